@@ -1,0 +1,1 @@
+//! Which microarchitecture a CPU is.

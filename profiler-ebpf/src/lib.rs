@@ -1,0 +1,2 @@
+//! Structs that the BPF programs and the controller share.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The `profiler` command.
+fn main() {}
