@@ -1,0 +1,3 @@
+//! The user side of the BPF programs.
+
+pub mod btf;
