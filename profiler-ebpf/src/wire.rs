@@ -75,7 +75,7 @@ impl Config {
     };
 }
 
-/// The single entry of the map `CONTROL`.
+/// The single entry of the map `CONTROL`, written by the controller.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Control {
@@ -83,10 +83,16 @@ pub struct Control {
     pub now: u64,
     /// Time of the reading before it.
     pub previous: u64,
-    /// Number of the reading under way; written by the controller.
+    /// Number of the reading under way.
     pub pass: u32,
     /// While 1, forks outside the target are reported too.
     pub arming: u32,
+}
+
+/// The single entry of the map `COUNTERS`, written by the programs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
     /// Processes of the target that live.
     pub live: u64,
     /// Tasks that `mark` has added.
@@ -448,7 +454,8 @@ pub struct ProcessRecord {
 
 const _: () = {
     assert!(size_of::<Config>() == 56);
-    assert!(size_of::<Control>() == 64);
+    assert!(size_of::<Control>() == 24);
+    assert!(size_of::<Counters>() == 40);
     assert!(size_of::<Totals>() == 160);
     assert!(size_of::<Histogram>() == 32 + 8 * BUCKETS);
     assert!(size_of::<TaskState>() == 48 + size_of::<Histogram>());
@@ -464,13 +471,15 @@ const _: () = {
 /// The structs as aya's plain old data.
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Config, Control, Process};
+    use super::{Config, Control, Counters, Process};
     use crate::offsets::Offsets;
 
     // SAFETY: `repr(C)`, integers only, no padding.
     unsafe impl aya::Pod for Config {}
     // SAFETY: as above.
     unsafe impl aya::Pod for Control {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Counters {}
     // SAFETY: as above.
     unsafe impl aya::Pod for Process {}
     // SAFETY: as above.

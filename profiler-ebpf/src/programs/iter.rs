@@ -2,11 +2,11 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_seq_write};
+use aya_ebpf::helpers::generated::bpf_seq_write;
 
 use super::{
-    kernel::{Object, Task, config, offset, read},
-    maps::{TASKS, add, control, process, scratch},
+    kernel::{Object, Task, config, ktime, offset, read},
+    maps::{TASKS, add, control, counters, process, scratch},
     target::{Finder, belongs, follow, forget},
 };
 use crate::{
@@ -38,9 +38,9 @@ fn mark(ctx: *mut c_void) -> i32 {
     };
     if belongs(task) {
         if follow(task, Finder::Mark)
-            && let Some(control) = control()
+            && let Some(counters) = counters()
         {
-            add(&mut control.marked, 1);
+            add(&mut counters.marked, 1);
         }
     } else if config!(scope) == scope::CGROUP && TASKS.get(task).is_some() {
         forget(task);
@@ -121,8 +121,7 @@ fn add_in_flight(task: Task, entry: &TaskState, control: &Control, thread: &mut 
         thread.runnable = 1;
         // The scheduler adds to sum_exec_runtime at each timer interrupt and moves exec_start along, on its own clock.
         // What is missing is what our clock has advanced more than exec_start since the task was put on the CPU.
-        // SAFETY: a helper without preconditions.
-        let now = unsafe { bpf_ktime_get_ns() };
+        let now = ktime();
         let exec_start: u64 = task.0.get(offset!(task_exec_start));
         if entry.state == state::RUNNING {
             let ours = now.saturating_sub(entry.since);

@@ -1,8 +1,8 @@
 //! Reading kernel structs at offsets that are known when the program is loaded.
 
-use core::ptr::read_volatile;
+use core::ptr::{read_volatile, write_volatile};
 
-use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::helpers::{bpf_probe_read_kernel, generated::bpf_ktime_get_ns};
 
 use crate::{
     offsets::{MISSING, Offsets},
@@ -88,6 +88,41 @@ impl Object {
 pub fn read<T>(address: *const T) -> Option<T> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel(address) }.ok()
+}
+
+/// `CLOCK_MONOTONIC`, ns.
+#[inline(always)]
+pub fn ktime() -> u64 {
+    // SAFETY: a helper without preconditions.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// Copies a struct of 8-byte words. A plain assignment becomes a loop over bytes.
+#[inline(always)]
+pub fn copy<T>(to: &mut T, from: &T) {
+    let (to, from): (*mut T, *const T) = (to, from);
+    let mut word = 0;
+    while word < size_of::<T>() / 8 {
+        // SAFETY: within both structs, which are aligned for words.
+        unsafe {
+            write_volatile(to.cast::<u64>().add(word), read_volatile(from.cast::<u64>().add(word)));
+        }
+        word += 1;
+    }
+}
+
+/// Clears a struct of 8-byte words, for which all bits zero are valid.
+#[inline(always)]
+pub fn clear<T>(to: &mut T) {
+    let to: *mut T = to;
+    let mut word = 0;
+    while word < size_of::<T>() / 8 {
+        // SAFETY: within the struct, which is aligned for words.
+        unsafe {
+            write_volatile(to.cast::<u64>().add(word), 0);
+        }
+        word += 1;
+    }
 }
 
 /// `struct task_struct`.

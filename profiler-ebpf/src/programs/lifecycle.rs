@@ -11,12 +11,12 @@ use aya_ebpf::{
 };
 
 use super::{
-    kernel::{Object, Task, config, offset},
-    maps::{EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, decrement, process, scratch},
+    kernel::{Object, Task, config, copy, offset},
+    maps::{EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, counters, decrement, process, scratch},
     target::{Finder, Followed, follow, in_cgroup},
 };
 use crate::wire::{
-    ARGS_MAX, Birth, Exec, Histogram, Process, ThreadEnd, Totals, event, scope, state,
+    ARGS_MAX, BUCKETS, Birth, Exec, Histogram, Process, ThreadEnd, Totals, event, scope, state,
 };
 
 /// A task is born; `current` is its parent. Arguments: parent, child.
@@ -144,7 +144,7 @@ pub fn thread_ends(task: Task, entry: Followed, now: u64) {
         end.reserved = 0;
         end.start_boottime = process.start_boottime;
         end.thread_start_boottime = task.start();
-        end.runqueue = entry.runqueue;
+        copy(&mut end.runqueue, &entry.runqueue);
         send(&raw const *end, size_of::<ThreadEnd>() as u64, false);
     }
     if decrement(&mut process.tasks) == 0 {
@@ -167,7 +167,7 @@ fn process_ends(task: Task, tgid: u32, entry: &mut Process, now: u64) {
     entry.uid = task.uid();
     entry.end = now;
     leader.comm(&mut entry.comm);
-    let last = control().is_some_and(|control| decrement(&mut control.live) == 0);
+    let last = counters().is_some_and(|counters| decrement(&mut counters.live) == 0);
     send(&raw const *entry, size_of::<Process>() as u64, last);
     let _ = PROCESSES.remove(&tgid);
 }
@@ -185,10 +185,13 @@ fn fold(process: &mut Process, totals: &Totals, runqueue: &Histogram) {
     }
     let ended = &mut process.ended_runqueue;
     add(&mut ended.sum, runqueue.sum);
-    for (to, count) in ended.buckets.iter_mut().zip(&runqueue.buckets) {
-        if *count != 0 {
-            add(to, *count);
+    let mut bucket = 0;
+    while bucket < BUCKETS {
+        let count = runqueue.buckets[bucket];
+        if count != 0 {
+            add(&mut ended.buckets[bucket], count);
         }
+        bucket += 1;
     }
     if let Some(control) = control() {
         let max = runqueue.max_in(control.pass);
@@ -225,8 +228,8 @@ fn send<T>(event: *const T, size: u64, now: bool) {
         )
     };
     if result != 0
-        && let Some(control) = control()
+        && let Some(counters) = counters()
     {
-        add(&mut control.dropped_events, 1);
+        add(&mut counters.dropped_events, 1);
     }
 }

@@ -12,7 +12,7 @@ use aya_ebpf::{
 };
 
 use super::kernel::Task;
-use crate::wire::{Control, ExecBuffer, Process, ProcessRecord, TaskState, Thread, ThreadEnd};
+use crate::wire::{Control, Counters, ExecBuffer, Process, ProcessRecord, TaskState, Thread, ThreadEnd};
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: a value attached to a task, freed with it.
 #[repr(C)]
@@ -102,9 +102,13 @@ pub const EVENTS_SIZE: u64 = 8 << 20;
 #[btf_map]
 pub static EVENTS: RingBuf<u8, { EVENTS_SIZE as usize }> = RingBuf::new();
 
-/// State of the whole.
+/// Which reading is under way.
 #[btf_map]
 static CONTROL: Array<Control, 1> = Array::new();
+
+/// What is counted of the whole.
+#[btf_map]
+static COUNTERS: Array<Counters, 1> = Array::new();
 
 /// Room for what does not fit the stack.
 #[btf_map]
@@ -127,13 +131,18 @@ pub struct Scratch {
     pub record: ProcessRecord,
 }
 
-/// State of the whole.
+/// Which reading is under way.
 #[inline(always)]
-pub fn control() -> Option<&'static mut Control> {
-    // SAFETY: one entry that always exists; fields that several CPUs write are only added to atomically.
-    CONTROL
-        .get_ptr_mut(0)
-        .and_then(|control| unsafe { control.as_mut() })
+pub fn control() -> Option<&'static Control> {
+    // SAFETY: one entry that always exists.
+    CONTROL.get_ptr(0).and_then(|control| unsafe { control.as_ref() })
+}
+
+/// What is counted of the whole.
+#[inline(always)]
+pub fn counters() -> Option<&'static mut Counters> {
+    // SAFETY: one entry that always exists; fields are only added to atomically.
+    COUNTERS.get_ptr_mut(0).and_then(|counters| unsafe { counters.as_mut() })
 }
 
 /// This CPU's scratch; programs that use one field never interrupt one another.

@@ -4,12 +4,10 @@
 //! each reading and at its end; these hooks add what it does not keep: time asleep, wakeups, the histogram
 //! of run-queue latency, and when the present state began.
 
-use aya_ebpf::{
-    helpers::generated::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext,
-};
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
-    kernel::{Object, Task, config, offset},
+    kernel::{Object, Task, config, ktime, offset},
     lifecycle,
     maps::{TASKS, control},
     target::{Followed, asleep},
@@ -24,31 +22,16 @@ const TASK_DEAD: u32 = 0x80;
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let prev = Task(Object(ctx.arg(1)));
     let next = Task(Object(ctx.arg(2)));
-    let leaving = TASKS.get(prev);
-    let coming = TASKS.get(next);
-    if leaving.is_none() && coming.is_none() {
-        return 0;
+    let mut now = 0;
+    if let Some(entry) = TASKS.get(prev) {
+        now = ktime();
+        left(&ctx, prev, entry, now);
     }
-    // SAFETY: a helper without preconditions.
-    let now = unsafe { bpf_ktime_get_ns() };
-
-    if let Some(entry) = leaving {
-        let prev_state: u32 = if config!(has_prev_state) != 0 {
-            ctx.arg(3)
-        } else {
-            prev.0.get(offset!(task_state))
-        };
-        let preempted: u64 = ctx.arg(0);
-        entry.since = now;
-        if preempted & 0xff != 0 || prev_state == 0 {
-            entry.state = state::QUEUED;
-        } else if prev_state & TASK_DEAD != 0 {
-            lifecycle::thread_ends(prev, entry, now);
-        } else {
-            entry.state = asleep(prev_state);
+    if let Some(entry) = TASKS.get(next) {
+        // One clock read per switch: it costs as much as the rest.
+        if now == 0 {
+            now = ktime();
         }
-    }
-    if let Some(entry) = coming {
         if config!(sched) != 0 && entry.state != state::RUNNING {
             // Also from a sleep without wakeup: a signal was pending, so the task stayed in the queue.
             waited(&mut entry.runqueue, now.saturating_sub(entry.since));
@@ -58,6 +41,21 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         entry.exec_start = next.0.get(offset!(task_exec_start));
     }
     0
+}
+
+#[inline(always)]
+fn left(ctx: &BtfTracePointContext, prev: Task, entry: Followed, now: u64) {
+    let prev_state: u32 =
+        if config!(has_prev_state) != 0 { ctx.arg(3) } else { prev.0.get(offset!(task_state)) };
+    let preempted: u64 = ctx.arg(0);
+    entry.since = now;
+    if preempted & 0xff != 0 || prev_state == 0 {
+        entry.state = state::QUEUED;
+    } else if prev_state & TASK_DEAD != 0 {
+        lifecycle::thread_ends(prev, entry, now);
+    } else {
+        entry.state = asleep(prev_state);
+    }
 }
 
 /// A task is made ready. Argument: the task.
@@ -83,17 +81,16 @@ fn wakeup(ctx: &BtfTracePointContext) -> i32 {
 #[inline(always)]
 fn woken(entry: Followed) {
     entry.wakeups += 1;
-    let slept = match entry.state {
-        state::SLEEPING => &mut entry.sleep,
-        state::BLOCKED => &mut entry.blocked,
-        // Birth: nothing to add.
-        state::NEW => &mut 0,
-        // Woken while it still ran.
-        _ => return,
-    };
-    // SAFETY: a helper without preconditions.
-    let now = unsafe { bpf_ktime_get_ns() };
-    *slept += now.saturating_sub(entry.since);
+    if entry.state == state::RUNNING || entry.state == state::QUEUED {
+        return;
+    }
+    let now = ktime();
+    let slept = now.saturating_sub(entry.since);
+    if entry.state == state::SLEEPING {
+        entry.sleep += slept;
+    } else if entry.state == state::BLOCKED {
+        entry.blocked += slept;
+    }
     entry.state = state::QUEUED;
     entry.since = now;
 }

@@ -2,15 +2,13 @@
 
 use core::ptr;
 
-use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
-
 use super::{
-    kernel::{Object, Task, config, offset, read},
-    maps::{PROCESSES, ROOTS, TASKS, add, control, process, scratch},
+    kernel::{Object, Task, clear, config, io_totals, ktime, offset, read},
+    maps::{PROCESSES, ROOTS, TASKS, add, counters, decrement, process, scratch},
 };
 use crate::{
     offsets::MISSING,
-    wire::{Histogram, Process, TaskState, Totals, event, scope, state},
+    wire::{Process, TaskState, event, scope, state},
 };
 
 /// Levels of cgroups that are climbed, and hierarchies that are looked at.
@@ -111,7 +109,7 @@ pub fn follow(task: Task, finder: Finder) -> bool {
     if TASKS.get(task).is_some() {
         return false;
     }
-    let (Some(control), Some(scratch)) = (control(), scratch()) else {
+    let (Some(counters), Some(scratch)) = (counters(), scratch()) else {
         return false;
     };
     let exit_state: u32 = task.0.get(offset!(task_exit_state));
@@ -125,25 +123,21 @@ pub fn follow(task: Task, finder: Finder) -> bool {
         fresh_process(entry, task, finder);
         // BPF_NOEXIST: a thread of the process may be found at the same time.
         if PROCESSES.insert(&tgid, &*entry, 1).is_ok() {
-            add(&mut control.live, 1);
+            add(&mut counters.live, 1);
         } else if process(tgid).is_none() {
-            add(&mut control.dropped_processes, 1);
+            add(&mut counters.dropped_processes, 1);
             return false;
         }
     }
 
     let entry = &mut scratch.task;
+    clear(entry);
     entry.made_by = finder as u32;
     entry.state = current_state(task, finder);
-    // SAFETY: a helper without preconditions.
-    entry.since = unsafe { bpf_ktime_get_ns() };
+    entry.since = ktime();
     entry.exec_start = task.0.get(offset!(task_exec_start));
-    entry.sleep = 0;
-    entry.blocked = 0;
-    entry.wakeups = 0;
-    entry.runqueue = Histogram::EMPTY;
     let Some(stored) = TASKS.insert(task, entry) else {
-        add(&mut control.dropped_tasks, 1);
+        add(&mut counters.dropped_tasks, 1);
         return false;
     };
     // The other finder may have been first.
@@ -162,29 +156,21 @@ pub fn forget(task: Task) {
     TASKS.delete(task);
     let tgid = task.tgid();
     if let Some(process) = process(tgid)
-        && super::maps::decrement(&mut process.tasks) == 0
+        && decrement(&mut process.tasks) == 0
     {
         let _ = PROCESSES.remove(&tgid);
-        if let Some(control) = control() {
-            super::maps::decrement(&mut control.live);
+        if let Some(counters) = counters() {
+            decrement(&mut counters.live);
         }
     }
 }
 
 #[inline(always)]
 fn fresh_process(entry: &mut Process, task: Task, finder: Finder) {
+    clear(entry);
     entry.event = event::EXIT;
     entry.pid = task.visible_pid();
     entry.start_boottime = task.leader().start();
-    entry.end = 0;
-    entry.max_rss = 0;
-    entry.tasks = 0;
-    entry.exit_code = 0;
-    entry.uid = 0;
-    entry.reported_pass = 0;
-    entry.reported_tid = 0;
-    entry.ended = Totals::default();
-    entry.ended_runqueue = Histogram::EMPTY;
     if finder == Finder::Mark {
         // Threads that ended before they could be followed are in signal_struct (kernel/exit.c, __exit_signal).
         let signal = task.signal();
@@ -196,7 +182,7 @@ fn fresh_process(entry: &mut Process, task: Task, finder: Finder) {
         ended.nivcsw = signal.get(offset!(signal_nivcsw));
         ended.min_flt = signal.get(offset!(signal_min_flt));
         ended.maj_flt = signal.get(offset!(signal_maj_flt));
-        super::kernel::io_totals(signal, offset!(signal_ioac), ended);
+        io_totals(signal, offset!(signal_ioac), ended);
     }
 }
 
