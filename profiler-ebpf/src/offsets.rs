@@ -114,6 +114,7 @@ offsets! {
     cgroup_parent = "cgroup"."self.parent";
     cgroup_root_hierarchy_id = "cgroup_root"."hierarchy_id";
     kernfs_node_id = "kernfs_node"."id";
+    array_pptrs = "bpf_array"."pptrs";
     binprm_interp = "linux_binprm"."interp";
 }
 

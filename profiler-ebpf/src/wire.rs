@@ -31,8 +31,6 @@ pub mod scope {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Address of the kernel's `__per_cpu_offset`, 0 when unknown.
-    pub per_cpu_offset: u64,
     /// [`scope`]: inode of the cgroup's folder.
     pub cgroup_id: u64,
     /// Hierarchy the cgroup belongs to, 0 for v2.
@@ -60,7 +58,6 @@ pub struct Config {
 impl Config {
     /// All zero.
     pub const ZERO: Self = Self {
-        per_cpu_offset: 0,
         cgroup_id: 0,
         cgroup_hierarchy: 0,
         scope: 0,
@@ -453,7 +450,7 @@ pub struct ProcessRecord {
 }
 
 const _: () = {
-    assert!(size_of::<Config>() == 56);
+    assert!(size_of::<Config>() == 48);
     assert!(size_of::<Control>() == 24);
     assert!(size_of::<Counters>() == 40);
     assert!(size_of::<Totals>() == 160);

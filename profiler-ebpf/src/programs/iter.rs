@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::bpf_seq_write;
 
 use super::{
     kernel::{Object, Task, config, ktime, offset, read},
-    maps::{TASKS, add, control, counters, process, scratch},
+    maps::{TASKS, add, control, counters, find_per_cpu_offsets, per_cpu_offset, process, scratch},
     target::{Finder, belongs, follow, forget},
 };
 use crate::{
@@ -36,6 +36,7 @@ fn mark(ctx: *mut c_void) -> i32 {
     let Some((_, task)) = arguments(ctx) else {
         return 0;
     };
+    find_per_cpu_offsets();
     if belongs(task) {
         if follow(task, Finder::Mark)
             && let Some(counters) = counters()
@@ -211,7 +212,7 @@ fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
     to.rss[3] = mm.get(first + 3 * step);
     if !percpu {
         to.rss_exact = 1;
-    } else if !quiet && config!(per_cpu_offset) != 0 {
+    } else if !quiet && per_cpu_offset(0) != 0 {
         let counters = offset!(mm_rss_stat) + offset!(percpu_counter_counters);
         let parts: [u64; 4] = [
             mm.get(counters),
@@ -221,8 +222,7 @@ fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
         ];
         let mut cpu = 0;
         while cpu < CPUS_MAX && cpu < config!(cpus) {
-            let base =
-                read((config!(per_cpu_offset) + u64::from(cpu) * 8) as *const u64).unwrap_or(0);
+            let base = per_cpu_offset(cpu);
             to.rss[0] += percpu_part(parts[0], base);
             to.rss[1] += percpu_part(parts[1], base);
             to.rss[2] += percpu_part(parts[2], base);

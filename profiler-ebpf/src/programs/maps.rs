@@ -2,17 +2,18 @@
 
 use core::{
     arch::asm,
+    ffi::c_void,
     ptr::{null, null_mut},
 };
 
 use aya_ebpf::{
     btf_maps::{Array, HashMap, PerCpuArray, RingBuf},
-    helpers::generated::{bpf_task_storage_delete, bpf_task_storage_get},
+    helpers::generated::{bpf_map_lookup_percpu_elem, bpf_task_storage_delete, bpf_task_storage_get},
     macros::btf_map,
 };
 
-use super::kernel::Task;
-use crate::wire::{Control, Counters, ExecBuffer, Process, ProcessRecord, TaskState, Thread, ThreadEnd};
+use super::kernel::{Task, config, offset, read};
+use crate::wire::{CPUS_MAX, Control, Counters, ExecBuffer, Process, ProcessRecord, TaskState, Thread, ThreadEnd};
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: a value attached to a task, freed with it.
 #[repr(C)]
@@ -110,6 +111,10 @@ static CONTROL: Array<Control, 1> = Array::new();
 #[btf_map]
 static COUNTERS: Array<Counters, 1> = Array::new();
 
+/// `__per_cpu_offset` of each CPU, found by `mark`.
+#[btf_map]
+static PER_CPU_OFFSET: Array<u64, { CPUS_MAX as usize }> = Array::new();
+
 /// Room for what does not fit the stack.
 #[btf_map]
 static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
@@ -152,6 +157,50 @@ pub fn scratch() -> Option<&'static mut Scratch> {
     SCRATCH
         .get_ptr_mut(0)
         .and_then(|scratch| unsafe { scratch.as_mut() })
+}
+
+/// Distance of a CPU's copy of a per-CPU variable from the variable's per-CPU address; 0 when not known.
+#[inline(always)]
+pub fn per_cpu_offset(cpu: u32) -> u64 {
+    // SAFETY: only read by copy.
+    PER_CPU_OFFSET.get_ptr(cpu).map_or(0, |offset| unsafe { *offset })
+}
+
+/// Finds [`per_cpu_offset`] of every CPU: kallsyms lists data only with `CONFIG_KALLSYMS_ALL`, but a per-CPU map
+/// of our own has the same distances between its value on a CPU and its per-CPU address.
+#[inline(always)]
+pub fn find_per_cpu_offsets() {
+    if per_cpu_offset(0) != 0 {
+        return;
+    }
+    let map: *const c_void = (&raw const SCRATCH).cast();
+    // struct bpf_array (include/linux/bpf.h)
+    let Some(address) = number(&raw const map) else { return };
+    let Some(base) = read((address + u64::from(offset!(array_pptrs))) as *const u64) else { return };
+    let mut cpu = 0;
+    while cpu < CPUS_MAX && cpu < config!(cpus) {
+        let key = 0_u32;
+        // SAFETY: key and map are of the types that the helper expects.
+        let value: *const c_void = unsafe {
+            bpf_map_lookup_percpu_elem(map.cast_mut(), (&raw const key).cast(), cpu)
+        };
+        if value.is_null() {
+            return;
+        }
+        if let (Some(value), Some(offset)) =
+            (number(&raw const value), PER_CPU_OFFSET.get_ptr_mut(cpu))
+        {
+            // SAFETY: an entry of the array; only `mark` writes it.
+            unsafe { *offset = value.wrapping_sub(base) };
+        }
+        cpu += 1;
+    }
+}
+
+/// A pointer as a number: the verifier does not let pointers be computed with.
+#[inline(always)]
+fn number(pointer: *const *const c_void) -> Option<u64> {
+    read(pointer.cast())
 }
 
 /// The entry of a process.

@@ -127,7 +127,7 @@ impl Programs {
             .btf(Some(&btf))
             // aya has no user side for task storage, and none is needed.
             .allow_unsupported_maps()
-            .verifier_log_level(VerifierLogLevel::VERBOSE)
+            .verifier_log_level(VerifierLogLevel::DISABLE)
             .override_global("OFFSETS", &offsets, true)
             .override_global("CONFIG", &config, true)
             .map_max_entries("PROCESSES", processes_max(host))
@@ -325,7 +325,6 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         Scope::Node => (scope::NODE, 0, 0),
     };
     Config {
-        per_cpu_offset: symbol(&host.procfs, "__per_cpu_offset").unwrap_or(0),
         cgroup_id,
         cgroup_hierarchy,
         scope,
@@ -338,20 +337,6 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
         upid_size: kernel.size_of("upid").unwrap_or(0),
     }
-}
-
-/// Address of a kernel symbol; hidden from those without `CAP_SYSLOG`.
-fn symbol(procfs: &Path, name: &str) -> Option<u64> {
-    use std::io::{BufRead as _, BufReader};
-    let reader = BufReader::with_capacity(256 << 10, File::open(procfs.join("kallsyms")).ok()?);
-    for line in reader.split(b'\n') {
-        let line = line.ok()?;
-        if line.len() > 19 && &line[19..] == name.as_bytes() {
-            let address = std::str::from_utf8(&line[..16]).ok()?;
-            return u64::from_str_radix(address, 16).ok().filter(|address| *address != 0);
-        }
-    }
-    None
 }
 
 /// Depth of our pid namespace below the initial one: the number of ids in `NSpid` less one.
