@@ -5,5 +5,6 @@
 pub mod clock;
 pub mod host;
 pub mod schema;
+pub mod sink;
 pub mod sources;
 pub mod tasks;
