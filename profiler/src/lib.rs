@@ -2,6 +2,7 @@
 //!
 //! Data flows one way: source → batch → journal → Parquet part. See `docs/architecture.md`.
 
+pub mod bpf;
 pub mod clock;
 pub mod host;
 pub mod schema;

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, sync::OnceLock};
 
 use arrow::{
     array::{
-        Array, ArrayRef, BooleanBuilder, ListBuilder, PrimitiveBuilder, RecordBatch, StringBuilder,
+        ArrayRef, BooleanBuilder, ListBuilder, PrimitiveBuilder, RecordBatch, StringBuilder,
         StringDictionaryBuilder, TimestampNanosecondBuilder, UInt64Builder,
     },
     datatypes::{

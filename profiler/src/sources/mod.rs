@@ -2,6 +2,18 @@
 //!
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
+pub mod cpu;
+pub mod system;
+
+mod counter;
+mod frequency;
+mod kernel_file;
+mod load;
+mod memory;
+mod pressure;
+mod proc_stat;
+mod process_count;
+
 use anyhow::Result;
 
 use crate::{
@@ -75,4 +87,4 @@ pub struct SourceSpec {
 }
 
 /// Every source; those named on no command line run by default.
-pub static REGISTRY: &[SourceSpec] = &[];
+pub static REGISTRY: &[&SourceSpec] = &[&system::SPEC, &cpu::SPEC];

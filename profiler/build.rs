@@ -1,0 +1,78 @@
+//! Takes the BPF object that `cargo xtask build` made, so that a plain `cargo build` needs no BPF
+//! toolchain.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[path = "build/source_hash.rs"]
+mod source_hash;
+
+/// Names an object to use instead of the workspace's own.
+const OBJECT_VARIABLE: &str = "PROFILER_BPF_OBJECT";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            println!("cargo::error={message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let out = directory("OUT_DIR")?;
+    println!("cargo::rerun-if-env-changed={OBJECT_VARIABLE}");
+    let object = match env::var_os(OBJECT_VARIABLE) {
+        Some(path) => PathBuf::from(path),
+        None => target_directory(&out).join("bpf/profiler.bpf.o"),
+    };
+    println!("cargo::rerun-if-changed={}", object.display());
+    if !object.is_file() {
+        return Err(format!(
+            "no BPF object at {}: run `cargo xtask build` once",
+            object.display()
+        ));
+    }
+    if env::var_os(OBJECT_VARIABLE).is_none() {
+        warn_if_stale(&object)?;
+    }
+    fs::copy(&object, out.join("profiler.bpf.o"))
+        .map(drop)
+        .map_err(|error| format!("copying {}: {error}", object.display()))
+}
+
+/// The directory that holds the profiles: cargo marks it with a cache tag.
+fn target_directory(out: &Path) -> PathBuf {
+    out.ancestors()
+        .find(|dir| dir.join("CACHEDIR.TAG").is_file())
+        .map(Path::to_path_buf)
+        .or_else(|| env::var_os("CARGO_TARGET_DIR").map(PathBuf::from))
+        .unwrap_or_else(|| PathBuf::from("../target"))
+}
+
+fn warn_if_stale(object: &Path) -> Result<(), String> {
+    let package = directory("CARGO_MANIFEST_DIR")?.join("../profiler-ebpf");
+    let recorded = object.with_file_name("sources");
+    for path in [&recorded, &package.join("src"), &package.join("Cargo.toml")] {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+    let current = source_hash::source_hash(&package)
+        .map_err(|error| format!("reading {}: {error}", package.display()))?;
+    if fs::read_to_string(&recorded).is_ok_and(|hash| hash.trim() == current) {
+        return Ok(());
+    }
+    println!(
+        "cargo::warning=the BPF object is older than its source: run `cargo xtask build` to use the new one"
+    );
+    Ok(())
+}
+
+fn directory(variable: &str) -> Result<PathBuf, String> {
+    env::var_os(variable)
+        .map(PathBuf::from)
+        .ok_or_else(|| format!("cargo did not set {variable}"))
+}

@@ -1,0 +1,187 @@
+//! bpf-linker, which turns LLVM bitcode into a BPF object.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    apt,
+    shell::{self, progress},
+    toolchain::Compiler,
+    workspace::{self, Workspace},
+};
+
+/// A linker that was seen to link what a certain compiler produces.
+pub struct Linker {
+    pub path: PathBuf,
+}
+
+/// The linker of our own, then any on PATH or in cargo's folder that works.
+pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
+    let own = folder(workspace, compiler.llvm).join("bin/bpf-linker");
+    let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home = cargo_home.or_else(|| Some(env::home_dir()?.join(".cargo")));
+    let candidates = [
+        Some(own),
+        shell::which("bpf-linker"),
+        cargo_home.map(|home| home.join("bin/bpf-linker")),
+    ];
+    let path = candidates
+        .into_iter()
+        .flatten()
+        .find(|path| shell::is_executable(path) && works(workspace, compiler, path))?;
+    Some(Linker { path })
+}
+
+/// One folder per LLVM, so that another compiler gets another linker.
+fn folder(workspace: &Workspace, llvm: u32) -> PathBuf {
+    workspace.tools().join(format!("bpf-linker-llvm-{llvm}"))
+}
+
+/// The only sure sign that an LLVM understands a compiler is that it links its output.
+fn works(workspace: &Workspace, compiler: &Compiler, linker: &Path) -> bool {
+    if linked_llvm(linker).is_some_and(|version| version < compiler.llvm) {
+        return false;
+    }
+    let dir = workspace.target.join("bpf/probe");
+    let source = dir.join("probe.rs");
+    let bitcode = dir.join("probe.bc");
+    fs::create_dir_all(&dir)
+        .and_then(|()| fs::write(&source, PROBE))
+        .is_ok()
+        && shell::run_quietly(
+            Command::new(&compiler.rustc)
+                .args([
+                    "--target=bpfel-unknown-none",
+                    "--crate-type=lib",
+                    "--emit=llvm-bc",
+                ])
+                .args(["-Cdebuginfo=2", "-o"])
+                .args([&bitcode, &source])
+                .env("RUSTC_BOOTSTRAP", "1"),
+        )
+        .is_ok()
+        && shell::run_quietly(
+            Command::new(linker)
+                .args(["--cpu=v3", "--btf", "--export=probe", "-o"])
+                .args([&dir.join("probe.o"), &bitcode]),
+        )
+        .is_ok()
+}
+
+/// The smallest program that needs no `core`.
+const PROBE: &str = r#"#![feature(no_core, lang_items)]
+#![no_core]
+#![allow(internal_features)]
+#[lang = "pointee_sized"] pub trait PointeeSized {}
+#[lang = "meta_sized"] pub trait MetaSized: PointeeSized {}
+#[lang = "sized"] pub trait Sized: MetaSized {}
+#[lang = "copy"] pub trait Copy {}
+impl Copy for u64 {}
+#[unsafe(no_mangle)] pub extern "C" fn probe(x: u64) -> u64 { x }
+"#;
+
+/// The major version of the LLVM library that the linker loads; none if it is linked statically.
+fn linked_llvm(linker: &Path) -> Option<u32> {
+    let libraries = shell::stdout(Command::new("ldd").arg(linker)).ok()?;
+    let name = libraries
+        .split_whitespace()
+        .find(|word| word.starts_with("libLLVM"))?;
+    name.split(|c: char| !c.is_ascii_digit())
+        .find(|part| !part.is_empty())?
+        .parse()
+        .ok()
+}
+
+/// Where the libraries and headers of that LLVM are.
+fn llvm_prefix(llvm: u32) -> Option<PathBuf> {
+    let given = env::var_os("LLVM_PREFIX").map(PathBuf::from);
+    let usual = [
+        format!("/usr/lib/llvm-{llvm}"),
+        format!("/usr/lib/llvm{llvm}"),
+    ]
+    .map(PathBuf::from);
+    let wide = PathBuf::from(format!("/usr/lib64/llvm{llvm}"));
+    given.into_iter().chain(usual).chain([wide]).find(|prefix| {
+        let config = prefix.join("bin/llvm-config");
+        let version = shell::stdout(Command::new(config).arg("--version"));
+        version.is_ok_and(|v| workspace::parse_version(&v).is_some_and(|(major, _)| major == llvm))
+    })
+}
+
+/// What LLVM's own libraries are linked with comes along.
+fn llvm_packages(llvm: u32) -> Vec<String> {
+    let mut packages = vec![format!("llvm-{llvm}-dev"), format!("libpolly-{llvm}-dev")];
+    packages.extend(["zlib1g-dev", "libzstd-dev"].map(String::from));
+    packages
+}
+
+/// Whether [`install`] has a chance.
+pub fn is_installable(compiler: &Compiler) -> bool {
+    if llvm_prefix(compiler.llvm).is_some() {
+        return true;
+    }
+    let package = format!("llvm-{}-dev", compiler.llvm);
+    apt::available() && {
+        if apt::candidate(&package).is_none() {
+            apt::update();
+        }
+        apt::candidate(&package).is_some()
+    }
+}
+
+/// Builds the linker against the compiler's LLVM into the project's own folder.
+pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
+    let llvm = compiler.llvm;
+    if llvm_prefix(llvm).is_none() {
+        apt::install(
+            &llvm_packages(llvm),
+            "the LLVM of that compiler, for the BPF linker",
+        )?;
+    }
+    let prefix =
+        llvm_prefix(llvm).with_context(|| format!("LLVM {llvm} not found once installed"))?;
+    progress(&format!(
+        "building bpf-linker for LLVM {llvm} (about a minute)"
+    ));
+    let folder = folder(workspace, llvm);
+    let build = workspace.tools().join("build");
+    // The host's compiler builds it: it links no bitcode of its own, only that of others.
+    shell::run_quietly(
+        workspace
+            .cargo()
+            .args([
+                "install",
+                "bpf-linker",
+                "--locked",
+                "--force",
+                "--no-default-features",
+            ])
+            .arg(format!("--features=llvm-{llvm}"))
+            .arg("--root")
+            .arg(&folder)
+            .arg("--target-dir")
+            .arg(&build)
+            .env("LLVM_PREFIX", prefix),
+    )?;
+    // Some hundred megabytes that nothing needs any more.
+    let _ = fs::remove_dir_all(build);
+    find(workspace, compiler).context("the new bpf-linker does not link what the compiler produces")
+}
+
+/// What the user has to type.
+pub fn remedy(compiler: &Compiler) -> String {
+    let llvm = compiler.llvm;
+    let build = format!("cargo install bpf-linker --no-default-features --features llvm-{llvm}");
+    if llvm_prefix(llvm).is_some() {
+        format!("run `{build}`")
+    } else if shell::which("apt-get").is_some() {
+        format!("run `{}`", apt::command(&llvm_packages(llvm)))
+    } else {
+        format!("install the development files of LLVM {llvm}, then run `{build}`")
+    }
+}

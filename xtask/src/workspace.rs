@@ -1,0 +1,89 @@
+//! Where the project and its build outputs lie.
+
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::shell;
+
+/// The workspace, as cargo sees it.
+pub struct Workspace {
+    pub root: PathBuf,
+    pub target: PathBuf,
+    /// The oldest compiler, as (major, minor), that the manifests allow.
+    pub rust_version: (u32, u32),
+}
+
+impl Workspace {
+    pub fn find() -> Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        let json = shell::stdout(
+            Command::new(cargo())
+                .args([
+                    "metadata",
+                    "--no-deps",
+                    "--format-version=1",
+                    "--manifest-path",
+                ])
+                .arg(manifest),
+        )?;
+        let metadata: Value = serde_json::from_str(&json).context("reading cargo metadata")?;
+        let path = |key: &str| {
+            let value = metadata[key].as_str();
+            value
+                .map(PathBuf::from)
+                .with_context(|| format!("cargo metadata without {key}"))
+        };
+        let rust_version = metadata["packages"][0]["rust_version"]
+            .as_str()
+            .unwrap_or_default();
+        Ok(Self {
+            root: path("workspace_root")?,
+            target: path("target_directory")?,
+            rust_version: parse_version(rust_version).unwrap_or((1, 0)),
+        })
+    }
+
+    /// What the project installs for itself, out of the way of the user's own tools.
+    pub fn tools(&self) -> PathBuf {
+        self.target.join("tools")
+    }
+
+    /// A cargo command in the workspace with the compiler that the user chose.
+    pub fn cargo(&self) -> Command {
+        let mut command = Command::new(cargo());
+        command.current_dir(&self.root);
+        command
+    }
+}
+
+/// The cargo that started us, otherwise the one on PATH.
+pub fn cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// (major, minor) of a version such as `1.96.0-nightly` or Debian's `1.96.0+dfsg1-1`.
+pub fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_version;
+
+    #[test]
+    fn versions_of_every_origin() {
+        assert_eq!(parse_version("1.97.0-nightly"), Some((1, 97)));
+        assert_eq!(parse_version("1.96.0+dfsg1-1~deb12u2"), Some((1, 96)));
+        assert_eq!(parse_version("22.1.8"), Some((22, 1)));
+        assert_eq!(parse_version("1.88"), Some((1, 88)));
+        assert_eq!(parse_version(""), None);
+    }
+}
