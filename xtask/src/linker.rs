@@ -98,7 +98,7 @@ fn linked_llvm(linker: &Path) -> Option<u32> {
 }
 
 /// Where the libraries and headers of that LLVM are.
-fn llvm_prefix(llvm: u32) -> Option<PathBuf> {
+pub fn llvm_prefix(llvm: u32) -> Option<PathBuf> {
     let given = env::var_os("LLVM_PREFIX").map(PathBuf::from);
     let usual = [
         format!("/usr/lib/llvm-{llvm}"),
