@@ -1,0 +1,150 @@
+//! Kernel struct members that the programs read.
+//!
+//! The controller looks each of them up in the running kernel's BTF and sets [`Offsets`] as a read-only global
+//! before loading; the verifier then folds the loads to constants. A member that this kernel does not have is
+//! [`MISSING`].
+
+/// Offset of a member that this kernel does not have.
+pub const MISSING: u32 = u32::MAX;
+
+macro_rules! offsets {
+    ($($field:ident = $type:literal . $path:literal;)*) => {
+        /// Byte offsets of kernel struct members; named `<struct>_<member>`.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct Offsets {
+            $(#[doc = concat!("`", $type, ".", $path, "`")] pub $field: u32,)*
+        }
+
+        impl Offsets {
+            /// Nothing known.
+            pub const NONE: Self = Self { $($field: MISSING,)* };
+
+            /// Asks `lookup(struct, path)` for each member.
+            #[cfg(not(target_arch = "bpf"))]
+            pub fn resolve(mut lookup: impl FnMut(&str, &str) -> Option<u32>) -> Self {
+                Self { $($field: lookup($type, $path).unwrap_or(MISSING),)* }
+            }
+
+            /// `struct.member` of every member without which no program can work.
+            #[cfg(not(target_arch = "bpf"))]
+            pub fn missing(&self) -> Vec<&'static str> {
+                let mut missing = Vec::new();
+                $(if self.$field == MISSING && !OPTIONAL.contains(&stringify!($field)) {
+                    missing.push(concat!($type, ".", $path));
+                })*
+                missing
+            }
+        }
+    };
+}
+
+offsets! {
+    task_pid = "task_struct"."pid";
+    task_tgid = "task_struct"."tgid";
+    task_group_leader = "task_struct"."group_leader";
+    task_real_parent = "task_struct"."real_parent";
+    task_start_boottime = "task_struct"."start_boottime";
+    task_comm = "task_struct"."comm";
+    task_state = "task_struct"."__state";
+    task_exit_state = "task_struct"."exit_state";
+    task_exit_code = "task_struct"."exit_code";
+    task_on_cpu = "task_struct"."on_cpu";
+    task_on_rq = "task_struct"."on_rq";
+    task_mm = "task_struct"."mm";
+    task_files = "task_struct"."files";
+    task_signal = "task_struct"."signal";
+    task_cred = "task_struct"."cred";
+    task_thread_pid = "task_struct"."thread_pid";
+    task_cgroups = "task_struct"."cgroups";
+    task_utime = "task_struct"."utime";
+    task_stime = "task_struct"."stime";
+    task_nvcsw = "task_struct"."nvcsw";
+    task_nivcsw = "task_struct"."nivcsw";
+    task_min_flt = "task_struct"."min_flt";
+    task_maj_flt = "task_struct"."maj_flt";
+    task_ioac = "task_struct"."ioac";
+    task_exec_start = "task_struct"."se.exec_start";
+    task_sum_exec_runtime = "task_struct"."se.sum_exec_runtime";
+    task_nr_migrations = "task_struct"."se.nr_migrations";
+    task_run_delay = "task_struct"."sched_info.run_delay";
+    task_pcount = "task_struct"."sched_info.pcount";
+    task_cpu = "task_struct"."thread_info.cpu";
+    task_cpu_old = "task_struct"."cpu";
+    ioac_rchar = "task_io_accounting"."rchar";
+    ioac_wchar = "task_io_accounting"."wchar";
+    ioac_syscr = "task_io_accounting"."syscr";
+    ioac_syscw = "task_io_accounting"."syscw";
+    ioac_read_bytes = "task_io_accounting"."read_bytes";
+    ioac_write_bytes = "task_io_accounting"."write_bytes";
+    ioac_cancelled_write_bytes = "task_io_accounting"."cancelled_write_bytes";
+    signal_flags = "signal_struct"."flags";
+    signal_group_exit_code = "signal_struct"."group_exit_code";
+    signal_nr_threads = "signal_struct"."nr_threads";
+    signal_maxrss = "signal_struct"."maxrss";
+    signal_utime = "signal_struct"."utime";
+    signal_stime = "signal_struct"."stime";
+    signal_nvcsw = "signal_struct"."nvcsw";
+    signal_nivcsw = "signal_struct"."nivcsw";
+    signal_min_flt = "signal_struct"."min_flt";
+    signal_maj_flt = "signal_struct"."maj_flt";
+    signal_ioac = "signal_struct"."ioac";
+    signal_sum_sched_runtime = "signal_struct"."sum_sched_runtime";
+    mm_hiwater_rss = "mm_struct"."hiwater_rss";
+    mm_total_vm = "mm_struct"."total_vm";
+    mm_data_vm = "mm_struct"."data_vm";
+    mm_stack_vm = "mm_struct"."stack_vm";
+    mm_start_code = "mm_struct"."start_code";
+    mm_end_code = "mm_struct"."end_code";
+    mm_arg_start = "mm_struct"."arg_start";
+    mm_arg_end = "mm_struct"."arg_end";
+    mm_rss_stat = "mm_struct"."rss_stat";
+    percpu_counter_count = "percpu_counter"."count";
+    percpu_counter_counters = "percpu_counter"."counters";
+    files_fdt = "files_struct"."fdt";
+    fdtable_max_fds = "fdtable"."max_fds";
+    fdtable_open_fds = "fdtable"."open_fds";
+    cred_uid = "cred"."uid";
+    pid_numbers = "pid"."numbers";
+    css_set_cgrp_links = "css_set"."cgrp_links";
+    link_cgrp = "cgrp_cset_link"."cgrp";
+    link_cgrp_link = "cgrp_cset_link"."cgrp_link";
+    cgroup_kn = "cgroup"."kn";
+    cgroup_root = "cgroup"."root";
+    cgroup_parent = "cgroup"."self.parent";
+    cgroup_root_hierarchy_id = "cgroup_root"."hierarchy_id";
+    kernfs_node_id = "kernfs_node"."id";
+    array_pptrs = "bpf_array"."pptrs";
+    binprm_interp = "linux_binprm"."interp";
+}
+
+/// Members that some kernels lack; what depends on them is null there.
+#[cfg(not(target_arch = "bpf"))]
+const OPTIONAL: &[&str] = &[
+    // CONFIG_SCHED_INFO
+    "task_run_delay",
+    "task_pcount",
+    // CONFIG_TASK_IO_ACCOUNTING, CONFIG_TASK_XACCT
+    "task_ioac",
+    "ioac_rchar",
+    "ioac_wchar",
+    "ioac_syscr",
+    "ioac_syscw",
+    "ioac_read_bytes",
+    "ioac_write_bytes",
+    "ioac_cancelled_write_bytes",
+    "signal_ioac",
+    // One of the two exists: thread_info holds the CPU since 5.16.
+    "task_cpu",
+    "task_cpu_old",
+    // CONFIG_CGROUPS
+    "task_cgroups",
+    "css_set_cgrp_links",
+    "link_cgrp",
+    "link_cgrp_link",
+    "cgroup_kn",
+    "cgroup_root",
+    "cgroup_parent",
+    "cgroup_root_hierarchy_id",
+    "kernfs_node_id",
+];

@@ -1,0 +1,283 @@
+//! Iterators over all tasks: one finds those of the target, one reads them.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated::bpf_seq_write;
+
+use super::{
+    kernel::{Object, Task, config, ktime, offset, read},
+    maps::{TASKS, add, control, counters, find_per_cpu_offsets, per_cpu_offset, process, scratch},
+    target::{Finder, belongs, follow, forget},
+};
+use crate::{
+    offsets::MISSING,
+    wire::{
+        CPUS_MAX, Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process,
+        ProcessRecord, TaskState, Thread, Totals, record, scope, state, thread_flags,
+    },
+};
+
+/// `struct bpf_iter__task` (kernel/bpf/task_iter.c): meta, task; its meta begins with the `seq_file`.
+fn arguments(ctx: *mut c_void) -> Option<(Object, Task)> {
+    let ctx = Object(ctx.cast());
+    let task = ctx.object(8);
+    if task.is_null() {
+        None
+    } else {
+        Some((ctx.object(0).object(0), Task(task)))
+    }
+}
+
+/// Follows every task that belongs to the target and is not followed yet. Run until it finds no more: a task
+/// may have been passed before its parent was followed.
+#[unsafe(link_section = "iter/task")]
+#[unsafe(no_mangle)]
+fn mark(ctx: *mut c_void) -> i32 {
+    let Some((_, task)) = arguments(ctx) else {
+        return 0;
+    };
+    find_per_cpu_offsets();
+    if belongs(task) {
+        if follow(task, Finder::Mark)
+            && let Some(counters) = counters()
+        {
+            add(&mut counters.marked, 1);
+        }
+    } else if config!(scope) == scope::CGROUP && TASKS.get(task).is_some() {
+        forget(task);
+    }
+    0
+}
+
+/// Writes the counters of every followed task, and before the first thread of a process those of the process.
+#[unsafe(link_section = "iter/task")]
+#[unsafe(no_mangle)]
+fn sample(ctx: *mut c_void) -> i32 {
+    let Some((seq, task)) = arguments(ctx) else {
+        return 0;
+    };
+    let Some(entry) = TASKS.get(task) else {
+        return 0;
+    };
+    let (Some(control), Some(scratch), Some(process)) =
+        (control(), scratch(), process(task.tgid()))
+    else {
+        return 0;
+    };
+    let tid = task.tid();
+    // When the output did not fit, the kernel runs the program again for the same task.
+    if process.reported_pass != control.pass || process.reported_tid == tid {
+        process.reported_pass = control.pass;
+        process.reported_tid = tid;
+        let quiet = is_quiet(task, entry, control);
+        report_process(seq, task, process, &mut scratch.record, quiet);
+    }
+    let folded = entry.state == state::FOLDED;
+    let thread = &mut scratch.thread;
+    thread.record = record::THREAD;
+    thread.pid = process.pid;
+    thread.tid = task.visible_tid();
+    thread.flags = if folded { thread_flags::FOLDED } else { 0 };
+    thread.cpu = if offset!(task_cpu) == MISSING {
+        task.0.get_or_zero(offset!(task_cpu_old)) as u32
+    } else {
+        task.0.get(offset!(task_cpu))
+    };
+    thread.state = task.0.get(offset!(task_state));
+    thread.exit_state = task.0.get(offset!(task_exit_state));
+    thread.start_boottime = process.start_boottime;
+    thread.thread_start_boottime = task.start();
+    task.totals(&mut thread.totals);
+    add_in_flight(task, entry, control, thread);
+    write(seq, &raw const *thread, size_of::<Thread>());
+    if config!(sched) != 0 && !folded && entry.runqueue.pass.wrapping_add(1) >= control.pass {
+        let header = HistogramHeader {
+            record: record::HISTOGRAM,
+            pid: process.pid,
+        };
+        write(seq, &raw const header, size_of::<HistogramHeader>());
+        write(seq, &raw const entry.runqueue, size_of::<Histogram>());
+    }
+    0
+}
+
+/// Whether the process is known not to have run since the reading before this one: its only thread has been in
+/// the same state all the time.
+#[inline(always)]
+fn is_quiet(task: Task, entry: &TaskState, control: &Control) -> bool {
+    task.signal().get::<u32>(offset!(signal_nr_threads)) == 1
+        && entry.state != state::RUNNING
+        && entry.since < control.previous
+}
+
+/// Adds the span of the present state, which the kernel adds only when it ends.
+#[inline(always)]
+fn add_in_flight(task: Task, entry: &TaskState, control: &Control, thread: &mut Thread) {
+    let totals = &mut thread.totals;
+    totals.sleep = entry.sleep;
+    totals.blocked = entry.blocked;
+    totals.wakeups = entry.wakeups;
+    thread.runnable = 0;
+    if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
+        thread.runnable = 1;
+        // The scheduler adds to sum_exec_runtime at each timer interrupt and moves exec_start along, on its own clock.
+        // What is missing is what our clock has advanced more than exec_start since the task was put on the CPU.
+        let now = ktime();
+        let exec_start: u64 = task.0.get(offset!(task_exec_start));
+        if entry.state == state::RUNNING {
+            let ours = now.saturating_sub(entry.since);
+            let theirs = exec_start.saturating_sub(entry.exec_start);
+            let missing = ours.saturating_sub(theirs);
+            // Time stolen by a hypervisor is in our clock only; no more than a timer period can be missing.
+            totals.oncpu += if missing < TIMER_PERIOD {
+                missing
+            } else {
+                TIMER_PERIOD
+            };
+        }
+        return;
+    }
+    let span = control.now.saturating_sub(entry.since);
+    match entry.state {
+        state::QUEUED => {
+            thread.runnable = 1;
+            totals.run_delay += span;
+        }
+        state::SLEEPING => totals.sleep += span,
+        state::BLOCKED => totals.blocked += span,
+        _ => {}
+    }
+}
+
+/// ns between timer interrupts at `CONFIG_HZ=100`, the slowest.
+const TIMER_PERIOD: u64 = 10_000_000;
+
+#[inline(always)]
+fn report_process(seq: Object, task: Task, process: &Process, to: &mut ProcessRecord, quiet: bool) {
+    let leader = task.leader();
+    let signal = task.signal();
+    to.record = record::PROCESS;
+    to.pid = process.pid;
+    to.ppid = task.parent().visible_pid();
+    to.uid = task.uid();
+    to.threads = signal.get(offset!(signal_nr_threads));
+    to.start_boottime = process.start_boottime;
+    to.max_rss = signal.get(offset!(signal_maxrss));
+    leader.comm(&mut to.comm);
+    to.fds = open_fds(task);
+    report_memory(task, to, quiet);
+    write(seq, &raw const *to, size_of::<ProcessRecord>());
+    if process.ended.oncpu != 0 {
+        let header = HistogramHeader {
+            record: record::ENDED,
+            pid: process.pid,
+        };
+        write(seq, &raw const header, size_of::<HistogramHeader>());
+        write(seq, &raw const process.ended, size_of::<Totals>());
+        write(
+            seq,
+            &raw const process.ended_runqueue,
+            size_of::<Histogram>(),
+        );
+    }
+}
+
+#[inline(always)]
+fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
+    let mm = task.0.object(offset!(task_mm));
+    to.has_mm = u32::from(!mm.is_null());
+    to.rss = [0; 4];
+    to.rss_exact = 0;
+    if mm.is_null() {
+        return;
+    }
+    to.hiwater_rss = mm.get(offset!(mm_hiwater_rss));
+    to.total_vm = mm.get(offset!(mm_total_vm));
+    to.data_vm = mm.get(offset!(mm_data_vm));
+    to.stack_vm = mm.get(offset!(mm_stack_vm));
+    to.start_code = mm.get(offset!(mm_start_code));
+    to.end_code = mm.get(offset!(mm_end_code));
+    let percpu = config!(rss_percpu) != 0;
+    let (first, step) = if percpu {
+        (
+            offset!(mm_rss_stat) + offset!(percpu_counter_count),
+            config!(percpu_counter_size),
+        )
+    } else {
+        (offset!(mm_rss_stat), 8)
+    };
+    to.rss[0] = mm.get(first);
+    to.rss[1] = mm.get(first + step);
+    to.rss[2] = mm.get(first + 2 * step);
+    to.rss[3] = mm.get(first + 3 * step);
+    if !percpu {
+        to.rss_exact = 1;
+    } else if !quiet && per_cpu_offset(0) != 0 {
+        let counters = offset!(mm_rss_stat) + offset!(percpu_counter_counters);
+        let parts: [u64; 4] = [
+            mm.get(counters),
+            mm.get(counters + step),
+            mm.get(counters + 2 * step),
+            mm.get(counters + 3 * step),
+        ];
+        let mut cpu = 0;
+        while cpu < CPUS_MAX && cpu < config!(cpus) {
+            let base = per_cpu_offset(cpu);
+            to.rss[0] += percpu_part(parts[0], base);
+            to.rss[1] += percpu_part(parts[1], base);
+            to.rss[2] += percpu_part(parts[2], base);
+            to.rss[3] += percpu_part(parts[3], base);
+            cpu += 1;
+        }
+        to.rss_exact = 1;
+    }
+    // The task may have lost its memory meanwhile; then the figures are of no one.
+    if task.0.object(offset!(task_mm)) != mm {
+        to.has_mm = 0;
+    }
+}
+
+#[inline(always)]
+fn percpu_part(counters: u64, base: u64) -> i64 {
+    read(counters.wrapping_add(base) as *const i32).map_or(0, i64::from)
+}
+
+/// Counts the bits of `files->fdt->open_fds`.
+#[inline(always)]
+fn open_fds(task: Task) -> u32 {
+    let files = task.0.object(offset!(task_files));
+    if files.is_null() {
+        return FDS_UNKNOWN;
+    }
+    let table = files.object(offset!(files_fdt));
+    let size: u32 = table.get(offset!(fdtable_max_fds));
+    if size > FDS_MAX {
+        return FDS_UNKNOWN;
+    }
+    let words: *const u64 = table.get(offset!(fdtable_open_fds));
+    let mut count = 0;
+    let mut word = 0;
+    while word < FDS_MAX / 64 && word < size / 64 {
+        count += ones(read(words.wrapping_add(word as usize)).unwrap_or(0));
+        word += 1;
+    }
+    count
+}
+
+/// Bits set in a word; BPF has no instruction for it.
+#[inline(always)]
+fn ones(mut word: u64) -> u32 {
+    word -= (word >> 1) & 0x5555_5555_5555_5555;
+    word = (word & 0x3333_3333_3333_3333) + ((word >> 2) & 0x3333_3333_3333_3333);
+    word = (word + (word >> 4)) & 0x0f0f_0f0f_0f0f_0f0f;
+    (word.wrapping_mul(0x0101_0101_0101_0101) >> 56) as u32
+}
+
+#[inline(always)]
+fn write<T>(seq: Object, data: *const T, size: usize) {
+    // SAFETY: `size` bytes at `data` are valid, which the verifier checks. When the buffer is full, the kernel calls
+    // again with an empty one.
+    unsafe {
+        bpf_seq_write(seq.0.cast_mut().cast(), data.cast_mut().cast(), size as u32);
+    }
+}

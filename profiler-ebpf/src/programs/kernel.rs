@@ -1,0 +1,246 @@
+//! Reading kernel structs at offsets that are known when the program is loaded.
+
+use core::ptr::{read_volatile, write_volatile};
+
+use aya_ebpf::helpers::{bpf_probe_read_kernel, generated::bpf_ktime_get_ns};
+
+use crate::{
+    offsets::{MISSING, Offsets},
+    wire::{Config, Totals},
+};
+
+/// Offsets in this kernel; set by the controller before load.
+#[unsafe(no_mangle)]
+static OFFSETS: Offsets = Offsets::NONE;
+
+/// What is profiled and on which kernel; set by the controller before load.
+#[unsafe(no_mangle)]
+static CONFIG: Config = Config::ZERO;
+
+/// A kernel object: a pointer that the verifier knows by its BTF type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Object(pub *const u8);
+
+macro_rules! offset {
+    ($field:ident) => {
+        // SAFETY: a read-only global; volatile, because its value is set after compilation.
+        unsafe {
+            core::ptr::read_volatile(&raw const (*$crate::programs::kernel::offsets_ptr()).$field)
+        }
+    };
+}
+macro_rules! config {
+    ($field:ident) => {
+        // SAFETY: a read-only global; volatile, because its value is set after compilation.
+        unsafe {
+            core::ptr::read_volatile(&raw const (*$crate::programs::kernel::config_ptr()).$field)
+        }
+    };
+}
+pub(crate) use {config, offset};
+
+/// For [`offset!`].
+#[inline(always)]
+pub fn offsets_ptr() -> *const Offsets {
+    &raw const OFFSETS
+}
+
+/// For [`config!`].
+#[inline(always)]
+pub fn config_ptr() -> *const Config {
+    &raw const CONFIG
+}
+
+impl Object {
+    /// A scalar member. The verifier checks type and bounds; a stale pointer reads as 0.
+    #[inline(always)]
+    pub fn get<T: Copy>(self, offset: u32) -> T {
+        // SAFETY: a load through a BTF pointer; the verifier rejects it when it is out of bounds, and the kernel
+        // turns a fault into 0.
+        unsafe { read_volatile(self.0.add(offset as usize).cast::<T>()) }
+    }
+
+    /// A scalar member that this kernel may lack: 0 then.
+    #[inline(always)]
+    pub fn get_or_zero(self, offset: u32) -> u64 {
+        if offset == MISSING {
+            0
+        } else {
+            self.get(offset)
+        }
+    }
+
+    /// A pointer member.
+    #[inline(always)]
+    pub fn object(self, offset: u32) -> Self {
+        Self(self.get(offset))
+    }
+
+    /// Whether the pointer is null.
+    #[inline(always)]
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// A value at any kernel address; `None` when that cannot be read.
+#[inline(always)]
+pub fn read<T>(address: *const T) -> Option<T> {
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(address) }.ok()
+}
+
+/// `CLOCK_MONOTONIC`, ns.
+#[inline(always)]
+pub fn ktime() -> u64 {
+    // SAFETY: a helper without preconditions.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// Copies a struct of 8-byte words. A plain assignment becomes a loop over bytes.
+#[inline(always)]
+pub fn copy<T>(to: &mut T, from: &T) {
+    let (to, from): (*mut T, *const T) = (to, from);
+    let mut word = 0;
+    while word < size_of::<T>() / 8 {
+        // SAFETY: within both structs, which are aligned for words.
+        unsafe {
+            write_volatile(to.cast::<u64>().add(word), read_volatile(from.cast::<u64>().add(word)));
+        }
+        word += 1;
+    }
+}
+
+/// Clears a struct of 8-byte words, for which all bits zero are valid.
+#[inline(always)]
+pub fn clear<T>(to: &mut T) {
+    let to: *mut T = to;
+    let mut word = 0;
+    while word < size_of::<T>() / 8 {
+        // SAFETY: within the struct, which is aligned for words.
+        unsafe {
+            write_volatile(to.cast::<u64>().add(word), 0);
+        }
+        word += 1;
+    }
+}
+
+/// `struct task_struct`.
+#[derive(Clone, Copy)]
+pub struct Task(pub Object);
+
+impl Task {
+    /// Thread group id in the initial pid namespace: the key of a process.
+    #[inline(always)]
+    pub fn tgid(self) -> u32 {
+        self.0.get(offset!(task_tgid))
+    }
+
+    /// Thread id in the initial pid namespace.
+    #[inline(always)]
+    pub fn tid(self) -> u32 {
+        self.0.get(offset!(task_pid))
+    }
+
+    /// The first thread of the process.
+    #[inline(always)]
+    pub fn leader(self) -> Self {
+        Self(self.0.object(offset!(task_group_leader)))
+    }
+
+    /// The parent process, as some thread of it.
+    #[inline(always)]
+    pub fn parent(self) -> Self {
+        Self(self.0.object(offset!(task_real_parent)))
+    }
+
+    /// When the thread was born, ns of `CLOCK_BOOTTIME`.
+    #[inline(always)]
+    pub fn start(self) -> u64 {
+        self.0.get(offset!(task_start_boottime))
+    }
+
+    /// Thread id in the controller's pid namespace (`task_struct.thread_pid->numbers[level].nr`), 0 outside it.
+    #[inline(always)]
+    pub fn visible_tid(self) -> u32 {
+        let level = config!(pid_level);
+        if level == 0 {
+            return self.tid();
+        }
+        let pid = self.0.object(offset!(task_thread_pid));
+        let number = offset!(pid_numbers) + level * config!(upid_size);
+        read(pid.0.wrapping_add(number as usize).cast::<u32>()).unwrap_or(0)
+    }
+
+    /// Process id in the controller's pid namespace.
+    #[inline(always)]
+    pub fn visible_pid(self) -> u32 {
+        if config!(pid_level) == 0 {
+            self.tgid()
+        } else {
+            self.leader().visible_tid()
+        }
+    }
+
+    /// Real user id.
+    #[inline(always)]
+    pub fn uid(self) -> u32 {
+        self.0.object(offset!(task_cred)).get(offset!(cred_uid))
+    }
+
+    /// `signal_struct`, shared by the threads of the process.
+    #[inline(always)]
+    pub fn signal(self) -> Object {
+        self.0.object(offset!(task_signal))
+    }
+
+    /// Copies `comm`.
+    #[inline(always)]
+    pub fn comm(self, to: &mut [u8; 16]) {
+        let from = offset!(task_comm);
+        let first: u64 = self.0.get(from);
+        let second: u64 = self.0.get(from + 8);
+        to[..8].copy_from_slice(&first.to_ne_bytes());
+        to[8..].copy_from_slice(&second.to_ne_bytes());
+    }
+
+    /// Adds what the kernel itself counts of this thread to `to`, without what is in flight.
+    #[inline(always)]
+    pub fn totals(self, to: &mut Totals) {
+        let task = self.0;
+        to.utime = task.get(offset!(task_utime));
+        to.stime = task.get(offset!(task_stime));
+        to.oncpu = task.get(offset!(task_sum_exec_runtime));
+        to.run_delay = task.get_or_zero(offset!(task_run_delay));
+        to.run_count = task.get_or_zero(offset!(task_pcount));
+        to.nvcsw = task.get(offset!(task_nvcsw));
+        to.nivcsw = task.get(offset!(task_nivcsw));
+        to.migrations = task.get(offset!(task_nr_migrations));
+        to.min_flt = task.get(offset!(task_min_flt));
+        to.maj_flt = task.get(offset!(task_maj_flt));
+        io_totals(task, offset!(task_ioac), to);
+    }
+}
+
+/// Reads a `struct task_io_accounting` that lies at `offset` in `object`.
+#[inline(always)]
+pub fn io_totals(object: Object, offset: u32, to: &mut Totals) {
+    if offset == MISSING {
+        return;
+    }
+    macro_rules! copy {
+        ($($to:ident = $from:ident),*) => {$(
+            let member = offset!($from);
+            to.$to = if member == MISSING { 0 } else { object.get(offset + member) };
+        )*};
+    }
+    copy!(
+        rchar = ioac_rchar,
+        wchar = ioac_wchar,
+        syscr = ioac_syscr,
+        syscw = ioac_syscw,
+        read_bytes = ioac_read_bytes,
+        write_bytes = ioac_write_bytes,
+        cancelled_write_bytes = ioac_cancelled_write_bytes
+    );
+}

@@ -1,0 +1,17 @@
+//! The BPF programs.
+//!
+//! | program | hook | does |
+//! |---|---|---|
+//! | `sched_switch` | `tp_btf/sched_switch` | run-queue waits, states, the end of threads |
+//! | `sched_wakeup`, `sched_wakeup_new` | `tp_btf` | ends of sleep, wakeups |
+//! | `process_fork`, `process_exec` | `tp_btf/sched_process_*` | who belongs to the target |
+//! | `cgroup_attach` | `tp_btf/cgroup_attach_task` | tells that membership changed |
+//! | `mark` | `iter/task` | finds the tasks of the target that exist already |
+//! | `sample` | `iter/task` | one reading of all tasks of the target |
+
+mod iter;
+mod kernel;
+mod lifecycle;
+mod maps;
+mod sched;
+mod target;

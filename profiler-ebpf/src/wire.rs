@@ -1,0 +1,484 @@
+//! Structs that cross the border between kernel and controller.
+//!
+//! All are `repr(C)` without padding; sizes are asserted. Times are ns, of `CLOCK_MONOTONIC` unless said
+//! otherwise; memory is in pages.
+
+/// Log2 buckets of a latency histogram: bucket i counts [2^i, 2^(i+1)) ns; the last also all above (2^39 ns
+/// are 9 minutes).
+pub const BUCKETS: usize = 40;
+/// Longest part of a command line that is carried, in bytes.
+pub const ARGS_MAX: usize = 4096;
+/// Longest part of an executable's path that is carried, in bytes.
+pub const PATH_MAX: usize = 256;
+/// Largest number of possible CPUs whose per-CPU counters are summed.
+pub const CPUS_MAX: u32 = 1024;
+/// Bits of open file descriptors that are counted; a process with a larger table reports [`FDS_UNKNOWN`].
+pub const FDS_MAX: u32 = 1 << 16;
+/// The table of file descriptors is larger than [`FDS_MAX`] or there is none.
+pub const FDS_UNKNOWN: u32 = u32::MAX;
+
+/// Which tasks belong to the target.
+pub mod scope {
+    /// Roots given by pid, and their descendants.
+    pub const PIDS: u32 = 0;
+    /// Members of a cgroup and of those below it.
+    pub const CGROUP: u32 = 1;
+    /// Everything.
+    pub const NODE: u32 = 2;
+}
+
+/// Read-only global, set before load.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// [`scope`]: inode of the cgroup's folder.
+    pub cgroup_id: u64,
+    /// Hierarchy the cgroup belongs to, 0 for v2.
+    pub cgroup_hierarchy: u32,
+    /// One of [`scope`].
+    pub scope: u32,
+    /// Whether time asleep and the run-queue histogram are kept.
+    pub sched: u32,
+    /// Whether `sched_switch` passes the previous task's state (5.18 and later).
+    pub has_prev_state: u32,
+    /// Whether threads that end are reported one by one.
+    pub threads: u32,
+    /// Nesting level of the controller's pid namespace.
+    pub pid_level: u32,
+    /// Number of possible CPUs.
+    pub cpus: u32,
+    /// Layout of `mm_struct.rss_stat`: 1 when it is an array of `percpu_counter` (6.2 and later).
+    pub rss_percpu: u32,
+    /// `sizeof(struct percpu_counter)`.
+    pub percpu_counter_size: u32,
+    /// `sizeof(struct upid)`.
+    pub upid_size: u32,
+}
+
+impl Config {
+    /// All zero.
+    pub const ZERO: Self = Self {
+        cgroup_id: 0,
+        cgroup_hierarchy: 0,
+        scope: 0,
+        sched: 0,
+        has_prev_state: 0,
+        threads: 0,
+        pid_level: 0,
+        cpus: 0,
+        rss_percpu: 0,
+        percpu_counter_size: 0,
+        upid_size: 0,
+    };
+}
+
+/// The single entry of the map `CONTROL`, written by the controller.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Control {
+    /// Time of the reading under way.
+    pub now: u64,
+    /// Time of the reading before it.
+    pub previous: u64,
+    /// Number of the reading under way.
+    pub pass: u32,
+    /// While 1, forks outside the target are reported too.
+    pub arming: u32,
+}
+
+/// The single entry of the map `COUNTERS`, written by the programs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Processes of the target that live.
+    pub live: u64,
+    /// Tasks that `mark` has added.
+    pub marked: u64,
+    /// Tasks that could not be followed: no task storage.
+    pub dropped_tasks: u64,
+    /// Processes that could not be followed: map `PROCESSES` full.
+    pub dropped_processes: u64,
+    /// Events lost: ring buffer full.
+    pub dropped_events: u64,
+}
+
+/// Counters of a task or of a whole process; they only grow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// User time, sampled at the timer interrupt (`task_struct.utime`), ns.
+    pub utime: u64,
+    /// System time, likewise, ns.
+    pub stime: u64,
+    /// Exact time on CPU (`se.sum_exec_runtime`, with what is in flight), ns.
+    pub oncpu: u64,
+    /// Time ready but waiting (`sched_info.run_delay`, with what is in flight), ns.
+    pub run_delay: u64,
+    /// Times put on a CPU (`sched_info.pcount`).
+    pub run_count: u64,
+    /// Interruptible sleep since the task is followed, ns.
+    pub sleep: u64,
+    /// Uninterruptible sleep since the task is followed, ns.
+    pub blocked: u64,
+    /// Voluntary context switches.
+    pub nvcsw: u64,
+    /// Involuntary context switches.
+    pub nivcsw: u64,
+    /// Wakeups since the task is followed.
+    pub wakeups: u64,
+    /// Moves to another CPU (`se.nr_migrations`).
+    pub migrations: u64,
+    /// Minor faults.
+    pub min_flt: u64,
+    /// Major faults.
+    pub maj_flt: u64,
+    /// Bytes asked to be read by system calls.
+    pub rchar: u64,
+    /// Bytes asked to be written by system calls.
+    pub wchar: u64,
+    /// Read system calls.
+    pub syscr: u64,
+    /// Write system calls.
+    pub syscw: u64,
+    /// Bytes fetched from storage.
+    pub read_bytes: u64,
+    /// Bytes sent to storage.
+    pub write_bytes: u64,
+    /// Dirty bytes that were dropped before being written.
+    pub cancelled_write_bytes: u64,
+}
+
+/// Latency histogram with sum and, per reading, maximum.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// Sum of all values, ns.
+    pub sum: u64,
+    /// Largest value since reading `pass`, ns.
+    pub max: u64,
+    /// Largest value between readings `previous_pass` and `pass`, ns.
+    pub previous_max: u64,
+    /// Number of the reading after which `max` was seen.
+    pub pass: u32,
+    /// Likewise for `previous_max`.
+    pub previous_pass: u32,
+    /// Counts.
+    pub buckets: [u64; BUCKETS],
+}
+
+impl Histogram {
+    /// Nothing counted.
+    pub const EMPTY: Self = Self {
+        sum: 0,
+        max: 0,
+        previous_max: 0,
+        pass: 0,
+        previous_pass: 0,
+        buckets: [0; BUCKETS],
+    };
+
+    /// Largest value since reading `pass`, ns.
+    #[inline(always)]
+    pub fn max_in(&self, pass: u32) -> u64 {
+        if self.pass == pass {
+            self.max
+        } else if self.previous_pass == pass {
+            self.previous_max
+        } else {
+            0
+        }
+    }
+}
+
+/// What a followed task is doing.
+pub mod state {
+    /// Born, not yet woken.
+    pub const NEW: u32 = 0;
+    /// On a CPU.
+    pub const RUNNING: u32 = 1;
+    /// Ready, waiting for a CPU.
+    pub const QUEUED: u32 = 2;
+    /// Interruptible sleep.
+    pub const SLEEPING: u32 = 3;
+    /// Uninterruptible sleep.
+    pub const BLOCKED: u32 = 4;
+    /// Ended; its counters are in its process's `ended`.
+    pub const FOLDED: u32 = 5;
+}
+
+/// Task storage: what the kernel does not keep of a followed task.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TaskState {
+    /// One of [`state`].
+    pub state: u32,
+    /// 1 when the fork hook made this entry, 2 when `mark` did.
+    pub made_by: u32,
+    /// When the task entered `state`.
+    pub since: u64,
+    /// `se.exec_start` (scheduler clock) when the task was last put on a CPU.
+    pub exec_start: u64,
+    /// Interruptible sleep, ended spans only.
+    pub sleep: u64,
+    /// Uninterruptible sleep, ended spans only.
+    pub blocked: u64,
+    /// Wakeups.
+    pub wakeups: u64,
+    /// Run-queue latency.
+    pub runqueue: Histogram,
+}
+
+/// Entry of the map `PROCESSES` by thread group id; also the body of the event [`event::EXIT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Process {
+    /// [`event::EXIT`].
+    pub event: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+    /// `task_struct.start_boottime` of the leader, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// When the last thread left the CPU for good.
+    pub end: u64,
+    /// Largest resident set (`signal_struct.maxrss`), pages.
+    pub max_rss: u64,
+    /// Threads that have not ended.
+    pub tasks: u64,
+    /// As in wait(2): code << 8 | signal.
+    pub exit_code: u32,
+    /// Real user id at the end.
+    pub uid: u32,
+    /// Reading in which the process was last reported …
+    pub reported_pass: u32,
+    /// … and the thread it was reported with.
+    pub reported_tid: u32,
+    /// `comm` at the end.
+    pub comm: [u8; 16],
+    /// Sum over the threads that have ended.
+    pub ended: Totals,
+    /// Run-queue latency of the threads that have ended.
+    pub ended_runqueue: Histogram,
+}
+
+/// First word of an event in the ring buffer.
+pub mod event {
+    /// [`super::Process`]: a process of the target has ended.
+    pub const EXIT: u32 = 1;
+    /// [`super::Birth`]: a process of the target was born.
+    pub const BIRTH: u32 = 2;
+    /// [`super::Exec`]: a process of the target runs another program.
+    pub const EXEC: u32 = 3;
+    /// [`super::Birth`]: while arming, a process was born outside the target.
+    pub const STRANGER: u32 = 4;
+    /// [`super::ThreadEnd`]: with `--threads`, a thread has ended.
+    pub const THREAD_END: u32 = 5;
+    /// One word: a task was moved between cgroups.
+    pub const CGROUP_MOVE: u32 = 6;
+}
+
+/// A process is born by fork.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Birth {
+    /// [`event::BIRTH`] or [`event::STRANGER`].
+    pub event: u32,
+    /// Its process id in the controller's pid namespace.
+    pub pid: u32,
+    /// Its parent's.
+    pub ppid: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// Its start, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// Its parent's start, ns of `CLOCK_BOOTTIME`.
+    pub parent_start_boottime: u64,
+    /// Command name, its parent's at birth.
+    pub comm: [u8; 16],
+}
+
+/// A process runs another program; `args_len` bytes of the command line follow this header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Exec {
+    /// [`event::EXEC`].
+    pub event: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+    /// Its start, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// Real user id after the exec.
+    pub uid: u32,
+    /// Bytes of `args` that are valid; the whole command line may be longer.
+    pub args_len: u32,
+    /// Length of the whole command line, bytes.
+    pub args_total: u64,
+    /// Command name.
+    pub comm: [u8; 16],
+    /// Path of the binary as it was given (of the interpreter, for a script), ended by NUL.
+    pub path: [u8; PATH_MAX],
+}
+
+/// [`Exec`] with room for the command line.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ExecBuffer {
+    /// What comes first.
+    pub header: Exec,
+    /// Arguments, each ended by NUL.
+    pub args: [u8; ARGS_MAX],
+}
+
+/// A thread has ended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadEnd {
+    /// [`event::THREAD_END`].
+    pub event: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+    /// Thread id likewise.
+    pub tid: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Start of the process, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// Start of the thread, ns of `CLOCK_BOOTTIME`.
+    pub thread_start_boottime: u64,
+    /// Its counters.
+    pub totals: Totals,
+    /// Its run-queue latency.
+    pub runqueue: Histogram,
+}
+
+/// First word of a record from the iterator `sample`.
+pub mod record {
+    /// [`super::Thread`].
+    pub const THREAD: u32 = 1;
+    /// [`super::ProcessRecord`]; comes before the process's first thread.
+    pub const PROCESS: u32 = 2;
+    /// [`super::Histogram`] of the thread before it, after a [`super::HistogramHeader`].
+    pub const HISTOGRAM: u32 = 3;
+    /// [`super::Totals`] and [`super::Histogram`] of the ended threads of the process before it, after a
+    /// [`super::HistogramHeader`].
+    pub const ENDED: u32 = 4;
+}
+
+/// First words of records that are copied as they lie in a map.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HistogramHeader {
+    /// [`record::HISTOGRAM`] or [`record::ENDED`].
+    pub record: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+}
+
+/// Flags of [`Thread`].
+pub mod thread_flags {
+    /// The thread has ended; its counters are in its process's `ended`.
+    pub const FOLDED: u32 = 1;
+}
+
+/// A live thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Thread {
+    /// [`record::THREAD`].
+    pub record: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+    /// Thread id likewise.
+    pub tid: u32,
+    /// [`thread_flags`].
+    pub flags: u32,
+    /// CPU it last ran on.
+    pub cpu: u32,
+    /// `task_struct.__state`.
+    pub state: u32,
+    /// `task_struct.exit_state`.
+    pub exit_state: u32,
+    /// 1 while on a CPU or ready for one.
+    pub runnable: u32,
+    /// Start of the process, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// Start of the thread, ns of `CLOCK_BOOTTIME`.
+    pub thread_start_boottime: u64,
+    /// Its counters.
+    pub totals: Totals,
+}
+
+/// A live process, apart from the counters of its threads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessRecord {
+    /// [`record::PROCESS`].
+    pub record: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+    /// Parent's process id likewise.
+    pub ppid: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// Threads (`signal_struct.nr_threads`).
+    pub threads: u32,
+    /// Open file descriptors or [`FDS_UNKNOWN`].
+    pub fds: u32,
+    /// 1 when it has memory of its own (no kernel thread, not exiting).
+    pub has_mm: u32,
+    /// 1 when `rss` holds the per-CPU parts too.
+    pub rss_exact: u32,
+    /// Start, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// Resident pages: file, anonymous, swap entries, shared memory (the kernel's order).
+    pub rss: [i64; 4],
+    /// Largest resident set so far that the kernel noted, pages.
+    pub hiwater_rss: u64,
+    /// Largest resident set at an earlier exec, pages.
+    pub max_rss: u64,
+    /// Address space, pages.
+    pub total_vm: u64,
+    /// Private writable pages.
+    pub data_vm: u64,
+    /// Stack pages.
+    pub stack_vm: u64,
+    /// Start of the program's text, an address.
+    pub start_code: u64,
+    /// End of the program's text, an address.
+    pub end_code: u64,
+    /// Command name.
+    pub comm: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<Config>() == 48);
+    assert!(size_of::<Control>() == 24);
+    assert!(size_of::<Counters>() == 40);
+    assert!(size_of::<Totals>() == 160);
+    assert!(size_of::<Histogram>() == 32 + 8 * BUCKETS);
+    assert!(size_of::<TaskState>() == 48 + size_of::<Histogram>());
+    assert!(size_of::<Process>() == 40 + 16 + 16 + size_of::<Totals>() + size_of::<Histogram>());
+    assert!(size_of::<Birth>() == 48);
+    assert!(size_of::<Exec>() == 48 + PATH_MAX);
+    assert!(size_of::<ExecBuffer>() == 48 + PATH_MAX + ARGS_MAX);
+    assert!(size_of::<ThreadEnd>() == 32 + size_of::<Totals>() + size_of::<Histogram>());
+    assert!(size_of::<Thread>() == 48 + size_of::<Totals>());
+    assert!(size_of::<ProcessRecord>() == 40 + 32 + 56 + 16);
+};
+
+/// The structs as aya's plain old data.
+#[cfg(feature = "user")]
+mod pod {
+    use super::{Config, Control, Counters, Process};
+    use crate::offsets::Offsets;
+
+    // SAFETY: `repr(C)`, integers only, no padding.
+    unsafe impl aya::Pod for Config {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Control {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Counters {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Process {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Offsets {}
+}

@@ -1,0 +1,277 @@
+//! Where members of kernel structs lie, from the running kernel's BTF.
+//!
+//! Reads the format of `Documentation/bpf/btf.rst`; only as much of it as is needed to find a struct, follow a
+//! path of members and count a function's parameters.
+
+use std::{collections::HashMap, path::Path};
+
+use thiserror::Error;
+
+/// Why the kernel's type information cannot be used.
+#[derive(Debug, Error)]
+pub enum BtfError {
+    /// The file is not there or cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not BTF.
+    #[error("{path} is not BTF: {what}")]
+    Format {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+const MAGIC: u16 = 0xeb9f;
+const KIND_PTR: u32 = 2;
+const KIND_ARRAY: u32 = 3;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+const KIND_TYPEDEF: u32 = 8;
+const KIND_VOLATILE: u32 = 9;
+const KIND_CONST: u32 = 10;
+const KIND_RESTRICT: u32 = 11;
+const KIND_FUNC_PROTO: u32 = 13;
+const KIND_TYPE_TAG: u32 = 18;
+
+/// The kernel's types.
+pub struct Btf {
+    data: Vec<u8>,
+    strings: usize,
+    /// Offset of each type's record in `data`; type 0 is `void`.
+    types: Vec<u32>,
+    /// Structs and typedefs by name.
+    names: HashMap<(u32, Vec<u8>), u32>,
+}
+
+impl Btf {
+    /// Parses a file such as `/sys/kernel/btf/vmlinux`.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or is not BTF in this machine's byte order.
+    pub fn read(path: &Path) -> Result<Self, BtfError> {
+        let name = || path.display().to_string();
+        let data = std::fs::read(path).map_err(|source| BtfError::Read {
+            path: name(),
+            source,
+        })?;
+        Self::parse(data).map_err(|what| BtfError::Format { path: name(), what })
+    }
+
+    fn parse(data: Vec<u8>) -> Result<Self, &'static str> {
+        let mut btf = Self {
+            data,
+            strings: 0,
+            types: vec![0],
+            names: HashMap::new(),
+        };
+        let magic = btf.word(0).ok_or("too short")? & 0xffff;
+        if magic != u32::from(MAGIC) {
+            return Err("wrong magic number");
+        }
+        let [header, type_off, type_len, str_off, str_len] =
+            [4, 8, 12, 16, 20].map(|at| btf.word(at).map_or(usize::MAX, |word| word as usize));
+        let start = header.checked_add(type_off).ok_or("bad header")?;
+        let end = start.checked_add(type_len).ok_or("bad header")?;
+        btf.strings = header.checked_add(str_off).ok_or("bad header")?;
+        let strings_end = btf.strings.checked_add(str_len).ok_or("bad header")?;
+        if end.max(strings_end) > btf.data.len() {
+            return Err("truncated");
+        }
+        let mut at = start;
+        while at < end {
+            let id = u32::try_from(btf.types.len()).map_err(|_| "too many types")?;
+            btf.types.push(u32::try_from(at).map_err(|_| "too large")?);
+            let (kind, vlen) = btf.info(at).ok_or("truncated")?;
+            if kind == KIND_STRUCT || kind == KIND_TYPEDEF {
+                let name = btf
+                    .word(at)
+                    .and_then(|offset| btf.string(offset))
+                    .ok_or("bad name")?;
+                btf.names.entry((kind, name.to_vec())).or_insert(id);
+            }
+            let tail = match kind {
+                1 | 14 | 17 => 4, // INT, VAR, DECL_TAG
+                KIND_ARRAY => 12,
+                KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * vlen, // … DATASEC, ENUM64
+                6 | KIND_FUNC_PROTO => 8 * vlen,                 // ENUM …
+                0 | KIND_PTR | 7..=12 | 16 | KIND_TYPE_TAG => 0,
+                _ => return Err("a kind of type that is not known"),
+            };
+            at += 12 + tail;
+        }
+        Ok(btf)
+    }
+
+    fn word(&self, at: usize) -> Option<u32> {
+        let bytes = self.data.get(at..at.checked_add(4)?)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    }
+
+    fn string(&self, offset: u32) -> Option<&[u8]> {
+        let rest = self.data.get(self.strings + offset as usize..)?;
+        rest.split(|byte| *byte == 0).next()
+    }
+
+    /// Kind and number of members.
+    fn info(&self, at: usize) -> Option<(u32, usize)> {
+        let info = self.word(at + 4)?;
+        Some((info >> 24 & 0x1f, (info & 0xffff) as usize))
+    }
+
+    fn at(&self, id: u32) -> Option<usize> {
+        self.types
+            .get(id as usize)
+            .filter(|at| **at != 0)
+            .map(|at| *at as usize)
+    }
+
+    /// Follows typedefs and qualifiers.
+    fn resolve(&self, mut id: u32) -> Option<usize> {
+        for _ in 0..32 {
+            let at = self.at(id)?;
+            match self.info(at)?.0 {
+                KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | KIND_TYPE_TAG => {
+                    id = self.word(at + 8)?;
+                }
+                _ => return Some(at),
+            }
+        }
+        None
+    }
+
+    fn named(&self, kind: u32, name: &str) -> Option<u32> {
+        self.names.get(&(kind, name.as_bytes().to_vec())).copied()
+    }
+
+    /// Size of a struct in bytes.
+    pub fn size_of(&self, name: &str) -> Option<u32> {
+        self.word(self.at(self.named(KIND_STRUCT, name)?)? + 8)
+    }
+
+    /// Byte offset of a member such as `se.exec_start`; `None` when this kernel lacks it (or it is a bit field).
+    pub fn offset_of(&self, name: &str, path: &str) -> Option<u32> {
+        let mut id = self.named(KIND_STRUCT, name)?;
+        let mut offset = 0;
+        for member in path.split('.') {
+            let (bits, ty) = self.member(id, member.as_bytes(), 0)?;
+            if bits % 8 != 0 {
+                return None;
+            }
+            offset += bits / 8;
+            id = ty;
+        }
+        Some(offset)
+    }
+
+    /// Bit offset and type of a member, also inside anonymous structs and unions.
+    fn member(&self, id: u32, name: &[u8], depth: u32) -> Option<(u32, u32)> {
+        let at = self.resolve(id)?;
+        let (kind, count) = self.info(at)?;
+        if !matches!(kind, KIND_STRUCT | KIND_UNION) || depth > 8 {
+            return None;
+        }
+        let bit_fields = self.word(at + 4)? >> 31 == 1;
+        for index in 0..count {
+            let member = at + 12 + 12 * index;
+            let ty = self.word(member + 4)?;
+            let raw = self.word(member + 8)?;
+            let (bits, width) = if bit_fields {
+                (raw & 0xff_ffff, raw >> 24)
+            } else {
+                (raw, 0)
+            };
+            let found = self.string(self.word(member)?)?;
+            if found == name {
+                return (width == 0).then_some((bits, ty));
+            }
+            if found.is_empty()
+                && let Some((inner, ty)) = self.member(ty, name, depth + 1)
+            {
+                return Some((bits + inner, ty));
+            }
+        }
+        None
+    }
+
+    /// Whether a member is an array.
+    pub fn is_array(&self, name: &str, member: &str) -> bool {
+        self.named(KIND_STRUCT, name)
+            .and_then(|id| self.member(id, member.as_bytes(), 0))
+            .and_then(|(_, ty)| self.resolve(ty))
+            .and_then(|at| self.info(at))
+            .is_some_and(|(kind, _)| kind == KIND_ARRAY)
+    }
+
+    /// Number of arguments of a tracepoint, `None` when this kernel does not have it.
+    pub fn tracepoint_arguments(&self, tracepoint: &str) -> Option<usize> {
+        let id = self.named(KIND_TYPEDEF, &format!("btf_trace_{tracepoint}"))?;
+        let pointer = self.resolve(id)?;
+        let proto = self.resolve(self.word(pointer + 8)?)?;
+        let (kind, count) = self.info(proto)?;
+        // The first parameter is the tracepoint's private data.
+        (kind == KIND_FUNC_PROTO).then(|| count.saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel() -> Btf {
+        Btf::read(Path::new("/sys/kernel/btf/vmlinux")).expect("this kernel has BTF")
+    }
+
+    #[test]
+    fn finds_members_of_the_running_kernel() {
+        let btf = kernel();
+        assert_eq!(btf.offset_of("upid", "nr"), Some(0));
+        assert_eq!(btf.size_of("upid"), Some(16));
+        let pid = btf.offset_of("task_struct", "pid").expect("pid");
+        assert_eq!(btf.offset_of("task_struct", "tgid"), Some(pid + 4));
+        let se = btf.offset_of("task_struct", "se").expect("se");
+        let exec = btf
+            .offset_of("sched_entity", "exec_start")
+            .expect("exec_start");
+        assert_eq!(
+            btf.offset_of("task_struct", "se.exec_start"),
+            Some(se + exec)
+        );
+        // Inside an anonymous struct.
+        assert!(btf.offset_of("mm_struct", "hiwater_rss").is_some());
+        // A bit field has no byte offset.
+        assert_eq!(btf.offset_of("task_struct", "in_iowait"), None);
+        assert_eq!(btf.offset_of("task_struct", "no_such_member"), None);
+        assert_eq!(btf.offset_of("no_such_struct", "pid"), None);
+        assert_eq!(btf.tracepoint_arguments("sched_process_fork"), Some(2));
+        assert_eq!(btf.tracepoint_arguments("no_such_tracepoint"), None);
+    }
+
+    #[test]
+    fn damaged_files_are_errors() {
+        let data = std::fs::read("/sys/kernel/btf/vmlinux").expect("this kernel has BTF");
+        assert!(Btf::parse(Vec::new()).is_err());
+        assert!(Btf::parse(vec![0; 64]).is_err());
+        for length in (0..data.len()).step_by(data.len() / 97) {
+            assert!(
+                Btf::parse(data[..length].to_vec()).is_err(),
+                "cut at {length}"
+            );
+        }
+        // Flipped bytes may give other types, but no panic.
+        for at in (0..4096).step_by(211) {
+            let mut flipped = data.clone();
+            flipped[at] ^= 0xff;
+            if let Ok(btf) = Btf::parse(flipped) {
+                btf.offset_of("task_struct", "se.exec_start");
+            }
+        }
+    }
+}

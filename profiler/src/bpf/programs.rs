@@ -1,0 +1,411 @@
+//! Loads, attaches and reads the programs of `profiler-ebpf`.
+
+use std::{
+    fs::File,
+    io::{ErrorKind, Read as _},
+    path::Path,
+};
+
+use aya::{
+    Ebpf, EbpfLoader, VerifierLogLevel,
+    maps::{Array, HashMap, MapData, RingBuf},
+    programs::{BtfTracePoint, Iter, ProgramError},
+};
+use profiler_ebpf::{
+    offsets::Offsets,
+    wire::{Config, Control, Counters, scope},
+};
+use thiserror::Error;
+
+use super::{
+    btf::{Btf, BtfError},
+    records::{Event, Record, event, records},
+};
+use crate::{clock::monotonic_ns, host::Host};
+
+/// The BPF object, built by `cargo xtask build`.
+static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
+
+/// Passes of `mark` before it is given up: one is enough unless tasks are born all the time.
+const MARK_PASSES: usize = 64;
+
+/// Why the programs cannot be used.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// No type information of the kernel.
+    #[error("no BTF: {0}")]
+    Btf(#[from] BtfError),
+    /// The kernel's structs are not what the programs need.
+    #[error("this kernel's BTF lacks {0}")]
+    Members(String),
+    /// bpf(2) is refused.
+    #[error("bpf() is denied: {0}")]
+    Denied(String),
+    /// Anything else on the way, with the verifier's words.
+    #[error("BPF program `{program}`: {message}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What went wrong.
+        message: String,
+    },
+    /// The object or a map is unusable.
+    #[error("BPF: {0}")]
+    Object(String),
+    /// Reading a map or an iterator failed.
+    #[error("reading BPF {what}: {source}")]
+    Read {
+        /// Map or iterator.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Which tasks are the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Processes named by pid, and their descendants.
+    Pids,
+    /// Members of a cgroup.
+    Cgroup {
+        /// Inode of its folder.
+        id: u64,
+        /// Hierarchy it belongs to, 0 for v2.
+        hierarchy: u32,
+    },
+    /// Everything.
+    Node,
+}
+
+/// What to load.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which tasks are the target.
+    pub scope: Scope,
+    /// Whether time asleep and the run-queue histogram are kept.
+    pub sched: bool,
+    /// Whether threads that end are reported.
+    pub threads: bool,
+}
+
+/// Processes that are targets by pid, with their start on `CLOCK_BOOTTIME` in ns (0: whoever has the pid).
+pub type Roots = Vec<(u32, u64)>;
+
+/// The loaded programs.
+pub struct Programs {
+    ebpf: Ebpf,
+    control: Array<MapData, Control>,
+    counters: Array<MapData, Counters>,
+    roots: HashMap<MapData, u32, u64>,
+    events: RingBuf<MapData>,
+    state: Control,
+    buffer: Vec<u64>,
+    /// Programs that are attached, and to what.
+    pub attached: Vec<(&'static str, &'static str)>,
+}
+
+impl Programs {
+    /// Loads and attaches. Nothing is followed until [`Programs::mark`].
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no BTF, refuses bpf(2) or rejects a program.
+    pub fn load(host: &Host, settings: &Settings) -> Result<Self, LoadError> {
+        let path = host.sysfs.join("kernel/btf/vmlinux");
+        let kernel = Btf::read(&path)?;
+        let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
+        let missing = offsets.missing();
+        if !missing.is_empty() {
+            return Err(LoadError::Members(missing.join(", ")));
+        }
+        let config = config(host, settings, &kernel);
+        let btf = aya::Btf::parse_file(&path, aya::Endianness::default())
+            .map_err(|error| LoadError::Object(error.to_string()))?;
+        let mut ebpf = EbpfLoader::new()
+            .btf(Some(&btf))
+            // aya has no user side for task storage, and none is needed.
+            .allow_unsupported_maps()
+            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .override_global("OFFSETS", &offsets, true)
+            .override_global("CONFIG", &config, true)
+            .map_max_entries("PROCESSES", processes_max(host))
+            .load(OBJECT)
+            .map_err(|error| denied_or(&error, LoadError::Object))?;
+
+        let mut attached = Vec::new();
+        for iterator in ["mark", "sample"] {
+            let program: &mut Iter = program(&mut ebpf, iterator)?;
+            program.load("task", &btf).map_err(|error| program_error(iterator, &error))?;
+            attached.push((iterator, "iter/task"));
+        }
+        let mut tracepoints = vec![
+            ("sched_switch", "sched_switch"),
+            ("process_fork", "sched_process_fork"),
+            ("process_exec", "sched_process_exec"),
+        ];
+        if settings.sched {
+            tracepoints.extend([
+                ("sched_wakeup", "sched_wakeup"),
+                ("sched_wakeup_new", "sched_wakeup_new"),
+            ]);
+        }
+        if matches!(settings.scope, Scope::Cgroup { .. }) {
+            tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
+        }
+        for (name, hook) in &tracepoints {
+            let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
+            program.load(hook, &btf).map_err(|error| program_error(name, &error))?;
+        }
+        for (name, hook) in tracepoints {
+            let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
+            program.attach().map_err(|error| program_error(name, &error))?;
+            attached.push((name, hook));
+        }
+        let mut programs = Self {
+            control: typed(&mut ebpf, "CONTROL")?,
+            counters: typed(&mut ebpf, "COUNTERS")?,
+            roots: typed(&mut ebpf, "ROOTS")?,
+            events: typed(&mut ebpf, "EVENTS")?,
+            ebpf,
+            state: Control { pass: 1, arming: 1, now: monotonic_ns(), ..Control::default() },
+            buffer: vec![0; 16 << 10],
+            attached,
+        };
+        programs.write_state()?;
+        Ok(programs)
+    }
+
+    /// Adds processes to the target; [`Programs::mark`] then finds them and their descendants.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many.
+    pub fn add_roots(&mut self, roots: &Roots) -> Result<(), LoadError> {
+        for (pid, start) in roots {
+            self.roots
+                .insert(pid, start, 0)
+                .map_err(|error| LoadError::Object(format!("map ROOTS: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Follows all tasks of the target that exist.
+    ///
+    /// # Errors
+    ///
+    /// When the iterator cannot be read.
+    pub fn mark(&mut self) -> Result<(), LoadError> {
+        let mut marked = self.counters()?.marked;
+        for _ in 0..MARK_PASSES {
+            let mut file = self.iterate("mark")?;
+            std::io::copy(&mut file, &mut std::io::sink())
+                .map_err(|source| LoadError::Read { what: "iterator mark", source })?;
+            let now = self.counters()?.marked;
+            if now == marked {
+                break;
+            }
+            marked = now;
+        }
+        Ok(())
+    }
+
+    /// From now on births outside the target are not reported.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn armed(&mut self) -> Result<(), LoadError> {
+        self.state.arming = 0;
+        self.write_state()
+    }
+
+    /// Reads all followed tasks once and gives the time of the reading.
+    ///
+    /// # Errors
+    ///
+    /// When the iterator cannot be read.
+    pub fn sample(&mut self) -> Result<Reading<'_>, LoadError> {
+        self.state.previous = self.state.now;
+        self.state.now = monotonic_ns();
+        self.state.pass = self.state.pass.wrapping_add(1);
+        self.write_state()?;
+        let mut file = self.iterate("sample")?;
+        let mut length = 0;
+        loop {
+            if self.buffer.len() * 8 - length < 64 << 10 {
+                self.buffer.resize(self.buffer.len() * 2, 0);
+            }
+            match file.read(&mut bytes_mut(&mut self.buffer)[length..]) {
+                Ok(0) => break,
+                Ok(count) => length += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => return Err(LoadError::Read { what: "iterator sample", source }),
+            }
+        }
+        Ok(Reading { monotonic_ns: self.state.now, pass: self.state.pass, bytes: &bytes(&self.buffer)[..length] })
+    }
+
+    /// Hands every event since the last call to `handle`.
+    pub fn drain(&mut self, mut handle: impl FnMut(Event<'_>)) {
+        while let Some(item) = self.events.next() {
+            if let Some(event) = event(&item) {
+                handle(event);
+            }
+        }
+    }
+
+    /// Becomes readable when the target has ended, or before the buffer of events is full.
+    pub fn events_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        use std::os::fd::AsRawFd as _;
+        // SAFETY: the map owns the descriptor for as long as the borrow lives.
+        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(self.events.as_raw_fd()) };
+        borrowed.try_clone_to_owned()
+    }
+
+    /// What the programs counted of themselves.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn counters(&self) -> Result<Counters, LoadError> {
+        self.counters
+            .get(&0, 0)
+            .map_err(|error| LoadError::Object(format!("map COUNTERS: {error}")))
+    }
+
+    fn write_state(&mut self) -> Result<(), LoadError> {
+        self.control
+            .set(0, self.state, 0)
+            .map_err(|error| LoadError::Object(format!("map CONTROL: {error}")))
+    }
+
+    fn iterate(&mut self, name: &'static str) -> Result<File, LoadError> {
+        let program: &mut Iter = program(&mut self.ebpf, name)?;
+        let link = program.attach().map_err(|error| program_error(name, &error))?;
+        let link = program.take_link(link).map_err(|error| program_error(name, &error))?;
+        link.into_file().map_err(|error| LoadError::Program {
+            program: name.to_owned(),
+            message: error.to_string(),
+        })
+    }
+}
+
+/// One reading of all followed tasks.
+pub struct Reading<'a> {
+    /// When it began.
+    pub monotonic_ns: u64,
+    /// Its number.
+    pub pass: u32,
+    bytes: &'a [u8],
+}
+
+impl Reading<'_> {
+    /// Its records.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        records(self.bytes)
+    }
+}
+
+fn bytes(words: &[u64]) -> &[u8] {
+    // SAFETY: any memory of integers is also memory of bytes.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: as above, and any bytes are valid integers.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}
+
+fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
+    let (scope, cgroup_id, cgroup_hierarchy) = match settings.scope {
+        Scope::Pids => (scope::PIDS, 0, 0),
+        Scope::Cgroup { id, hierarchy } => (scope::CGROUP, id, hierarchy),
+        Scope::Node => (scope::NODE, 0, 0),
+    };
+    Config {
+        cgroup_id,
+        cgroup_hierarchy,
+        scope,
+        sched: settings.sched.into(),
+        has_prev_state: (kernel.tracepoint_arguments("sched_switch") >= Some(4)).into(),
+        threads: settings.threads.into(),
+        pid_level: pid_level(&host.procfs),
+        cpus: possible_cpus(&host.sysfs),
+        rss_percpu: kernel.is_array("mm_struct", "rss_stat").into(),
+        percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
+        upid_size: kernel.size_of("upid").unwrap_or(0),
+    }
+}
+
+/// Depth of our pid namespace below the initial one: the number of ids in `NSpid` less one.
+fn pid_level(procfs: &Path) -> u32 {
+    std::fs::read_to_string(procfs.join("self/status"))
+        .ok()
+        .and_then(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+            u32::try_from(line.split_whitespace().count()).ok()
+        })
+        .map_or(0, |ids| ids.saturating_sub(1))
+}
+
+fn possible_cpus(sysfs: &Path) -> u32 {
+    std::fs::read_to_string(sysfs.join("devices/system/cpu/possible"))
+        .ok()
+        .and_then(|list| list.trim().rsplit(['-', ',']).next()?.parse::<u32>().ok())
+        .map_or(1, |last| last + 1)
+}
+
+/// Room for processes: as many as the kernel allows, within reason. Entries take memory only while used.
+fn processes_max(host: &Host) -> u32 {
+    std::fs::read_to_string(host.procfs.join("sys/kernel/pid_max"))
+        .ok()
+        .and_then(|max| max.trim().parse::<u32>().ok())
+        .unwrap_or(32768)
+        .clamp(4096, 1 << 18)
+}
+
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, LoadError>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    ebpf.program_mut(name)
+        .ok_or_else(|| LoadError::Object(format!("the object has no program `{name}`")))?
+        .try_into()
+        .map_err(|error| program_error(name, &error))
+}
+
+fn typed<M: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, LoadError>
+where
+    M::Error: std::fmt::Display,
+{
+    ebpf.take_map(name)
+        .ok_or_else(|| LoadError::Object(format!("the object has no map `{name}`")))?
+        .try_into()
+        .map_err(|error: M::Error| LoadError::Object(format!("map `{name}`: {error}")))
+}
+
+fn program_error(name: &str, error: &ProgramError) -> LoadError {
+    denied_or(error, |message| LoadError::Program { program: name.to_owned(), message })
+}
+
+/// Tells a refusal of the kernel from other errors, which are reported with all their causes.
+fn denied_or(error: &dyn std::error::Error, other: impl FnOnce(String) -> LoadError) -> LoadError {
+    let mut message = error.to_string();
+    let mut cause: Option<&dyn std::error::Error> = error.source();
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if !message.ends_with(&text) {
+            message = format!("{message}: {text}");
+        }
+        if let Some(io) = inner.downcast_ref::<std::io::Error>()
+            && io.kind() == ErrorKind::PermissionDenied
+        {
+            return LoadError::Denied(message);
+        }
+        cause = inner.source();
+    }
+    other(message)
+}
+

@@ -1,0 +1,113 @@
+//! Bytes from the kernel, as the structs of `profiler_ebpf::wire`.
+
+use profiler_ebpf::wire::{
+    Birth, Exec, Histogram, HistogramHeader, Process, ProcessRecord, Thread, ThreadEnd, Totals,
+    event, record,
+};
+
+/// One record of a reading.
+#[derive(Debug)]
+pub enum Record<'a> {
+    /// A process, before its first thread.
+    Process(&'a ProcessRecord),
+    /// A live thread.
+    Thread(&'a Thread),
+    /// Run-queue latency of the thread before.
+    Runqueue(&'a Histogram),
+    /// Counters and run-queue latency of the ended threads of the process before.
+    Ended(&'a Totals, &'a Histogram),
+}
+
+/// What happened since the events were last drained.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A process of the target was born.
+    Birth(&'a Birth),
+    /// While arming: a process was born outside the target.
+    Stranger(&'a Birth),
+    /// A process runs another program; with the bytes of its command line.
+    Exec(&'a Exec, &'a [u8]),
+    /// A process has ended.
+    Exit(&'a Process),
+    /// A thread has ended.
+    ThreadEnd(&'a ThreadEnd),
+    /// A task was moved between cgroups.
+    CgroupMove,
+}
+
+/// A wire struct: `repr(C)`, no padding, every bit pattern valid.
+///
+/// # Safety
+///
+/// Only for such structs.
+unsafe trait Wire: Sized {}
+
+// SAFETY: as the trait demands; see `profiler_ebpf::wire`.
+unsafe impl Wire for ProcessRecord {}
+// SAFETY: as above.
+unsafe impl Wire for Thread {}
+// SAFETY: as above.
+unsafe impl Wire for Totals {}
+// SAFETY: as above.
+unsafe impl Wire for Histogram {}
+// SAFETY: as above.
+unsafe impl Wire for HistogramHeader {}
+// SAFETY: as above.
+unsafe impl Wire for Birth {}
+// SAFETY: as above.
+unsafe impl Wire for Exec {}
+// SAFETY: as above.
+unsafe impl Wire for Process {}
+// SAFETY: as above.
+unsafe impl Wire for ThreadEnd {}
+
+/// Takes a struct from the front of `bytes`; `None` when they are too few or not aligned.
+fn take<'a, T: Wire>(bytes: &mut &'a [u8]) -> Option<&'a T> {
+    let (front, rest) = bytes.split_at_checked(size_of::<T>())?;
+    let value = front.as_ptr().cast::<T>();
+    if !value.is_aligned() {
+        return None;
+    }
+    *bytes = rest;
+    // SAFETY: long enough, aligned, and any bytes are a valid `T`.
+    Some(unsafe { &*value })
+}
+
+fn first_word(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+}
+
+/// The records of a reading, in order; `bytes` must be 8-byte aligned.
+pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    std::iter::from_fn(move || {
+        Some(match first_word(bytes)? {
+            record::PROCESS => Record::Process(take(&mut bytes)?),
+            record::THREAD => Record::Thread(take(&mut bytes)?),
+            record::HISTOGRAM => {
+                take::<HistogramHeader>(&mut bytes)?;
+                Record::Runqueue(take(&mut bytes)?)
+            }
+            record::ENDED => {
+                take::<HistogramHeader>(&mut bytes)?;
+                Record::Ended(take(&mut bytes)?, take(&mut bytes)?)
+            }
+            _ => return None,
+        })
+    })
+}
+
+/// One event of the ring buffer, whose items are 8-byte aligned.
+pub fn event(mut bytes: &[u8]) -> Option<Event<'_>> {
+    Some(match first_word(bytes)? {
+        event::BIRTH => Event::Birth(take(&mut bytes)?),
+        event::STRANGER => Event::Stranger(take(&mut bytes)?),
+        event::EXEC => {
+            let header: &Exec = take(&mut bytes)?;
+            Event::Exec(header, bytes.get(..header.args_len as usize)?)
+        }
+        event::EXIT => Event::Exit(take(&mut bytes)?),
+        event::THREAD_END => Event::ThreadEnd(take(&mut bytes)?),
+        event::CGROUP_MOVE => Event::CgroupMove,
+        _ => return None,
+    })
+}

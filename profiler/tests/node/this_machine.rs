@@ -1,0 +1,216 @@
+//! `system` and `cpu` on the machine at hand, against second readings of the same files before and after.
+
+use std::{fs, thread::sleep, time::Duration};
+
+use profiler::sources::{cpu, system};
+
+use crate::common::{Reader, Rows, this_host};
+
+/// The n-th number of the first line with this key.
+fn value(path: &str, key: &str, n: usize) -> u64 {
+    let text = fs::read_to_string(path).unwrap();
+    let line = text.lines().find(|line| {
+        let word = line.split_whitespace().next();
+        word.map(|word| word.trim_end_matches(':')) == Some(key)
+    });
+    let word = line.and_then(|line| line.split_whitespace().nth(n));
+    word.unwrap_or_else(|| panic!("{path}: {key}"))
+        .parse()
+        .unwrap()
+}
+
+/// Work that moves the counters: computing, forks, page faults, writes.
+fn work() {
+    for _ in 0..20 {
+        assert!(
+            std::process::Command::new("/bin/true")
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+    let mut memory = vec![0u8; 32 << 20];
+    for page in memory.chunks_mut(4096) {
+        page[0] = 1;
+    }
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        std::hint::black_box(&memory);
+    }
+    sleep(Duration::from_millis(100));
+}
+
+#[test]
+fn counters_lie_between_plain_readings() {
+    const TICK: u64 = 10_000_000;
+    // Column, file, key, place, factor. In these the kernel only adds.
+    let counters = [
+        ("user_ns", "/proc/stat", "cpu", 1, TICK),
+        ("nice_ns", "/proc/stat", "cpu", 2, TICK),
+        ("system_ns", "/proc/stat", "cpu", 3, TICK),
+        ("irq_ns", "/proc/stat", "cpu", 6, TICK),
+        ("softirq_ns", "/proc/stat", "cpu", 7, TICK),
+        ("steal_ns", "/proc/stat", "cpu", 8, TICK),
+        ("context_switches", "/proc/stat", "ctxt", 1, 1),
+        ("interrupts", "/proc/stat", "intr", 1, 1),
+        ("softirqs", "/proc/stat", "softirq", 1, 1),
+        ("forks", "/proc/stat", "processes", 1, 1),
+        ("major_faults", "/proc/vmstat", "pgmajfault", 1, 1),
+        ("page_in_bytes", "/proc/vmstat", "pgpgin", 1, 1024),
+        ("page_out_bytes", "/proc/vmstat", "pgpgout", 1, 1024),
+        ("swap_sin", "/proc/vmstat", "pswpin", 1, 4096),
+        ("swap_sout", "/proc/vmstat", "pswpout", 1, 4096),
+        ("oom_kills", "/proc/vmstat", "oom_kill", 1, 1),
+    ];
+    let all = || counters.map(|(_, path, key, n, factor)| value(path, key, n) * factor);
+    let faults = || value("/proc/vmstat", "pgfault", 1) - value("/proc/vmstat", "pgmajfault", 1);
+    let mut reader = Reader::open(&system::SPEC, &this_host());
+
+    let (outer, outer_faults) = (all(), faults());
+    assert_eq!(reader.rows().len(), 0, "the first reading is the baseline");
+    let (inner, inner_faults) = (all(), faults());
+    work();
+    let (inner_end, inner_faults_end) = (all(), faults());
+    let rows = reader.rows();
+    let (outer_end, outer_faults_end) = (all(), faults());
+
+    assert_eq!(rows.len(), 1);
+    for (i, (column, ..)) in counters.iter().enumerate() {
+        let found = rows.get(0, column).unwrap();
+        let [least, most] = [inner_end[i] - inner[i], outer_end[i] - outer[i]];
+        assert!(
+            least <= found && found <= most,
+            "{column}: {least} <= {found} <= {most}"
+        );
+    }
+    let found = rows.get(0, "minor_faults").unwrap();
+    let [least, most] = [
+        inner_faults_end - inner_faults,
+        outer_faults_end - outer_faults,
+    ];
+    assert!(
+        least <= found && found <= most,
+        "{least} <= {found} <= {most}"
+    );
+    assert!(found >= 8192 && rows.get(0, "forks").unwrap() >= 20);
+    assert!(rows.get(0, "user_ns").unwrap() >= 200_000_000);
+    let interval = rows.get(0, "interval_ns").unwrap();
+    assert!(
+        (400_000_000..5_000_000_000).contains(&interval),
+        "{interval}"
+    );
+}
+
+#[test]
+fn gauges_are_those_of_meminfo_and_loadavg() {
+    let kib = |key| value("/proc/meminfo", key, 1) * 1024;
+    let mut reader = Reader::open(&system::SPEC, &this_host());
+    reader.rows();
+    let rows = reader.rows();
+    let get = |name| rows.get(0, name).unwrap();
+    for (column, key) in [
+        ("memory_total", "MemTotal"),
+        ("swap_total", "SwapTotal"),
+        ("memory_commit_limit", "CommitLimit"),
+        ("hugepage_size", "Hugepagesize"),
+    ] {
+        assert_eq!(get(column), kib(key), "{column}");
+    }
+    assert_eq!(
+        get("memory_used"),
+        get("memory_total") - get("memory_available")
+    );
+    assert_eq!(get("swap_used"), get("swap_total") - get("swap_free"));
+    let near = |found: u64, wanted: u64| found.abs_diff(wanted) < 512 << 20;
+    assert!(near(get("memory_free"), kib("MemFree")));
+    assert!(near(
+        get("memory_cached"),
+        kib("Cached") + kib("SReclaimable")
+    ));
+    assert!(near(get("memory_slab"), kib("Slab")));
+    assert!(get("processes") > 1 && get("threads") >= 1 && get("runnable") >= 1);
+    assert!(rows.fraction(0, "load1").unwrap() >= 0.0);
+    let online = fs::read_to_string("/proc/stat").unwrap();
+    let online = online
+        .lines()
+        .filter(|line| line.starts_with("cpu"))
+        .count()
+        - 1;
+    assert_eq!(get("cpus"), online as u64);
+}
+
+#[test]
+fn pressure_is_there_exactly_when_the_kernel_has_it() {
+    let mut reader = Reader::open(&system::SPEC, &this_host());
+    reader.rows();
+    let rows = reader.rows();
+    for resource in ["cpu", "memory", "io"] {
+        let text = fs::read_to_string(format!("/proc/pressure/{resource}")).unwrap_or_default();
+        for line in ["some", "full"] {
+            let there = text.contains(line);
+            let average = rows.fraction(0, &format!("psi_{resource}_{line}_avg10"));
+            assert_eq!(average.is_some(), there, "{resource} {line}");
+            let ns = rows.get(0, &format!("psi_{resource}_{line}_ns"));
+            assert_eq!(ns.is_some(), there, "{resource} {line}");
+        }
+    }
+}
+
+/// All states of one row.
+fn states(rows: &Rows, row: usize) -> u64 {
+    let states = [
+        "user",
+        "nice",
+        "system",
+        "idle",
+        "iowait",
+        "irq",
+        "softirq",
+        "steal",
+        "guest",
+        "guest_nice",
+    ];
+    let state = |state| rows.get(row, &format!("{state}_ns")).unwrap();
+    states.into_iter().map(state).sum()
+}
+
+#[test]
+fn the_states_of_a_cpu_fill_the_interval() {
+    let mut reader = Reader::open(&cpu::SPEC, &this_host());
+    assert_eq!(reader.rows().len(), 0);
+    sleep(Duration::from_secs(2));
+    let rows = reader.rows();
+    assert!(rows.len() > 0);
+    for row in 0..rows.len() {
+        let interval = rows.get(row, "interval_ns").unwrap();
+        let spent = states(&rows, row);
+        // The kernel counts ticks: some states are a tick late, and iowait may be taken back.
+        assert!(
+            spent.abs_diff(interval) < interval / 10,
+            "CPU {:?}: {spent} of {interval} ns",
+            rows.get(row, "cpu")
+        );
+    }
+}
+
+#[test]
+fn reading_the_node_is_cheap() {
+    for spec in [&system::SPEC, &cpu::SPEC] {
+        let mut reader = Reader::open(spec, &this_host());
+        reader.rows();
+        let mut times: Vec<_> = (0..201)
+            .map(|_| {
+                let began = std::time::Instant::now();
+                reader.rows();
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!(
+            "{}: median {:?}, slowest {:?}",
+            spec.name, times[100], times[200]
+        );
+        // Unoptimised and next to other tests; the figure is in the printed line.
+        assert!(times[100] < Duration::from_millis(20));
+    }
+}
