@@ -21,7 +21,7 @@ use workspace::Workspace;
 
 #[derive(Parser)]
 #[command(
-    name = "cargo xtask",
+    bin_name = "cargo xtask",
     about = "Builds, runs, tests and measures the project"
 )]
 struct Cli {

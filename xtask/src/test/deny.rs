@@ -21,7 +21,7 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     let check = |what: &[&str]| {
         shell::run(
             Command::new(&program)
-                .args(["--log-level=error", "--all-features", "check"])
+                .args(["--all-features", "check"])
                 .args(what)
                 .current_dir(&workspace.root),
         )

@@ -76,6 +76,7 @@ fn runner(workspace: &Workspace, end_to_end: bool, filter: &[String]) -> Command
                 "run",
                 "--release",
                 "--workspace",
+                "--cargo-quiet",
                 "--no-fail-fast",
             ])
             .args(["--filterset", &format!("{packages}({END_TO_END})")]);
