@@ -128,7 +128,8 @@ impl Cost {
     }
 }
 
-/// User and system time of a process with all its threads, also those that have ended.
+/// CPU time of a process: of the threads it has in nanoseconds, of those it had as well in clock
+/// ticks, which are coarse. The larger of both misses less.
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -136,7 +137,14 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
     let hertz: f64 = shell::stdout(Command::new("getconf").arg("CLK_TCK"))?
         .trim()
         .parse()?;
-    Ok(ticks as f64 / hertz)
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?;
+    let nanoseconds: u64 = threads
+        .filter_map(|thread| {
+            let schedstat = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            schedstat.split(' ').next()?.parse::<u64>().ok()
+        })
+        .sum();
+    Ok((ticks as f64 / hertz).max(nanoseconds as f64 / 1e9))
 }
 
 /// Fields 14 and 15; the name before them may hold blanks and parentheses.
