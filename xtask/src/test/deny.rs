@@ -54,7 +54,14 @@ fn obtain(workspace: &Workspace) -> Result<PathBuf> {
     shell::run_quietly(
         workspace
             .cargo()
-            .args(["install", "cargo-deny", "--locked", "--debug", "--root"])
+            .args([
+                "install",
+                "cargo-deny",
+                "--locked",
+                "--quiet",
+                "--debug",
+                "--root",
+            ])
             .arg(workspace.tools())
             .arg("--target-dir")
             .arg(&build)
