@@ -119,10 +119,8 @@ pub struct TableSummary {
 pub struct Summary {
     /// Per table that had rows.
     pub tables: BTreeMap<&'static str, TableSummary>,
-    /// Failed attempts to write.
-    pub errors: u64,
-    /// The last of them.
-    pub last_error: Option<String>,
+    /// All counts at the end; `last_error` is the last error of all.
+    pub stats: Stats,
 }
 
 impl Summary {
@@ -276,14 +274,8 @@ impl Sink {
     /// What happened so far.
     pub fn stats(&self) -> Stats {
         let mut state = self.shared.lock();
-        let mut now = state.stats.clone();
+        let now = state.now();
         state.stats.last_error = None;
-        now.held_bytes = state.held_bytes + state.queued_bytes;
-        for (table, rows) in &state.dropped {
-            now.dropped += rows;
-            now.rows += rows;
-            *now.dropped_by_table.entry(table).or_default() += rows;
-        }
         now
     }
 
@@ -364,6 +356,18 @@ fn wait<'a>(
 }
 
 impl State {
+    /// The writer's counts and those of the queue.
+    fn now(&self) -> Stats {
+        let mut now = self.stats.clone();
+        now.held_bytes = self.held_bytes + self.queued_bytes;
+        for (table, rows) in &self.dropped {
+            now.dropped += rows;
+            now.rows += rows;
+            *now.dropped_by_table.entry(table).or_default() += rows;
+        }
+        now
+    }
+
     fn drop_tick(&mut self, tick: &Tick) {
         for batch in &tick.batches {
             *self.dropped.entry(batch.table.name).or_default() += batch.rows.num_rows() as u64;

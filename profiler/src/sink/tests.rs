@@ -207,7 +207,7 @@ fn rows_come_back_as_they_were() {
     }
     let summary = sink.finish().unwrap();
     assert!(summary.is_complete());
-    assert_eq!(summary.errors, 0, "{summary:?}");
+    assert_eq!(summary.stats.errors, 0, "{summary:?}");
     assert_eq!(summary.tables["ticks"].rows, 200);
     let folder = run.join("ticks/host=node1");
     assert_eq!(names(&folder), ["part-00000.parquet"]);

@@ -283,9 +283,10 @@ impl Writer {
         self.write_manifest(shared, |manifest| manifest.finish(complete));
         self.write_time += begin.elapsed();
         self.report(shared);
-        summary.errors = self.errors;
-        summary.last_error = self.last_error.take();
-        shared.lock().summary = Some(summary);
+        let mut state = shared.lock();
+        summary.stats = state.now();
+        summary.stats.last_error = self.last_error.take();
+        state.summary = Some(summary);
     }
 
     fn table_summaries(
