@@ -163,9 +163,9 @@ pub struct Sink {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// The queue or `ending` has changed.
+    /// There is something to do.
     work: Condvar,
-    /// `progress` or `alive` has changed.
+    /// Something has been done.
     done: Condvar,
 }
 
@@ -176,9 +176,7 @@ struct State {
     /// Memory that the writer holds in bytes.
     held_bytes: usize,
     budget: usize,
-    ending: bool,
-    /// Whether the writer still takes from the queue.
-    alive: bool,
+    phase: Phase,
     /// Grows with everything that the writer does.
     progress: u64,
     /// Rows lost before the writer saw them.
@@ -187,7 +185,20 @@ struct State {
     stats: Stats,
     manifest: Option<Manifest>,
     manifest_changed: bool,
+    /// Changed since the writer last looked.
+    manifest_urgent: bool,
     summary: Option<Summary>,
+}
+
+/// How far a sink is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It takes rows.
+    Running,
+    /// The writer stores what is queued, and ends.
+    Ending,
+    /// The writer has ended.
+    Ended,
 }
 
 /// The rows of one call of [`Sink::submit`].
@@ -217,13 +228,13 @@ impl Sink {
                 queued_bytes: 0,
                 held_bytes: 0,
                 budget: writer.memory_budget(),
-                ending: false,
-                alive: true,
+                phase: Phase::Running,
                 progress: 0,
                 dropped: BTreeMap::new(),
                 stats: Stats::default(),
                 manifest,
                 manifest_changed: false,
+                manifest_urgent: false,
                 summary: None,
             }),
             work: Condvar::new(),
@@ -255,7 +266,7 @@ impl Sink {
             .sum();
         let mut state = self.shared.lock();
         let tick = Tick { batches, bytes };
-        if !state.alive {
+        if state.phase == Phase::Ended {
             state.drop_tick(&tick);
             return;
         }
@@ -279,12 +290,15 @@ impl Sink {
         now
     }
 
-    /// Changes what `run.json` says, from the next checkpoint on.
+    /// Changes what `run.json` says.
     pub fn describe(&self, change: impl FnOnce(&mut Manifest)) {
         let mut state = self.shared.lock();
         if let Some(manifest) = &mut state.manifest {
             change(manifest);
             state.manifest_changed = true;
+            state.manifest_urgent = true;
+            drop(state);
+            self.shared.work.notify_one();
         }
     }
 
@@ -302,10 +316,12 @@ impl Sink {
             return Ok(Summary::default());
         };
         let mut state = self.shared.lock();
-        state.ending = true;
+        if state.phase == Phase::Running {
+            state.phase = Phase::Ending;
+        }
         self.shared.work.notify_one();
         let mut progress = (state.progress, Instant::now());
-        while state.alive {
+        while state.phase != Phase::Ended {
             if progress.0 != state.progress {
                 progress = (state.progress, Instant::now());
             }
