@@ -244,7 +244,10 @@ impl Sink {
             .name("sink".to_owned())
             .spawn({
                 let shared = shared.clone();
-                move || writer.run(&shared)
+                move || {
+                    crate::privileges::keep_for_files();
+                    writer.run(&shared);
+                }
             })
             .expect("a thread for the sink");
         Ok(Self {
