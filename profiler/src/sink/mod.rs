@@ -119,10 +119,8 @@ pub struct TableSummary {
 pub struct Summary {
     /// Per table that had rows.
     pub tables: BTreeMap<&'static str, TableSummary>,
-    /// Failed attempts to write.
-    pub errors: u64,
-    /// The last of them.
-    pub last_error: Option<String>,
+    /// All counts at the end; `last_error` is the last error of all.
+    pub stats: Stats,
 }
 
 impl Summary {
@@ -165,9 +163,9 @@ pub struct Sink {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// The queue or `ending` has changed.
+    /// There is something to do.
     work: Condvar,
-    /// `progress` or `alive` has changed.
+    /// Something has been done.
     done: Condvar,
 }
 
@@ -178,9 +176,7 @@ struct State {
     /// Memory that the writer holds in bytes.
     held_bytes: usize,
     budget: usize,
-    ending: bool,
-    /// Whether the writer still takes from the queue.
-    alive: bool,
+    phase: Phase,
     /// Grows with everything that the writer does.
     progress: u64,
     /// Rows lost before the writer saw them.
@@ -189,7 +185,20 @@ struct State {
     stats: Stats,
     manifest: Option<Manifest>,
     manifest_changed: bool,
+    /// Changed since the writer last looked.
+    manifest_urgent: bool,
     summary: Option<Summary>,
+}
+
+/// How far a sink is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It takes rows.
+    Running,
+    /// The writer stores what is queued, and ends.
+    Ending,
+    /// The writer has ended.
+    Ended,
 }
 
 /// The rows of one call of [`Sink::submit`].
@@ -219,13 +228,13 @@ impl Sink {
                 queued_bytes: 0,
                 held_bytes: 0,
                 budget: writer.memory_budget(),
-                ending: false,
-                alive: true,
+                phase: Phase::Running,
                 progress: 0,
                 dropped: BTreeMap::new(),
                 stats: Stats::default(),
                 manifest,
                 manifest_changed: false,
+                manifest_urgent: false,
                 summary: None,
             }),
             work: Condvar::new(),
@@ -260,7 +269,7 @@ impl Sink {
             .sum();
         let mut state = self.shared.lock();
         let tick = Tick { batches, bytes };
-        if !state.alive {
+        if state.phase == Phase::Ended {
             state.drop_tick(&tick);
             return;
         }
@@ -279,23 +288,20 @@ impl Sink {
     /// What happened so far.
     pub fn stats(&self) -> Stats {
         let mut state = self.shared.lock();
-        let mut now = state.stats.clone();
+        let now = state.now();
         state.stats.last_error = None;
-        now.held_bytes = state.held_bytes + state.queued_bytes;
-        for (table, rows) in &state.dropped {
-            now.dropped += rows;
-            now.rows += rows;
-            *now.dropped_by_table.entry(table).or_default() += rows;
-        }
         now
     }
 
-    /// Changes what `run.json` says, from the next checkpoint on.
+    /// Changes what `run.json` says.
     pub fn describe(&self, change: impl FnOnce(&mut Manifest)) {
         let mut state = self.shared.lock();
         if let Some(manifest) = &mut state.manifest {
             change(manifest);
             state.manifest_changed = true;
+            state.manifest_urgent = true;
+            drop(state);
+            self.shared.work.notify_one();
         }
     }
 
@@ -313,10 +319,12 @@ impl Sink {
             return Ok(Summary::default());
         };
         let mut state = self.shared.lock();
-        state.ending = true;
+        if state.phase == Phase::Running {
+            state.phase = Phase::Ending;
+        }
         self.shared.work.notify_one();
         let mut progress = (state.progress, Instant::now());
-        while state.alive {
+        while state.phase != Phase::Ended {
             if progress.0 != state.progress {
                 progress = (state.progress, Instant::now());
             }
@@ -367,6 +375,18 @@ fn wait<'a>(
 }
 
 impl State {
+    /// The writer's counts and those of the queue.
+    fn now(&self) -> Stats {
+        let mut now = self.stats.clone();
+        now.held_bytes = self.held_bytes + self.queued_bytes;
+        for (table, rows) in &self.dropped {
+            now.dropped += rows;
+            now.rows += rows;
+            *now.dropped_by_table.entry(table).or_default() += rows;
+        }
+        now
+    }
+
     fn drop_tick(&mut self, tick: &Tick) {
         for batch in &tick.batches {
             *self.dropped.entry(batch.table.name).or_default() += batch.rows.num_rows() as u64;

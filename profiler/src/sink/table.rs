@@ -152,8 +152,8 @@ impl TableWriter {
 
     /// Makes the journal durable.
     pub fn sync(&mut self, context: &mut Context) {
-        if let Some(journal) = &self.journal
-            && let Err(error) = journal.sync()
+        if let (Some(journal), Some(folder)) = (&mut self.journal, &self.folder)
+            && let Err(error) = journal.sync(folder)
         {
             context.error(self.table.name, "syncing the journal", error);
         }
