@@ -3,6 +3,7 @@
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
 pub mod cpu;
+pub mod host;
 pub mod system;
 
 mod counter;
@@ -87,4 +88,4 @@ pub struct SourceSpec {
 }
 
 /// Every source; those named on no command line run by default.
-pub static REGISTRY: &[&SourceSpec] = &[&system::SPEC, &cpu::SPEC];
+pub static REGISTRY: &[&SourceSpec] = &[&host::SPEC, &system::SPEC, &cpu::SPEC];
