@@ -6,5 +6,6 @@ pub mod bpf;
 pub mod clock;
 pub mod host;
 pub mod schema;
+pub mod sink;
 pub mod sources;
 pub mod tasks;

@@ -102,6 +102,7 @@ pub struct Programs {
     events: RingBuf<MapData>,
     state: Control,
     buffer: Vec<u64>,
+    length: usize,
     /// Programs that are attached, and to what.
     pub attached: Vec<(&'static str, &'static str)>,
 }
@@ -171,6 +172,7 @@ impl Programs {
             ebpf,
             state: Control { pass: 1, arming: 1, now: monotonic_ns(), ..Control::default() },
             buffer: vec![0; 16 << 10],
+            length: 0,
             attached,
         };
         programs.write_state()?;
@@ -226,7 +228,7 @@ impl Programs {
     /// # Errors
     ///
     /// When the iterator cannot be read.
-    pub fn sample(&mut self) -> Result<Reading<'_>, LoadError> {
+    pub fn sample(&mut self) -> Result<Reading, LoadError> {
         self.state.previous = self.state.now;
         self.state.now = monotonic_ns();
         self.state.pass = self.state.pass.wrapping_add(1);
@@ -244,15 +246,19 @@ impl Programs {
                 Err(source) => return Err(LoadError::Read { what: "iterator sample", source }),
             }
         }
-        Ok(Reading { monotonic_ns: self.state.now, pass: self.state.pass, bytes: &bytes(&self.buffer)[..length] })
+        self.length = length;
+        Ok(Reading { monotonic_ns: self.state.now, pass: self.state.pass })
     }
 
-    /// Hands every event since the last call to `handle`.
-    pub fn drain(&mut self, mut handle: impl FnMut(Event<'_>)) {
+    /// The records of the last reading.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        records(&bytes(&self.buffer)[..self.length])
+    }
+
+    /// Moves every event since the last call to `events`.
+    pub fn drain(&mut self, events: &mut Vec<Event>) {
         while let Some(item) = self.events.next() {
-            if let Some(event) = event(&item) {
-                handle(event);
-            }
+            events.extend(event(&item));
         }
     }
 
@@ -293,19 +299,12 @@ impl Programs {
 }
 
 /// One reading of all followed tasks.
-pub struct Reading<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
     /// When it began.
     pub monotonic_ns: u64,
     /// Its number.
     pub pass: u32,
-    bytes: &'a [u8],
-}
-
-impl Reading<'_> {
-    /// Its records.
-    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        records(self.bytes)
-    }
 }
 
 fn bytes(words: &[u64]) -> &[u8] {
