@@ -205,7 +205,7 @@ fn memory_mb(line: &str) -> f64 {
         / 1024.0
 }
 
-fn size(path: &PathBuf) -> u64 {
+fn size(path: &std::path::Path) -> u64 {
     if path.is_dir() {
         let entries = path.read_dir().into_iter().flatten().flatten();
         entries.map(|entry| size(&entry.path())).sum()
