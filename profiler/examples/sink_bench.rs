@@ -248,7 +248,7 @@ fn main() -> anyhow::Result<()> {
     let running = sink.stats();
     let held = memory_mb("VmRSS");
     let journal = size(&run_dir);
-    let ended = sink.finish()?.stats;
+    let ended = sink.finish()?;
     let per_tick = |ns: u64| ns as f64 / ticks as f64 / 1e6;
     println!("processes            {processes}, {ticks} ticks, {rows} rows");
     println!(
