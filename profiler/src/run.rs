@@ -91,7 +91,8 @@ impl<'a> Session<'a> {
             command: None,
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
-            seen_live: false,
+            // Attaching to pids has proved that they lived.
+            seen_live: !matches!(config.target, Target::Cgroup(_)),
             forwarded: false,
             started: monotonic_ns(),
             number: 0,
