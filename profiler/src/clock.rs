@@ -42,9 +42,8 @@ impl Clock {
 
     /// `CLOCK_MONOTONIC` of a point on `CLOCK_BOOTTIME`; they differ by the time spent in suspend.
     pub fn monotonic_of_boottime(&self, boottime_ns: u64) -> u64 {
-        boottime_ns.saturating_add_signed(
-            self.realtime_minus_boottime - self.realtime_minus_monotonic,
-        )
+        boottime_ns
+            .saturating_add_signed(self.realtime_minus_boottime - self.realtime_minus_monotonic)
     }
 
     /// Wall clock of a point on `CLOCK_BOOTTIME` (a process's start time).

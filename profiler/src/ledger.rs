@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// What is accounted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// A source, by its name.
     Source,
@@ -70,6 +70,8 @@ impl Ledger {
 
     /// All accounts in order.
     pub fn iter(&self) -> impl Iterator<Item = (Part, &'static str, Account)> {
-        self.accounts.iter().map(|((part, name), account)| (*part, *name, *account))
+        self.accounts
+            .iter()
+            .map(|((part, name), account)| (*part, *name, *account))
     }
 }

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     offsets::MISSING,
     wire::{
-        Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process,
-        ProcessRecord, TaskState, Thread, Totals, record, scope, state, thread_flags,
+        Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process, ProcessRecord,
+        TaskState, Thread, Totals, record, scope, state, thread_flags,
     },
 };
 
@@ -221,7 +221,10 @@ fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
             mm.get(counters + 2 * step),
             mm.get(counters + 3 * step),
         ];
-        let mut sums = PerCpuSums { parts, sums: [0; 4] };
+        let mut sums = PerCpuSums {
+            parts,
+            sums: [0; 4],
+        };
         repeat(config!(cpus), add_per_cpu, &mut sums);
         to.rss_per_cpu = sums.sums;
         to.rss_exact = 1;

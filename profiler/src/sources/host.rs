@@ -102,6 +102,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     name: "host",
     help: "Hardware and software of the node, once per run",
     tables: &[&TABLE],
+    tasks: false,
     probe: |_| Support::Works,
     open: |context: &Context<'_>| Ok(Box::new(Facts::open(context.host))),
 };

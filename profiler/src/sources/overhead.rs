@@ -39,6 +39,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     help: "what the profiler itself costs and loses",
     tables: &[&TABLE],
     probe: |_| Support::Works,
+    tasks: false,
     open: |_: &Context<'_>| {
         Ok(Box::new(Overhead {
             rows: TableBuilder::new(&TABLE),
@@ -65,14 +66,22 @@ impl Source for Overhead {
         let cpu_now = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
         let cpu_ns = cpu_now.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_now));
         for (part, name, account) in at.ledger.iter() {
-            let before = self.before.insert((part, name), account).unwrap_or_default();
-            let Some(interval_ns) = interval else { continue };
+            let before = self
+                .before
+                .insert((part, name), account)
+                .unwrap_or_default();
+            let Some(interval_ns) = interval else {
+                continue;
+            };
             let more = |now: Option<u64>, before: Option<u64>| {
                 now.map(|now| now.saturating_sub(before.unwrap_or(0)))
             };
             let controller = part == Part::Controller;
             self.rows.push(
-                TickKey { ts: at.tick.ts, interval_ns },
+                TickKey {
+                    ts: at.tick.ts,
+                    interval_ns,
+                },
                 OverheadRow {
                     part: part.as_str().into(),
                     component: name.into(),

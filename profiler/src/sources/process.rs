@@ -60,7 +60,12 @@ pub static SPEC: SourceSpec = SourceSpec {
     help: "births, programs, ends and lifetime totals of all processes",
     tables: &[&TABLE],
     probe: task_support,
-    open: |_| Ok(Box::new(Processes { rows: TableBuilder::new(&TABLE) })),
+    tasks: true,
+    open: |_| {
+        Ok(Box::new(Processes {
+            rows: TableBuilder::new(&TABLE),
+        }))
+    },
 };
 
 struct Processes {
@@ -111,8 +116,12 @@ impl Processes {
                 cmdline: names.cmdline.as_ref().map(ToString::to_string),
                 cgroup: label(&names.cgroup),
                 end_ts: process.end.map(|end| tasks.clock.wall(end.at)),
-                exit_code: status.filter(|status| status & 0x7f == 0).map(|status| (status >> 8 & 0xff).cast_signed()),
-                exit_signal: status.map(|status| (status & 0x7f).cast_signed()).filter(|signal| *signal != 0),
+                exit_code: status
+                    .filter(|status| status & 0x7f == 0)
+                    .map(|status| (status >> 8 & 0xff).cast_signed()),
+                exit_signal: status
+                    .map(|status| (status & 0x7f).cast_signed())
+                    .filter(|signal| *signal != 0),
                 job_id: None,
                 step_id: None,
                 task_rank: None,

@@ -53,8 +53,12 @@ pub static SPEC: SourceSpec = SourceSpec {
         Support::Partly { why, remedy } => Support::No { why, remedy },
         other => other,
     },
+    tasks: true,
     open: |_| {
-        Ok(Box::new(Sched { rows: TableBuilder::new(&TABLE), latency: TableBuilder::new(&LATENCY) }))
+        Ok(Box::new(Sched {
+            rows: TableBuilder::new(&TABLE),
+            latency: TableBuilder::new(&LATENCY),
+        }))
     },
 };
 

@@ -50,6 +50,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     help: "CPU time, page faults, memory and I/O accounting of each process",
     tables: &[&TABLE],
     probe: task_support,
+    tasks: true,
     open: |_| Ok(Box::new(Usage(TableBuilder::new(&TABLE)))),
 };
 

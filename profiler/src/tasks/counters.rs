@@ -7,8 +7,26 @@ use crate::schema::Buckets;
 macro_rules! for_each_counter {
     ($action:ident) => {
         $action!(
-            utime, stime, oncpu, run_delay, run_count, sleep, blocked, nvcsw, nivcsw, wakeups, migrations, min_flt,
-            maj_flt, rchar, wchar, syscr, syscw, read_bytes, write_bytes, cancelled_write_bytes
+            utime,
+            stime,
+            oncpu,
+            run_delay,
+            run_count,
+            sleep,
+            blocked,
+            nvcsw,
+            nivcsw,
+            wakeups,
+            migrations,
+            min_flt,
+            maj_flt,
+            rchar,
+            wchar,
+            syscr,
+            syscw,
+            read_bytes,
+            write_bytes,
+            cancelled_write_bytes
         )
     };
 }
@@ -69,7 +87,10 @@ impl CpuTime {
                 self.system = exact - self.user;
             }
         }
-        Self { user: self.user - before.user, system: self.system - before.system }
+        Self {
+            user: self.user - before.user,
+            system: self.system - before.system,
+        }
     }
 }
 
@@ -96,7 +117,11 @@ pub struct LatencySum {
 
 impl Default for LatencySum {
     fn default() -> Self {
-        Self { sum: 0, max: 0, buckets: [0; BUCKETS] }
+        Self {
+            sum: 0,
+            max: 0,
+            buckets: [0; BUCKETS],
+        }
     }
 }
 
@@ -119,7 +144,9 @@ impl LatencySum {
     /// Raises `self` to `now` and returns the increase, if there is one.
     pub fn advance(&mut self, now: &Self) -> Option<Latency> {
         let mut buckets = [0; BUCKETS];
-        for ((increase, published), now) in buckets.iter_mut().zip(&mut self.buckets).zip(&now.buckets) {
+        for ((increase, published), now) in
+            buckets.iter_mut().zip(&mut self.buckets).zip(&now.buckets)
+        {
             *increase = now.saturating_sub(*published);
             *published = (*published).max(*now);
         }
@@ -130,9 +157,18 @@ impl LatencySum {
         // Values of the very moment of a reading can be in the sum and not yet in the maximum, or the other way round.
         let highest = used - 1;
         let lowest = if highest == 0 { 0 } else { 1 << highest };
-        let largest = if highest == BUCKETS - 1 { u64::MAX } else { (2 << highest) - 1 };
+        let largest = if highest == BUCKETS - 1 {
+            u64::MAX
+        } else {
+            (2 << highest) - 1
+        };
         let max = now.max.clamp(lowest, largest);
-        Some(Latency { count, sum, max, buckets: Buckets(buckets[..used].to_vec()) })
+        Some(Latency {
+            count,
+            sum,
+            max,
+            buckets: Buckets(buckets[..used].to_vec()),
+        })
     }
 }
 
@@ -143,15 +179,30 @@ mod tests {
     #[test]
     fn cpu_time_is_split_like_the_kernel_does() {
         let mut time = CpuTime::default();
-        let totals = Totals { utime: 3_000, stime: 1_000, oncpu: 8_000, ..Totals::default() };
+        let totals = Totals {
+            utime: 3_000,
+            stime: 1_000,
+            oncpu: 8_000,
+            ..Totals::default()
+        };
         let first = time.advance(&totals);
         assert_eq!((first.user, first.system), (6_000, 2_000));
         // All further samples were in user mode: system time must not shrink.
-        let totals = Totals { utime: 9_000, stime: 1_000, oncpu: 8_500, ..Totals::default() };
+        let totals = Totals {
+            utime: 9_000,
+            stime: 1_000,
+            oncpu: 8_500,
+            ..Totals::default()
+        };
         let second = time.advance(&totals);
         assert_eq!((second.user, second.system), (500, 0));
         // No new time on CPU.
-        let third = time.advance(&Totals { utime: 9_000, stime: 9_000, oncpu: 8_500, ..totals });
+        let third = time.advance(&Totals {
+            utime: 9_000,
+            stime: 9_000,
+            oncpu: 8_500,
+            ..totals
+        });
         assert_eq!((third.user, third.system), (0, 0));
     }
 
@@ -160,7 +211,14 @@ mod tests {
         let mut published = Totals::default();
         let mut sum = 0;
         for oncpu in [10, 4, 12, 12, 30] {
-            sum += advance(&mut published, &Totals { oncpu, ..Totals::default() }).oncpu;
+            sum += advance(
+                &mut published,
+                &Totals {
+                    oncpu,
+                    ..Totals::default()
+                },
+            )
+            .oncpu;
         }
         assert_eq!(sum, 30);
     }

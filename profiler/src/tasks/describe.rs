@@ -23,7 +23,12 @@ pub struct Description {
 
 impl Default for Description {
     fn default() -> Self {
-        Self { comm: "".into(), exe: None, cmdline: None, cgroup: None }
+        Self {
+            comm: "".into(),
+            exe: None,
+            cmdline: None,
+            cgroup: None,
+        }
     }
 }
 
@@ -52,7 +57,9 @@ impl Description {
         if let Some(exe) = executable(host, id.pid) {
             self.exe = Some(exe);
         }
-        if !whole && let Ok(cmdline) = fs::read(host.procfs.join(id.pid.to_string()).join("cmdline")) {
+        if !whole
+            && let Ok(cmdline) = fs::read(host.procfs.join(id.pid.to_string()).join("cmdline"))
+        {
             self.cmdline = Some(joined(&cmdline));
         }
         if let Some(cgroup) = cgroup(host, id.pid) {
@@ -62,7 +69,10 @@ impl Description {
 
     /// Takes over the command name.
     pub fn comm_is(&mut self, comm: &[u8]) {
-        let end = comm.iter().position(|byte| *byte == 0).unwrap_or(comm.len());
+        let end = comm
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(comm.len());
         if self.comm.as_bytes() != &comm[..end] {
             self.comm = text(comm);
         }
@@ -71,13 +81,19 @@ impl Description {
 
 /// A string that NUL ends.
 pub fn text(bytes: &[u8]) -> Arc<str> {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into()
 }
 
 fn joined(args: &[u8]) -> Arc<str> {
     let args = args.strip_suffix(b"\0").unwrap_or(args);
-    let args: Vec<_> = args.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let args: Vec<_> = args
+        .split(|byte| *byte == 0)
+        .map(String::from_utf8_lossy)
+        .collect();
     args.join(" ").into()
 }
 
@@ -90,7 +106,10 @@ fn executable(host: &Host, pid: u32) -> Option<Arc<str>> {
 fn cgroup(host: &Host, pid: u32) -> Option<Arc<str>> {
     let file = fs::read(host.procfs.join(pid.to_string()).join("cgroup")).ok()?;
     let file = String::from_utf8_lossy(&file);
-    let paths = || file.lines().filter_map(|line| line.splitn(3, ':').nth(2).map(|path| (line, path)));
+    let paths = || {
+        file.lines()
+            .filter_map(|line| line.splitn(3, ':').nth(2).map(|path| (line, path)))
+    };
     paths()
         .find(|(line, path)| line.starts_with("0::") && *path != "/")
         .or_else(|| paths().find(|(_, path)| *path != "/"))
@@ -100,7 +119,9 @@ fn cgroup(host: &Host, pid: u32) -> Option<Arc<str>> {
 
 /// Whether the pid still is this process: its start in /proc/PID/stat, in units of 10 ms.
 fn is_alive(host: &Host, id: ProcessId) -> bool {
-    let Ok(stat) = fs::read(host.procfs.join(id.pid.to_string()).join("stat")) else { return false };
+    let Ok(stat) = fs::read(host.procfs.join(id.pid.to_string()).join("stat")) else {
+        return false;
+    };
     let stat = String::from_utf8_lossy(&stat);
     // The command name may hold spaces and parentheses; field 22 is the 20th after it.
     stat.rsplit_once(')')
@@ -123,10 +144,13 @@ mod tests {
 
     #[test]
     fn describes_this_process() {
-        let host = Host::probe("/proc".into(), "/sys".into(), None);
+        let host = Host::probe("/proc", "/sys", None);
         let mut description = Description::default();
         description.look_up(&host, std::process::id());
-        let exe = std::env::current_exe().expect("exe").to_string_lossy().into_owned();
+        let exe = std::env::current_exe()
+            .expect("exe")
+            .to_string_lossy()
+            .into_owned();
         assert_eq!(description.exe.as_deref(), Some(&*exe));
         assert!(description.cmdline.is_some() && description.cgroup.is_some());
     }

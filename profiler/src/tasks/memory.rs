@@ -56,7 +56,12 @@ impl Reader {
                 }
             }
         });
-        Self { requests, answers, asked: None, waiting: false }
+        Self {
+            requests,
+            answers,
+            asked: None,
+            waiting: false,
+        }
     }
 
     /// Asks for a new reading when it is time.
@@ -67,7 +72,10 @@ impl Reader {
     }
 
     /// Asks for the reading at the end, and waits for it a little.
-    pub fn read_last(&mut self, processes: &HashMap<ProcessId, Process>) -> HashMap<ProcessId, Footprint> {
+    pub fn read_last(
+        &mut self,
+        processes: &HashMap<ProcessId, Process>,
+    ) -> HashMap<ProcessId, Footprint> {
         if !self.waiting {
             self.ask(processes);
         }

@@ -6,7 +6,7 @@ pub mod counters;
 mod describe;
 mod memory;
 mod threads;
-mod walk;
+pub mod walk;
 
 use std::collections::HashMap;
 
@@ -139,6 +139,8 @@ pub enum Reader {
     Bpf(Box<Programs>),
     /// /proc, where BPF cannot be used.
     Procfs(Walker),
+    /// Nothing: no source needs the processes.
+    None,
 }
 
 /// What a kernel does not keep is null in the rows.
@@ -193,9 +195,12 @@ impl TaskTable {
         }
     }
 
-    /// Where the readings come from.
-    pub fn reader(&self) -> &Reader {
-        &self.reader
+    /// The BPF programs, if the readings come from them.
+    pub fn programs(&mut self) -> Option<&mut Programs> {
+        match &mut self.reader {
+            Reader::Bpf(programs) => Some(programs),
+            Reader::Procfs(_) | Reader::None => None,
+        }
     }
 
     /// The process with this identity.
@@ -216,9 +221,11 @@ impl TaskTable {
     pub fn live(&self) -> Result<u64> {
         Ok(match &self.reader {
             Reader::Bpf(programs) => programs.counters()?.live,
-            Reader::Procfs(_) => {
-                self.processes.values().filter(|process| process.end.is_none()).count() as u64
-            }
+            Reader::Procfs(_) | Reader::None => self
+                .processes
+                .values()
+                .filter(|process| process.end.is_none())
+                .count() as u64,
         })
     }
 
@@ -246,6 +253,7 @@ impl TaskTable {
                 self.take_procfs(tick, first)?;
                 tick.monotonic_ns
             }
+            Reader::None => return Ok(()),
         };
         self.close_vanished(now);
         self.describe(first, last);
@@ -263,7 +271,9 @@ impl TaskTable {
 
     /// Applies births, execs, this reading's records and ends, in this order.
     fn take_bpf(&mut self, reading: BpfReading) {
-        let Reader::Bpf(programs) = &mut self.reader else { return };
+        let Reader::Bpf(programs) = &mut self.reader else {
+            return;
+        };
         programs.drain(&mut self.events);
         let (processes, clock, host) = (&mut self.processes, &self.clock, &self.host);
         let mut ends = Vec::new();
@@ -272,7 +282,10 @@ impl TaskTable {
             match event {
                 Event::Birth(birth) => be_born(processes, clock, &birth),
                 Event::Exec(exec, args) => {
-                    let id = ProcessId { pid: exec.pid, start_boottime: exec.start_boottime };
+                    let id = ProcessId {
+                        pid: exec.pid,
+                        start_boottime: exec.start_boottime,
+                    };
                     let process = entry(processes, id, reading.monotonic_ns);
                     process.uid = exec.uid;
                     process.description.exec(host, id, &exec, &args);
@@ -290,7 +303,10 @@ impl TaskTable {
         for record in programs.records() {
             match record {
                 Record::Process(record) => {
-                    let id = ProcessId { pid: record.pid, start_boottime: record.start_boottime };
+                    let id = ProcessId {
+                        pid: record.pid,
+                        start_boottime: record.start_boottime,
+                    };
                     current = Some(id);
                     let process = entry(processes, id, reading.monotonic_ns);
                     process.seen_in = self.passes;
@@ -303,8 +319,13 @@ impl TaskTable {
                     }
                 }
                 Record::Thread(record) => {
-                    let id = ProcessId { pid: record.pid, start_boottime: record.start_boottime };
-                    let Some(process) = processes.get_mut(&id) else { continue };
+                    let id = ProcessId {
+                        pid: record.pid,
+                        start_boottime: record.start_boottime,
+                    };
+                    let Some(process) = processes.get_mut(&id) else {
+                        continue;
+                    };
                     process.observe_thread(record);
                     if record.flags & thread_flags::FOLDED != 0 {
                         continue;
@@ -312,13 +333,18 @@ impl TaskTable {
                     counters::add(&mut process.now.totals, &record.totals);
                     thread = Some((id, record));
                     if self.with_threads {
-                        let row = process.thread_row(record, reading.monotonic_ns, clock, self.started);
+                        let row =
+                            process.thread_row(record, reading.monotonic_ns, clock, self.started);
                         self.rows.extend(row);
                     }
                 }
                 Record::Runqueue(histogram) => {
-                    let Some((id, record)) = thread.take() else { continue };
-                    let Some(process) = processes.get_mut(&id) else { continue };
+                    let Some((id, record)) = thread.take() else {
+                        continue;
+                    };
+                    let Some(process) = processes.get_mut(&id) else {
+                        continue;
+                    };
                     process.now.runqueue.add(histogram, reading.pass);
                     if self.with_threads {
                         let latency = process.thread_latency(record, histogram, reading.pass);
@@ -331,20 +357,28 @@ impl TaskTable {
             }
         }
         for end in &thread_ends {
-            let id = ProcessId { pid: end.pid, start_boottime: end.start_boottime };
+            let id = ProcessId {
+                pid: end.pid,
+                start_boottime: end.start_boottime,
+            };
             let process = entry(processes, id, reading.monotonic_ns);
             let row = process.thread_end(end, reading, clock, self.started);
             self.rows.extend(row);
         }
         for end in &ends {
-            let id = ProcessId { pid: end.pid, start_boottime: end.start_boottime };
+            let id = ProcessId {
+                pid: end.pid,
+                start_boottime: end.start_boottime,
+            };
             let process = entry(processes, id, reading.monotonic_ns);
             process.finish(end, self.page, reading.pass);
         }
     }
 
     fn take_procfs(&mut self, tick: &Tick, first: bool) -> Result<()> {
-        let Reader::Procfs(walker) = &mut self.reader else { return Ok(()) };
+        let Reader::Procfs(walker) = &mut self.reader else {
+            return Ok(());
+        };
         for observed in walker.read(&self.host)? {
             let id = ProcessId {
                 pid: observed.process.pid,
@@ -379,7 +413,10 @@ impl TaskTable {
                     process.seen_in = self.passes;
                     continue;
                 }
-                process.end = Some(End { at: now, status: None });
+                process.end = Some(End {
+                    at: now,
+                    status: None,
+                });
                 process.changed = true;
                 process.now.totals = process.published.unwrap_or_default();
             }
@@ -396,7 +433,10 @@ impl TaskTable {
         } else {
             DESCRIBED_PER_TICK
         };
-        let waiting = self.processes.values_mut().filter(|process| !process.described);
+        let waiting = self
+            .processes
+            .values_mut()
+            .filter(|process| !process.described);
         for process in waiting.take(budget) {
             process.description.look_up(&self.host, process.id.pid);
             process.described = true;
@@ -406,8 +446,11 @@ impl TaskTable {
 
     /// Turns what was observed into increases.
     fn publish(&mut self, now: u64, last: bool) {
-        let mut footprints =
-            if last { self.memory.read_last(&self.processes) } else { self.memory.take() };
+        let mut footprints = if last {
+            self.memory.read_last(&self.processes)
+        } else {
+            self.memory.take()
+        };
         for process in self.processes.values_mut() {
             let observed = process.seen_in == self.passes && process.now.state != "";
             if !observed && process.end.is_none() {
@@ -417,7 +460,11 @@ impl TaskTable {
             let until = process.end.map_or(now, |end| end.at);
             let baseline = process.published.is_none() && !process.born_here;
             let published = process.published.get_or_insert_with(|| {
-                if process.born_here { Totals::default() } else { process.now.totals }
+                if process.born_here {
+                    Totals::default()
+                } else {
+                    process.now.totals
+                }
             });
             let increase = counters::advance(published, &process.now.totals);
             process.totals = *published;
@@ -459,7 +506,10 @@ impl TaskTable {
         if let Reader::Bpf(programs) = &mut self.reader {
             let known = self.events.len();
             programs.drain(&mut self.events);
-            if self.events[known..].iter().any(|event| matches!(event, Event::CgroupMove)) {
+            if self.events[known..]
+                .iter()
+                .any(|event| matches!(event, Event::CgroupMove))
+            {
                 programs.mark()?;
             }
         }
@@ -467,11 +517,7 @@ impl TaskTable {
     }
 }
 
-fn entry(
-    processes: &mut HashMap<ProcessId, Process>,
-    id: ProcessId,
-    now: u64,
-) -> &mut Process {
+fn entry(processes: &mut HashMap<ProcessId, Process>, id: ProcessId, now: u64) -> &mut Process {
     processes.entry(id).or_insert_with(|| Process {
         id,
         ppid: 0,
@@ -496,10 +542,22 @@ fn entry(
 }
 
 fn be_born(processes: &mut HashMap<ProcessId, Process>, clock: &Clock, birth: &wire::Birth) {
-    let parent = ProcessId { pid: birth.ppid, start_boottime: birth.parent_start_boottime };
-    let inherited = processes.get(&parent).map(|parent| (parent.described, parent.description.clone()));
-    let id = ProcessId { pid: birth.pid, start_boottime: birth.start_boottime };
-    let process = entry(processes, id, clock.monotonic_of_boottime(birth.start_boottime));
+    let parent = ProcessId {
+        pid: birth.ppid,
+        start_boottime: birth.parent_start_boottime,
+    };
+    let inherited = processes
+        .get(&parent)
+        .map(|parent| (parent.described, parent.description.clone()));
+    let id = ProcessId {
+        pid: birth.pid,
+        start_boottime: birth.start_boottime,
+    };
+    let process = entry(
+        processes,
+        id,
+        clock.monotonic_of_boottime(birth.start_boottime),
+    );
     process.born_here = true;
     process.ppid = birth.ppid;
     process.uid = birth.uid;
@@ -536,10 +594,16 @@ impl Process {
             shared: file + shared,
             swap,
             vms: record.total_vm * page,
-            text: record.end_code.next_multiple_of(page).saturating_sub(record.start_code / page * page),
+            text: record
+                .end_code
+                .next_multiple_of(page)
+                .saturating_sub(record.start_code / page * page),
             data: (record.data_vm + record.stack_vm) * page,
         };
-        let peak = memory.rss.max(record.hiwater_rss * page).max(record.max_rss * page);
+        let peak = memory
+            .rss
+            .max(record.hiwater_rss * page)
+            .max(record.max_rss * page);
         self.peak_rss = self.peak_rss.max(Some(peak));
         now.memory = Some(memory);
     }
@@ -554,7 +618,10 @@ impl Process {
     fn finish(&mut self, end: &wire::Process, page: u64, pass: u32) {
         self.uid = end.uid;
         self.description.comm_is(&end.comm);
-        self.end = Some(End { at: end.end, status: Some(end.exit_code) });
+        self.end = Some(End {
+            at: end.end,
+            status: Some(end.exit_code),
+        });
         self.now.totals = end.ended;
         self.now.runqueue = LatencySum::default();
         self.now.runqueue.add_ended(&end.ended_runqueue, pass);

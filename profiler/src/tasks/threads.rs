@@ -33,7 +33,8 @@ impl Process {
         started: u64,
     ) -> Option<Row> {
         let start = record.thread_start_boottime;
-        let mut row = self.advance_thread(record.tid, start, &record.totals, now, clock, started)?;
+        let mut row =
+            self.advance_thread(record.tid, start, &record.totals, now, clock, started)?;
         row.cpu = Some(record.cpu);
         row.state = state_letter(record.state, record.exit_state);
         Some(row)
@@ -46,7 +47,9 @@ impl Process {
         histogram: &Histogram,
         pass: u32,
     ) -> Option<Latency> {
-        let history = self.threads.get_mut(&(record.tid, record.thread_start_boottime))?;
+        let history = self
+            .threads
+            .get_mut(&(record.tid, record.thread_start_boottime))?;
         let mut now = LatencySum::default();
         now.add(histogram, pass);
         history.runqueue.advance(&now)
@@ -84,11 +87,14 @@ impl Process {
         let born = clock.monotonic_of_boottime(start_boottime);
         let baseline =
             !self.threads.contains_key(&(tid, start_boottime)) && !self.born_here && born < started;
-        let history = self.threads.entry((tid, start_boottime)).or_insert_with(|| History {
-            published: if baseline { *totals } else { Totals::default() },
-            read_at: if baseline { now } else { born },
-            ..History::default()
-        });
+        let history = self
+            .threads
+            .entry((tid, start_boottime))
+            .or_insert_with(|| History {
+                published: if baseline { *totals } else { Totals::default() },
+                read_at: if baseline { now } else { born },
+                ..History::default()
+            });
         let increase = counters::advance(&mut history.published, totals);
         let cpu_time = history.cpu_time.advance(&history.published);
         let interval_ns = now.saturating_sub(history.read_at);

@@ -60,7 +60,10 @@ impl Walker {
     /// When /proc or the cgroup cannot be listed.
     pub fn read(&mut self, host: &Host) -> Result<Vec<Observed>> {
         let mut stats = HashMap::new();
-        for process in all_processes_with_root(&host.procfs).context("listing /proc")?.flatten() {
+        for process in all_processes_with_root(&host.procfs)
+            .context("listing /proc")?
+            .flatten()
+        {
             if let Ok(stat) = process.stat() {
                 stats.insert(stat.pid, (process, stat));
             }
@@ -71,7 +74,9 @@ impl Walker {
         };
         // A pid that is used again is another process.
         self.members.retain(|pid, start| {
-            stats.get(&pid.cast_signed()).is_some_and(|(_, stat)| stat.starttime == *start)
+            stats
+                .get(&pid.cast_signed())
+                .is_some_and(|(_, stat)| stat.starttime == *start)
         });
         let mut grown = true;
         while std::mem::take(&mut grown) {
@@ -81,7 +86,8 @@ impl Walker {
                     Scope::Node => true,
                     Scope::Cgroup(_) => in_cgroup.as_ref().is_some_and(|pids| pids.contains(&pid)),
                     Scope::Pids(roots) => {
-                        roots.contains(&pid) || self.members.contains_key(&stat.ppid.cast_unsigned())
+                        roots.contains(&pid)
+                            || self.members.contains_key(&stat.ppid.cast_unsigned())
                     }
                 };
                 if belongs {
@@ -158,14 +164,20 @@ impl Walker {
         }
         let mut threads = Vec::new();
         for task in process.tasks().into_iter().flatten().flatten() {
-            let (Ok(stat), Ok(status)) = (task.stat(), task.status()) else { continue };
+            let (Ok(stat), Ok(status)) = (task.stat(), task.status()) else {
+                continue;
+            };
             totals.nvcsw += status.voluntary_ctxt_switches.unwrap_or(0);
             totals.nivcsw += status.nonvoluntary_ctxt_switches.unwrap_or(0);
             if self.threads || task.tid == process.pid {
                 threads.push(self.thread(pid, start_boottime, task.tid, &stat, &status));
             }
         }
-        Some(Observed { process: record, totals, threads })
+        Some(Observed {
+            process: record,
+            totals,
+            threads,
+        })
     }
 
     fn thread(
@@ -212,7 +224,9 @@ fn members_of(folder: &std::path::Path) -> Result<HashSet<u32>> {
     let mut members = HashSet::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        let Ok(procs) = std::fs::read_to_string(folder.join("cgroup.procs")) else { continue };
+        let Ok(procs) = std::fs::read_to_string(folder.join("cgroup.procs")) else {
+            continue;
+        };
         members.extend(procs.lines().filter_map(|pid| pid.parse::<u32>().ok()));
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

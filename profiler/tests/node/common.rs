@@ -1,6 +1,7 @@
 //! What the tests of sources share: fixture trees, ticks, and cells by name.
 
 use std::{
+    collections::HashSet,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -14,9 +15,10 @@ use arrow::{
 use profiler::{
     clock::{Clock, Tick, monotonic_ns},
     host::Host,
+    ledger::Ledger,
     schema::Batch,
     sources::{Context, Sample, Source, SourceSpec},
-    tasks::TaskTable,
+    tasks::{self, Keeps, TaskTable, Walker, walk::Scope},
 };
 
 /// A folder that goes when it is dropped.
@@ -120,6 +122,8 @@ pub fn this_host() -> Host {
 /// A source, read by hand.
 pub struct Reader {
     source: Box<dyn Source>,
+    tasks: TaskTable,
+    ledger: Ledger,
     clock: Clock,
     tick: u64,
 }
@@ -131,9 +135,19 @@ impl Reader {
             host,
             threads: false,
         };
+        let clock = Clock::new();
+        // These sources ask for no process.
+        let walker = Walker::new(Scope::Pids(HashSet::new()), false);
+        let keeps = Keeps {
+            run_delay: false,
+            io: false,
+            sched: false,
+        };
         Self {
             source: (spec.open)(&context).unwrap(),
-            clock: Clock::new(),
+            tasks: TaskTable::new(host, clock, tasks::Reader::Procfs(walker), keeps, false),
+            ledger: Ledger::default(),
+            clock,
             tick: 0,
         }
     }
@@ -154,7 +168,8 @@ impl Reader {
         let mut out = Vec::new();
         let sample = Sample {
             tick,
-            tasks: &TaskTable::default(),
+            tasks: &self.tasks,
+            ledger: &self.ledger,
             last,
         };
         self.source.sample(&sample, &mut out)?;
