@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    fs::{self, File},
+    io::Write as _,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
@@ -74,11 +75,19 @@ impl Tree {
         fs::read(self.0.join(path)).unwrap()
     }
 
-    /// Replaces a file.
+    /// Replaces a file's content; who has it open reads the new one.
     pub fn put(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
-        let path = self.0.join(path);
+        let (path, text) = (self.0.join(path), text.as_ref());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        // Not by truncating: ext4 writes such a file to disk when it is closed.
+        let open = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        let mut file = open.unwrap();
+        file.write_all(text).unwrap();
+        file.set_len(text.len() as u64).unwrap();
     }
 
     /// Replaces a file's text.
