@@ -50,6 +50,15 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Writes a line to stderr; that nobody reads it is no reason to end.
+#[macro_export]
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+
 /// Errors without a reason of their own, with all their causes in one line.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {

@@ -8,7 +8,7 @@ use profiler::{
     cli::{self, Cli, Command},
     failure::{Failure, Reason},
     host::Host,
-    reference, run,
+    reference, run, say,
     sink::recover::{Hosts, Outcome, recover},
 };
 
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("profiler: {failure}");
+            say!("profiler: {failure}");
             ExitCode::from(failure.reason as u8)
         }
     }
@@ -65,25 +65,25 @@ fn recover_all(runs: &[std::path::PathBuf]) -> Result<u8, Failure> {
         let report = recover(run, Hosts::All)
             .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
         let rows: u64 = report.rows.values().sum();
-        eprintln!("{}: {rows} rows recovered", run.display());
+        say!("{}: {rows} rows recovered", run.display());
         for (path, outcome) in &report.journals {
             match outcome {
                 Outcome::Corrupt {
                     path: kept,
                     rows,
                     error,
-                } => eprintln!(
+                } => say!(
                     "  {}: {rows} rows before the damage ({error}); kept as {}",
                     path.display(),
                     kept.display()
                 ),
-                Outcome::Failed { error } => eprintln!("  {}: {error}", path.display()),
-                Outcome::InUse => eprintln!("  {}: is being written", path.display()),
+                Outcome::Failed { error } => say!("  {}: {error}", path.display()),
+                Outcome::InUse => say!("  {}: is being written", path.display()),
                 Outcome::Part { .. } | Outcome::Stale | Outcome::Empty => {}
             }
         }
         for error in &report.errors {
-            eprintln!("  {error}");
+            say!("  {error}");
         }
         complete &= report.is_complete();
     }

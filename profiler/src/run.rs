@@ -23,6 +23,7 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     ledger::{Ledger, Part},
+    say,
     schema::Batch,
     sink::Sink,
     sources::{Sample, Source},
@@ -52,7 +53,7 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
 enum Stop {
     Target,
     Duration,
-    Signal,
+    Signal(Signal),
 }
 
 struct Session<'a> {
@@ -68,6 +69,7 @@ struct Session<'a> {
     run_dir: std::path::PathBuf,
     cgroup: Option<std::path::PathBuf>,
     seen_live: bool,
+    forwarded: bool,
     started: u64,
     number: u64,
     ticks: u64,
@@ -90,6 +92,7 @@ impl<'a> Session<'a> {
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
             seen_live: false,
+            forwarded: false,
             started: monotonic_ns(),
             number: 0,
             ticks: 0,
@@ -111,7 +114,7 @@ impl<'a> Session<'a> {
             }
         }
         if !config.quiet {
-            eprintln!(
+            say!(
                 "profiling {} into {}",
                 setup.what,
                 session.run_dir.display()
@@ -129,25 +132,16 @@ impl<'a> Session<'a> {
         self.number += 1;
         self.tick(true);
         let elapsed = monotonic_ns() - self.started;
-        let code = match self.command.take() {
-            Some(mut running) => {
-                let status = running
-                    .wait()
-                    .map_err(|error| Failure::new(Reason::Internal, format!("wait: {error}")))?;
-                target::exit_code(status)
-            }
-            None => 0,
-        };
         let end = self.clock.wall(monotonic_ns());
         self.losses();
         self.sink.describe(|manifest| manifest.set_end(end.0));
-        let (run_dir, ticks) = (self.run_dir.clone(), self.ticks);
+        let (run_dir, ticks, command) = (self.run_dir.clone(), self.ticks, self.command.take());
         let outcome = self
             .sink
             .finish()
             .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
         if !self.config.quiet {
-            eprintln!("{}", self.summary.text(elapsed, ticks, &run_dir));
+            say!("{}", self.summary.text(elapsed, ticks, &run_dir));
         }
         if !outcome.is_complete() {
             let (dropped, journal) = outcome.tables.values().fold((0, 0), |sum, table| {
@@ -165,7 +159,7 @@ impl<'a> Session<'a> {
             }
             return Err(Failure::new(Reason::Output, message));
         }
-        Ok(code)
+        exit_code(command, stop, self.config.quiet)
     }
 
     async fn sample_until_stopped(&mut self) -> Result<Stop, Failure> {
@@ -174,6 +168,7 @@ impl<'a> Session<'a> {
         let mut ticker = Ticker::new(self.started, self.config.interval).map_err(internal)?;
         let mut interrupts = signal(SignalKind::interrupt()).map_err(internal)?;
         let mut terminations = signal(SignalKind::terminate()).map_err(internal)?;
+        let mut hangups = signal(SignalKind::hangup()).map_err(internal)?;
         let events = self.events().map_err(internal)?;
         let ended = self
             .command
@@ -193,8 +188,15 @@ impl<'a> Session<'a> {
                 biased;
                 () = wait_readable(ended.as_ref()) => return Ok(Stop::Target),
                 () = &mut deadline => return Ok(Stop::Duration),
-                _ = interrupts.recv() => if self.interrupted(Signal::INT) { return Ok(Stop::Signal) },
-                _ = terminations.recv() => if self.interrupted(Signal::TERM) { return Ok(Stop::Signal) },
+                _ = interrupts.recv() => if let Some(stop) = self.interrupted(Signal::INT) {
+                    return Ok(stop);
+                },
+                _ = terminations.recv() => if let Some(stop) = self.interrupted(Signal::TERM) {
+                    return Ok(stop);
+                },
+                _ = hangups.recv() => if let Some(stop) = self.interrupted(Signal::HUP) {
+                    return Ok(stop);
+                },
                 () = wait_readable(events.as_ref()) => self.pump(),
                 fired = ticker.next() => {
                     let fired = fired.map_err(internal)?;
@@ -226,13 +228,13 @@ impl<'a> Session<'a> {
 
     /// A signal goes to the command, whose end then ends the run. Without a command, or the second time, it ends
     /// the run itself.
-    fn interrupted(&mut self, signal: Signal) -> bool {
+    fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
         match &self.command {
-            Some(running) => {
+            Some(running) if !std::mem::replace(&mut self.forwarded, true) => {
                 running.signal(signal);
-                false
+                None
             }
-            None => true,
+            _ => Some(Stop::Signal(signal)),
         }
     }
 
@@ -273,7 +275,7 @@ impl<'a> Session<'a> {
             false,
         );
         self.summary.add(&self.tasks);
-        self.account(tick);
+        self.account();
         let mut batches: Vec<Batch> = Vec::new();
         for (name, source, failed) in &mut self.sources {
             let begin = crate::clock::monotonic_ns();
@@ -294,7 +296,7 @@ impl<'a> Session<'a> {
             if let Err(error) = result
                 && !std::mem::replace(failed, true)
             {
-                eprintln!("profiler: source {name}: {error:#}");
+                say!("profiler: source {name}: {error:#}");
             }
         }
         self.sink.submit(batches);
@@ -306,12 +308,12 @@ impl<'a> Session<'a> {
         if let Err(error) = result.context("the processes of the target")
             && !std::mem::replace(&mut self.tasks_failed, true)
         {
-            eprintln!("profiler: {error:#}");
+            say!("profiler: {error:#}");
         }
     }
 
     /// Brings the ledger up to date.
-    fn account(&mut self, tick: Tick) {
+    fn account(&mut self) {
         let controller = self.ledger.account(Part::Controller, "profiler");
         controller.runs = Some(self.ticks);
         controller.run_ns = Some(self.tick_ns);
@@ -324,9 +326,8 @@ impl<'a> Session<'a> {
         sink.dropped = Some(stats.dropped);
         sink.errors = Some(stats.errors);
         if let Some(error) = stats.last_error {
-            eprintln!("profiler: output: {error}");
+            say!("profiler: output: {error}");
         }
-        let _ = tick;
         let Some(programs) = self.tasks.programs() else {
             return;
         };
@@ -339,7 +340,7 @@ impl<'a> Session<'a> {
             for (map, lost) in dropped {
                 let account = self.ledger.account(Part::Map, map);
                 if lost != 0 && account.dropped == Some(0) {
-                    eprintln!("profiler: map {map} is full: {lost} entries lost so far");
+                    say!("profiler: map {map} is full: {lost} entries lost so far");
                 }
                 account.dropped = Some(lost);
             }
@@ -373,11 +374,27 @@ impl<'a> Session<'a> {
             }
         }
         if self.missed != 0 && !self.config.quiet {
-            eprintln!("profiler: {} ticks missed", self.missed);
+            say!("profiler: {} ticks missed", self.missed);
         }
         self.sink
             .describe(|manifest| manifest.losses.extend(losses));
     }
+}
+
+/// The command's exit code is ours; when it outlives the profiling by its duration, it is waited for.
+fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
+    let Some(mut running) = command else {
+        return Ok(0);
+    };
+    match stop {
+        Stop::Signal(signal) => return Ok(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+        Stop::Duration if !quiet => say!("waiting for the command to end"),
+        Stop::Duration | Stop::Target => {}
+    }
+    let status = running
+        .wait()
+        .map_err(|error| Failure::new(Reason::Internal, format!("wait: {error}")))?;
+    Ok(target::exit_code(status))
 }
 
 /// Waits until the descriptor is readable; for ever if there is none.

@@ -1,9 +1,14 @@
 //! The few lines at the end of a run.
 
-use std::{collections::HashMap, fmt::Write as _, path::Path, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    path::Path,
+    sync::Arc,
+};
 
 use crate::{
-    tasks::TaskTable,
+    tasks::{ProcessId, TaskTable},
     units::{format_bytes, format_ns},
 };
 
@@ -20,7 +25,7 @@ pub struct Summary {
     rss: u64,
     peak_rss: u64,
     by_name: HashMap<Arc<str>, u64>,
-    known: HashMap<crate::tasks::ProcessId, ()>,
+    known: HashSet<ProcessId>,
 }
 
 impl Summary {
@@ -47,7 +52,7 @@ impl Summary {
         }
         self.peak_rss = self.peak_rss.max(self.rss);
         for process in tasks.iter() {
-            if self.known.insert(process.id, ()).is_none() {
+            if self.known.insert(process.id) {
                 self.processes += 1;
             }
             if process.end.is_some() {

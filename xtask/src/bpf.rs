@@ -3,9 +3,10 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
     shell::{self, progress},
@@ -18,6 +19,8 @@ mod source_hash;
 
 const TARGET: &str = "bpfel-unknown-none";
 const PACKAGE: &str = "profiler-ebpf";
+/// A target directory of its own, below that of the workspace.
+const BUILD: &str = "bpf/build";
 
 /// `cargo xtask build`
 #[derive(clap::Args)]
@@ -31,79 +34,85 @@ pub struct Args {
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let object = build(workspace)?;
+    let mut built = build(workspace)?;
     if args.release || args.debug {
-        build_controller(workspace, args.release)?;
-    } else {
-        println!("{}", object.display());
+        built = build_controller(workspace, args.release)?;
     }
+    println!("{}", built.display());
     Ok(())
 }
 
 /// Builds the object with what [`toolchain::obtain`] finds. Without a toolchain, an object that was
 /// built from the same sources serves as well.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let object = workspace.target.join("bpf/profiler.bpf.o");
-    let recorded = object.with_file_name("sources");
-    let package = workspace.root.join(PACKAGE);
-    let sources = source_hash::source_hash(&package)
-        .with_context(|| format!("reading {}", package.display()))?;
-    let is_current =
-        object.is_file() && fs::read_to_string(&recorded).is_ok_and(|hash| hash.trim() == sources);
+    let paths = Paths::new(workspace);
+    let sources = paths.hash_sources()?;
     let toolchain = match toolchain::obtain(workspace) {
         Ok(toolchain) => toolchain,
-        Err(error) if is_current => {
+        Err(error) if paths.is_current(&sources) => {
             progress(&format!("taking the BPF object as it is ({error:#})"));
-            return Ok(object);
+            return Ok(paths.object);
         }
         Err(error) => return Err(error),
     };
-    let built = compile(workspace, &toolchain)?;
-    let bytes = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
-    replace(&object, &bytes)?;
-    replace(&recorded, sources.as_bytes())?;
-    Ok(object)
+    shell::run_slowly(
+        &mut compile(workspace, &toolchain),
+        "building the BPF programs",
+    )?;
+    paths.install(workspace, &sources)
 }
 
-pub fn build_controller(workspace: &Workspace, release: bool) -> Result<()> {
+/// The same, with every warning of the compiler an error: clippy does not see these programs.
+pub fn build_strictly(workspace: &Workspace) -> Result<()> {
+    let toolchain = toolchain::obtain(workspace)?;
+    let paths = Paths::new(workspace);
+    let sources = paths.hash_sources()?;
+    let said = shell::stderr(&mut compile(workspace, &toolchain))?;
+    paths.install(workspace, &sources)?;
+    // Cargo repeats the warnings of what it did not have to compile again.
+    if said.lines().any(|line| line.starts_with("warning")) {
+        bail!("the compiler warns about the BPF programs\n{}", said.trim());
+    }
+    Ok(())
+}
+
+/// Builds the `profiler` program and tells where it is.
+pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--package=profiler", "--bins"]);
+    cargo.args(["build", "--quiet", "--package=profiler", "--bins"]);
     if release {
         cargo.arg("--release");
     }
-    shell::run(&mut cargo)
+    shell::run_slowly(
+        &mut cargo,
+        "building the controller (some minutes the first time)",
+    )?;
+    let profile = if release { "release" } else { "debug" };
+    Ok(workspace.target.join(profile).join("profiler"))
 }
 
-fn compile(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
-    let target_dir = workspace.target.join("bpf/build");
-    let built = target_dir.join(TARGET).join("release").join(PACKAGE);
-    if !built.exists() {
-        progress("building the BPF programs");
-    }
-    shell::run(
-        toolchain
-            .compiler
-            .cargo_command()
-            .args([
-                "build",
-                "--quiet",
-                "--release",
-                "-Zbuild-std=core",
-                "--package",
-                PACKAGE,
-            ])
-            .args(["--bin", PACKAGE, "--target", TARGET, "--target-dir"])
-            .arg(&target_dir)
-            .current_dir(&workspace.root)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags().join("\x1f"))
-            .env(
-                "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER",
-                &toolchain.linker.path,
-            )
-            // One unit: bpf-linker sees whole functions, and the object is the same on every machine.
-            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
-    )?;
-    Ok(built)
+fn compile(workspace: &Workspace, toolchain: &Toolchain) -> Command {
+    let mut cargo = toolchain.compiler.cargo_command();
+    cargo
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "-Zbuild-std=core",
+            "--package",
+            PACKAGE,
+        ])
+        .args(["--bin", PACKAGE, "--target", TARGET, "--target-dir"])
+        .arg(workspace.target.join(BUILD))
+        .current_dir(&workspace.root)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags().join("\x1f"))
+        .env(
+            "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER",
+            &toolchain.linker.path,
+        )
+        // One unit: bpf-linker sees whole functions, and the object is the same on every machine.
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+    cargo
 }
 
 fn flags() -> [String; 4] {
@@ -115,6 +124,46 @@ fn flags() -> [String; 4] {
         // Atomic operations that return the old value came with v3; every kernel since 5.12 runs it.
         "-Ctarget-cpu=v3".into(),
     ]
+}
+
+/// The object where the build script of `profiler` looks for it, and what it was built from.
+struct Paths {
+    object: PathBuf,
+    recorded: PathBuf,
+    package: PathBuf,
+}
+
+impl Paths {
+    fn new(workspace: &Workspace) -> Self {
+        let folder = workspace.target.join("bpf");
+        Self {
+            object: folder.join("profiler.bpf.o"),
+            recorded: folder.join("sources"),
+            package: workspace.root.join(PACKAGE),
+        }
+    }
+
+    fn hash_sources(&self) -> Result<String> {
+        source_hash::source_hash(&self.package)
+            .with_context(|| format!("reading {}", self.package.display()))
+    }
+
+    fn is_current(&self, sources: &str) -> bool {
+        self.object.is_file() && fs::read_to_string(&self.recorded).is_ok_and(|old| old == sources)
+    }
+
+    fn install(self, workspace: &Workspace, sources: &str) -> Result<PathBuf> {
+        let built = workspace
+            .target
+            .join(BUILD)
+            .join(TARGET)
+            .join("release")
+            .join(PACKAGE);
+        let bytes = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
+        replace(&self.object, &bytes)?;
+        replace(&self.recorded, sources.as_bytes())?;
+        Ok(self.object)
+    }
 }
 
 /// Writes the file in one step, and only if that changes it: what depends on it is not rebuilt.

@@ -97,19 +97,18 @@ fn linked_llvm(linker: &Path) -> Option<u32> {
         .ok()
 }
 
-/// Where the libraries and headers of that LLVM are.
-fn llvm_prefix(llvm: u32) -> Option<PathBuf> {
+/// Where that LLVM's library can be linked with: the tools alone, without the development files,
+/// do not help.
+pub fn llvm_prefix(llvm: u32) -> Option<PathBuf> {
     let given = env::var_os("LLVM_PREFIX").map(PathBuf::from);
-    let usual = [
-        format!("/usr/lib/llvm-{llvm}"),
-        format!("/usr/lib/llvm{llvm}"),
-    ]
-    .map(PathBuf::from);
-    let wide = PathBuf::from(format!("/usr/lib64/llvm{llvm}"));
-    given.into_iter().chain(usual).chain([wide]).find(|prefix| {
+    let usual = ["/usr/lib/llvm-", "/usr/lib/llvm", "/usr/lib64/llvm"];
+    let usual = usual.map(|path| PathBuf::from(format!("{path}{llvm}")));
+    given.into_iter().chain(usual).find(|prefix| {
         let config = prefix.join("bin/llvm-config");
-        let version = shell::stdout(Command::new(config).arg("--version"));
-        version.is_ok_and(|v| workspace::parse_version(&v).is_some_and(|(major, _)| major == llvm))
+        let version = shell::stdout(Command::new(config).arg("--version")).unwrap_or_default();
+        let library = ["lib", "lib64"].map(|dir| prefix.join(dir).join("libLLVM.so"));
+        workspace::parse_version(&version).is_some_and(|(major, _)| major == llvm)
+            && library.iter().any(|path| path.exists())
     })
 }
 
@@ -159,6 +158,7 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
                 "bpf-linker",
                 "--locked",
                 "--force",
+                "--quiet",
                 "--no-default-features",
             ])
             .arg(format!("--features=llvm-{llvm}"))

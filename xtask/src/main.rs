@@ -1,13 +1,19 @@
 //! Builds, runs, tests and measures the project: `cargo xtask help`.
 
-use std::process::ExitCode;
+use std::{env, ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
 mod apt;
+mod bench;
 mod bpf;
+mod docs;
+mod doctor;
 mod linker;
+mod python;
+mod run;
 mod shell;
+mod test;
 mod toolchain;
 mod workspace;
 
@@ -15,7 +21,7 @@ use workspace::Workspace;
 
 #[derive(Parser)]
 #[command(
-    name = "cargo xtask",
+    bin_name = "cargo xtask",
     about = "Builds, runs, tests and measures the project"
 )]
 struct Cli {
@@ -27,10 +33,28 @@ struct Cli {
 enum Command {
     /// Build the BPF object, and with --release or --debug the controller too
     Build(bpf::Args),
+    /// Build what is missing and profile: everything after `run` goes to `profiler run`
+    #[command(disable_help_flag = true)]
+    Run {
+        /// For example `--pid 4711`, or `-- COMMAND ARGS…`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Run the tests, all tiers or those named
+    Test(test::Args),
+    /// Show what is there and what is missing to build, run and test
+    Doctor,
+    /// Generate the reference pages under docs/
+    Docs(docs::Args),
+    /// Measure what the profiler costs
+    Bench(bench::Args),
+    /// The processes against which the controller is measured
+    #[command(hide = true)]
+    Sleepers(bench::sleepers::Args),
 }
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
+    match dispatch(parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -39,9 +63,27 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
-    let workspace = Workspace::find()?;
-    match command {
-        Command::Build(args) => bpf::run(&workspace, &args).map(|()| ExitCode::SUCCESS),
+/// clap takes the first `--` for itself, yet `profiler run` has to see it.
+fn parse() -> Command {
+    let mut args = env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == "run") {
+        return Command::Run {
+            args: args.collect(),
+        };
     }
+    Cli::parse().command
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::find;
+    match command {
+        Command::Build(args) => bpf::run(&workspace()?, &args)?,
+        Command::Run { args } => run::run(&workspace()?, &args)?,
+        Command::Test(args) => return Ok(test::run(&workspace()?, &args)),
+        Command::Doctor => return Ok(doctor::run(&workspace()?)),
+        Command::Docs(args) => docs::run(&workspace()?, &args)?,
+        Command::Bench(args) => bench::run(&workspace()?, &args)?,
+        Command::Sleepers(args) => bench::sleepers::serve(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

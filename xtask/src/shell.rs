@@ -5,6 +5,8 @@ use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -32,6 +34,32 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Like [`run`]; what it does is said only if it takes long enough for somebody to wonder.
+pub fn run_slowly(command: &mut Command, what: &str) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_millis(1500);
+    const POLL: Duration = Duration::from_millis(20);
+    let started = Instant::now();
+    let mut said = false;
+    let mut child = command
+        .stdin(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting `{}`", display(command)))?;
+    let status = loop {
+        if let Some(status) = child.try_wait().context("waiting for a child")? {
+            break status;
+        }
+        if !said && started.elapsed() > PATIENCE {
+            progress(what);
+            said = true;
+        }
+        thread::sleep(POLL);
+    };
+    if !status.success() {
+        bail!("`{}` failed ({status})", display(command));
+    }
+    Ok(())
+}
+
 /// Runs to the end in silence; what the command printed is shown only if it fails.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     output(command).map(drop)
@@ -40,6 +68,11 @@ pub fn run_quietly(command: &mut Command) -> Result<()> {
 /// What the command prints on stdout.
 pub fn stdout(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output(command)?.stdout).into_owned())
+}
+
+/// What the command prints on stderr.
+pub fn stderr(command: &mut Command) -> Result<String> {
+    Ok(String::from_utf8_lossy(&output(command)?.stderr).into_owned())
 }
 
 fn output(command: &mut Command) -> Result<Output> {

@@ -175,11 +175,14 @@ pub fn obtain(workspace: &Workspace) -> Result<Toolchain> {
     if let Some(toolchain) = find(workspace) {
         return Ok(toolchain);
     }
-    let mut compilers = usable(workspace);
-    if !compilers.iter().any(linker::is_installable) {
+    if !usable(workspace).iter().any(linker::is_installable) {
         install_compiler(workspace)?;
-        compilers = usable(workspace);
+        // The linker may still be there from an earlier time.
+        if let Some(toolchain) = find(workspace) {
+            return Ok(toolchain);
+        }
     }
+    let compilers = usable(workspace);
     let Some(compiler) = compilers.into_iter().find(linker::is_installable) else {
         bail!("no BPF toolchain: {}", remedy(workspace));
     };

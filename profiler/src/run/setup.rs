@@ -10,7 +10,7 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
-    privileges,
+    privileges, say,
     sink::{
         self, Manifest, Sink,
         manifest::{SourceState, SourceStatus},
@@ -300,7 +300,7 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
         // A null column is in `profiler check` and run.json; what was found out just now is said.
         let said_here = state.status == SourceStatus::No || is_task_source(&state.name);
         if said_here && said.insert(line.clone()) && !config.quiet {
-            eprintln!("profiler: {line}");
+            say!("profiler: {line}");
         }
     }
     Ok(())
@@ -326,10 +326,10 @@ fn open_sink(
         match report {
             Ok(report) if !config.quiet => {
                 let rows: u64 = report.rows.values().sum();
-                eprintln!("profiler: recovered {rows} rows of {}", path.display());
+                say!("profiler: recovered {rows} rows of {}", path.display());
             }
             Ok(_) => {}
-            Err(error) => eprintln!("profiler: cannot recover {}: {error}", path.display()),
+            Err(error) => say!("profiler: cannot recover {}: {error}", path.display()),
         }
     }
     let run_id = run_id(start.0, &host.hostname);

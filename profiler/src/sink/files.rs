@@ -223,6 +223,11 @@ impl Folder {
         }
     }
 
+    /// Whether the folder was removed, or its file system is gone.
+    pub fn is_gone(&self) -> bool {
+        !matches!(rustix::fs::fstat(&self.fd), Ok(stat) if stat.st_nlink > 0)
+    }
+
     /// Makes what happened to names in the folder durable.
     pub fn sync(&self) -> io::Result<()> {
         match rustix::fs::fsync(&self.fd) {

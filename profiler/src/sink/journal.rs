@@ -52,6 +52,8 @@ pub struct Journal {
     /// Whether it holds every row that it was given.
     pub complete: bool,
     file: File,
+    /// Whether the name of the file survives a power cut.
+    named: bool,
     schema: SchemaRef,
     encoder: Encoder,
 }
@@ -74,6 +76,7 @@ impl Journal {
             bytes: 0,
             complete: true,
             file,
+            named: false,
             schema,
             encoder,
         })
@@ -105,13 +108,18 @@ impl Journal {
         }
     }
 
-    /// Makes the batches so far survive a power cut.
+    /// Makes the batches so far survive a power cut; `folder` is where the journal was created.
     ///
     /// # Errors
     ///
     /// When the kernel could not write them.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    pub fn sync(&mut self, folder: &Folder) -> io::Result<()> {
+        self.file.sync_data()?;
+        if !self.named {
+            folder.sync()?;
+            self.named = true;
+        }
+        Ok(())
     }
 }
 

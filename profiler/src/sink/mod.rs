@@ -123,6 +123,10 @@ pub struct Summary {
     pub errors: u64,
     /// The last of them.
     pub last_error: Option<String>,
+    /// Time that the writer has spent, waiting for the disk included, in ns.
+    pub write_ns: u64,
+    /// CPU time of the writer in ns.
+    pub cpu_ns: u64,
 }
 
 impl Summary {
@@ -165,9 +169,9 @@ pub struct Sink {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// The queue or `ending` has changed.
+    /// There is something to do.
     work: Condvar,
-    /// `progress` or `alive` has changed.
+    /// Something has been done.
     done: Condvar,
 }
 
@@ -178,9 +182,7 @@ struct State {
     /// Memory that the writer holds in bytes.
     held_bytes: usize,
     budget: usize,
-    ending: bool,
-    /// Whether the writer still takes from the queue.
-    alive: bool,
+    phase: Phase,
     /// Grows with everything that the writer does.
     progress: u64,
     /// Rows lost before the writer saw them.
@@ -189,7 +191,20 @@ struct State {
     stats: Stats,
     manifest: Option<Manifest>,
     manifest_changed: bool,
+    /// Changed since the writer last looked.
+    manifest_urgent: bool,
     summary: Option<Summary>,
+}
+
+/// How far a sink is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It takes rows.
+    Running,
+    /// The writer stores what is queued, and ends.
+    Ending,
+    /// The writer has ended.
+    Ended,
 }
 
 /// The rows of one call of [`Sink::submit`].
@@ -219,13 +234,13 @@ impl Sink {
                 queued_bytes: 0,
                 held_bytes: 0,
                 budget: writer.memory_budget(),
-                ending: false,
-                alive: true,
+                phase: Phase::Running,
                 progress: 0,
                 dropped: BTreeMap::new(),
                 stats: Stats::default(),
                 manifest,
                 manifest_changed: false,
+                manifest_urgent: false,
                 summary: None,
             }),
             work: Condvar::new(),
@@ -235,7 +250,10 @@ impl Sink {
             .name("sink".to_owned())
             .spawn({
                 let shared = shared.clone();
-                move || writer.run(&shared)
+                move || {
+                    crate::privileges::keep_for_files();
+                    writer.run(&shared);
+                }
             })
             .expect("a thread for the sink");
         Ok(Self {
@@ -257,7 +275,7 @@ impl Sink {
             .sum();
         let mut state = self.shared.lock();
         let tick = Tick { batches, bytes };
-        if !state.alive {
+        if state.phase == Phase::Ended {
             state.drop_tick(&tick);
             return;
         }
@@ -276,23 +294,20 @@ impl Sink {
     /// What happened so far.
     pub fn stats(&self) -> Stats {
         let mut state = self.shared.lock();
-        let mut now = state.stats.clone();
+        let now = state.now();
         state.stats.last_error = None;
-        now.held_bytes = state.held_bytes + state.queued_bytes;
-        for (table, rows) in &state.dropped {
-            now.dropped += rows;
-            now.rows += rows;
-            *now.dropped_by_table.entry(table).or_default() += rows;
-        }
         now
     }
 
-    /// Changes what `run.json` says, from the next checkpoint on.
+    /// Changes what `run.json` says.
     pub fn describe(&self, change: impl FnOnce(&mut Manifest)) {
         let mut state = self.shared.lock();
         if let Some(manifest) = &mut state.manifest {
             change(manifest);
             state.manifest_changed = true;
+            state.manifest_urgent = true;
+            drop(state);
+            self.shared.work.notify_one();
         }
     }
 
@@ -310,10 +325,12 @@ impl Sink {
             return Ok(Summary::default());
         };
         let mut state = self.shared.lock();
-        state.ending = true;
+        if state.phase == Phase::Running {
+            state.phase = Phase::Ending;
+        }
         self.shared.work.notify_one();
         let mut progress = (state.progress, Instant::now());
-        while state.alive {
+        while state.phase != Phase::Ended {
             if progress.0 != state.progress {
                 progress = (state.progress, Instant::now());
             }
@@ -364,6 +381,18 @@ fn wait<'a>(
 }
 
 impl State {
+    /// The writer's counts and those of the queue.
+    fn now(&self) -> Stats {
+        let mut now = self.stats.clone();
+        now.held_bytes = self.held_bytes + self.queued_bytes;
+        for (table, rows) in &self.dropped {
+            now.dropped += rows;
+            now.rows += rows;
+            *now.dropped_by_table.entry(table).or_default() += rows;
+        }
+        now
+    }
+
     fn drop_tick(&mut self, tick: &Tick) {
         for batch in &tick.batches {
             *self.dropped.entry(batch.table.name).or_default() += batch.rows.num_rows() as u64;

@@ -24,10 +24,12 @@ use parquet::{
     schema::types::ColumnPath,
 };
 
-/// Of the levels that cost about the same (1 to 3), the one with the smallest files.
+use crate::schema::Kind;
+
+/// Level 3 makes files 3 % smaller for 15 % more CPU time.
 const ZSTD_LEVEL: i32 = 1;
-/// Dictionaries larger than this (bytes) do not pay for counters.
-const DICTIONARY_BYTES: usize = 64 * 1024;
+/// Values whose dictionary would be larger than this (bytes) are stored without one.
+const DICTIONARY_BYTES: usize = 16 * 1024;
 /// Uncompressed size of a page in bytes.
 const PAGE_BYTES: usize = 128 * 1024;
 /// Rows of a page at most.
@@ -155,24 +157,33 @@ fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
         .set_key_value_metadata(Some(metadata))
         .set_sorting_columns(sorted_by_ts);
     for field in schema.fields() {
-        if let Some(encoding) = encoding_without_dictionary(field) {
-            // With a dictionary enabled, this is what the column falls back to when it grows too large.
-            properties =
-                properties.set_column_encoding(ColumnPath::from(field.name().as_str()), encoding);
+        if let Some((encoding, dictionary)) = encoding(field) {
+            let column = ColumnPath::from(field.name().as_str());
+            // With a dictionary, this is what the column falls back to when that grows too large.
+            properties = properties
+                .set_column_encoding(column.clone(), encoding)
+                .set_column_dictionary_enabled(column, dictionary);
         }
     }
     Ok(properties.build())
 }
 
-/// How values are stored that repeat too little for a dictionary; `None` leaves it to the library.
-fn encoding_without_dictionary(field: &Arc<Field>) -> Option<Encoding> {
+/// How the values of a column are stored, and whether in a dictionary first; `None` leaves it to the library.
+///
+/// Counters are mostly zero, which a dictionary stores best. Gauges, identities and times differ from row to row,
+/// but little: their differences are stored.
+fn encoding(field: &Arc<Field>) -> Option<(Encoding, bool)> {
     match field.data_type() {
         DataType::Int32
         | DataType::UInt32
         | DataType::Int64
         | DataType::UInt64
-        | DataType::Timestamp(..) => Some(Encoding::DELTA_BINARY_PACKED),
-        DataType::Utf8 => Some(Encoding::DELTA_BYTE_ARRAY),
+        | DataType::Timestamp(..) => {
+            let kind = field.metadata().get("kind");
+            let counter = kind.is_some_and(|kind| kind == Kind::Counter.as_str());
+            Some((Encoding::DELTA_BINARY_PACKED, counter))
+        }
+        DataType::Utf8 => Some((Encoding::DELTA_BYTE_ARRAY, true)),
         _ => None,
     }
 }

@@ -4,10 +4,13 @@
 //! `SET file_search_path = 'RUN'` before reading it.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fmt::Write as _,
     io::{self, Read as _},
 };
+
+use arrow::datatypes::DataType;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 
 use super::{
     files::{self, Folder},
@@ -65,12 +68,12 @@ const JOINS: &[Join] = &[
 ///
 /// When the run cannot be read or the file cannot be written.
 pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
-    let mut tables = BTreeSet::new();
+    let mut tables = BTreeMap::new();
     for name in run.names()? {
         if let Ok(table) = run.sub(&name)
-            && has_parts(&table)?
+            && let Some(times) = times_of_parts(&table)?
         {
-            tables.insert(name);
+            tables.insert(name, times);
         }
     }
     let sql = sql(&tables);
@@ -84,33 +87,57 @@ pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
     run.replace(FILE, writer, sql.as_bytes())
 }
 
-fn has_parts(table: &Folder) -> io::Result<bool> {
+/// The columns of a table that are points in time, if it has any parts.
+fn times_of_parts(table: &Folder) -> io::Result<Option<Vec<String>>> {
     for name in table.names()? {
         if files::host_of_folder(&name).is_some() {
-            let names = table.sub(&name)?.names()?;
-            if names.iter().any(|name| part::number(name).is_some()) {
-                return Ok(true);
+            let host = table.sub(&name)?;
+            let names = host.names()?;
+            if let Some(part) = names.iter().rfind(|name| part::number(name).is_some()) {
+                return Ok(Some(times(&host, part).unwrap_or_default()));
             }
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
-/// The views of `tables`.
-fn sql(tables: &BTreeSet<String>) -> String {
+fn times(folder: &Folder, part: &str) -> io::Result<Vec<String>> {
+    let metadata = ArrowReaderMetadata::load(&folder.read(part)?, ArrowReaderOptions::new())?;
+    let fields = metadata.schema().fields().iter();
+    Ok(fields
+        .filter(|field| matches!(field.data_type(), DataType::Timestamp(..)))
+        .map(|field| field.name().clone())
+        .collect())
+}
+
+/// The views of tables, each with those of its columns that are points in time.
+///
+/// `DuckDB` has functions only for microseconds: from version 2 on it reads our nanoseconds as a type of its own
+/// that can neither be subtracted nor grouped into buckets.
+fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
     let mut sql = "-- Use: cd RUN && duckdb -init views.sql\n".to_owned();
-    for table in tables {
+    for (table, times) in tables {
+        let casts: Vec<_> = times
+            .iter()
+            .map(|time| format!("{0}::TIMESTAMPTZ AS {0}", quoted(time)))
+            .collect();
+        let replace = if casts.is_empty() {
+            String::new()
+        } else {
+            format!(" REPLACE ({})", casts.join(", "))
+        };
         let _ = write!(
             sql,
             "\nCREATE OR REPLACE VIEW {} AS\n\
-             SELECT * FROM read_parquet('{}/host=*/part-*.parquet',\n  \
+             SELECT *{replace}\n\
+             FROM read_parquet('{}/host=*/part-*.parquet',\n  \
              hive_partitioning = true, hive_types = {{'host': VARCHAR}}, union_by_name = true);\n",
-            quoted(table, '"'),
+            quoted(table),
             table.replace('\'', "''"),
         );
     }
     for join in JOINS {
-        if join.tables.iter().all(|&table| tables.contains(table)) {
+        if join.tables.iter().all(|&table| tables.contains_key(table)) {
             let _ = write!(
                 sql,
                 "\n-- {}\nCREATE OR REPLACE VIEW {} AS\n{};\n",
@@ -121,19 +148,20 @@ fn sql(tables: &BTreeSet<String>) -> String {
     sql
 }
 
-fn quoted(name: &str, quote: char) -> String {
-    format!(
-        "{quote}{}{quote}",
-        name.replace(quote, &format!("{quote}{quote}"))
-    )
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tables(names: &[&str]) -> BTreeSet<String> {
-        names.iter().map(|&name| name.to_owned()).collect()
+    fn tables(names: &[&str]) -> BTreeMap<String, Vec<String>> {
+        let times = vec!["ts".to_owned(), "start_ts".to_owned()];
+        names
+            .iter()
+            .map(|&name| (name.to_owned(), times.clone()))
+            .collect()
     }
 
     #[test]
@@ -142,6 +170,16 @@ mod tests {
         assert!(sched.contains("VIEW \"sched\" AS") && !sched.contains("process_cpu"));
         let both = sql(&tables(&["sched", "process"]));
         assert!(both.contains("VIEW process_cpu AS") && !both.contains("process_usage"));
+    }
+
+    #[test]
+    fn times_can_be_calculated_with() {
+        let sched = sql(&tables(&["sched"]));
+        assert!(sched.contains(
+            "* REPLACE (\"ts\"::TIMESTAMPTZ AS \"ts\", \"start_ts\"::TIMESTAMPTZ AS \"start_ts\")"
+        ));
+        let none = sql(&BTreeMap::from([("host".to_owned(), Vec::new())]));
+        assert!(none.contains("SELECT *\nFROM"));
     }
 
     #[test]

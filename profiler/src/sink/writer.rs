@@ -1,17 +1,14 @@
 //! The thread that writes: takes ticks from the queue, ends parts, keeps `run.json` and `views.sql`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     time::{Duration, Instant},
 };
 
-use rustix::{
-    io::Errno,
-    time::{ClockId, clock_gettime},
-};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    Options, OutputError, Shared, Stats, Summary, TableSummary, Tick,
+    Options, OutputError, Phase, Shared, Stats, Summary, TableSummary, Tick,
     files::{self, is_plain_name},
     manifest::{self, Manifest},
     table::{Context, Counts, TableWriter},
@@ -25,6 +22,9 @@ const TABLE_RAW_BYTES: usize = 4 << 20;
 /// A part is ended early at this size in bytes.
 const PART_BYTES: usize = 32 << 20;
 
+/// So many different errors are said at most.
+const MAX_SAID: usize = 1000;
+
 /// Everything that the thread owns.
 pub struct Writer {
     options: Options,
@@ -35,6 +35,7 @@ pub struct Writer {
     ticks: u64,
     errors: u64,
     last_error: Option<String>,
+    said: HashSet<String>,
     write_time: Duration,
     manifest_file: String,
 }
@@ -45,7 +46,7 @@ struct Alive<'a>(&'a Shared);
 impl Drop for Alive<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        state.alive = false;
+        state.phase = Phase::Ended;
         for tick in std::mem::take(&mut state.queue) {
             state.drop_tick(&tick);
         }
@@ -56,7 +57,11 @@ impl Drop for Alive<'_> {
 
 impl Writer {
     /// Makes the run directory and writes the first `run.json`.
-    pub fn new(options: Options) -> Result<Self, OutputError> {
+    pub fn new(mut options: Options) -> Result<Self, OutputError> {
+        // The profiler may go elsewhere.
+        if let Ok(path) = std::path::absolute(&options.run_dir) {
+            options.run_dir = path;
+        }
         for name in [&options.hostname, &options.run_id] {
             if !is_plain_name(name) {
                 return Err(OutputError::Name { name: name.clone() });
@@ -90,6 +95,7 @@ impl Writer {
             ticks: 0,
             errors: 0,
             last_error: None,
+            said: HashSet::new(),
             write_time: Duration::ZERO,
             manifest_file,
         })
@@ -108,6 +114,7 @@ impl Writer {
             let begin = Instant::now();
             match work {
                 Work::Tick(tick) => self.tick(tick),
+                Work::Manifest => self.write_manifest(shared, |_| {}),
                 Work::Checkpoint => {
                     self.checkpoint(shared, false);
                     next_checkpoint = Instant::now() + self.options.checkpoint;
@@ -205,12 +212,7 @@ impl Writer {
 
     /// A run directory that was removed or unmounted is made again.
     fn find_run_dir_again(&mut self) {
-        let run = &self.context.run;
-        let gone = matches!(
-            run.sync().map_err(|error| Errno::from_io_error(&error)),
-            Err(Some(Errno::NOENT | Errno::STALE | Errno::NODEV | Errno::IO))
-        ) || !run.path().exists();
-        if gone {
+        if self.context.run.is_gone() {
             match files::create_run_dir(&self.options.run_dir, self.options.owner) {
                 Ok(folder) => {
                     self.context.run = folder;
@@ -285,7 +287,10 @@ impl Writer {
         self.report(shared);
         summary.errors = self.errors;
         summary.last_error = self.last_error.take();
-        shared.lock().summary = Some(summary);
+        let mut state = shared.lock();
+        summary.write_ns = state.stats.write_ns;
+        summary.cpu_ns = state.stats.cpu_ns;
+        state.summary = Some(summary);
     }
 
     fn table_summaries(
@@ -345,10 +350,13 @@ impl Writer {
         let mut state = shared.lock();
         now.last_error = state.stats.last_error.take();
         for error in new_errors {
-            // The same error at every tick is said once.
-            if self.last_error.as_ref() != Some(&error) {
-                now.last_error = Some(error.clone());
-                self.last_error = Some(error);
+            self.last_error = Some(error.clone());
+            // The same error at every checkpoint is said once.
+            if self.said.len() < MAX_SAID && self.said.insert(error.clone()) {
+                now.last_error = Some(match now.last_error.take() {
+                    Some(before) => format!("{before}; {error}"),
+                    None => error,
+                });
             }
         }
         state.stats = now;
@@ -376,6 +384,7 @@ impl Writer {
 
 enum Work {
     Tick(Tick),
+    Manifest,
     Checkpoint,
 }
 
@@ -393,7 +402,10 @@ fn next_work(shared: &Shared, checkpoint: Instant) -> Option<Work> {
             state.held_bytes += tick.bytes;
             return Some(Work::Tick(tick));
         }
-        if state.ending {
+        if std::mem::take(&mut state.manifest_urgent) {
+            return Some(Work::Manifest);
+        }
+        if state.phase == Phase::Ending {
             return None;
         }
         state = wait(&shared.work, state, left);

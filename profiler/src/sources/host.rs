@@ -102,8 +102,8 @@ pub static SPEC: SourceSpec = SourceSpec {
     name: "host",
     help: "Hardware and software of the node, once per run",
     tables: &[&TABLE],
-    tasks: false,
     probe: |_| Support::Works,
+    tasks: false,
     open: |context: &Context<'_>| Ok(Box::new(Facts::open(context.host))),
 };
 

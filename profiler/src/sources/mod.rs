@@ -99,12 +99,12 @@ pub struct SourceSpec {
 
 /// Every source; those named on no command line run by default.
 pub static REGISTRY: &[&SourceSpec] = &[
-    &host::SPEC,
     &process::SPEC,
     &sched::SPEC,
     &usage::SPEC,
     &system::SPEC,
     &cpu::SPEC,
+    &host::SPEC,
     &overhead::SPEC,
 ];
 

@@ -67,6 +67,7 @@ pub struct CpuTime {
 
 impl CpuTime {
     /// Moves on to `totals` and returns the increase.
+    #[must_use]
     pub fn advance(&mut self, totals: &Totals) -> Self {
         let before = *self;
         let exact = totals.oncpu;

@@ -118,7 +118,7 @@ fn cgroup(host: &Host, pid: u32) -> Option<Arc<str>> {
 }
 
 /// Whether the pid still is this process: its start in /proc/PID/stat, in units of 10 ms.
-fn is_alive(host: &Host, id: ProcessId) -> bool {
+pub fn is_alive(host: &Host, id: ProcessId) -> bool {
     let Ok(stat) = fs::read(host.procfs.join(id.pid.to_string()).join("stat")) else {
         return false;
     };

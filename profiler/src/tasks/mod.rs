@@ -195,6 +195,16 @@ impl TaskTable {
         }
     }
 
+    /// A table without processes, for runs whose sources need none.
+    pub fn unread(host: &Host, clock: Clock) -> Self {
+        let keeps = Keeps {
+            run_delay: false,
+            io: false,
+            sched: false,
+        };
+        Self::new(host, clock, Reader::None, keeps, false)
+    }
+
     /// The BPF programs, if the readings come from them.
     pub fn programs(&mut self) -> Option<&mut Programs> {
         match &mut self.reader {
@@ -271,33 +281,61 @@ impl TaskTable {
 
     /// Applies births, execs, this reading's records and ends, in this order.
     fn take_bpf(&mut self, reading: BpfReading) {
-        let Reader::Bpf(programs) = &mut self.reader else {
-            return;
-        };
-        programs.drain(&mut self.events);
-        let (processes, clock, host) = (&mut self.processes, &self.clock, &self.host);
+        if let Reader::Bpf(programs) = &mut self.reader {
+            programs.drain(&mut self.events);
+        }
         let mut ends = Vec::new();
-        let mut thread_ends = Vec::new();
+        let now = reading.monotonic_ns;
+        let processes = &mut self.processes;
         for event in self.events.drain(..) {
             match event {
-                Event::Birth(birth) => be_born(processes, clock, &birth),
+                Event::Birth(birth) => be_born(processes, &self.clock, &birth),
                 Event::Exec(exec, args) => {
                     let id = ProcessId {
                         pid: exec.pid,
                         start_boottime: exec.start_boottime,
                     };
-                    let process = entry(processes, id, reading.monotonic_ns);
+                    let process = entry(processes, id, now);
                     process.uid = exec.uid;
-                    process.description.exec(host, id, &exec, &args);
+                    process.description.exec(&self.host, id, &exec, &args);
                     process.described = true;
                     process.changed = true;
                 }
-                Event::Exit(end) => ends.push(end),
-                Event::ThreadEnd(end) => thread_ends.push(end),
+                Event::Exit(_) | Event::ThreadEnd(_) => ends.push(event),
                 Event::CgroupMove | Event::Stranger(_) => {}
             }
         }
+        self.take_records(reading);
+        for event in ends {
+            match event {
+                Event::Exit(end) => {
+                    let id = ProcessId {
+                        pid: end.pid,
+                        start_boottime: end.start_boottime,
+                    };
+                    let process = entry(&mut self.processes, id, now);
+                    process.finish(&end, self.page, reading.pass);
+                }
+                Event::ThreadEnd(end) => {
+                    let id = ProcessId {
+                        pid: end.pid,
+                        start_boottime: end.start_boottime,
+                    };
+                    let process = entry(&mut self.processes, id, now);
+                    let row = process.thread_end(&end, reading, &self.clock, self.started);
+                    self.rows.extend(row);
+                }
+                _ => {}
+            }
+        }
+    }
 
+    /// Applies the records of this reading.
+    fn take_records(&mut self, reading: BpfReading) {
+        let Reader::Bpf(programs) = &self.reader else {
+            return;
+        };
+        let processes = &mut self.processes;
         let mut current = None;
         let mut thread = None;
         for record in programs.records() {
@@ -333,8 +371,8 @@ impl TaskTable {
                     counters::add(&mut process.now.totals, &record.totals);
                     thread = Some((id, record));
                     if self.with_threads {
-                        let row =
-                            process.thread_row(record, reading.monotonic_ns, clock, self.started);
+                        let now = reading.monotonic_ns;
+                        let row = process.thread_row(record, now, &self.clock, self.started);
                         self.rows.extend(row);
                     }
                 }
@@ -355,23 +393,6 @@ impl TaskTable {
                     }
                 }
             }
-        }
-        for end in &thread_ends {
-            let id = ProcessId {
-                pid: end.pid,
-                start_boottime: end.start_boottime,
-            };
-            let process = entry(processes, id, reading.monotonic_ns);
-            let row = process.thread_end(end, reading, clock, self.started);
-            self.rows.extend(row);
-        }
-        for end in &ends {
-            let id = ProcessId {
-                pid: end.pid,
-                start_boottime: end.start_boottime,
-            };
-            let process = entry(processes, id, reading.monotonic_ns);
-            process.finish(end, self.page, reading.pass);
         }
     }
 
@@ -404,23 +425,31 @@ impl TaskTable {
         Ok(())
     }
 
-    /// A process that was not in the reading has ended, though its end was not reported (event lost, or /proc).
+    /// A process that is no longer in the readings has ended though its end was not reported (event lost, or
+    /// read from /proc), or it has left the cgroup.
     fn close_vanished(&mut self, now: u64) {
-        for process in self.processes.values_mut() {
-            if process.end.is_none() && process.seen_in != self.passes {
-                // What happened after the reading began is in the next one.
-                if process.seen_in == 0 {
-                    process.seen_in = self.passes;
-                    continue;
-                }
-                process.end = Some(End {
-                    at: now,
-                    status: None,
-                });
-                process.changed = true;
-                process.now.totals = process.published.unwrap_or_default();
+        // The end that is on its way, or a birth after the reading had begun, comes with the next one.
+        let patience = if matches!(self.reader, Reader::Bpf(_)) {
+            2
+        } else {
+            1
+        };
+        let (host, passes) = (&self.host, self.passes);
+        self.processes.retain(|id, process| {
+            if process.seen_in == 0 {
+                process.seen_in = passes;
             }
-        }
+            if process.end.is_some() || process.seen_in + patience > passes {
+                return true;
+            }
+            process.now.totals = process.published.unwrap_or_default();
+            process.end = Some(End {
+                at: now,
+                status: None,
+            });
+            process.changed = true;
+            patience == 1 || !describe::is_alive(host, *id)
+        });
     }
 
     /// Looks up names of processes that were there before.
@@ -452,7 +481,7 @@ impl TaskTable {
             self.memory.take()
         };
         for process in self.processes.values_mut() {
-            let observed = process.seen_in == self.passes && process.now.state != "";
+            let observed = process.seen_in == self.passes && !process.now.state.is_empty();
             if !observed && process.end.is_none() {
                 continue;
             }

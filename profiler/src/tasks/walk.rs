@@ -57,7 +57,7 @@ impl Walker {
     ///
     /// # Errors
     ///
-    /// When /proc or the cgroup cannot be listed.
+    /// When /proc cannot be listed.
     pub fn read(&mut self, host: &Host) -> Result<Vec<Observed>> {
         let mut stats = HashMap::new();
         for process in all_processes_with_root(&host.procfs)
@@ -69,7 +69,7 @@ impl Walker {
             }
         }
         let in_cgroup = match &self.scope {
-            Scope::Cgroup(folder) => Some(members_of(folder)?),
+            Scope::Cgroup(folder) => Some(members_of(folder)),
             _ => None,
         };
         // A pid that is used again is another process.
@@ -220,7 +220,7 @@ impl Walker {
 }
 
 /// Processes in a cgroup and in those below it.
-fn members_of(folder: &std::path::Path) -> Result<HashSet<u32>> {
+fn members_of(folder: &std::path::Path) -> HashSet<u32> {
     let mut members = HashSet::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -234,5 +234,5 @@ fn members_of(folder: &std::path::Path) -> Result<HashSet<u32>> {
             }
         }
     }
-    Ok(members)
+    members
 }

@@ -1,7 +1,6 @@
 //! What the tests of sources share: fixture trees, ticks, and cells by name.
 
 use std::{
-    collections::HashSet,
     fs::{self, File},
     io::Write as _,
     os::unix::fs::symlink,
@@ -19,7 +18,7 @@ use profiler::{
     ledger::Ledger,
     schema::Batch,
     sources::{Context, Sample, Source, SourceSpec},
-    tasks::{self, Keeps, TaskTable, Walker, walk::Scope},
+    tasks::TaskTable,
 };
 
 /// A folder that goes when it is dropped.
@@ -145,16 +144,9 @@ impl Reader {
             threads: false,
         };
         let clock = Clock::new();
-        // These sources ask for no process.
-        let walker = Walker::new(Scope::Pids(HashSet::new()), false);
-        let keeps = Keeps {
-            run_delay: false,
-            io: false,
-            sched: false,
-        };
         Self {
             source: (spec.open)(&context).unwrap(),
-            tasks: TaskTable::new(host, clock, tasks::Reader::Procfs(walker), keeps, false),
+            tasks: TaskTable::unread(host, clock),
             ledger: Ledger::default(),
             clock,
             tick: 0,

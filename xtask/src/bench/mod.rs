@@ -1,0 +1,33 @@
+//! `cargo xtask bench`: what the profiler costs.
+
+mod attached;
+mod bpf_stats;
+mod controller;
+mod figures;
+mod overhead;
+mod pairs;
+pub mod sleepers;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::workspace::Workspace;
+
+/// `cargo xtask bench`
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Slowdown of the target, time per BPF program run, CPU and memory of the controller
+    Overhead(overhead::Args),
+}
+
+pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    match &args.what {
+        What::Overhead(args) => overhead::run(workspace, args),
+    }
+}

@@ -1,0 +1,65 @@
+//! Pages that programs write: the code is the only place where a column or an option is described.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{bpf, shell, workspace::Workspace};
+
+/// Each page is what `profiler` prints with these arguments.
+const PAGES: &[(&str, &[&str])] = &[("docs/metrics.md", &["schema", "--markdown"])];
+
+/// `cargo xtask docs`
+#[derive(clap::Args)]
+pub struct Args {
+    /// Change nothing; fail if a page is not what its command prints now
+    #[arg(long)]
+    check: bool,
+}
+
+pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    bpf::build(workspace)?;
+    if args.check {
+        check(workspace)
+    } else {
+        generate(workspace)
+    }
+}
+
+pub fn check(workspace: &Workspace) -> Result<()> {
+    let mut stale = Vec::new();
+    for (page, text) in pages(workspace)? {
+        if fs::read_to_string(workspace.root.join(page)).ok() != Some(text) {
+            stale.push(page);
+        }
+    }
+    if !stale.is_empty() {
+        bail!(
+            "not what the program prints now: {}; run `cargo xtask docs`",
+            stale.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn generate(workspace: &Workspace) -> Result<()> {
+    for (page, text) in pages(workspace)? {
+        let path = workspace.root.join(page);
+        if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+            continue;
+        }
+        fs::create_dir_all(path.parent().unwrap_or(&workspace.root))
+            .and_then(|()| fs::write(&path, text))
+            .with_context(|| format!("writing {}", path.display()))?;
+        println!("{page}");
+    }
+    Ok(())
+}
+
+fn pages(workspace: &Workspace) -> Result<Vec<(&'static str, String)>> {
+    let profiler = bpf::build_controller(workspace, true)?;
+    PAGES
+        .iter()
+        .map(|(page, args)| Ok((*page, shell::stdout(Command::new(&profiler).args(*args))?)))
+        .collect()
+}

@@ -1,0 +1,135 @@
+//! `cargo xtask test`: everything that the project tests, in tiers.
+//!
+//! A tier that was asked for runs or fails; none is skipped, and none passes without having tested.
+
+pub mod deny;
+mod lint;
+mod rust;
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::{bpf, docs, shell, workspace::Workspace};
+
+/// `cargo xtask test`
+#[derive(clap::Args)]
+pub struct Args {
+    /// The tiers to run; all of them if none is named
+    tiers: Vec<Tier>,
+    /// List the tiers and what they test
+    #[arg(long)]
+    list: bool,
+    /// Passed to the test runner of `unit` and `e2e`: names of tests, for example
+    #[arg(last = true)]
+    filter: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Tier {
+    /// The code is formatted
+    Fmt,
+    /// clippy, rustdoc and the BPF compiler have nothing to say
+    Lint,
+    /// Licences, sources, duplicates and known holes of the dependencies
+    Deny,
+    /// The generated pages are what the program prints
+    Docs,
+    /// Tests of single crates: no privilege, no kernel
+    Unit,
+    /// Real kernel, real readers: needs root, BTF and Python
+    E2e,
+}
+
+struct Outcome {
+    tier: Tier,
+    result: Result<String>,
+    took: Duration,
+}
+
+pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
+    if args.list {
+        for tier in Tier::value_variants() {
+            let value = tier.to_possible_value().unwrap_or_default();
+            println!(
+                "{:<5} {}",
+                value.get_name(),
+                value.get_help().unwrap_or_default()
+            );
+        }
+        return ExitCode::SUCCESS;
+    }
+    let asked = |tier: &&Tier| args.tiers.is_empty() || args.tiers.contains(tier);
+    let outcomes: Vec<Outcome> = Tier::value_variants()
+        .iter()
+        .filter(asked)
+        .map(|tier| {
+            shell::progress(&format!("testing: {}", tier.name()));
+            let started = Instant::now();
+            let result = tier.run(workspace, &args.filter);
+            if let Err(error) = &result {
+                eprintln!("error: {}: {error:#}", tier.name());
+            }
+            Outcome {
+                tier: *tier,
+                result,
+                took: started.elapsed(),
+            }
+        })
+        .collect();
+    report(&outcomes)
+}
+
+fn report(outcomes: &[Outcome]) -> ExitCode {
+    println!();
+    for Outcome { tier, result, took } in outcomes {
+        let (verdict, remark) = match result {
+            Ok(remark) => ("passed", remark.as_str()),
+            Err(_) => ("FAILED", ""),
+        };
+        println!(
+            "{:<5} {verdict}  {:>6.1} s  {remark}",
+            tier.name(),
+            took.as_secs_f64()
+        );
+    }
+    let failed = outcomes
+        .iter()
+        .filter(|outcome| outcome.result.is_err())
+        .count();
+    println!("tiers: {} passed, {failed} failed", outcomes.len() - failed);
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+impl Tier {
+    fn name(self) -> String {
+        self.to_possible_value()
+            .unwrap_or_default()
+            .get_name()
+            .to_owned()
+    }
+
+    /// Runs the tier; the text is a remark for the report.
+    fn run(self, workspace: &Workspace, filter: &[String]) -> Result<String> {
+        match self {
+            Self::Fmt => shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))?,
+            Self::Lint => lint::run(workspace)?,
+            Self::Deny => return deny::run(workspace),
+            Self::Docs => {
+                bpf::build(workspace)?;
+                docs::check(workspace)?;
+            }
+            Self::Unit => return rust::unit(workspace, filter),
+            Self::E2e => return rust::end_to_end(workspace, filter),
+        }
+        Ok(String::new())
+    }
+}

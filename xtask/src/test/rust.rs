@@ -1,0 +1,172 @@
+//! The tests that cargo runs.
+//!
+//! All are built with the whole workspace selected and optimised, so that every dependency is
+//! compiled once; what runs is chosen afterwards.
+
+use std::{
+    io::{BufRead as _, BufReader, Read, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{bpf, python, shell, workspace::Workspace};
+
+const END_TO_END: &str = "e2e";
+
+pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    build(workspace)?;
+    let tests = run(&mut runner(workspace, false, filter))?;
+    shell::run(
+        workspace
+            .cargo()
+            .args(["test", "--quiet", "--release", "--workspace", "--doc"])
+            .args(["--exclude", END_TO_END]),
+    )?;
+    Ok(tests)
+}
+
+pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        bail!("this kernel has no BTF (/sys/kernel/btf/vmlinux): boot one that has");
+    }
+    let by_sudo = !shell::is_root();
+    if by_sudo && shell::which("sudo").is_none() {
+        bail!("needs root: run it as root or install sudo");
+    }
+    let python = python::obtain(workspace)?;
+    let profiler = build(workspace)?;
+    let mut command = runner(workspace, true, filter);
+    command
+        .env("PROFILER_BIN", profiler)
+        .env("PROFILER_TEST_PYTHON", python);
+    if by_sudo {
+        let variable = format!("CARGO_TARGET_{}_RUNNER", host_triple()?.replace('-', "_"));
+        command.env(variable.to_uppercase(), "sudo --preserve-env --");
+    }
+    run(&mut command)
+}
+
+/// Builds everything and tells where the controller is.
+fn build(workspace: &Workspace) -> Result<PathBuf> {
+    bpf::build(workspace)?;
+    shell::run_slowly(
+        workspace.cargo().args([
+            "build",
+            "--quiet",
+            "--release",
+            "--workspace",
+            "--all-targets",
+        ]),
+        "building the programs and their tests (some minutes the first time)",
+    )?;
+    Ok(workspace.target.join("release/profiler"))
+}
+
+/// nextest if it is there; `cargo test` otherwise.
+fn runner(workspace: &Workspace, end_to_end: bool, filter: &[String]) -> Command {
+    let mut command = workspace.cargo();
+    if shell::run_quietly(workspace.cargo().args(["nextest", "--version"])).is_ok() {
+        let packages = if end_to_end { "package" } else { "not package" };
+        command
+            .args([
+                "nextest",
+                "run",
+                "--release",
+                "--workspace",
+                "--cargo-quiet",
+                "--no-fail-fast",
+            ])
+            .args(["--filterset", &format!("{packages}({END_TO_END})")]);
+        if end_to_end {
+            // They measure: side by side they would disturb each other.
+            command.arg("--test-threads=1");
+        } else {
+            command.arg("--status-level=fail");
+        }
+        command.args(filter);
+        return command;
+    }
+    command.args(["test", "--release", "--no-fail-fast"]);
+    if end_to_end {
+        command.args(["--package", END_TO_END]);
+    } else {
+        command.args(["--workspace", "--all-targets", "--exclude", END_TO_END]);
+    }
+    command.arg("--").args(filter);
+    if end_to_end {
+        command.arg("--test-threads=1");
+    }
+    command
+}
+
+/// Shows what the runner prints and counts the tests: none at all is no success.
+fn run(command: &mut Command) -> Result<String> {
+    let name = shell::display(command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting `{name}`"))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let errors = thread::spawn(move || stderr.map_or(0, |pipe| relay(pipe, std::io::stderr())));
+    let mut count = stdout.map_or(0, |pipe| relay(pipe, std::io::stdout()));
+    count += errors.join().unwrap_or(0);
+    let status = child
+        .wait()
+        .with_context(|| format!("waiting for `{name}`"))?;
+    if !status.success() {
+        bail!("`{name}` failed ({status})");
+    }
+    if count == 0 {
+        bail!("`{name}` ran no test");
+    }
+    Ok(format!("{count} tests"))
+}
+
+/// Copies line by line and returns how many tests the lines report as passed.
+fn relay(from: impl Read, mut to: impl Write) -> u64 {
+    let mut passed = 0;
+    for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        // Whoever reads our output may have gone; the tests go on.
+        let _ = to.write_all(&line).and_then(|()| to.write_all(b"\n"));
+        passed += passed_tests(&String::from_utf8_lossy(&line)).unwrap_or(0);
+    }
+    passed
+}
+
+/// Reads nextest's `Summary [ 0.1s] 3 tests run: 3 passed, 0 skipped` and libtest's
+/// `test result: ok. 3 passed; 0 failed`.
+fn passed_tests(line: &str) -> Option<u64> {
+    let line = line.trim_start();
+    if !line.starts_with("Summary [") && !line.starts_with("test result:") {
+        return None;
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let place = words.iter().position(|word| word.starts_with("passed"))?;
+    words.get(place.checked_sub(1)?)?.parse().ok()
+}
+
+fn host_triple() -> Result<String> {
+    let version = shell::stdout(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("`rustc -vV` names no host")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passed_tests;
+
+    #[test]
+    fn counts_the_tests_of_both_runners() {
+        let nextest =
+            "     Summary [   0.113s] 12 tests run: 11 passed (1 slow), 1 failed, 3 skipped";
+        assert_eq!(passed_tests(nextest), Some(11));
+        let libtest = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
+        assert_eq!(passed_tests(libtest), Some(3));
+        assert_eq!(passed_tests("        PASS [   0.005s] xtask passed"), None);
+    }
+}
