@@ -1,7 +1,8 @@
 //! What the tests of sources share: fixture trees, ticks, and cells by name.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Write as _,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
@@ -73,11 +74,19 @@ impl Tree {
         fs::read(self.0.join(path)).unwrap()
     }
 
-    /// Replaces a file.
+    /// Replaces a file's content; who has it open reads the new one.
     pub fn put(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
-        let path = self.0.join(path);
+        let (path, text) = (self.0.join(path), text.as_ref());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        // Not by truncating: ext4 writes such a file to disk when it is closed.
+        let open = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        let mut file = open.unwrap();
+        file.write_all(text).unwrap();
+        file.set_len(text.len() as u64).unwrap();
     }
 
     /// Replaces a file's text.
@@ -121,6 +130,8 @@ pub fn this_host() -> Host {
 /// A source, read by hand.
 pub struct Reader {
     source: Box<dyn Source>,
+    tasks: TaskTable,
+    ledger: Ledger,
     clock: Clock,
     tick: u64,
 }
@@ -132,9 +143,12 @@ impl Reader {
             host,
             threads: false,
         };
+        let clock = Clock::new();
         Self {
             source: (spec.open)(&context).unwrap(),
-            clock: Clock::new(),
+            tasks: TaskTable::unread(host, clock),
+            ledger: Ledger::default(),
+            clock,
             tick: 0,
         }
     }
@@ -153,11 +167,10 @@ impl Reader {
         };
         self.tick += 1;
         let mut out = Vec::new();
-        let tasks = TaskTable::unread(&this_host(), self.clock);
         let sample = Sample {
             tick,
-            tasks: &tasks,
-            ledger: &Ledger::default(),
+            tasks: &self.tasks,
+            ledger: &self.ledger,
             last,
         };
         self.source.sample(&sample, &mut out)?;

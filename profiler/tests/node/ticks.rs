@@ -347,7 +347,7 @@ fn damaged_files_neither_panic_nor_lie() {
                 "proc/vmstat",
                 "proc/loadavg",
                 "proc/pressure",
-                "scaling_cur",
+                "cpu0/cpufreq/scaling_cur",
             ];
             if !read.iter().any(|read| name.contains(read)) {
                 continue;
@@ -407,4 +407,26 @@ fn random_bytes_neither_panic_nor_lie() {
             }
         }
     }
+}
+
+#[test]
+fn five_hundred_cpus_all_have_their_row() {
+    let tree = Tree::of("server", "large");
+    let lines = (0..512)
+        .map(|number| format!("cpu{number} 900000 120 40000 5000000 300 2000 1500 0 0 0\n"));
+    let stat: String = lines.collect();
+    for number in 0..512 {
+        let file = format!("sys/devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq");
+        tree.put(file, "2600000\n");
+    }
+    let interrupts = " 0".repeat(9000);
+    tree.put("proc/stat", format!("{stat}intr 5{interrupts}\nctxt 1\n"));
+    let mut reader = Reader::open(&cpu::SPEC, &tree.host());
+    reader.rows();
+    reader.rows();
+    let began = std::time::Instant::now();
+    let rows = reader.rows();
+    println!("cpu: 512 CPUs in {:?}", began.elapsed());
+    assert_eq!(rows.len(), 512);
+    assert_eq!(rows.get(511, "idle_ns"), Some(0));
 }
