@@ -262,12 +262,17 @@ impl<'a> Session<'a> {
     /// Reads every source once and hands the rows over.
     fn tick(&mut self, last: bool) {
         let monotonic_ns = monotonic_ns();
-        let tick = Tick {
+        let at = |monotonic_ns| Tick {
             number: self.number,
             monotonic_ns,
             ts: self.clock.wall(monotonic_ns),
         };
+        let mut tick = at(monotonic_ns);
         let result = self.tasks.refresh(&tick, last);
+        if last {
+            // After every end that it reports.
+            tick = at(crate::clock::monotonic_ns());
+        }
         self.report_tasks(result);
         self.ledger.ran(
             "tasks",

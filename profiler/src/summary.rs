@@ -55,6 +55,8 @@ impl Summary {
             if self.known.insert(process.id) {
                 self.processes += 1;
             }
+            // Of one that lived between two ticks, only its own peak is known.
+            self.peak_rss = self.peak_rss.max(process.peak_rss.unwrap_or(0));
             if process.end.is_some() {
                 self.known.remove(&process.id);
             }

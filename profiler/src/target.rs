@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{PipeReader, PipeWriter, Read as _, Write as _},
     os::{
-        fd::{AsFd as _, OwnedFd},
+        fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd},
         unix::{
             fs::MetadataExt as _,
             process::{CommandExt as _, ExitStatusExt as _},
@@ -178,7 +178,7 @@ pub fn start(command: &[OsString]) -> Result<Stopped, Failure> {
     if let Some((uid, gid)) = invoking_user() {
         spawn.uid(uid).gid(gid);
     }
-    let wait = wait_for_release(pid_writer, go_reader, go.try_clone().map_err(fail)?);
+    let wait = wait_for_release(pid_writer, go_reader, go.as_raw_fd());
     // SAFETY: the closure only reads, writes and closes pipes, which may be done between fork and exec.
     unsafe {
         spawn.pre_exec(wait);
@@ -205,12 +205,12 @@ pub fn start(command: &[OsString]) -> Result<Stopped, Failure> {
 fn wait_for_release(
     mut pid_writer: PipeWriter,
     mut go_reader: PipeReader,
-    go_writer: PipeWriter,
+    go_writer: RawFd,
 ) -> impl FnMut() -> std::io::Result<()> + Send + Sync + 'static {
-    let mut go_writer = Some(go_writer);
     move || {
-        // Else our own copy would keep the pipe open when the profiler dies, and we would wait for ever.
-        drop(go_writer.take());
+        // Else the copy that fork made would keep the pipe open when the profiler dies, and we would wait for ever.
+        // SAFETY: the child's own copy, which nothing else in the child uses.
+        unsafe { rustix::io::close(go_writer) };
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         pid_writer.write_all(&pid.to_ne_bytes())?;
         let mut byte = [0];

@@ -254,7 +254,7 @@ impl TaskTable {
     pub fn refresh(&mut self, tick: &Tick, last: bool) -> Result<()> {
         self.processes.retain(|_, process| process.end.is_none());
         for process in self.processes.values_mut() {
-            process.changed = false;
+            process.changed &= process.read_at.is_none();
             // The sums of a quiet one were not touched.
             if process.now.quiet.take().is_none() {
                 process.now = Now::default();
@@ -266,7 +266,7 @@ impl TaskTable {
         let now = match &mut self.reader {
             Reader::Bpf(programs) => {
                 let reading = programs.sample().context("reading the tasks")?;
-                self.take_bpf(reading);
+                self.take_bpf(reading, last);
                 reading.monotonic_ns
             }
             Reader::Procfs(_) => {
@@ -281,7 +281,8 @@ impl TaskTable {
         self.memory.update(&self.processes);
         self.changed.clear();
         for process in self.processes.values() {
-            if process.changed && (process.described || process.end.is_some() || last) {
+            let known = process.described && process.read_at.is_some();
+            if process.changed && (known || process.end.is_some() || last) {
                 self.changed.push(process.id);
             }
         }
@@ -290,15 +291,18 @@ impl TaskTable {
     }
 
     /// Applies births, execs, this reading's records and ends, in this order.
-    fn take_bpf(&mut self, reading: BpfReading) {
+    fn take_bpf(&mut self, reading: BpfReading, last: bool) {
         if let Reader::Bpf(programs) = &mut self.reader {
             programs.drain(&mut self.events);
         }
         let mut ends = Vec::new();
         let now = reading.monotonic_ns;
         let processes = &mut self.processes;
+        let mut later = Vec::new();
         for event in self.events.drain(..) {
             match event {
+                // What ended after the reading had begun belongs to the next one.
+                Event::Exit(ref end) if end.end > now && !last => later.push(event),
                 Event::Birth(birth) => be_born(processes, &self.clock, &birth),
                 Event::Exec(exec, args) => {
                     let id = ProcessId {
@@ -315,6 +319,7 @@ impl TaskTable {
                 Event::CgroupMove | Event::Stranger(_) => {}
             }
         }
+        self.events = later;
         self.take_records(reading);
         for event in ends {
             match event {
@@ -510,6 +515,9 @@ impl TaskTable {
                 continue;
             }
             let born = self.clock.monotonic_of_boottime(process.id.start_boottime);
+            if born > now && !last {
+                continue;
+            }
             let until = process.end.map_or(now, |end| end.at);
             let since = process.read_at.replace(until).unwrap_or(born);
             let interval_ns = until.saturating_sub(since);
