@@ -154,7 +154,7 @@ impl<'a> Session<'a> {
                     run_dir.display()
                 );
             }
-            if let Some(error) = outcome.stats.last_error {
+            if let Some(error) = outcome.last_error {
                 message = format!("{message} ({error})");
             }
             return Err(Failure::new(Reason::Output, message));
