@@ -65,6 +65,13 @@ impl Summary {
 
     /// The text; `ns` is the length of the run.
     pub fn text(&self, ns: u64, ticks: u64, run_dir: &Path) -> String {
+        let hint = format!(
+            "dataset {dir}\n        cd {dir} && duckdb -init views.sql",
+            dir = run_dir.display()
+        );
+        if self.processes == 0 {
+            return format!("profiled for {} ({ticks} ticks)\n{hint}", format_ns(ns));
+        }
         let mut text = format!(
             "profiled {} process{} for {} ({ticks} ticks)\n",
             self.processes,
@@ -82,7 +89,7 @@ impl Summary {
         );
         let _ = writeln!(
             text,
-            "  memory  {} at most; storage {} read, {} written",
+            "  memory  {} at most; storage {} read, {} dirtied",
             format_bytes(self.peak_rss),
             format_bytes(self.read_bytes),
             format_bytes(self.write_bytes),
@@ -97,11 +104,7 @@ impl Summary {
         if !names.is_empty() {
             let _ = writeln!(text, "  most    {}", names.join(", "));
         }
-        let _ = write!(
-            text,
-            "dataset {dir}\n        cd {dir} && duckdb -init views.sql",
-            dir = run_dir.display()
-        );
+        text.push_str(&hint);
         text
     }
 }

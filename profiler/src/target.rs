@@ -1,7 +1,7 @@
 //! Finding the target: pids that exist, a cgroup's identity, a command that waits to be released.
 
 use std::{
-    ffi::OsString,
+    ffi::{CString, OsString},
     fs,
     io::{PipeReader, PipeWriter, Read as _, Write as _},
     os::{
@@ -16,7 +16,11 @@ use std::{
     thread::JoinHandle,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use nix::unistd::getgrouplist;
+use rustix::{
+    process::{Gid, Pid, PidfdFlags, Signal, Uid, pidfd_open, pidfd_send_signal},
+    thread::{set_thread_gid, set_thread_groups, set_thread_uid},
+};
 
 use crate::{
     bpf::{Roots, Scope},
@@ -175,11 +179,15 @@ pub fn start(command: &[OsString]) -> Result<Stopped, Failure> {
     let (go_reader, go) = std::io::pipe().map_err(fail)?;
     let mut spawn = Command::new(&command[0]);
     spawn.args(&command[1..]);
-    if let Some((uid, gid)) = invoking_user() {
-        spawn.uid(uid).gid(gid);
-    }
-    let wait = wait_for_release(pid_writer, go_reader, go.as_raw_fd());
-    // SAFETY: the closure only reads, writes and closes pipes, which may be done between fork and exec.
+    let user = invoking_user();
+    let mut wait = wait_for_release(pid_writer, go_reader, go.as_raw_fd());
+    let wait = move || {
+        if let Some(user) = &user {
+            user.become_it()?;
+        }
+        wait()
+    };
+    // SAFETY: the closure only makes system calls, which may be done between fork and exec.
     unsafe {
         spawn.pre_exec(wait);
     }
@@ -283,9 +291,35 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// Who asked for the profiler, when root was only lent by `cargo xtask run`.
-fn invoking_user() -> Option<(u32, u32)> {
+struct User {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+}
+
+impl User {
+    /// Turns this process, which has one thread, into one of the user.
+    fn become_it(&self) -> std::io::Result<()> {
+        set_thread_groups(&self.groups)?;
+        set_thread_gid(self.gid)?;
+        set_thread_uid(self.uid)?;
+        Ok(())
+    }
+}
+
+fn invoking_user() -> Option<User> {
     std::env::var_os("PROFILER_RAISED")?;
-    owner()
+    let (uid, gid) = owner()?;
+    let name = CString::new(std::env::var("SUDO_USER").ok()?).ok()?;
+    let groups = nix::unistd::getgrouplist(&name, nix::unistd::Gid::from_raw(gid)).ok()?;
+    Some(User {
+        uid: Uid::from_raw(uid),
+        gid: Gid::from_raw(gid),
+        groups: groups
+            .into_iter()
+            .map(|group| Gid::from_raw(group.as_raw()))
+            .collect(),
+    })
 }
 
 /// The user behind sudo, who shall own the output.

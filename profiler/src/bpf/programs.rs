@@ -66,7 +66,7 @@ impl LoadError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Btf(_) => "run a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
-            Self::Members(_) => "run Linux 5.18 or later".to_owned(),
+            Self::Members(_) => "run Linux 5.19 or later".to_owned(),
             Self::Denied(_) if may_load_bpf() => {
                 "the capabilities are there, so lockdown or a seccomp filter (of a container, say) denies bpf(): lift it".to_owned()
             }
