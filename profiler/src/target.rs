@@ -310,8 +310,11 @@ impl User {
 fn invoking_user() -> Option<User> {
     std::env::var_os("PROFILER_RAISED")?;
     let (uid, gid) = owner()?;
-    let name = CString::new(std::env::var("SUDO_USER").ok()?).ok()?;
-    let groups = nix::unistd::getgrouplist(&name, nix::unistd::Gid::from_raw(gid)).ok()?;
+    let groups = std::env::var("SUDO_USER")
+        .ok()
+        .and_then(|name| CString::new(name).ok())
+        .and_then(|name| getgrouplist(&name, nix::unistd::Gid::from_raw(gid)).ok())
+        .unwrap_or_default();
     Some(User {
         uid: Uid::from_raw(uid),
         gid: Gid::from_raw(gid),
