@@ -13,7 +13,7 @@ pub const PATH_MAX: usize = 256;
 /// Largest number of possible CPUs whose per-CPU counters are summed.
 pub const CPUS_MAX: u32 = 1024;
 /// Bits of open file descriptors that are counted; a process with a larger table reports [`FDS_UNKNOWN`].
-pub const FDS_MAX: u32 = 1 << 16;
+pub const FDS_MAX: u32 = 1 << 20;
 /// The table of file descriptors is larger than [`FDS_MAX`] or there is none.
 pub const FDS_UNKNOWN: u32 = u32::MAX;
 
@@ -425,12 +425,14 @@ pub struct ProcessRecord {
     pub fds: u32,
     /// 1 when it has memory of its own (no kernel thread, not exiting).
     pub has_mm: u32,
-    /// 1 when `rss` holds the per-CPU parts too.
+    /// 1 when `rss_per_cpu` was read.
     pub rss_exact: u32,
     /// Start, ns of `CLOCK_BOOTTIME`.
     pub start_boottime: u64,
     /// Resident pages: file, anonymous, swap entries, shared memory (the kernel's order).
     pub rss: [i64; 4],
+    /// What the CPUs hold back of `rss` (`percpu_counter`), pages.
+    pub rss_per_cpu: [i64; 4],
     /// Largest resident set so far that the kernel noted, pages.
     pub hiwater_rss: u64,
     /// Largest resident set at an earlier exec, pages.
@@ -462,7 +464,7 @@ const _: () = {
     assert!(size_of::<ExecBuffer>() == 48 + PATH_MAX + ARGS_MAX);
     assert!(size_of::<ThreadEnd>() == 32 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Thread>() == 48 + size_of::<Totals>());
-    assert!(size_of::<ProcessRecord>() == 40 + 32 + 56 + 16);
+    assert!(size_of::<ProcessRecord>() == 40 + 64 + 56 + 16);
 };
 
 /// The structs as aya's plain old data.

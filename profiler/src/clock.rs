@@ -40,6 +40,12 @@ impl Clock {
         Timestamp(monotonic_ns.cast_signed() + self.realtime_minus_monotonic)
     }
 
+    /// `CLOCK_MONOTONIC` of a point on `CLOCK_BOOTTIME`; they differ by the time spent in suspend.
+    pub fn monotonic_of_boottime(&self, boottime_ns: u64) -> u64 {
+        boottime_ns
+            .saturating_add_signed(self.realtime_minus_boottime - self.realtime_minus_monotonic)
+    }
+
     /// Wall clock of a point on `CLOCK_BOOTTIME` (a process's start time).
     pub fn wall_of_boottime(&self, boottime_ns: u64) -> Timestamp {
         Timestamp(boottime_ns.cast_signed() + self.realtime_minus_boottime)

@@ -3,8 +3,20 @@
 //! Data flows one way: source → batch → journal → Parquet part. See `docs/architecture.md`.
 
 pub mod bpf;
+pub mod check;
+pub mod cli;
 pub mod clock;
+pub mod config;
+pub mod failure;
 pub mod host;
+pub mod ledger;
+pub mod privileges;
+pub mod reference;
+pub mod run;
 pub mod schema;
+pub mod sink;
 pub mod sources;
+mod summary;
+pub mod target;
 pub mod tasks;
+pub mod units;

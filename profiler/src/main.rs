@@ -1,2 +1,91 @@
-//! The `profiler` command.
-fn main() {}
+//! The `profiler` command: parse, run, exit code.
+
+use std::{io::Write as _, process::ExitCode};
+
+use clap::Parser as _;
+use profiler::{
+    check,
+    cli::{self, Cli, Command},
+    failure::{Failure, Reason},
+    host::Host,
+    reference, run, say,
+    sink::recover::{Hosts, Outcome, recover},
+};
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            say!("profiler: {failure}");
+            ExitCode::from(failure.reason as u8)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => {
+            let command_line = std::env::args_os()
+                .map(|arg| arg.to_string_lossy().into_owned())
+                .collect();
+            return run::run(&args.into_config()?, command_line);
+        }
+        Command::Check { json } => {
+            let host = Host::probe("/proc", "/sys", None);
+            if json {
+                print(&format!("{:#}\n", check::json(&host)));
+            } else {
+                print(&check::table(&host));
+            }
+        }
+        Command::Recover { run } => return recover_all(&run),
+        Command::Schema { markdown: true, .. } => print(&reference::markdown()),
+        Command::Schema { json: true, .. } => print(&format!("{:#}\n", reference::json())),
+        Command::Schema { .. } => print(&reference::text()),
+        Command::Completions { shell } => cli::completions(shell),
+        Command::Man => {
+            cli::man().map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        }
+    }
+    Ok(0)
+}
+
+/// Writes to stdout; a reader that has gone is no error.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn recover_all(runs: &[std::path::PathBuf]) -> Result<u8, Failure> {
+    let mut complete = true;
+    for run in runs {
+        if !run.join("run.json").exists() {
+            let message = format!("{}: not the directory of a run: no run.json", run.display());
+            return Err(Failure::new(Reason::Target, message));
+        }
+        let report = recover(run, Hosts::All)
+            .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
+        let rows: u64 = report.rows.values().sum();
+        say!("{}: {rows} rows recovered", run.display());
+        for (path, outcome) in &report.journals {
+            match outcome {
+                Outcome::Corrupt {
+                    path: kept,
+                    rows,
+                    error,
+                } => say!(
+                    "  {}: {rows} rows before the damage ({error}); kept as {}",
+                    path.display(),
+                    kept.display()
+                ),
+                Outcome::Failed { error } => say!("  {}: {error}", path.display()),
+                Outcome::InUse => say!("  {}: is being written", path.display()),
+                Outcome::Part { .. } | Outcome::Stale | Outcome::Empty => {}
+            }
+        }
+        for error in &report.errors {
+            say!("  {error}");
+        }
+        complete &= report.is_complete();
+    }
+    Ok(if complete { 0 } else { Reason::Output as u8 })
+}

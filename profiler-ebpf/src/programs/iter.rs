@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::bpf_seq_write;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_seq_write};
 
 use super::{
     kernel::{Object, Task, config, ktime, offset, read},
@@ -12,8 +12,8 @@ use super::{
 use crate::{
     offsets::MISSING,
     wire::{
-        CPUS_MAX, Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process,
-        ProcessRecord, TaskState, Thread, Totals, record, scope, state, thread_flags,
+        Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process, ProcessRecord,
+        TaskState, Thread, Totals, record, scope, state, thread_flags,
     },
 };
 
@@ -90,7 +90,7 @@ fn sample(ctx: *mut c_void) -> i32 {
     task.totals(&mut thread.totals);
     add_in_flight(task, entry, control, thread);
     write(seq, &raw const *thread, size_of::<Thread>());
-    if config!(sched) != 0 && !folded && entry.runqueue.pass.wrapping_add(1) >= control.pass {
+    if config!(sched) != 0 && !folded && entry.runqueue.sum != 0 {
         let header = HistogramHeader {
             record: record::HISTOGRAM,
             pid: process.pid,
@@ -187,6 +187,7 @@ fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
     let mm = task.0.object(offset!(task_mm));
     to.has_mm = u32::from(!mm.is_null());
     to.rss = [0; 4];
+    to.rss_per_cpu = [0; 4];
     to.rss_exact = 0;
     if mm.is_null() {
         return;
@@ -220,15 +221,12 @@ fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
             mm.get(counters + 2 * step),
             mm.get(counters + 3 * step),
         ];
-        let mut cpu = 0;
-        while cpu < CPUS_MAX && cpu < config!(cpus) {
-            let base = per_cpu_offset(cpu);
-            to.rss[0] += percpu_part(parts[0], base);
-            to.rss[1] += percpu_part(parts[1], base);
-            to.rss[2] += percpu_part(parts[2], base);
-            to.rss[3] += percpu_part(parts[3], base);
-            cpu += 1;
-        }
+        let mut sums = PerCpuSums {
+            parts,
+            sums: [0; 4],
+        };
+        repeat(config!(cpus), add_per_cpu, &mut sums);
+        to.rss_per_cpu = sums.sums;
         to.rss_exact = 1;
     }
     // The task may have lost its memory meanwhile; then the figures are of no one.
@@ -237,9 +235,33 @@ fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
     }
 }
 
+/// Adds up four `percpu_counter`.
+struct PerCpuSums {
+    parts: [u64; 4],
+    sums: [i64; 4],
+}
+
+/// Adds one CPU's parts.
+extern "C" fn add_per_cpu(cpu: u64, sums: &mut PerCpuSums) -> i64 {
+    let base = per_cpu_offset(cpu as u32);
+    let mut part = 0;
+    while part < 4 {
+        let address = sums.parts[part].wrapping_add(base) as *const i32;
+        sums.sums[part] += read(address).map_or(0, i64::from);
+        part += 1;
+    }
+    0
+}
+
+/// Runs `body(0 … times - 1, state)`. The verifier looks at the body once, where it would follow every turn of a
+/// loop (bpf_loop, kernel 5.17 and later).
 #[inline(always)]
-fn percpu_part(counters: u64, base: u64) -> i64 {
-    read(counters.wrapping_add(base) as *const i32).map_or(0, i64::from)
+fn repeat<T>(times: u32, body: extern "C" fn(u64, &mut T) -> i64, state: &mut T) {
+    let state: *mut T = state;
+    // SAFETY: the body gets the state that it is declared with.
+    unsafe {
+        bpf_loop(times, body as *mut c_void, state.cast(), 0);
+    }
 }
 
 /// Counts the bits of `files->fdt->open_fds`.
@@ -255,13 +277,21 @@ fn open_fds(task: Task) -> u32 {
         return FDS_UNKNOWN;
     }
     let words: *const u64 = table.get(offset!(fdtable_open_fds));
-    let mut count = 0;
-    let mut word = 0;
-    while word < FDS_MAX / 64 && word < size / 64 {
-        count += ones(read(words.wrapping_add(word as usize)).unwrap_or(0));
-        word += 1;
-    }
-    count
+    let mut bits = Bits { words, count: 0 };
+    repeat(size / 64, add_bits, &mut bits);
+    bits.count
+}
+
+/// Counts the bits of some words.
+struct Bits {
+    words: *const u64,
+    count: u32,
+}
+
+/// Adds one word's bits.
+extern "C" fn add_bits(word: u64, bits: &mut Bits) -> i64 {
+    bits.count += ones(read(bits.words.wrapping_add(word as usize)).unwrap_or(0));
+    0
 }
 
 /// Bits set in a word; BPF has no instruction for it.

@@ -105,7 +105,10 @@ pub fn copy<T>(to: &mut T, from: &T) {
     while word < size_of::<T>() / 8 {
         // SAFETY: within both structs, which are aligned for words.
         unsafe {
-            write_volatile(to.cast::<u64>().add(word), read_volatile(from.cast::<u64>().add(word)));
+            write_volatile(
+                to.cast::<u64>().add(word),
+                read_volatile(from.cast::<u64>().add(word)),
+            );
         }
         word += 1;
     }

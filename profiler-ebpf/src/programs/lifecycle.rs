@@ -12,7 +12,9 @@ use aya_ebpf::{
 
 use super::{
     kernel::{Object, Task, config, copy, offset},
-    maps::{EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, counters, decrement, process, scratch},
+    maps::{
+        EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, counters, decrement, process, scratch,
+    },
     target::{Finder, Followed, follow, in_cgroup},
 };
 use crate::wire::{

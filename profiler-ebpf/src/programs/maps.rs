@@ -8,12 +8,16 @@ use core::{
 
 use aya_ebpf::{
     btf_maps::{Array, HashMap, PerCpuArray, RingBuf},
-    helpers::generated::{bpf_map_lookup_percpu_elem, bpf_task_storage_delete, bpf_task_storage_get},
+    helpers::generated::{
+        bpf_map_lookup_percpu_elem, bpf_task_storage_delete, bpf_task_storage_get,
+    },
     macros::btf_map,
 };
 
 use super::kernel::{Task, config, offset, read};
-use crate::wire::{CPUS_MAX, Control, Counters, ExecBuffer, Process, ProcessRecord, TaskState, Thread, ThreadEnd};
+use crate::wire::{
+    CPUS_MAX, Control, Counters, ExecBuffer, Process, ProcessRecord, TaskState, Thread, ThreadEnd,
+};
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: a value attached to a task, freed with it.
 #[repr(C)]
@@ -140,14 +144,18 @@ pub struct Scratch {
 #[inline(always)]
 pub fn control() -> Option<&'static Control> {
     // SAFETY: one entry that always exists.
-    CONTROL.get_ptr(0).and_then(|control| unsafe { control.as_ref() })
+    CONTROL
+        .get_ptr(0)
+        .and_then(|control| unsafe { control.as_ref() })
 }
 
 /// What is counted of the whole.
 #[inline(always)]
 pub fn counters() -> Option<&'static mut Counters> {
     // SAFETY: one entry that always exists; fields are only added to atomically.
-    COUNTERS.get_ptr_mut(0).and_then(|counters| unsafe { counters.as_mut() })
+    COUNTERS
+        .get_ptr_mut(0)
+        .and_then(|counters| unsafe { counters.as_mut() })
 }
 
 /// This CPU's scratch; programs that use one field never interrupt one another.
@@ -163,7 +171,9 @@ pub fn scratch() -> Option<&'static mut Scratch> {
 #[inline(always)]
 pub fn per_cpu_offset(cpu: u32) -> u64 {
     // SAFETY: only read by copy.
-    PER_CPU_OFFSET.get_ptr(cpu).map_or(0, |offset| unsafe { *offset })
+    PER_CPU_OFFSET
+        .get_ptr(cpu)
+        .map_or(0, |offset| unsafe { *offset })
 }
 
 /// Finds [`per_cpu_offset`] of every CPU: kallsyms lists data only with `CONFIG_KALLSYMS_ALL`, but a per-CPU map
@@ -175,15 +185,18 @@ pub fn find_per_cpu_offsets() {
     }
     let map: *const c_void = (&raw const SCRATCH).cast();
     // struct bpf_array (include/linux/bpf.h)
-    let Some(address) = number(&raw const map) else { return };
-    let Some(base) = read((address + u64::from(offset!(array_pptrs))) as *const u64) else { return };
+    let Some(address) = number(&raw const map) else {
+        return;
+    };
+    let Some(base) = read((address + u64::from(offset!(array_pptrs))) as *const u64) else {
+        return;
+    };
     let mut cpu = 0;
     while cpu < CPUS_MAX && cpu < config!(cpus) {
         let key = 0_u32;
         // SAFETY: key and map are of the types that the helper expects.
-        let value: *const c_void = unsafe {
-            bpf_map_lookup_percpu_elem(map.cast_mut(), (&raw const key).cast(), cpu)
-        };
+        let value: *const c_void =
+            unsafe { bpf_map_lookup_percpu_elem(map.cast_mut(), (&raw const key).cast(), cpu) };
         if value.is_null() {
             return;
         }

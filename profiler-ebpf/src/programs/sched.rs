@@ -45,8 +45,11 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn left(ctx: &BtfTracePointContext, prev: Task, entry: Followed, now: u64) {
-    let prev_state: u32 =
-        if config!(has_prev_state) != 0 { ctx.arg(3) } else { prev.0.get(offset!(task_state)) };
+    let prev_state: u32 = if config!(has_prev_state) != 0 {
+        ctx.arg(3)
+    } else {
+        prev.0.get(offset!(task_state))
+    };
     let preempted: u64 = ctx.arg(0);
     entry.since = now;
     if preempted & 0xff != 0 || prev_state == 0 {

@@ -4,5 +4,5 @@ pub mod btf;
 mod programs;
 mod records;
 
-pub use programs::{LoadError, Programs, Roots, Scope, Settings};
+pub use programs::{LoadError, Programs, Reading, Roots, Scope, Settings};
 pub use records::{Event, Record};

@@ -12,7 +12,7 @@ use aya::{
     programs::{BtfTracePoint, Iter, ProgramError},
 };
 use profiler_ebpf::{
-    offsets::Offsets,
+    offsets::{MISSING, Offsets},
     wire::{Config, Control, Counters, scope},
 };
 use thiserror::Error;
@@ -21,11 +21,10 @@ use super::{
     btf::{Btf, BtfError},
     records::{Event, Record, event, records},
 };
-use crate::{clock::monotonic_ns, host::Host};
+use crate::{clock::monotonic_ns, host::Host, privileges::may_load_bpf, tasks::Keeps};
 
 /// The BPF object, built by `cargo xtask build`.
-static OBJECT: &[u8] =
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
 
 /// Passes of `mark` before it is given up: one is enough unless tasks are born all the time.
 const MARK_PASSES: usize = 64;
@@ -61,6 +60,25 @@ pub enum LoadError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+impl LoadError {
+    /// What would enable it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Btf(_) => "run a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
+            Self::Members(_) => "run Linux 5.18 or later".to_owned(),
+            Self::Denied(_) if may_load_bpf() => {
+                "the capabilities are there, so lockdown or a seccomp filter (of a container, say) denies bpf(): lift it".to_owned()
+            }
+            Self::Denied(_) => {
+                "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler".to_owned()
+            }
+            Self::Program { .. } | Self::Object(_) | Self::Read { .. } => {
+                "report this, with the kernel's version".to_owned()
+            }
+        }
+    }
 }
 
 /// Which tasks are the target.
@@ -102,8 +120,11 @@ pub struct Programs {
     events: RingBuf<MapData>,
     state: Control,
     buffer: Vec<u64>,
+    length: usize,
     /// Programs that are attached, and to what.
     pub attached: Vec<(&'static str, &'static str)>,
+    /// What this kernel keeps of a task.
+    pub keeps: Keeps,
 }
 
 impl Programs {
@@ -137,7 +158,9 @@ impl Programs {
         let mut attached = Vec::new();
         for iterator in ["mark", "sample"] {
             let program: &mut Iter = program(&mut ebpf, iterator)?;
-            program.load("task", &btf).map_err(|error| program_error(iterator, &error))?;
+            program
+                .load("task", &btf)
+                .map_err(|error| program_error(iterator, &error))?;
             attached.push((iterator, "iter/task"));
         }
         let mut tracepoints = vec![
@@ -156,11 +179,15 @@ impl Programs {
         }
         for (name, hook) in &tracepoints {
             let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
-            program.load(hook, &btf).map_err(|error| program_error(name, &error))?;
+            program
+                .load(hook, &btf)
+                .map_err(|error| program_error(name, &error))?;
         }
         for (name, hook) in tracepoints {
             let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
-            program.attach().map_err(|error| program_error(name, &error))?;
+            program
+                .attach()
+                .map_err(|error| program_error(name, &error))?;
             attached.push((name, hook));
         }
         let mut programs = Self {
@@ -169,9 +196,20 @@ impl Programs {
             roots: typed(&mut ebpf, "ROOTS")?,
             events: typed(&mut ebpf, "EVENTS")?,
             ebpf,
-            state: Control { pass: 1, arming: 1, now: monotonic_ns(), ..Control::default() },
+            state: Control {
+                pass: 1,
+                arming: 1,
+                now: monotonic_ns(),
+                ..Control::default()
+            },
             buffer: vec![0; 16 << 10],
+            length: 0,
             attached,
+            keeps: Keeps {
+                run_delay: offsets.task_run_delay != MISSING,
+                io: offsets.task_ioac != MISSING && offsets.ioac_read_bytes != MISSING,
+                sched: settings.sched,
+            },
         };
         programs.write_state()?;
         Ok(programs)
@@ -200,8 +238,10 @@ impl Programs {
         let mut marked = self.counters()?.marked;
         for _ in 0..MARK_PASSES {
             let mut file = self.iterate("mark")?;
-            std::io::copy(&mut file, &mut std::io::sink())
-                .map_err(|source| LoadError::Read { what: "iterator mark", source })?;
+            std::io::copy(&mut file, &mut std::io::sink()).map_err(|source| LoadError::Read {
+                what: "iterator mark",
+                source,
+            })?;
             let now = self.counters()?.marked;
             if now == marked {
                 break;
@@ -226,7 +266,7 @@ impl Programs {
     /// # Errors
     ///
     /// When the iterator cannot be read.
-    pub fn sample(&mut self) -> Result<Reading<'_>, LoadError> {
+    pub fn sample(&mut self) -> Result<Reading, LoadError> {
         self.state.previous = self.state.now;
         self.state.now = monotonic_ns();
         self.state.pass = self.state.pass.wrapping_add(1);
@@ -241,18 +281,30 @@ impl Programs {
                 Ok(0) => break,
                 Ok(count) => length += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(source) => return Err(LoadError::Read { what: "iterator sample", source }),
+                Err(source) => {
+                    return Err(LoadError::Read {
+                        what: "iterator sample",
+                        source,
+                    });
+                }
             }
         }
-        Ok(Reading { monotonic_ns: self.state.now, pass: self.state.pass, bytes: &bytes(&self.buffer)[..length] })
+        self.length = length;
+        Ok(Reading {
+            monotonic_ns: self.state.now,
+            pass: self.state.pass,
+        })
     }
 
-    /// Hands every event since the last call to `handle`.
-    pub fn drain(&mut self, mut handle: impl FnMut(Event<'_>)) {
+    /// The records of the last reading.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        records(&bytes(&self.buffer)[..self.length])
+    }
+
+    /// Moves every event since the last call to `events`.
+    pub fn drain(&mut self, events: &mut Vec<Event>) {
         while let Some(item) = self.events.next() {
-            if let Some(event) = event(&item) {
-                handle(event);
-            }
+            events.extend(event(&item));
         }
     }
 
@@ -275,6 +327,23 @@ impl Programs {
             .map_err(|error| LoadError::Object(format!("map COUNTERS: {error}")))
     }
 
+    /// Runs and run time in ns of each attached program, while `kernel.bpf_stats_enabled` is on.
+    pub fn program_stats(&mut self) -> Vec<(&'static str, u64, u64)> {
+        let mut stats = Vec::new();
+        for (name, _) in &self.attached {
+            if let Some(info) = self
+                .ebpf
+                .program(name)
+                .and_then(|program| program.info().ok())
+                && info.run_count() != 0
+            {
+                let ns = u64::try_from(info.run_time().as_nanos()).unwrap_or(u64::MAX);
+                stats.push((*name, info.run_count(), ns));
+            }
+        }
+        stats
+    }
+
     fn write_state(&mut self) -> Result<(), LoadError> {
         self.control
             .set(0, self.state, 0)
@@ -283,8 +352,12 @@ impl Programs {
 
     fn iterate(&mut self, name: &'static str) -> Result<File, LoadError> {
         let program: &mut Iter = program(&mut self.ebpf, name)?;
-        let link = program.attach().map_err(|error| program_error(name, &error))?;
-        let link = program.take_link(link).map_err(|error| program_error(name, &error))?;
+        let link = program
+            .attach()
+            .map_err(|error| program_error(name, &error))?;
+        let link = program
+            .take_link(link)
+            .map_err(|error| program_error(name, &error))?;
         link.into_file().map_err(|error| LoadError::Program {
             program: name.to_owned(),
             message: error.to_string(),
@@ -293,19 +366,12 @@ impl Programs {
 }
 
 /// One reading of all followed tasks.
-pub struct Reading<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
     /// When it began.
     pub monotonic_ns: u64,
     /// Its number.
     pub pass: u32,
-    bytes: &'a [u8],
-}
-
-impl Reading<'_> {
-    /// Its records.
-    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        records(self.bytes)
-    }
 }
 
 fn bytes(words: &[u64]) -> &[u8] {
@@ -344,7 +410,9 @@ fn pid_level(procfs: &Path) -> u32 {
     std::fs::read_to_string(procfs.join("self/status"))
         .ok()
         .and_then(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("NSpid:"))?;
             u32::try_from(line.split_whitespace().count()).ok()
         })
         .map_or(0, |ids| ids.saturating_sub(1))
@@ -387,7 +455,10 @@ where
 }
 
 fn program_error(name: &str, error: &ProgramError) -> LoadError {
-    denied_or(error, |message| LoadError::Program { program: name.to_owned(), message })
+    denied_or(error, |message| LoadError::Program {
+        program: name.to_owned(),
+        message,
+    })
 }
 
 /// Tells a refusal of the kernel from other errors, which are reported with all their causes.
@@ -408,4 +479,3 @@ fn denied_or(error: &dyn std::error::Error, other: impl FnOnce(String) -> LoadEr
     }
     other(message)
 }
-

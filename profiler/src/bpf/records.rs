@@ -20,17 +20,17 @@ pub enum Record<'a> {
 
 /// What happened since the events were last drained.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum Event {
     /// A process of the target was born.
-    Birth(&'a Birth),
+    Birth(Birth),
     /// While arming: a process was born outside the target.
-    Stranger(&'a Birth),
+    Stranger(Birth),
     /// A process runs another program; with the bytes of its command line.
-    Exec(&'a Exec, &'a [u8]),
+    Exec(Box<Exec>, Vec<u8>),
     /// A process has ended.
-    Exit(&'a Process),
+    Exit(Box<Process>),
     /// A thread has ended.
-    ThreadEnd(&'a ThreadEnd),
+    ThreadEnd(Box<ThreadEnd>),
     /// A task was moved between cgroups.
     CgroupMove,
 }
@@ -97,16 +97,17 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
 }
 
 /// One event of the ring buffer, whose items are 8-byte aligned.
-pub fn event(mut bytes: &[u8]) -> Option<Event<'_>> {
+pub fn event(mut bytes: &[u8]) -> Option<Event> {
     Some(match first_word(bytes)? {
-        event::BIRTH => Event::Birth(take(&mut bytes)?),
-        event::STRANGER => Event::Stranger(take(&mut bytes)?),
+        event::BIRTH => Event::Birth(*take(&mut bytes)?),
+        event::STRANGER => Event::Stranger(*take(&mut bytes)?),
         event::EXEC => {
             let header: &Exec = take(&mut bytes)?;
-            Event::Exec(header, bytes.get(..header.args_len as usize)?)
+            let args = bytes.get(..header.args_len as usize)?;
+            Event::Exec(Box::new(*header), args.to_vec())
         }
-        event::EXIT => Event::Exit(take(&mut bytes)?),
-        event::THREAD_END => Event::ThreadEnd(take(&mut bytes)?),
+        event::EXIT => Event::Exit(Box::new(*take(&mut bytes)?)),
+        event::THREAD_END => Event::ThreadEnd(Box::new(*take(&mut bytes)?)),
         event::CGROUP_MOVE => Event::CgroupMove,
         _ => return None,
     })

@@ -44,6 +44,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     help: "Times per state and frequency of each CPU",
     tables: &[&TABLE],
     probe,
+    tasks: false,
     open: |context: &Context<'_>| Ok(Box::new(AllCpus::open(context.host))),
 };
 

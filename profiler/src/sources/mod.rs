@@ -3,7 +3,11 @@
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
 pub mod cpu;
+pub mod overhead;
+pub mod process;
+pub mod sched;
 pub mod system;
+pub mod usage;
 
 mod counter;
 mod frequency;
@@ -17,10 +21,12 @@ mod process_count;
 use anyhow::Result;
 
 use crate::{
+    bpf::{Programs, Scope, Settings},
     clock::Tick,
     host::Host,
-    schema::{Batch, Table},
-    tasks::TaskTable,
+    ledger::Ledger,
+    schema::{Batch, ProcessKey, Table},
+    tasks::{Row, TaskTable},
 };
 
 /// What a source is given at each tick.
@@ -29,6 +35,8 @@ pub struct Sample<'a> {
     pub tick: Tick,
     /// The processes of the target, read once for all sources.
     pub tasks: &'a TaskTable,
+    /// What the profiler itself has cost so far.
+    pub ledger: &'a Ledger,
     /// Whether this is the run's last reading.
     pub last: bool,
 }
@@ -82,9 +90,47 @@ pub struct SourceSpec {
     pub tables: &'static [&'static Table],
     /// What this machine lets it do.
     pub probe: fn(&Host) -> Support,
+    /// Whether it reads the processes of the target.
+    pub tasks: bool,
     /// Opens it.
     pub open: fn(&Context<'_>) -> Result<Box<dyn Source>>,
 }
 
 /// Every source; those named on no command line run by default.
-pub static REGISTRY: &[&SourceSpec] = &[&system::SPEC, &cpu::SPEC];
+pub static REGISTRY: &[&SourceSpec] = &[
+    &process::SPEC,
+    &sched::SPEC,
+    &usage::SPEC,
+    &system::SPEC,
+    &cpu::SPEC,
+    &overhead::SPEC,
+];
+
+/// The columns that identify a process's or thread's row.
+fn process_key(at: &Sample<'_>, row: &Row) -> ProcessKey {
+    ProcessKey {
+        ts: at.tick.ts,
+        interval_ns: row.interval_ns,
+        pid: row.id.pid,
+        start_ts: at.tasks.clock.wall_of_boottime(row.id.start_boottime),
+        tid: row.tid,
+    }
+}
+
+/// How the processes of the target can be followed here; found out by loading the programs.
+fn task_support(host: &Host) -> Support {
+    let settings = Settings {
+        scope: Scope::Pids,
+        sched: true,
+        threads: false,
+    };
+    match Programs::load(host, &settings) {
+        Ok(_) => Support::Works,
+        Err(error) => Support::Partly {
+            why: format!(
+                "{error}; from /proc only, without processes that live less than an interval"
+            ),
+            remedy: error.remedy(),
+        },
+    }
+}

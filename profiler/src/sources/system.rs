@@ -98,6 +98,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     help: "CPU times, load, memory, swap, page faults and pressure of the whole node",
     tables: &[&TABLE],
     probe,
+    tasks: false,
     open: |context: &Context<'_>| Ok(Box::new(System::open(context.host))),
 };
 

@@ -1,0 +1,33 @@
+//! Embeds `data/<vendor>/<uarch>.toml`: a new CPU is one file, and registered nowhere.
+
+use std::{env, error::Error, ffi::OsStr, fmt::Write as _, fs, path::Path};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let data = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("data");
+    println!("cargo::rerun-if-changed={}", data.display());
+    let mut files = Vec::new();
+    for vendor in fs::read_dir(&data)? {
+        let vendor = vendor?.path();
+        println!("cargo::rerun-if-changed={}", vendor.display());
+        for file in fs::read_dir(&vendor)? {
+            files.push(file?.path());
+        }
+    }
+    files.retain(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "toml")
+    });
+    files.sort();
+    let mut code = String::from("&[\n");
+    for file in &files {
+        // The names go into string literals, escaped by `{:?}`.
+        let id = file.file_stem().and_then(OsStr::to_str);
+        let (Some(id), Some(file)) = (id, file.to_str()) else {
+            return Err(format!("{}: not UTF-8", file.display()).into());
+        };
+        writeln!(code, "    ({id:?}, include_str!({file:?})),")?;
+    }
+    code.push_str("]\n");
+    fs::write(Path::new(&env::var("OUT_DIR")?).join("data.rs"), code)?;
+    Ok(())
+}

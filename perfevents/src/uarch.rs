@@ -1,0 +1,215 @@
+//! One microarchitecture, as its data file says it.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::CpuId;
+
+/// One file of `data/`.
+///
+/// ```toml
+/// name = "Cascade Lake-SP / Cooper Lake"
+/// vendor = "Intel"
+/// source = "github.com/intel/perfmon mapfile.csv (CLX)"
+///
+/// [[match.cpuid]]
+/// vendor = "GenuineIntel"
+/// family = 0x06
+/// models = [0x55]
+/// steppings = ["5-15"]
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uarch {
+    /// Name of the file without its extension: short, unique, stable.
+    #[serde(skip)]
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// Who makes it.
+    pub vendor: String,
+    /// Where the identification comes from.
+    pub source: String,
+    /// Which CPUs it is.
+    #[serde(rename = "match")]
+    pub matches: Match,
+}
+
+/// Which CPUs a microarchitecture is; each entry is a way to be one.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Match {
+    /// On x86.
+    pub cpuid: Vec<Cpuid>,
+    /// On arm64.
+    pub midr: Vec<Midr>,
+    /// On POWER.
+    pub pvr: Vec<Pvr>,
+}
+
+/// x86 processors.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cpuid {
+    /// `GenuineIntel`, `AuthenticAMD`.
+    pub vendor: String,
+    /// Family, with the extended family added.
+    pub family: u32,
+    /// Models, with the extended model.
+    pub models: Numbers,
+    /// Steppings; all when absent.
+    pub steppings: Option<Numbers>,
+    /// The core PMU in sysfs, where a processor has several kinds of cores.
+    pub pmu: Option<String>,
+}
+
+/// arm64 cores.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Midr {
+    /// Bits 31–24 of `MIDR_EL1`.
+    pub implementer: u32,
+    /// Bits 15–4.
+    pub parts: Numbers,
+}
+
+/// POWER processors.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pvr {
+    /// The upper half of the register.
+    pub versions: Numbers,
+}
+
+/// Numbers and ranges of numbers: `[0x2a, "0x30-0x4f"]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers(pub Vec<(u32, u32)>);
+
+impl Numbers {
+    /// Whether the number is one of them.
+    pub fn contains(&self, number: u32) -> bool {
+        let within = |&(first, last): &(u32, u32)| (first..=last).contains(&number);
+        self.0.iter().any(within)
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (first, last)) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            if first == last {
+                write!(f, "{comma}{first:#x}")?;
+            } else {
+                write!(f, "{comma}{first:#x}-{last:#x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One element as it is written.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Element {
+    Number(u32),
+    Range(String),
+}
+
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let elements = Vec::<Element>::deserialize(deserializer)?;
+        let ranges: Result<Vec<_>, _> = elements.into_iter().map(range).collect();
+        let ranges = ranges.map_err(de::Error::custom)?;
+        if ranges.is_empty() {
+            return Err(de::Error::custom("no number"));
+        }
+        Ok(Self(ranges))
+    }
+}
+
+/// First and last.
+fn range(element: Element) -> Result<(u32, u32), String> {
+    let text = match element {
+        Element::Number(number) => return Ok((number, number)),
+        Element::Range(text) => text,
+    };
+    let number = |text: &str| match text.trim().strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.trim().parse().ok(),
+    };
+    let range = text
+        .split_once('-')
+        .and_then(|(first, last)| Some((number(first)?, number(last)?)));
+    match range {
+        Some((first, last)) if first <= last => Ok((first, last)),
+        _ => Err(format!("{text:?} is no range such as \"0x30-0x4f\"")),
+    }
+}
+
+impl Uarch {
+    /// Whether the CPU is one. A CPU whose PMU is not known may be any of the kinds its processor has.
+    pub fn matches(&self, id: &CpuId) -> bool {
+        match id {
+            CpuId::X86 {
+                vendor,
+                family,
+                model,
+                stepping,
+                pmu,
+            } => self.matches.cpuid.iter().any(|entry| {
+                let pmus = entry.pmu.as_deref().zip(pmu.as_deref());
+                entry.vendor == *vendor
+                    && entry.family == *family
+                    && entry.models.contains(*model)
+                    && entry
+                        .steppings
+                        .as_ref()
+                        .is_none_or(|all| all.contains(*stepping))
+                    && pmus.is_none_or(|(entry, found)| entry == found)
+            }),
+            CpuId::Arm64 { midr } => self.matches.midr.iter().any(|entry| {
+                entry.implementer == midr >> 24 && entry.parts.contains(midr >> 4 & 0xfff)
+            }),
+            CpuId::Power { pvr } => {
+                let version = pvr >> 16;
+                self.matches
+                    .pvr
+                    .iter()
+                    .any(|entry| entry.versions.contains(version))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(text: &str) -> Result<Numbers, toml::de::Error> {
+        #[derive(Deserialize)]
+        struct File {
+            n: Numbers,
+        }
+        toml::from_str::<File>(&format!("n = {text}")).map(|file| file.n)
+    }
+
+    #[test]
+    fn numbers_are_written_alone_or_as_ranges() {
+        let all = numbers("[0x2a, \"0x30-0x4f\", \"5-7\"]").unwrap();
+        assert_eq!(all, Numbers(vec![(0x2a, 0x2a), (0x30, 0x4f), (5, 7)]));
+        assert!(all.contains(0x4f) && !all.contains(0x50));
+        assert_eq!(all.to_string(), "0x2a, 0x30-0x4f, 0x5-0x7");
+        for bad in [
+            "[]",
+            "[-1]",
+            "[\"7-5\"]",
+            "[\"x\"]",
+            "[\"0x1\"]",
+            "[1.5]",
+            "7",
+        ] {
+            assert!(numbers(bad).is_err(), "{bad}");
+        }
+    }
+}

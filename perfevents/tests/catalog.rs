@@ -1,0 +1,164 @@
+//! The embedded data: every CPU it names is exactly one microarchitecture.
+
+use std::collections::{HashMap, HashSet};
+
+use perfevents::{Catalog, CpuId, Cpuid, Uarch};
+
+fn x86(vendor: &str, family: u32, model: u32, stepping: u32, pmu: Option<&str>) -> CpuId {
+    CpuId::X86 {
+        vendor: vendor.to_owned(),
+        family,
+        model,
+        stepping,
+        pmu: pmu.map(str::to_owned),
+    }
+}
+
+/// Every CPU an x86 entry names.
+fn cpus_of(entry: &Cpuid) -> impl Iterator<Item = CpuId> {
+    let models = entry
+        .models
+        .0
+        .iter()
+        .flat_map(|&(first, last)| first..=last);
+    let steppings = (0..16).filter(|&stepping| {
+        let listed = entry.steppings.as_ref();
+        listed.is_none_or(|listed| listed.contains(stepping))
+    });
+    let pmu = Some(entry.pmu.as_deref().unwrap_or("cpu"));
+    models.flat_map(move |model| {
+        let steppings = steppings.clone();
+        steppings.map(move |stepping| x86(&entry.vendor, entry.family, model, stepping, pmu))
+    })
+}
+
+/// Every CPU a file names.
+fn cpus(uarch: &Uarch) -> Vec<CpuId> {
+    let x86 = uarch.matches.cpuid.iter().flat_map(cpus_of);
+    let arm = uarch.matches.midr.iter().flat_map(|entry| {
+        let parts = entry.parts.0.iter().flat_map(|&(first, last)| first..=last);
+        parts.map(|part| CpuId::Arm64 {
+            midr: entry.implementer << 24 | 0x2f << 16 | part << 4 | 1,
+        })
+    });
+    let power = uarch.matches.pvr.iter().flat_map(|entry| {
+        let versions = entry
+            .versions
+            .0
+            .iter()
+            .flat_map(|&(first, last)| first..=last);
+        versions.map(|version| CpuId::Power {
+            pvr: version << 16 | 0x1202,
+        })
+    });
+    x86.chain(arm).chain(power).collect()
+}
+
+#[test]
+fn every_cpu_of_the_data_is_exactly_one_microarchitecture() {
+    let catalog = Catalog::builtin();
+    let mut seen = HashMap::new();
+    for uarch in catalog.iter() {
+        let cpus = cpus(uarch);
+        assert!(!cpus.is_empty(), "{} matches no CPU", uarch.id);
+        for cpu in cpus {
+            let found: Vec<_> = catalog.candidates(&cpu).map(|found| &found.id).collect();
+            assert_eq!(found, [&uarch.id], "{cpu:?}");
+            assert_eq!(
+                seen.insert(cpu, &uarch.id),
+                None,
+                "{} names a CPU twice",
+                uarch.id
+            );
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_and_where_from() {
+    let catalog = Catalog::builtin();
+    let mut names = HashMap::new();
+    let mut ids = HashSet::new();
+    for uarch in catalog.iter() {
+        for text in [&uarch.name, &uarch.vendor, &uarch.source] {
+            assert!(!text.trim().is_empty(), "{}", uarch.id);
+        }
+        assert!(
+            uarch
+                .id
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
+            "{}",
+            uarch.id
+        );
+        assert_eq!(names.insert(&uarch.name, &uarch.id), None, "{}", uarch.name);
+        assert!(
+            ids.insert(&uarch.id),
+            "two files are called {}.toml",
+            uarch.id
+        );
+    }
+    assert!(names.len() >= 55, "{}", names.len());
+}
+
+#[test]
+fn known_machines_are_found() {
+    let intel = |model, stepping| x86("GenuineIntel", 6, model, stepping, Some("cpu"));
+    let amd = |family, model| x86("AuthenticAMD", family, model, 1, None);
+    for (cpu, name) in [
+        (intel(0x2c, 2), "Westmere"),
+        (intel(0x55, 4), "Skylake-SP"),
+        (intel(0x55, 7), "Cascade Lake-SP / Cooper Lake"),
+        (intel(0x6a, 6), "Ice Lake-SP"),
+        (intel(0x8f, 8), "Sapphire Rapids"),
+        (intel(0xad, 1), "Granite Rapids"),
+        (amd(0x17, 0x31), "Zen 2"),
+        (amd(0x19, 0x01), "Zen 3"),
+        (amd(0x19, 0x11), "Zen 4"),
+        (amd(0x1a, 0x02), "Zen 5"),
+        (CpuId::arm64(0x41, 3, 0xd0c, 1), "Neoverse N1"),
+        (CpuId::arm64(0x41, 0, 0xd4f, 0), "Neoverse V2"),
+        (CpuId::arm64(0x46, 1, 0x001, 0), "A64FX"),
+        (CpuId::Power { pvr: 0x004e_1202 }, "POWER9"),
+    ] {
+        let found = Catalog::builtin().lookup(&cpu);
+        assert_eq!(found.map(|found| &found.name[..]), Some(name), "{cpu:?}");
+    }
+}
+
+#[test]
+fn kinds_of_cores_are_told_apart_by_their_pmu() {
+    let catalog = Catalog::builtin();
+    let core = |model, pmu| x86("GenuineIntel", 6, model, 0, pmu);
+    let name = |cpu| catalog.lookup(&cpu).map(|found| found.id.clone());
+    assert_eq!(name(core(0xb7, Some("cpu_core"))).as_deref(), Some("adl-p"));
+    assert_eq!(name(core(0xb7, Some("cpu_atom"))).as_deref(), Some("adl-e"));
+    assert_eq!(name(core(0xbe, Some("cpu"))).as_deref(), Some("adl-e"));
+    assert_eq!(name(core(0xb7, None)), None);
+    assert_eq!(catalog.candidates(&core(0xb7, None)).count(), 2);
+}
+
+#[test]
+fn an_unknown_cpu_is_none() {
+    for cpu in [
+        x86("GenuineIntel", 6, 0x00, 0, None),
+        x86("GenuineIntel", 15, 0x55, 4, None),
+        x86("AuthenticAMD", 6, 0x55, 4, None),
+        x86("", u32::MAX, u32::MAX, u32::MAX, None),
+        CpuId::Arm64 { midr: 0 },
+        CpuId::Arm64 { midr: u32::MAX },
+        CpuId::Power { pvr: 0 },
+    ] {
+        assert!(Catalog::builtin().lookup(&cpu).is_none(), "{cpu:?}");
+    }
+}
+
+#[test]
+fn errors_name_file_and_place() {
+    let error = Catalog::parse([("x", "name = \"X\"\nvendro = \"Y\"\n")]).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("x.toml: ") && text.contains("line 2") && text.contains("vendro"),
+        "{text}"
+    );
+}

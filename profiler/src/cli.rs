@@ -1,0 +1,231 @@
+//! The command line; turned into plain settings at once.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint};
+
+use crate::{
+    config::{Config, File, Target, select_sources},
+    failure::{Failure, Reason},
+    units,
+};
+
+/// Where did the time, the bytes, the FLOPs and the joules go?
+///
+/// Profiles a process tree, a cgroup or the whole node with eBPF and writes Parquet that DuckDB and pandas open
+/// directly.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Profile a target until it ends, --duration is over, or Ctrl-C
+    Run(Box<Run>),
+    /// Show which sources work on this machine, why others do not, and what would enable them
+    Check {
+        /// Machine-readable
+        #[arg(long)]
+        json: bool,
+    },
+    /// Turn what a killed profiler left behind into Parquet
+    ///
+    /// A run that ended by kill -9 or a power cut keeps its last ticks in journals (part-*.arrows). The next run
+    /// with the same --out recovers them by itself; this does it now.
+    Recover {
+        /// Directories of runs
+        #[arg(required = true, value_hint = ValueHint::DirPath)]
+        run: Vec<PathBuf>,
+    },
+    /// Print every table and column with type, unit and meaning
+    Schema {
+        /// As the reference in docs/metrics.md
+        #[arg(long)]
+        markdown: bool,
+        /// Machine-readable
+        #[arg(long, conflicts_with = "markdown")]
+        json: bool,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// Arguments of `profiler run`.
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("target").required(true).multiple(false),
+    after_help = "Examples:\n  profiler run --pid 4711                  a process and all its descendants, until they end\n  profiler run -i 100ms -- mpirun ./solver  a command from its first instruction\n  profiler run --node -d 60s                everything, for a minute\n\nThen: cd profiles/<run> && duckdb -init views.sql"
+)]
+pub struct Run {
+    /// Profile this process and all its descendants, whoever owns them; repeatable
+    #[arg(long, value_name = "PID", group = "target", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Vec<u32>,
+    /// Profile the members of this cgroup (v1 or v2) and of those below it
+    #[arg(long, value_name = "PATH", group = "target", value_hint = ValueHint::DirPath)]
+    cgroup: Option<PathBuf>,
+    /// Profile every process of this node
+    #[arg(long, group = "target")]
+    node: bool,
+    /// Start this command and profile it; its exit code becomes ours
+    #[arg(last = true, group = "target", value_name = "COMMAND")]
+    command: Vec<OsString>,
+
+    /// Time between ticks, 10ms to 1h [default: 1s]
+    #[arg(short, long, env = "PROFILER_INTERVAL", value_parser = units::interval)]
+    interval: Option<Duration>,
+    /// Stop after this time
+    #[arg(short, long, env = "PROFILER_DURATION", value_parser = units::positive)]
+    duration: Option<Duration>,
+    /// Directory in which each run gets a directory of its own [default: profiles]
+    #[arg(short, long, env = "PROFILER_OUT", value_hint = ValueHint::DirPath)]
+    out: Option<PathBuf>,
+    /// Sources to read: names, or +name,-name to change the default, which is all; see `profiler check`
+    #[arg(
+        long,
+        env = "PROFILER_SOURCE",
+        value_name = "NAME,…",
+        allow_hyphen_values = true
+    )]
+    source: Option<String>,
+    /// Add rows for each thread; their column `tid` is not null
+    #[arg(long)]
+    threads: bool,
+    /// Time between Parquet parts; in between, ticks are kept in a journal [default: 60s]
+    #[arg(long, env = "PROFILER_CHECKPOINT", value_parser = units::positive)]
+    checkpoint: Option<Duration>,
+    /// Make every tick survive a power cut, not only every checkpoint
+    #[arg(long)]
+    sync: bool,
+    /// Fail when a source that was asked for is not available
+    #[arg(long)]
+    strict: bool,
+    /// Print errors only
+    #[arg(short, long)]
+    quiet: bool,
+    /// Read settings from this TOML file [default: /etc/profiler.toml if it exists]
+    #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+    /// Name of this node in the dataset [default: the system's]
+    #[arg(long, env = "PROFILER_HOSTNAME")]
+    hostname: Option<String>,
+    /// Where procfs is mounted
+    #[arg(long, default_value = "/proc", hide = true)]
+    procfs: PathBuf,
+    /// Where sysfs is mounted
+    #[arg(long, default_value = "/sys", hide = true)]
+    sysfs: PathBuf,
+}
+
+impl Run {
+    /// Adds the settings of the file and the defaults.
+    ///
+    /// # Errors
+    ///
+    /// When the file or the list of sources is wrong.
+    pub fn into_config(self) -> Result<Config, Failure> {
+        let file = File::read(self.config.as_deref())?;
+        let target = if !self.command.is_empty() {
+            Target::Command(self.command)
+        } else if let Some(path) = self.cgroup {
+            Target::Cgroup(path)
+        } else if self.node {
+            Target::Node
+        } else {
+            Target::Pids(self.pid)
+        };
+        let hostname = match self.hostname {
+            Some(name) if !crate::sink::files::is_plain_name(&name) => {
+                let message = format!("--hostname {name}: not a name for a folder");
+                return Err(Failure::new(Reason::Usage, message));
+            }
+            name => name,
+        };
+        let setting = |name, given: Option<Duration>, text: Option<&String>, parse| match given {
+            Some(given) => Ok(Some(given)),
+            None => File::parse(name, text, parse),
+        };
+        Ok(Config {
+            target,
+            interval: setting(
+                "interval",
+                self.interval,
+                file.interval.as_ref(),
+                units::interval,
+            )?
+            .unwrap_or(Duration::from_secs(1)),
+            duration: setting(
+                "duration",
+                self.duration,
+                file.duration.as_ref(),
+                units::positive,
+            )?,
+            out: self.out.or(file.out).unwrap_or_else(|| "profiles".into()),
+            sources: select_sources(self.source.or(file.source).as_deref())?,
+            threads: self.threads || file.threads.unwrap_or(false),
+            checkpoint: setting(
+                "checkpoint",
+                self.checkpoint,
+                file.checkpoint.as_ref(),
+                units::positive,
+            )?
+            .unwrap_or(Duration::from_secs(60)),
+            sync: self.sync || file.sync.unwrap_or(false),
+            strict: self.strict || file.strict.unwrap_or(false),
+            quiet: self.quiet || file.quiet.unwrap_or(false),
+            procfs: self.procfs,
+            sysfs: self.sysfs,
+            hostname,
+        })
+    }
+}
+
+/// Writes a completion script to stdout.
+pub fn completions(shell: clap_complete::Shell) {
+    clap_complete::generate(
+        shell,
+        &mut Cli::command(),
+        "profiler",
+        &mut std::io::stdout(),
+    );
+}
+
+/// Writes the manual page to stdout.
+///
+/// # Errors
+///
+/// When stdout cannot be written.
+pub fn man() -> std::io::Result<()> {
+    clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exactly_one_target() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["profiler", "run"], args].concat());
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["--node", "--pid", "1"]).is_err());
+        assert!(parse(&["--pid", "1", "--pid", "2"]).is_ok());
+        assert!(parse(&["--pid", "0"]).is_err());
+        assert!(parse(&["--", "sleep", "-x", "1"]).is_ok());
+        assert!(parse(&["--node", "-i", "9ms"]).is_err());
+        assert!(parse(&["--node", "--source", "-usage"]).is_ok());
+    }
+}

@@ -1,0 +1,137 @@
+//! Where control groups are mounted (`cgroups(7)`).
+
+use std::path::PathBuf;
+
+use super::Mount;
+
+/// Controllers of version 1; other options of such a mount are not controllers.
+const CONTROLLERS: [&str; 15] = [
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "debug",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "misc",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
+    "rdma",
+];
+
+/// A mounted hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Controllers of version 1, in alphabetical order, or `name=…`; none in version 2.
+    pub controllers: Vec<String>,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// Which group of the hierarchy the mount begins at; `/` but in some containers.
+    pub root: String,
+}
+
+/// All mounted hierarchies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cgroups {
+    /// Version 1: one hierarchy per controller or group of controllers.
+    pub v1: Vec<Hierarchy>,
+    /// Version 2: the one hierarchy.
+    pub v2: Option<Hierarchy>,
+}
+
+impl Cgroups {
+    /// Those among the mounts. Of several mounts of one hierarchy the first that shows all of it counts.
+    pub(super) fn of(mounts: &[Mount]) -> Self {
+        let mut all = Self::default();
+        let whole_first = mounts.iter().filter(|mount| mount.root == "/");
+        let whole_first = whole_first.chain(mounts.iter().filter(|mount| mount.root != "/"));
+        for mount in whole_first {
+            let hierarchy = |controllers| Hierarchy {
+                controllers,
+                mount_point: PathBuf::from(&mount.mount_point),
+                root: mount.root.clone(),
+            };
+            match &mount.fstype[..] {
+                "cgroup2" => {
+                    all.v2.get_or_insert_with(|| hierarchy(Vec::new()));
+                }
+                "cgroup" => {
+                    let is_controller = |option: &&String| {
+                        CONTROLLERS.contains(&&option[..]) || option.starts_with("name=")
+                    };
+                    let controllers: Vec<_> = mount
+                        .options
+                        .iter()
+                        .filter(is_controller)
+                        .cloned()
+                        .collect();
+                    if !all.v1.iter().any(|known| known.controllers == controllers) {
+                        all.v1.push(hierarchy(controllers));
+                    }
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+
+    /// How the node is set up, in systemd's words.
+    pub fn mode(&self) -> Option<&'static str> {
+        match (self.v1.is_empty(), &self.v2) {
+            (true, Some(_)) => Some("v2"),
+            (false, Some(_)) => Some("hybrid"),
+            (false, None) => Some("v1"),
+            (true, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(fstype: &str, mount_point: &str, root: &str, options: &[&str]) -> Mount {
+        Mount {
+            source: Some(fstype.to_owned()),
+            root: root.to_owned(),
+            mount_point: mount_point.to_owned(),
+            fstype: fstype.to_owned(),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn versions_are_told_apart() {
+        let cpu = mount(
+            "cgroup",
+            "/sys/fs/cgroup/cpu,cpuacct",
+            "/",
+            &["cpu", "cpuacct", "rw", "xattr"],
+        );
+        let systemd = mount(
+            "cgroup",
+            "/sys/fs/cgroup/systemd",
+            "/",
+            &["name=systemd", "rw"],
+        );
+        let unified = mount("cgroup2", "/sys/fs/cgroup", "/", &["nsdelegate", "rw"]);
+        let part = mount("cgroup2", "/run/part", "/system.slice", &["rw"]);
+        let v2 = Cgroups::of(&[part, unified.clone()]);
+        assert_eq!(
+            v2.v2.as_ref().unwrap().mount_point,
+            PathBuf::from("/sys/fs/cgroup")
+        );
+        assert_eq!(v2.mode(), Some("v2"));
+        let hybrid = Cgroups::of(&[cpu.clone(), cpu.clone(), systemd, unified]);
+        assert_eq!(hybrid.v1.len(), 2);
+        assert_eq!(hybrid.v1[0].controllers, ["cpu", "cpuacct"]);
+        assert_eq!(hybrid.v1[1].controllers, ["name=systemd"]);
+        assert_eq!(hybrid.mode(), Some("hybrid"));
+        assert_eq!(Cgroups::of(&[cpu]).mode(), Some("v1"));
+        assert_eq!(Cgroups::of(&[]).mode(), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! Mounts of this process's mount namespace, from `mountinfo` alone: a `statfs` of a hung NFS server would hang.
+
+use std::{collections::HashMap, path::Path};
+
+use procfs::process::MountInfo;
+
+/// One mount (`proc_pid_mountinfo(5)`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// What is mounted: a device, `server:/export`; `None` for `none`.
+    pub source: Option<String>,
+    /// Which folder of the file system is mounted; `/` for all of it.
+    pub root: String,
+    /// Where.
+    pub mount_point: String,
+    /// Type of the file system.
+    pub fstype: String,
+    /// Options of the mount and of the file system, sorted.
+    pub options: Vec<String>,
+}
+
+/// All mounts in the order of `mountinfo`. A line that cannot be read leaves the others.
+pub fn mounts(procfs: &Path) -> Vec<Mount> {
+    let Ok(text) = std::fs::read(procfs.join("self/mountinfo")) else {
+        return Vec::new();
+    };
+    let text = String::from_utf8_lossy(&text);
+    text.lines().filter_map(mount).collect()
+}
+
+fn mount(line: &str) -> Option<Mount> {
+    let info = MountInfo::from_line(line).ok()?;
+    let all: HashMap<_, _> = info
+        .mount_options
+        .into_iter()
+        .chain(info.super_options)
+        .collect();
+    let mut options: Vec<_> = all
+        .into_iter()
+        .map(|(name, value)| match value {
+            Some(value) => format!("{name}={}", plain(&value)),
+            None => name,
+        })
+        .collect();
+    options.sort_unstable();
+    Some(Mount {
+        source: info.mount_source.map(|source| plain(&source)),
+        root: plain(&info.root),
+        mount_point: plain(&info.mount_point.to_string_lossy()),
+        fstype: info.fs_type,
+        options,
+    })
+}
+
+/// Takes back the kernel's escapes: `\040` for a space, `\011`, `\012`, `\134`, `\043` (`mangle_path`).
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('\\') {
+        plain.push_str(before);
+        let code = after
+            .get(..3)
+            .and_then(|code| u8::from_str_radix(code, 8).ok());
+        if let Some(code) = code.filter(u8::is_ascii) {
+            plain.push(char::from(code));
+            rest = &after[3..];
+        } else {
+            plain.push('\\');
+            rest = after;
+        }
+    }
+    plain.push_str(rest);
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_becomes_a_mount() {
+        let line = r"36 35 98:0 /mnt1 /mnt/my\040disk rw,noatime master:1 - nfs4 srv:/ex\134port rw,vers=4.2";
+        let mount = mount(line).unwrap();
+        assert_eq!(mount.source.as_deref(), Some(r"srv:/ex\port"));
+        assert_eq!(
+            (&mount.root[..], &mount.mount_point[..]),
+            ("/mnt1", "/mnt/my disk")
+        );
+        assert_eq!(mount.options, ["noatime", "rw", "vers=4.2"]);
+    }
+
+    #[test]
+    fn what_is_no_mount_is_left_out() {
+        for bad in [
+            "",
+            "36",
+            "36 35 98:0 / /mnt rw",
+            "x 35 98:0 / /m rw - t s rw",
+            "36 35 98:0 / /m rw - t",
+        ] {
+            assert_eq!(mount(bad), None, "{bad}");
+        }
+        assert_eq!(plain(r"a\04\é\777\"), r"a\04\é\777\");
+    }
+}

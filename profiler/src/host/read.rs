@@ -1,0 +1,60 @@
+//! Small files of procfs and sysfs, read once.
+
+use std::{fs, path::Path, str::FromStr};
+
+/// The text of a file without the white space around it; `None` when it is empty or cannot be read.
+pub(crate) fn text(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    // Texts of device trees end with a zero.
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The number in a file.
+pub(crate) fn number<T: FromStr>(path: &Path) -> Option<T> {
+    text(path)?.parse().ok()
+}
+
+/// Names in a folder that begin with `prefix`, in the order people count: `cpu2` before `cpu10`.
+pub(crate) fn names(folder: &Path, prefix: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    names.sort_by_cached_key(|name| {
+        let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let word = name.len() - digits.len();
+        (
+            name[..word].to_owned(),
+            digits.parse::<u64>().ok(),
+            name.clone(),
+        )
+    });
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_the_order_people_count() {
+        let folder = std::env::temp_dir().join(format!("profiler-names-{}", std::process::id()));
+        for name in ["cpu10", "cpu2", "cpufreq", "node0", "cpu", "cpu1"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        let found = names(&folder, "cpu");
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, ["cpu", "cpu1", "cpu2", "cpu10", "cpufreq"]);
+        assert!(names(Path::new("/none"), "").is_empty());
+    }
+
+    #[test]
+    fn what_is_no_number_is_none() {
+        assert_eq!(number::<u64>(Path::new("/proc/sys/kernel/osrelease")), None);
+        assert_eq!(number::<u64>(Path::new("/none")), None);
+        assert!(number::<u32>(Path::new("/proc/sys/kernel/pid_max")).is_some());
+    }
+}

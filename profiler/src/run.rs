@@ -1,0 +1,410 @@
+//! One run: find the target, attach, read every source at each tick, hand over, drain, stop.
+//!
+//! The only place that knows both sources and the sink.
+
+mod setup;
+mod ticker;
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use anyhow::{Context as _, Result};
+use rustix::process::Signal;
+use tokio::{
+    io::unix::AsyncFd,
+    signal::unix::{SignalKind, signal},
+};
+
+use self::{
+    setup::Setup,
+    ticker::{Ticker, readable},
+};
+use crate::{
+    clock::{Clock, Tick, monotonic_ns},
+    config::{Config, Target},
+    failure::{Failure, Reason},
+    ledger::{Ledger, Part},
+    say,
+    schema::Batch,
+    sink::Sink,
+    sources::{Sample, Source},
+    summary::Summary,
+    target::{self, Running},
+    tasks::TaskTable,
+};
+
+/// Profiles until the target ends, the duration is over or a signal comes. The result is our exit code.
+///
+/// # Errors
+///
+/// With the reason that decides the exit code.
+pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Reason::Internal, format!("tokio: {error}")))?;
+    runtime.block_on(async {
+        let setup = Setup::new(config, command_line)?;
+        Session::new(config, setup)?.run().await
+    })
+}
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Target,
+    Duration,
+    Signal(Signal),
+}
+
+struct Session<'a> {
+    config: &'a Config,
+    clock: Clock,
+    sources: Vec<(&'static str, Box<dyn Source>, bool)>,
+    tasks: TaskTable,
+    tasks_failed: bool,
+    sink: Sink,
+    ledger: Ledger,
+    summary: Summary,
+    command: Option<Running>,
+    run_dir: std::path::PathBuf,
+    cgroup: Option<std::path::PathBuf>,
+    seen_live: bool,
+    forwarded: bool,
+    started: u64,
+    number: u64,
+    ticks: u64,
+    missed: u64,
+    tick_ns: u64,
+}
+
+impl<'a> Session<'a> {
+    fn new(config: &'a Config, setup: Setup) -> Result<Self, Failure> {
+        let mut session = Self {
+            config,
+            clock: setup.clock,
+            sources: setup.sources,
+            tasks: setup.tasks,
+            tasks_failed: false,
+            sink: setup.sink,
+            ledger: Ledger::default(),
+            summary: Summary::default(),
+            command: None,
+            run_dir: setup.run_dir,
+            cgroup: setup.cgroup,
+            seen_live: false,
+            forwarded: false,
+            started: monotonic_ns(),
+            number: 0,
+            ticks: 0,
+            missed: 0,
+            tick_ns: 0,
+        };
+        // Baselines, before a command runs its first instruction.
+        session.tick(false);
+        if let Some(stopped) = setup.stopped {
+            match stopped.release() {
+                Ok(running) => session.command = Some(running),
+                Err(failure) => {
+                    // Nothing was profiled: leave nothing behind.
+                    let run_dir = session.run_dir.clone();
+                    let _ = session.sink.finish();
+                    let _ = std::fs::remove_dir_all(run_dir);
+                    return Err(failure);
+                }
+            }
+        }
+        if !config.quiet {
+            say!(
+                "profiling {} into {}",
+                setup.what,
+                session.run_dir.display()
+            );
+        }
+        Ok(session)
+    }
+
+    async fn run(mut self) -> Result<u8, Failure> {
+        let stop = self.sample_until_stopped().await?;
+        // What ends at this moment is still on its way through the kernel.
+        if stop == Stop::Target {
+            self.wait_for_last_exit().await;
+        }
+        self.number += 1;
+        self.tick(true);
+        let elapsed = monotonic_ns() - self.started;
+        let end = self.clock.wall(monotonic_ns());
+        self.losses();
+        self.sink.describe(|manifest| manifest.set_end(end.0));
+        let (run_dir, ticks, command) = (self.run_dir.clone(), self.ticks, self.command.take());
+        let outcome = self
+            .sink
+            .finish()
+            .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
+        if !self.config.quiet {
+            say!("{}", self.summary.text(elapsed, ticks, &run_dir));
+        }
+        if !outcome.is_complete() {
+            let (dropped, journal) = outcome.tables.values().fold((0, 0), |sum, table| {
+                (sum.0 + table.dropped, sum.1 + table.in_journal)
+            });
+            let mut message = format!("{dropped} rows lost");
+            if journal != 0 {
+                message = format!(
+                    "{message}, {journal} only in the journal: `profiler recover {}` when there is room",
+                    run_dir.display()
+                );
+            }
+            if let Some(error) = outcome.last_error {
+                message = format!("{message} ({error})");
+            }
+            return Err(Failure::new(Reason::Output, message));
+        }
+        exit_code(command, stop, self.config.quiet)
+    }
+
+    async fn sample_until_stopped(&mut self) -> Result<Stop, Failure> {
+        let internal =
+            |error: std::io::Error| Failure::new(Reason::Internal, format!("cannot wait: {error}"));
+        let mut ticker = Ticker::new(self.started, self.config.interval).map_err(internal)?;
+        let mut interrupts = signal(SignalKind::interrupt()).map_err(internal)?;
+        let mut terminations = signal(SignalKind::terminate()).map_err(internal)?;
+        let mut hangups = signal(SignalKind::hangup()).map_err(internal)?;
+        let events = self.events().map_err(internal)?;
+        let ended = self
+            .command
+            .as_ref()
+            .map(|running| running.pidfd.try_clone().and_then(readable))
+            .transpose()
+            .map_err(internal)?;
+        let deadline = async {
+            match self.config.duration {
+                Some(duration) => tokio::time::sleep(duration).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                biased;
+                () = wait_readable(ended.as_ref()) => return Ok(Stop::Target),
+                () = &mut deadline => return Ok(Stop::Duration),
+                _ = interrupts.recv() => if let Some(stop) = self.interrupted(Signal::INT) {
+                    return Ok(stop);
+                },
+                _ = terminations.recv() => if let Some(stop) = self.interrupted(Signal::TERM) {
+                    return Ok(stop);
+                },
+                _ = hangups.recv() => if let Some(stop) = self.interrupted(Signal::HUP) {
+                    return Ok(stop);
+                },
+                () = wait_readable(events.as_ref()) => self.pump(),
+                fired = ticker.next() => {
+                    let fired = fired.map_err(internal)?;
+                    self.number += fired.passed;
+                    self.missed += fired.passed - 1;
+                    self.ledger.late_ns = fired.late_ns;
+                    self.tick(false);
+                }
+            }
+            if self.target_has_ended() {
+                return Ok(Stop::Target);
+            }
+        }
+    }
+
+    /// Becomes readable when the kernel has something to tell before the next tick.
+    fn events(&mut self) -> std::io::Result<Option<AsyncFd<OwnedFd>>> {
+        self.tasks
+            .programs()
+            .map(|programs| programs.events_fd().and_then(readable))
+            .transpose()
+    }
+
+    /// Takes over events before their buffer is full, and follows moves between cgroups.
+    fn pump(&mut self) {
+        let result = self.tasks.pump();
+        self.report_tasks(result);
+    }
+
+    /// A signal goes to the command, whose end then ends the run. Without a command, or the second time, it ends
+    /// the run itself.
+    fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
+        match &self.command {
+            Some(running) if !std::mem::replace(&mut self.forwarded, true) => {
+                running.signal(signal);
+                None
+            }
+            _ => Some(Stop::Signal(signal)),
+        }
+    }
+
+    fn target_has_ended(&mut self) -> bool {
+        if matches!(self.config.target, Target::Node | Target::Command(_)) {
+            return false;
+        }
+        let live = self.tasks.live().unwrap_or(0);
+        self.seen_live |= live != 0;
+        let cgroup_gone = self.cgroup.as_ref().is_some_and(|folder| !folder.exists());
+        live == 0 && (self.seen_live || cgroup_gone)
+    }
+
+    /// The command's pidfd is readable a little before its last thread has left the CPU.
+    async fn wait_for_last_exit(&mut self) {
+        for _ in 0..20 {
+            if self.tasks.live().unwrap_or(0) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Reads every source once and hands the rows over.
+    fn tick(&mut self, last: bool) {
+        let monotonic_ns = monotonic_ns();
+        let tick = Tick {
+            number: self.number,
+            monotonic_ns,
+            ts: self.clock.wall(monotonic_ns),
+        };
+        let result = self.tasks.refresh(&tick, last);
+        self.report_tasks(result);
+        self.ledger.ran(
+            "tasks",
+            crate::clock::monotonic_ns() - monotonic_ns,
+            0,
+            false,
+        );
+        self.summary.add(&self.tasks);
+        self.account();
+        let mut batches: Vec<Batch> = Vec::new();
+        for (name, source, failed) in &mut self.sources {
+            let begin = crate::clock::monotonic_ns();
+            let before = batches.len();
+            let at = Sample {
+                tick,
+                tasks: &self.tasks,
+                ledger: &self.ledger,
+                last,
+            };
+            let result = source.sample(&at, &mut batches);
+            let rows = batches[before..]
+                .iter()
+                .map(|batch| batch.rows.num_rows() as u64)
+                .sum();
+            let ns = crate::clock::monotonic_ns() - begin;
+            self.ledger.ran(name, ns, rows, result.is_err());
+            if let Err(error) = result
+                && !std::mem::replace(failed, true)
+            {
+                say!("profiler: source {name}: {error:#}");
+            }
+        }
+        self.sink.submit(batches);
+        self.ticks += u64::from(self.number != 0);
+        self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+    }
+
+    fn report_tasks(&mut self, result: Result<()>) {
+        if let Err(error) = result.context("the processes of the target")
+            && !std::mem::replace(&mut self.tasks_failed, true)
+        {
+            say!("profiler: {error:#}");
+        }
+    }
+
+    /// Brings the ledger up to date.
+    fn account(&mut self) {
+        let controller = self.ledger.account(Part::Controller, "profiler");
+        controller.runs = Some(self.ticks);
+        controller.run_ns = Some(self.tick_ns);
+        controller.dropped = Some(self.missed);
+        let stats = self.sink.stats();
+        let sink = self.ledger.account(Part::Sink, "parquet");
+        sink.runs = Some(stats.ticks);
+        sink.run_ns = Some(stats.write_ns);
+        sink.rows = Some(stats.rows);
+        sink.dropped = Some(stats.dropped);
+        sink.errors = Some(stats.errors);
+        if let Some(error) = stats.last_error {
+            say!("profiler: output: {error}");
+        }
+        let Some(programs) = self.tasks.programs() else {
+            return;
+        };
+        if let Ok(counters) = programs.counters() {
+            let dropped = [
+                ("TASKS", counters.dropped_tasks),
+                ("PROCESSES", counters.dropped_processes),
+                ("EVENTS", counters.dropped_events),
+            ];
+            for (map, lost) in dropped {
+                let account = self.ledger.account(Part::Map, map);
+                if lost != 0 && account.dropped == Some(0) {
+                    say!("profiler: map {map} is full: {lost} entries lost so far");
+                }
+                account.dropped = Some(lost);
+            }
+        }
+        for (name, runs, ns) in programs.program_stats() {
+            let account = self.ledger.account(Part::Program, name);
+            account.runs = Some(runs);
+            account.run_ns = Some(ns);
+        }
+    }
+
+    /// Puts what is not in the data into run.json.
+    fn losses(&mut self) {
+        let mut losses = Vec::new();
+        if self.missed != 0 {
+            let why = "the machine or the profiler was too busy".to_owned();
+            losses.push(crate::sink::manifest::Loss {
+                what: "ticks".to_owned(),
+                count: self.missed,
+                why,
+            });
+        }
+        for (part, name, account) in self.ledger.iter() {
+            let lost = account.dropped.unwrap_or(0);
+            if part == Part::Map && lost != 0 {
+                losses.push(crate::sink::manifest::Loss {
+                    what: format!("entries of BPF map {name}"),
+                    count: lost,
+                    why: "it was full".to_owned(),
+                });
+            }
+        }
+        if self.missed != 0 && !self.config.quiet {
+            say!("profiler: {} ticks missed", self.missed);
+        }
+        self.sink
+            .describe(|manifest| manifest.losses.extend(losses));
+    }
+}
+
+/// The command's exit code is ours; when it outlives the profiling by its duration, it is waited for.
+fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
+    let Some(mut running) = command else {
+        return Ok(0);
+    };
+    match stop {
+        Stop::Signal(signal) => return Ok(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+        Stop::Duration if !quiet => say!("waiting for the command to end"),
+        Stop::Duration | Stop::Target => {}
+    }
+    let status = running
+        .wait()
+        .map_err(|error| Failure::new(Reason::Internal, format!("wait: {error}")))?;
+    Ok(target::exit_code(status))
+}
+
+/// Waits until the descriptor is readable; for ever if there is none.
+async fn wait_readable(fd: Option<&AsyncFd<OwnedFd>>) {
+    match fd {
+        Some(fd) => {
+            if let Ok(mut guard) = fd.readable().await {
+                guard.clear_ready();
+            }
+        }
+        None => std::future::pending().await,
+    }
+}

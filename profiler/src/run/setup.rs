@@ -1,0 +1,370 @@
+//! Everything before the first tick, in the order in which it can fail without leaving anything behind.
+
+use std::{collections::HashSet, path::PathBuf};
+
+use anyhow::Result;
+
+use crate::{
+    bpf::{self, LoadError, Programs, Roots, Settings},
+    clock::{Clock, monotonic_ns},
+    config::{Config, Target},
+    failure::{Failure, Reason},
+    host::Host,
+    privileges, say,
+    sink::{
+        self, Manifest, Sink,
+        manifest::{SourceState, SourceStatus},
+    },
+    sources::{Context, REGISTRY, Source, Support},
+    target::{self, Stopped},
+    tasks::{Keeps, Reader, TaskTable, Walker, walk},
+};
+
+/// A run that is ready for its first tick.
+pub struct Setup {
+    pub clock: Clock,
+    pub sources: Vec<(&'static str, Box<dyn Source>, bool)>,
+    pub tasks: TaskTable,
+    pub sink: Sink,
+    pub stopped: Option<Stopped>,
+    pub run_dir: PathBuf,
+    pub cgroup: Option<PathBuf>,
+    /// The target, for the line that says that profiling has begun.
+    pub what: String,
+}
+
+/// What the target is for the programs and for /proc.
+struct Found {
+    scope: bpf::Scope,
+    roots: Roots,
+    walk: walk::Scope,
+    cgroup: Option<PathBuf>,
+    what: String,
+}
+
+impl Setup {
+    /// Finds the target, loads the programs, opens the sources and the output.
+    pub fn new(config: &Config, command_line: Vec<String>) -> Result<Self, Failure> {
+        let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
+        let clock = Clock::new();
+        let wants_tasks = config.sources.iter().any(|spec| spec.tasks);
+        if wants_tasks && !privileges::may_load_bpf() {
+            return Err(Failure::new(
+                Reason::Privilege,
+                "not root, and without CAP_BPF and CAP_PERFMON: run with sudo, or choose \
+                 sources that need neither (--source system,cpu)",
+            ));
+        }
+        let mut stopped = None;
+        let found = find(config, &host, &mut stopped)?;
+        // Whatever fails from here on must not let the command run.
+        let result = Self::attach(config, &host, clock, found, command_line);
+        match (result, stopped) {
+            (Ok(setup), stopped) => Ok(Self { stopped, ..setup }),
+            (Err(failure), Some(stopped)) => {
+                stopped.cancel();
+                Err(failure)
+            }
+            (Err(failure), None) => Err(failure),
+        }
+    }
+
+    fn attach(
+        config: &Config,
+        host: &Host,
+        clock: Clock,
+        found: Found,
+        command_line: Vec<String>,
+    ) -> Result<Self, Failure> {
+        let (reader, keeps, problem) = reader(config, host, &found)?;
+        let mut states = Vec::new();
+        let mut sources = Vec::new();
+        for spec in REGISTRY {
+            if !config.sources.iter().any(|wanted| wanted.name == spec.name) {
+                states.push(state(spec.name, SourceStatus::Off, None));
+                continue;
+            }
+            let (support, why) = match &problem {
+                Some(problem) if spec.tasks => {
+                    let none = spec.name == crate::sources::sched::SPEC.name;
+                    let status = if none {
+                        SourceStatus::No
+                    } else {
+                        SourceStatus::Partly
+                    };
+                    (status, Some(problem.clone()))
+                }
+                _ if spec.tasks => (SourceStatus::Works, None),
+                _ => match (spec.probe)(host) {
+                    Support::Works => (SourceStatus::Works, None),
+                    Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
+                    Support::No { why, .. } => (SourceStatus::No, Some(why)),
+                },
+            };
+            states.push(state(spec.name, support, why));
+            if support == SourceStatus::No {
+                continue;
+            }
+            match (spec.open)(&Context {
+                host,
+                threads: config.threads,
+            }) {
+                Ok(source) => sources.push((spec.name, source, false)),
+                Err(error) => {
+                    states.pop();
+                    states.push(state(
+                        spec.name,
+                        SourceStatus::No,
+                        Some(format!("{error:#}")),
+                    ));
+                }
+            }
+        }
+        report(config, &states)?;
+
+        let (sink, run_dir) = open_sink(config, host, clock, &found, states, command_line)?;
+        privileges::keep_for_sampling();
+        let tasks = TaskTable::new(host, clock, reader, keeps, config.threads);
+        Ok(Self {
+            clock,
+            sources,
+            tasks,
+            sink,
+            stopped: None,
+            run_dir,
+            cgroup: found.cgroup,
+            what: found.what,
+        })
+    }
+}
+
+fn find(config: &Config, host: &Host, stopped: &mut Option<Stopped>) -> Result<Found, Failure> {
+    let pids = |roots: Roots, what: String| Found {
+        scope: bpf::Scope::Pids,
+        walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect::<HashSet<_>>()),
+        roots,
+        cgroup: None,
+        what,
+    };
+    Ok(match &config.target {
+        Target::Pids(list) => {
+            let names: Vec<_> = list.iter().map(ToString::to_string).collect();
+            pids(
+                target::roots(host, list)?,
+                format!("process {}", names.join(", ")),
+            )
+        }
+        Target::Command(command) => {
+            let started = target::start(command)?;
+            let pid = started.pid;
+            *stopped = Some(started);
+            let name = command
+                .first()
+                .map(|name| name.to_string_lossy())
+                .unwrap_or_default();
+            pids(vec![(pid, 0)], format!("`{name}` (process {pid})"))
+        }
+        Target::Cgroup(path) => {
+            let (folder, scope) = target::cgroup(host, path)?;
+            Found {
+                scope,
+                roots: Vec::new(),
+                walk: walk::Scope::Cgroup(folder.clone()),
+                what: format!("cgroup {}", folder.display()),
+                cgroup: Some(folder),
+            }
+        }
+        Target::Node => Found {
+            scope: bpf::Scope::Node,
+            roots: Vec::new(),
+            walk: walk::Scope::Node,
+            cgroup: None,
+            what: format!("node {}", host.hostname),
+        },
+    })
+}
+
+/// The BPF programs, or /proc with the reason why not.
+fn reader(
+    config: &Config,
+    host: &Host,
+    found: &Found,
+) -> Result<(Reader, Keeps, Option<String>), Failure> {
+    let walker = || Reader::Procfs(Walker::new(found.walk.clone(), config.threads));
+    let keeps = Keeps {
+        run_delay: false,
+        io: true,
+        sched: false,
+    };
+    if !config.sources.iter().any(|spec| spec.tasks) {
+        let reader = if matches!(config.target, Target::Node) {
+            Reader::None
+        } else {
+            walker()
+        };
+        return Ok((reader, keeps, None));
+    }
+    let settings = Settings {
+        scope: found.scope.clone(),
+        sched: config
+            .sources
+            .iter()
+            .any(|spec| spec.name == crate::sources::sched::SPEC.name),
+        threads: config.threads,
+    };
+    match follow(host, &settings, found) {
+        Ok(programs) => {
+            let live = programs.counters().map_or(0, |counters| counters.live);
+            if live == 0 && matches!(config.target, Target::Pids(_) | Target::Command(_)) {
+                let message = format!("{} ended before it could be followed", found.what);
+                return Err(Failure::new(Reason::Target, message));
+            }
+            let keeps = programs.keeps;
+            Ok((Reader::Bpf(Box::new(programs)), keeps, None))
+        }
+        Err(error) => {
+            let problem = format!("{error} (remedy: {})", error.remedy());
+            Ok((walker(), keeps, Some(problem)))
+        }
+    }
+}
+
+/// Attaches first and looks for existing processes then, so that none is born unseen in between.
+fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, LoadError> {
+    let mut programs = Programs::load(host, settings)?;
+    programs.add_roots(&found.roots)?;
+    programs.mark()?;
+    // A child whose parent was followed only after its birth, and has ended since, is found through its birth.
+    let mut events = Vec::new();
+    programs.drain(&mut events);
+    let mut strangers: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            bpf::Event::Stranger(birth) => Some(*birth),
+            _ => None,
+        })
+        .collect();
+    let mut family: HashSet<u32> = found.roots.iter().map(|(pid, _)| *pid).collect();
+    let mut adopted = Roots::new();
+    let mut grown = true;
+    while std::mem::take(&mut grown) {
+        strangers.retain(|birth| {
+            let related = family.contains(&birth.ppid);
+            if related {
+                family.insert(birth.pid);
+                adopted.push((birth.pid, birth.start_boottime));
+                grown = true;
+            }
+            !related
+        });
+    }
+    if !adopted.is_empty() {
+        programs.add_roots(&adopted)?;
+        programs.mark()?;
+    }
+    programs.armed()?;
+    Ok(programs)
+}
+
+fn state(name: &str, status: SourceStatus, why: Option<String>) -> SourceState {
+    SourceState {
+        name: name.to_owned(),
+        status,
+        why,
+    }
+}
+
+/// Says once what is missing; with `--strict` that is the end.
+fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
+    let missing: Vec<_> = states
+        .iter()
+        .filter(|state| matches!(state.status, SourceStatus::No | SourceStatus::Partly))
+        .collect();
+    let mut said = HashSet::new();
+    for state in &missing {
+        let why = state.why.as_deref().unwrap_or("not available");
+        let names: Vec<_> = missing
+            .iter()
+            .filter(|other| other.why == state.why && other.status == state.status)
+            .map(|other| other.name.as_str())
+            .collect();
+        let what = if state.status == SourceStatus::No {
+            "without"
+        } else {
+            "only partly:"
+        };
+        let line = format!("{what} {}: {why}", names.join(", "));
+        if config.strict && state.status == SourceStatus::No {
+            return Err(Failure::new(Reason::Strict, line));
+        }
+        // A null column is in `profiler check` and run.json; what was found out just now is said.
+        let said_here = state.status == SourceStatus::No || is_task_source(&state.name);
+        if said_here && said.insert(line.clone()) && !config.quiet {
+            say!("profiler: {line}");
+        }
+    }
+    Ok(())
+}
+
+fn is_task_source(name: &str) -> bool {
+    REGISTRY.iter().any(|spec| spec.name == name && spec.tasks)
+}
+
+fn open_sink(
+    config: &Config,
+    host: &Host,
+    clock: Clock,
+    found: &Found,
+    sources: Vec<SourceState>,
+    command_line: Vec<String>,
+) -> Result<(Sink, PathBuf), Failure> {
+    let output = |error: &dyn std::fmt::Display| Failure::new(Reason::Output, error.to_string());
+    let start = clock.wall(monotonic_ns());
+    for (path, report) in sink::recover_orphans(&config.out, &host.hostname)
+        .map_err(|error| output(&format!("{}: {error}", config.out.display())))?
+    {
+        match report {
+            Ok(report) if !config.quiet => {
+                let rows: u64 = report.rows.values().sum();
+                say!("profiler: recovered {rows} rows of {}", path.display());
+            }
+            Ok(_) => {}
+            Err(error) => say!("profiler: cannot recover {}: {error}", path.display()),
+        }
+    }
+    let run_id = run_id(start.0, &host.hostname);
+    let mut manifest = Manifest::new(&run_id, &host.hostname, start.0)
+        .map_err(|error| output(&format!("/proc: {error}")))?;
+    manifest.command = command_line;
+    manifest.config = config.to_json();
+    manifest.target = serde_json::json!({
+        "what": found.what,
+        "pids": found.roots.iter().map(|(pid, _)| pid).collect::<Vec<_>>(),
+        "cgroup": found.cgroup,
+        "node": matches!(config.target, Target::Node),
+    });
+    manifest.kernel = host.kernel_release.clone().unwrap_or_default();
+    manifest.user = std::env::var("SUDO_USER")
+        .or_else(|_| std::env::var("USER"))
+        .unwrap_or_default();
+    manifest.sources = sources;
+    let run_dir = config.out.join(&run_id);
+    let mut options = sink::Options::new(run_dir.clone(), &host.hostname, &run_id);
+    options.checkpoint = config.checkpoint;
+    options.sync = config.sync;
+    options.owner = target::owner();
+    options.manifest = Some(manifest);
+    let sink = Sink::start(options).map_err(|error| output(&error))?;
+    Ok((sink, run_dir))
+}
+
+/// Sorts by time, and is unique on a shared file system: `20261120T190500Z-node1-4711`.
+fn run_id(start_ns: i64, hostname: &str) -> String {
+    let time = sink::manifest::rfc3339(start_ns);
+    let time: String = time
+        .chars()
+        .take_while(|c| *c != '.')
+        .filter(|c| c.is_ascii_digit() || *c == 'T')
+        .collect();
+    format!("{time}Z-{hostname}-{}", std::process::id())
+}

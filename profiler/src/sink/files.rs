@@ -1,0 +1,424 @@
+//! Folders and files that are whole or not there: modes, ownership, atomic replacement.
+//!
+//! Below the run directory everything is opened relative to its folder and without following links, so that a
+//! profiler running as root writes nowhere else, whoever owns the directory.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::fd::{AsFd, OwnedFd},
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid},
+    io::Errno,
+};
+use thiserror::Error;
+
+/// Mode of new files, before the umask.
+const FILE_MODE: u32 = 0o640;
+/// Mode of new folders, before the umask.
+const FOLDER_MODE: u32 = 0o750;
+/// A disk that cannot take this much (bytes) is called full at start.
+const PROBE_BYTES: usize = 16 * 1024;
+
+/// Who owns what is created: `(uid, gid)`; `None` leaves it to the kernel.
+pub type Owner = Option<(u32, u32)>;
+
+/// Why nothing can be stored at a place.
+#[derive(Debug, Error)]
+pub enum OutputError {
+    /// Something else has the name of the folder.
+    #[error("{} is not a directory", path.display())]
+    NotADirectory {
+        /// The path in question.
+        path: PathBuf,
+    },
+    /// Permissions or a read-only file system.
+    #[error("{} is not writable: {source}", path.display())]
+    NotWritable {
+        /// The path in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No space or quota left.
+    #[error("no space left for {}: {source}", path.display())]
+    Full {
+        /// The path in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A run id or hostname that cannot be the name of a folder.
+    #[error("{name:?} cannot be the name of a folder")]
+    Name {
+        /// The name in question.
+        name: String,
+    },
+    /// Anything else.
+    #[error("{}: {source}", path.display())]
+    Other {
+        /// The path in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl OutputError {
+    /// What `source` means for `path`.
+    pub(super) fn new(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match Errno::from_io_error(&source) {
+            Some(Errno::NOTDIR | Errno::LOOP) => Self::NotADirectory { path },
+            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, source },
+            _ if is_full(&source) => Self::Full { path, source },
+            _ => Self::Other { path, source },
+        }
+    }
+}
+
+/// Whether `error` says that there is no space (or quota) left.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOSPC | Errno::DQUOT)
+    )
+}
+
+/// Whether `name` is one plain component of a path.
+pub fn is_plain_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!(components.next(), Some(Component::Normal(only)) if only == name)
+        && components.next().is_none()
+        && !name.contains('\0')
+}
+
+/// Name of the folder of `hostname` in every table: a Hive partition.
+pub fn host_folder(hostname: &str) -> String {
+    format!("host={hostname}")
+}
+
+/// The host that a folder of a table belongs to.
+pub fn host_of_folder(name: &str) -> Option<&str> {
+    name.strip_prefix("host=")
+}
+
+/// Whether `name` is that of a file that was being written.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.strip_suffix(".tmp").is_some()
+}
+
+/// An open folder; the files in it are named relative to it.
+#[derive(Debug)]
+pub struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+    owner: Owner,
+}
+
+impl Folder {
+    /// Opens an existing folder. What is created in it will belong to `owner`.
+    pub fn open(path: &Path, owner: Owner) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
+            fd: rustix::fs::openat(CWD, path, flags, Mode::empty())?,
+            path: path.to_owned(),
+            owner,
+        })
+    }
+
+    /// Opens a folder inside this one.
+    pub fn sub(&self, name: &str) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(Self {
+            fd: rustix::fs::openat(&self.fd, name, flags, Mode::empty())?,
+            path: self.path.join(name),
+            owner: self.owner,
+        })
+    }
+
+    /// Opens a folder inside this one and makes it first where it is missing.
+    pub fn make(&self, name: &str) -> io::Result<Self> {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(FOLDER_MODE)) {
+            Ok(()) => {
+                let made = self.sub(name)?;
+                give_to(&made.fd, self.owner);
+                self.sync()?;
+                Ok(made)
+            }
+            Err(Errno::EXIST) => self.sub(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Where the folder was when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates a file that must not exist; writes go to its end.
+    pub fn create(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::APPEND
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(FILE_MODE))?;
+        give_to(&fd, self.owner);
+        Ok(fd.into())
+    }
+
+    /// Opens an existing file for reading.
+    pub fn read(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fd, name, flags, Mode::empty())?.into())
+    }
+
+    /// Names of everything in the folder that is valid UTF-8, sorted.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            if let Ok(name) = entry?.file_name().to_str()
+                && !matches!(name, "." | "..")
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Whether there is anything of this name.
+    pub fn has(&self, name: &str) -> io::Result<bool> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a file; one that is not there is no error.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives a file a new name, which must be free.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+            // Not every file system can do it in one step (NFS).
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                if self.has(to)? {
+                    return Err(Errno::EXIST.into());
+                }
+                Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// Whether the folder was removed, or its file system is gone.
+    pub fn is_gone(&self) -> bool {
+        !matches!(rustix::fs::fstat(&self.fd), Ok(stat) if stat.st_nlink > 0)
+    }
+
+    /// Makes what happened to names in the folder durable.
+    pub fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.fd) {
+            // Some network file systems have no fsync of folders.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Stores `bytes` under a free name: a temporary file, synced, renamed, the folder synced. On an error
+    /// nothing is left behind.
+    pub fn write_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let temporary = format!(".{name}.tmp");
+        let stored = self
+            .write_synced(&temporary, bytes)
+            .and_then(|()| self.rename(&temporary, name));
+        self.end_write(&temporary, stored)
+    }
+
+    /// Like [`Folder::write_new`], but takes the place of a file that has the name. `writer` keeps the temporary
+    /// files of several hosts apart.
+    pub fn replace(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
+        let temporary = format!(".{name}.{writer}.tmp");
+        let stored = self
+            .write_synced(&temporary, bytes)
+            .and_then(|()| Ok(rustix::fs::renameat(&self.fd, &*temporary, &self.fd, name)?));
+        self.end_write(&temporary, stored)
+    }
+
+    fn write_synced(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.remove(name)?;
+        let mut file = self.create(name)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    fn end_write(&self, temporary: &str, stored: io::Result<()>) -> io::Result<()> {
+        if stored.is_err() {
+            // The error that matters is the first one.
+            let _ = self.remove(temporary);
+            return stored;
+        }
+        self.sync()
+    }
+}
+
+/// Ownership is a convenience: a file system that refuses it (`root_squash`) still gets the data.
+fn give_to(fd: impl AsFd, owner: Owner) {
+    if let Some((uid, gid)) = owner {
+        let _ = rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    }
+}
+
+/// Makes the directory of a run with its parents and checks that it can be written. What was made is removed
+/// again on an error.
+///
+/// # Errors
+///
+/// When it cannot be made, is something else, cannot be written, or the disk is full.
+pub fn create_run_dir(path: &Path, owner: Owner) -> Result<Folder, OutputError> {
+    let mut made = Vec::new();
+    let result = create_and_probe(path, owner, &mut made);
+    if result.is_err() {
+        for path in made.iter().rev() {
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+    result
+}
+
+fn create_and_probe(
+    path: &Path,
+    owner: Owner,
+    made: &mut Vec<PathBuf>,
+) -> Result<Folder, OutputError> {
+    let missing: Vec<_> = path
+        .ancestors()
+        .take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists())
+        .collect();
+    for path in missing.into_iter().rev() {
+        match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(FOLDER_MODE)) {
+            Ok(()) => {
+                made.push(path.to_owned());
+                let folder = Folder::open(path, owner).map_err(|e| OutputError::new(path, e))?;
+                give_to(&folder.fd, owner);
+            }
+            // Another host was faster.
+            Err(Errno::EXIST) if path.is_dir() => {}
+            Err(error) => return Err(OutputError::new(path, error.into())),
+        }
+    }
+    let folder = Folder::open(path, owner).map_err(|e| OutputError::new(path, e))?;
+    let name = format!(".probe.{}.tmp", std::process::id());
+    let written = folder.write_synced(&name, &[0; PROBE_BYTES]);
+    let removed = folder.remove(&name);
+    written
+        .and(removed)
+        .map_err(|error| OutputError::new(path, error))?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_run_directory_is_made_with_its_parents() {
+        let out = TempDir::new().unwrap();
+        let path = out.path().join("a/b");
+        let folder = create_run_dir(&path, None).unwrap();
+        assert!(folder.names().unwrap().is_empty());
+        assert_eq!(mode(&path) & !0o750, 0);
+        // Once more is no error: several hosts share one.
+        create_run_dir(&path, None).unwrap();
+        folder.write_new("x", b"1").unwrap();
+        assert_eq!(mode(&path.join("x")) & !0o640, 0);
+        assert_eq!(
+            folder.write_new("x", b"2").unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        folder.replace("x", "host", b"3").unwrap();
+        assert_eq!(std::fs::read(path.join("x")).unwrap(), b"3");
+        assert_eq!(folder.names().unwrap(), ["x"]);
+    }
+
+    #[test]
+    fn what_cannot_be_a_run_directory_is_said() {
+        let out = TempDir::new().unwrap();
+        let file = out.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for path in [file.clone(), file.join("run")] {
+            let error = create_run_dir(&path, None).unwrap_err();
+            assert!(
+                matches!(error, OutputError::NotADirectory { .. }),
+                "{error}"
+            );
+        }
+        let error = create_run_dir(Path::new("/proc/nothing/here"), None).unwrap_err();
+        assert!(error.to_string().contains("/proc/nothing"), "{error}");
+    }
+
+    #[test]
+    fn what_is_created_belongs_to_the_owner() {
+        let out = TempDir::new().unwrap();
+        let metadata = out.path().metadata().unwrap();
+        // Anyone may give a file to themselves, only root to others.
+        let owner = if metadata.uid() == 0 {
+            (12345, 54321)
+        } else {
+            (metadata.uid(), metadata.gid())
+        };
+        let path = out.path().join("out/run");
+        let folder = create_run_dir(&path, Some(owner)).unwrap();
+        folder
+            .make("table")
+            .unwrap()
+            .write_new("part", b"")
+            .unwrap();
+        for below in ["", "..", "table", "table/part"] {
+            let metadata = path.join(below).metadata().unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), owner, "{below}");
+        }
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let out = TempDir::new().unwrap();
+        let elsewhere = TempDir::new().unwrap();
+        let folder = create_run_dir(&out.path().join("run"), None).unwrap();
+        symlink(elsewhere.path(), folder.path().join("table")).unwrap();
+        assert!(folder.make("table").is_err());
+        symlink(elsewhere.path().join("x"), folder.path().join(".part.tmp")).unwrap();
+        folder.write_new("part", b"1").unwrap();
+        assert_eq!(elsewhere.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn names_of_folders() {
+        for name in ["node1", "a.b-c", "2026-01-01T00"] {
+            assert!(is_plain_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "/", "a/", "a\0"] {
+            assert!(!is_plain_name(name), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Tables of lifetimes: of all rows with the same `(pid, start_ts)` only the last one is stored, once it is closed.
+
+use std::collections::HashMap;
+
+use arrow::{
+    array::{Array as _, ArrayRef, AsArray as _, RecordBatch},
+    compute::interleave_record_batch,
+    datatypes::{
+        DataType, Int32Type, Int64Type, SchemaRef, TimestampNanosecondType, UInt32Type, UInt64Type,
+    },
+    error::ArrowError,
+};
+
+/// Replaced rows are thrown away when they are more than the others by this many.
+const SLACK: usize = 1024;
+
+/// What identifies a lifetime: `(pid, start_ts)`.
+pub type Key = (i64, i64);
+
+/// The last row of each lifetime.
+#[derive(Debug)]
+pub struct Lifetimes {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    bytes: usize,
+    rows: usize,
+    last: HashMap<Key, Place>,
+}
+
+/// Where the last row of a lifetime is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    batch: usize,
+    row: usize,
+    open: bool,
+}
+
+impl Lifetimes {
+    /// None yet; all rows will have `schema`.
+    pub fn new(schema: SchemaRef) -> Self {
+        Self {
+            schema,
+            batches: Vec::new(),
+            bytes: 0,
+            rows: 0,
+            last: HashMap::new(),
+        }
+    }
+
+    /// Adds rows, which replace earlier ones of the same lifetimes.
+    ///
+    /// # Errors
+    ///
+    /// When the columns of a lifetime are missing.
+    pub fn push(&mut self, rows: RecordBatch) -> Result<(), ArrowError> {
+        if rows.num_rows() == 0 {
+            return Ok(());
+        }
+        let keys = keys(&rows)?;
+        let end = column(&rows, "end_ts")?;
+        let batch = self.batches.len();
+        for (row, key) in keys.into_iter().enumerate() {
+            let open = end.is_null(row);
+            self.last.insert(key, Place { batch, row, open });
+        }
+        self.bytes += rows.get_array_memory_size();
+        self.rows += rows.num_rows();
+        self.batches.push(rows);
+        if self.rows > 2 * self.last.len() + SLACK || self.batches.len() > SLACK {
+            self.compact()?;
+        }
+        Ok(())
+    }
+
+    /// Number of lifetimes.
+    pub fn count(&self) -> usize {
+        self.last.len()
+    }
+
+    /// Memory in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.last.capacity() * size_of::<(Key, Place)>()
+    }
+
+    /// Forgets the lifetimes for which `gone` is true.
+    pub fn remove(&mut self, gone: impl Fn(&Key) -> bool) {
+        self.last.retain(|key, _| !gone(key));
+    }
+
+    /// Takes out the closed lifetimes, and the open ones too if `open`.
+    pub fn take(&mut self, open: bool) -> Result<Option<RecordBatch>, ArrowError> {
+        let taken = self.gather(|place| open || !place.open)?;
+        self.last.retain(|_, place| place.open && !open);
+        self.compact()?;
+        Ok(taken)
+    }
+
+    /// The last rows of all lifetimes.
+    pub fn all(&self) -> Result<Option<RecordBatch>, ArrowError> {
+        self.gather(|_| true)
+    }
+
+    fn gather(&self, wanted: impl Fn(&Place) -> bool) -> Result<Option<RecordBatch>, ArrowError> {
+        let mut places: Vec<_> = self.last.values().filter(|place| wanted(place)).collect();
+        if places.is_empty() {
+            return Ok(None);
+        }
+        places.sort_unstable();
+        let places: Vec<_> = places
+            .iter()
+            .map(|place| (place.batch, place.row))
+            .collect();
+        let batches: Vec<_> = self.batches.iter().collect();
+        let rows = interleave_record_batch(&batches, &places)?;
+        Ok(Some(rows.with_schema(self.schema.clone())?))
+    }
+
+    /// Copies the rows that still count into one batch.
+    fn compact(&mut self) -> Result<(), ArrowError> {
+        let all = self.all()?;
+        let mut compacted = Self::new(self.schema.clone());
+        if let Some(all) = all {
+            compacted.push(all)?;
+        }
+        *self = compacted;
+        Ok(())
+    }
+}
+
+/// The lifetimes that the rows are about.
+///
+/// # Errors
+///
+/// When the columns are missing or of another type.
+pub fn keys(rows: &RecordBatch) -> Result<Vec<Key>, ArrowError> {
+    let pids = integers(column(rows, "pid")?)?;
+    let starts = integers(column(rows, "start_ts")?)?;
+    Ok(pids.into_iter().zip(starts).collect())
+}
+
+fn column<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
+    rows.column_by_name(name)
+        .ok_or_else(|| ArrowError::SchemaError(format!("a table of lifetimes without {name}")))
+}
+
+/// The values as `i64`; null is `i64::MIN`.
+fn integers(column: &ArrayRef) -> Result<Vec<i64>, ArrowError> {
+    macro_rules! values {
+        ($type:ty, $convert:expr) => {
+            column
+                .as_primitive::<$type>()
+                .iter()
+                .map(|value| value.map_or(i64::MIN, $convert))
+                .collect()
+        };
+    }
+    Ok(match column.data_type() {
+        DataType::Int32 => values!(Int32Type, i64::from),
+        DataType::UInt32 => values!(UInt32Type, i64::from),
+        DataType::Int64 => values!(Int64Type, |value| value),
+        DataType::UInt64 => values!(UInt64Type, u64::cast_signed),
+        DataType::Timestamp(arrow::datatypes::TimeUnit::Nanosecond, _) => {
+            values!(TimestampNanosecondType, |value| value)
+        }
+        other => {
+            return Err(ArrowError::SchemaError(format!(
+                "a lifetime cannot be identified by {other}"
+            )));
+        }
+    })
+}

@@ -1,0 +1,332 @@
+//! `run.json`: who measured what, when, with what, and whether all of it is there.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use arrow::temporal_conversions::timestamp_ns_to_datetime;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::files::{Folder, OutputError};
+use crate::schema::SCHEMA_VERSION;
+
+/// Name of the file. Where several hosts share a run, the others write `run.<hostname>.json`.
+pub const FILE: &str = "run.json";
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Its profiler is alive, or was killed and nobody has recovered it yet.
+    #[default]
+    Running,
+    /// It ended, and every row is in a part.
+    Complete,
+    /// It was killed; what its journals held is in parts.
+    Recovered,
+    /// It ended, but rows are lost or only in a journal.
+    Incomplete,
+}
+
+/// How far a source worked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceStatus {
+    /// All columns.
+    Works,
+    /// Some columns are null.
+    Partly,
+    /// Not available here.
+    No,
+    /// Not asked for.
+    Off,
+}
+
+/// One source of the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceState {
+    /// Name on the command line.
+    pub name: String,
+    /// How far it worked.
+    pub status: SourceStatus,
+    /// What is missing, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What is stored of one table, for this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TableState {
+    /// Rows in parts.
+    pub rows: u64,
+    /// Parts.
+    pub parts: u64,
+    /// Rows that are lost.
+    pub dropped: u64,
+    /// Rows that only a journal has.
+    pub in_journal: u64,
+}
+
+/// Something that is not in the data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// What was lost: a table, a BPF map, ticks.
+    pub what: String,
+    /// How many of them.
+    pub count: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// What identifies a process for as long as its machine runs, and afterwards tells that it is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// Process id.
+    pub pid: i32,
+    /// Start of the process in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    pub start_ticks: u64,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+}
+
+impl ProcessIdentity {
+    /// This process.
+    ///
+    /// # Errors
+    ///
+    /// When `/proc` cannot be read.
+    pub fn current() -> io::Result<Self> {
+        let pid = std::process::id().cast_signed();
+        Ok(Self {
+            pid,
+            start_ticks: start_ticks(pid)?,
+            boot_id: boot_id()?,
+        })
+    }
+
+    /// Whether the process still runs.
+    pub fn is_alive(&self) -> bool {
+        boot_id().is_ok_and(|boot| boot == self.boot_id)
+            && start_ticks(self.pid).is_ok_and(|ticks| ticks == self.start_ticks)
+    }
+}
+
+fn boot_id() -> io::Result<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(id.trim().to_owned())
+}
+
+fn start_ticks(pid: i32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The command, in parentheses, can contain anything; field 3 follows it.
+    stat.rsplit_once(')')
+        .and_then(|(_, fields)| fields.split_whitespace().nth(22 - 3)?.parse().ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "field 22 of stat"))
+}
+
+/// The content of `run.json`. Fields that it does not know are ignored, those that are missing are empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Manifest {
+    /// Name of the run and of its directory.
+    pub run_id: String,
+    /// Node that this file is about.
+    pub hostname: String,
+    /// How the run stands.
+    pub state: State,
+    /// Version of the profiler.
+    pub version: String,
+    /// Version of the schema.
+    pub schema_version: u32,
+    /// Start, RFC 3339 in UTC.
+    pub start: String,
+    /// Start in ns since 1970-01-01 UTC.
+    pub start_ts: i64,
+    /// End, RFC 3339 in UTC.
+    pub end: Option<String>,
+    /// End in ns since 1970-01-01 UTC.
+    pub end_ts: Option<i64>,
+    /// Command line of the profiler.
+    pub command: Vec<String>,
+    /// Settings after file, environment and command line.
+    pub config: Value,
+    /// What was profiled.
+    pub target: Value,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Who started the profiler.
+    pub user: String,
+    /// The profiler itself.
+    pub process: ProcessIdentity,
+    /// All sources.
+    pub sources: Vec<SourceState>,
+    /// All tables that had rows.
+    pub tables: BTreeMap<String, TableState>,
+    /// What is not in the data.
+    pub losses: Vec<Loss>,
+}
+
+impl Manifest {
+    /// A run of this process that starts at `start_ts` (ns since 1970-01-01 UTC).
+    ///
+    /// # Errors
+    ///
+    /// When `/proc` cannot be read.
+    pub fn new(run_id: &str, hostname: &str, start_ts: i64) -> io::Result<Self> {
+        Ok(Self {
+            run_id: run_id.to_owned(),
+            hostname: hostname.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            schema_version: SCHEMA_VERSION,
+            start: rfc3339(start_ts),
+            start_ts,
+            process: ProcessIdentity::current()?,
+            ..Self::default()
+        })
+    }
+
+    /// Says that the run has ended at `end_ts` (ns since 1970-01-01 UTC).
+    pub fn set_end(&mut self, end_ts: i64) {
+        self.end = Some(rfc3339(end_ts));
+        self.end_ts = Some(end_ts);
+    }
+
+    /// Says how the run has ended; now, if nobody has said when.
+    pub(super) fn finish(&mut self, complete: bool) {
+        if self.end_ts.is_none() {
+            self.set_end(now_ns());
+        }
+        let lost = self
+            .tables
+            .iter()
+            .filter(|(_, table)| table.dropped > 0)
+            .map(|(name, table)| Loss {
+                what: format!("rows of {name}"),
+                count: table.dropped,
+                why: "could not be stored in time".to_owned(),
+            });
+        self.losses.extend(lost);
+        self.state = if complete {
+            State::Complete
+        } else {
+            State::Incomplete
+        };
+    }
+
+    /// Writes the file for the first time and returns its name.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub(super) fn create(&self, run: &Folder) -> Result<String, OutputError> {
+        let of_host = format!("run.{}.json", self.hostname);
+        let error = |error| OutputError::new(run.path(), error);
+        let bytes = self.to_json().map_err(error)?;
+        match run.write_new(FILE, &bytes) {
+            Ok(()) => return Ok(FILE.to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(error(source)),
+        }
+        // The run is continued, or another host was first.
+        let ours = Self::read(run, FILE).is_ok_and(|there| there.hostname == self.hostname);
+        let name = if ours { FILE } else { &of_host };
+        run.replace(name, &self.hostname, &bytes).map_err(error)?;
+        Ok(name.to_owned())
+    }
+
+    /// Replaces the file `name`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written; then the old one is still there.
+    pub(super) fn write(&self, run: &Folder, name: &str) -> io::Result<()> {
+        run.replace(name, &self.hostname, &self.to_json()?)
+    }
+
+    /// Reads the file `name` of a run.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read or is not JSON.
+    pub fn read(run: &Folder, name: &str) -> io::Result<Self> {
+        let file = io::BufReader::new(run.read(name)?);
+        Ok(serde_json::from_reader(file)?)
+    }
+
+    fn to_json(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
+/// Whether `name` is the name of a file with a [`Manifest`].
+pub fn is_manifest(name: &str) -> bool {
+    name == FILE
+        || name
+            .strip_prefix("run.")
+            .is_some_and(|rest| rest.strip_suffix(".json").is_some())
+}
+
+/// `2026-01-31T12:00:00.123456789Z` for ns since 1970-01-01 UTC.
+pub fn rfc3339(ns: i64) -> String {
+    timestamp_ns_to_datetime(ns).map_or_else(String::new, |time| {
+        time.format("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
+    })
+}
+
+fn now_ns() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_nanos()).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(
+            rfc3339(1_782_907_200_000_000_001),
+            "2026-07-01T12:00:00.000000001Z"
+        );
+    }
+
+    #[test]
+    fn a_process_is_alive_until_it_is_gone() {
+        let identity = ProcessIdentity::current().unwrap();
+        assert!(identity.is_alive());
+        for other in [
+            ProcessIdentity {
+                start_ticks: identity.start_ticks + 1,
+                ..identity.clone()
+            },
+            ProcessIdentity {
+                boot_id: "another".to_owned(),
+                ..identity.clone()
+            },
+            ProcessIdentity {
+                pid: i32::MAX,
+                ..identity.clone()
+            },
+        ] {
+            assert!(!other.is_alive(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn older_and_newer_files_can_be_read() {
+        let manifest: Manifest =
+            serde_json::from_str(r#"{"run_id": "a", "state": "complete", "new": 1}"#).unwrap();
+        assert_eq!(manifest.run_id, "a");
+        assert_eq!(manifest.state, State::Complete);
+    }
+}

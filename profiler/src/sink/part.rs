@@ -1,0 +1,189 @@
+//! Parts: rows encoded as Parquet in memory, written as whole files.
+//!
+//! A row group is encoded at once, one column after the other, so that the buffers of only one column exist at a
+//! time and a table with few rows costs nothing.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::RecordBatch,
+    datatypes::{DataType, Field, Schema, SchemaRef},
+};
+use parquet::{
+    arrow::{
+        ArrowWriter,
+        arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves},
+    },
+    basic::{Compression, Encoding, ZstdLevel},
+    errors::ParquetError,
+    file::{
+        metadata::{KeyValue, SortingColumn},
+        properties::{EnabledStatistics, WriterProperties, WriterVersion},
+        writer::SerializedFileWriter,
+    },
+    schema::types::ColumnPath,
+};
+
+use crate::schema::Kind;
+
+/// Level 3 makes files 3 % smaller for 15 % more CPU time.
+const ZSTD_LEVEL: i32 = 1;
+/// Values whose dictionary would be larger than this (bytes) are stored without one.
+const DICTIONARY_BYTES: usize = 16 * 1024;
+/// Uncompressed size of a page in bytes.
+const PAGE_BYTES: usize = 128 * 1024;
+/// Rows of a page at most.
+const PAGE_ROWS: usize = 20_000;
+/// Rows that a column writer takes in one step.
+const BATCH_ROWS: usize = 4096;
+
+/// Name of part `number`.
+pub fn name(number: u32) -> String {
+    format!("part-{number:05}.parquet")
+}
+
+/// The number in the name of a part.
+pub fn number(name: &str) -> Option<u32> {
+    name.strip_prefix("part-")?
+        .strip_suffix(".parquet")?
+        .parse()
+        .ok()
+}
+
+/// A part being encoded.
+pub struct Encoder {
+    writer: SerializedFileWriter<Vec<u8>>,
+    columns: ArrowRowGroupWriterFactory,
+    schema: SchemaRef,
+    rows: u64,
+}
+
+impl Encoder {
+    /// An empty part for rows of `schema`; the metadata of the schema becomes metadata of the file.
+    ///
+    /// # Errors
+    ///
+    /// When Parquet cannot store the schema.
+    pub fn new(schema: SchemaRef) -> Result<Self, ParquetError> {
+        let writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties(&schema)?))?;
+        let (writer, columns) = writer.into_serialized_writer()?;
+        Ok(Self {
+            writer,
+            columns,
+            schema,
+            rows: 0,
+        })
+    }
+
+    /// Adds a row group. After an error the part is of no use any more.
+    ///
+    /// # Errors
+    ///
+    /// When the rows do not have the schema of the part.
+    pub fn encode(&mut self, batches: &[RecordBatch]) -> Result<(), ParquetError> {
+        let index = self.writer.flushed_row_groups().len();
+        let mut writers = self.columns.create_column_writers(index)?.into_iter();
+        let mut group = self.writer.next_row_group()?;
+        for (index, field) in self.schema.fields().iter().enumerate() {
+            let mut column: Vec<ArrowColumnWriter> = Vec::new();
+            for batch in batches {
+                let leaves = compute_leaves(field, batch.column(index))?;
+                if column.is_empty() {
+                    column.extend(writers.by_ref().take(leaves.len()));
+                }
+                for (writer, leaf) in column.iter_mut().zip(&leaves) {
+                    writer.write(leaf)?;
+                }
+            }
+            for writer in column {
+                writer.close()?.append_to_row_group(&mut group)?;
+            }
+        }
+        group.close()?;
+        self.rows += batches
+            .iter()
+            .map(|batch| batch.num_rows() as u64)
+            .sum::<u64>();
+        Ok(())
+    }
+
+    /// Rows so far.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Encoded bytes so far.
+    pub fn bytes(&self) -> usize {
+        self.writer.bytes_written()
+    }
+
+    /// The whole file.
+    ///
+    /// # Errors
+    ///
+    /// When the footer cannot be encoded.
+    pub fn finish(self) -> Result<Vec<u8>, ParquetError> {
+        self.writer.into_inner()
+    }
+}
+
+fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
+    let mut metadata: Vec<_> = schema
+        .metadata()
+        .iter()
+        .map(|(key, value)| KeyValue::new(key.clone(), value.clone()))
+        .collect();
+    metadata.sort_by(|a, b| a.key.cmp(&b.key));
+    let sorted_by_ts = schema
+        .index_of("ts")
+        .ok()
+        .and_then(|index| i32::try_from(index).ok())
+        .map(|column_idx| {
+            vec![SortingColumn {
+                column_idx,
+                descending: false,
+                nulls_first: false,
+            }]
+        });
+    let mut properties = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_1_0)
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
+        .set_statistics_enabled(EnabledStatistics::Page)
+        .set_dictionary_page_size_limit(DICTIONARY_BYTES)
+        .set_data_page_size_limit(PAGE_BYTES)
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_write_batch_size(BATCH_ROWS)
+        .set_max_row_group_row_count(None)
+        .set_key_value_metadata(Some(metadata))
+        .set_sorting_columns(sorted_by_ts);
+    for field in schema.fields() {
+        if let Some((encoding, dictionary)) = encoding(field) {
+            let column = ColumnPath::from(field.name().as_str());
+            // With a dictionary, this is what the column falls back to when that grows too large.
+            properties = properties
+                .set_column_encoding(column.clone(), encoding)
+                .set_column_dictionary_enabled(column, dictionary);
+        }
+    }
+    Ok(properties.build())
+}
+
+/// How the values of a column are stored, and whether in a dictionary first; `None` leaves it to the library.
+///
+/// Counters are mostly zero, which a dictionary stores best. Gauges, identities and times differ from row to row,
+/// but little: their differences are stored.
+fn encoding(field: &Arc<Field>) -> Option<(Encoding, bool)> {
+    match field.data_type() {
+        DataType::Int32
+        | DataType::UInt32
+        | DataType::Int64
+        | DataType::UInt64
+        | DataType::Timestamp(..) => {
+            let kind = field.metadata().get("kind");
+            let counter = kind.is_some_and(|kind| kind == Kind::Counter.as_str());
+            Some((Encoding::DELTA_BINARY_PACKED, counter))
+        }
+        DataType::Utf8 => Some((Encoding::DELTA_BYTE_ARRAY, true)),
+        _ => None,
+    }
+}

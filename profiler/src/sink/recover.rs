@@ -1,0 +1,483 @@
+//! Recovery: journals that a killed profiler has left behind become parts.
+//!
+//! Every step can be interrupted and repeated: a journal is removed only when a part holds its rows, and a journal
+//! whose part exists is known to be stale.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+    path::{Path, PathBuf},
+};
+
+use arrow::{datatypes::SchemaRef, error::ArrowError};
+use parquet::{
+    arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
+    file::reader::{FileReader as _, SerializedFileReader},
+};
+use thiserror::Error;
+
+use super::{
+    files::{self, Folder, Owner},
+    journal,
+    lifetimes::{self, Key, Lifetimes},
+    manifest::{self, Manifest, State},
+    part,
+    rows::Rows,
+    stream::{End, Stream},
+    views,
+};
+
+/// Whose journals are recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosts<'a> {
+    /// Those of one host.
+    Only(&'a str),
+    /// Those of every host; right only when none of them still writes.
+    All,
+}
+
+impl Hosts<'_> {
+    fn include(self, hostname: &str) -> bool {
+        match self {
+            Self::Only(only) => only == hostname,
+            Self::All => true,
+        }
+    }
+}
+
+/// Why a run could not be recovered.
+#[derive(Debug, Error)]
+pub enum RecoverError {
+    /// Its profiler still writes.
+    #[error("{} is still being written by process {pid}", path.display())]
+    Running {
+        /// The run directory.
+        path: PathBuf,
+        /// The profiler.
+        pid: i32,
+    },
+    /// It cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The path in question.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// What became of one journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its rows are in a part.
+    Part {
+        /// The part.
+        path: PathBuf,
+        /// Rows in it.
+        rows: u64,
+    },
+    /// A part already had its rows.
+    Stale,
+    /// It held no whole batch.
+    Empty,
+    /// Somebody is writing it.
+    InUse,
+    /// It could not be read to its end; what could not be read is kept aside.
+    Corrupt {
+        /// Where the journal is now.
+        path: PathBuf,
+        /// Rows before the damage, which are in a part.
+        rows: u64,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// It could not be stored; the journal is still there.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+/// What was found in a run and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Every journal in the order in which it was dealt with.
+    pub journals: Vec<(PathBuf, Outcome)>,
+    /// Rows recovered, per table.
+    pub rows: BTreeMap<String, u64>,
+    /// What else went wrong.
+    pub errors: Vec<String>,
+}
+
+impl Report {
+    /// Whether everything that the journals held is in parts now.
+    pub fn is_complete(&self) -> bool {
+        self.errors.is_empty()
+            && !self.journals.iter().any(|(_, outcome)| {
+                matches!(
+                    outcome,
+                    Outcome::Corrupt { .. } | Outcome::Failed { .. } | Outcome::InUse
+                )
+            })
+    }
+}
+
+/// Recovers all runs in `out_dir` whose profiler on this host, `hostname`, is gone without having ended them. A
+/// missing directory has no runs.
+///
+/// # Errors
+///
+/// When the directory cannot be read. What happens to a single run is in its own result.
+pub fn recover_orphans(
+    out_dir: &Path,
+    hostname: &str,
+) -> io::Result<Vec<(PathBuf, Result<Report, RecoverError>)>> {
+    let entries = match out_dir.read_dir() {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut reports = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let Ok(run) = Folder::open(&path, None) else {
+            continue;
+        };
+        let orphaned = manifests(&run).iter().any(|(_, manifest)| {
+            manifest.hostname == hostname
+                && manifest.state == State::Running
+                && !manifest.process.is_alive()
+        });
+        if orphaned {
+            let report = recover(&path, Hosts::Only(hostname));
+            reports.push((path, report));
+        }
+    }
+    Ok(reports)
+}
+
+/// Turns the journals of a run into parts. Can be repeated.
+///
+/// # Errors
+///
+/// When the run is still being written or cannot be read. What happens to a single journal is in the report.
+pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError> {
+    let io_error = |source| RecoverError::Io {
+        path: run_dir.to_owned(),
+        source,
+    };
+    let run = Folder::open(run_dir, None).map_err(io_error)?;
+    let run = Folder::open(run_dir, run.owner_for_root().map_err(io_error)?).map_err(io_error)?;
+    for (_, manifest) in manifests(&run) {
+        if hosts.include(&manifest.hostname)
+            && manifest.state == State::Running
+            && manifest.process.is_alive()
+        {
+            return Err(RecoverError::Running {
+                path: run_dir.to_owned(),
+                pid: manifest.process.pid,
+            });
+        }
+    }
+    let mut report = Report::default();
+    for table in run.names().map_err(io_error)? {
+        // Not a folder: not a table.
+        let Ok(table_folder) = run.sub(&table) else {
+            continue;
+        };
+        for name in table_folder.names().map_err(io_error)? {
+            if let Some(host) = files::host_of_folder(&name)
+                && hosts.include(host)
+                && let Ok(folder) = table_folder.sub(&name)
+                && let Err(error) = recover_folder(&folder, &table, &mut report)
+            {
+                report
+                    .errors
+                    .push(format!("{}: {error}", folder.path().display()));
+            }
+        }
+    }
+    for (file, manifest) in manifests(&run) {
+        if hosts.include(&manifest.hostname)
+            && let Err(error) = update_manifest(&run, &file, manifest, &report)
+        {
+            report.errors.push(format!("{file}: {error}"));
+        }
+    }
+    if let Err(error) = views::refresh(&run, "recover") {
+        report.errors.push(format!("{}: {error}", views::FILE));
+    }
+    Ok(report)
+}
+
+fn manifests(run: &Folder) -> Vec<(String, Manifest)> {
+    let names = run.names().unwrap_or_default();
+    names
+        .into_iter()
+        .filter(|name| manifest::is_manifest(name))
+        .filter_map(|name| {
+            let manifest = Manifest::read(run, &name).ok()?;
+            Some((name, manifest))
+        })
+        .collect()
+}
+
+/// Says in `run.json` what is there now.
+fn update_manifest(
+    run: &Folder,
+    file: &str,
+    mut manifest: Manifest,
+    report: &Report,
+) -> io::Result<()> {
+    let before = manifest.clone();
+    let unfinished = matches!(manifest.state, State::Running | State::Incomplete);
+    if !unfinished && report.rows.is_empty() {
+        return Ok(());
+    }
+    for table in run.names()? {
+        let folder = run
+            .sub(&table)
+            .and_then(|table| table.sub(&files::host_folder(&manifest.hostname)));
+        let Ok(folder) = folder else {
+            continue;
+        };
+        let (parts, rows) = count(&folder)?;
+        if parts > 0 || manifest.tables.contains_key(&table) {
+            let entry = manifest.tables.entry(table).or_default();
+            entry.parts = parts;
+            entry.rows = rows;
+            if report.is_complete() {
+                entry.in_journal = 0;
+            }
+        }
+    }
+    let lost = manifest.tables.values().any(|table| table.dropped > 0);
+    manifest.state = match manifest.state {
+        _ if !report.is_complete() => State::Incomplete,
+        State::Incomplete if lost => State::Incomplete,
+        _ => State::Recovered,
+    };
+    if manifest != before {
+        manifest.write(run, file)?;
+    }
+    Ok(())
+}
+
+/// Parts in a folder, and the rows in them.
+fn count(folder: &Folder) -> io::Result<(u64, u64)> {
+    let mut counts = (0, 0);
+    for name in folder.names()? {
+        if part::number(&name).is_some() {
+            let reader = SerializedFileReader::new(folder.read(&name)?)?;
+            counts.0 += 1;
+            counts.1 += u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
+        }
+    }
+    Ok(counts)
+}
+
+/// Recovers what one host has left of one table.
+fn recover_folder(folder: &Folder, table: &str, report: &mut Report) -> io::Result<()> {
+    let names = folder.names()?;
+    let mut journals: Vec<_> = names
+        .iter()
+        .filter_map(|name| journal::number(name))
+        .collect();
+    journals.sort_unstable();
+    let mut plain = Vec::new();
+    let mut of_lifetimes = Vec::new();
+    for number in journals {
+        let path = folder.path().join(journal::name(number));
+        match Stream::open(folder, number) {
+            Ok(Some(stream)) if stream.is_of_lifetimes() => of_lifetimes.push((path, stream)),
+            Ok(Some(stream)) => plain.push((path, stream)),
+            Ok(None) => report.journals.push((path, Outcome::InUse)),
+            Err(error) => report.journals.push((
+                path,
+                Outcome::Failed {
+                    error: error.to_string(),
+                },
+            )),
+        }
+    }
+    if report
+        .journals
+        .iter()
+        .all(|(_, outcome)| *outcome != Outcome::InUse)
+    {
+        for name in names.iter().filter(|name| files::is_temporary(name)) {
+            folder.remove(name)?;
+        }
+    }
+    for (path, stream) in plain {
+        let outcome = recover_stream(folder, stream).unwrap_or_else(|error| Outcome::Failed {
+            error: error.to_string(),
+        });
+        if let Outcome::Part { rows, .. } | Outcome::Corrupt { rows, .. } = &outcome {
+            *report.rows.entry(table.to_owned()).or_default() += rows;
+        }
+        report.journals.push((path, outcome));
+    }
+    if !of_lifetimes.is_empty() {
+        let (paths, streams): (Vec<_>, Vec<_>) = of_lifetimes.into_iter().unzip();
+        match recover_lifetimes(folder, streams) {
+            Ok((outcomes, rows)) => {
+                *report.rows.entry(table.to_owned()).or_default() += rows;
+                report.journals.extend(paths.into_iter().zip(outcomes));
+            }
+            Err(error) => {
+                let error = error.to_string();
+                report.journals.extend(paths.into_iter().map(|path| {
+                    let error = error.clone();
+                    (path, Outcome::Failed { error })
+                }));
+            }
+        }
+    }
+    report.rows.retain(|_, rows| *rows > 0);
+    Ok(())
+}
+
+/// Makes one part of one journal.
+fn recover_stream(folder: &Folder, mut stream: Stream) -> io::Result<Outcome> {
+    let number = stream.number;
+    if folder.has(&part::name(number))? {
+        folder.remove(&journal::name(number))?;
+        return Ok(Outcome::Stale);
+    }
+    let mut encoder = None;
+    while let Some(batches) = stream.next_step()? {
+        let Some(schema) = stream.schema() else {
+            break;
+        };
+        let mut rows = Rows::new(schema.clone());
+        for batch in batches {
+            rows.push(batch).map_err(invalid)?;
+        }
+        let rows = rows.take().map_err(invalid)?;
+        if rows.is_empty() {
+            continue;
+        }
+        let encoder = match &mut encoder {
+            Some(encoder) => encoder,
+            none => none.insert(part::Encoder::new(schema)?),
+        };
+        encoder.encode(&rows)?;
+    }
+    let mut rows = 0;
+    if let Some(encoder) = encoder {
+        rows = encoder.rows();
+        let bytes = encoder.finish()?;
+        folder.write_new(&part::name(number), &bytes)?;
+    }
+    put_away(stream, folder, folder.path().join(part::name(number)), rows)
+}
+
+/// Makes one part of all journals of a table of lifetimes; returns an outcome for each and the rows in the part.
+fn recover_lifetimes(folder: &Folder, mut streams: Vec<Stream>) -> io::Result<(Vec<Outcome>, u64)> {
+    let mut all: Option<(SchemaRef, Lifetimes)> = None;
+    let mut batches_of = Vec::new();
+    for stream in &mut streams {
+        let mut batches = 0;
+        while let Some(step) = stream.next_step()? {
+            let Some(schema) = stream.schema() else {
+                break;
+            };
+            let (expected, lifetimes) =
+                all.get_or_insert_with(|| (schema.clone(), Lifetimes::new(schema.clone())));
+            if *expected != schema {
+                return Err(io::Error::other("the journals have different schemas"));
+            }
+            for batch in step {
+                batches += 1;
+                lifetimes.push(batch).map_err(invalid)?;
+            }
+        }
+        batches_of.push(batches);
+    }
+    let mut number = streams.iter().map(|stream| stream.number).max();
+    let mut stored = HashSet::new();
+    for name in folder.names()? {
+        if let Some(part) = part::number(&name) {
+            stored_keys(folder, &name, &mut stored)?;
+            number = number.map(|free| free.max(part + 1));
+        }
+    }
+    let mut rows = 0;
+    let mut path = PathBuf::new();
+    if let (Some((schema, mut lifetimes)), Some(number)) = (all, number) {
+        lifetimes.remove(|key| stored.contains(key));
+        if let Some(batch) = lifetimes.take(true).map_err(invalid)? {
+            let mut sorted = Rows::new(schema.clone());
+            sorted.push(batch).map_err(invalid)?;
+            let mut encoder = part::Encoder::new(schema)?;
+            encoder.encode(&sorted.take().map_err(invalid)?)?;
+            rows = encoder.rows();
+            path = folder.path().join(part::name(number));
+            folder.write_new(&part::name(number), &encoder.finish()?)?;
+        }
+    }
+    let outcomes = streams
+        .into_iter()
+        .zip(batches_of)
+        .map(|(stream, batches)| {
+            let outcome = put_away(stream, folder, path.clone(), rows)?;
+            Ok(match outcome {
+                Outcome::Part { .. } if batches == 0 => Outcome::Empty,
+                Outcome::Empty if batches > 0 => Outcome::Stale,
+                outcome => outcome,
+            })
+        })
+        .collect::<io::Result<_>>()?;
+    Ok((outcomes, rows))
+}
+
+/// Adds the lifetimes that a part has.
+fn stored_keys(folder: &Folder, part: &str, keys: &mut HashSet<Key>) -> io::Result<()> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(folder.read(part)?)?;
+    let columns = ProjectionMask::columns(builder.parquet_schema(), ["pid", "start_ts"]);
+    for batch in builder.with_projection(columns).build()? {
+        keys.extend(lifetimes::keys(&batch.map_err(invalid)?).map_err(invalid)?);
+    }
+    Ok(())
+}
+
+/// Removes the journal, whose rows are in the part at `path` now, or keeps aside what could not be read.
+fn put_away(stream: Stream, folder: &Folder, path: PathBuf, rows: u64) -> io::Result<Outcome> {
+    let name = journal::name(stream.number);
+    if let Some(End::Garbage(error)) = stream.end {
+        let mut kept = format!("{name}.corrupt");
+        while folder.has(&kept)? {
+            kept.push('_');
+        }
+        folder.rename(&name, &kept)?;
+        folder.sync()?;
+        return Ok(Outcome::Corrupt {
+            path: folder.path().join(kept),
+            rows,
+            error,
+        });
+    }
+    folder.remove(&name)?;
+    Ok(if rows == 0 {
+        Outcome::Empty
+    } else {
+        Outcome::Part { path, rows }
+    })
+}
+
+fn invalid(error: ArrowError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+impl Folder {
+    /// Who shall own what root creates here: whoever owns the folder.
+    fn owner_for_root(&self) -> io::Result<Owner> {
+        use std::os::unix::fs::MetadataExt as _;
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let metadata = self.path().metadata()?;
+        Ok(Some((metadata.uid(), metadata.gid())))
+    }
+}

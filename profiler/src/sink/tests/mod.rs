@@ -1,0 +1,200 @@
+//! The way of the data through the sink, on a real file system.
+
+mod recovering;
+mod storing;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::Path,
+};
+
+use arrow::{
+    array::{AsArray as _, RecordBatch},
+    compute::concat_batches,
+    datatypes::{TimestampNanosecondType, UInt32Type, UInt64Type},
+};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use tempfile::TempDir;
+
+use super::{
+    recover::{Hosts, Outcome, Report},
+    *,
+};
+use crate::{
+    columns,
+    schema::{Buckets, Label, Table, TableBuilder, TickKey, Timestamp},
+};
+
+columns! {
+    /// A row with each kind of cell that matters to files.
+    pub struct Row {
+        count: u64 = Counter("1", "A count"),
+        maybe: Option<u64> = Gauge("bytes", "Null when odd"),
+        name: Label = Label("", "A name"),
+        text: Option<String> = Label("", "A text"),
+        buckets: Option<Buckets> = Counter("1", "A histogram"),
+    }
+}
+
+columns! {
+    /// What identifies a lifetime.
+    pub struct LifeKey {
+        pid: u32 = Label("", "Process id"),
+        start_ts: Timestamp = Label("ns", "Start"),
+    }
+}
+
+columns! {
+    /// The rest of a lifetime.
+    pub struct LifeRow {
+        comm: Label = Label("", "Name"),
+        end_ts: Option<Timestamp> = Label("ns", "End"),
+    }
+}
+
+static TICKS: Table = Table::new::<TickKey, Row>("ticks", "One row per test and tick");
+static LIVES: Table = Table::of_lifetimes::<LifeKey, LifeRow>("lives", "One row per life");
+
+/// `rows` rows of tick `tick`.
+fn tick(tick: i64, rows: u64) -> Vec<Batch> {
+    let mut builder = TableBuilder::<TickKey, Row>::new(&TICKS);
+    for row in 0..rows {
+        let key = TickKey {
+            ts: Timestamp(1_700_000_000_000_000_000 + tick),
+            interval_ns: 1,
+        };
+        let odd = row % 2 == 1;
+        builder.push(
+            key,
+            Row {
+                count: row,
+                maybe: odd.then_some(row),
+                name: format!("name{}", (row + tick.cast_unsigned()) % 7).into(),
+                text: odd.then(|| format!("text {tick} {row}")),
+                buckets: odd.then(|| Buckets(vec![row; 3])),
+            },
+        );
+    }
+    let mut out = Vec::new();
+    builder.finish(&mut out);
+    out
+}
+
+/// Lifetimes of `(pid, name, whether it has ended)`.
+fn lives(lives: &[(u32, &'static str, bool)]) -> Vec<Batch> {
+    let mut builder = TableBuilder::<LifeKey, LifeRow>::new(&LIVES);
+    for &(pid, comm, ended) in lives {
+        let key = LifeKey {
+            pid,
+            start_ts: Timestamp(i64::from(pid)),
+        };
+        let row = LifeRow {
+            comm: comm.into(),
+            end_ts: ended.then_some(Timestamp(1_000)),
+        };
+        builder.push(key, row);
+    }
+    let mut out = Vec::new();
+    builder.finish(&mut out);
+    out
+}
+
+fn options(out: &TempDir) -> Options {
+    let mut options = Options::new(out.path().join("run"), "node1", "run");
+    options.manifest = Some(Manifest::new("run", "node1", 5).unwrap());
+    options
+}
+
+/// Waits until the writer has dealt with `ticks` ticks.
+fn wait(sink: &Sink, ticks: u64) {
+    while sink.stats().ticks < ticks {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What `kill -9` leaves: the thread is abandoned where it waits, its files stay as they are. The lock that
+/// would go with the process goes with the journal, which is replaced by a copy.
+fn kill(sink: Sink, run: &Path) {
+    sink.shared.lock().manifest = None;
+    for table in ["ticks", "lives"] {
+        for name in names(&run.join(table).join("host=node1")) {
+            if name.ends_with(".arrows") {
+                let path = run.join(table).join("host=node1").join(name);
+                let bytes = fs::read(&path).unwrap();
+                fs::remove_file(&path).unwrap();
+                fs::write(&path, bytes).unwrap();
+            }
+        }
+    }
+    let manifest = run.join("run.json");
+    if manifest.exists() {
+        let text = fs::read_to_string(&manifest).unwrap();
+        let mut value: Manifest = serde_json::from_str(&text).unwrap();
+        value.process.start_ticks += 1;
+        fs::write(&manifest, serde_json::to_vec(&value).unwrap()).unwrap();
+    }
+    std::mem::forget(sink);
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = folder
+        .read_dir()
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// All rows of a table, part after part.
+fn read(run: &Path, table: &Table) -> RecordBatch {
+    let folder = run.join(table.name).join("host=node1");
+    let mut batches = Vec::new();
+    for name in names(&folder) {
+        if part::number(&name).is_some() {
+            let file = File::open(folder.join(&name)).unwrap();
+            let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+            assert_eq!(reader.schema().fields(), table.schema().fields());
+            batches.extend(reader.build().unwrap().map(|batch| {
+                let batch = batch.unwrap();
+                RecordBatch::try_new(table.schema(), batch.columns().to_vec()).unwrap()
+            }));
+        }
+    }
+    concat_batches(&table.schema(), &batches).unwrap()
+}
+
+fn expected(ticks: std::ops::Range<i64>, rows: u64) -> RecordBatch {
+    let batches: Vec<_> = ticks
+        .flat_map(|n| tick(n, rows))
+        .map(|batch| batch.rows)
+        .collect();
+    concat_batches(&TICKS.schema(), &batches).unwrap()
+}
+
+/// Names and whether they have ended, by pid.
+fn read_lives(run: &Path) -> BTreeMap<u32, (String, bool)> {
+    let rows = read(run, &LIVES);
+    let pids = rows["pid"].as_primitive::<UInt32Type>();
+    let names = rows["comm"].as_any_dictionary();
+    let names = arrow::compute::cast(names, &arrow::datatypes::DataType::Utf8).unwrap();
+    let ends = rows["end_ts"].as_primitive::<TimestampNanosecondType>();
+    let mut lives = BTreeMap::new();
+    for row in 0..rows.num_rows() {
+        let name = names.as_string::<i32>().value(row).to_owned();
+        let ended = arrow::array::Array::is_valid(ends, row);
+        let before = lives.insert(pids.value(row), (name, ended));
+        assert_eq!(before, None, "one row per lifetime");
+    }
+    lives
+}
+
+fn manifest(run: &Path) -> Manifest {
+    serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap()
+}
+
+fn recover_own(run: &Path) -> Report {
+    recover(run, Hosts::Only("node1")).unwrap()
+}

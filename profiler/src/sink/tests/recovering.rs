@@ -1,0 +1,275 @@
+//! What a killed profiler leaves, and what becomes of it.
+
+use super::*;
+
+#[test]
+fn a_killed_run_is_recovered() {
+    let out = TempDir::new().unwrap();
+    let options = options(&out);
+    let run = options.run_dir.clone();
+    let sink = Sink::start(options).unwrap();
+    for n in 0..5 {
+        sink.submit(tick(n, 10));
+    }
+    sink.submit(lives(&[(1, "sh", false), (2, "true", false)]));
+    sink.submit(lives(&[(2, "true", true)]));
+    wait(&sink, 7);
+
+    let error = recover(&run, Hosts::All).unwrap_err();
+    assert!(matches!(error, recover::RecoverError::Running { .. }));
+    assert_eq!(recover_orphans(out.path(), "node1").unwrap().len(), 0);
+    kill(sink, &run);
+    assert_eq!(recover_orphans(out.path(), "node2").unwrap().len(), 0);
+    let reports = recover_orphans(out.path(), "node1").unwrap();
+    let [(path, Ok(report))] = &reports[..] else {
+        panic!("{reports:?}")
+    };
+    assert_eq!(path, &run);
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(report.rows["ticks"], 50);
+    assert_eq!(read(&run, &TICKS), expected(0..5, 10));
+    assert_eq!(
+        read_lives(&run),
+        BTreeMap::from([
+            (1, ("sh".to_owned(), false)),
+            (2, ("true".to_owned(), true)),
+        ])
+    );
+    let manifest = manifest(&run);
+    assert_eq!(manifest.state, manifest::State::Recovered);
+    assert_eq!(manifest.tables["ticks"].rows, 50);
+    assert_eq!(manifest.tables["lives"].rows, 2);
+    // Once more changes nothing.
+    assert_eq!(recover_orphans(out.path(), "node1").unwrap().len(), 0);
+    assert_eq!(recover_own(&run), Report::default());
+    assert_eq!(names(&run.join("ticks/host=node1")), ["part-00000.parquet"]);
+    assert!(run.join("views.sql").exists());
+}
+
+#[test]
+fn a_journal_in_use_is_left_alone() {
+    let out = TempDir::new().unwrap();
+    let mut options = options(&out);
+    options.manifest = None;
+    let run = options.run_dir.clone();
+    let sink = Sink::start(options).unwrap();
+    sink.submit(tick(0, 10));
+    wait(&sink, 1);
+    let report = recover_own(&run);
+    assert!(matches!(report.journals[..], [(_, Outcome::InUse)]));
+    assert!(!report.is_complete());
+    sink.finish().unwrap();
+    assert_eq!(read(&run, &TICKS), expected(0..1, 10));
+}
+
+/// A journal of the ticks `0..ticks`, and the offsets at which its batches end.
+fn journal_of(ticks: i64) -> (Vec<u8>, Vec<usize>) {
+    let out = TempDir::new().unwrap();
+    let options = options(&out);
+    let run = options.run_dir.clone();
+    let path = run.join("ticks/host=node1/part-00000.arrows");
+    let sink = Sink::start(options).unwrap();
+    let mut ends = Vec::new();
+    for n in 0..ticks {
+        sink.submit(tick(n, 3));
+        wait(&sink, n.cast_unsigned() + 1);
+        ends.push(usize::try_from(path.metadata().unwrap().len()).unwrap());
+    }
+    let bytes = fs::read(path).unwrap();
+    (bytes, ends)
+}
+
+/// A directory on which syncing costs nothing, if there is one.
+fn in_memory() -> TempDir {
+    TempDir::new_in("/dev/shm")
+        .or_else(|_| TempDir::new())
+        .unwrap()
+}
+
+/// Recovers a run with this journal.
+fn recover_bytes(bytes: &[u8]) -> (TempDir, Report) {
+    let out = in_memory();
+    let folder = out.path().join("ticks/host=node1");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("part-00000.arrows"), bytes).unwrap();
+    let report = recover_own(out.path());
+    (out, report)
+}
+
+#[test]
+fn every_whole_batch_of_a_torn_journal_is_recovered() {
+    let (bytes, ends) = journal_of(3);
+    for length in 0..=bytes.len() {
+        let (out, report) = recover_bytes(&bytes[..length]);
+        let whole = ends.iter().filter(|&&end| end <= length).count();
+        let folder = out.path().join("ticks/host=node1");
+        let [(_, outcome)] = &report.journals[..] else {
+            panic!("{length}: {report:?}")
+        };
+        if whole == 0 {
+            assert_eq!(*outcome, Outcome::Empty, "{length}");
+            assert!(names(&folder).is_empty(), "{length}");
+        } else {
+            assert!(
+                matches!(outcome, Outcome::Part { .. }),
+                "{length}: {outcome:?}"
+            );
+            assert_eq!(names(&folder), ["part-00000.parquet"], "{length}");
+            let ticks = i64::try_from(whole).unwrap();
+            assert_eq!(read(out.path(), &TICKS), expected(0..ticks, 3), "{length}");
+        }
+        assert!(report.is_complete(), "{length}");
+    }
+}
+
+#[test]
+fn a_damaged_journal_is_kept_and_breaks_nothing() {
+    let (bytes, ends) = journal_of(2);
+    for offset in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[offset] ^= [0xff, 0x01, 0x80][offset % 3];
+        let (out, report) = recover_bytes(&damaged);
+        let folder = out.path().join("ticks/host=node1");
+        let [(_, outcome)] = &report.journals[..] else {
+            panic!("{offset}: {report:?}")
+        };
+        // Nothing before the damage is lost; nothing disappears without a word.
+        match outcome {
+            Outcome::Part { rows, .. } | Outcome::Corrupt { rows, .. } => {
+                assert!(*rows >= 3 || offset < ends[0], "{offset}: {outcome:?}");
+            }
+            Outcome::Empty => assert!(offset < ends[0], "{offset}"),
+            Outcome::Failed { .. } => {}
+            other => panic!("{offset}: {other:?}"),
+        }
+        let kept = names(&folder).iter().any(|name| name.contains(".arrows"));
+        let expected = matches!(outcome, Outcome::Corrupt { .. } | Outcome::Failed { .. });
+        assert_eq!(kept, expected, "{offset}: {outcome:?}");
+    }
+}
+
+#[test]
+fn files_that_are_no_journals() {
+    let (out, report) = recover_bytes(b"no Arrow stream at all, but long enough to be one");
+    let folder = out.path().join("ticks/host=node1");
+    assert!(matches!(
+        report.journals[..],
+        [(_, Outcome::Corrupt { .. })]
+    ));
+    assert_eq!(names(&folder), ["part-00000.arrows.corrupt"]);
+    assert!(!report.is_complete());
+    // It is kept, and not found again.
+    assert_eq!(recover_own(out.path()), Report::default());
+
+    let (out, report) = recover_bytes(b"");
+    let folder = out.path().join("ticks/host=node1");
+    assert!(matches!(report.journals[..], [(_, Outcome::Empty)]));
+    assert!(names(&folder).is_empty());
+}
+
+#[test]
+fn a_journal_whose_part_exists_is_stale() {
+    let (bytes, _) = journal_of(2);
+    let (out, _) = recover_bytes(&bytes);
+    // As after a crash between the rename and the removal.
+    let folder = out.path().join("ticks/host=node1");
+    fs::write(folder.join("part-00000.arrows"), &bytes).unwrap();
+    fs::write(folder.join(".part-00001.parquet.tmp"), "half").unwrap();
+    let report = recover_own(out.path());
+    assert!(matches!(report.journals[..], [(_, Outcome::Stale)]));
+    assert_eq!(names(&folder), ["part-00000.parquet"]);
+    assert_eq!(read(out.path(), &TICKS), expected(0..2, 3));
+}
+
+#[test]
+fn lifetimes_are_stored_once_whenever_the_profiler_is_killed() {
+    // Checkpoints at every point between the same rows; at each the journals are as a crash would leave them.
+    let rows: [&[_]; 4] = [
+        &[(1, "sh", false), (2, "a", false), (3, "b", true)],
+        &[(2, "a2", true), (4, "c", false)],
+        &[(1, "sh2", false)],
+        &[(4, "c2", true), (5, "d", false)],
+    ];
+    let want = BTreeMap::from([
+        (1, ("sh2".to_owned(), false)),
+        (2, ("a2".to_owned(), true)),
+        (3, ("b".to_owned(), true)),
+        (4, ("c2".to_owned(), true)),
+        (5, ("d".to_owned(), false)),
+    ]);
+    for checkpoints in 0..16_u8 {
+        let out = TempDir::new().unwrap();
+        let mut options = options(&out);
+        options.checkpoint = Duration::from_secs(3600);
+        let run = options.run_dir.clone();
+        let mut writer = writer::Writer::new(options).unwrap();
+        let mut stale = Vec::new();
+        for (n, rows) in rows.iter().enumerate() {
+            writer.test_tick(lives(rows));
+            let folder = run.join("lives/host=node1");
+            let before: Vec<_> = names(&folder)
+                .into_iter()
+                .map(|name| (folder.join(&name), fs::read(folder.join(name)).unwrap()))
+                .collect();
+            if checkpoints & (1 << n) != 0 {
+                writer.test_checkpoint();
+                stale.extend(before);
+            }
+        }
+        drop(writer);
+        // Journals that were removed last may still be there.
+        for (path, bytes) in stale {
+            if !path.exists() {
+                fs::write(path, bytes).unwrap();
+            }
+        }
+        let text = fs::read_to_string(run.join("run.json")).unwrap();
+        let mut value: Manifest = serde_json::from_str(&text).unwrap();
+        value.process.start_ticks += 1;
+        fs::write(run.join("run.json"), serde_json::to_vec(&value).unwrap()).unwrap();
+        let report = recover_own(&run);
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!(read_lives(&run), want, "{checkpoints:b}");
+        assert_eq!(recover_own(&run).journals, [], "{checkpoints:b}");
+        assert_eq!(read_lives(&run), want, "{checkpoints:b}");
+    }
+}
+
+#[test]
+fn lifetimes_of_a_torn_journal_are_those_of_its_whole_batches() {
+    let out = TempDir::new().unwrap();
+    let options = options(&out);
+    let run = options.run_dir.clone();
+    let path = run.join("lives/host=node1/part-00000.arrows");
+    let rows: [&[_]; 3] = [
+        &[(1, "sh", false), (2, "a", false)],
+        &[(2, "b", true)],
+        &[(1, "c", true), (3, "d", false)],
+    ];
+    let sink = Sink::start(options).unwrap();
+    let mut states = vec![(0, BTreeMap::new())];
+    for (n, rows) in rows.iter().enumerate() {
+        sink.submit(lives(rows));
+        wait(&sink, n as u64 + 1);
+        let mut state = states[n].1.clone();
+        for &(pid, name, ended) in *rows {
+            state.insert(pid, (name.to_owned(), ended));
+        }
+        states.push((
+            usize::try_from(path.metadata().unwrap().len()).unwrap(),
+            state,
+        ));
+    }
+    let bytes = fs::read(path).unwrap();
+    for length in 0..=bytes.len() {
+        let out = in_memory();
+        let folder = out.path().join("lives/host=node1");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("part-00000.arrows"), &bytes[..length]).unwrap();
+        let report = recover_own(out.path());
+        assert!(report.is_complete(), "{length}: {report:?}");
+        let (_, want) = states.iter().rfind(|(end, _)| *end <= length).unwrap();
+        let found = read_lives(out.path());
+        assert_eq!(found, *want, "{length}");
+    }
+}

@@ -1,0 +1,190 @@
+//! `views.sql`: `DuckDB` views, one per table of a run, and the useful joins.
+//!
+//! The paths are relative to the run directory: `cd RUN && duckdb -init views.sql`, or
+//! `SET file_search_path = 'RUN'` before reading it.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::{self, Read as _},
+};
+
+use arrow::datatypes::DataType;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+
+use super::{
+    files::{self, Folder},
+    part,
+};
+
+/// Name of the file.
+pub const FILE: &str = "views.sql";
+
+/// A view over several tables; made when all of them are there.
+struct Join {
+    name: &'static str,
+    tables: &'static [&'static str],
+    help: &'static str,
+    select: &'static str,
+}
+
+/// Threads have rows of their own (`tid` is not null); adding them to their process would count them twice.
+const JOINS: &[Join] = &[
+    Join {
+        name: "process_usage",
+        tables: &["usage", "process"],
+        help: "usage of whole processes, with their names",
+        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, u.*\n\
+                 FROM usage u LEFT JOIN process p USING (host, pid, start_ts)\n\
+                 WHERE u.tid IS NULL",
+    },
+    Join {
+        name: "process_sched",
+        tables: &["sched", "process"],
+        help: "scheduling of whole processes, with their names",
+        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, s.*\n\
+                 FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
+                 WHERE s.tid IS NULL",
+    },
+    Join {
+        name: "process_cpu",
+        tables: &["sched", "process"],
+        help: "one row per process: where its time went over the whole run",
+        select: "SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
+                 any_value(p.cmdline) AS cmdline,\n  \
+                 sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
+                 sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
+                 FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
+                 WHERE s.tid IS NULL\n\
+                 GROUP BY s.host, s.pid, s.start_ts\n\
+                 ORDER BY oncpu_s DESC",
+    },
+];
+
+/// Rewrites the file when the tables that have parts are others than before. `writer` keeps the temporary files
+/// of several hosts apart.
+///
+/// # Errors
+///
+/// When the run cannot be read or the file cannot be written.
+pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
+    let mut tables = BTreeMap::new();
+    for name in run.names()? {
+        if let Ok(table) = run.sub(&name)
+            && let Some(times) = times_of_parts(&table)?
+        {
+            tables.insert(name, times);
+        }
+    }
+    let sql = sql(&tables);
+    let mut before = String::new();
+    let read = run
+        .read(FILE)
+        .and_then(|mut file| file.read_to_string(&mut before));
+    if read.is_ok() && before == sql {
+        return Ok(());
+    }
+    run.replace(FILE, writer, sql.as_bytes())
+}
+
+/// The columns of a table that are points in time, if it has any parts.
+fn times_of_parts(table: &Folder) -> io::Result<Option<Vec<String>>> {
+    for name in table.names()? {
+        if files::host_of_folder(&name).is_some() {
+            let host = table.sub(&name)?;
+            let names = host.names()?;
+            if let Some(part) = names.iter().rfind(|name| part::number(name).is_some()) {
+                return Ok(Some(times(&host, part).unwrap_or_default()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn times(folder: &Folder, part: &str) -> io::Result<Vec<String>> {
+    let metadata = ArrowReaderMetadata::load(&folder.read(part)?, ArrowReaderOptions::new())?;
+    let fields = metadata.schema().fields().iter();
+    Ok(fields
+        .filter(|field| matches!(field.data_type(), DataType::Timestamp(..)))
+        .map(|field| field.name().clone())
+        .collect())
+}
+
+/// The views of tables, each with those of its columns that are points in time.
+///
+/// `DuckDB` has functions only for microseconds: from version 2 on it reads our nanoseconds as a type of its own
+/// that can neither be subtracted nor grouped into buckets.
+fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
+    let mut sql = "-- Use: cd RUN && duckdb -init views.sql\n".to_owned();
+    for (table, times) in tables {
+        let casts: Vec<_> = times
+            .iter()
+            .map(|time| format!("{0}::TIMESTAMPTZ AS {0}", quoted(time)))
+            .collect();
+        let replace = if casts.is_empty() {
+            String::new()
+        } else {
+            format!(" REPLACE ({})", casts.join(", "))
+        };
+        let _ = write!(
+            sql,
+            "\nCREATE OR REPLACE VIEW {} AS\n\
+             SELECT *{replace}\n\
+             FROM read_parquet('{}/host=*/part-*.parquet',\n  \
+             hive_partitioning = true, hive_types = {{'host': VARCHAR}}, union_by_name = true);\n",
+            quoted(table),
+            table.replace('\'', "''"),
+        );
+    }
+    for join in JOINS {
+        if join.tables.iter().all(|&table| tables.contains_key(table)) {
+            let _ = write!(
+                sql,
+                "\n-- {}\nCREATE OR REPLACE VIEW {} AS\n{};\n",
+                join.help, join.name, join.select
+            );
+        }
+    }
+    sql
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables(names: &[&str]) -> BTreeMap<String, Vec<String>> {
+        let times = vec!["ts".to_owned(), "start_ts".to_owned()];
+        names
+            .iter()
+            .map(|&name| (name.to_owned(), times.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn joins_need_all_their_tables() {
+        let sched = sql(&tables(&["sched"]));
+        assert!(sched.contains("VIEW \"sched\" AS") && !sched.contains("process_cpu"));
+        let both = sql(&tables(&["sched", "process"]));
+        assert!(both.contains("VIEW process_cpu AS") && !both.contains("process_usage"));
+    }
+
+    #[test]
+    fn times_can_be_calculated_with() {
+        let sched = sql(&tables(&["sched"]));
+        assert!(sched.contains(
+            "* REPLACE (\"ts\"::TIMESTAMPTZ AS \"ts\", \"start_ts\"::TIMESTAMPTZ AS \"start_ts\")"
+        ));
+        let none = sql(&BTreeMap::from([("host".to_owned(), Vec::new())]));
+        assert!(none.contains("SELECT *\nFROM"));
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        let sql = sql(&tables(&["a'b\"c"]));
+        assert!(sql.contains("\"a'b\"\"c\"") && sql.contains("'a''b\"c/host"));
+    }
+}

@@ -1,0 +1,141 @@
+//! `process`: who each process was, and how it ended.
+
+use std::{collections::HashSet, sync::Arc};
+
+use anyhow::Result;
+
+use super::{Sample, Source, SourceSpec, task_support};
+use crate::{
+    columns,
+    schema::{Batch, Label, Table, TableBuilder, Timestamp},
+    tasks::{Process, ProcessId, TaskTable},
+};
+
+columns! {
+    /// Which process, and when the row was made.
+    pub struct LifetimeKey {
+        ts: Timestamp = Label("ns", "Wall clock of the tick at which this state of the row was known"),
+        interval_ns: u64 = Gauge("ns", "How long the process was followed"),
+        pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
+        start_ts: Timestamp = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+    }
+}
+
+columns! {
+    /// A process from birth to end.
+    pub struct ProcessRow {
+        ppid: u32 = Label("", "Parent's process id"),
+        uid: u32 = Label("", "Real user id"),
+        comm: Label = Label("", "Command name, at most 15 bytes"),
+        exe: Option<Label> = Label("", "Path of the executable"),
+        cmdline: Option<String> = Label("", "Arguments joined by spaces"),
+        cgroup: Option<Label> = Label("", "Path of the cgroup: v2, or if that is the root, of the first v1 hierarchy with a group"),
+        end_ts: Option<Timestamp> = Label("ns", "When its last thread ended; null while it lives"),
+        exit_code: Option<i32> = Label("", "Exit code; null when killed by a signal, or not seen"),
+        exit_signal: Option<i32> = Label("", "Signal that killed it"),
+        job_id: Option<Label> = Label("", "Batch job; null outside one"),
+        step_id: Option<Label> = Label("", "Step of the batch job"),
+        task_rank: Option<u32> = Label("", "MPI rank or task number in the step"),
+        user_ns: Option<u64> = Counter("ns", "User time of its whole life; null while it lives, except in the last reading"),
+        system_ns: Option<u64> = Counter("ns", "System time, likewise"),
+        oncpu_ns: Option<u64> = Counter("ns", "Exact time on CPU, likewise"),
+        read_chars: Option<u64> = Counter("bytes", "Bytes returned by read system calls, likewise"),
+        write_chars: Option<u64> = Counter("bytes", "Bytes accepted by write system calls, likewise"),
+        read_bytes: Option<u64> = Counter("bytes", "Bytes fetched from storage, likewise"),
+        write_bytes: Option<u64> = Counter("bytes", "Bytes dirtied that go to storage, likewise"),
+        minor_faults: Option<u64> = Counter("1", "Page faults served without I/O, likewise"),
+        major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O, likewise"),
+        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory of its life"),
+    }
+}
+
+static TABLE: Table = Table::of_lifetimes::<LifetimeKey, ProcessRow>(
+    "process",
+    "One row per process of the target, from birth to end, however short it lived",
+);
+
+/// Registry entry.
+pub static SPEC: SourceSpec = SourceSpec {
+    name: "process",
+    help: "births, programs, ends and lifetime totals of all processes",
+    tables: &[&TABLE],
+    probe: task_support,
+    tasks: true,
+    open: |_| {
+        Ok(Box::new(Processes {
+            rows: TableBuilder::new(&TABLE),
+        }))
+    },
+};
+
+struct Processes {
+    rows: TableBuilder<LifetimeKey, ProcessRow>,
+}
+
+impl Source for Processes {
+    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let mut ids: Vec<ProcessId> = at.tasks.changed.clone();
+        if at.last {
+            let known: HashSet<_> = ids.iter().copied().collect();
+            let living = at.tasks.iter().map(|process| process.id);
+            ids.extend(living.filter(|id| !known.contains(id)));
+            ids.sort_unstable();
+        }
+        for id in ids {
+            if let Some(process) = at.tasks.get(id) {
+                self.push(at, at.tasks, process);
+            }
+        }
+        self.rows.finish(out);
+        Ok(())
+    }
+}
+
+impl Processes {
+    fn push(&mut self, at: &Sample<'_>, tasks: &TaskTable, process: &Process) {
+        let until = process.end.map_or(at.tick.monotonic_ns, |end| end.at);
+        let status = process.end.and_then(|end| end.status);
+        let complete = process.end.is_some() || at.last;
+        let total = |value: u64| complete.then_some(value);
+        let io = |value: u64| (complete && tasks.keeps.io).then_some(value);
+        let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
+        let names = &process.description;
+        let totals = &process.totals;
+        self.rows.push(
+            LifetimeKey {
+                ts: at.tick.ts,
+                interval_ns: until.saturating_sub(process.followed_since),
+                pid: process.id.pid,
+                start_ts: tasks.clock.wall_of_boottime(process.id.start_boottime),
+            },
+            ProcessRow {
+                ppid: process.ppid,
+                uid: process.uid,
+                comm: (&names.comm).into(),
+                exe: label(&names.exe),
+                cmdline: names.cmdline.as_ref().map(ToString::to_string),
+                cgroup: label(&names.cgroup),
+                end_ts: process.end.map(|end| tasks.clock.wall(end.at)),
+                exit_code: status
+                    .filter(|status| status & 0x7f == 0)
+                    .map(|status| (status >> 8 & 0xff).cast_signed()),
+                exit_signal: status
+                    .map(|status| (status & 0x7f).cast_signed())
+                    .filter(|signal| *signal != 0),
+                job_id: None,
+                step_id: None,
+                task_rank: None,
+                user_ns: total(process.cpu_time.user),
+                system_ns: total(process.cpu_time.system),
+                oncpu_ns: total(totals.oncpu),
+                read_chars: io(totals.rchar),
+                write_chars: io(totals.wchar),
+                read_bytes: io(totals.read_bytes),
+                write_bytes: io(totals.write_bytes),
+                minor_faults: total(totals.min_flt),
+                major_faults: total(totals.maj_flt),
+                peak_rss: process.peak_rss,
+            },
+        );
+    }
+}

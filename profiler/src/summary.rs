@@ -1,0 +1,105 @@
+//! The few lines at the end of a run.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    path::Path,
+    sync::Arc,
+};
+
+use crate::{
+    tasks::{ProcessId, TaskTable},
+    units::{format_bytes, format_ns},
+};
+
+/// Sums over the run, for people; the dataset has the details.
+#[derive(Debug, Default)]
+pub struct Summary {
+    processes: u64,
+    user_ns: u64,
+    system_ns: u64,
+    runqueue_ns: u64,
+    blocked_ns: u64,
+    read_bytes: u64,
+    write_bytes: u64,
+    rss: u64,
+    peak_rss: u64,
+    by_name: HashMap<Arc<str>, u64>,
+    known: HashSet<ProcessId>,
+}
+
+impl Summary {
+    /// Adds a tick.
+    pub fn add(&mut self, tasks: &TaskTable) {
+        self.rss = 0;
+        for row in tasks.rows.iter().filter(|row| row.tid.is_none()) {
+            let (increase, cpu) = (&row.increase, &row.cpu_time);
+            self.user_ns += cpu.user;
+            self.system_ns += cpu.system;
+            self.runqueue_ns += increase.run_delay;
+            self.blocked_ns += increase.blocked;
+            self.read_bytes += increase.read_bytes;
+            self.write_bytes += increase.write_bytes;
+            self.rss += row.memory.map_or(0, |memory| memory.rss);
+            if increase.oncpu != 0
+                && let Some(process) = tasks.get(row.id)
+            {
+                *self
+                    .by_name
+                    .entry(process.description.comm.clone())
+                    .or_default() += increase.oncpu;
+            }
+        }
+        self.peak_rss = self.peak_rss.max(self.rss);
+        for process in tasks.iter() {
+            if self.known.insert(process.id) {
+                self.processes += 1;
+            }
+            if process.end.is_some() {
+                self.known.remove(&process.id);
+            }
+        }
+    }
+
+    /// The text; `ns` is the length of the run.
+    pub fn text(&self, ns: u64, ticks: u64, run_dir: &Path) -> String {
+        let mut text = format!(
+            "profiled {} process{} for {} ({ticks} ticks)\n",
+            self.processes,
+            if self.processes == 1 { "" } else { "es" },
+            format_ns(ns),
+        );
+        let cores = (self.user_ns + self.system_ns) as f64 / ns.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "  cpu     {} user, {} system ({cores:.2} cores); waited for a cpu {}, blocked {}",
+            format_ns(self.user_ns),
+            format_ns(self.system_ns),
+            format_ns(self.runqueue_ns),
+            format_ns(self.blocked_ns),
+        );
+        let _ = writeln!(
+            text,
+            "  memory  {} at most; storage {} read, {} written",
+            format_bytes(self.peak_rss),
+            format_bytes(self.read_bytes),
+            format_bytes(self.write_bytes),
+        );
+        let mut names: Vec<_> = self.by_name.iter().collect();
+        names.sort_by_key(|(name, ns)| (std::cmp::Reverse(**ns), (*name).clone()));
+        let names: Vec<_> = names
+            .iter()
+            .take(5)
+            .map(|(name, ns)| format!("{name} {}", format_ns(**ns)))
+            .collect();
+        if !names.is_empty() {
+            let _ = writeln!(text, "  most    {}", names.join(", "));
+        }
+        let _ = write!(
+            text,
+            "dataset {dir}\n        cd {dir} && duckdb -init views.sql",
+            dir = run_dir.display()
+        );
+        text
+    }
+}

@@ -1,0 +1,243 @@
+//! Arithmetic on the counters of tasks.
+
+use profiler_ebpf::wire::{BUCKETS, Histogram, Totals};
+
+use crate::schema::Buckets;
+
+macro_rules! for_each_counter {
+    ($action:ident) => {
+        $action!(
+            utime,
+            stime,
+            oncpu,
+            run_delay,
+            run_count,
+            sleep,
+            blocked,
+            nvcsw,
+            nivcsw,
+            wakeups,
+            migrations,
+            min_flt,
+            maj_flt,
+            rchar,
+            wchar,
+            syscr,
+            syscw,
+            read_bytes,
+            write_bytes,
+            cancelled_write_bytes
+        )
+    };
+}
+
+/// Adds every counter of `more` to `sum`.
+pub fn add(sum: &mut Totals, more: &Totals) {
+    macro_rules! add {
+        ($($counter:ident),*) => {$(sum.$counter = sum.$counter.wrapping_add(more.$counter);)*};
+    }
+    for_each_counter!(add);
+}
+
+/// Raises `published` to `now` and returns by how much.
+///
+/// A reading can miss a thread that is just ending (it is then in neither list), and the estimate of what is in
+/// flight can be a little high; so a counter that seems to have shrunk stays, and catches up at the next reading.
+pub fn advance(published: &mut Totals, now: &Totals) -> Totals {
+    let mut increase = Totals::default();
+    macro_rules! advance {
+        ($($counter:ident),*) => {$(
+            increase.$counter = now.$counter.saturating_sub(published.$counter);
+            published.$counter = published.$counter.max(now.$counter);
+        )*};
+    }
+    for_each_counter!(advance);
+    increase
+}
+
+/// Splits exact time on CPU into user and system time in the ratio that the timer interrupt saw; neither ever
+/// shrinks. As `cputime_adjust` in kernel/sched/cputime.c, which is what /proc/PID/stat shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// User time, ns.
+    pub user: u64,
+    /// System time, ns.
+    pub system: u64,
+}
+
+impl CpuTime {
+    /// Moves on to `totals` and returns the increase.
+    #[must_use]
+    pub fn advance(&mut self, totals: &Totals) -> Self {
+        let before = *self;
+        let exact = totals.oncpu;
+        if self.user + self.system < exact {
+            let sampled = u128::from(totals.utime) + u128::from(totals.stime);
+            let share = if totals.stime == 0 {
+                0
+            } else if totals.utime == 0 {
+                exact
+            } else {
+                let scaled = u128::from(totals.stime) * u128::from(exact) / sampled;
+                u64::try_from(scaled).unwrap_or(exact)
+            };
+            self.system = share.max(self.system);
+            self.user = exact.saturating_sub(self.system);
+            if self.user < before.user {
+                self.user = before.user;
+                self.system = exact - self.user;
+            }
+        }
+        Self {
+            user: self.user - before.user,
+            system: self.system - before.system,
+        }
+    }
+}
+
+/// Increase of a latency histogram over an interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// Values counted.
+    pub count: u64,
+    /// Their sum, ns.
+    pub sum: u64,
+    /// The largest, ns.
+    pub max: u64,
+    /// Their distribution.
+    pub buckets: Buckets,
+}
+
+/// A histogram summed over threads.
+#[derive(Clone, Debug)]
+pub struct LatencySum {
+    sum: u64,
+    max: u64,
+    buckets: [u64; BUCKETS],
+}
+
+impl Default for LatencySum {
+    fn default() -> Self {
+        Self {
+            sum: 0,
+            max: 0,
+            buckets: [0; BUCKETS],
+        }
+    }
+}
+
+impl LatencySum {
+    /// Adds a thread's histogram; its largest value of the interval before reading `pass`.
+    pub fn add(&mut self, histogram: &Histogram, pass: u32) {
+        self.sum = self.sum.wrapping_add(histogram.sum);
+        self.max = self.max.max(histogram.max_in(pass.wrapping_sub(1)));
+        for (sum, count) in self.buckets.iter_mut().zip(&histogram.buckets) {
+            *sum = sum.wrapping_add(*count);
+        }
+    }
+
+    /// Adds the histogram of what has ended, perhaps while reading `pass` was under way.
+    pub fn add_ended(&mut self, histogram: &Histogram, pass: u32) {
+        self.max = self.max.max(histogram.max_in(pass));
+        self.add(histogram, pass);
+    }
+
+    /// Raises `self` to `now` and returns the increase, if there is one.
+    pub fn advance(&mut self, now: &Self) -> Option<Latency> {
+        let mut buckets = [0; BUCKETS];
+        for ((increase, published), now) in
+            buckets.iter_mut().zip(&mut self.buckets).zip(&now.buckets)
+        {
+            *increase = now.saturating_sub(*published);
+            *published = (*published).max(*now);
+        }
+        let sum = now.sum.saturating_sub(self.sum);
+        self.sum = self.sum.max(now.sum);
+        let used = buckets.iter().rposition(|count| *count != 0)? + 1;
+        let count = buckets.iter().sum();
+        // Values of the very moment of a reading can be in the sum and not yet in the maximum, or the other way round.
+        let highest = used - 1;
+        let lowest = if highest == 0 { 0 } else { 1 << highest };
+        let largest = if highest == BUCKETS - 1 {
+            u64::MAX
+        } else {
+            (2 << highest) - 1
+        };
+        let max = now.max.clamp(lowest, largest);
+        Some(Latency {
+            count,
+            sum,
+            max,
+            buckets: Buckets(buckets[..used].to_vec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_split_like_the_kernel_does() {
+        let mut time = CpuTime::default();
+        let totals = Totals {
+            utime: 3_000,
+            stime: 1_000,
+            oncpu: 8_000,
+            ..Totals::default()
+        };
+        let first = time.advance(&totals);
+        assert_eq!((first.user, first.system), (6_000, 2_000));
+        // All further samples were in user mode: system time must not shrink.
+        let totals = Totals {
+            utime: 9_000,
+            stime: 1_000,
+            oncpu: 8_500,
+            ..Totals::default()
+        };
+        let second = time.advance(&totals);
+        assert_eq!((second.user, second.system), (500, 0));
+        // No new time on CPU.
+        let third = time.advance(&Totals {
+            utime: 9_000,
+            stime: 9_000,
+            oncpu: 8_500,
+            ..totals
+        });
+        assert_eq!((third.user, third.system), (0, 0));
+    }
+
+    #[test]
+    fn counters_never_shrink_and_lose_nothing() {
+        let mut published = Totals::default();
+        let mut sum = 0;
+        for oncpu in [10, 4, 12, 12, 30] {
+            sum += advance(
+                &mut published,
+                &Totals {
+                    oncpu,
+                    ..Totals::default()
+                },
+            )
+            .oncpu;
+        }
+        assert_eq!(sum, 30);
+    }
+
+    #[test]
+    fn latency_increases_by_what_was_added() {
+        let mut histogram = Histogram::EMPTY;
+        let mut published = LatencySum::default();
+        assert_eq!(published.advance(&LatencySum::default()), None);
+        histogram.buckets[3] = 2;
+        histogram.sum = 25;
+        histogram.max = 15;
+        histogram.pass = 4;
+        let mut now = LatencySum::default();
+        now.add(&histogram, 5);
+        let latency = published.advance(&now).expect("two values");
+        assert_eq!((latency.count, latency.sum, latency.max), (2, 25, 15));
+        assert_eq!(latency.buckets, Buckets(vec![0, 0, 0, 2]));
+        assert_eq!(published.advance(&now), None);
+    }
+}

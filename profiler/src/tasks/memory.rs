@@ -1,0 +1,129 @@
+//! Proportional and unique memory, from /proc/PID/smaps_rollup.
+//!
+//! Reading it takes the process's mmap lock for milliseconds, so it has a schedule and a thread of its own.
+
+use std::{
+    collections::HashMap,
+    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use procfs::process::Process as ProcfsProcess;
+
+use super::{Process, ProcessId};
+use crate::host::Host;
+
+/// Time between two readings.
+const PERIOD: Duration = Duration::from_secs(30);
+/// Longest wait for the reading at the end of the run.
+const LAST_WAIT: Duration = Duration::from_millis(500);
+
+/// Memory that depends on what is shared with others, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Proportional set size.
+    pub pss: u64,
+    /// Unique set size: private pages.
+    pub uss: u64,
+}
+
+/// Reads footprints beside the loop.
+pub struct Reader {
+    requests: Sender<Vec<ProcessId>>,
+    answers: Receiver<HashMap<ProcessId, Footprint>>,
+    asked: Option<Instant>,
+    waiting: bool,
+}
+
+impl Reader {
+    /// Starts the thread; it ends with the reader.
+    pub fn new(host: &Host) -> Self {
+        let (requests, inbox) = channel::<Vec<ProcessId>>();
+        let (outbox, answers) = channel();
+        let root = host.procfs.clone();
+        thread::spawn(move || {
+            for ids in inbox {
+                let read = ids
+                    .into_iter()
+                    .filter_map(|id| {
+                        let process = ProcfsProcess::new_with_root(root.join(id.pid.to_string()));
+                        Some((id, footprint(&process.ok()?)?))
+                    })
+                    .collect();
+                if outbox.send(read).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            requests,
+            answers,
+            asked: None,
+            waiting: false,
+        }
+    }
+
+    /// Asks for a new reading when it is time.
+    pub fn update(&mut self, processes: &HashMap<ProcessId, Process>) {
+        if !self.waiting && self.asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
+            self.ask(processes);
+        }
+    }
+
+    /// Asks for the reading at the end, and waits for it a little.
+    pub fn read_last(
+        &mut self,
+        processes: &HashMap<ProcessId, Process>,
+    ) -> HashMap<ProcessId, Footprint> {
+        if !self.waiting {
+            self.ask(processes);
+        }
+        self.waiting = false;
+        self.answers.recv_timeout(LAST_WAIT).unwrap_or_default()
+    }
+
+    fn ask(&mut self, processes: &HashMap<ProcessId, Process>) {
+        let ids = processes
+            .values()
+            .filter(|process| process.end.is_none() && process.now.memory.is_some())
+            .map(|process| process.id)
+            .collect();
+        self.waiting = self.requests.send(ids).is_ok();
+        self.asked = Some(Instant::now());
+    }
+
+    /// What was read since the last call.
+    pub fn take(&mut self) -> HashMap<ProcessId, Footprint> {
+        match self.answers.try_recv() {
+            Ok(read) => {
+                self.waiting = false;
+                read
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => HashMap::new(),
+        }
+    }
+}
+
+/// The figures of one process; `None` when it is gone or not ours to read.
+fn footprint(process: &ProcfsProcess) -> Option<Footprint> {
+    let rollup = process.smaps_rollup().ok()?;
+    let map = &rollup.memory_map_rollup.0.first()?.extension.map;
+    let get = |name: &str| map.get(name).copied();
+    Some(Footprint {
+        pss: get("Pss")?,
+        uss: get("Private_Clean")? + get("Private_Dirty")? + get("Private_Hugetlb").unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_this_process() {
+        let read = footprint(&ProcfsProcess::myself().expect("myself")).expect("smaps_rollup");
+        assert!(read.uss > 0 && read.uss <= read.pss, "{read:?}");
+        assert_eq!(read.pss % 1024, 0);
+    }
+}

@@ -1,0 +1,671 @@
+//! The processes of the target: who they are, and what each did since the last reading.
+//!
+//! Read once per tick for all sources, by the BPF programs or, where the kernel refuses them, from /proc.
+
+pub mod counters;
+mod describe;
+mod memory;
+mod threads;
+pub mod walk;
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, Result};
+use counters::{CpuTime, Latency, LatencySum};
+use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals, thread_flags};
+
+pub use self::{describe::Description, memory::Footprint, walk::Walker};
+use crate::{
+    bpf::{Event, Programs, Reading as BpfReading, Record},
+    clock::{Clock, Tick},
+    host::Host,
+};
+
+/// Processes whose command line is looked up per tick, so that a large node does not delay a tick.
+const DESCRIBED_PER_TICK: usize = 512;
+
+/// A process, also when its pid is used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId {
+    /// Thread group id in our pid namespace.
+    pub pid: u32,
+    /// Start, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+}
+
+/// Memory of a process, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Resident.
+    pub rss: u64,
+    /// Resident pages of files and shared memory.
+    pub shared: u64,
+    /// Swapped out (`VmSwap`).
+    pub swap: u64,
+    /// Address space.
+    pub vms: u64,
+    /// Text of the program.
+    pub text: u64,
+    /// Data and stack.
+    pub data: u64,
+}
+
+/// One process or thread at one tick.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Whose.
+    pub id: ProcessId,
+    /// Which thread, for rows of threads.
+    pub tid: Option<u32>,
+    /// Time since the reading before, or since birth; until the end, if it has ended.
+    pub interval_ns: u64,
+    /// What was added to its counters.
+    pub increase: Totals,
+    /// What was added to user and system time.
+    pub cpu_time: CpuTime,
+    /// Run-queue waits that ended.
+    pub runqueue: Option<Latency>,
+    /// Memory; `None` when ended, for kernel threads and for threads.
+    pub memory: Option<Memory>,
+    /// Proportional, unique and swapped memory, when it was just read.
+    pub footprint: Option<Footprint>,
+    /// Threads; `None` when ended.
+    pub threads: Option<u32>,
+    /// Open file descriptors; `None` when ended or not known.
+    pub fds: Option<u32>,
+    /// CPU it last ran on.
+    pub cpu: Option<u32>,
+    /// State letter of ps(1).
+    pub state: &'static str,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// When, ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// As wait(2) reports it; `None` when the end itself was not seen.
+    pub status: Option<u32>,
+}
+
+/// A process of the target.
+#[derive(Debug)]
+pub struct Process {
+    /// Who.
+    pub id: ProcessId,
+    /// Parent's pid.
+    pub ppid: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// Names.
+    pub description: Description,
+    /// Counters since its birth.
+    pub totals: Totals,
+    /// User and system time since its birth.
+    pub cpu_time: CpuTime,
+    /// Largest resident set seen, bytes.
+    pub peak_rss: Option<u64>,
+    /// When it was first followed, ns of `CLOCK_MONOTONIC`.
+    pub followed_since: u64,
+    /// Its end.
+    pub end: Option<End>,
+    born_here: bool,
+    described: bool,
+    changed: bool,
+    seen_in: u32,
+    read_at: Option<u64>,
+    published: Option<Totals>,
+    runqueue: LatencySum,
+    rss_per_cpu: [i64; 4],
+    threads: threads::Histories,
+    now: Now,
+}
+
+/// What this tick's reading says of a process so far.
+#[derive(Debug, Default)]
+struct Now {
+    totals: Totals,
+    runqueue: LatencySum,
+    memory: Option<Memory>,
+    threads: Option<u32>,
+    fds: Option<u32>,
+    cpu: Option<u32>,
+    state: &'static str,
+}
+
+/// Where readings come from.
+pub enum Reader {
+    /// The BPF programs.
+    Bpf(Box<Programs>),
+    /// /proc, where BPF cannot be used.
+    Procfs(Walker),
+    /// Nothing: no source needs the processes.
+    None,
+}
+
+/// What a kernel does not keep is null in the rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeps {
+    /// Waits in the run queue (`CONFIG_SCHED_INFO`).
+    pub run_delay: bool,
+    /// I/O accounting (`CONFIG_TASK_IO_ACCOUNTING`).
+    pub io: bool,
+    /// Time asleep, wakeups, migrations, run-queue histogram: with BPF only.
+    pub sched: bool,
+}
+
+/// All processes of the target.
+pub struct TaskTable {
+    /// What this kernel and this reader deliver.
+    pub keeps: Keeps,
+    /// Rows of this tick: what each process (and thread) did since the tick before.
+    pub rows: Vec<Row>,
+    /// Processes that were born, changed their program or ended since the tick before.
+    pub changed: Vec<ProcessId>,
+    /// A reading was made; else only baselines exist.
+    pub clock: Clock,
+    processes: HashMap<ProcessId, Process>,
+    reader: Reader,
+    memory: memory::Reader,
+    host: Host,
+    with_threads: bool,
+    page: u64,
+    started: u64,
+    passes: u32,
+    events: Vec<Event>,
+}
+
+impl TaskTable {
+    /// A table that is filled at the first [`TaskTable::refresh`].
+    pub fn new(host: &Host, clock: Clock, reader: Reader, keeps: Keeps, threads: bool) -> Self {
+        Self {
+            keeps,
+            rows: Vec::new(),
+            changed: Vec::new(),
+            clock,
+            processes: HashMap::new(),
+            reader,
+            memory: memory::Reader::new(host),
+            host: host.clone(),
+            with_threads: threads,
+            page: rustix::param::page_size() as u64,
+            started: crate::clock::monotonic_ns(),
+            passes: 0,
+            events: Vec::new(),
+        }
+    }
+
+    /// The BPF programs, if the readings come from them.
+    pub fn programs(&mut self) -> Option<&mut Programs> {
+        match &mut self.reader {
+            Reader::Bpf(programs) => Some(programs),
+            Reader::Procfs(_) | Reader::None => None,
+        }
+    }
+
+    /// The process with this identity.
+    pub fn get(&self, id: ProcessId) -> Option<&Process> {
+        self.processes.get(&id)
+    }
+
+    /// All processes that live or ended since the last tick.
+    pub fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values()
+    }
+
+    /// Processes of the target that live.
+    ///
+    /// # Errors
+    ///
+    /// When the programs' counters cannot be read.
+    pub fn live(&self) -> Result<u64> {
+        Ok(match &self.reader {
+            Reader::Bpf(programs) => programs.counters()?.live,
+            Reader::Procfs(_) | Reader::None => self
+                .processes
+                .values()
+                .filter(|process| process.end.is_none())
+                .count() as u64,
+        })
+    }
+
+    /// Reads all processes once and works out what each did since the last time.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read at all; processes that vanish meanwhile are no error.
+    pub fn refresh(&mut self, tick: &Tick, last: bool) -> Result<()> {
+        self.processes.retain(|_, process| process.end.is_none());
+        for process in self.processes.values_mut() {
+            process.now = Now::default();
+            process.changed = false;
+        }
+        self.rows.clear();
+        self.passes += 1;
+        let first = self.passes == 1;
+        let now = match &mut self.reader {
+            Reader::Bpf(programs) => {
+                let reading = programs.sample().context("reading the tasks")?;
+                self.take_bpf(reading);
+                reading.monotonic_ns
+            }
+            Reader::Procfs(_) => {
+                self.take_procfs(tick, first)?;
+                tick.monotonic_ns
+            }
+            Reader::None => return Ok(()),
+        };
+        self.close_vanished(now);
+        self.describe(first, last);
+        self.publish(now, last);
+        self.memory.update(&self.processes);
+        self.changed.clear();
+        for process in self.processes.values() {
+            if process.changed && (process.described || process.end.is_some() || last) {
+                self.changed.push(process.id);
+            }
+        }
+        self.changed.sort_unstable();
+        Ok(())
+    }
+
+    /// Applies births, execs, this reading's records and ends, in this order.
+    fn take_bpf(&mut self, reading: BpfReading) {
+        if let Reader::Bpf(programs) = &mut self.reader {
+            programs.drain(&mut self.events);
+        }
+        let mut ends = Vec::new();
+        let now = reading.monotonic_ns;
+        let processes = &mut self.processes;
+        for event in self.events.drain(..) {
+            match event {
+                Event::Birth(birth) => be_born(processes, &self.clock, &birth),
+                Event::Exec(exec, args) => {
+                    let id = ProcessId {
+                        pid: exec.pid,
+                        start_boottime: exec.start_boottime,
+                    };
+                    let process = entry(processes, id, now);
+                    process.uid = exec.uid;
+                    process.description.exec(&self.host, id, &exec, &args);
+                    process.described = true;
+                    process.changed = true;
+                }
+                Event::Exit(_) | Event::ThreadEnd(_) => ends.push(event),
+                Event::CgroupMove | Event::Stranger(_) => {}
+            }
+        }
+        self.take_records(reading);
+        for event in ends {
+            match event {
+                Event::Exit(end) => {
+                    let id = ProcessId {
+                        pid: end.pid,
+                        start_boottime: end.start_boottime,
+                    };
+                    let process = entry(&mut self.processes, id, now);
+                    process.finish(&end, self.page, reading.pass);
+                }
+                Event::ThreadEnd(end) => {
+                    let id = ProcessId {
+                        pid: end.pid,
+                        start_boottime: end.start_boottime,
+                    };
+                    let process = entry(&mut self.processes, id, now);
+                    let row = process.thread_end(&end, reading, &self.clock, self.started);
+                    self.rows.extend(row);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Applies the records of this reading.
+    fn take_records(&mut self, reading: BpfReading) {
+        let Reader::Bpf(programs) = &self.reader else {
+            return;
+        };
+        let processes = &mut self.processes;
+        let mut current = None;
+        let mut thread = None;
+        for record in programs.records() {
+            match record {
+                Record::Process(record) => {
+                    let id = ProcessId {
+                        pid: record.pid,
+                        start_boottime: record.start_boottime,
+                    };
+                    current = Some(id);
+                    let process = entry(processes, id, reading.monotonic_ns);
+                    process.seen_in = self.passes;
+                    process.observe(record, self.page);
+                }
+                Record::Ended(totals, runqueue) => {
+                    if let Some(process) = current.and_then(|id| processes.get_mut(&id)) {
+                        counters::add(&mut process.now.totals, totals);
+                        process.now.runqueue.add(runqueue, reading.pass);
+                    }
+                }
+                Record::Thread(record) => {
+                    let id = ProcessId {
+                        pid: record.pid,
+                        start_boottime: record.start_boottime,
+                    };
+                    let Some(process) = processes.get_mut(&id) else {
+                        continue;
+                    };
+                    process.observe_thread(record);
+                    if record.flags & thread_flags::FOLDED != 0 {
+                        continue;
+                    }
+                    counters::add(&mut process.now.totals, &record.totals);
+                    thread = Some((id, record));
+                    if self.with_threads {
+                        let now = reading.monotonic_ns;
+                        let row = process.thread_row(record, now, &self.clock, self.started);
+                        self.rows.extend(row);
+                    }
+                }
+                Record::Runqueue(histogram) => {
+                    let Some((id, record)) = thread.take() else {
+                        continue;
+                    };
+                    let Some(process) = processes.get_mut(&id) else {
+                        continue;
+                    };
+                    process.now.runqueue.add(histogram, reading.pass);
+                    if self.with_threads {
+                        let latency = process.thread_latency(record, histogram, reading.pass);
+                        let row = self.rows.last_mut();
+                        if let Some(row) = row.filter(|row| row.tid == Some(record.tid)) {
+                            row.runqueue = latency;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_procfs(&mut self, tick: &Tick, first: bool) -> Result<()> {
+        let Reader::Procfs(walker) = &mut self.reader else {
+            return Ok(());
+        };
+        for observed in walker.read(&self.host)? {
+            let id = ProcessId {
+                pid: observed.process.pid,
+                start_boottime: observed.process.start_boottime,
+            };
+            let process = entry(&mut self.processes, id, tick.monotonic_ns);
+            // Start times in /proc are in units of 10 ms.
+            process.born_here |= !first && process.read_at.is_none() && {
+                self.clock.monotonic_of_boottime(id.start_boottime) + 20_000_000 > self.started
+            };
+            process.seen_in = self.passes;
+            process.observe(&observed.process, self.page);
+            for thread in &observed.threads {
+                process.observe_thread(thread);
+                if self.with_threads {
+                    let row =
+                        process.thread_row(thread, tick.monotonic_ns, &self.clock, self.started);
+                    self.rows.extend(row);
+                }
+            }
+            process.now.totals = observed.totals;
+        }
+        Ok(())
+    }
+
+    /// A process that is no longer in the readings has ended though its end was not reported (event lost, or
+    /// read from /proc), or it has left the cgroup.
+    fn close_vanished(&mut self, now: u64) {
+        // The end that is on its way, or a birth after the reading had begun, comes with the next one.
+        let patience = if matches!(self.reader, Reader::Bpf(_)) {
+            2
+        } else {
+            1
+        };
+        let (host, passes) = (&self.host, self.passes);
+        self.processes.retain(|id, process| {
+            if process.seen_in == 0 {
+                process.seen_in = passes;
+            }
+            if process.end.is_some() || process.seen_in + patience > passes {
+                return true;
+            }
+            process.now.totals = process.published.unwrap_or_default();
+            process.end = Some(End {
+                at: now,
+                status: None,
+            });
+            process.changed = true;
+            patience == 1 || !describe::is_alive(host, *id)
+        });
+    }
+
+    /// Looks up names of processes that were there before.
+    fn describe(&mut self, first: bool, last: bool) {
+        // The first reading must come soon after the start.
+        let budget = if last {
+            usize::MAX
+        } else if first && self.processes.len() > DESCRIBED_PER_TICK {
+            0
+        } else {
+            DESCRIBED_PER_TICK
+        };
+        let waiting = self
+            .processes
+            .values_mut()
+            .filter(|process| !process.described);
+        for process in waiting.take(budget) {
+            process.description.look_up(&self.host, process.id.pid);
+            process.described = true;
+            process.changed = true;
+        }
+    }
+
+    /// Turns what was observed into increases.
+    fn publish(&mut self, now: u64, last: bool) {
+        let mut footprints = if last {
+            self.memory.read_last(&self.processes)
+        } else {
+            self.memory.take()
+        };
+        for process in self.processes.values_mut() {
+            let observed = process.seen_in == self.passes && !process.now.state.is_empty();
+            if !observed && process.end.is_none() {
+                continue;
+            }
+            let born = self.clock.monotonic_of_boottime(process.id.start_boottime);
+            let until = process.end.map_or(now, |end| end.at);
+            let baseline = process.published.is_none() && !process.born_here;
+            let published = process.published.get_or_insert_with(|| {
+                if process.born_here {
+                    Totals::default()
+                } else {
+                    process.now.totals
+                }
+            });
+            let increase = counters::advance(published, &process.now.totals);
+            process.totals = *published;
+            let mut cpu_time = process.cpu_time;
+            let cpu_increase = cpu_time.advance(&process.totals);
+            process.cpu_time = cpu_time;
+            let runqueue = process.runqueue.advance(&process.now.runqueue);
+            let since = process.read_at.unwrap_or(born);
+            process.read_at = Some(until);
+            if baseline {
+                continue;
+            }
+            let ended = process.end.is_some();
+            self.rows.push(Row {
+                id: process.id,
+                tid: None,
+                interval_ns: until.saturating_sub(since),
+                increase,
+                cpu_time: cpu_increase,
+                runqueue,
+                memory: process.now.memory.filter(|_| !ended),
+                footprint: footprints.remove(&process.id).filter(|_| !ended),
+                threads: process.now.threads.filter(|_| !ended),
+                fds: process.now.fds.filter(|_| !ended),
+                cpu: process.now.cpu,
+                state: if ended { "X" } else { process.now.state },
+            });
+        }
+        self.rows.sort_unstable_by_key(|row| (row.id, row.tid));
+    }
+
+    /// Takes over the events that wait in the kernel's buffer, and follows tasks that were moved into the
+    /// cgroup. To be called when [`Programs::events_fd`] is readable.
+    ///
+    /// # Errors
+    ///
+    /// When the tasks cannot be read.
+    pub fn pump(&mut self) -> Result<()> {
+        if let Reader::Bpf(programs) = &mut self.reader {
+            let known = self.events.len();
+            programs.drain(&mut self.events);
+            if self.events[known..]
+                .iter()
+                .any(|event| matches!(event, Event::CgroupMove))
+            {
+                programs.mark()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn entry(processes: &mut HashMap<ProcessId, Process>, id: ProcessId, now: u64) -> &mut Process {
+    processes.entry(id).or_insert_with(|| Process {
+        id,
+        ppid: 0,
+        uid: 0,
+        description: Description::default(),
+        totals: Totals::default(),
+        cpu_time: CpuTime::default(),
+        peak_rss: None,
+        followed_since: now,
+        end: None,
+        born_here: false,
+        described: false,
+        changed: true,
+        seen_in: 0,
+        read_at: None,
+        published: None,
+        runqueue: LatencySum::default(),
+        rss_per_cpu: [0; 4],
+        threads: threads::Histories::default(),
+        now: Now::default(),
+    })
+}
+
+fn be_born(processes: &mut HashMap<ProcessId, Process>, clock: &Clock, birth: &wire::Birth) {
+    let parent = ProcessId {
+        pid: birth.ppid,
+        start_boottime: birth.parent_start_boottime,
+    };
+    let inherited = processes
+        .get(&parent)
+        .map(|parent| (parent.described, parent.description.clone()));
+    let id = ProcessId {
+        pid: birth.pid,
+        start_boottime: birth.start_boottime,
+    };
+    let process = entry(
+        processes,
+        id,
+        clock.monotonic_of_boottime(birth.start_boottime),
+    );
+    process.born_here = true;
+    process.ppid = birth.ppid;
+    process.uid = birth.uid;
+    if let Some((true, description)) = inherited {
+        process.description = description;
+        process.described = true;
+    }
+    process.description.comm = describe::text(&birth.comm);
+}
+
+impl Process {
+    fn observe(&mut self, record: &ProcessRecord, page: u64) {
+        if self.ppid != record.ppid || self.uid != record.uid {
+            // A change of parent (its own has ended) or of user is a fact of the process, not a new row by itself.
+            self.ppid = record.ppid;
+            self.uid = record.uid;
+        }
+        self.description.comm_is(&record.comm);
+        let now = &mut self.now;
+        now.threads = (record.threads != 0).then_some(record.threads);
+        now.fds = (record.fds != wire::FDS_UNKNOWN).then_some(record.fds);
+        if record.rss_exact != 0 {
+            self.rss_per_cpu = record.rss_per_cpu;
+        }
+        if record.has_mm == 0 {
+            return;
+        }
+        let pages = |index: usize| {
+            u64::try_from(record.rss[index] + self.rss_per_cpu[index]).unwrap_or(0) * page
+        };
+        let [file, anonymous, swap, shared] = [0, 1, 2, 3].map(pages);
+        let memory = Memory {
+            rss: file + anonymous + shared,
+            shared: file + shared,
+            swap,
+            vms: record.total_vm * page,
+            text: record
+                .end_code
+                .next_multiple_of(page)
+                .saturating_sub(record.start_code / page * page),
+            data: (record.data_vm + record.stack_vm) * page,
+        };
+        let peak = memory
+            .rss
+            .max(record.hiwater_rss * page)
+            .max(record.max_rss * page);
+        self.peak_rss = self.peak_rss.max(Some(peak));
+        now.memory = Some(memory);
+    }
+
+    fn observe_thread(&mut self, record: &Thread) {
+        if record.tid == record.pid || self.now.state.is_empty() {
+            self.now.cpu = Some(record.cpu);
+            self.now.state = state_letter(record.state, record.exit_state);
+        }
+    }
+
+    fn finish(&mut self, end: &wire::Process, page: u64, pass: u32) {
+        self.uid = end.uid;
+        self.description.comm_is(&end.comm);
+        self.end = Some(End {
+            at: end.end,
+            status: Some(end.exit_code),
+        });
+        self.now.totals = end.ended;
+        self.now.runqueue = LatencySum::default();
+        self.now.runqueue.add_ended(&end.ended_runqueue, pass);
+        self.changed = true;
+        if end.max_rss != 0 {
+            self.peak_rss = self.peak_rss.max(Some(end.max_rss * page));
+        }
+    }
+}
+
+/// State letter as in /proc/PID/stat (fs/proc/array.c, `get_task_state`).
+fn state_letter(state: u32, exit_state: u32) -> &'static str {
+    const TASK_IDLE: u32 = 0x402;
+    const TASK_REPORT: u32 = 0x7f;
+    if state & TASK_IDLE == TASK_IDLE {
+        return "I";
+    }
+    match u32::BITS - ((state | exit_state) & TASK_REPORT).leading_zeros() {
+        0 => "R",
+        1 => "S",
+        2 => "D",
+        3 => "T",
+        4 => "t",
+        5 => "X",
+        6 => "Z",
+        _ => "P",
+    }
+}

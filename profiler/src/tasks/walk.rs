@@ -1,0 +1,238 @@
+//! The processes of the target from /proc, where BPF cannot be used.
+//!
+//! Slower, and blind to processes that live less than an interval; which are then missing, not guessed.
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::{Context as _, Result};
+use procfs::process::{Process, all_processes_with_root};
+use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
+
+use crate::host::Host;
+
+/// Which processes are read.
+#[derive(Clone, Debug)]
+pub enum Scope {
+    /// These and their descendants.
+    Pids(HashSet<u32>),
+    /// Members of the cgroup with this folder, and of those below it.
+    Cgroup(std::path::PathBuf),
+    /// Everything.
+    Node,
+}
+
+/// Reads processes from /proc.
+pub struct Walker {
+    scope: Scope,
+    /// Members so far: a descendant stays one when its parent has ended.
+    members: HashMap<u32, u64>,
+    threads: bool,
+    page: u64,
+    tick_ns: u64,
+}
+
+/// What /proc says of a process.
+pub struct Observed {
+    /// Everything but counters.
+    pub process: ProcessRecord,
+    /// Counters of the whole process, ended threads included.
+    pub totals: Totals,
+    /// Its first thread, or all with `--threads`.
+    pub threads: Vec<Thread>,
+}
+
+impl Walker {
+    /// Reads the processes of `scope`; each of their threads too if wanted.
+    pub fn new(scope: Scope, threads: bool) -> Self {
+        Self {
+            scope,
+            members: HashMap::new(),
+            threads,
+            page: rustix::param::page_size() as u64,
+            tick_ns: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
+        }
+    }
+
+    /// Reads all processes of the target; those that vanish meanwhile are left out.
+    ///
+    /// # Errors
+    ///
+    /// When /proc cannot be listed.
+    pub fn read(&mut self, host: &Host) -> Result<Vec<Observed>> {
+        let mut stats = HashMap::new();
+        for process in all_processes_with_root(&host.procfs)
+            .context("listing /proc")?
+            .flatten()
+        {
+            if let Ok(stat) = process.stat() {
+                stats.insert(stat.pid, (process, stat));
+            }
+        }
+        let in_cgroup = match &self.scope {
+            Scope::Cgroup(folder) => Some(members_of(folder)),
+            _ => None,
+        };
+        // A pid that is used again is another process.
+        self.members.retain(|pid, start| {
+            stats
+                .get(&pid.cast_signed())
+                .is_some_and(|(_, stat)| stat.starttime == *start)
+        });
+        let mut grown = true;
+        while std::mem::take(&mut grown) {
+            for (process, stat) in stats.values() {
+                let pid = process.pid.cast_unsigned();
+                let belongs = match &self.scope {
+                    Scope::Node => true,
+                    Scope::Cgroup(_) => in_cgroup.as_ref().is_some_and(|pids| pids.contains(&pid)),
+                    Scope::Pids(roots) => {
+                        roots.contains(&pid)
+                            || self.members.contains_key(&stat.ppid.cast_unsigned())
+                    }
+                };
+                if belongs {
+                    grown |= self.members.insert(pid, stat.starttime).is_none();
+                } else if in_cgroup.is_some() {
+                    self.members.remove(&pid);
+                }
+            }
+        }
+        let mut observed: Vec<_> = self
+            .members
+            .keys()
+            .filter_map(|pid| stats.get(&pid.cast_signed()))
+            // A zombie has ended.
+            .filter(|(_, stat)| stat.state != 'Z')
+            .filter_map(|(process, stat)| self.observe(process, stat))
+            .collect();
+        observed.sort_unstable_by_key(|observed| observed.process.pid);
+        Ok(observed)
+    }
+
+    fn observe(&self, process: &Process, stat: &procfs::process::Stat) -> Option<Observed> {
+        let pid = stat.pid.cast_unsigned();
+        let statm = process.statm().ok()?;
+        let status = process.status().ok()?;
+        let start_boottime = stat.starttime * self.tick_ns;
+        let mut record = ProcessRecord {
+            pid,
+            ppid: stat.ppid.cast_unsigned(),
+            uid: status.ruid,
+            threads: u32::try_from(stat.num_threads).unwrap_or(0),
+            fds: process
+                .fd_count()
+                .ok()
+                .and_then(|count| u32::try_from(count).ok())
+                .unwrap_or(wire::FDS_UNKNOWN),
+            has_mm: (statm.size != 0).into(),
+            start_boottime,
+            total_vm: statm.size,
+            data_vm: statm.data,
+            // Already rounded to pages.
+            start_code: 0,
+            end_code: statm.text * self.page,
+            hiwater_rss: status.vmhwm.map_or(0, |kib| kib * 1024 / self.page),
+            ..ProcessRecord::default()
+        };
+        let pages = |kib: Option<u64>| (kib.unwrap_or(0) * 1024 / self.page).cast_signed();
+        record.rss = [
+            pages(status.rssfile),
+            pages(status.rssanon),
+            pages(status.vmswap),
+            pages(status.rssshmem),
+        ];
+        let name = stat.comm.as_bytes();
+        let length = name.len().min(record.comm.len() - 1);
+        record.comm[..length].copy_from_slice(&name[..length]);
+
+        let mut totals = Totals {
+            utime: stat.utime * self.tick_ns,
+            stime: stat.stime * self.tick_ns,
+            min_flt: stat.minflt,
+            maj_flt: stat.majflt,
+            ..Totals::default()
+        };
+        totals.oncpu = totals.utime + totals.stime;
+        if let Ok(io) = process.io() {
+            totals.rchar = io.rchar;
+            totals.wchar = io.wchar;
+            totals.syscr = io.syscr;
+            totals.syscw = io.syscw;
+            totals.read_bytes = io.read_bytes;
+            totals.write_bytes = io.write_bytes;
+            totals.cancelled_write_bytes = io.cancelled_write_bytes;
+        }
+        let mut threads = Vec::new();
+        for task in process.tasks().into_iter().flatten().flatten() {
+            let (Ok(stat), Ok(status)) = (task.stat(), task.status()) else {
+                continue;
+            };
+            totals.nvcsw += status.voluntary_ctxt_switches.unwrap_or(0);
+            totals.nivcsw += status.nonvoluntary_ctxt_switches.unwrap_or(0);
+            if self.threads || task.tid == process.pid {
+                threads.push(self.thread(pid, start_boottime, task.tid, &stat, &status));
+            }
+        }
+        Some(Observed {
+            process: record,
+            totals,
+            threads,
+        })
+    }
+
+    fn thread(
+        &self,
+        pid: u32,
+        start_boottime: u64,
+        tid: i32,
+        stat: &procfs::process::Stat,
+        status: &procfs::process::Status,
+    ) -> Thread {
+        let (utime, stime) = (stat.utime * self.tick_ns, stat.stime * self.tick_ns);
+        let state = match stat.state {
+            'S' => 1,
+            'D' => 2,
+            'T' => 4,
+            't' => 8,
+            'I' => 0x402,
+            _ => 0,
+        };
+        Thread {
+            pid,
+            tid: tid.cast_unsigned(),
+            start_boottime,
+            thread_start_boottime: stat.starttime * self.tick_ns,
+            cpu: stat.processor.unwrap_or(0).cast_unsigned(),
+            state,
+            totals: Totals {
+                utime,
+                stime,
+                oncpu: utime + stime,
+                nvcsw: status.voluntary_ctxt_switches.unwrap_or(0),
+                nivcsw: status.nonvoluntary_ctxt_switches.unwrap_or(0),
+                min_flt: stat.minflt,
+                maj_flt: stat.majflt,
+                ..Totals::default()
+            },
+            ..Thread::default()
+        }
+    }
+}
+
+/// Processes in a cgroup and in those below it.
+fn members_of(folder: &std::path::Path) -> HashSet<u32> {
+    let mut members = HashSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(procs) = std::fs::read_to_string(folder.join("cgroup.procs")) else {
+            continue;
+        };
+        members.extend(procs.lines().filter_map(|pid| pid.parse::<u32>().ok()));
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+    }
+    members
+}

@@ -1,0 +1,125 @@
+//! Durations and sizes as people write them.
+
+use std::time::Duration;
+
+/// Reads `100ms`, `1s`, `1.5s`, `10m`, `1h` or a plain number of seconds.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is no duration: write 100ms, 1s, 10m or 1h"))?;
+    let seconds = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("`{unit}` is no unit of time: use ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("`{text}` is too long"))
+}
+
+/// Reads the sampling interval: 10 ms to 1 h.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if interval < Duration::from_millis(10) || interval > Duration::from_secs(3600) {
+        return Err(format!("`{text}` is not between 10ms and 1h"));
+    }
+    Ok(interval)
+}
+
+/// Reads a duration that must not be zero.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong.
+pub fn positive(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|duration| {
+        if duration.is_zero() {
+            Err("must be longer than 0".to_owned())
+        } else {
+            Ok(duration)
+        }
+    })
+}
+
+/// A duration in two digits or more and the unit that suits it: `1.2 s`, `340 ms`, `2 h 5 min`.
+pub fn format_ns(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    match ns {
+        0 => "0".to_owned(),
+        1..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", seconds * 1e6),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", seconds * 1e3),
+        1_000_000_000..120_000_000_000 => format!("{seconds:.2} s"),
+        _ => {
+            let minutes = ns / 60_000_000_000;
+            if minutes < 120 {
+                format!("{minutes} min {} s", ns / 1_000_000_000 % 60)
+            } else {
+                format!("{} h {} min", minutes / 60, minutes % 60)
+            }
+        }
+    }
+}
+
+/// A size with a binary unit: `1.5 GiB`.
+pub fn format_bytes(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
+        if size < 1024.0 {
+            return if unit == "B" {
+                format!("{bytes} B")
+            } else {
+                format!("{size:.1} {unit}")
+            };
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1} PiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        for wrong in [
+            "",
+            "s",
+            "-1s",
+            "1 s",
+            "1x",
+            "1e400s",
+            "..",
+            "99999999999999999999h",
+        ] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(interval("9ms").is_err() && interval("61m").is_err() && positive("0s").is_err());
+        assert_eq!(interval("10ms"), Ok(Duration::from_millis(10)));
+    }
+
+    #[test]
+    fn readable() {
+        assert_eq!(format_ns(1_230_000), "1.2 ms");
+        assert_eq!(format_ns(7_500_000_000_000), "2 h 5 min");
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+    }
+}

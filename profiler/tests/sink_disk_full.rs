@@ -1,0 +1,261 @@
+//! A full disk costs nothing that fits into memory, and what it costs is counted. Needs root, to mount a small tmpfs.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use arrow::{
+    array::AsArray as _,
+    datatypes::{TimestampNanosecondType, UInt64Type},
+};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use profiler::{
+    columns,
+    schema::{Batch, Table, TableBuilder, TickKey, Timestamp},
+    sink::{
+        Options, OutputError, Sink, Summary,
+        recover::{Hosts, recover},
+    },
+};
+use tempfile::TempDir;
+
+columns! {
+    /// A number that no encoding makes smaller.
+    pub struct Row {
+        noise: u64 = Gauge("1", "A function of the tick and the row"),
+    }
+}
+
+static NOISE: Table = Table::new::<TickKey, Row>("noise", "One row per tick and number");
+static OTHER: Table = Table::new::<TickKey, Row>("other", "One row per tick and number");
+
+const ROWS: u64 = 500;
+
+fn noise(tick: u64, row: u64) -> u64 {
+    let mut x = (tick << 32 | row) + 1;
+    for shift in [30, 27, 31] {
+        x = (x ^ x >> shift).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    }
+    x
+}
+
+fn tick(tick: u64) -> Vec<Batch> {
+    let mut out = Vec::new();
+    for table in [&NOISE, &OTHER] {
+        let mut builder = TableBuilder::<TickKey, Row>::new(table);
+        for row in 0..ROWS {
+            let key = TickKey {
+                ts: Timestamp(tick.cast_signed() + 1),
+                interval_ns: 1,
+            };
+            let noise = noise(tick, row);
+            builder.push(key, Row { noise });
+        }
+        builder.finish(&mut out);
+    }
+    out
+}
+
+/// A small file system.
+struct Disk(TempDir);
+
+impl Disk {
+    /// Mounts one of `kib` KiB.
+    fn new(kib: usize) -> Self {
+        let disk = Self(TempDir::new().unwrap());
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "tmpfs"])
+            .arg(disk.0.path())
+            .status()
+            .unwrap();
+        assert!(status.success(), "mounting a tmpfs needs root");
+        disk
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Takes all space and returns the file that has it.
+    fn fill(&self) -> PathBuf {
+        let path = self.path().join("ballast");
+        let mut file = File::create(&path).unwrap();
+        let zeros = fs::read("/proc/self/exe").unwrap();
+        while std::io::Write::write_all(&mut file, &zeros).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+fn options(disk: &Disk) -> Options {
+    let mut options = Options::new(disk.path().join("run"), "node1", "run");
+    options.checkpoint = Duration::from_secs(3600);
+    options
+}
+
+/// Hands over tick `n` of `0..` and waits for the writer; returns what it had to say.
+fn submit(sink: &Sink, n: u64) -> Vec<String> {
+    let mut said = Vec::new();
+    sink.submit(tick(n));
+    loop {
+        let stats = sink.stats();
+        said.extend(stats.last_error);
+        if stats.ticks > n {
+            return said;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The ticks that are stored, each of them whole and right.
+fn stored(run: &Path, table: &str) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    let Ok(folder) = run.join(table).join("host=node1").read_dir() else {
+        return found;
+    };
+    for entry in folder {
+        let path = entry.unwrap().path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "parquet")
+        {
+            continue;
+        }
+        let file = File::open(&path).unwrap();
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        for batch in reader.build().unwrap() {
+            let batch = batch.unwrap();
+            let ts = batch["ts"].as_primitive::<TimestampNanosecondType>();
+            let values = batch["noise"].as_primitive::<UInt64Type>();
+            for (ts, value) in ts.values().iter().zip(values.values()) {
+                let tick = ts.cast_unsigned() - 1;
+                let row = (0..ROWS).find(|&row| noise(tick, row) == *value);
+                let row = row.unwrap_or_else(|| panic!("{value} is not in tick {tick}"));
+                assert!(found.insert(tick << 32 | row), "twice: {tick} {row}");
+            }
+        }
+    }
+    let ticks: BTreeSet<_> = found.iter().map(|row| row >> 32).collect();
+    assert_eq!(found.len() as u64, ticks.len() as u64 * ROWS);
+    ticks
+}
+
+fn assert_counted(summary: &Summary, run: &Path, ticks: u64) {
+    for table in ["noise", "other"] {
+        let counts = &summary.tables[table];
+        assert_eq!(
+            counts.rows + counts.dropped + counts.in_journal,
+            ticks * ROWS,
+            "{counts:?}"
+        );
+        assert_eq!(counts.rows, stored(run, table).len() as u64 * ROWS);
+    }
+}
+
+#[test]
+fn nothing_starts_on_a_full_disk() {
+    let disk = Disk::new(64);
+    let ballast = disk.fill();
+    let error = Sink::start(options(&disk)).unwrap_err();
+    assert!(matches!(error, OutputError::Full { .. }), "{error}");
+    fs::remove_file(ballast).unwrap();
+    assert_eq!(disk.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while_costs_nothing() {
+    let disk = Disk::new(4096);
+    let sink = Sink::start(options(&disk)).unwrap();
+    for n in 0..5 {
+        submit(&sink, n);
+    }
+    let ballast = disk.fill();
+    let said: Vec<_> = (5..10).flat_map(|n| submit(&sink, n)).collect();
+    let stats = sink.stats();
+    assert!(stats.errors >= 2, "{stats:?}");
+    assert_eq!(stats.dropped, 0);
+    let [error] = &said[..] else {
+        panic!("said once, not {said:?}")
+    };
+    assert!(error.contains("No space left"), "{error}");
+    fs::remove_file(ballast).unwrap();
+    let summary = sink.finish().unwrap();
+    assert!(summary.is_complete(), "{summary:?}");
+    assert_counted(&summary, &disk.path().join("run"), 10);
+}
+
+#[test]
+fn the_journal_gives_way_to_the_part() {
+    // Journals of 2 × 10 × 500 × 24 bytes fill the disk; as parts the rows take a third.
+    let disk = Disk::new(192);
+    let sink = Sink::start(options(&disk)).unwrap();
+    for n in 0..10 {
+        submit(&sink, n);
+    }
+    assert!(sink.stats().errors > 0, "the journals fit");
+    let summary = sink.finish().unwrap();
+    assert!(summary.is_complete(), "{summary:?}");
+    assert_counted(&summary, &disk.path().join("run"), 10);
+}
+
+#[test]
+fn what_does_not_fit_is_counted_and_the_rest_is_readable() {
+    let disk = Disk::new(1024);
+    let mut options = options(&disk);
+    options.checkpoint = Duration::from_millis(50);
+    options.memory_budget = 400_000;
+    let sink = Sink::start(options).unwrap();
+    let ticks = 400;
+    for n in 0..ticks {
+        submit(&sink, n);
+        let held = sink.stats().held_bytes;
+        assert!(held < 800_000, "{held} bytes in memory at tick {n}");
+    }
+    let summary = sink.finish().unwrap();
+    assert!(!summary.is_complete());
+    assert!(
+        summary.stats.dropped > 0 && summary.stats.parts > 0,
+        "{summary:?}"
+    );
+    let run = disk.path().join("run");
+    assert_counted(&summary, &run, ticks);
+    let dropped: u64 = summary.stats.dropped_by_table.values().sum();
+    assert_eq!(dropped, summary.stats.dropped);
+}
+
+#[test]
+fn a_journal_that_meets_a_full_disk_ends_with_a_whole_batch() {
+    let disk = Disk::new(256);
+    let sink = Sink::start(options(&disk)).unwrap();
+    for n in 0..30 {
+        submit(&sink, n);
+    }
+    // As after `kill -9`, with space again.
+    let copy = TempDir::new().unwrap();
+    let status = Command::new("cp")
+        .arg("-r")
+        .arg(disk.path().join("run"))
+        .arg(copy.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let run = copy.path().join("run");
+    let report = recover(&run, Hosts::Only("node1")).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    for table in ["noise", "other"] {
+        let ticks = stored(&run, table);
+        let written: BTreeSet<_> = (0..ticks.len() as u64).collect();
+        assert!(ticks.len() >= 5, "{table}: {}", ticks.len());
+        assert_eq!(ticks, written, "the first ticks, without a gap");
+    }
+    sink.finish().unwrap();
+}
