@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn pids() {
-        let host = Host::probe("/proc".into(), "/sys".into(), None);
+        let host = Host::probe("/proc", "/sys", None);
         assert!(roots(&host, &[std::process::id()]).is_ok());
         assert_eq!(
             roots(&host, &[u32::MAX >> 2])

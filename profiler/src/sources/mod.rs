@@ -3,6 +3,7 @@
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
 pub mod cpu;
+pub mod host;
 pub mod overhead;
 pub mod process;
 pub mod sched;
@@ -103,6 +104,7 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &usage::SPEC,
     &system::SPEC,
     &cpu::SPEC,
+    &host::SPEC,
     &overhead::SPEC,
 ];
 

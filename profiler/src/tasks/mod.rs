@@ -195,6 +195,16 @@ impl TaskTable {
         }
     }
 
+    /// A table without processes, for runs whose sources need none.
+    pub fn unread(host: &Host, clock: Clock) -> Self {
+        let keeps = Keeps {
+            run_delay: false,
+            io: false,
+            sched: false,
+        };
+        Self::new(host, clock, Reader::None, keeps, false)
+    }
+
     /// The BPF programs, if the readings come from them.
     pub fn programs(&mut self) -> Option<&mut Programs> {
         match &mut self.reader {
