@@ -155,13 +155,11 @@ fn bpf_toolchain(workspace: &Workspace) -> Vec<Check> {
     }];
     if let Some(c) = chosen {
         let prefix = linker::llvm_prefix(c.llvm);
-        let libraries = prefix.map_or("none needed but the linker's".into(), |p| {
-            p.display().to_string()
-        });
+        let place = prefix.map_or(String::new(), |prefix| format!(" at {}", prefix.display()));
         checks.push(Check {
             name: "LLVM",
             essential: false,
-            state: State::Present(format!("{} ({libraries})", c.llvm)),
+            state: State::Present(format!("{}{place}", c.llvm)),
         });
     }
     checks.push(Check {
