@@ -1,0 +1,6 @@
+//! End-to-end tests: the real kernel, real workloads, real readers. Run by `cargo xtask test e2e`.
+
+mod sched;
+
+/// The program of `workload.rs`.
+const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");
