@@ -86,6 +86,20 @@ pub fn thread_ids(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// The children that a process has now, whichever of its threads started them.
+pub fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let texts =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    let texts: String = texts.collect();
+    texts
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
 fn thread(pid: u32, tid: u32) -> Option<Thread> {
     let folder = format!("/proc/{pid}/task/{tid}");
     let schedstat = fs::read_to_string(format!("{folder}/schedstat")).ok()?;

@@ -3,13 +3,14 @@
 use std::{
     ffi::OsStr,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::process::ExitStatusExt as _,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
 use crate::{dataset::Dataset, setting};
@@ -90,14 +91,13 @@ impl Profiler {
 
     /// Starts it.
     pub fn spawn(mut self) -> Running {
-        let mut child = self
-            .command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the profiler starts");
-        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut child = Kept::start(
+            self.command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped()),
+        );
+        let stderr = BufReader::new(child.0.stderr.take().expect("a pipe"));
         Running {
             child,
             stderr,
@@ -115,7 +115,7 @@ impl Default for Profiler {
 
 /// A profiler at work.
 pub struct Running {
-    child: Child,
+    child: Kept,
     stderr: BufReader<std::process::ChildStderr>,
     said: String,
     folder: TempDir,
@@ -124,7 +124,7 @@ pub struct Running {
 impl Running {
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
     }
 
     /// What it has said on stderr so far.
@@ -139,13 +139,12 @@ impl Running {
 
     /// Sends a signal to it.
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.pid().cast_signed()).expect("a pid");
-        kill_process(pid, signal).expect("it is alive");
+        kill_process(pid_of(self.pid()), signal).expect("it is alive");
     }
 
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("our child").is_some()
+        self.child.0.try_wait().expect("our child").is_some()
     }
 
     /// Ctrl-C, then [`Self::finish`].
@@ -154,17 +153,25 @@ impl Running {
         self.finish()
     }
 
-    /// Waits for its end.
+    /// Waits for its end; after half a minute, kills it.
     pub fn finish(mut self) -> Finished {
+        let group = pid_of(self.pid());
+        let (done, ended) = channel::<()>();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(Duration::from_secs(30)) == Err(RecvTimeoutError::Timeout) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        });
         let mut rest = Vec::new();
         self.stderr
             .read_to_end(&mut rest)
             .expect("stderr is readable");
         self.said += &String::from_utf8_lossy(&rest);
         let mut stdout = String::new();
-        let mut pipe = self.child.stdout.take().expect("a pipe");
+        let mut pipe = self.child.0.stdout.take().expect("a pipe");
         pipe.read_to_string(&mut stdout).expect("text");
-        let status = self.child.wait().expect("our child");
+        let status = self.child.0.wait().expect("our child");
+        drop(done);
         Finished {
             status,
             stdout,
@@ -262,18 +269,31 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A child process that does not outlive the test.
+/// A child process that, with all that it has started, does not outlive the test.
 pub struct Kept(pub Child);
 
 impl Kept {
-    /// Starts it.
+    /// Starts it in a process group of its own.
     ///
     /// # Panics
     ///
     /// When it cannot be started.
     pub fn spawn(command: &[&str]) -> Self {
-        let child = Command::new(command[0]).args(&command[1..]).spawn();
-        Self(child.unwrap_or_else(|error| panic!("{}: {error}", command[0])))
+        Self::start(
+            Command::new(command[0])
+                .args(&command[1..])
+                .stdin(Stdio::null()),
+        )
+    }
+
+    /// The same, of a command with more settings.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.process_group(0).spawn();
+        Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
     /// Its process id.
@@ -284,7 +304,16 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let _ = kill_process_group(pid_of(self.pid()), Signal::KILL);
         let _ = self.0.wait();
     }
+}
+
+/// A pid as system calls take it.
+///
+/// # Panics
+///
+/// When it is none.
+pub fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed()).expect("a pid")
 }

@@ -1,5 +1,7 @@
 //! End-to-end tests: the real kernel, real workloads, real readers. Run by `cargo xtask test e2e`.
 
+mod births;
+mod ends;
 mod sched;
 
 /// The program of `workload.rs`.
