@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     io::{BufRead as _, BufReader, Read as _},
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{RecvTimeoutError, channel},
     time::{Duration, Instant},
@@ -18,7 +18,13 @@ use crate::{dataset::Dataset, setting};
 /// A profiler that is to be started; its output goes to a directory of its own.
 pub struct Profiler {
     command: Command,
-    folder: TempDir,
+    out: Out,
+}
+
+/// Where the runs are, for as long as somebody looks at them.
+struct Out {
+    path: PathBuf,
+    _folder: Option<TempDir>,
 }
 
 impl Profiler {
@@ -30,12 +36,33 @@ impl Profiler {
     /// The same, executed by a program that prepares its surroundings: `wrapper… profiler run --out DIR`.
     pub fn within(wrapper: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary directory");
-        let out = folder.path().join("out");
+        let path = folder.path().join("out");
+        Self::prepared(
+            wrapper,
+            Out {
+                path,
+                _folder: Some(folder),
+            },
+        )
+    }
+
+    /// `profiler run --out PATH`, for output that fails.
+    pub fn writing_to(path: &Path) -> Self {
+        Self::prepared(
+            &[],
+            Out {
+                path: path.to_owned(),
+                _folder: None,
+            },
+        )
+    }
+
+    fn prepared(wrapper: &[&str], out: Out) -> Self {
         let binary = setting("PROFILER_BIN");
         let words = [wrapper, &[&binary, "run", "--out"]].concat();
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(out);
-        Self { command, folder }
+        command.args(&words[1..]).arg(&out.path);
+        Self { command, out }
     }
 
     /// More arguments.
@@ -102,7 +129,7 @@ impl Profiler {
             child,
             stderr,
             said: String::new(),
-            folder: self.folder,
+            out: self.out,
         }
     }
 }
@@ -118,7 +145,7 @@ pub struct Running {
     child: Kept,
     stderr: BufReader<std::process::ChildStderr>,
     said: String,
-    folder: TempDir,
+    out: Out,
 }
 
 impl Running {
@@ -134,7 +161,7 @@ impl Running {
 
     /// The directory of its run, which appears before it says that it is profiling.
     pub fn run_dir(&self) -> PathBuf {
-        sole_run(&self.folder)
+        sole_run(&self.out)
     }
 
     /// Sends a signal to it.
@@ -176,7 +203,7 @@ impl Running {
             status,
             stdout,
             stderr: self.said,
-            folder: self.folder,
+            out: self.out,
         }
     }
 }
@@ -189,7 +216,7 @@ pub struct Finished {
     pub stdout: String,
     /// What it (or the command) said on stderr.
     pub stderr: String,
-    folder: TempDir,
+    out: Out,
 }
 
 impl Finished {
@@ -211,7 +238,7 @@ impl Finished {
 
     /// The dataset, however it ended.
     pub fn any_dataset(&self) -> Dataset {
-        Dataset::new(sole_run(&self.folder))
+        Dataset::new(sole_run(&self.out))
     }
 
     /// Checks that it failed as documented: exit code, one line on stderr that says `what`, nothing left behind.
@@ -234,21 +261,21 @@ impl Finished {
     ///
     /// When there is one.
     pub fn assert_nothing_left(&self) {
-        let left: Vec<_> = runs(&self.folder);
+        let left: Vec<_> = runs(&self.out);
         assert!(left.is_empty(), "left behind: {left:?}");
     }
 }
 
-fn runs(folder: &TempDir) -> Vec<PathBuf> {
-    std::fs::read_dir(folder.path().join("out"))
+fn runs(out: &Out) -> Vec<PathBuf> {
+    std::fs::read_dir(&out.path)
         .into_iter()
         .flatten()
         .map(|entry| entry.expect("an entry").path())
         .collect()
 }
 
-fn sole_run(folder: &TempDir) -> PathBuf {
-    let mut runs = runs(folder);
+fn sole_run(out: &Out) -> PathBuf {
+    let mut runs = runs(out);
     assert_eq!(runs.len(), 1, "{runs:?}");
     runs.remove(0)
 }

@@ -58,9 +58,9 @@ fn the_ticks_of_a_short_process_add_up_to_its_life() {
         .finish();
     let rows: Vec<(u32, u64, u64)> = finished.dataset().rows(
         "SELECT pid, any_value(p.oncpu_ns), sum(s.oncpu_ns) FROM process p JOIN sched s USING (pid, start_ts) \
-         GROUP BY pid, start_ts",
+         WHERE p.comm <> 'sh' GROUP BY pid, start_ts",
     );
-    assert_eq!(rows.len(), 101);
+    assert_eq!(rows.len(), 100);
     for (pid, life, ticks) in rows {
         assert_eq!(life, ticks, "process {pid}");
     }
