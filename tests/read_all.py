@@ -1,6 +1,6 @@
 """Reads every table of a run with DuckDB, through views.sql, and with pandas; prints the rows of each as JSON.
 
-Fails unless both find the same rows, and every view that views.sql makes can be read: read_all.py RUN
+Fails unless both find the same rows, with times as times, and every view that views.sql makes can be read: read_all.py RUN
 """
 
 import json
@@ -18,10 +18,14 @@ with duckdb.connect() as db:
         db.execute(views.read())
     for table in tables:
         frame = pandas.read_parquet(table)
-        rows = db.execute(f'SELECT * FROM "{table}"').fetch_arrow_table()
-        assert len(frame) == rows.num_rows, table
-        assert set(frame.columns) == set(rows.column_names), table
+        rows = db.execute(f'SELECT * FROM "{table}"').df()
+        assert len(frame) == len(rows), table
+        assert set(frame.columns) == set(rows.columns), table
+        for column in ["ts", "start_ts", "end_ts"]:
+            if column in frame:
+                assert isinstance(frame[column].dtype, pandas.DatetimeTZDtype), (table, column)
+                assert isinstance(rows[column].dtype, pandas.DatetimeTZDtype), (table, column)
         counts[table] = len(frame)
     for (view,) in db.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
-        db.execute(f'SELECT * FROM "{view}"').fetchall()
+        db.execute(f'SELECT * FROM "{view}"').df()
 print(json.dumps(counts))

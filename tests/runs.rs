@@ -99,20 +99,7 @@ impl Profiler {
     /// Starts it, and returns once it is attached and has taken its baseline.
     pub fn start(self) -> Running {
         let mut running = self.spawn();
-        let mut line = String::new();
-        while !running.said.contains("\nprofiling ") && !running.said.starts_with("profiling ") {
-            line.clear();
-            let length = running
-                .stderr
-                .read_line(&mut line)
-                .expect("stderr is readable");
-            assert!(
-                length != 0,
-                "it ended before it was ready:\n{}",
-                running.said
-            );
-            running.said += &line;
-        }
+        running.wait_for("profiling ");
         running
     }
 
@@ -157,6 +144,19 @@ impl Running {
     /// What it has said on stderr so far.
     pub fn said(&self) -> &str {
         &self.said
+    }
+
+    /// Waits until it says something on stderr.
+    pub fn wait_for(&mut self, text: &str) {
+        loop {
+            let begin = self.said.len();
+            let read = self.stderr.read_line(&mut self.said);
+            let length = read.expect("stderr is readable");
+            assert!(length != 0, "it ended without {text:?}:\n{}", self.said);
+            if self.said[begin..].contains(text) {
+                return;
+            }
+        }
     }
 
     /// The directory of its run, which appears before it says that it is profiling.

@@ -2,8 +2,11 @@
 
 mod births;
 mod crash;
+mod disk;
 mod ends;
 mod errors;
+mod namespace;
+mod readers;
 mod sched;
 mod ticks;
 

@@ -11,9 +11,8 @@ use crate::WORKLOAD;
 #[track_caller]
 pub fn count(data: &Dataset) -> (u64, u64) {
     let disordered: u64 = data.value(
-        "SELECT count(*) FROM (SELECT ts <= lag(ts) OVER (ORDER BY rowid) AS back FROM \
-         (SELECT ts, file_row_number AS rowid FROM read_parquet('system/*/*.parquet', file_row_number = true))) \
-         WHERE back",
+        "SELECT count(*) FROM (SELECT ts <= lag(ts) OVER (ORDER BY filename, file_row_number) AS back FROM \
+         read_parquet('system/*/*.parquet', filename = true, file_row_number = true)) WHERE back",
     );
     assert_eq!(disordered, 0, "ticks that do not come after the one before");
     let double: u64 = data.value("SELECT count(ts) - count(DISTINCT ts) FROM system");
