@@ -106,6 +106,8 @@ offsets! {
     fdtable_open_fds = "fdtable"."open_fds";
     cred_uid = "cred"."uid";
     pid_numbers = "pid"."numbers";
+    pid_level = "pid"."level";
+    upid_ns = "upid"."ns";
     css_set_cgrp_links = "css_set"."cgrp_links";
     link_cgrp = "cgrp_cset_link"."cgrp";
     link_cgrp_link = "cgrp_cset_link"."cgrp_link";

@@ -43,8 +43,6 @@ pub struct Config {
     pub has_prev_state: u32,
     /// Whether threads that end are reported one by one.
     pub threads: u32,
-    /// Nesting level of the controller's pid namespace.
-    pub pid_level: u32,
     /// Number of possible CPUs.
     pub cpus: u32,
     /// Layout of `mm_struct.rss_stat`: 1 when it is an array of `percpu_counter` (6.2 and later).
@@ -53,6 +51,8 @@ pub struct Config {
     pub percpu_counter_size: u32,
     /// `sizeof(struct upid)`.
     pub upid_size: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Config {
@@ -64,12 +64,27 @@ impl Config {
         sched: 0,
         has_prev_state: 0,
         threads: 0,
-        pid_level: 0,
         cpus: 0,
         rss_percpu: 0,
         percpu_counter_size: 0,
         upid_size: 0,
+        reserved: 0,
     };
+}
+
+/// [`Control::arming`]: `mark` only learns about the kernel and the controller.
+pub const ARMING_LEARN: u32 = 2;
+/// [`Control::arming`]: births outside the target are reported too.
+pub const ARMING_REPORT: u32 = 1;
+
+/// The single entry of the map `NAMESPACE`: the controller's pid namespace, found by `mark`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Namespace {
+    /// Address of its `struct pid_namespace`.
+    pub address: u64,
+    /// Its depth below the initial one.
+    pub level: u64,
 }
 
 /// The single entry of the map `CONTROL`, written by the controller.
@@ -82,7 +97,7 @@ pub struct Control {
     pub previous: u64,
     /// Number of the reading under way.
     pub pass: u32,
-    /// While 1, forks outside the target are reported too.
+    /// [`ARMING_LEARN`], [`ARMING_REPORT`], or 0 when the target is followed.
     pub arming: u32,
 }
 
@@ -361,6 +376,8 @@ pub mod record {
     /// [`super::Totals`] and [`super::Histogram`] of the ended threads of the process before it, after a
     /// [`super::HistogramHeader`].
     pub const ENDED: u32 = 4;
+    /// [`super::Quiet`].
+    pub const QUIET: u32 = 5;
 }
 
 /// First words of records that are copied as they lie in a map.
@@ -371,6 +388,25 @@ pub struct HistogramHeader {
     pub record: u32,
     /// Process id in the controller's pid namespace.
     pub pid: u32,
+}
+
+/// A process of one thread that has been in the same state since before the last reading: none of its own
+/// counters has changed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quiet {
+    /// [`record::QUIET`].
+    pub record: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+    /// Start, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// One of [`state`].
+    pub state: u32,
+    /// 1 when it has memory of its own.
+    pub has_mm: u32,
+    /// As [`ProcessRecord::rss`]: others can take memory away.
+    pub rss: [i64; 4],
 }
 
 /// Flags of [`Thread`].
@@ -464,6 +500,7 @@ const _: () = {
     assert!(size_of::<ExecBuffer>() == 48 + PATH_MAX + ARGS_MAX);
     assert!(size_of::<ThreadEnd>() == 32 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Thread>() == 48 + size_of::<Totals>());
+    assert!(size_of::<Quiet>() == 56);
     assert!(size_of::<ProcessRecord>() == 40 + 64 + 56 + 16);
 };
 

@@ -3,7 +3,10 @@
 //! `cargo run --release --example sink_bench -- [PROCESSES [TICKS [DIRECTORY]]]` stores per-process counters as
 //! `--node` would, most processes idle as on a real node. With 0 processes: many tables with one row per tick.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use profiler::{
     columns,
@@ -205,7 +208,7 @@ fn memory_mb(line: &str) -> f64 {
         / 1024.0
 }
 
-fn size(path: &PathBuf) -> u64 {
+fn size(path: &Path) -> u64 {
     if path.is_dir() {
         let entries = path.read_dir().into_iter().flatten().flatten();
         entries.map(|entry| size(&entry.path())).sum()
@@ -248,7 +251,7 @@ fn main() -> anyhow::Result<()> {
     let running = sink.stats();
     let held = memory_mb("VmRSS");
     let journal = size(&run_dir);
-    let ended = sink.finish()?.stats;
+    let ended = sink.finish()?;
     let per_tick = |ns: u64| ns as f64 / ticks as f64 / 1e6;
     println!("processes            {processes}, {ticks} ticks, {rows} rows");
     println!(

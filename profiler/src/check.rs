@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     host::Host,
+    privileges,
     sources::{REGISTRY, Support},
 };
 
@@ -17,23 +18,40 @@ fn parts(support: &Support) -> (&'static str, &str, &str) {
     }
 }
 
-/// A table for people.
+/// A table for people; a reason is given once for all sources that share it.
 pub fn table(host: &Host) -> String {
     let width = REGISTRY
         .iter()
         .map(|spec| spec.name.len())
         .max()
         .unwrap_or(0);
-    let mut text = String::new();
+    let mut text = format!(
+        "{}, Linux {}, {}\n\n",
+        host.hostname,
+        host.kernel_release.as_deref().unwrap_or("?"),
+        if privileges::may_load_bpf() {
+            "may load BPF programs"
+        } else {
+            "may not load BPF programs"
+        },
+    );
+    let mut reasons: Vec<(Vec<&str>, String, String)> = Vec::new();
     for spec in REGISTRY {
         let support = (spec.probe)(host);
         let (status, why, remedy) = parts(&support);
         let _ = writeln!(text, "{:width$}  {status:6}  {}", spec.name, spec.help);
-        if !why.is_empty() {
-            let _ = writeln!(text, "{:width$}          {why}", "");
+        if why.is_empty() {
+            continue;
         }
+        match reasons.iter_mut().find(|(_, known, _)| known == why) {
+            Some((names, _, _)) => names.push(spec.name),
+            None => reasons.push((vec![spec.name], why.to_owned(), remedy.to_owned())),
+        }
+    }
+    for (names, why, remedy) in reasons {
+        let _ = write!(text, "\n{}: {why}\n", names.join(", "));
         if !remedy.is_empty() {
-            let _ = writeln!(text, "{:width$}          → {remedy}", "");
+            let _ = writeln!(text, "  → {remedy}");
         }
     }
     text

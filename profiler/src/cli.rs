@@ -10,12 +10,15 @@ use crate::{
     units,
 };
 
-/// Where did the time, the bytes, the FLOPs and the joules go?
+/// Where did the time go? For a process tree, a cgroup or the whole node.
 ///
-/// Profiles a process tree, a cgroup or the whole node with eBPF and writes Parquet that DuckDB and pandas open
-/// directly.
+/// Follows processes in the kernel with eBPF and writes Parquet that DuckDB and pandas open directly.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(
+    version,
+    max_term_width = 100,
+    after_help = "Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.\nExit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict."
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -76,20 +79,21 @@ pub struct Run {
     /// Profile every process of this node
     #[arg(long, group = "target")]
     node: bool,
-    /// Start this command and profile it; its exit code becomes ours
+    /// Start this command (after `--`) and profile it until it ends; its exit code becomes ours, and the first
+    /// Ctrl-C goes to it
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     command: Vec<OsString>,
 
-    /// Time between ticks, 10ms to 1h [default: 1s]
+    /// Time between ticks, 10ms to 1h; a plain number is seconds [default: 1s]
     #[arg(short, long, env = "PROFILER_INTERVAL", value_parser = units::interval)]
     interval: Option<Duration>,
-    /// Stop after this time
+    /// Stop after this time; a command is then waited for
     #[arg(short, long, env = "PROFILER_DURATION", value_parser = units::positive)]
     duration: Option<Duration>,
     /// Directory in which each run gets a directory of its own [default: profiles]
     #[arg(short, long, env = "PROFILER_OUT", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
-    /// Sources to read: names, or +name,-name to change the default, which is all; see `profiler check`
+    /// Sources to read: names (see `profiler check`), or +name,-name to change the default, which is all
     #[arg(
         long,
         env = "PROFILER_SOURCE",
@@ -97,7 +101,7 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     source: Option<String>,
-    /// Add rows for each thread; their column `tid` is not null
+    /// Add rows for each thread: those with a `tid`, not to be added to those of the process
     #[arg(long)]
     threads: bool,
     /// Time between Parquet parts; in between, ticks are kept in a journal [default: 60s]
@@ -112,7 +116,8 @@ pub struct Run {
     /// Print errors only
     #[arg(short, long)]
     quiet: bool,
-    /// Read settings from this TOML file [default: /etc/profiler.toml if it exists]
+    /// Read settings from this TOML file: interval, duration, out, source, threads, checkpoint, sync, strict,
+    /// quiet [default: /etc/profiler.toml if it exists]
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Name of this node in the dataset [default: the system's]

@@ -43,9 +43,37 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
         .build()
         .map_err(|error| Failure::new(Reason::Internal, format!("tokio: {error}")))?;
     runtime.block_on(async {
+        // Before anything is written or started, so that a signal always ends in order.
+        let signals = Signals::new()
+            .map_err(|error| Failure::new(Reason::Internal, format!("signals: {error}")))?;
         let setup = Setup::new(config, command_line)?;
-        Session::new(config, setup)?.run().await
+        Session::new(config, setup)?.run(signals).await
     })
+}
+
+/// The signals that end a run.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::INT,
+            _ = self.terminate.recv() => Signal::TERM,
+            _ = self.hangup.recv() => Signal::HUP,
+        }
+    }
 }
 
 /// Why the loop ended.
@@ -91,7 +119,8 @@ impl<'a> Session<'a> {
             command: None,
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
-            seen_live: false,
+            // Attaching to pids has proved that they lived.
+            seen_live: !matches!(config.target, Target::Cgroup(_)),
             forwarded: false,
             started: monotonic_ns(),
             number: 0,
@@ -123,8 +152,8 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    async fn run(mut self) -> Result<u8, Failure> {
-        let stop = self.sample_until_stopped().await?;
+    async fn run(mut self, signals: Signals) -> Result<u8, Failure> {
+        let stop = self.sample_until_stopped(signals).await?;
         // What ends at this moment is still on its way through the kernel.
         if stop == Stop::Target {
             self.wait_for_last_exit().await;
@@ -140,9 +169,6 @@ impl<'a> Session<'a> {
             .sink
             .finish()
             .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
-        if !self.config.quiet {
-            say!("{}", self.summary.text(elapsed, ticks, &run_dir));
-        }
         if !outcome.is_complete() {
             let (dropped, journal) = outcome.tables.values().fold((0, 0), |sum, table| {
                 (sum.0 + table.dropped, sum.1 + table.in_journal)
@@ -159,16 +185,16 @@ impl<'a> Session<'a> {
             }
             return Err(Failure::new(Reason::Output, message));
         }
+        if !self.config.quiet {
+            say!("{}", self.summary.text(elapsed, ticks, &run_dir));
+        }
         exit_code(command, stop, self.config.quiet)
     }
 
-    async fn sample_until_stopped(&mut self) -> Result<Stop, Failure> {
+    async fn sample_until_stopped(&mut self, mut signals: Signals) -> Result<Stop, Failure> {
         let internal =
             |error: std::io::Error| Failure::new(Reason::Internal, format!("cannot wait: {error}"));
         let mut ticker = Ticker::new(self.started, self.config.interval).map_err(internal)?;
-        let mut interrupts = signal(SignalKind::interrupt()).map_err(internal)?;
-        let mut terminations = signal(SignalKind::terminate()).map_err(internal)?;
-        let mut hangups = signal(SignalKind::hangup()).map_err(internal)?;
         let events = self.events().map_err(internal)?;
         let ended = self
             .command
@@ -188,13 +214,7 @@ impl<'a> Session<'a> {
                 biased;
                 () = wait_readable(ended.as_ref()) => return Ok(Stop::Target),
                 () = &mut deadline => return Ok(Stop::Duration),
-                _ = interrupts.recv() => if let Some(stop) = self.interrupted(Signal::INT) {
-                    return Ok(stop);
-                },
-                _ = terminations.recv() => if let Some(stop) = self.interrupted(Signal::TERM) {
-                    return Ok(stop);
-                },
-                _ = hangups.recv() => if let Some(stop) = self.interrupted(Signal::HUP) {
+                signal = signals.next() => if let Some(stop) = self.interrupted(signal) {
                     return Ok(stop);
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
@@ -261,12 +281,17 @@ impl<'a> Session<'a> {
     /// Reads every source once and hands the rows over.
     fn tick(&mut self, last: bool) {
         let monotonic_ns = monotonic_ns();
-        let tick = Tick {
+        let at = |monotonic_ns| Tick {
             number: self.number,
             monotonic_ns,
             ts: self.clock.wall(monotonic_ns),
         };
+        let mut tick = at(monotonic_ns);
         let result = self.tasks.refresh(&tick, last);
+        if last {
+            // After every end that it reports.
+            tick = at(crate::clock::monotonic_ns());
+        }
         self.report_tasks(result);
         self.ledger.ran(
             "tasks",

@@ -55,6 +55,8 @@ impl Summary {
             if self.known.insert(process.id) {
                 self.processes += 1;
             }
+            // Of one that lived between two ticks, only its own peak is known.
+            self.peak_rss = self.peak_rss.max(process.peak_rss.unwrap_or(0));
             if process.end.is_some() {
                 self.known.remove(&process.id);
             }
@@ -63,6 +65,13 @@ impl Summary {
 
     /// The text; `ns` is the length of the run.
     pub fn text(&self, ns: u64, ticks: u64, run_dir: &Path) -> String {
+        let hint = format!(
+            "dataset {dir}\n        cd {dir} && duckdb -init views.sql",
+            dir = run_dir.display()
+        );
+        if self.processes == 0 {
+            return format!("profiled for {} ({ticks} ticks)\n{hint}", format_ns(ns));
+        }
         let mut text = format!(
             "profiled {} process{} for {} ({ticks} ticks)\n",
             self.processes,
@@ -80,7 +89,7 @@ impl Summary {
         );
         let _ = writeln!(
             text,
-            "  memory  {} at most; storage {} read, {} written",
+            "  memory  {} at most; storage {} read, {} dirtied",
             format_bytes(self.peak_rss),
             format_bytes(self.read_bytes),
             format_bytes(self.write_bytes),
@@ -95,11 +104,7 @@ impl Summary {
         if !names.is_empty() {
             let _ = writeln!(text, "  most    {}", names.join(", "));
         }
-        let _ = write!(
-            text,
-            "dataset {dir}\n        cd {dir} && duckdb -init views.sql",
-            dir = run_dir.display()
-        );
+        text.push_str(&hint);
         text
     }
 }

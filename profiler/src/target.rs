@@ -1,11 +1,11 @@
 //! Finding the target: pids that exist, a cgroup's identity, a command that waits to be released.
 
 use std::{
-    ffi::OsString,
+    ffi::{CString, OsString},
     fs,
     io::{PipeReader, PipeWriter, Read as _, Write as _},
     os::{
-        fd::{AsFd as _, OwnedFd},
+        fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd},
         unix::{
             fs::MetadataExt as _,
             process::{CommandExt as _, ExitStatusExt as _},
@@ -16,7 +16,11 @@ use std::{
     thread::JoinHandle,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use nix::unistd::getgrouplist;
+use rustix::{
+    process::{Gid, Pid, PidfdFlags, Signal, Uid, pidfd_open, pidfd_send_signal},
+    thread::{set_thread_gid, set_thread_groups, set_thread_uid},
+};
 
 use crate::{
     bpf::{Roots, Scope},
@@ -175,11 +179,15 @@ pub fn start(command: &[OsString]) -> Result<Stopped, Failure> {
     let (go_reader, go) = std::io::pipe().map_err(fail)?;
     let mut spawn = Command::new(&command[0]);
     spawn.args(&command[1..]);
-    if let Some((uid, gid)) = invoking_user() {
-        spawn.uid(uid).gid(gid);
-    }
-    let wait = wait_for_release(pid_writer, go_reader, go.try_clone().map_err(fail)?);
-    // SAFETY: the closure only reads, writes and closes pipes, which may be done between fork and exec.
+    let user = invoking_user();
+    let mut wait = wait_for_release(pid_writer, go_reader, go.as_raw_fd());
+    let wait = move || {
+        if let Some(user) = &user {
+            user.become_it()?;
+        }
+        wait()
+    };
+    // SAFETY: the closure only makes system calls, which may be done between fork and exec.
     unsafe {
         spawn.pre_exec(wait);
     }
@@ -205,12 +213,12 @@ pub fn start(command: &[OsString]) -> Result<Stopped, Failure> {
 fn wait_for_release(
     mut pid_writer: PipeWriter,
     mut go_reader: PipeReader,
-    go_writer: PipeWriter,
+    go_writer: RawFd,
 ) -> impl FnMut() -> std::io::Result<()> + Send + Sync + 'static {
-    let mut go_writer = Some(go_writer);
     move || {
-        // Else our own copy would keep the pipe open when the profiler dies, and we would wait for ever.
-        drop(go_writer.take());
+        // Else the copy that fork made would keep the pipe open when the profiler dies, and we would wait for ever.
+        // SAFETY: the child's own copy, which nothing else in the child uses.
+        unsafe { rustix::io::close(go_writer) };
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         pid_writer.write_all(&pid.to_ne_bytes())?;
         let mut byte = [0];
@@ -283,9 +291,35 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// Who asked for the profiler, when root was only lent by `cargo xtask run`.
-fn invoking_user() -> Option<(u32, u32)> {
+struct User {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+}
+
+impl User {
+    /// Turns this process, which has one thread, into one of the user.
+    fn become_it(&self) -> std::io::Result<()> {
+        set_thread_groups(&self.groups)?;
+        set_thread_gid(self.gid)?;
+        set_thread_uid(self.uid)?;
+        Ok(())
+    }
+}
+
+fn invoking_user() -> Option<User> {
     std::env::var_os("PROFILER_RAISED")?;
-    owner()
+    let (uid, gid) = owner()?;
+    let name = CString::new(std::env::var("SUDO_USER").ok()?).ok()?;
+    let groups = nix::unistd::getgrouplist(&name, nix::unistd::Gid::from_raw(gid)).ok()?;
+    Some(User {
+        uid: Uid::from_raw(uid),
+        gid: Gid::from_raw(gid),
+        groups: groups
+            .into_iter()
+            .map(|group| Gid::from_raw(group.as_raw()))
+            .collect(),
+    })
 }
 
 /// The user behind sudo, who shall own the output.
@@ -339,7 +373,7 @@ mod tests {
 
     #[test]
     fn pids() {
-        let host = Host::probe("/proc".into(), "/sys".into(), None);
+        let host = Host::probe("/proc", "/sys", None);
         assert!(roots(&host, &[std::process::id()]).is_ok());
         assert_eq!(
             roots(&host, &[u32::MAX >> 2])

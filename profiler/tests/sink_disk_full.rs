@@ -222,14 +222,11 @@ fn what_does_not_fit_is_counted_and_the_rest_is_readable() {
     }
     let summary = sink.finish().unwrap();
     assert!(!summary.is_complete());
-    assert!(
-        summary.stats.dropped > 0 && summary.stats.parts > 0,
-        "{summary:?}"
-    );
+    let tables = summary.tables.values();
+    assert!(tables.clone().any(|table| table.dropped > 0), "{summary:?}");
+    assert!(tables.clone().all(|table| table.parts > 0), "{summary:?}");
     let run = disk.path().join("run");
     assert_counted(&summary, &run, ticks);
-    let dropped: u64 = summary.stats.dropped_by_table.values().sum();
-    assert_eq!(dropped, summary.stats.dropped);
 }
 
 #[test]
@@ -257,5 +254,31 @@ fn a_journal_that_meets_a_full_disk_ends_with_a_whole_batch() {
         assert!(ticks.len() >= 5, "{table}: {}", ticks.len());
         assert_eq!(ticks, written, "the first ticks, without a gap");
     }
+    sink.finish().unwrap();
+}
+
+#[test]
+fn recovery_on_a_full_disk_can_be_repeated() {
+    let disk = Disk::new(1024);
+    let sink = Sink::start(options(&disk)).unwrap();
+    for n in 0..5 {
+        submit(&sink, n);
+    }
+    let run = disk.path().join("killed");
+    let status = Command::new("cp")
+        .arg("-r")
+        .arg(disk.path().join("run"))
+        .arg(&run)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let ballast = disk.fill();
+    let report = recover(&run, Hosts::Only("node1")).unwrap();
+    assert!(!report.is_complete(), "{report:?}");
+    assert!(stored(&run, "noise").is_empty());
+    fs::remove_file(ballast).unwrap();
+    let report = recover(&run, Hosts::Only("node1")).unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(stored(&run, "noise"), (0..5).collect());
     sink.finish().unwrap();
 }

@@ -140,7 +140,7 @@ fn every_tick_that_was_written_survives_a_kill() {
             assert!(found.insert(ts), "twice: {ts}");
         });
         // One more may have been written without having been said.
-        let there = found.len() as i64;
+        let there = i64::try_from(found.len()).unwrap();
         assert!(there == last + 1 || there == last + 2, "{there} of {last}");
         assert_eq!(found, (0..there).collect());
         let mut lives = BTreeMap::new();

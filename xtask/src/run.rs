@@ -30,6 +30,8 @@ pub fn privileged(program: &Path) -> Command {
     let mut command = Command::new("sudo");
     // A profiled command needs the environment it was started in.
     command.args(["--preserve-env", "--"]).arg(program);
+    // Root is lent to the profiler only: a command that it starts runs as the user.
+    command.env("PROFILER_RAISED", "1");
     command
 }
 

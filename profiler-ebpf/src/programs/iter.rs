@@ -6,14 +6,17 @@ use aya_ebpf::helpers::generated::{bpf_loop, bpf_seq_write};
 
 use super::{
     kernel::{Object, Task, config, ktime, offset, read},
-    maps::{TASKS, add, control, counters, find_per_cpu_offsets, per_cpu_offset, process, scratch},
+    maps::{
+        TASKS, add, control, counters, find_namespace, find_per_cpu_offsets, per_cpu_offset,
+        process, scratch,
+    },
     target::{Finder, belongs, follow, forget},
 };
 use crate::{
     offsets::MISSING,
     wire::{
-        Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process, ProcessRecord,
-        TaskState, Thread, Totals, record, scope, state, thread_flags,
+        ARMING_LEARN, Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process,
+        ProcessRecord, Quiet, TaskState, Thread, Totals, record, scope, state, thread_flags,
     },
 };
 
@@ -36,7 +39,11 @@ fn mark(ctx: *mut c_void) -> i32 {
     let Some((_, task)) = arguments(ctx) else {
         return 0;
     };
-    find_per_cpu_offsets();
+    if control().is_some_and(|control| control.arming == ARMING_LEARN) {
+        find_per_cpu_offsets();
+        find_namespace();
+        return 0;
+    }
     if belongs(task) {
         if follow(task, Finder::Mark)
             && let Some(counters) = counters()
@@ -64,13 +71,16 @@ fn sample(ctx: *mut c_void) -> i32 {
     else {
         return 0;
     };
+    if is_quiet(task, entry, control) {
+        report_quiet(seq, task, process, entry.state);
+        return 0;
+    }
     let tid = task.tid();
     // When the output did not fit, the kernel runs the program again for the same task.
     if process.reported_pass != control.pass || process.reported_tid == tid {
         process.reported_pass = control.pass;
         process.reported_tid = tid;
-        let quiet = is_quiet(task, entry, control);
-        report_process(seq, task, process, &mut scratch.record, quiet);
+        report_process(seq, task, process, &mut scratch.record);
     }
     let folded = entry.state == state::FOLDED;
     let thread = &mut scratch.thread;
@@ -101,13 +111,55 @@ fn sample(ctx: *mut c_void) -> i32 {
     0
 }
 
-/// Whether the process is known not to have run since the reading before this one: its only thread has been in
-/// the same state all the time.
+/// Whether the process is known not to have run since before the last reading, which reported it: its only
+/// thread has been in the same state all the time.
 #[inline(always)]
 fn is_quiet(task: Task, entry: &TaskState, control: &Control) -> bool {
-    task.signal().get::<u32>(offset!(signal_nr_threads)) == 1
-        && entry.state != state::RUNNING
+    config!(threads) == 0
         && entry.since < control.previous
+        && (entry.state == state::SLEEPING
+            || entry.state == state::BLOCKED
+            || entry.state == state::QUEUED)
+        && task.0.get::<u32>(offset!(task_on_cpu)) == 0
+        && task.signal().get::<u32>(offset!(signal_nr_threads)) == 1
+}
+
+#[inline(always)]
+fn report_quiet(seq: Object, task: Task, process: &Process, state: u32) {
+    let mut to = Quiet {
+        record: record::QUIET,
+        pid: process.pid,
+        start_boottime: process.start_boottime,
+        state,
+        has_mm: 0,
+        rss: [0; 4],
+    };
+    let mm = task.0.object(offset!(task_mm));
+    if !mm.is_null() {
+        to.has_mm = 1;
+        to.rss = resident(mm);
+    }
+    write(seq, &raw const to, size_of::<Quiet>());
+}
+
+/// The shared parts of `mm->rss_stat`.
+#[inline(always)]
+fn resident(mm: Object) -> [i64; 4] {
+    let first = offset!(mm_rss_stat);
+    let (first, step) = if config!(rss_percpu) != 0 {
+        (
+            first + offset!(percpu_counter_count),
+            config!(percpu_counter_size),
+        )
+    } else {
+        (first, 8)
+    };
+    [
+        mm.get(first),
+        mm.get(first + step),
+        mm.get(first + 2 * step),
+        mm.get(first + 3 * step),
+    ]
 }
 
 /// Adds the span of the present state, which the kernel adds only when it ends.
@@ -153,7 +205,7 @@ fn add_in_flight(task: Task, entry: &TaskState, control: &Control, thread: &mut 
 const TIMER_PERIOD: u64 = 10_000_000;
 
 #[inline(always)]
-fn report_process(seq: Object, task: Task, process: &Process, to: &mut ProcessRecord, quiet: bool) {
+fn report_process(seq: Object, task: Task, process: &Process, to: &mut ProcessRecord) {
     let leader = task.leader();
     let signal = task.signal();
     to.record = record::PROCESS;
@@ -165,7 +217,7 @@ fn report_process(seq: Object, task: Task, process: &Process, to: &mut ProcessRe
     to.max_rss = signal.get(offset!(signal_maxrss));
     leader.comm(&mut to.comm);
     to.fds = open_fds(task);
-    report_memory(task, to, quiet);
+    report_memory(task, to);
     write(seq, &raw const *to, size_of::<ProcessRecord>());
     if process.ended.oncpu != 0 {
         let header = HistogramHeader {
@@ -183,7 +235,7 @@ fn report_process(seq: Object, task: Task, process: &Process, to: &mut ProcessRe
 }
 
 #[inline(always)]
-fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
+fn report_memory(task: Task, to: &mut ProcessRecord) {
     let mm = task.0.object(offset!(task_mm));
     to.has_mm = u32::from(!mm.is_null());
     to.rss = [0; 4];
@@ -198,22 +250,11 @@ fn report_memory(task: Task, to: &mut ProcessRecord, quiet: bool) {
     to.stack_vm = mm.get(offset!(mm_stack_vm));
     to.start_code = mm.get(offset!(mm_start_code));
     to.end_code = mm.get(offset!(mm_end_code));
-    let percpu = config!(rss_percpu) != 0;
-    let (first, step) = if percpu {
-        (
-            offset!(mm_rss_stat) + offset!(percpu_counter_count),
-            config!(percpu_counter_size),
-        )
-    } else {
-        (offset!(mm_rss_stat), 8)
-    };
-    to.rss[0] = mm.get(first);
-    to.rss[1] = mm.get(first + step);
-    to.rss[2] = mm.get(first + 2 * step);
-    to.rss[3] = mm.get(first + 3 * step);
-    if !percpu {
+    to.rss = resident(mm);
+    if config!(rss_percpu) == 0 {
         to.rss_exact = 1;
-    } else if !quiet && per_cpu_offset(0) != 0 {
+    } else if per_cpu_offset(0) != 0 {
+        let step = config!(percpu_counter_size);
         let counters = offset!(mm_rss_stat) + offset!(percpu_counter_counters);
         let parts: [u64; 4] = [
             mm.get(counters),

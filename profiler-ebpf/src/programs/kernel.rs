@@ -4,6 +4,7 @@ use core::ptr::{read_volatile, write_volatile};
 
 use aya_ebpf::helpers::{bpf_probe_read_kernel, generated::bpf_ktime_get_ns};
 
+use super::maps::namespace;
 use crate::{
     offsets::{MISSING, Offsets},
     wire::{Config, Totals},
@@ -166,23 +167,30 @@ impl Task {
     /// Thread id in the controller's pid namespace (`task_struct.thread_pid->numbers[level].nr`), 0 outside it.
     #[inline(always)]
     pub fn visible_tid(self) -> u32 {
-        let level = config!(pid_level);
-        if level == 0 {
+        let Some(namespace) = namespace() else {
+            return 0;
+        };
+        if namespace.level == 0 {
             return self.tid();
         }
         let pid = self.0.object(offset!(task_thread_pid));
-        let number = offset!(pid_numbers) + level * config!(upid_size);
-        read(pid.0.wrapping_add(number as usize).cast::<u32>()).unwrap_or(0)
+        if u64::from(pid.get::<u32>(offset!(pid_level))) < namespace.level {
+            return 0;
+        }
+        let upid =
+            u64::from(offset!(pid_numbers)) + namespace.level * u64::from(config!(upid_size));
+        let upid = pid.0.wrapping_add(upid as usize);
+        let address = read(upid.wrapping_add(offset!(upid_ns) as usize).cast::<u64>());
+        if address != Some(namespace.address) {
+            return 0;
+        }
+        read(upid.cast::<u32>()).unwrap_or(0)
     }
 
-    /// Process id in the controller's pid namespace.
+    /// Process id in the controller's pid namespace, 0 outside it.
     #[inline(always)]
     pub fn visible_pid(self) -> u32 {
-        if config!(pid_level) == 0 {
-            self.tgid()
-        } else {
-            self.leader().visible_tid()
-        }
+        self.leader().visible_tid()
     }
 
     /// Real user id.

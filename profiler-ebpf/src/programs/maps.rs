@@ -9,14 +9,16 @@ use core::{
 use aya_ebpf::{
     btf_maps::{Array, HashMap, PerCpuArray, RingBuf},
     helpers::generated::{
-        bpf_map_lookup_percpu_elem, bpf_task_storage_delete, bpf_task_storage_get,
+        bpf_get_current_task_btf, bpf_map_lookup_percpu_elem, bpf_task_storage_delete,
+        bpf_task_storage_get,
     },
     macros::btf_map,
 };
 
-use super::kernel::{Task, config, offset, read};
+use super::kernel::{Object, Task, config, offset, read};
 use crate::wire::{
-    CPUS_MAX, Control, Counters, ExecBuffer, Process, ProcessRecord, TaskState, Thread, ThreadEnd,
+    CPUS_MAX, Control, Counters, ExecBuffer, Namespace, Process, ProcessRecord, TaskState, Thread,
+    ThreadEnd,
 };
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: a value attached to a task, freed with it.
@@ -119,6 +121,10 @@ static COUNTERS: Array<Counters, 1> = Array::new();
 #[btf_map]
 static PER_CPU_OFFSET: Array<u64, { CPUS_MAX as usize }> = Array::new();
 
+/// The controller's pid namespace.
+#[btf_map]
+static NAMESPACE: Array<Namespace, 1> = Array::new();
+
 /// Room for what does not fit the stack.
 #[btf_map]
 static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
@@ -207,6 +213,36 @@ pub fn find_per_cpu_offsets() {
             unsafe { *offset = value.wrapping_sub(base) };
         }
         cpu += 1;
+    }
+}
+
+/// The controller's pid namespace.
+#[inline(always)]
+pub fn namespace() -> Option<&'static Namespace> {
+    // SAFETY: one entry that always exists.
+    NAMESPACE
+        .get_ptr(0)
+        .and_then(|namespace| unsafe { namespace.as_ref() })
+}
+
+/// Finds [`namespace`]: `mark` runs in the context of the controller.
+#[inline(always)]
+pub fn find_namespace() {
+    // SAFETY: a helper without preconditions.
+    let current = Object(unsafe { bpf_get_current_task_btf() }.cast_const().cast());
+    let pid = current.object(offset!(task_thread_pid));
+    let level: u32 = pid.get(offset!(pid_level));
+    let upid = u64::from(offset!(pid_numbers)) + u64::from(level) * u64::from(config!(upid_size));
+    let address = upid + u64::from(offset!(upid_ns));
+    if let (Some(address), Some(namespace)) = (
+        read(pid.0.wrapping_add(address as usize).cast::<u64>()),
+        NAMESPACE.get_ptr_mut(0),
+    ) {
+        // SAFETY: an entry of the array; only `mark` writes it.
+        unsafe {
+            (*namespace).address = address;
+            (*namespace).level = u64::from(level);
+        }
     }
 }
 

@@ -119,6 +119,10 @@ pub fn follow(task: Task, finder: Finder) -> bool {
 
     let tgid = task.tgid();
     if process(tgid).is_none() {
+        // Nobody could tell which process it is.
+        if task.visible_pid() == 0 {
+            return false;
+        }
         let entry = &mut scratch.process;
         fresh_process(entry, task, finder);
         // BPF_NOEXIST: a thread of the process may be found at the same time.

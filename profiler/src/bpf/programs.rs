@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{ErrorKind, Read as _},
-    path::Path,
 };
 
 use aya::{
@@ -13,7 +12,7 @@ use aya::{
 };
 use profiler_ebpf::{
     offsets::{MISSING, Offsets},
-    wire::{Config, Control, Counters, scope},
+    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, scope},
 };
 use thiserror::Error;
 
@@ -67,7 +66,7 @@ impl LoadError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Btf(_) => "run a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
-            Self::Members(_) => "run Linux 5.18 or later".to_owned(),
+            Self::Members(_) => "run Linux 5.19 or later".to_owned(),
             Self::Denied(_) if may_load_bpf() => {
                 "the capabilities are there, so lockdown or a seccomp filter (of a container, say) denies bpf(): lift it".to_owned()
             }
@@ -183,13 +182,6 @@ impl Programs {
                 .load(hook, &btf)
                 .map_err(|error| program_error(name, &error))?;
         }
-        for (name, hook) in tracepoints {
-            let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
-            program
-                .attach()
-                .map_err(|error| program_error(name, &error))?;
-            attached.push((name, hook));
-        }
         let mut programs = Self {
             control: typed(&mut ebpf, "CONTROL")?,
             counters: typed(&mut ebpf, "COUNTERS")?,
@@ -198,7 +190,7 @@ impl Programs {
             ebpf,
             state: Control {
                 pass: 1,
-                arming: 1,
+                arming: ARMING_LEARN,
                 now: monotonic_ns(),
                 ..Control::default()
             },
@@ -212,6 +204,16 @@ impl Programs {
             },
         };
         programs.write_state()?;
+        programs.mark()?;
+        programs.state.arming = ARMING_REPORT;
+        programs.write_state()?;
+        for (name, hook) in tracepoints {
+            let program: &mut BtfTracePoint = program(&mut programs.ebpf, name)?;
+            program
+                .attach()
+                .map_err(|error| program_error(name, &error))?;
+            programs.attached.push((name, hook));
+        }
         Ok(programs)
     }
 
@@ -397,32 +399,12 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         sched: settings.sched.into(),
         has_prev_state: (kernel.tracepoint_arguments("sched_switch") >= Some(4)).into(),
         threads: settings.threads.into(),
-        pid_level: pid_level(&host.procfs),
-        cpus: possible_cpus(&host.sysfs),
+        cpus: u32::try_from(host.possible_cpus).unwrap_or(1),
         rss_percpu: kernel.is_array("mm_struct", "rss_stat").into(),
         percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
         upid_size: kernel.size_of("upid").unwrap_or(0),
+        reserved: 0,
     }
-}
-
-/// Depth of our pid namespace below the initial one: the number of ids in `NSpid` less one.
-fn pid_level(procfs: &Path) -> u32 {
-    std::fs::read_to_string(procfs.join("self/status"))
-        .ok()
-        .and_then(|status| {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("NSpid:"))?;
-            u32::try_from(line.split_whitespace().count()).ok()
-        })
-        .map_or(0, |ids| ids.saturating_sub(1))
-}
-
-fn possible_cpus(sysfs: &Path) -> u32 {
-    std::fs::read_to_string(sysfs.join("devices/system/cpu/possible"))
-        .ok()
-        .and_then(|list| list.trim().rsplit(['-', ',']).next()?.parse::<u32>().ok())
-        .map_or(1, |last| last + 1)
 }
 
 /// Room for processes: as many as the kernel allows, within reason. Entries take memory only while used.

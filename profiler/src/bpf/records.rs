@@ -1,8 +1,8 @@
 //! Bytes from the kernel, as the structs of `profiler_ebpf::wire`.
 
 use profiler_ebpf::wire::{
-    Birth, Exec, Histogram, HistogramHeader, Process, ProcessRecord, Thread, ThreadEnd, Totals,
-    event, record,
+    Birth, Exec, Histogram, HistogramHeader, Process, ProcessRecord, Quiet, Thread, ThreadEnd,
+    Totals, event, record,
 };
 
 /// One record of a reading.
@@ -10,6 +10,8 @@ use profiler_ebpf::wire::{
 pub enum Record<'a> {
     /// A process, before its first thread.
     Process(&'a ProcessRecord),
+    /// A process whose counters have not changed.
+    Quiet(&'a Quiet),
     /// A live thread.
     Thread(&'a Thread),
     /// Run-queue latency of the thread before.
@@ -44,6 +46,8 @@ unsafe trait Wire: Sized {}
 
 // SAFETY: as the trait demands; see `profiler_ebpf::wire`.
 unsafe impl Wire for ProcessRecord {}
+// SAFETY: as above.
+unsafe impl Wire for Quiet {}
 // SAFETY: as above.
 unsafe impl Wire for Thread {}
 // SAFETY: as above.
@@ -83,6 +87,7 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
         Some(match first_word(bytes)? {
             record::PROCESS => Record::Process(take(&mut bytes)?),
             record::THREAD => Record::Thread(take(&mut bytes)?),
+            record::QUIET => Record::Quiet(take(&mut bytes)?),
             record::HISTOGRAM => {
                 take::<HistogramHeader>(&mut bytes)?;
                 Record::Runqueue(take(&mut bytes)?)

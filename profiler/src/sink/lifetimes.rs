@@ -1,4 +1,6 @@
 //! Tables of lifetimes: of all rows with the same `(pid, start_ts)` only the last one is stored, once it is closed.
+//!
+//! A closed row is final from the next checkpoint on: a row that came later would be stored as well.
 
 use std::collections::HashMap;
 

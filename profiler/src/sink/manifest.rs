@@ -189,6 +189,15 @@ impl Manifest {
         })
     }
 
+    /// Whether rows can still be in journals.
+    pub(super) fn has_journals(&self) -> bool {
+        match self.state {
+            State::Running => true,
+            State::Incomplete => self.tables.values().any(|table| table.in_journal > 0),
+            State::Complete | State::Recovered => false,
+        }
+    }
+
     /// Says that the run has ended at `end_ts` (ns since 1970-01-01 UTC).
     pub fn set_end(&mut self, end_ts: i64) {
         self.end = Some(rfc3339(end_ts));

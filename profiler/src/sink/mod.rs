@@ -119,8 +119,14 @@ pub struct TableSummary {
 pub struct Summary {
     /// Per table that had rows.
     pub tables: BTreeMap<&'static str, TableSummary>,
-    /// All counts at the end; `last_error` is the last error of all.
-    pub stats: Stats,
+    /// Failed attempts to write.
+    pub errors: u64,
+    /// The last of them.
+    pub last_error: Option<String>,
+    /// Time that the writer has spent, waiting for the disk included, in ns.
+    pub write_ns: u64,
+    /// CPU time of the writer in ns.
+    pub cpu_ns: u64,
 }
 
 impl Summary {

@@ -122,8 +122,8 @@ impl Report {
     }
 }
 
-/// Recovers all runs in `out_dir` whose profiler on this host, `hostname`, is gone without having ended them. A
-/// missing directory has no runs.
+/// Recovers all runs in `out_dir` whose profiler on this host, `hostname`, is gone and has left journals. A missing
+/// directory has no runs.
 ///
 /// # Errors
 ///
@@ -144,9 +144,7 @@ pub fn recover_orphans(
             continue;
         };
         let orphaned = manifests(&run).iter().any(|(_, manifest)| {
-            manifest.hostname == hostname
-                && manifest.state == State::Running
-                && !manifest.process.is_alive()
+            manifest.hostname == hostname && manifest.has_journals() && !manifest.process.is_alive()
         });
         if orphaned {
             let report = recover(&path, Hosts::Only(hostname));

@@ -45,6 +45,11 @@ impl Rows {
         self.bytes
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.batches.iter().map(|rows| rows.num_rows() as u64).sum()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()

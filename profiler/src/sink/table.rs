@@ -17,7 +17,7 @@ use super::{
 };
 use crate::schema::{SCHEMA_VERSION, Table};
 
-/// A part of a table of lifetimes is ended early at this many rows.
+/// A part of a table of lifetimes is ended early after this many new ones.
 const MANY_LIFETIMES: usize = 50_000;
 
 /// Keys of the metadata of journals and parts.
@@ -85,6 +85,8 @@ pub struct TableWriter {
     next_number: u32,
     rows: Rows,
     lifetimes: Option<Lifetimes>,
+    /// Lifetimes that were open when the last part ended.
+    open_before: usize,
     part: Option<part::Encoder>,
     journal: Option<Journal>,
     /// The journal could not be written; it is tried again at the next checkpoint.
@@ -117,6 +119,7 @@ impl TableWriter {
             next_number: 0,
             rows: Rows::new(schema.clone()),
             lifetimes: table.lifetimes.then(|| Lifetimes::new(schema.clone())),
+            open_before: 0,
             schema,
             part: None,
             journal: None,
@@ -139,14 +142,10 @@ impl TableWriter {
             context.error(self.table.name, "rows of another schema", error);
             self.counts.dropped += count;
         }
-        if self
-            .lifetimes
-            .as_ref()
-            .is_some_and(|lifetimes| lifetimes.count() >= MANY_LIFETIMES)
-            && self.finished.is_empty()
-        {
+        let lifetimes = self.lifetimes.as_ref().map_or(0, Lifetimes::count);
+        if lifetimes >= self.open_before + MANY_LIFETIMES && self.finished.is_empty() {
             self.end_part(context, false);
-            self.store(context);
+            self.store(context, false);
         }
     }
 
@@ -187,6 +186,7 @@ impl TableWriter {
         if self.rows.is_empty() {
             return;
         }
+        let count = self.rows.count();
         let encoded = self.rows.take().map_err(Into::into).and_then(|rows| {
             let part = match &mut self.part {
                 Some(part) => part,
@@ -196,7 +196,7 @@ impl TableWriter {
         });
         if let Err(error) = encoded {
             context.error(self.table.name, "encoding Parquet", error);
-            self.lose_part();
+            self.lose_part(count);
         }
         if self
             .part
@@ -204,18 +204,18 @@ impl TableWriter {
             .is_some_and(|part| part.bytes() >= context.part_bytes)
         {
             self.end_part(context, false);
-            self.store(context);
+            self.store(context, false);
         }
     }
 
     /// Stores what can be stored. `last` also stores the lifetimes that are still open.
     pub fn checkpoint(&mut self, context: &mut Context, last: bool) {
         self.resting = false;
-        self.store(context);
+        self.store(context, last);
         // While the disk is full, one growing part takes less memory than many small ones.
         if last || self.finished.is_empty() {
             self.end_part(context, last);
-            self.store(context);
+            self.store(context, last);
         }
     }
 
@@ -252,6 +252,7 @@ impl TableWriter {
             if let Err(error) = ended {
                 context.error(self.table.name, "ending lifetimes", error);
             }
+            self.open_before = lifetimes.count();
         }
         if !self.rows.is_empty() {
             // No early end inside: the part is ended here.
@@ -275,7 +276,8 @@ impl TableWriter {
             journal: journal.map(|journal| (journal.number, journal.bytes)),
         };
         match part.finish() {
-            Ok(bytes) => {
+            Ok(mut bytes) => {
+                bytes.shrink_to_fit();
                 finished.bytes = bytes;
                 self.finished.push_back(finished);
             }
@@ -320,15 +322,13 @@ impl TableWriter {
         }
     }
 
-    /// The part being filled is of no use after an error in it.
-    fn lose_part(&mut self) {
-        let Some(part) = self.part.take() else {
-            return;
-        };
+    /// The part being filled is of no use after an error in it; it takes `more` rows with it.
+    fn lose_part(&mut self, more: u64) {
+        let part = self.part.take();
         let lost = Finished {
             sequence: 0,
             bytes: Vec::new(),
-            rows: part.rows(),
+            rows: part.map_or(0, |part| part.rows()) + more,
             missed: std::mem::take(&mut self.missed),
             journal: self.journal.take().map(|j| (j.number, j.bytes)),
         };
@@ -418,8 +418,9 @@ impl TableWriter {
         }
     }
 
-    /// Writes finished parts, oldest first, until one cannot be written.
-    fn store(&mut self, context: &mut Context) {
+    /// Writes finished parts, oldest first, until one cannot be written; all that can be written, if `all`.
+    fn store(&mut self, context: &mut Context, all: bool) {
+        let mut left = VecDeque::new();
         while let Some(mut part) = self.finished.pop_front() {
             match self.store_one(context, &mut part) {
                 Ok(()) => {
@@ -430,11 +431,15 @@ impl TableWriter {
                 Err(error) => {
                     self.forget_folder_if_gone(&error);
                     context.error(self.table.name, "writing a part", error);
-                    self.finished.push_front(part);
-                    return;
+                    left.push_back(part);
+                    if !all {
+                        break;
+                    }
                 }
             }
         }
+        left.append(&mut self.finished);
+        self.finished = left;
     }
 
     fn store_one(&mut self, context: &Context, part: &mut Finished) -> io::Result<()> {

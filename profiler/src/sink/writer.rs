@@ -285,9 +285,11 @@ impl Writer {
         self.write_manifest(shared, |manifest| manifest.finish(complete));
         self.write_time += begin.elapsed();
         self.report(shared);
+        summary.errors = self.errors;
+        summary.last_error = self.last_error.take();
         let mut state = shared.lock();
-        summary.stats = state.now();
-        summary.stats.last_error = self.last_error.take();
+        summary.write_ns = state.stats.write_ns;
+        summary.cpu_ns = state.stats.cpu_ns;
         state.summary = Some(summary);
     }
 

@@ -138,9 +138,8 @@ pub(crate) struct Increases {
 
 impl Paging {
     /// Increases since the previous reading.
-    pub(crate) fn increase(&mut self, now: &VmStat) -> Increases {
+    pub(crate) fn increase(&mut self, now: &VmStat, page_size: u64) -> Increases {
         let kib = |counter: &mut Counter, now| counter.increase(now)?.checked_mul(1024);
-        let page_size = rustix::param::page_size() as u64;
         let pages = |counter: &mut Counter, now| counter.increase(now)?.checked_mul(page_size);
         let faults = self.faults.increase(now.faults);
         let major_faults = self.major_faults.increase(now.major_faults);

@@ -3,6 +3,7 @@
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
 pub mod cpu;
+pub mod host;
 pub mod overhead;
 pub mod process;
 pub mod sched;
@@ -18,6 +19,8 @@ mod pressure;
 mod proc_stat;
 mod process_count;
 
+use std::sync::OnceLock;
+
 use anyhow::Result;
 
 use crate::{
@@ -25,6 +28,7 @@ use crate::{
     clock::Tick,
     host::Host,
     ledger::Ledger,
+    privileges,
     schema::{Batch, ProcessKey, Table},
     tasks::{Row, TaskTable},
 };
@@ -103,6 +107,7 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &usage::SPEC,
     &system::SPEC,
     &cpu::SPEC,
+    &host::SPEC,
     &overhead::SPEC,
 ];
 
@@ -119,18 +124,30 @@ fn process_key(at: &Sample<'_>, row: &Row) -> ProcessKey {
 
 /// How the processes of the target can be followed here; found out by loading the programs.
 fn task_support(host: &Host) -> Support {
-    let settings = Settings {
-        scope: Scope::Pids,
-        sched: true,
-        threads: false,
+    static SUPPORT: OnceLock<Support> = OnceLock::new();
+    let probe = || {
+        let remedy =
+            "sudo, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler";
+        if !privileges::may_load_bpf() {
+            return Support::No {
+                why: "not root, and without CAP_BPF and CAP_PERFMON".to_owned(),
+                remedy: remedy.to_owned(),
+            };
+        }
+        let settings = Settings {
+            scope: Scope::Pids,
+            sched: true,
+            threads: false,
+        };
+        match Programs::load(host, &settings) {
+            Ok(_) => Support::Works,
+            Err(error) => Support::Partly {
+                why: format!(
+                    "{error}; from /proc only: no process that lives less than an interval"
+                ),
+                remedy: error.remedy(),
+            },
+        }
     };
-    match Programs::load(host, &settings) {
-        Ok(_) => Support::Works,
-        Err(error) => Support::Partly {
-            why: format!(
-                "{error}; from /proc only, without processes that live less than an interval"
-            ),
-            remedy: error.remedy(),
-        },
-    }
+    SUPPORT.get_or_init(probe).clone()
 }

@@ -50,7 +50,13 @@ pub static SPEC: SourceSpec = SourceSpec {
     help: "time on CPU, in the run queue and asleep; switches, wakeups, run-queue latency",
     tables: &[&TABLE, &LATENCY],
     probe: |host| match task_support(host) {
-        Support::Partly { why, remedy } => Support::No { why, remedy },
+        Support::Partly { why, remedy } => {
+            let why = why
+                .split_once("; from /proc")
+                .map_or(why.as_str(), |(why, _)| why)
+                .to_owned();
+            Support::No { why, remedy }
+        }
         other => other,
     },
     tasks: true,

@@ -109,12 +109,12 @@ fn probe(host: &Host) -> Support {
             remedy: "mount procfs: mount -t proc proc /proc".to_owned(),
         };
     }
-    match std::fs::read(host.procfs.join("pressure/cpu")) {
-        Ok(_) => Support::Works,
-        Err(error) => Support::Partly {
-            why: format!("no pressure stall information ({error}): psi_* are null"),
-            remedy: "boot with psi=1 (the kernel needs CONFIG_PSI=y)".to_owned(),
-        },
+    if host.psi {
+        return Support::Works;
+    }
+    Support::Partly {
+        why: "no pressure stall information: psi_* are null".to_owned(),
+        remedy: "boot with psi=1 (the kernel needs CONFIG_PSI=y)".to_owned(),
     }
 }
 
@@ -129,6 +129,7 @@ struct System {
     process_count: ProcessCount,
     parsed: ProcStat,
     tick_ns: u64,
+    page_size: u64,
     previous_ns: Option<u64>,
     times: StateTimes,
     context_switches: Counter,
@@ -154,6 +155,7 @@ impl System {
             process_count: ProcessCount::new(&host.procfs),
             parsed: ProcStat::default(),
             tick_ns: tick_ns(),
+            page_size: host.page_size,
             previous_ns: None,
             times: StateTimes::default(),
             context_switches: Counter::default(),
@@ -196,7 +198,7 @@ impl System {
             guest,
             guest_nice,
         ] = times;
-        let paging = self.paging.increase(&vmstat);
+        let paging = self.paging.increase(&vmstat, self.page_size);
         let [cpu, memory, io] =
             [&mut self.cpu, &mut self.memory, &mut self.io].map(Pressure::sample);
         Ok(SystemRow {

@@ -144,6 +144,9 @@ impl LatencySum {
 
     /// Raises `self` to `now` and returns the increase, if there is one.
     pub fn advance(&mut self, now: &Self) -> Option<Latency> {
+        if now.sum <= self.sum {
+            return None;
+        }
         let mut buckets = [0; BUCKETS];
         for ((increase, published), now) in
             buckets.iter_mut().zip(&mut self.buckets).zip(&now.buckets)

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn describes_this_process() {
-        let host = Host::probe("/proc".into(), "/sys".into(), None);
+        let host = Host::probe("/proc", "/sys", None);
         let mut description = Description::default();
         description.look_up(&host, std::process::id());
         let exe = std::env::current_exe()

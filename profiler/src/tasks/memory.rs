@@ -3,12 +3,12 @@
 //! Reading it takes the process's mmap lock for milliseconds, so it has a schedule and a thread of its own.
 
 use std::{
-    collections::HashMap,
     sync::mpsc::{Receiver, Sender, TryRecvError, channel},
     thread,
     time::{Duration, Instant},
 };
 
+use hashbrown::HashMap;
 use procfs::process::Process as ProcfsProcess;
 
 use super::{Process, ProcessId};
@@ -86,7 +86,7 @@ impl Reader {
     fn ask(&mut self, processes: &HashMap<ProcessId, Process>) {
         let ids = processes
             .values()
-            .filter(|process| process.end.is_none() && process.now.memory.is_some())
+            .filter(|process| process.end.is_none() && process.gauges.memory.is_some())
             .map(|process| process.id)
             .collect();
         self.waiting = self.requests.send(ids).is_ok();

@@ -8,10 +8,9 @@ mod memory;
 mod threads;
 pub mod walk;
 
-use std::collections::HashMap;
-
 use anyhow::{Context as _, Result};
 use counters::{CpuTime, Latency, LatencySum};
+use hashbrown::HashMap;
 use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals, thread_flags};
 
 pub use self::{describe::Description, memory::Footprint, walk::Walker};
@@ -119,6 +118,7 @@ pub struct Process {
     rss_per_cpu: [i64; 4],
     threads: threads::Histories,
     now: Now,
+    gauges: Gauges,
 }
 
 /// What this tick's reading says of a process so far.
@@ -126,6 +126,13 @@ pub struct Process {
 struct Now {
     totals: Totals,
     runqueue: LatencySum,
+    /// Has been in this state for the whole interval; its counters have not changed.
+    quiet: Option<u32>,
+}
+
+/// Values as last read.
+#[derive(Debug, Default)]
+struct Gauges {
     memory: Option<Memory>,
     threads: Option<u32>,
     fds: Option<u32>,
@@ -195,6 +202,16 @@ impl TaskTable {
         }
     }
 
+    /// A table without processes, for runs whose sources need none.
+    pub fn unread(host: &Host, clock: Clock) -> Self {
+        let keeps = Keeps {
+            run_delay: false,
+            io: false,
+            sched: false,
+        };
+        Self::new(host, clock, Reader::None, keeps, false)
+    }
+
     /// The BPF programs, if the readings come from them.
     pub fn programs(&mut self) -> Option<&mut Programs> {
         match &mut self.reader {
@@ -237,8 +254,11 @@ impl TaskTable {
     pub fn refresh(&mut self, tick: &Tick, last: bool) -> Result<()> {
         self.processes.retain(|_, process| process.end.is_none());
         for process in self.processes.values_mut() {
-            process.now = Now::default();
-            process.changed = false;
+            process.changed &= process.read_at.is_none();
+            // The sums of a quiet one were not touched.
+            if process.now.quiet.take().is_none() {
+                process.now = Now::default();
+            }
         }
         self.rows.clear();
         self.passes += 1;
@@ -246,7 +266,7 @@ impl TaskTable {
         let now = match &mut self.reader {
             Reader::Bpf(programs) => {
                 let reading = programs.sample().context("reading the tasks")?;
-                self.take_bpf(reading);
+                self.take_bpf(reading, last);
                 reading.monotonic_ns
             }
             Reader::Procfs(_) => {
@@ -261,7 +281,8 @@ impl TaskTable {
         self.memory.update(&self.processes);
         self.changed.clear();
         for process in self.processes.values() {
-            if process.changed && (process.described || process.end.is_some() || last) {
+            let known = process.described && process.read_at.is_some();
+            if process.changed && (known || process.end.is_some() || last) {
                 self.changed.push(process.id);
             }
         }
@@ -270,15 +291,18 @@ impl TaskTable {
     }
 
     /// Applies births, execs, this reading's records and ends, in this order.
-    fn take_bpf(&mut self, reading: BpfReading) {
+    fn take_bpf(&mut self, reading: BpfReading, last: bool) {
         if let Reader::Bpf(programs) = &mut self.reader {
             programs.drain(&mut self.events);
         }
         let mut ends = Vec::new();
         let now = reading.monotonic_ns;
         let processes = &mut self.processes;
+        let mut later = Vec::new();
         for event in self.events.drain(..) {
             match event {
+                // What ended after the reading had begun belongs to the next one.
+                Event::Exit(ref end) if end.end > now && !last => later.push(event),
                 Event::Birth(birth) => be_born(processes, &self.clock, &birth),
                 Event::Exec(exec, args) => {
                     let id = ProcessId {
@@ -295,6 +319,7 @@ impl TaskTable {
                 Event::CgroupMove | Event::Stranger(_) => {}
             }
         }
+        self.events = later;
         self.take_records(reading);
         for event in ends {
             match event {
@@ -339,6 +364,20 @@ impl TaskTable {
                     let process = entry(processes, id, reading.monotonic_ns);
                     process.seen_in = self.passes;
                     process.observe(record, self.page);
+                }
+                Record::Quiet(record) => {
+                    let id = ProcessId {
+                        pid: record.pid,
+                        start_boottime: record.start_boottime,
+                    };
+                    let Some(process) = processes.get_mut(&id) else {
+                        continue;
+                    };
+                    process.seen_in = self.passes;
+                    process.now.quiet = Some(record.state);
+                    if record.has_mm != 0 {
+                        process.observe_rss(&record.rss, self.page);
+                    }
                 }
                 Record::Ended(totals, runqueue) => {
                     if let Some(process) = current.and_then(|id| processes.get_mut(&id)) {
@@ -471,13 +510,29 @@ impl TaskTable {
             self.memory.take()
         };
         for process in self.processes.values_mut() {
-            let observed = process.seen_in == self.passes && !process.now.state.is_empty();
+            let observed = process.seen_in == self.passes && !process.gauges.state.is_empty();
             if !observed && process.end.is_none() {
                 continue;
             }
             let born = self.clock.monotonic_of_boottime(process.id.start_boottime);
+            if born > now && !last {
+                continue;
+            }
             let until = process.end.map_or(now, |end| end.at);
+            let since = process.read_at.replace(until).unwrap_or(born);
+            let interval_ns = until.saturating_sub(since);
             let baseline = process.published.is_none() && !process.born_here;
+            if let Some(state) = process.now.quiet
+                && process.end.is_none()
+            {
+                process.now.totals = process.published.unwrap_or_default();
+                let totals = &mut process.now.totals;
+                match state {
+                    wire::state::QUEUED => totals.run_delay += interval_ns,
+                    wire::state::BLOCKED => totals.blocked += interval_ns,
+                    _ => totals.sleep += interval_ns,
+                }
+            }
             let published = process.published.get_or_insert_with(|| {
                 if process.born_here {
                     Totals::default()
@@ -491,8 +546,6 @@ impl TaskTable {
             let cpu_increase = cpu_time.advance(&process.totals);
             process.cpu_time = cpu_time;
             let runqueue = process.runqueue.advance(&process.now.runqueue);
-            let since = process.read_at.unwrap_or(born);
-            process.read_at = Some(until);
             if baseline {
                 continue;
             }
@@ -500,19 +553,19 @@ impl TaskTable {
             self.rows.push(Row {
                 id: process.id,
                 tid: None,
-                interval_ns: until.saturating_sub(since),
+                interval_ns,
                 increase,
                 cpu_time: cpu_increase,
                 runqueue,
-                memory: process.now.memory.filter(|_| !ended),
+                memory: process.gauges.memory.filter(|_| !ended),
                 footprint: footprints.remove(&process.id).filter(|_| !ended),
-                threads: process.now.threads.filter(|_| !ended),
-                fds: process.now.fds.filter(|_| !ended),
-                cpu: process.now.cpu,
-                state: if ended { "X" } else { process.now.state },
+                threads: process.gauges.threads.filter(|_| !ended),
+                fds: process.gauges.fds.filter(|_| !ended),
+                cpu: process.gauges.cpu,
+                state: if ended { "X" } else { process.gauges.state },
             });
         }
-        self.rows.sort_unstable_by_key(|row| (row.id, row.tid));
+        self.rows.sort_by_cached_key(|row| (row.id, row.tid));
     }
 
     /// Takes over the events that wait in the kernel's buffer, and follows tasks that were moved into the
@@ -557,6 +610,7 @@ fn entry(processes: &mut HashMap<ProcessId, Process>, id: ProcessId, now: u64) -
         rss_per_cpu: [0; 4],
         threads: threads::Histories::default(),
         now: Now::default(),
+        gauges: Gauges::default(),
     })
 }
 
@@ -589,48 +643,57 @@ fn be_born(processes: &mut HashMap<ProcessId, Process>, clock: &Clock, birth: &w
 
 impl Process {
     fn observe(&mut self, record: &ProcessRecord, page: u64) {
-        if self.ppid != record.ppid || self.uid != record.uid {
-            // A change of parent (its own has ended) or of user is a fact of the process, not a new row by itself.
+        // An orphan's new parent says less than the one it was born to.
+        if self.ppid == 0 {
             self.ppid = record.ppid;
-            self.uid = record.uid;
         }
+        self.uid = record.uid;
         self.description.comm_is(&record.comm);
-        let now = &mut self.now;
-        now.threads = (record.threads != 0).then_some(record.threads);
-        now.fds = (record.fds != wire::FDS_UNKNOWN).then_some(record.fds);
+        self.gauges = Gauges {
+            threads: (record.threads != 0).then_some(record.threads),
+            fds: (record.fds != wire::FDS_UNKNOWN).then_some(record.fds),
+            ..Gauges::default()
+        };
         if record.rss_exact != 0 {
             self.rss_per_cpu = record.rss_per_cpu;
         }
         if record.has_mm == 0 {
             return;
         }
-        let pages = |index: usize| {
-            u64::try_from(record.rss[index] + self.rss_per_cpu[index]).unwrap_or(0) * page
-        };
-        let [file, anonymous, swap, shared] = [0, 1, 2, 3].map(pages);
-        let memory = Memory {
-            rss: file + anonymous + shared,
-            shared: file + shared,
-            swap,
-            vms: record.total_vm * page,
-            text: record
-                .end_code
-                .next_multiple_of(page)
-                .saturating_sub(record.start_code / page * page),
-            data: (record.data_vm + record.stack_vm) * page,
-        };
-        let peak = memory
-            .rss
-            .max(record.hiwater_rss * page)
-            .max(record.max_rss * page);
+        // A process that exits at this moment can give any values.
+        let text = record.end_code.checked_next_multiple_of(page).unwrap_or(0);
+        let text = text.saturating_sub(record.start_code / page * page);
+        self.gauges.memory = Some(Memory {
+            vms: record.total_vm.saturating_mul(page),
+            text,
+            data: record
+                .data_vm
+                .saturating_add(record.stack_vm)
+                .saturating_mul(page),
+            ..Memory::default()
+        });
+        self.observe_rss(&record.rss, page);
+        let peak = record.hiwater_rss.max(record.max_rss).saturating_mul(page);
         self.peak_rss = self.peak_rss.max(Some(peak));
-        now.memory = Some(memory);
+    }
+
+    fn observe_rss(&mut self, rss: &[i64; 4], page: u64) {
+        let Some(memory) = &mut self.gauges.memory else {
+            return;
+        };
+        let pages =
+            |index: usize| u64::try_from(rss[index] + self.rss_per_cpu[index]).unwrap_or(0) * page;
+        let [file, anonymous, swap, shared] = [0, 1, 2, 3].map(pages);
+        memory.rss = file.saturating_add(anonymous).saturating_add(shared);
+        memory.shared = file.saturating_add(shared);
+        memory.swap = swap;
+        self.peak_rss = self.peak_rss.max(Some(memory.rss));
     }
 
     fn observe_thread(&mut self, record: &Thread) {
-        if record.tid == record.pid || self.now.state.is_empty() {
-            self.now.cpu = Some(record.cpu);
-            self.now.state = state_letter(record.state, record.exit_state);
+        if record.tid == record.pid || self.gauges.cpu.is_none() {
+            self.gauges.cpu = Some(record.cpu);
+            self.gauges.state = state_letter(record.state, record.exit_state);
         }
     }
 

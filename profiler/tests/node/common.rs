@@ -1,18 +1,21 @@
 //! What the tests of sources share: fixture trees, ticks, and cells by name.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Write as _,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
 use arrow::{
     array::{Array, AsArray},
     compute::cast,
-    datatypes::{DataType, Float64Type, Int64Type, UInt64Type},
+    datatypes::{DataType, Float64Type, UInt64Type},
 };
 use profiler::{
     clock::{Clock, Tick, monotonic_ns},
     host::Host,
+    ledger::Ledger,
     schema::Batch,
     sources::{Context, Sample, Source, SourceSpec},
     tasks::TaskTable,
@@ -22,20 +25,68 @@ use profiler::{
 pub struct Tree(PathBuf);
 
 impl Tree {
-    /// A copy of a fixture's `proc` and `sys`; `test` is the name of the test.
-    pub fn of(fixture: &str, test: &str) -> Self {
+    /// Unpacks a machine; `user` is the test that it is for.
+    pub fn of(fixture: &str, user: &str) -> Self {
         let tree =
-            Self(std::env::temp_dir().join(format!("profiler-{test}-{}", std::process::id())));
+            Self(std::env::temp_dir().join(format!("profiler-{user}-{}", std::process::id())));
+        let _ = fs::remove_dir_all(&tree.0);
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-        copy(&fixtures.join(fixture), &tree.0);
+        let archive = fs::read_to_string(fixtures.join(format!("{fixture}.txt"))).unwrap();
+        for file in archive.split("==> ").skip(1) {
+            let (name, text) = file.split_once(" <==\n").unwrap();
+            let text = text.strip_suffix('\n').unwrap();
+            if let Some((name, target)) = name.split_once(" -> ") {
+                let path = tree.0.join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                symlink(target, path).unwrap();
+            } else {
+                tree.put(name, text);
+            }
+        }
         tree
     }
 
-    /// Replaces a file.
-    pub fn put(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.0.join(path);
+    /// Every file of the machine.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        let mut folders = vec![self.0.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().flatten() {
+                let kind = entry.file_type().unwrap();
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                } else if kind.is_file() {
+                    files.push(entry.path().strip_prefix(&self.0).unwrap().to_owned());
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    /// Where a file is.
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.0.join(path)
+    }
+
+    /// The text of a file.
+    pub fn get(&self, path: impl AsRef<Path>) -> Vec<u8> {
+        fs::read(self.0.join(path)).unwrap()
+    }
+
+    /// Replaces a file's content; who has it open reads the new one.
+    pub fn put(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+        let (path, text) = (self.0.join(path), text.as_ref());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        // Not by truncating: ext4 writes such a file to disk when it is closed.
+        let open = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        let mut file = open.unwrap();
+        file.write_all(text).unwrap();
+        file.set_len(text.len() as u64).unwrap();
     }
 
     /// Replaces a file's text.
@@ -57,7 +108,11 @@ impl Tree {
 
     /// The host whose roots are here.
     pub fn host(&self) -> Host {
-        host(self.0.join("proc"), self.0.join("sys"))
+        Host::probe(
+            self.0.join("proc"),
+            self.0.join("sys"),
+            Some("node".to_owned()),
+        )
     }
 }
 
@@ -67,39 +122,16 @@ impl Drop for Tree {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        let kind = entry.file_type().unwrap();
-        if kind.is_dir() {
-            copy(&entry.path(), &to);
-        } else if kind.is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(entry.path()).unwrap(), to).unwrap();
-        } else {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
-}
-
-/// A host with these roots.
-pub fn host(procfs: PathBuf, sysfs: PathBuf) -> Host {
-    Host {
-        procfs,
-        sysfs,
-        hostname: "node".to_owned(),
-    }
-}
-
 /// This machine.
 pub fn this_host() -> Host {
-    host("/proc".into(), "/sys".into())
+    Host::probe("/proc", "/sys", None)
 }
 
 /// A source, read by hand.
 pub struct Reader {
     source: Box<dyn Source>,
+    tasks: TaskTable,
+    ledger: Ledger,
     clock: Clock,
     tick: u64,
 }
@@ -111,15 +143,22 @@ impl Reader {
             host,
             threads: false,
         };
+        let clock = Clock::new();
         Self {
             source: (spec.open)(&context).unwrap(),
-            clock: Clock::new(),
+            tasks: TaskTable::unread(host, clock),
+            ledger: Ledger::default(),
+            clock,
             tick: 0,
         }
     }
 
     /// Reads once.
     pub fn sample(&mut self) -> anyhow::Result<Vec<Batch>> {
+        self.read(false)
+    }
+
+    fn read(&mut self, last: bool) -> anyhow::Result<Vec<Batch>> {
         let monotonic_ns = monotonic_ns();
         let tick = Tick {
             number: self.tick,
@@ -130,11 +169,17 @@ impl Reader {
         let mut out = Vec::new();
         let sample = Sample {
             tick,
-            tasks: &TaskTable::default(),
-            last: false,
+            tasks: &self.tasks,
+            ledger: &self.ledger,
+            last,
         };
         self.source.sample(&sample, &mut out)?;
         Ok(out)
+    }
+
+    /// Reads for the last time.
+    pub fn last(&mut self) -> anyhow::Result<Vec<Batch>> {
+        self.read(true)
     }
 
     /// Reads once; the rows of its only batch, none if it has none.
@@ -166,6 +211,17 @@ impl Rows {
         (!column.is_null(row)).then(|| column.as_primitive::<UInt64Type>().value(row))
     }
 
+    /// All whole numbers of one row that are not null, by name.
+    pub fn numbers(&self, row: usize) -> Vec<(String, u64)> {
+        let schema = self.0.as_ref().expect("a batch").rows.schema();
+        let wide = schema
+            .fields()
+            .iter()
+            .filter(|field| *field.data_type() == DataType::UInt64);
+        wide.filter_map(|field| Some((field.name().clone(), self.get(row, field.name())?)))
+            .collect()
+    }
+
     /// A fraction of one row.
     pub fn fraction(&self, row: usize, name: &str) -> Option<f64> {
         let column = self.column(name);
@@ -176,12 +232,6 @@ impl Rows {
     pub fn text(&self, row: usize, name: &str) -> Option<String> {
         let column = cast(&self.column(name), &DataType::Utf8).unwrap();
         (!column.is_null(row)).then(|| column.as_string::<i32>().value(row).to_owned())
-    }
-
-    /// Wall clock of one row in ns.
-    pub fn ts(&self, row: usize) -> i64 {
-        let column = cast(&self.column("ts"), &DataType::Int64).unwrap();
-        column.as_primitive::<Int64Type>().value(row)
     }
 
     /// Names of the columns that are null in one row.

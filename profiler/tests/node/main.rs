@@ -1,4 +1,6 @@
-//! The sources that read the node: on fixture trees and on the machine at hand.
+//! The sources that read the node: on fixture machines and on the machine at hand.
 
 mod common;
+mod facts;
 mod this_machine;
+mod ticks;

@@ -13,7 +13,7 @@ fn rows_come_back_as_they_were() {
     }
     let summary = sink.finish().unwrap();
     assert!(summary.is_complete());
-    assert_eq!(summary.stats.errors, 0, "{summary:?}");
+    assert_eq!(summary.errors, 0, "{summary:?}");
     assert_eq!(summary.tables["ticks"].rows, 200);
     let folder = run.join("ticks/host=node1");
     assert_eq!(names(&folder), ["part-00000.parquet"]);
@@ -295,4 +295,25 @@ fn stats_count_what_happens() {
         .len();
     assert_eq!(values, 10);
     sink.finish().unwrap();
+}
+
+#[test]
+fn many_lifetimes_do_not_wait_for_the_checkpoint() {
+    let out = TempDir::new().unwrap();
+    let options = options(&out);
+    let run = options.run_dir.clone();
+    let sink = Sink::start(options).unwrap();
+    let mut rows: Vec<_> = (0..55_000).map(|pid| (pid, "true", pid > 0)).collect();
+    sink.submit(lives(&rows));
+    wait(&sink, 1);
+    assert_eq!(sink.stats().parts, 1);
+    rows = (55_000..56_000).map(|pid| (pid, "true", true)).collect();
+    rows.push((0, "sh", true));
+    sink.submit(lives(&rows));
+    wait(&sink, 2);
+    assert_eq!(sink.stats().parts, 1);
+    sink.finish().unwrap();
+    let lives = read_lives(&run);
+    assert_eq!(lives.len(), 56_000);
+    assert!(lives.values().all(|(_, ended)| *ended));
 }

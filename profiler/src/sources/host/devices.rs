@@ -1,0 +1,127 @@
+//! What sysfs knows of devices: PMUs, network interfaces, block devices, accelerators.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::host::{names, number, selected, text};
+
+/// A performance monitoring unit (Documentation/ABI/testing/sysfs-bus-event_source-devices).
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Pmu {
+    name: String,
+    r#type: Option<u32>,
+    cpumask: Option<String>,
+}
+
+pub(super) fn pmus(sysfs: &Path) -> Vec<Pmu> {
+    let folder = sysfs.join("bus/event_source/devices");
+    let all = names(&folder, "").into_iter().map(|name| {
+        let device = folder.join(&name);
+        Pmu {
+            r#type: number(&device.join("type")),
+            // Of one kind of core: `cpus`.
+            cpumask: text(&device.join("cpumask")).or_else(|| text(&device.join("cpus"))),
+            name,
+        }
+    });
+    all.collect()
+}
+
+/// A network interface (Documentation/ABI/testing/sysfs-class-net).
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Nic {
+    name: String,
+    driver: Option<String>,
+    speed_mbit: Option<u64>,
+    mtu: Option<u64>,
+    state: Option<String>,
+    numa_node: Option<u32>,
+}
+
+pub(super) fn nics(sysfs: &Path) -> Vec<Nic> {
+    let folder = sysfs.join("class/net");
+    let all = names(&folder, "")
+        .into_iter()
+        .filter(|name| folder.join(name).is_dir());
+    let all = all.map(|name| {
+        let device = folder.join(&name);
+        Nic {
+            driver: driver(&device.join("device")),
+            // -1 when unknown; cannot be read when down.
+            speed_mbit: number(&device.join("speed")),
+            mtu: number(&device.join("mtu")),
+            state: text(&device.join("operstate")),
+            // -1 when there is only one node.
+            numa_node: number(&device.join("device/numa_node")),
+            name,
+        }
+    });
+    all.collect()
+}
+
+/// A block device (Documentation/ABI/stable/sysfs-block).
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct BlockDevice {
+    name: String,
+    model: Option<String>,
+    size: Option<u64>,
+    rotational: Option<bool>,
+    scheduler: Option<String>,
+}
+
+/// Those that have a size: not the loop devices that are not in use.
+pub(super) fn block_devices(sysfs: &Path) -> Vec<BlockDevice> {
+    /// sysfs counts in these, whatever the device does.
+    const SECTOR: u64 = 512;
+    let folder = sysfs.join("block");
+    let all = names(&folder, "").into_iter().map(|name| {
+        let device = folder.join(&name);
+        let sectors = number::<u64>(&device.join("size"));
+        BlockDevice {
+            model: text(&device.join("device/model")),
+            size: sectors.and_then(|sectors| sectors.checked_mul(SECTOR)),
+            rotational: number::<u32>(&device.join("queue/rotational")).map(|yes| yes != 0),
+            scheduler: text(&device.join("queue/scheduler"))
+                .map(|all| selected(&all).unwrap_or(&all).to_owned()),
+            name,
+        }
+    });
+    all.filter(|device| device.size != Some(0)).collect()
+}
+
+/// A GPU or another accelerator.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Gpu {
+    address: String,
+    vendor: Option<String>,
+    device: Option<String>,
+    class: String,
+    driver: Option<String>,
+    numa_node: Option<u32>,
+}
+
+/// Display controllers and processing accelerators, by PCI class.
+pub(super) fn gpus(sysfs: &Path) -> Vec<Gpu> {
+    let folder = sysfs.join("bus/pci/devices");
+    let all = names(&folder, "").into_iter().filter_map(|address| {
+        let device = folder.join(&address);
+        let class = text(&device.join("class"))?;
+        let accelerates = class.starts_with("0x03") || class.starts_with("0x12");
+        accelerates.then(|| Gpu {
+            vendor: text(&device.join("vendor")),
+            device: text(&device.join("device")),
+            driver: driver(&device),
+            numa_node: number(&device.join("numa_node")),
+            address,
+            class,
+        })
+    });
+    all.collect()
+}
+
+/// The driver that a device is bound to.
+fn driver(device: &Path) -> Option<String> {
+    let driver = std::fs::read_link(device.join("driver")).ok()?;
+    Some(driver.file_name()?.to_string_lossy().into_owned())
+}

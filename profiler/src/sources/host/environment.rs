@@ -1,0 +1,101 @@
+//! Variables that say how the job was placed. Only those of this list: an environment is full of secrets.
+
+use std::{collections::BTreeMap, ffi::OsString};
+
+use super::secrets::{hidden, is_secret};
+
+/// Beginnings of names: batch systems, OpenMP, process managers, Open MPI and MVAPICH.
+const PREFIXES: [&str; 12] = [
+    "SLURM_",
+    "PBS_",
+    "OAR_",
+    "FLUX_",
+    "LSB_",
+    "OMP_",
+    "KMP_",
+    "GOMP_",
+    "OMPI_COMM_WORLD_",
+    "PMI_",
+    "MV2_COMM_WORLD_",
+    "PALS_",
+];
+
+/// Whole names.
+const NAMES: [&str; 22] = [
+    "ALPS_APP_PE",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "JSM_NAMESPACE_LOCAL_RANK",
+    "JSM_NAMESPACE_RANK",
+    "JSM_NAMESPACE_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MKL_NUM_THREADS",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+    "NUMEXPR_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    "RANK",
+    "ROCR_VISIBLE_DEVICES",
+    "WORLD_SIZE",
+    "ZE_AFFINITY_MASK",
+    "ZE_FLAT_DEVICE_HIERARCHY",
+    "NVIDIA_VISIBLE_DEVICES",
+];
+
+/// Those of the list whose names promise no secret.
+pub(super) fn allowed(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> BTreeMap<String, String> {
+    let variables = variables.filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        let listed =
+            NAMES.contains(&&name[..]) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        (listed && !is_secret(&name)).then(|| (name, hidden(&value.to_string_lossy())))
+    });
+    variables.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_list_and_no_secret() {
+        let variables = [
+            ("SLURM_JOB_ID", "42"),
+            ("SLURM_JWT", "eyJhbGciOi"),
+            ("SLURM_EXPORT_ENV", "ALL,DB_PASSWORD=abc"),
+            ("PMI_SHARED_SECRET", "1"),
+            ("PBS_JOBCOOKIE", "1"),
+            ("FLUX_curve_key", "1"),
+            ("OMP_NUM_THREADS", "8"),
+            ("RANK", "3"),
+            ("AWS_SECRET_ACCESS_KEY", "1"),
+            ("PATH", "/bin"),
+            ("XSLURM_JOB_ID", "1"),
+            ("slurm_x", "1"),
+        ];
+        let found = allowed(
+            variables
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into())),
+        );
+        let found: Vec<_> = found
+            .iter()
+            .map(|(name, value)| (&name[..], &value[..]))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("OMP_NUM_THREADS", "8"),
+                ("RANK", "3"),
+                ("SLURM_EXPORT_ENV", "ALL,DB_PASSWORD=***"),
+                ("SLURM_JOB_ID", "42"),
+            ]
+        );
+    }
+}

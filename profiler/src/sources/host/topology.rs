@@ -1,0 +1,186 @@
+//! Sockets, cores, caches and NUMA nodes (Documentation/ABI/stable/sysfs-devices-system-cpu and
+//! sysfs-devices-node in the kernel).
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    path::Path,
+};
+
+use serde::Serialize;
+
+use crate::{
+    host::{cpu_list, names, number, text},
+    sources::kernel_file,
+};
+
+/// How many there are, of those with an online CPU.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) sockets: Option<u32>,
+    pub(super) cores: Option<u32>,
+    pub(super) threads: Option<u32>,
+    pub(super) smt: Option<bool>,
+}
+
+impl Counts {
+    pub(super) fn read(sysfs: &Path) -> Self {
+        let folder = sysfs.join("devices/system/cpu");
+        let online = online(sysfs);
+        let mut sockets = BTreeSet::new();
+        let mut cores = BTreeSet::new();
+        for cpu in &online {
+            let topology = folder.join(format!("cpu{cpu}/topology"));
+            sockets.extend(text(&topology.join("physical_package_id")));
+            // Called thread_siblings_list before kernel 5.2.
+            let siblings = text(&topology.join("core_cpus_list"))
+                .or_else(|| text(&topology.join("thread_siblings_list")));
+            cores.extend(siblings);
+        }
+        let count = |count: usize| u32::try_from(count).ok().filter(|&count| count > 0);
+        let (cores, threads) = (count(cores.len()), count(online.len()));
+        Self {
+            sockets: count(sockets.len()),
+            cores,
+            threads,
+            smt: match number::<u32>(&folder.join("smt/active")) {
+                Some(active) => Some(active != 0),
+                None => cores.zip(threads).map(|(cores, threads)| threads > cores),
+            },
+        }
+    }
+}
+
+/// CPUs that are online.
+fn online(sysfs: &Path) -> Vec<usize> {
+    text(&sysfs.join("devices/system/cpu/online"))
+        .and_then(|list| cpu_list(&list))
+        .unwrap_or_default()
+}
+
+/// One cache, however many CPUs share it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Cache {
+    level: u32,
+    r#type: String,
+    size: Option<u64>,
+    line: Option<u64>,
+    ways: Option<u64>,
+    shared_cpus: String,
+}
+
+/// Each cache once, by level, then by CPU.
+pub(super) fn caches(sysfs: &Path) -> Vec<Cache> {
+    let mut seen = HashSet::new();
+    let mut caches = Vec::new();
+    for cpu in online(sysfs) {
+        let folder = sysfs.join(format!("devices/system/cpu/cpu{cpu}/cache"));
+        for index in names(&folder, "index") {
+            let index = folder.join(index);
+            let word = |file: &str| text(&index.join(file));
+            let (Some(level), Some(shared_cpus)) =
+                (number(&index.join("level")), word("shared_cpu_list"))
+            else {
+                continue;
+            };
+            let r#type = word("type").unwrap_or_default();
+            if !seen.insert((level, r#type.clone(), shared_cpus.clone())) {
+                continue;
+            }
+            caches.push(Cache {
+                level,
+                r#type,
+                size: word("size").and_then(|size| bytes(&size)),
+                line: number(&index.join("coherency_line_size")),
+                // 0 where the firmware does not say.
+                ways: number(&index.join("ways_of_associativity")).filter(|&ways| ways > 0),
+                shared_cpus,
+            });
+        }
+    }
+    caches.sort_by_key(|cache| cache.level);
+    caches
+}
+
+/// `32K`, `2M`.
+fn bytes(size: &str) -> Option<u64> {
+    let digits = size.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match &size[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// One NUMA node.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct NumaNode {
+    node: usize,
+    cpus: Option<String>,
+    memory: Option<u64>,
+    distances: Vec<u32>,
+}
+
+/// The nodes that are online; some have no CPU, some no memory.
+pub(super) fn numa(sysfs: &Path) -> Vec<NumaNode> {
+    let folder = sysfs.join("devices/system/node");
+    let online = text(&folder.join("online")).and_then(|list| cpu_list(&list));
+    let nodes = online.unwrap_or_default().into_iter().map(|node| {
+        let folder = folder.join(format!("node{node}"));
+        let distances = text(&folder.join("distance")).unwrap_or_default();
+        NumaNode {
+            node,
+            cpus: text(&folder.join("cpulist")),
+            memory: std::fs::read(folder.join("meminfo"))
+                .ok()
+                .and_then(|text| memory(&text)),
+            distances: distances.split_whitespace().flat_map(str::parse).collect(),
+        }
+    });
+    nodes.collect()
+}
+
+/// `Node 0 MemTotal:       24684084 kB`.
+fn memory(meminfo: &[u8]) -> Option<u64> {
+    let line = kernel_file::lines(meminfo).find_map(|line| {
+        let words: Vec<_> = kernel_file::words(line).collect();
+        let [b"Node", _, b"MemTotal:", kib, b"kB"] = words[..] else {
+            return None;
+        };
+        Some(kib)
+    });
+    kernel_file::number(line?)?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("32K"), Some(32_768));
+        assert_eq!(bytes("2M"), Some(2 << 20));
+        assert_eq!(bytes("64"), Some(64));
+        for bad in [
+            "",
+            "K",
+            "-1K",
+            "1KB",
+            "1.5M",
+            "99999999999999999999K",
+            "18446744073709551615K",
+        ] {
+            assert_eq!(bytes(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_of_a_node() {
+        let text = b"Node 0 MemTotal:       24684084 kB\nNode 0 MemFree: 1 kB\n";
+        assert_eq!(memory(text), Some(24_684_084 * 1024));
+        assert_eq!(memory(b"Node 0 MemTotal: x kB\n"), None);
+        assert_eq!(memory(b"Node 0 MemTotal:\n"), None);
+    }
+}
