@@ -1,0 +1,138 @@
+//! A full disk: the target is not disturbed, what was written before stays, the loss is counted and said.
+
+use std::{path::Path, process::Command};
+
+use e2e::{
+    dataset::{Dataset, python},
+    puppet::Puppet,
+    runs::{Profiler, wait_until},
+};
+
+use crate::WORKLOAD;
+
+/// A tmpfs of its own.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn new(size: &str) -> Self {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
+            .arg(folder.path())
+            .status();
+        assert!(mounted.expect("mount").success());
+        Self(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn run(&self) -> Dataset {
+        let mut runs = std::fs::read_dir(self.path().join("out")).expect("runs");
+        Dataset::new(runs.next().expect("a run").expect("an entry").path())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+/// Leaves no room on the disk.
+fn fill(disk: &Disk) -> std::path::PathBuf {
+    let path = disk.path().join("filler");
+    let mut filler = std::fs::File::create(&path).expect("a file");
+    std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("it is full");
+    path
+}
+
+#[test]
+fn a_disk_that_fills_costs_rows_but_neither_the_target_nor_what_was_written() {
+    let disk = Disk::new("4m");
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let profiler = Profiler::writing_to(&disk.path().join("out"))
+        .args(["-i", "20ms", "--checkpoint", "300ms"])
+        .pid(puppet.pid())
+        .start();
+    let parts = || {
+        let files = disk.run().files();
+        files
+            .iter()
+            .filter(|path| path.ends_with("part-00001.parquet"))
+            .count()
+    };
+    wait_until("two parts of each table", || parts() >= 5);
+    fill(&disk);
+    // Naps take as long as ever.
+    let begin = std::time::Instant::now();
+    puppet.tell("nap 1000");
+    assert!(begin.elapsed().as_millis() < 2000, "{:?}", begin.elapsed());
+    let finished = profiler.interrupt();
+    assert_eq!(finished.code(), 5, "{}", finished.stderr);
+    let last = finished.stderr.lines().last().expect("a line");
+    assert!(
+        last.starts_with("profiler: ") && last.contains("rows lost"),
+        "{last}"
+    );
+    let told = finished
+        .stderr
+        .lines()
+        .filter(|line| line.contains("No space left"));
+    assert!((1..=3).contains(&told.count()), "{}", finished.stderr);
+    let run = disk.run();
+    python("read_all.py", &[run.path().to_str().expect("UTF-8")]);
+    let ticks: u64 = run.value("SELECT count(*) FROM system");
+    assert!(ticks >= 15, "{ticks}");
+}
+
+#[test]
+fn rows_that_find_no_room_are_written_when_there_is_room_again() {
+    let disk = Disk::new("4m");
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let mut profiler = Profiler::writing_to(&disk.path().join("out"))
+        .args(["-i", "20ms", "--checkpoint", "200ms"])
+        .pid(puppet.pid())
+        .start();
+    let filler = fill(&disk);
+    profiler.wait_for("No space left");
+    std::fs::remove_file(filler).expect("it goes");
+    let parts = || {
+        let files = disk.run().files();
+        files
+            .iter()
+            .filter(|path| path.ends_with("part-00000.parquet"))
+            .count()
+    };
+    wait_until("parts again", || parts() >= 5);
+    let finished = profiler.interrupt();
+    let run = disk.run();
+    let (ticks, missed) = crate::ticks::count(&run);
+    let lost: u64 = run.value("SELECT sum(dropped) FROM overhead WHERE part = 'sink'");
+    let span: u64 = run.value("SELECT sum(interval_ns) FROM overhead WHERE part = 'controller'");
+    if finished.code() == 0 {
+        // Nothing was lost: then all ticks are there.
+        assert_eq!(lost, 0);
+        let due = span / 20_000_000;
+        assert!(
+            (due..=due + 1).contains(&(ticks + missed)),
+            "{ticks}, not {due}"
+        );
+        run.assert_complete();
+    } else {
+        assert_eq!(finished.code(), 5, "{}", finished.stderr);
+        assert!(lost > 0);
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start_ends_the_run_before_it_begins() {
+    let disk = Disk::new("1m");
+    fill(&disk);
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let refused = Profiler::writing_to(&disk.path().join("out"))
+        .pid(puppet.pid())
+        .finish();
+    refused.assert_refused(5, "No space left");
+}

@@ -1,0 +1,139 @@
+//! How a run ends, and which exit code it has.
+
+use e2e::{
+    procfs,
+    puppet::Puppet,
+    runs::{Finished, Profiler, wait_until},
+};
+use rustix::process::Signal;
+
+use crate::WORKLOAD;
+
+/// The files are complete, and the last sample is of the end: the ticks add up to what the clock says.
+#[track_caller]
+fn assert_final(finished: &Finished) {
+    let data = finished.any_dataset();
+    data.assert_complete();
+    let manifest = data.manifest();
+    let (start, end) = (&manifest["start_ts"], &manifest["end_ts"]);
+    let length = end.as_i64().expect("end") - start.as_i64().expect("start");
+    let sampled: i64 = data.value("SELECT sum(interval_ns) FROM system");
+    // Between them lie the start of the run, and the end of the command that is waited for.
+    let rest = length - sampled;
+    assert!(
+        (0..1_000_000_000).contains(&rest),
+        "{rest} ns without a sample"
+    );
+    let last: i64 = data.value("SELECT epoch_ns(max(ts)) FROM system");
+    let rest = end.as_i64().expect("end") - last;
+    assert!(
+        (0..300_000_000).contains(&rest),
+        "{rest} ns after the last sample"
+    );
+}
+
+#[test]
+fn sigint_and_sigterm_end_a_run_with_a_last_sample() {
+    let puppet = Puppet::new(WORKLOAD, 0);
+    for signal in [Signal::INT, Signal::TERM] {
+        let profiler = Profiler::new().args(["-i", "1h"]).pid(puppet.pid()).start();
+        profiler.signal(signal);
+        let finished = profiler.finish();
+        assert_eq!(finished.code(), 0, "{}", finished.stderr);
+        assert_final(&finished);
+    }
+}
+
+#[test]
+fn a_run_ends_after_its_duration() {
+    let finished = Profiler::new()
+        .args(["--node", "-i", "200ms", "-d", "500ms"])
+        .finish();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    assert_final(&finished);
+    let sampled: i64 = finished
+        .any_dataset()
+        .value("SELECT sum(interval_ns) FROM system");
+    assert!(
+        (500_000_000..600_000_000).contains(&sampled),
+        "{sampled} ns"
+    );
+}
+
+#[test]
+fn a_run_ends_with_its_target() {
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell("nap 300");
+    drop(puppet);
+    let finished = profiler.finish();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    assert_final(&finished);
+}
+
+/// A zombie has ended, whether or not its parent cares.
+#[test]
+fn a_run_ends_with_a_target_that_ends_before_the_first_tick() {
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let mut profiler = Profiler::new()
+        .args(["-i", "10s"])
+        .pid(puppet.pid())
+        .start();
+    puppet.order("exit 0");
+    wait_until("the run ends", || profiler.has_ended());
+    assert_final(&profiler.finish());
+}
+
+#[test]
+fn the_exit_code_is_the_commands() {
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 42", 42),
+        ("kill -SEGV $$", 139),
+        ("kill -KILL $$", 137),
+    ] {
+        let finished = Profiler::new().command(&["sh", "-c", script]).finish();
+        assert_eq!(finished.code(), code, "{}", finished.stderr);
+        assert_final(&finished);
+    }
+}
+
+#[test]
+fn a_signal_reaches_the_command() {
+    for (signal, name) in [(Signal::INT, "INT"), (Signal::TERM, "TERM")] {
+        let script = format!("trap 'exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+        let profiler = Profiler::new().command(&["sh", "-c", &script]).start();
+        wait_until("the shell sleeps", || {
+            // It has a child only after it has set its trap.
+            let shell = procfs::children(profiler.pid());
+            shell
+                .first()
+                .is_some_and(|shell| !procfs::children(*shell).is_empty())
+        });
+        profiler.signal(signal);
+        let finished = profiler.finish();
+        assert_eq!(finished.code(), 9, "{}", finished.stderr);
+        assert_eq!(finished.stdout, "ready\n");
+        assert_final(&finished);
+    }
+}
+
+#[test]
+fn two_profilers_of_one_target_agree() {
+    let mut puppet = Puppet::new(WORKLOAD, 2);
+    let start = || Profiler::new().args(["-i", "100ms"]).pid(puppet.pid());
+    let (first, second) = (start().start(), start().start());
+    puppet.tell("burn 500");
+    let sum = |finished: Finished| -> (u64, u64, u64) {
+        assert_final(&finished);
+        finished
+            .dataset()
+            .row("SELECT sum(oncpu_ns), sum(runqueue_ns), sum(voluntary_switches) FROM sched")
+    };
+    let (first, second) = (sum(first.interrupt()), sum(second.interrupt()));
+    assert_eq!(first, second);
+    assert!(first.0 > 0 && first.2 > 0, "{first:?}");
+}

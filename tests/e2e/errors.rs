@@ -1,0 +1,215 @@
+//! What cannot work says so in one line, with its exit code, and leaves nothing behind.
+
+use e2e::{
+    procfs::{self, thread_ids},
+    puppet::Puppet,
+    runs::{Kept, Profiler, wait_until},
+};
+
+use crate::WORKLOAD;
+
+const USAGE: i32 = 2;
+const TARGET: i32 = 3;
+const PRIVILEGE: i32 = 4;
+const OUTPUT: i32 = 5;
+const STRICT: i32 = 6;
+
+/// A shell command line with the profiler's as `"$@"`.
+const fn around(script: &str) -> [&str; 4] {
+    ["sh", "-c", script, "sh"]
+}
+
+#[test]
+fn no_such_process() {
+    let mut child = Kept::spawn(&["true"]);
+    child.0.wait().expect("our child");
+    let gone = Profiler::new().pid(child.pid()).finish();
+    gone.assert_refused(TARGET, &format!("no process {}", child.pid()));
+}
+
+#[test]
+fn a_zombie() {
+    let child = Kept::spawn(&["true"]);
+    let folder = format!("/proc/{}", child.pid());
+    wait_until("it has ended", || procfs::state(&folder) == Some('Z'));
+    Profiler::new()
+        .pid(child.pid())
+        .finish()
+        .assert_refused(TARGET, "zombie");
+}
+
+#[test]
+fn a_thread_is_no_process() {
+    let puppet = Puppet::new(WORKLOAD, 1);
+    let thread = thread_ids(puppet.pid())
+        .into_iter()
+        .find(|tid| *tid != puppet.pid());
+    let refused = Profiler::new()
+        .pid(thread.expect("a second thread"))
+        .finish();
+    refused.assert_refused(TARGET, &format!("use --pid {}", puppet.pid()));
+}
+
+#[test]
+fn one_of_several_processes_missing() {
+    let mut child = Kept::spawn(&["true"]);
+    child.0.wait().expect("our child");
+    let refused = Profiler::new()
+        .pid(std::process::id())
+        .pid(child.pid())
+        .finish();
+    refused.assert_refused(TARGET, &format!("no process {}", child.pid()));
+}
+
+#[test]
+fn no_such_cgroup() {
+    for path in ["/sys/fs/cgroup/no-such-group", "/tmp"] {
+        Profiler::new()
+            .args(["--cgroup", path])
+            .finish()
+            .assert_refused(TARGET, path);
+    }
+}
+
+#[test]
+fn a_user_without_capabilities() {
+    // A copy that anybody may execute, and an output that anybody may write: only the privilege is missing.
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let copy = folder.path().join("profiler");
+    std::fs::copy(e2e::setting("PROFILER_BIN"), &copy).expect("a copy");
+    let script = format!(
+        "chmod 755 {folder}; chmod 777 $(dirname $4); shift; exec setpriv --reuid 65534 --regid 65534 \
+         --clear-groups {copy} \"$@\"",
+        folder = folder.path().display(),
+        copy = copy.display()
+    );
+    let refused = Profiler::within(&around(&script))
+        .args(["--node", "-d", "100ms"])
+        .finish();
+    refused.assert_refused(PRIVILEGE, "CAP_BPF");
+    // The system's own files need no privilege.
+    let works = Profiler::within(&around(&script))
+        .args(["--node", "-d", "100ms", "--source", "system,cpu"])
+        .finish();
+    works.dataset().assert_complete();
+}
+
+#[test]
+fn output_that_cannot_be_written() {
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    for out in [
+        file.as_path(),
+        "/proc/nowhere".as_ref(),
+        &file.join("below"),
+    ] {
+        let refused = Profiler::writing_to(out).pid(puppet.pid()).finish();
+        refused.assert_refused(OUTPUT, out.to_str().expect("UTF-8"));
+    }
+}
+
+#[test]
+fn a_command_that_does_not_exist() {
+    Profiler::new()
+        .command(&["no-such-program"])
+        .finish()
+        .assert_refused(127, "no-such-program");
+    Profiler::new()
+        .command(&["/etc/passwd"])
+        .finish()
+        .assert_refused(126, "/etc/passwd");
+}
+
+#[test]
+fn a_wrong_command_line() {
+    let cases: [&[&str]; 6] = [
+        &[],
+        &["--pid", "0"],
+        &["--pid", "x"],
+        &["--node", "--interval", "9ms"],
+        &["--node", "--source", "no-such-source"],
+        &["--node", "--pid", "1"],
+    ];
+    for args in cases {
+        let refused = Profiler::new().args(args).finish();
+        assert_eq!(refused.code(), USAGE, "{args:?}: {}", refused.stderr);
+        assert!(!refused.stderr.is_empty());
+        refused.assert_nothing_left();
+    }
+}
+
+/// Hides the kernel's type information from the profiler.
+const WITHOUT_BTF: [&str; 7] = [
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"",
+    "sh",
+    "env",
+];
+
+/// Denies bpf(2) to the profiler.
+fn without_bpf() -> [String; 2] {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/deny_bpf.py");
+    [e2e::setting("PROFILER_TEST_PYTHON"), script.to_owned()]
+}
+
+/// The processes come from /proc then, and it is said once.
+#[track_caller]
+fn degrades(wrapper: &[&str], why: &str) {
+    let mut puppet = Puppet::new(WORKLOAD, 1);
+    let profiler = Profiler::within(wrapper)
+        .args(["-i", "100ms"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell("burn 500");
+    let finished = profiler.interrupt();
+    let data = finished.dataset();
+    data.assert_complete();
+    let told = finished.stderr.lines().filter(|line| line.contains(why));
+    // One line of what works only partly, one of what does not work at all.
+    assert!((1..=2).contains(&told.count()), "{}", finished.stderr);
+    let manifest = data.manifest();
+    let source = |name: &str| {
+        let sources = manifest["sources"].as_array().expect("a list");
+        let found = sources.iter().find(|source| source["name"] == name);
+        found.expect("every source is listed").clone()
+    };
+    assert_eq!(source("sched")["status"], "no");
+    assert!(
+        source("sched")["why"]
+            .as_str()
+            .is_some_and(|text| text.contains(why))
+    );
+    assert_eq!(source("usage")["status"], "partly");
+    let cpu: u64 = data.value("SELECT sum(user_ns + system_ns) FROM usage");
+    assert!(cpu > 100_000_000, "{cpu} ns");
+}
+
+#[test]
+fn without_btf_processes_come_from_proc() {
+    degrades(&WITHOUT_BTF, "BTF");
+}
+
+#[test]
+fn where_bpf_is_denied_processes_come_from_proc() {
+    let [python, script] = &without_bpf();
+    degrades(&[python, script], "bpf()");
+}
+
+#[test]
+fn strict_refuses_to_do_without_a_source() {
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let [python, script] = &without_bpf();
+    let strict = |wrapper: &[&str]| {
+        Profiler::within(wrapper)
+            .args(["--strict", "--source", "sched"])
+            .pid(puppet.pid())
+            .finish()
+    };
+    strict(&WITHOUT_BTF).assert_refused(STRICT, "sched");
+    strict(&[python, script]).assert_refused(STRICT, "sched");
+}

@@ -1,0 +1,14 @@
+//! End-to-end tests: the real kernel, real workloads, real readers. Run by `cargo xtask test e2e`.
+
+mod births;
+mod crash;
+mod disk;
+mod ends;
+mod errors;
+mod namespace;
+mod readers;
+mod sched;
+mod ticks;
+
+/// The program of `workload.rs`.
+const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");

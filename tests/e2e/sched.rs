@@ -1,0 +1,108 @@
+//! `sched`: on-CPU and run-queue time against the kernel's own account.
+
+use e2e::{
+    dataset::Dataset,
+    procfs::{Bounds, Reading, Sampler, Thread},
+    puppet::Puppet,
+    runs::Profiler,
+};
+
+use crate::WORKLOAD;
+
+/// A target that rests when the profiler starts and when it stops leaves nothing under way: no tolerance at all.
+#[track_caller]
+fn exact(mut puppet: Puppet, order: &str) {
+    let before = Reading::now(puppet.pid());
+    let profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell(order);
+    let finished = profiler.interrupt();
+    let after = Reading::now(puppet.pid());
+    let growth = |field: fn(&Thread) -> u64| after.sum(field) - before.sum(field);
+    let row: (u64, u64, u64, u64, u64) = finished.dataset().row(
+        "SELECT sum(oncpu_ns), sum(runqueue_ns), sum(runqueue_count), sum(voluntary_switches), \
+         sum(involuntary_switches) FROM sched",
+    );
+    let truth = (
+        growth(|thread| thread.oncpu_ns),
+        growth(|thread| thread.runqueue_ns),
+        growth(|thread| thread.arrivals),
+        growth(|thread| thread.voluntary),
+        growth(|thread| thread.involuntary),
+    );
+    assert_eq!(row, truth);
+}
+
+#[test]
+fn computing_threads_are_accounted_to_the_nanosecond() {
+    exact(Puppet::new(WORKLOAD, 4), "burn 2000");
+}
+
+#[test]
+fn five_thousand_naps_are_accounted_to_the_nanosecond() {
+    exact(Puppet::new(WORKLOAD, 0), "nap 5000");
+}
+
+/// At every tick, what was counted since the baseline lies between two readings of the files just before and just
+/// after, and over the whole run it is within 1 % of their middle.
+#[track_caller]
+fn bracketed(mut puppet: Puppet, order: &str) {
+    let sampler = Sampler::start(puppet.pid());
+    puppet.order(order);
+    let profiler = Profiler::new().pid(puppet.pid()).start();
+    std::thread::sleep(std::time::Duration::from_millis(5_200));
+    let finished = profiler.interrupt();
+    puppet.wait();
+    let readings = sampler.stop();
+    let data = finished.dataset();
+    let fields: [(&str, fn(&Thread) -> u64); 3] = [
+        ("oncpu_ns", |thread| thread.oncpu_ns),
+        ("runqueue_ns", |thread| thread.runqueue_ns),
+        ("voluntary_switches", |thread| thread.voluntary),
+    ];
+    for (name, field) in fields {
+        check(&data, &readings, name, field);
+    }
+}
+
+/// How long after a tick's time its values may be read, ns.
+const SLACK: i64 = 10_000_000;
+
+fn check(data: &Dataset, readings: &[Reading], name: &str, field: fn(&Thread) -> u64) {
+    let ticks: Vec<(i64, i64, u64)> = data.rows(&format!(
+        "SELECT epoch_ns(ts), interval_ns, sum({name}) OVER (ORDER BY ts) FROM sched ORDER BY ts"
+    ));
+    assert!(ticks.len() >= 6, "{} ticks", ticks.len());
+    let start = ticks[0].0 - ticks[0].1;
+    let from = Bounds::at(readings, start, SLACK).sum(field);
+    let mut last = (0, 0, 0);
+    for (ts, _, value) in ticks {
+        let to = Bounds::at(readings, ts, SLACK).sum(field);
+        let (low, high) = (to.0.saturating_sub(from.1), to.1 - from.0);
+        let seconds = (ts - start) as f64 / 1e9;
+        assert!(
+            (low..=high).contains(&value),
+            "{name} after {seconds:.3} s: {value}, not within {low}..={high}"
+        );
+        last = (low, value, high);
+    }
+    let (low, value, high) = last;
+    let middle = u64::midpoint(low, high);
+    // Few switches of threads that only compute are known to the unit, not to the percent.
+    if middle > 1000 {
+        let error = value.abs_diff(middle) as f64 / middle as f64;
+        assert!(error < 0.01, "{name}: {value}, not {middle}: {error:.4}");
+    }
+}
+
+#[test]
+fn at_every_tick_computing_threads_lie_between_two_readings() {
+    bracketed(Puppet::new(WORKLOAD, 4), "burn 7500");
+}
+
+#[test]
+fn at_every_tick_a_thousand_naps_a_second_lie_between_two_readings() {
+    bracketed(Puppet::new(WORKLOAD, 0), "nap 7000");
+}

@@ -1,0 +1,220 @@
+//! The kernel's own account of a process, read from /proc.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// `CLOCK_REALTIME` in ns.
+///
+/// # Panics
+///
+/// Before 1970.
+pub fn wall_ns() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    i64::try_from(now.expect("after 1970").as_nanos()).expect("before 2262")
+}
+
+/// What the scheduler has counted for one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// Time on a CPU; of a running thread, up to its last timer interrupt or switch.
+    pub oncpu_ns: u64,
+    /// Time ready but waiting; of a waiting thread, without the present wait.
+    pub runqueue_ns: u64,
+    /// Times put on a CPU.
+    pub arrivals: u64,
+    /// Voluntary switches.
+    pub voluntary: u64,
+    /// Involuntary switches.
+    pub involuntary: u64,
+}
+
+/// All threads of a process at one time.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Wall clock before the first file was read.
+    pub begin: i64,
+    /// Wall clock after the last file was read.
+    pub end: i64,
+    /// By thread id.
+    pub threads: BTreeMap<u32, Thread>,
+}
+
+impl Reading {
+    /// Reads /proc/PID/task/*.
+    ///
+    /// # Panics
+    ///
+    /// When the process is gone.
+    pub fn now(pid: u32) -> Self {
+        let begin = wall_ns();
+        let threads = thread_ids(pid)
+            .into_iter()
+            .filter_map(|tid| Some((tid, thread(pid, tid)?)))
+            .collect();
+        let end = wall_ns();
+        Self {
+            begin,
+            end,
+            threads,
+        }
+    }
+
+    /// Sum over the threads.
+    pub fn sum(&self, field: fn(&Thread) -> u64) -> u64 {
+        self.threads.values().map(field).sum()
+    }
+}
+
+/// The threads that a process has now.
+///
+/// # Panics
+///
+/// When the process is gone.
+pub fn thread_ids(pid: u32) -> Vec<u32> {
+    fs::read_dir(format!("/proc/{pid}/task"))
+        .expect("the process is alive")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// The children that a process has now, whichever of its threads started them.
+pub fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let texts =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    let texts: String = texts.collect();
+    texts
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+fn thread(pid: u32, tid: u32) -> Option<Thread> {
+    let folder = format!("/proc/{pid}/task/{tid}");
+    let schedstat = fs::read_to_string(format!("{folder}/schedstat")).ok()?;
+    let mut fields = schedstat.split_whitespace().map(str::parse);
+    let mut next = || fields.next()?.ok();
+    let (oncpu_ns, runqueue_ns, arrivals) = (next()?, next()?, next()?);
+    let status = fs::read_to_string(format!("{folder}/status")).ok()?;
+    Some(Thread {
+        oncpu_ns,
+        runqueue_ns,
+        arrivals,
+        voluntary: field(&status, "voluntary_ctxt_switches")?,
+        involuntary: field(&status, "nonvoluntary_ctxt_switches")?,
+    })
+}
+
+/// The number after `name:` in a file such as `status` or `io`.
+pub fn field(text: &str, name: &str) -> Option<u64> {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
+/// A number of /proc/PID/FILE.
+///
+/// # Panics
+///
+/// When it is not there.
+pub fn number(pid: u32, file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("the process is alive");
+    field(&text, name).unwrap_or_else(|| panic!("{file} without {name}"))
+}
+
+/// State letter of a thread or process; `None` when it is gone.
+pub fn state(folder: impl AsRef<Path>) -> Option<char> {
+    let stat = fs::read_to_string(folder.as_ref().join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether no thread of the process runs or is about to.
+pub fn is_at_rest(pid: u32) -> bool {
+    thread_ids(pid)
+        .into_iter()
+        .all(|tid| state(format!("/proc/{pid}/task/{tid}")) == Some('S'))
+}
+
+/// Reads a process every millisecond.
+pub struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Reading>>,
+}
+
+impl Sampler {
+    /// Begins.
+    pub fn start(pid: u32) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut readings = vec![Reading::now(pid)];
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+                readings.push(Reading::now(pid));
+            }
+            readings
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends; the readings in their order.
+    ///
+    /// # Panics
+    ///
+    /// When the process ended before.
+    pub fn stop(self) -> Vec<Reading> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the process was alive")
+    }
+}
+
+/// Bounds of a process's true counts at one moment, from readings around it.
+pub struct Bounds {
+    /// The last reading before.
+    pub low: BTreeMap<u32, Thread>,
+    /// Of each thread, the first reading after that includes the span that was under way.
+    pub high: BTreeMap<u32, Thread>,
+}
+
+impl Bounds {
+    /// The bounds at `ts`, whose values may have been read up to `slack` ns later.
+    ///
+    /// # Panics
+    ///
+    /// When the readings do not reach around that moment.
+    pub fn at(readings: &[Reading], ts: i64, slack: i64) -> Self {
+        let next = readings.partition_point(|reading| reading.end <= ts);
+        assert!(next > 0, "no reading before");
+        let low = readings[next - 1].threads.clone();
+        let later = readings.partition_point(|reading| reading.begin < ts + slack);
+        let first = readings.get(later).expect("a reading after");
+        // The file is short of the present span until the thread has been put on a CPU once more.
+        let settled = |tid: &u32| {
+            let arrivals = first.threads[tid].arrivals;
+            let after = &readings[later..];
+            let found = after.iter().map(|reading| reading.threads[tid]);
+            let mut found = found.filter(|thread| thread.arrivals > arrivals);
+            found.next().expect("a reading after the next arrival")
+        };
+        let high = low.keys().map(|tid| (*tid, settled(tid))).collect();
+        Self { low, high }
+    }
+
+    /// Between which values the sum lies.
+    pub fn sum(&self, field: fn(&Thread) -> u64) -> (u64, u64) {
+        let sum = |threads: &BTreeMap<u32, Thread>| threads.values().map(field).sum();
+        (sum(&self.low), sum(&self.high))
+    }
+}

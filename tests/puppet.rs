@@ -1,0 +1,77 @@
+//! A workload that does what it is told, and rests in between.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use crate::{procfs, runs::wait_until};
+
+/// The process of `workload.rs`, told through its stdin.
+pub struct Puppet {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Puppet {
+    /// Starts `program` with this many threads to burn CPU time.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    pub fn new(program: &str, threads: u32) -> Self {
+        let mut child = Command::new(program)
+            .arg(threads.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the workload starts");
+        let mut puppet = Self {
+            orders: child.stdin.take().expect("a pipe"),
+            answers: BufReader::new(child.stdout.take().expect("a pipe")),
+            child,
+        };
+        puppet.wait();
+        puppet
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to do something.
+    ///
+    /// # Panics
+    ///
+    /// When it is gone.
+    pub fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("the workload listens");
+    }
+
+    /// Waits until it has done that, and rests.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub fn wait(&mut self) {
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("an answer");
+        assert_eq!(answer, "done\n");
+        wait_until("the workload rests", || procfs::is_at_rest(self.pid()));
+    }
+
+    /// Both.
+    pub fn tell(&mut self, order: &str) {
+        self.order(order);
+        self.wait();
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

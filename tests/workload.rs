@@ -1,0 +1,126 @@
+//! What the tests profile: does what it is told on stdin, answers `done`, and rests.
+//!
+//! `workload THREADS`: that many threads that burn when told to.
+
+use std::{
+    fs::File,
+    hint::black_box,
+    io::{BufRead as _, Read as _, Write as _},
+    process::ExitCode,
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
+    thread::{sleep, spawn},
+    time::{Duration, Instant},
+};
+
+fn main() -> ExitCode {
+    let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
+    let mut puppet = Puppet::new(threads.unwrap_or(0));
+    answer();
+    for order in std::io::stdin().lock().lines() {
+        let order = order.expect("text");
+        let (verb, number) = order.split_once(' ').unwrap_or((&order, "0"));
+        let number: usize = number.parse().expect("a number");
+        match verb {
+            "exit" => return ExitCode::from(u8::try_from(number).expect("a code")),
+            "crash" => crash(),
+            _ => puppet.obey(verb, number),
+        }
+        answer();
+    }
+    ExitCode::SUCCESS
+}
+
+fn answer() {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(b"done\n").expect("stdout is open");
+    stdout.flush().expect("stdout is open");
+}
+
+struct Puppet {
+    workers: Vec<Sender<Job>>,
+    memory: Vec<Vec<u8>>,
+    files: Vec<File>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Puppet {
+    fn new(threads: usize) -> Self {
+        let worker = || {
+            let (sender, jobs) = channel::<Job>();
+            spawn(move || jobs.into_iter().for_each(|job| job()));
+            sender
+        };
+        Self {
+            workers: (0..threads).map(|_| worker()).collect(),
+            memory: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    fn obey(&mut self, verb: &str, number: usize) {
+        match verb {
+            // All threads compute for so many ms.
+            "burn" => self.on_all(move || burn(Duration::from_millis(number as u64))),
+            // Sleeps so many times for a millisecond.
+            "nap" => (0..number).for_each(|_| sleep(Duration::from_millis(1))),
+            // Makes so many bytes resident.
+            "touch" => self.memory.push(vec![1; number]),
+            "free" => self.memory.clear(),
+            "open" => {
+                let open = || File::open("/dev/null").expect("/dev/null");
+                self.files.extend((0..number).map(|_| open()));
+            }
+            // So many calls of 4096 bytes.
+            "read" => {
+                let mut zero = File::open("/dev/zero").expect("/dev/zero");
+                let mut page = [0; 4096];
+                (0..number).for_each(|_| zero.read_exact(&mut page).expect("endless"));
+            }
+            "write" => {
+                let mut null = File::create("/dev/null").expect("/dev/null");
+                (0..number).for_each(|_| null.write_all(&[0; 4096]).expect("bottomless"));
+            }
+            // So many threads that each live for a moment, one after the other.
+            "threads" => (0..number).for_each(|_| {
+                let thread = spawn(|| burn(Duration::from_millis(3)));
+                thread.join().expect("burns");
+            }),
+            _ => panic!("{verb}: what is that?"),
+        }
+    }
+
+    fn on_all(&self, job: impl Fn() + Send + Sync + 'static) {
+        let job = Arc::new(job);
+        let (sender, finished) = channel();
+        for worker in &self.workers {
+            let (job, sender) = (Arc::clone(&job), sender.clone());
+            let job = move || {
+                job();
+                sender.send(()).expect("somebody waits");
+            };
+            worker.send(Box::new(job)).expect("the thread lives");
+        }
+        for _ in &self.workers {
+            finished.recv().expect("the thread lives");
+        }
+    }
+}
+
+fn burn(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        for number in 0..1000 {
+            black_box(number);
+        }
+    }
+}
+
+fn crash() {
+    let nowhere = std::ptr::without_provenance_mut::<u8>(1);
+    // SAFETY: not safe: that it ends this process with SIGSEGV is what it is for.
+    unsafe { nowhere.write_volatile(0) }
+}
