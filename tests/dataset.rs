@@ -27,10 +27,6 @@ impl Dataset {
     }
 
     /// The rows of a query over the views, each as a tuple.
-    ///
-    /// # Panics
-    ///
-    /// When DuckDB fails, or the rows have other types.
     pub fn rows<T: DeserializeOwned>(&self, sql: &str) -> Vec<T> {
         let path = self.path.to_str().expect("UTF-8");
         let rows = python("read.py", &[path, sql]);
@@ -39,10 +35,6 @@ impl Dataset {
     }
 
     /// The only row of a query.
-    ///
-    /// # Panics
-    ///
-    /// When there is not exactly one.
     pub fn row<T: DeserializeOwned>(&self, sql: &str) -> T {
         let mut rows: Vec<T> = self.rows(sql);
         assert_eq!(rows.len(), 1, "{sql}");
@@ -55,20 +47,12 @@ impl Dataset {
     }
 
     /// `run.json`.
-    ///
-    /// # Panics
-    ///
-    /// When it is not there, or not JSON.
     pub fn manifest(&self) -> Value {
         let text = std::fs::read(self.path.join("run.json")).expect("run.json is there");
         serde_json::from_slice(&text).expect("run.json is JSON")
     }
 
     /// Checks that all of it is in Parquet files.
-    ///
-    /// # Panics
-    ///
-    /// When it is not.
     pub fn assert_complete(&self) {
         assert_eq!(self.manifest()["state"], "complete");
         for file in self.files() {
@@ -100,10 +84,6 @@ impl Dataset {
 }
 
 /// The JSON that one of the scripts beside this file prints.
-///
-/// # Panics
-///
-/// When it fails.
 pub fn python(script: &str, args: &[&str]) -> Value {
     let output = Command::new(setting("PROFILER_TEST_PYTHON"))
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(script))

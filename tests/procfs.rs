@@ -13,10 +13,6 @@ use std::{
 };
 
 /// `CLOCK_REALTIME` in ns.
-///
-/// # Panics
-///
-/// Before 1970.
 pub fn wall_ns() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     i64::try_from(now.expect("after 1970").as_nanos()).expect("before 2262")
@@ -37,6 +33,9 @@ pub struct Thread {
     pub involuntary: u64,
 }
 
+/// One of them.
+pub type Field = fn(&Thread) -> u64;
+
 /// All threads of a process at one time.
 #[derive(Clone, Debug)]
 pub struct Reading {
@@ -50,10 +49,6 @@ pub struct Reading {
 
 impl Reading {
     /// Reads /proc/PID/task/*.
-    ///
-    /// # Panics
-    ///
-    /// When the process is gone.
     pub fn now(pid: u32) -> Self {
         let begin = wall_ns();
         let threads = thread_ids(pid)
@@ -69,16 +64,12 @@ impl Reading {
     }
 
     /// Sum over the threads.
-    pub fn sum(&self, field: fn(&Thread) -> u64) -> u64 {
+    pub fn sum(&self, field: Field) -> u64 {
         self.threads.values().map(field).sum()
     }
 }
 
 /// The threads that a process has now.
-///
-/// # Panics
-///
-/// When the process is gone.
 pub fn thread_ids(pid: u32) -> Vec<u32> {
     fs::read_dir(format!("/proc/{pid}/task"))
         .expect("the process is alive")
@@ -125,10 +116,6 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// A number of /proc/PID/FILE.
-///
-/// # Panics
-///
-/// When it is not there.
 pub fn number(pid: u32, file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("the process is alive");
     field(&text, name).unwrap_or_else(|| panic!("{file} without {name}"))
@@ -170,10 +157,6 @@ impl Sampler {
     }
 
     /// Ends; the readings in their order.
-    ///
-    /// # Panics
-    ///
-    /// When the process ended before.
     pub fn stop(self) -> Vec<Reading> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the process was alive")
@@ -190,10 +173,6 @@ pub struct Bounds {
 
 impl Bounds {
     /// The bounds at `ts`, whose values may have been read up to `slack` ns later.
-    ///
-    /// # Panics
-    ///
-    /// When the readings do not reach around that moment.
     pub fn at(readings: &[Reading], ts: i64, slack: i64) -> Self {
         let next = readings.partition_point(|reading| reading.end <= ts);
         assert!(next > 0, "no reading before");
@@ -213,7 +192,7 @@ impl Bounds {
     }
 
     /// Between which values the sum lies.
-    pub fn sum(&self, field: fn(&Thread) -> u64) -> (u64, u64) {
+    pub fn sum(&self, field: Field) -> (u64, u64) {
         let sum = |threads: &BTreeMap<u32, Thread>| threads.values().map(field).sum();
         (sum(&self.low), sum(&self.high))
     }

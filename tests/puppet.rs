@@ -16,10 +16,6 @@ pub struct Puppet {
 
 impl Puppet {
     /// Starts `program` with this many threads to burn CPU time.
-    ///
-    /// # Panics
-    ///
-    /// When it cannot be started.
     pub fn new(program: &str, threads: u32) -> Self {
         let mut child = Command::new(program)
             .arg(threads.to_string())
@@ -42,19 +38,11 @@ impl Puppet {
     }
 
     /// Tells it to do something.
-    ///
-    /// # Panics
-    ///
-    /// When it is gone.
     pub fn order(&mut self, order: &str) {
         writeln!(self.orders, "{order}").expect("the workload listens");
     }
 
     /// Waits until it has done that, and rests.
-    ///
-    /// # Panics
-    ///
-    /// When it fails.
     pub fn wait(&mut self) {
         let mut answer = String::new();
         self.answers.read_line(&mut answer).expect("an answer");

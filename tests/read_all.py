@@ -1,6 +1,7 @@
-"""Reads every table of a run with DuckDB, through views.sql, and with pandas; prints the rows of each as JSON.
+"""Reads every table of runs with DuckDB, through views.sql, and with pandas; prints the rows of each as JSON.
 
-Fails unless both find the same rows, with times as times, and every view that views.sql makes can be read: read_all.py RUN
+Fails unless both find the same rows, with times as times, and every view that views.sql makes can be read:
+read_all.py RUN...
 """
 
 import json
@@ -10,22 +11,27 @@ import sys
 import duckdb
 import pandas
 
-os.chdir(sys.argv[1])
-tables = sorted(name for name in os.listdir(".") if os.path.isdir(name))
-counts = {}
-with duckdb.connect() as db:
-    with open("views.sql") as views:
-        db.execute(views.read())
-    for table in tables:
-        frame = pandas.read_parquet(table)
-        rows = db.execute(f'SELECT * FROM "{table}"').df()
-        assert len(frame) == len(rows), table
-        assert set(frame.columns) == set(rows.columns), table
-        for column in ["ts", "start_ts", "end_ts"]:
-            if column in frame:
-                assert isinstance(frame[column].dtype, pandas.DatetimeTZDtype), (table, column)
-                assert isinstance(rows[column].dtype, pandas.DatetimeTZDtype), (table, column)
-        counts[table] = len(frame)
-    for (view,) in db.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
-        db.execute(f'SELECT * FROM "{view}"').df()
-print(json.dumps(counts))
+
+def read(run):
+    os.chdir(run)
+    tables = sorted(name for name in os.listdir(".") if os.path.isdir(name))
+    counts = {}
+    with duckdb.connect() as db:
+        with open("views.sql") as views:
+            db.execute(views.read())
+        for table in tables:
+            frame = pandas.read_parquet(table)
+            rows = db.execute(f'SELECT * FROM "{table}"').df()
+            assert len(frame) == len(rows), table
+            assert set(frame.columns) == set(rows.columns), table
+            for column in ["ts", "start_ts", "end_ts"]:
+                if column in frame:
+                    assert isinstance(frame[column].dtype, pandas.DatetimeTZDtype), (table, column)
+                    assert isinstance(rows[column].dtype, pandas.DatetimeTZDtype), (table, column)
+            counts[table] = len(frame)
+        for (view,) in db.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
+            db.execute(f'SELECT * FROM "{view}"').df()
+    return counts
+
+
+print(json.dumps([read(os.path.abspath(run)) for run in sys.argv[1:]]))

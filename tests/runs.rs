@@ -46,6 +46,11 @@ impl Profiler {
         )
     }
 
+    /// A profiler that goes before all others on the CPUs, so that what else runs here cannot make it late.
+    pub fn undelayed() -> Self {
+        Self::within(&["chrt", "--fifo", "1"])
+    }
+
     /// `profiler run --out PATH`, for output that fails.
     pub fn writing_to(path: &Path) -> Self {
         Self::prepared(
@@ -227,10 +232,6 @@ impl Finished {
     }
 
     /// The dataset, when it ended well.
-    ///
-    /// # Panics
-    ///
-    /// When it did not.
     pub fn dataset(&self) -> Dataset {
         assert_eq!(self.code(), 0, "{}", self.stderr);
         self.any_dataset()
@@ -242,10 +243,6 @@ impl Finished {
     }
 
     /// Checks that it failed as documented: exit code, one line on stderr that says `what`, nothing left behind.
-    ///
-    /// # Panics
-    ///
-    /// When it did not.
     pub fn assert_refused(&self, code: i32, what: &str) {
         assert_eq!(self.code(), code, "{}", self.stderr);
         assert_eq!(self.stdout, "");
@@ -256,10 +253,6 @@ impl Finished {
     }
 
     /// Checks that there is no run directory.
-    ///
-    /// # Panics
-    ///
-    /// When there is one.
     pub fn assert_nothing_left(&self) {
         let left: Vec<_> = runs(&self.out);
         assert!(left.is_empty(), "left behind: {left:?}");
@@ -281,10 +274,6 @@ fn sole_run(out: &Out) -> PathBuf {
 }
 
 /// Waits until `condition` holds.
-///
-/// # Panics
-///
-/// When it does not within 20 s.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
@@ -301,10 +290,6 @@ pub struct Kept(pub Child);
 
 impl Kept {
     /// Starts it in a process group of its own.
-    ///
-    /// # Panics
-    ///
-    /// When it cannot be started.
     pub fn spawn(command: &[&str]) -> Self {
         Self::start(
             Command::new(command[0])
@@ -314,10 +299,6 @@ impl Kept {
     }
 
     /// The same, of a command with more settings.
-    ///
-    /// # Panics
-    ///
-    /// When it cannot be started.
     pub fn start(command: &mut Command) -> Self {
         let child = command.process_group(0).spawn();
         Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))
@@ -337,10 +318,6 @@ impl Drop for Kept {
 }
 
 /// A pid as system calls take it.
-///
-/// # Panics
-///
-/// When it is none.
 pub fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(pid.cast_signed()).expect("a pid")
 }

@@ -80,7 +80,8 @@ fn a_disk_that_fills_costs_rows_but_neither_the_target_nor_what_was_written() {
         .stderr
         .lines()
         .filter(|line| line.contains("No space left"));
-    assert!((1..=3).contains(&told.count()), "{}", finished.stderr);
+    // When it happens, not at each of the fifty ticks.
+    assert!((1..10).contains(&told.count()), "{}", finished.stderr);
     let run = disk.run();
     python("read_all.py", &[run.path().to_str().expect("UTF-8")]);
     let ticks: u64 = run.value("SELECT count(*) FROM system");

@@ -141,7 +141,7 @@ fn a_wrong_command_line() {
 }
 
 /// Hides the kernel's type information from the profiler.
-const WITHOUT_BTF: [&str; 7] = [
+pub const WITHOUT_BTF: [&str; 7] = [
     "unshare",
     "--mount",
     "sh",

@@ -1,6 +1,7 @@
 //! End-to-end tests: the real kernel, real workloads, real readers. Run by `cargo xtask test e2e`.
 
 mod births;
+mod cgroup;
 mod crash;
 mod disk;
 mod ends;
@@ -9,6 +10,7 @@ mod namespace;
 mod readers;
 mod sched;
 mod ticks;
+mod usage;
 
 /// The program of `workload.rs`.
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");

@@ -23,6 +23,7 @@ fn duckdb_and_pandas_read_every_table_and_view() {
     let run = run();
     let data = run.dataset();
     let rows = python("read_all.py", &[data.path().to_str().expect("UTF-8")]);
+    let rows = &rows[0];
     let manifest = data.manifest();
     let tables = manifest["tables"].as_object().expect("an object");
     for (table, state) in tables {

@@ -2,9 +2,9 @@
 
 use e2e::{
     dataset::Dataset,
-    procfs::{Bounds, Reading, Sampler, Thread},
+    procfs::{Bounds, Field, Reading, Sampler, Thread},
     puppet::Puppet,
-    runs::Profiler,
+    runs::{Kept, Profiler},
 };
 
 use crate::WORKLOAD;
@@ -20,7 +20,7 @@ fn exact(mut puppet: Puppet, order: &str) {
     puppet.tell(order);
     let finished = profiler.interrupt();
     let after = Reading::now(puppet.pid());
-    let growth = |field: fn(&Thread) -> u64| after.sum(field) - before.sum(field);
+    let growth = |field: Field| after.sum(field) - before.sum(field);
     let row: (u64, u64, u64, u64, u64) = finished.dataset().row(
         "SELECT sum(oncpu_ns), sum(runqueue_ns), sum(runqueue_count), sum(voluntary_switches), \
          sum(involuntary_switches) FROM sched",
@@ -51,13 +51,13 @@ fn five_thousand_naps_are_accounted_to_the_nanosecond() {
 fn bracketed(mut puppet: Puppet, order: &str) {
     let sampler = Sampler::start(puppet.pid());
     puppet.order(order);
-    let profiler = Profiler::new().pid(puppet.pid()).start();
+    let profiler = Profiler::undelayed().pid(puppet.pid()).start();
     std::thread::sleep(std::time::Duration::from_millis(5_200));
     let finished = profiler.interrupt();
     puppet.wait();
     let readings = sampler.stop();
     let data = finished.dataset();
-    let fields: [(&str, fn(&Thread) -> u64); 3] = [
+    let fields: [(&str, Field); 3] = [
         ("oncpu_ns", |thread| thread.oncpu_ns),
         ("runqueue_ns", |thread| thread.runqueue_ns),
         ("voluntary_switches", |thread| thread.voluntary),
@@ -70,7 +70,7 @@ fn bracketed(mut puppet: Puppet, order: &str) {
 /// How long after a tick's time its values may be read, ns.
 const SLACK: i64 = 10_000_000;
 
-fn check(data: &Dataset, readings: &[Reading], name: &str, field: fn(&Thread) -> u64) {
+fn check(data: &Dataset, readings: &[Reading], name: &str, field: Field) {
     let ticks: Vec<(i64, i64, u64)> = data.rows(&format!(
         "SELECT epoch_ns(ts), interval_ns, sum({name}) OVER (ORDER BY ts) FROM sched ORDER BY ts"
     ));
@@ -105,4 +105,39 @@ fn at_every_tick_computing_threads_lie_between_two_readings() {
 #[test]
 fn at_every_tick_a_thousand_naps_a_second_lie_between_two_readings() {
     bracketed(Puppet::new(WORKLOAD, 0), "nap 7000");
+}
+
+/// Where the time went adds up to the time there was.
+#[test]
+fn all_times_of_a_process_add_up_to_its_threads_times_the_run() {
+    let mut puppets = [4, 0, 2].map(|threads| Puppet::new(WORKLOAD, threads));
+    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let file = folder.path().join("file");
+    let write = format!(
+        "while :; do dd if=/dev/zero of={} bs=64k count=64 oflag=dsync; done 2>&-",
+        file.display()
+    );
+    let writer = Kept::spawn(&["sh", "-c", &write]);
+    let mut profiler = Profiler::new()
+        .args(["-i", "200ms", "-d", "3s"])
+        .pid(writer.pid());
+    for puppet in &puppets {
+        profiler = profiler.pid(puppet.pid());
+    }
+    puppets[0].order("burn 4000");
+    puppets[1].order("nap 4000");
+    let finished = profiler.finish();
+    let data = finished.dataset();
+    let rows: Vec<(u32, u64, u64)> = data.rows(
+        "SELECT s.pid, sum(s.oncpu_ns + s.runqueue_ns + s.sleep_ns + s.blocked_ns), sum(s.interval_ns * u.threads) \
+         FROM sched s JOIN usage u USING (pid, start_ts, ts) JOIN process p USING (pid, start_ts) \
+         WHERE p.end_ts IS NULL AND p.interval_ns > 2900000000 GROUP BY s.pid, start_ts",
+    );
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    for (pid, spent, there) in rows {
+        let error = spent.abs_diff(there) as f64 / there as f64;
+        assert!(error < 0.01, "process {pid}: {spent} ns of {there}");
+    }
+    let blocked: u64 = data.value("SELECT sum(blocked_ns) FROM sched");
+    assert!(blocked > 0, "writing to a disk waits for it");
 }
