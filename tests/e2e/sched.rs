@@ -2,7 +2,7 @@
 
 use e2e::{
     dataset::Dataset,
-    procfs::{Bounds, Field, Reading, Sampler, Thread},
+    procfs::{Bounds, Field, Reading, Sampler},
     puppet::Puppet,
     runs::{Kept, Profiler},
 };
