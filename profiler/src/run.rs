@@ -158,6 +158,7 @@ impl<'a> Session<'a> {
         if stop == Stop::Target {
             self.wait_for_last_exit().await;
         }
+        self.tasks.read_footprints();
         self.number += 1;
         self.tick(true);
         let elapsed = monotonic_ns() - self.started;
@@ -202,9 +203,10 @@ impl<'a> Session<'a> {
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
             .map_err(internal)?;
+        let spent = Duration::from_nanos(monotonic_ns() - self.started);
         let deadline = async {
             match self.config.duration {
-                Some(duration) => tokio::time::sleep(duration).await,
+                Some(duration) => tokio::time::sleep(duration.saturating_sub(spent)).await,
                 None => std::future::pending().await,
             }
         };

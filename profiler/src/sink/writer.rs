@@ -8,7 +8,7 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    Options, OutputError, Phase, Shared, Stats, Summary, TableSummary, Tick,
+    Options, OutputError, Phase, Shared, State, Stats, Summary, TableSummary, Tick,
     files::{self, is_plain_name},
     manifest::{self, Manifest},
     table::{Context, Counts, TableWriter},
@@ -190,12 +190,14 @@ impl Writer {
 
     fn checkpoint(&mut self, shared: &Shared, last: bool) {
         self.find_run_dir_again();
-        for table in &mut self.tables {
-            table.checkpoint(&mut self.context, last);
+        // Tables that come meanwhile have nothing to store yet.
+        for index in 0..self.tables.len() {
+            self.tables[index].checkpoint(&mut self.context, last);
             let mut state = shared.lock();
             state.progress += 1;
             drop(state);
             shared.done.notify_all();
+            self.take_ticks(shared);
         }
         self.limit_memory();
         let with_parts = self.tables.iter().filter(|t| t.counts.parts > 0).count();
@@ -206,7 +208,16 @@ impl Writer {
             }
         }
         if !last {
+            self.take_ticks(shared);
             self.write_manifest(shared, |_| {});
+        }
+    }
+
+    /// Puts the ticks that came meanwhile into the journals: making a part durable can take longer than an interval,
+    /// and what is only in memory is lost when the profiler is killed.
+    fn take_ticks(&mut self, shared: &Shared) {
+        while let Some(tick) = next_tick(&mut shared.lock()) {
+            self.tick(tick);
         }
     }
 
@@ -396,10 +407,7 @@ fn next_work(shared: &Shared, checkpoint: Instant) -> Option<Work> {
         if left.is_zero() {
             return Some(Work::Checkpoint);
         }
-        if let Some(tick) = state.queue.pop_front() {
-            state.queued_bytes -= tick.bytes;
-            // Until the writer has counted it.
-            state.held_bytes += tick.bytes;
+        if let Some(tick) = next_tick(&mut state) {
             return Some(Work::Tick(tick));
         }
         if std::mem::take(&mut state.manifest_urgent) {
@@ -410,6 +418,14 @@ fn next_work(shared: &Shared, checkpoint: Instant) -> Option<Work> {
         }
         state = wait(&shared.work, state, left);
     }
+}
+
+fn next_tick(state: &mut State) -> Option<Tick> {
+    let tick = state.queue.pop_front()?;
+    state.queued_bytes -= tick.bytes;
+    // Until the writer has counted it.
+    state.held_bytes += tick.bytes;
+    Some(tick)
 }
 
 fn thread_cpu_ns() -> u64 {

@@ -27,7 +27,7 @@ columns! {
         ppid: u32 = Label("", "Parent's process id"),
         uid: u32 = Label("", "Real user id"),
         comm: Label = Label("", "Command name, at most 15 bytes"),
-        exe: Option<Label> = Label("", "Path of the executable"),
+        exe: Option<Label> = Label("", "Path of the executable; as exec(2) was given it when the process ended before the link could be read"),
         cmdline: Option<String> = Label("", "Arguments joined by spaces"),
         cgroup: Option<Label> = Label("", "Path of the cgroup: v2, or if that is the root, of the first v1 hierarchy with a group"),
         end_ts: Option<Timestamp> = Label("ns", "When its last thread ended; null while it lives"),

@@ -17,7 +17,9 @@ use crate::host::Host;
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(30);
 /// Longest wait for the reading at the end of the run.
-const LAST_WAIT: Duration = Duration::from_millis(500);
+const LAST_WAIT: Duration = Duration::from_millis(100);
+/// Most processes that are read at the end of the run.
+const LAST_PROCESSES: usize = 256;
 
 /// Memory that depends on what is shared with others, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,7 @@ pub struct Reader {
     answers: Receiver<HashMap<ProcessId, Footprint>>,
     asked: Option<Instant>,
     waiting: bool,
+    ready: Option<HashMap<ProcessId, Footprint>>,
 }
 
 impl Reader {
@@ -61,6 +64,7 @@ impl Reader {
             answers,
             asked: None,
             waiting: false,
+            ready: None,
         }
     }
 
@@ -71,16 +75,14 @@ impl Reader {
         }
     }
 
-    /// Asks for the reading at the end, and waits for it a little.
-    pub fn read_last(
-        &mut self,
-        processes: &HashMap<ProcessId, Process>,
-    ) -> HashMap<ProcessId, Footprint> {
-        if !self.waiting {
-            self.ask(processes);
+    /// Makes the reading at the end, unless that would take too long.
+    pub fn read_last(&mut self, processes: &HashMap<ProcessId, Process>) {
+        if self.waiting || processes.len() > LAST_PROCESSES {
+            return;
         }
+        self.ask(processes);
+        self.ready = self.answers.recv_timeout(LAST_WAIT).ok();
         self.waiting = false;
-        self.answers.recv_timeout(LAST_WAIT).unwrap_or_default()
     }
 
     fn ask(&mut self, processes: &HashMap<ProcessId, Process>) {
@@ -95,6 +97,9 @@ impl Reader {
 
     /// What was read since the last call.
     pub fn take(&mut self) -> HashMap<ProcessId, Footprint> {
+        if let Some(read) = self.ready.take() {
+            return read;
+        }
         match self.answers.try_recv() {
             Ok(read) => {
                 self.waiting = false;

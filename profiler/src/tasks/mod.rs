@@ -504,11 +504,7 @@ impl TaskTable {
 
     /// Turns what was observed into increases.
     fn publish(&mut self, now: u64, last: bool) {
-        let mut footprints = if last {
-            self.memory.read_last(&self.processes)
-        } else {
-            self.memory.take()
-        };
+        let mut footprints = self.memory.take();
         for process in self.processes.values_mut() {
             let observed = process.seen_in == self.passes && !process.gauges.state.is_empty();
             if !observed && process.end.is_none() {
@@ -566,6 +562,11 @@ impl TaskTable {
             });
         }
         self.rows.sort_by_cached_key(|row| (row.id, row.tid));
+    }
+
+    /// Reads proportional and unique memory once more, for the last tick.
+    pub fn read_footprints(&mut self) {
+        self.memory.read_last(&self.processes);
     }
 
     /// Takes over the events that wait in the kernel's buffer, and follows tasks that were moved into the

@@ -75,7 +75,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         report["workloads"] = all.iter().map(Pairs::json).collect();
     }
     if measured(Part::Programs) {
-        let [pipe, _] = workloads(args.loops);
+        let [pipe, ..] = workloads(args.loops);
         let programs = Program::measure_all(&pipe, &profiler, &scratch)?;
         println!("BPF programs during `{}`", pipe.command);
         programs.iter().for_each(Program::print);

@@ -84,7 +84,7 @@ fn runner(workspace: &Workspace, end_to_end: bool, filter: &[String]) -> Command
             // They measure: side by side they would disturb each other.
             command.arg("--test-threads=1");
         } else {
-            command.arg("--status-level=fail");
+            command.arg("--status-level=slow");
         }
         command.args(filter);
         return command;
