@@ -252,6 +252,11 @@ impl Finished {
         self.assert_nothing_left();
     }
 
+    /// Whether there is a run directory.
+    pub fn has_run(&self) -> bool {
+        !runs(&self.out).is_empty()
+    }
+
     /// Checks that there is no run directory.
     pub fn assert_nothing_left(&self) {
         let left: Vec<_> = runs(&self.out);

@@ -20,7 +20,8 @@ fn a_moment() -> Duration {
     Duration::from_millis(300 + wall_ns().unsigned_abs() / 1000 % 1000)
 }
 
-fn recover(run: &Path) {
+/// `profiler recover RUN`.
+pub fn recover(run: &Path) {
     let output = Command::new(setting("PROFILER_BIN"))
         .arg("recover")
         .arg(run)

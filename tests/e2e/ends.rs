@@ -1,5 +1,7 @@
 //! How a run ends, and which exit code it has.
 
+use std::time::Duration;
+
 use e2e::{
     procfs,
     puppet::Puppet,
@@ -136,4 +138,19 @@ fn two_profilers_of_one_target_agree() {
     let (first, second) = (sum(first.interrupt()), sum(second.interrupt()));
     assert_eq!(first, second);
     assert!(first.0 > 0 && first.2 > 0, "{first:?}");
+}
+
+#[test]
+fn a_signal_while_attaching_leaves_a_complete_run_or_none() {
+    let puppet = Puppet::new(WORKLOAD, 0);
+    for delay in 0..20 {
+        let profiler = Profiler::new().pid(puppet.pid()).spawn();
+        std::thread::sleep(Duration::from_millis(delay * 5));
+        profiler.signal(Signal::INT);
+        let finished = profiler.finish();
+        if finished.has_run() {
+            assert_eq!(finished.code(), 0, "after {delay}: {}", finished.stderr);
+            finished.any_dataset().assert_complete();
+        }
+    }
 }
