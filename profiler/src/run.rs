@@ -153,13 +153,17 @@ impl<'a> Session<'a> {
     }
 
     async fn run(mut self, signals: Signals) -> Result<u8, Failure> {
-        let stop = self.sample_until_stopped(signals).await?;
+        let mut ticker = Ticker::new(self.started, self.config.interval).map_err(cannot_wait)?;
+        let stop = self.sample_until_stopped(signals, &mut ticker).await?;
         // What ends at this moment is still on its way through the kernel.
         if stop == Stop::Target {
             self.wait_for_last_exit().await;
         }
         self.tasks.read_footprints();
-        self.number += 1;
+        // What was due and is no longer read.
+        let due = ticker.pending().map_err(cannot_wait)?;
+        self.missed += due;
+        self.number += due + 1;
         self.tick(true);
         let elapsed = monotonic_ns() - self.started;
         let end = self.clock.wall(monotonic_ns());
@@ -192,17 +196,18 @@ impl<'a> Session<'a> {
         exit_code(command, stop, self.config.quiet)
     }
 
-    async fn sample_until_stopped(&mut self, mut signals: Signals) -> Result<Stop, Failure> {
-        let internal =
-            |error: std::io::Error| Failure::new(Reason::Internal, format!("cannot wait: {error}"));
-        let mut ticker = Ticker::new(self.started, self.config.interval).map_err(internal)?;
-        let events = self.events().map_err(internal)?;
+    async fn sample_until_stopped(
+        &mut self,
+        mut signals: Signals,
+        ticker: &mut Ticker,
+    ) -> Result<Stop, Failure> {
+        let events = self.events().map_err(cannot_wait)?;
         let ended = self
             .command
             .as_ref()
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
-            .map_err(internal)?;
+            .map_err(cannot_wait)?;
         let spent = Duration::from_nanos(monotonic_ns() - self.started);
         let deadline = async {
             match self.config.duration {
@@ -221,7 +226,7 @@ impl<'a> Session<'a> {
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
                 fired = ticker.next() => {
-                    let fired = fired.map_err(internal)?;
+                    let fired = fired.map_err(cannot_wait)?;
                     self.number += fired.passed;
                     self.missed += fired.passed - 1;
                     self.ledger.late_ns = fired.late_ns;
@@ -406,6 +411,10 @@ impl<'a> Session<'a> {
         self.sink
             .describe(|manifest| manifest.losses.extend(losses));
     }
+}
+
+fn cannot_wait(error: std::io::Error) -> Failure {
+    Failure::new(Reason::Internal, format!("cannot wait: {error}"))
 }
 
 /// The command's exit code is ours; when it outlives the profiling by its duration, it is waited for.

@@ -56,22 +56,34 @@ impl Ticker {
     pub async fn next(&mut self) -> io::Result<Fired> {
         loop {
             let mut guard = self.timer.readable().await?;
-            let mut passed = [0; 8];
-            let result =
-                guard.try_io(|timer| read(timer.get_ref(), &mut passed).map_err(io::Error::from));
             // Would block: readable no longer.
-            let Ok(length) = result else { continue };
-            if length? == passed.len() {
-                let passed = u64::from_ne_bytes(passed);
-                self.count += passed;
-                let deadline = self.start + self.count * self.interval;
-                return Ok(Fired {
-                    passed,
-                    late_ns: monotonic_ns().saturating_sub(deadline),
-                });
-            }
+            let Ok(passed) = guard.try_io(|timer| expirations(timer.get_ref())) else {
+                continue;
+            };
+            let passed = passed?;
+            self.count += passed;
+            let deadline = self.start + self.count * self.interval;
+            return Ok(Fired {
+                passed,
+                late_ns: monotonic_ns().saturating_sub(deadline),
+            });
         }
     }
+
+    /// Deadlines that have passed and were not waited for.
+    pub fn pending(&mut self) -> io::Result<u64> {
+        match expirations(self.timer.get_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            passed => passed,
+        }
+    }
+}
+
+/// Deadlines since the last call; an error when there is none.
+fn expirations(timer: &OwnedFd) -> io::Result<u64> {
+    let mut passed = [0; 8];
+    read(timer, &mut passed)?;
+    Ok(u64::from_ne_bytes(passed))
 }
 
 /// Lets the loop wait for a descriptor.

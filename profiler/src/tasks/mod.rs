@@ -255,10 +255,7 @@ impl TaskTable {
         self.processes.retain(|_, process| process.end.is_none());
         for process in self.processes.values_mut() {
             process.changed &= process.read_at.is_none();
-            // The sums of a quiet one were not touched.
-            if process.now.quiet.take().is_none() {
-                process.now = Now::default();
-            }
+            process.now = Now::default();
         }
         self.rows.clear();
         self.passes += 1;
