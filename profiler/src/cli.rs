@@ -38,7 +38,7 @@ pub enum Command {
     },
     /// Turn what a killed profiler left behind into Parquet
     ///
-    /// A run that ended by kill -9 or a power cut keeps its last ticks in journals (part-*.arrows). The next run
+    /// A run that ended by kill -9 or a power cut keeps its last ticks in journals (_part-*.arrows). The next run
     /// with the same --out recovers them by itself; this does it now.
     Recover {
         /// Directories of runs

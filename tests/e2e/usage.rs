@@ -35,7 +35,7 @@ const COUNTERS: &str = "sum(minor_faults), sum(major_faults), sum(read_chars), s
      sum(read_syscalls), sum(write_syscalls), sum(read_bytes), sum(write_bytes), sum(voluntary_switches)";
 
 /// Gauges of /proc/PID, in the order of [`GAUGES`].
-fn gauges(pid: u32) -> [u64; 9] {
+fn gauges(pid: u32) -> [u64; 8] {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).expect("it is alive");
     let pages: Vec<u64> = statm
         .split_whitespace()
@@ -47,7 +47,6 @@ fn gauges(pid: u32) -> [u64; 9] {
     [
         // By walking the page tables: no counter that could lag.
         kib("smaps_rollup", "Rss"),
-        kib("smaps_rollup", "Private_Clean") + kib("smaps_rollup", "Private_Dirty"),
         pages[0] * page,
         pages[2] * page,
         pages[3] * page,
@@ -58,7 +57,7 @@ fn gauges(pid: u32) -> [u64; 9] {
     ]
 }
 
-const GAUGES: &str = "rss, uss, vms, shared, text, data, swap, threads, fds";
+const GAUGES: &str = "rss, vms, shared, text, data, swap, threads, fds";
 
 fn last(data: &Dataset, columns: &str) -> Vec<u64> {
     data.row(&format!(
@@ -113,6 +112,8 @@ fn usage_is_what_proc_says(wrapper: &[&str]) {
     let (uss, pss, rss): (u64, u64, u64) =
         data.row("SELECT uss, pss, rss FROM usage ORDER BY ts DESC LIMIT 1");
     assert!(uss < pss && pss < rss, "{uss} {pss} {rss}");
+    let private = number(pid, "smaps_rollup", "Private_Dirty") * 1024;
+    assert!(uss >= private, "{uss}, of which {private} are dirty");
     let state: String = data.value("SELECT state FROM usage ORDER BY ts DESC LIMIT 1");
     assert_eq!(state, "S");
     let cpu: u64 = data.value("SELECT sum(user_ns + system_ns) FROM usage");

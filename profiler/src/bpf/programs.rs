@@ -263,14 +263,14 @@ impl Programs {
         self.write_state()
     }
 
-    /// Reads all followed tasks once and gives the time of the reading.
+    /// Reads all followed tasks once; `now` is the time of the tick, ns of `CLOCK_MONOTONIC`.
     ///
     /// # Errors
     ///
     /// When the iterator cannot be read.
-    pub fn sample(&mut self) -> Result<Reading, LoadError> {
+    pub fn sample(&mut self, now: u64) -> Result<Reading, LoadError> {
         self.state.previous = self.state.now;
-        self.state.now = monotonic_ns();
+        self.state.now = now;
         self.state.pass = self.state.pass.wrapping_add(1);
         self.write_state()?;
         let mut file = self.iterate("sample")?;

@@ -27,14 +27,15 @@ const ALIGNMENT: usize = 8;
 /// The kernel takes this many buffers in one call (`IOV_MAX`).
 const MAX_SLICES: usize = 1024;
 
-/// Name of the journal that becomes part `number`.
+/// Name of the journal that becomes part `number`. Readers of whole folders (pyarrow) pass over names with an
+/// underscore in front.
 pub fn name(number: u32) -> String {
-    format!("part-{number:05}.arrows")
+    format!("_part-{number:05}.arrows")
 }
 
 /// The number in the name of a journal.
 pub fn number(name: &str) -> Option<u32> {
-    name.strip_prefix("part-")?
+    name.strip_prefix("_part-")?
         .strip_suffix(".arrows")?
         .parse()
         .ok()

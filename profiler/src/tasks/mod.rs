@@ -265,7 +265,9 @@ impl TaskTable {
         let first = self.passes == 1;
         let now = match &mut self.reader {
             Reader::Bpf(programs) => {
-                let reading = programs.sample().context("reading the tasks")?;
+                let reading = programs
+                    .sample(tick.monotonic_ns)
+                    .context("reading the tasks")?;
                 self.take_bpf(reading, last);
                 reading.monotonic_ns
             }

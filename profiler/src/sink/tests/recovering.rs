@@ -67,7 +67,7 @@ fn journal_of(ticks: i64) -> (Vec<u8>, Vec<usize>) {
     let out = TempDir::new().unwrap();
     let options = options(&out);
     let run = options.run_dir.clone();
-    let path = run.join("ticks/host=node1/part-00000.arrows");
+    let path = run.join("ticks/host=node1/_part-00000.arrows");
     let sink = Sink::start(options).unwrap();
     let mut ends = Vec::new();
     for n in 0..ticks {
@@ -91,7 +91,7 @@ fn recover_bytes(bytes: &[u8]) -> (TempDir, Report) {
     let out = in_memory();
     let folder = out.path().join("ticks/host=node1");
     fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("part-00000.arrows"), bytes).unwrap();
+    fs::write(folder.join("_part-00000.arrows"), bytes).unwrap();
     let report = recover_own(out.path());
     (out, report)
 }
@@ -156,7 +156,7 @@ fn files_that_are_no_journals() {
         report.journals[..],
         [(_, Outcome::Corrupt { .. })]
     ));
-    assert_eq!(names(&folder), ["part-00000.arrows.corrupt"]);
+    assert_eq!(names(&folder), ["_part-00000.arrows.corrupt"]);
     assert!(!report.is_complete());
     // It is kept, and not found again.
     assert_eq!(recover_own(out.path()), Report::default());
@@ -173,7 +173,7 @@ fn a_journal_whose_part_exists_is_stale() {
     let (out, _) = recover_bytes(&bytes);
     // As after a crash between the rename and the removal.
     let folder = out.path().join("ticks/host=node1");
-    fs::write(folder.join("part-00000.arrows"), &bytes).unwrap();
+    fs::write(folder.join("_part-00000.arrows"), &bytes).unwrap();
     fs::write(folder.join(".part-00001.parquet.tmp"), "half").unwrap();
     let report = recover_own(out.path());
     assert!(matches!(report.journals[..], [(_, Outcome::Stale)]));
@@ -240,7 +240,7 @@ fn lifetimes_of_a_torn_journal_are_those_of_its_whole_batches() {
     let out = TempDir::new().unwrap();
     let options = options(&out);
     let run = options.run_dir.clone();
-    let path = run.join("lives/host=node1/part-00000.arrows");
+    let path = run.join("lives/host=node1/_part-00000.arrows");
     let rows: [&[_]; 3] = [
         &[(1, "sh", false), (2, "a", false)],
         &[(2, "b", true)],
@@ -265,7 +265,7 @@ fn lifetimes_of_a_torn_journal_are_those_of_its_whole_batches() {
         let out = in_memory();
         let folder = out.path().join("lives/host=node1");
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("part-00000.arrows"), &bytes[..length]).unwrap();
+        fs::write(folder.join("_part-00000.arrows"), &bytes[..length]).unwrap();
         let report = recover_own(out.path());
         assert!(report.is_complete(), "{length}: {report:?}");
         let (_, want) = states.iter().rfind(|(end, _)| *end <= length).unwrap();
