@@ -153,7 +153,8 @@ impl<'a> Session<'a> {
     }
 
     async fn run(mut self, signals: Signals) -> Result<u8, Failure> {
-        let mut ticker = Ticker::new(self.started, self.config.interval).map_err(cannot_wait)?;
+        let mut ticker =
+            Ticker::new(self.started, self.config.interval).map_err(|error| cannot_wait(&error))?;
         let stop = self.sample_until_stopped(signals, &mut ticker).await?;
         // What ends at this moment is still on its way through the kernel.
         if stop == Stop::Target {
@@ -161,7 +162,7 @@ impl<'a> Session<'a> {
         }
         self.tasks.read_footprints();
         // What was due and is no longer read.
-        let due = ticker.pending().map_err(cannot_wait)?;
+        let due = ticker.pending().map_err(|error| cannot_wait(&error))?;
         self.missed += due;
         self.number += due + 1;
         self.tick(true);
@@ -201,13 +202,13 @@ impl<'a> Session<'a> {
         mut signals: Signals,
         ticker: &mut Ticker,
     ) -> Result<Stop, Failure> {
-        let events = self.events().map_err(cannot_wait)?;
+        let events = self.events().map_err(|error| cannot_wait(&error))?;
         let ended = self
             .command
             .as_ref()
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
-            .map_err(cannot_wait)?;
+            .map_err(|error| cannot_wait(&error))?;
         let spent = Duration::from_nanos(monotonic_ns() - self.started);
         let deadline = async {
             match self.config.duration {
@@ -226,7 +227,7 @@ impl<'a> Session<'a> {
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
                 fired = ticker.next() => {
-                    let fired = fired.map_err(cannot_wait)?;
+                    let fired = fired.map_err(|error| cannot_wait(&error))?;
                     self.number += fired.passed;
                     self.missed += fired.passed - 1;
                     self.ledger.late_ns = fired.late_ns;
@@ -413,7 +414,7 @@ impl<'a> Session<'a> {
     }
 }
 
-fn cannot_wait(error: std::io::Error) -> Failure {
+fn cannot_wait(error: &std::io::Error) -> Failure {
     Failure::new(Reason::Internal, format!("cannot wait: {error}"))
 }
 
