@@ -134,13 +134,16 @@ impl Programs {
     /// When the kernel has no BTF, refuses bpf(2) or rejects a program.
     pub fn load(host: &Host, settings: &Settings) -> Result<Self, LoadError> {
         let path = host.sysfs.join("kernel/btf/vmlinux");
-        let kernel = Btf::read(&path)?;
-        let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
+        // Dropped before aya parses the same file: both at once would be the peak of our memory.
+        let (offsets, config) = {
+            let kernel = Btf::read(&path)?;
+            let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
+            (offsets, config(host, settings, &kernel))
+        };
         let missing = offsets.missing();
         if !missing.is_empty() {
             return Err(LoadError::Members(missing.join(", ")));
         }
-        let config = config(host, settings, &kernel);
         let btf = aya::Btf::parse_file(&path, aya::Endianness::default())
             .map_err(|error| LoadError::Object(error.to_string()))?;
         let mut ebpf = EbpfLoader::new()

@@ -16,7 +16,7 @@ columns! {
         minor_faults: u64 = Counter("1", "Page faults served without I/O (task_struct.min_flt)"),
         major_faults: u64 = Counter("1", "Page faults that waited for I/O (task_struct.maj_flt)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory: file, anonymous and shared pages, per-CPU counters summed"),
-        pss: Option<u64> = Gauge("bytes", "Resident memory with shared pages divided by their users; read every 30 s and at the end, null in between (smaps_rollup)"),
+        pss: Option<u64> = Gauge("bytes", "Resident memory with shared pages divided by their users; read (smaps_rollup) every 30 s, of the 512 largest processes that have run since, and of up to 256 at the end; null in between"),
         uss: Option<u64> = Gauge("bytes", "Private resident memory; read together with pss"),
         vms: Option<u64> = Gauge("bytes", "Address space (mm_struct.total_vm)"),
         shared: Option<u64> = Gauge("bytes", "Resident pages of files and shared memory"),

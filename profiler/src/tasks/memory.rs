@@ -16,6 +16,8 @@ use crate::host::Host;
 
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(30);
+/// Most processes that are read in one period: the largest of those that have run since they were read.
+const PROCESSES_PER_PERIOD: usize = 512;
 /// Longest wait for the reading at the end of the run.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 /// Most processes that are read at the end of the run.
@@ -69,10 +71,28 @@ impl Reader {
     }
 
     /// Asks for a new reading when it is time.
-    pub fn update(&mut self, processes: &HashMap<ProcessId, Process>) {
-        if !self.waiting && self.asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
-            self.ask(processes);
+    pub fn update(&mut self, processes: &mut HashMap<ProcessId, Process>) {
+        if self.waiting || self.asked.is_some_and(|asked| asked.elapsed() < PERIOD) {
+            return;
         }
+        let mut due: Vec<_> = readable(processes)
+            .filter(|process| process.footprint_at != Some(process.totals.oncpu))
+            .map(|process| {
+                (
+                    process.gauges.memory.map_or(0, |memory| memory.rss),
+                    process.id,
+                )
+            })
+            .collect();
+        due.sort_unstable_by(|a, b| b.cmp(a));
+        due.truncate(PROCESSES_PER_PERIOD);
+        let ids: Vec<_> = due.into_iter().map(|(_, id)| id).collect();
+        for id in &ids {
+            if let Some(process) = processes.get_mut(id) {
+                process.footprint_at = Some(process.totals.oncpu);
+            }
+        }
+        self.ask(ids);
     }
 
     /// Makes the reading at the end, unless that would take too long.
@@ -80,17 +100,12 @@ impl Reader {
         if self.waiting || processes.len() > LAST_PROCESSES {
             return;
         }
-        self.ask(processes);
+        self.ask(readable(processes).map(|process| process.id).collect());
         self.ready = self.answers.recv_timeout(LAST_WAIT).ok();
         self.waiting = false;
     }
 
-    fn ask(&mut self, processes: &HashMap<ProcessId, Process>) {
-        let ids = processes
-            .values()
-            .filter(|process| process.end.is_none() && process.gauges.memory.is_some())
-            .map(|process| process.id)
-            .collect();
+    fn ask(&mut self, ids: Vec<ProcessId>) {
         self.waiting = self.requests.send(ids).is_ok();
         self.asked = Some(Instant::now());
     }
@@ -108,6 +123,13 @@ impl Reader {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => HashMap::new(),
         }
     }
+}
+
+/// Processes that live and have memory of their own.
+fn readable(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = &Process> {
+    processes
+        .values()
+        .filter(|process| process.end.is_none() && process.gauges.memory.is_some())
 }
 
 /// The figures of one process; `None` when it is gone or not ours to read.

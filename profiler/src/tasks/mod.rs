@@ -116,6 +116,8 @@ pub struct Process {
     published: Option<Totals>,
     runqueue: LatencySum,
     rss_per_cpu: [i64; 4],
+    /// Time on CPU when proportional memory was last read.
+    footprint_at: Option<u64>,
     threads: threads::Histories,
     now: Now,
     gauges: Gauges,
@@ -277,7 +279,7 @@ impl TaskTable {
         self.close_vanished(now);
         self.describe(first, last);
         self.publish(now, last);
-        self.memory.update(&self.processes);
+        self.memory.update(&mut self.processes);
         self.changed.clear();
         for process in self.processes.values() {
             let known = process.described && process.read_at.is_some();
@@ -608,6 +610,7 @@ fn entry(processes: &mut HashMap<ProcessId, Process>, id: ProcessId, now: u64) -
         published: None,
         runqueue: LatencySum::default(),
         rss_per_cpu: [0; 4],
+        footprint_at: None,
         threads: threads::Histories::default(),
         now: Now::default(),
         gauges: Gauges::default(),
