@@ -184,7 +184,7 @@ fn states(rows: &Rows, row: usize) -> u64 {
 
 /// Time in all states of each CPU so far, ns: the first eight fields, as guest time is in user time.
 fn time_per_cpu() -> Vec<u64> {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let stat = fs::read_to_string("/proc/stat").unwrap();
     stat.lines()
         .filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "))
         .map(|line| {
