@@ -171,7 +171,7 @@ pub struct TaskTable {
     pub rows: Vec<Row>,
     /// Processes that were born, changed their program or ended since the tick before.
     pub changed: Vec<ProcessId>,
-    /// A reading was made; else only baselines exist.
+    /// Turns the kernel's clocks into wall clock.
     pub clock: Clock,
     processes: HashMap<ProcessId, Process>,
     reader: Reader,
