@@ -8,6 +8,7 @@ mod ticker;
 use std::{os::fd::OwnedFd, time::Duration};
 
 use anyhow::{Context as _, Result};
+use profiler_ebpf::wire::Map;
 use rustix::process::Signal;
 use tokio::{
     io::unix::AsyncFd,
@@ -365,12 +366,7 @@ impl<'a> Session<'a> {
             return;
         };
         if let Ok(counters) = programs.counters() {
-            let dropped = [
-                ("TASKS", counters.dropped_tasks),
-                ("PROCESSES", counters.dropped_processes),
-                ("EVENTS", counters.dropped_events),
-            ];
-            for (map, lost) in dropped {
+            for (map, lost) in Map::NAMES.into_iter().zip(counters.dropped) {
                 let account = self.ledger.account(Part::Map, map);
                 if lost != 0 && account.dropped == Some(0) {
                     say!("profiler: map {map} is full: {lost} entries lost so far");

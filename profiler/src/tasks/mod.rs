@@ -4,16 +4,17 @@
 
 pub mod counters;
 mod describe;
+pub mod flows;
 mod memory;
 mod threads;
 pub mod walk;
 
 use anyhow::{Context as _, Result};
 use counters::{CpuTime, Latency, LatencySum};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals, thread_flags};
 
-pub use self::{describe::Description, memory::Footprint, walk::Walker};
+pub use self::{describe::Description, flows::Flows, memory::Footprint, walk::Walker};
 use crate::{
     bpf::{Event, Programs, Reading as BpfReading, Record},
     clock::{Clock, Tick},
@@ -113,6 +114,8 @@ pub struct Process {
     changed: bool,
     seen_in: u32,
     read_at: Option<u64>,
+    /// Length of the interval that was last published.
+    interval_ns: u64,
     published: Option<Totals>,
     runqueue: LatencySum,
     rss_per_cpu: [i64; 4],
@@ -171,6 +174,8 @@ pub struct TaskTable {
     pub rows: Vec<Row>,
     /// Processes that were born, changed their program or ended since the tick before.
     pub changed: Vec<ProcessId>,
+    /// What they did with other things.
+    pub flows: Flows,
     /// Turns the kernel's clocks into wall clock.
     pub clock: Clock,
     processes: HashMap<ProcessId, Process>,
@@ -182,13 +187,23 @@ pub struct TaskTable {
     started: u64,
     passes: u32,
     events: Vec<Event>,
+    ended_threads: HashSet<(ProcessId, u32)>,
+    flows_read_at: u64,
 }
 
 impl TaskTable {
     /// A table that is filled at the first [`TaskTable::refresh`].
-    pub fn new(host: &Host, clock: Clock, reader: Reader, keeps: Keeps, threads: bool) -> Self {
+    pub fn new(
+        host: &Host,
+        clock: Clock,
+        reader: Reader,
+        flows: Flows,
+        keeps: Keeps,
+        threads: bool,
+    ) -> Self {
         Self {
             keeps,
+            flows,
             rows: Vec::new(),
             changed: Vec::new(),
             clock,
@@ -201,6 +216,8 @@ impl TaskTable {
             started: crate::clock::monotonic_ns(),
             passes: 0,
             events: Vec::new(),
+            ended_threads: HashSet::new(),
+            flows_read_at: 0,
         }
     }
 
@@ -211,7 +228,7 @@ impl TaskTable {
             io: false,
             sched: false,
         };
-        Self::new(host, clock, Reader::None, keeps, false)
+        Self::new(host, clock, Reader::None, Flows::default(), keeps, false)
     }
 
     /// The BPF programs, if the readings come from them.
@@ -279,6 +296,7 @@ impl TaskTable {
         self.close_vanished(now);
         self.describe(first, last);
         self.publish(now, last);
+        self.read_flows(now, first, last)?;
         self.memory.update(&mut self.processes);
         self.changed.clear();
         for process in self.processes.values() {
@@ -339,6 +357,7 @@ impl TaskTable {
                     };
                     let process = entry(&mut self.processes, id, now);
                     let row = process.thread_end(&end, reading, &self.clock, self.started);
+                    self.ended_threads.insert((id, end.tid));
                     self.rows.extend(row);
                 }
                 _ => {}
@@ -518,6 +537,7 @@ impl TaskTable {
             let until = process.end.map_or(now, |end| end.at);
             let since = process.read_at.replace(until).unwrap_or(born);
             let interval_ns = until.saturating_sub(since);
+            process.interval_ns = interval_ns;
             let baseline = process.published.is_none() && !process.born_here;
             if let Some(state) = process.now.quiet
                 && process.end.is_none()
@@ -565,6 +585,26 @@ impl TaskTable {
         self.rows.sort_by_cached_key(|row| (row.id, row.tid));
     }
 
+    /// Reads what the processes did with other things; after their ends, so that what has ended is complete.
+    fn read_flows(&mut self, now: u64, first: bool, last: bool) -> Result<()> {
+        let Reader::Bpf(programs) = &self.reader else {
+            return Ok(());
+        };
+        let reading = flows::Reading {
+            processes: &self.processes,
+            ended_threads: &self.ended_threads,
+            boottime: self.clock.boottime(now),
+            interval_ns: now.saturating_sub(self.flows_read_at),
+            pass: programs.pass(),
+            first,
+            last,
+        };
+        self.flows.refresh(&reading).context("reading the flows")?;
+        self.ended_threads.clear();
+        self.flows_read_at = now;
+        Ok(())
+    }
+
     /// Reads proportional and unique memory once more, for the last tick.
     pub fn read_footprints(&mut self) {
         self.memory.read_last(&self.processes);
@@ -607,6 +647,7 @@ fn entry(processes: &mut HashMap<ProcessId, Process>, id: ProcessId, now: u64) -
         changed: true,
         seen_in: 0,
         read_at: None,
+        interval_ns: 0,
         published: None,
         runqueue: LatencySum::default(),
         rss_per_cpu: [0; 4],
