@@ -1,4 +1,4 @@
-//! Reading a run with DuckDB, through its own `views.sql`.
+//! Reading a run: with DuckDB through its own `views.sql`, or the rows of a table as they are.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,7 +8,7 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::setting;
+use crate::{rows::Row, setting};
 
 /// The directory of a run.
 pub struct Dataset {
@@ -24,6 +24,15 @@ impl Dataset {
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// All rows of a table, in the order of its files. Needs no Python.
+    pub fn table(&self, name: &str) -> Vec<Row> {
+        let folder = self.path.join(name);
+        let mut parts = self.files();
+        parts.retain(|path| path.starts_with(&folder));
+        parts.sort();
+        parts.iter().flat_map(|part| Row::read(part)).collect()
     }
 
     /// The rows of a query over the views, each as a tuple.

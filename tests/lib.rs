@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: running the profiler, reading its dataset with DuckDB, reading /proc, and
+//! What the end-to-end tests share: running the profiler, reading its dataset, reading /proc, and
 //! workloads whose true counts are known.
 
 #![expect(
@@ -9,9 +9,16 @@
 pub mod dataset;
 pub mod procfs;
 pub mod puppet;
+pub mod rows;
 pub mod runs;
 
 /// An environment variable that `cargo xtask test` sets.
 pub fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use `cargo xtask test e2e`"))
+}
+
+/// How many times longer than usual to wait for something: an emulated CPU is slow.
+pub fn patience() -> u32 {
+    let variable = std::env::var("PROFILER_TEST_PATIENCE").ok();
+    variable.map_or(1, |number| number.parse().expect("a number"))
 }

@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-use crate::{dataset::Dataset, setting};
+use crate::{dataset::Dataset, patience, setting};
 
 /// A profiler that is to be started; its output goes to a directory of its own.
 pub struct Profiler {
@@ -190,7 +190,9 @@ impl Running {
         let group = pid_of(self.pid());
         let (done, ended) = channel::<()>();
         std::thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(30)) == Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(Duration::from_secs(30) * patience())
+                == Err(RecvTimeoutError::Timeout)
+            {
                 let _ = kill_process_group(group, Signal::KILL);
             }
         });
@@ -283,7 +285,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
         assert!(
-            begin.elapsed() < Duration::from_secs(20),
+            begin.elapsed() < Duration::from_secs(20) * patience(),
             "waited for: {what}"
         );
         std::thread::sleep(Duration::from_millis(1));

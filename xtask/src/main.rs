@@ -15,6 +15,7 @@ mod run;
 mod shell;
 mod test;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use workspace::Workspace;
@@ -42,6 +43,8 @@ enum Command {
     },
     /// Run the tests, all tiers or those named
     Test(test::Args),
+    /// Run the kernel tests on other kernels, each in a virtual machine
+    Vm(vm::Args),
     /// Show what is there and what is missing to build, run and test
     Doctor,
     /// Generate the reference pages under docs/
@@ -80,6 +83,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Build(args) => bpf::run(&workspace()?, &args)?,
         Command::Run { args } => run::run(&workspace()?, &args)?,
         Command::Test(args) => return Ok(test::run(&workspace()?, &args)),
+        Command::Vm(args) => vm::run(&workspace()?, &args)?,
         Command::Doctor => return Ok(doctor::run(&workspace()?)),
         Command::Docs(args) => docs::run(&workspace()?, &args)?,
         Command::Bench(args) => bench::run(&workspace()?, &args)?,

@@ -70,6 +70,11 @@ pub fn stdout(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output(command)?.stdout).into_owned())
 }
 
+/// The same, of a command that prints anything but text.
+pub fn bytes(command: &mut Command) -> Result<Vec<u8>> {
+    Ok(output(command)?.stdout)
+}
+
 /// What the command prints on stderr.
 pub fn stderr(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output(command)?.stderr).into_owned())

@@ -1,0 +1,9 @@
+//! Tests that need nothing but a kernel: they run on the one at hand (`cargo xtask test e2e`) and, in virtual machines, on
+//! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
+
+mod ends;
+mod programs;
+mod sched;
+
+/// The program of `workload.rs`.
+const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");

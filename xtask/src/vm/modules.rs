@@ -1,0 +1,164 @@
+//! Kernel modules: which files, in which order. What the kernel has built in needs none.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell;
+
+/// What the kernel tests use, with the parameters.
+const WANTED: &[(&str, &str)] = &[
+    ("ext4", ""),
+    ("loop", ""),
+    ("overlay", ""),
+    ("fuse", ""),
+    ("nfs", ""),
+    ("veth", ""),
+    ("dummy", ""),
+    ("sch_netem", ""),
+    ("dm_mod", ""),
+    ("dm_delay", ""),
+    ("dm_flakey", ""),
+    ("brd", "rd_nr=2 rd_size=131072"),
+    ("null_blk", "nr_devices=0"),
+];
+
+/// One to load.
+pub struct Module {
+    pub name: String,
+    pub parameters: &'static str,
+    pub bytes: Vec<u8>,
+}
+
+/// The wanted modules among those below `folder`, each after those that it needs.
+pub fn collect(folder: &Path) -> Result<Vec<Module>> {
+    let mut collection = Collection {
+        files: files(folder)?,
+        seen: BTreeSet::new(),
+        modules: Vec::new(),
+    };
+    for (name, parameters) in WANTED {
+        collection.add(name, parameters)?;
+    }
+    Ok(collection.modules)
+}
+
+struct Collection {
+    files: BTreeMap<String, PathBuf>,
+    seen: BTreeSet<String>,
+    modules: Vec<Module>,
+}
+
+impl Collection {
+    /// Without a file of that name the module is built in, or this kernel does not have it.
+    fn add(&mut self, name: &str, parameters: &'static str) -> Result<()> {
+        let Some(path) = self.files.get(name) else {
+            return Ok(());
+        };
+        if !self.seen.insert(name.to_owned()) {
+            return Ok(());
+        }
+        let bytes = read(path)?;
+        for needed in needs(&bytes) {
+            self.add(&needed, "")?;
+        }
+        self.modules.push(Module {
+            name: name.to_owned(),
+            parameters,
+            bytes,
+        });
+        Ok(())
+    }
+}
+
+/// All modules below a folder, by name.
+fn files(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("reading {}", folder.display()))?;
+            // A link (`build`, `source`) leads elsewhere.
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if let Some(name) = module_name(&entry.file_name()) {
+                found.insert(name, entry.path());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `dm-mod.ko.xz` is `dm_mod`.
+fn module_name(file: &OsStr) -> Option<String> {
+    let (name, compression) = file.to_str()?.split_once(".ko")?;
+    ["", ".xz", ".zst", ".gz"]
+        .contains(&compression)
+        .then(|| name.replace('-', "_"))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let tool = match path.extension().and_then(OsStr::to_str) {
+        Some("ko") => return fs::read(path).with_context(|| format!("reading {}", path.display())),
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        Some("gz") => "gzip",
+        _ => bail!("{}: how is that compressed?", path.display()),
+    };
+    shell::bytes(Command::new(tool).args(["-d", "-c", "--"]).arg(path))
+        .with_context(|| format!("decompressing {}", path.display()))
+}
+
+/// What the section `.modinfo` says: a list of `key=value`, each with a NUL at its end.
+fn needs(module: &[u8]) -> Vec<String> {
+    let mut needs = Vec::new();
+    for text in module.split(|byte| *byte == 0) {
+        let Ok(text) = str::from_utf8(text) else {
+            continue;
+        };
+        if let Some(names) = text.strip_prefix("depends=") {
+            needs.extend(names.split(',').map(str::to_owned));
+        } else if let Some(words) = text.strip_prefix("softdep=pre: ") {
+            let words = words.split_whitespace();
+            needs.extend(words.take_while(|word| *word != "post:").map(str::to_owned));
+        }
+    }
+    needs.retain(|name| !name.is_empty());
+    for name in &mut needs {
+        *name = name.replace('-', "_");
+    }
+    needs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::{module_name, needs};
+
+    #[test]
+    fn names_of_files() {
+        let name = |file: &str| module_name(OsStr::new(file));
+        assert_eq!(name("dm-mod.ko.xz").as_deref(), Some("dm_mod"));
+        assert_eq!(name("ext4.ko").as_deref(), Some("ext4"));
+        assert_eq!(name("modules.order"), None);
+        assert_eq!(name("a.kobject"), None);
+    }
+
+    #[test]
+    fn what_a_module_needs() {
+        let module =
+            b"\x7fELF\0\xff\0license=GPL\0depends=jbd2,mb-cache\0softdep=pre: crc32c post: x\0";
+        assert_eq!(needs(module), ["jbd2", "mb_cache", "crc32c"]);
+        assert_eq!(needs(b"\0depends=\0"), Vec::<String>::new());
+    }
+}

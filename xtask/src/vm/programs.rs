@@ -1,0 +1,58 @@
+//! The programs that go into a guest, as cargo built them.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::{
+    bpf,
+    shell::{self, progress},
+    workspace::Workspace,
+};
+
+pub struct Programs {
+    pub profiler: PathBuf,
+    pub workload: PathBuf,
+    pub init: PathBuf,
+    /// The test binary.
+    pub tests: PathBuf,
+}
+
+/// Builds them with the whole workspace selected, so that no dependency is compiled twice.
+pub fn build(workspace: &Workspace) -> Result<Programs> {
+    bpf::build(workspace)?;
+    progress("building the programs and their tests");
+    let messages = shell::stdout(workspace.cargo().args([
+        "build",
+        "--quiet",
+        "--release",
+        "--workspace",
+        "--message-format=json-render-diagnostics",
+        "--bin=profiler",
+        "--bin=workload",
+        "--bin=guest-init",
+        "--test=kernel",
+    ]))?;
+    let built: Vec<Value> = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let find = |kind: &str, name: &str| {
+        let matches = |message: &&Value| {
+            let target = &message["target"];
+            target["kind"][0] == kind && target["name"] == name
+        };
+        let executable = built.iter().filter(matches).find_map(|message| {
+            let path = message["executable"].as_str()?;
+            Some(PathBuf::from(path))
+        });
+        executable.with_context(|| format!("cargo built no {kind} `{name}`"))
+    };
+    Ok(Programs {
+        profiler: find("bin", "profiler")?,
+        workload: find("bin", "workload")?,
+        init: find("bin", "guest-init")?,
+        tests: find("test", "kernel")?,
+    })
+}

@@ -1,0 +1,114 @@
+//! Booting a guest and listening to its serial console.
+
+use std::{
+    io::{BufRead as _, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{kernel::Kernel, verdict::End};
+use crate::{apt, shell};
+
+pub const PROGRAM: &str = "qemu-system-x86_64";
+const PACKAGE: &str = "qemu-system-x86";
+
+/// What a machine has.
+pub struct Machine {
+    pub memory: String,
+    pub cpus: u32,
+    pub accelerator: String,
+    pub timeout: Duration,
+}
+
+/// Installs the emulator if it is missing.
+pub fn obtain() -> Result<()> {
+    if shell::which(PROGRAM).is_some() {
+        return Ok(());
+    }
+    let packages = [PACKAGE.to_owned()];
+    if !apt::available() {
+        bail!("no {PROGRAM}: run `{}`", apt::command(&packages));
+    }
+    apt::install(&packages, "boots the kernels to test with")
+}
+
+/// What the guest said, line by line, and how it ended.
+pub struct Console {
+    pub lines: Vec<String>,
+    pub end: End,
+}
+
+/// A guest that is being emulated; it does not outlive us.
+struct Guest(Child);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Boots, and shows each line as `prefix | line`.
+pub fn boot(kernel: &Kernel, initramfs: &Path, machine: &Machine) -> Result<Console> {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["-nodefaults", "-no-user-config", "-no-reboot"])
+        .args(["-display", "none", "-serial", "stdio", "-cpu", "max"])
+        .args(["-accel", &machine.accelerator, "-m", &machine.memory])
+        .args(["-smp", &machine.cpus.to_string()])
+        .args(["-append", CMDLINE, "-kernel"])
+        .arg(&kernel.image)
+        .arg("-initrd")
+        .arg(initramfs)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit());
+    let child = command
+        .spawn()
+        .with_context(|| format!("starting `{}`", shell::display(&command)))?;
+    let mut guest = Guest(child);
+    let stdout = guest.0.stdout.take().context("no pipe from the emulator")?;
+    let (sender, said) = channel();
+    thread::spawn(move || relay(stdout, |line| sender.send(line).is_ok()));
+    let deadline = Instant::now() + machine.timeout;
+    let mut lines = Vec::new();
+    loop {
+        match said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                println!("{} | {line}", kernel.name);
+                lines.push(line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let end = End::Hung;
+                return Ok(Console { lines, end });
+            }
+        }
+    }
+    let status = guest.0.wait().context("waiting for the emulator")?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", shell::display(&command));
+    }
+    let end = End::Off;
+    Ok(Console { lines, end })
+}
+
+/// An oops becomes a panic, a panic a reboot, and a reboot the end. Only errors and worse are shown.
+const CMDLINE: &str = "console=ttyS0 quiet oops=panic panic=-1 rdinit=/init";
+
+fn relay(console: impl Read, mut each: impl FnMut(String) -> bool) {
+    let lines = BufReader::new(console).split(b'\n');
+    for line in lines.map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        // Firmware clears the screen; nobody wants that in a log.
+        let line = line.trim_end_matches('\r').replace('\x1b', "");
+        if !each(line) {
+            return;
+        }
+    }
+}
