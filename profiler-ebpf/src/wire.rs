@@ -51,6 +51,10 @@ pub struct Config {
     pub percpu_counter_size: u32,
     /// `sizeof(struct upid)`.
     pub upid_size: u32,
+    /// Number of the system call `splice` …
+    pub splice: u32,
+    /// … and of `getsockopt`.
+    pub getsockopt: u32,
     /// Zero.
     pub reserved: u32,
 }
@@ -68,6 +72,8 @@ impl Config {
         rss_percpu: 0,
         percpu_counter_size: 0,
         upid_size: 0,
+        splice: 0,
+        getsockopt: 0,
         reserved: 0,
     };
 }
@@ -135,11 +141,13 @@ pub enum Map {
     FileIo,
     /// System calls.
     Syscalls,
+    /// Socket storage.
+    Sockets,
 }
 
 impl Map {
     /// How many there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
     /// Names, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "TASKS",
@@ -151,6 +159,7 @@ impl Map {
         "REQUESTS",
         "FILE_IO",
         "SYSCALLS",
+        "SOCKETS",
     ];
 }
 
@@ -319,6 +328,10 @@ pub struct TaskState {
     pub wakeups: u64,
     /// Who it is.
     pub owner: Owner,
+    /// Where its last datagram without a fixed destination went: see the programs' `net::udp`.
+    pub route: u64,
+    /// Where the last datagram that it received came from, likewise.
+    pub arrival: u64,
     /// Run-queue latency.
     pub runqueue: Histogram,
 }
@@ -568,12 +581,12 @@ pub struct ProcessRecord {
 }
 
 const _: () = {
-    assert!(size_of::<Config>() == 48);
+    assert!(size_of::<Config>() == 56);
     assert!(size_of::<Control>() == 24);
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
-    assert!(size_of::<TaskState>() == 48 + size_of::<Owner>() + size_of::<Histogram>());
+    assert!(size_of::<TaskState>() == 64 + size_of::<Owner>() + size_of::<Histogram>());
     assert!(size_of::<Process>() == 40 + 16 + 16 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Birth>() == 48);
     assert!(size_of::<Exec>() == 48 + PATH_MAX);

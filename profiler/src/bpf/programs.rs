@@ -448,6 +448,8 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         rss_percpu: kernel.is_array("mm_struct", "rss_stat").into(),
         percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
         upid_size: kernel.size_of("upid").unwrap_or(0),
+        splice: u32::try_from(libc::SYS_splice).unwrap_or(u32::MAX),
+        getsockopt: u32::try_from(libc::SYS_getsockopt).unwrap_or(u32::MAX),
         reserved: 0,
     }
 }
