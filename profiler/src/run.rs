@@ -20,6 +20,7 @@ use self::{
     ticker::{Ticker, readable},
 };
 use crate::{
+    bpf::Stats,
     clock::{Clock, Tick, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
@@ -374,10 +375,14 @@ impl<'a> Session<'a> {
                 account.dropped = Some(lost);
             }
         }
-        for (name, runs, ns) in programs.program_stats() {
+        for (name, stats) in programs.program_stats() {
+            if stats == Stats::default() {
+                continue;
+            }
             let account = self.ledger.account(Part::Program, name);
-            account.runs = Some(runs);
-            account.run_ns = Some(ns);
+            account.runs = (stats.runs != 0).then_some(stats.runs);
+            account.run_ns = (stats.runs != 0).then_some(stats.run_ns);
+            account.dropped = Some(stats.missed);
         }
     }
 
@@ -394,11 +399,22 @@ impl<'a> Session<'a> {
         }
         for (part, name, account) in self.ledger.iter() {
             let lost = account.dropped.unwrap_or(0);
-            if part == Part::Map && lost != 0 {
+            let (what, why) = match part {
+                Part::Map => (format!("entries of BPF map {name}"), "it was full"),
+                Part::Program => (
+                    format!("events of BPF program {name}"),
+                    "it was running on that CPU already",
+                ),
+                _ => continue,
+            };
+            if lost != 0 {
+                if part == Part::Program && !self.config.quiet {
+                    say!("profiler: {lost} {what} missed: {why}");
+                }
                 losses.push(crate::sink::manifest::Loss {
-                    what: format!("entries of BPF map {name}"),
+                    what,
                     count: lost,
-                    why: "it was full".to_owned(),
+                    why: why.to_owned(),
                 });
             }
         }
