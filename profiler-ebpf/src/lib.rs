@@ -4,6 +4,7 @@
 // The compiler knows atomic read-modify-write of BPF only as inline assembly.
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
+pub mod flows;
 pub mod offsets;
 pub mod wire;
 

@@ -118,6 +118,8 @@ offsets! {
     kernfs_node_id = "kernfs_node"."id";
     array_pptrs = "bpf_array"."pptrs";
     binprm_interp = "linux_binprm"."interp";
+    sock_family = "sock"."__sk_common.skc_family";
+    sock_protocol = "sock"."sk_protocol";
 }
 
 /// Members that some kernels lack; what depends on them is null there.
@@ -149,4 +151,7 @@ const OPTIONAL: &[&str] = &[
     "cgroup_parent",
     "cgroup_root_hierarchy_id",
     "kernfs_node_id",
+    // CONFIG_NET
+    "sock_family",
+    "sock_protocol",
 ];

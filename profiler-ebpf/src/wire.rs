@@ -109,12 +109,49 @@ pub struct Counters {
     pub live: u64,
     /// Tasks that `mark` has added.
     pub marked: u64,
-    /// Tasks that could not be followed: no task storage.
-    pub dropped_tasks: u64,
-    /// Processes that could not be followed: map `PROCESSES` full.
-    pub dropped_processes: u64,
-    /// Events lost: ring buffer full.
-    pub dropped_events: u64,
+    /// Entries that found no room, by [`Map`].
+    pub dropped: [u64; Map::COUNT],
+}
+
+/// The maps that can be full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Map {
+    /// Task storage.
+    Tasks,
+    /// Processes.
+    Processes,
+    /// Ring buffer.
+    Events,
+    /// Latency histograms.
+    Latency,
+    /// Network I/O.
+    NetIo,
+    /// Block I/O.
+    BlockIo,
+    /// Block requests under way.
+    Requests,
+    /// File I/O.
+    FileIo,
+    /// System calls.
+    Syscalls,
+}
+
+impl Map {
+    /// How many there are.
+    pub const COUNT: usize = 9;
+    /// Names, in order.
+    pub const NAMES: [&str; Self::COUNT] = [
+        "TASKS",
+        "PROCESSES",
+        "EVENTS",
+        "LATENCY",
+        "NET_IO",
+        "BLOCK_IO",
+        "REQUESTS",
+        "FILE_IO",
+        "SYSCALLS",
+    ];
 }
 
 /// Counters of a task or of a whole process; they only grow.
@@ -169,40 +206,81 @@ pub struct Totals {
 pub struct Histogram {
     /// Sum of all values, ns.
     pub sum: u64,
-    /// Largest value since reading `pass`, ns.
-    pub max: u64,
-    /// Largest value between readings `previous_pass` and `pass`, ns.
-    pub previous_max: u64,
-    /// Number of the reading after which `max` was seen.
-    pub pass: u32,
-    /// Likewise for `previous_max`.
-    pub previous_pass: u32,
+    /// Largest value since a reading, with the number of that reading: [`Peak`].
+    pub peak: u64,
+    /// Likewise for the reading before.
+    pub previous_peak: u64,
     /// Counts.
     pub buckets: [u64; BUCKETS],
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::EMPTY
+    }
 }
 
 impl Histogram {
     /// Nothing counted.
     pub const EMPTY: Self = Self {
         sum: 0,
-        max: 0,
-        previous_max: 0,
-        pass: 0,
-        previous_pass: 0,
+        peak: 0,
+        previous_peak: 0,
         buckets: [0; BUCKETS],
     };
 
     /// Largest value since reading `pass`, ns.
     #[inline(always)]
     pub fn max_in(&self, pass: u32) -> u64 {
-        if self.pass == pass {
-            self.max
-        } else if self.previous_pass == pass {
-            self.previous_max
+        if Peak(self.peak).is_of(pass) {
+            Peak(self.peak).ns()
+        } else if Peak(self.previous_peak).is_of(pass) {
+            Peak(self.previous_peak).ns()
         } else {
             0
         }
     }
+}
+
+/// The largest value since a reading, in one word, so that it can be replaced atomically: the low 16 bits of the
+/// reading's number above 48 bits of ns (78 hours).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak(pub u64);
+
+impl Peak {
+    const BITS: u32 = 48;
+
+    /// `ns` since reading `pass`.
+    #[inline(always)]
+    pub fn new(pass: u32, ns: u64) -> Self {
+        let most = (1 << Self::BITS) - 1;
+        let ns = if ns < most { ns } else { most };
+        Self(u64::from(pass) << Self::BITS | ns)
+    }
+
+    /// Whether it is of reading `pass`.
+    #[inline(always)]
+    pub fn is_of(self, pass: u32) -> bool {
+        self.0 >> Self::BITS == u64::from(pass & 0xffff)
+    }
+
+    /// The value.
+    #[inline(always)]
+    pub fn ns(self) -> u64 {
+        self.0 & ((1 << Self::BITS) - 1)
+    }
+}
+
+/// Whose something is; also part of the key of all flows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Start of the process, ns of `CLOCK_BOOTTIME`; 0 when the owner is not known.
+    pub start_boottime: u64,
+    /// Process id in the controller's pid namespace; 0 when the owner is not known.
+    pub pid: u32,
+    /// Thread id likewise.
+    pub tid: u32,
 }
 
 /// What a followed task is doing.
@@ -239,6 +317,8 @@ pub struct TaskState {
     pub blocked: u64,
     /// Wakeups.
     pub wakeups: u64,
+    /// Who it is.
+    pub owner: Owner,
     /// Run-queue latency.
     pub runqueue: Histogram,
 }
@@ -490,10 +570,10 @@ pub struct ProcessRecord {
 const _: () = {
     assert!(size_of::<Config>() == 48);
     assert!(size_of::<Control>() == 24);
-    assert!(size_of::<Counters>() == 40);
+    assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);
-    assert!(size_of::<Histogram>() == 32 + 8 * BUCKETS);
-    assert!(size_of::<TaskState>() == 48 + size_of::<Histogram>());
+    assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
+    assert!(size_of::<TaskState>() == 48 + size_of::<Owner>() + size_of::<Histogram>());
     assert!(size_of::<Process>() == 40 + 16 + 16 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Birth>() == 48);
     assert!(size_of::<Exec>() == 48 + PATH_MAX);

@@ -93,7 +93,9 @@ pub struct Run {
     /// Directory in which each run gets a directory of its own [default: profiles]
     #[arg(short, long, env = "PROFILER_OUT", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
-    /// Sources to read: names (see `profiler check`), or +name,-name to change the default, which is all
+    /// Sources to read: names (see `profiler check`), or +name,-name to change the default
+    ///
+    /// Some sources can work in several ways; name=way chooses one: file_io=syscalls.
     #[arg(
         long,
         env = "PROFILER_SOURCE",
@@ -101,6 +103,9 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     source: Option<String>,
+    /// Entries of each BPF map of I/O flows [default: twice the processes that the kernel allows, 32768 to 262144]
+    #[arg(long, env = "PROFILER_MAX_ENTRIES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    max_entries: Option<u32>,
     /// Add rows for each thread: those with a `tid`, not to be added to those of the process
     #[arg(long)]
     threads: bool,
@@ -116,8 +121,8 @@ pub struct Run {
     /// Print errors only
     #[arg(short, long)]
     quiet: bool,
-    /// Read settings from this TOML file: interval, duration, out, source, threads, checkpoint, sync, strict,
-    /// quiet [default: /etc/profiler.toml if it exists]
+    /// Read settings from this TOML file: interval, duration, out, source, max_entries, threads, checkpoint,
+    /// sync, strict, quiet [default: /etc/profiler.toml if it exists]
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Name of this node in the dataset [default: the system's]
@@ -176,6 +181,7 @@ impl Run {
             )?,
             out: self.out.or(file.out).unwrap_or_else(|| "profiles".into()),
             sources: select_sources(self.source.or(file.source).as_deref())?,
+            max_entries: self.max_entries.or(file.max_entries),
             threads: self.threads || file.threads.unwrap_or(false),
             checkpoint: setting(
                 "checkpoint",

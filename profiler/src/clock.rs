@@ -46,6 +46,12 @@ impl Clock {
             .saturating_add_signed(self.realtime_minus_boottime - self.realtime_minus_monotonic)
     }
 
+    /// `CLOCK_BOOTTIME` of a point on `CLOCK_MONOTONIC`.
+    pub fn boottime(&self, monotonic_ns: u64) -> u64 {
+        monotonic_ns
+            .saturating_add_signed(self.realtime_minus_monotonic - self.realtime_minus_boottime)
+    }
+
     /// Wall clock of a point on `CLOCK_BOOTTIME` (a process's start time).
     pub fn wall_of_boottime(&self, boottime_ns: u64) -> Timestamp {
         Timestamp(boottime_ns.cast_signed() + self.realtime_minus_boottime)

@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use serde::Deserialize;
 
 use crate::{
+    bpf::Wanted,
     failure::{Failure, Reason},
     sources::{REGISTRY, SourceSpec},
     units,
@@ -38,7 +39,9 @@ pub struct Config {
     /// Directory of the runs.
     pub out: PathBuf,
     /// Sources to read.
-    pub sources: Vec<&'static SourceSpec>,
+    pub sources: Sources,
+    /// Entries of each BPF map of flows, if not as many as the node's size suggests.
+    pub max_entries: Option<u32>,
     /// Whether to add rows per thread.
     pub threads: bool,
     /// Time between Parquet parts.
@@ -69,6 +72,8 @@ pub struct File {
     pub out: Option<PathBuf>,
     /// As `--source`.
     pub source: Option<String>,
+    /// As `--max-entries`.
+    pub max_entries: Option<u32>,
     /// As `--threads`.
     pub threads: Option<bool>,
     /// As `--checkpoint`.
@@ -121,15 +126,47 @@ impl File {
     }
 }
 
-/// Which sources a list such as `sched,usage` or `+energy,-system` names.
+/// The sources of a run, in the order of the registry.
+#[derive(Clone)]
+pub struct Sources(Vec<(&'static SourceSpec, Option<&'static str>)>);
+
+impl Sources {
+    /// Each source.
+    pub fn iter(&self) -> impl Iterator<Item = &'static SourceSpec> {
+        self.0.iter().map(|(spec, _)| *spec)
+    }
+
+    /// Whether a source is among them.
+    pub fn has(&self, name: &str) -> bool {
+        self.iter().any(|spec| spec.name == name)
+    }
+
+    /// Whether one of them needs the processes of the target.
+    pub fn need_tasks(&self) -> bool {
+        self.iter().any(|spec| spec.tasks)
+    }
+
+    /// What they want accounted in the kernel.
+    pub fn features(&self) -> Vec<Wanted> {
+        self.0
+            .iter()
+            .filter_map(|(spec, way)| {
+                Some(Wanted {
+                    feature: spec.feature?,
+                    way: *way,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Which sources a list such as `sched,usage`, `+energy,-system` or `+file_io=syscalls` names.
 ///
 /// # Errors
 ///
 /// When a name is not known, or the two forms are mixed.
-pub fn select_sources(list: Option<&str>) -> Result<Vec<&'static SourceSpec>, Failure> {
-    let Some(list) = list else {
-        return Ok(REGISTRY.to_vec());
-    };
+pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
+    let list = list.unwrap_or("+process");
     let fail = |what: String| Failure::new(Reason::Usage, format!("--source {list}: {what}"));
     let names: Vec<&str> = list
         .split(',')
@@ -145,28 +182,49 @@ pub fn select_sources(list: Option<&str>) -> Result<Vec<&'static SourceSpec>, Fa
             "either name all sources, or add (+) and remove (-) some".to_owned(),
         ));
     }
-    let mut selected = vec![relative != 0; REGISTRY.len()];
+    let mut selected: Vec<_> = REGISTRY
+        .iter()
+        .map(|spec| (*spec, relative != 0 && spec.default, None))
+        .collect();
     for name in &names {
         let bare = name.trim_start_matches(['+', '-']);
-        let Some(index) = REGISTRY.iter().position(|spec| spec.name == bare) else {
+        let (bare, way) = bare
+            .split_once('=')
+            .map_or((bare, None), |(bare, way)| (bare, Some(way)));
+        let Some((spec, wanted, taken)) = selected.iter_mut().find(|(spec, ..)| spec.name == bare)
+        else {
             let known: Vec<_> = REGISTRY.iter().map(|spec| spec.name).collect();
             return Err(fail(format!(
                 "no source `{bare}`; there are {}",
                 known.join(", ")
             )));
         };
-        selected[index] = !name.starts_with('-');
+        *wanted = !name.starts_with('-');
+        if let Some(way) = way {
+            let ways = spec.feature.map_or(&[][..], |feature| feature.ways);
+            let Some(known) = ways.iter().find(|known| known.name == way) else {
+                let names: Vec<_> = ways.iter().map(|way| way.name).collect();
+                return Err(fail(format!(
+                    "source `{bare}` has no way `{way}`; {}",
+                    if names.is_empty() {
+                        "there is only one".to_owned()
+                    } else {
+                        format!("there are {}", names.join(", "))
+                    }
+                )));
+            };
+            *taken = Some(known.name);
+        }
     }
-    let sources: Vec<_> = REGISTRY
-        .iter()
-        .zip(selected)
-        .filter(|(_, wanted)| *wanted)
-        .map(|(spec, _)| *spec)
+    let sources: Vec<_> = selected
+        .into_iter()
+        .filter(|(_, wanted, _)| *wanted)
+        .map(|(spec, _, way)| (spec, way))
         .collect();
     if sources.is_empty() {
         Err(fail("names no source".to_owned()))
     } else {
-        Ok(sources)
+        Ok(Sources(sources))
     }
 }
 
@@ -177,6 +235,7 @@ impl Config {
             "interval_ns": u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX),
             "duration_ns": self.duration.map(|duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
             "out": self.out,
+            "max_entries": self.max_entries,
             "sources": self.sources.iter().map(|spec| spec.name).collect::<Vec<_>>(),
             "threads": self.threads,
             "checkpoint": units::format_ns(u64::try_from(self.checkpoint.as_nanos()).unwrap_or(u64::MAX)),
@@ -200,7 +259,7 @@ mod tests {
     #[test]
     fn sources_by_name() {
         assert_eq!(names("usage,sched").expect("known"), ["sched", "usage"]);
-        let all = select_sources(None).expect("all").len();
+        let all = select_sources(None).expect("all").iter().count();
         assert_eq!(names("-usage").expect("known").len(), all - 1);
         for wrong in ["nonsense", "usage,-sched", "", "-usage,sched"] {
             assert!(names(wrong).is_err(), "{wrong}");

@@ -8,6 +8,7 @@ mod ticker;
 use std::{os::fd::OwnedFd, time::Duration};
 
 use anyhow::{Context as _, Result};
+use profiler_ebpf::wire::Map;
 use rustix::process::Signal;
 use tokio::{
     io::unix::AsyncFd,
@@ -19,6 +20,7 @@ use self::{
     ticker::{Ticker, readable},
 };
 use crate::{
+    bpf::Stats,
     clock::{Clock, Tick, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
@@ -365,12 +367,7 @@ impl<'a> Session<'a> {
             return;
         };
         if let Ok(counters) = programs.counters() {
-            let dropped = [
-                ("TASKS", counters.dropped_tasks),
-                ("PROCESSES", counters.dropped_processes),
-                ("EVENTS", counters.dropped_events),
-            ];
-            for (map, lost) in dropped {
+            for (map, lost) in Map::NAMES.into_iter().zip(counters.dropped) {
                 let account = self.ledger.account(Part::Map, map);
                 if lost != 0 && account.dropped == Some(0) {
                     say!("profiler: map {map} is full: {lost} entries lost so far");
@@ -378,10 +375,14 @@ impl<'a> Session<'a> {
                 account.dropped = Some(lost);
             }
         }
-        for (name, runs, ns) in programs.program_stats() {
+        for (name, stats) in programs.program_stats() {
+            if stats == Stats::default() {
+                continue;
+            }
             let account = self.ledger.account(Part::Program, name);
-            account.runs = Some(runs);
-            account.run_ns = Some(ns);
+            account.runs = (stats.runs != 0).then_some(stats.runs);
+            account.run_ns = (stats.runs != 0).then_some(stats.run_ns);
+            account.dropped = Some(stats.missed);
         }
     }
 
@@ -398,11 +399,22 @@ impl<'a> Session<'a> {
         }
         for (part, name, account) in self.ledger.iter() {
             let lost = account.dropped.unwrap_or(0);
-            if part == Part::Map && lost != 0 {
+            let (what, why) = match part {
+                Part::Map => (format!("entries of BPF map {name}"), "it was full"),
+                Part::Program => (
+                    format!("events of BPF program {name}"),
+                    "it was running on that CPU already",
+                ),
+                _ => continue,
+            };
+            if lost != 0 {
+                if part == Part::Program && !self.config.quiet {
+                    say!("profiler: {lost} {what} missed: {why}");
+                }
                 losses.push(crate::sink::manifest::Loss {
-                    what: format!("entries of BPF map {name}"),
+                    what,
                     count: lost,
-                    why: "it was full".to_owned(),
+                    why: why.to_owned(),
                 });
             }
         }

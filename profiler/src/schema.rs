@@ -301,6 +301,17 @@ columns! {
 }
 
 columns! {
+    /// Columns of every table whose rows are of a process where that is known.
+    pub struct OwnerKey {
+        ts: Timestamp = Label("ns", "Wall clock of the tick, from one monotonic→realtime offset per run"),
+        interval_ns: u64 = Gauge("ns", "Measured time since this source's previous reading of the process"),
+        pid: Option<u32> = Label("", "Process id (thread group id) in the profiler's pid namespace; null: of no process that is known"),
+        start_ts: Option<Timestamp> = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+        tid: Option<u32> = Label("", "Thread id with --threads; null in the rows of whole processes"),
+    }
+}
+
+columns! {
     /// Columns of every table that has rows per tick and process.
     pub struct ProcessKey {
         ts: Timestamp = Label("ns", "Wall clock of the tick, from one monotonic→realtime offset per run"),

@@ -11,14 +11,16 @@ use aya_ebpf::{
 };
 
 use super::{
+    flows::raise,
     kernel::{Object, Task, config, copy, offset},
     maps::{
-        EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, counters, decrement, process, scratch,
+        EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, counters, decrement, dropped, process,
+        scratch,
     },
     target::{Finder, Followed, follow, in_cgroup},
 };
 use crate::wire::{
-    ARGS_MAX, BUCKETS, Birth, Exec, Histogram, Process, ThreadEnd, Totals, event, scope, state,
+    ARGS_MAX, BUCKETS, Birth, Exec, Histogram, Map, Process, ThreadEnd, Totals, event, scope, state,
 };
 
 /// A task is born; `current` is its parent. Arguments: parent, child.
@@ -64,9 +66,11 @@ fn born(event: u32, parent: Task, child: Task) {
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     let task = Task(Object(ctx.arg(0)));
-    if TASKS.get(task).is_none() {
+    let Some(entry) = TASKS.get(task) else {
         return 0;
-    }
+    };
+    // Whichever thread it was, it is the first one now.
+    entry.owner.tid = entry.owner.pid;
     let Some(scratch) = scratch() else { return 0 };
     let buffer = &mut scratch.exec;
     let header = &mut buffer.header;
@@ -197,15 +201,7 @@ fn fold(process: &mut Process, totals: &Totals, runqueue: &Histogram) {
     }
     if let Some(control) = control() {
         let max = runqueue.max_in(control.pass);
-        if ended.pass != control.pass {
-            ended.previous_max = ended.max;
-            ended.previous_pass = ended.pass;
-            ended.max = 0;
-            ended.pass = control.pass;
-        }
-        if max > ended.max {
-            ended.max = max;
-        }
+        raise(ended, control.pass, max);
     }
 }
 
@@ -229,9 +225,7 @@ fn send<T>(event: *const T, size: u64, now: bool) {
             u64::from(flags),
         )
     };
-    if result != 0
-        && let Some(counters) = counters()
-    {
-        add(&mut counters.dropped_events, 1);
+    if result != 0 {
+        dropped(Map::Events);
     }
 }

@@ -17,8 +17,8 @@ use aya_ebpf::{
 
 use super::kernel::{Object, Task, config, number, offset, read};
 use crate::wire::{
-    CPUS_MAX, Control, Counters, ExecBuffer, Namespace, Process, ProcessRecord, TaskState, Thread,
-    ThreadEnd,
+    CPUS_MAX, Control, Counters, ExecBuffer, Map, Namespace, Process, ProcessRecord, TaskState,
+    Thread, ThreadEnd,
 };
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: a value attached to a task, freed with it.
@@ -216,6 +216,15 @@ pub fn find_per_cpu_offsets() {
     }
 }
 
+/// The task that runs.
+#[inline(always)]
+pub fn current() -> Task {
+    // SAFETY: a helper without preconditions.
+    Task(Object(
+        unsafe { bpf_get_current_task_btf() }.cast_const().cast(),
+    ))
+}
+
 /// The controller's pid namespace.
 #[inline(always)]
 pub fn namespace() -> Option<&'static Namespace> {
@@ -228,9 +237,7 @@ pub fn namespace() -> Option<&'static Namespace> {
 /// Finds [`namespace`]: `mark` runs in the context of the controller.
 #[inline(always)]
 pub fn find_namespace() {
-    // SAFETY: a helper without preconditions.
-    let current = Object(unsafe { bpf_get_current_task_btf() }.cast_const().cast());
-    let pid = current.object(offset!(task_thread_pid));
+    let pid = current().0.object(offset!(task_thread_pid));
     let level: u32 = pid.get(offset!(pid_level));
     let upid = u64::from(offset!(pid_numbers)) + u64::from(level) * u64::from(config!(upid_size));
     let Some(pid) = number(&raw const pid.0) else {
@@ -266,6 +273,27 @@ pub fn add(counter: &mut u64, value: u64) {
     unsafe {
         asm!("lock *(u64 *)({counter} + 0) += {value}", counter = in(reg) counter, value = in(reg) value);
     }
+}
+
+/// Counts an entry that found no room.
+#[inline(always)]
+pub fn dropped(map: Map) {
+    if let Some(counters) = counters() {
+        add(&mut counters.dropped[map as usize], 1);
+    }
+}
+
+/// Replaces `old` by `new` unless another CPU has; returns what was there.
+#[inline(always)]
+pub fn compare_exchange(word: &mut u64, old: u64, new: u64) -> u64 {
+    let word: *mut u64 = word;
+    let mut found = old;
+    // SAFETY: aligned, and valid for as long as the reference it came from. The instruction works with r0.
+    unsafe {
+        asm!("r0 = cmpxchg_64({word} + 0, r0, {new})",
+            word = in(reg) word, new = in(reg) new, inout("r0") found);
+    }
+    found
 }
 
 /// Subtracts one and returns what is left; ordered with all that was written before.

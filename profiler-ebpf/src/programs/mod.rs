@@ -6,12 +6,15 @@
 //! | `sched_wakeup`, `sched_wakeup_new` | `tp_btf` | ends of sleep, wakeups |
 //! | `process_fork`, `process_exec` | `tp_btf/sched_process_*` | who belongs to the target |
 //! | `cgroup_attach` | `tp_btf/cgroup_attach_task` | tells that membership changed |
+//! | `sock_send_length`, `sock_recv_length` | `tp_btf` | network bytes and calls |
 //! | `mark` | `iter/task` | finds the tasks of the target that exist already |
 //! | `sample` | `iter/task` | one reading of all tasks of the target |
 
+mod flows;
 mod iter;
 mod kernel;
 mod lifecycle;
 mod maps;
+mod net;
 mod sched;
 mod target;

@@ -7,12 +7,13 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
+    flows::bucket,
     kernel::{Object, Task, config, ktime, offset},
     lifecycle,
-    maps::{TASKS, control},
-    target::{Followed, asleep},
+    maps::{TASKS, control, process},
+    target::{Finder, Followed, asleep, follow},
 };
-use crate::wire::{BUCKETS, Histogram, state};
+use crate::wire::{Peak, TaskState, state};
 
 /// `TASK_DEAD`: the switch away from a task that never comes back.
 const TASK_DEAD: u32 = 0x80;
@@ -34,13 +35,30 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         }
         if config!(sched) != 0 && entry.state != state::RUNNING {
             // Also from a sleep without wakeup: a signal was pending, so the task stayed in the queue.
-            waited(&mut entry.runqueue, now.saturating_sub(entry.since));
+            waited(entry, now);
         }
         entry.state = state::RUNNING;
         entry.since = now;
         entry.exec_start = next.0.get(offset!(task_exec_start));
     }
     0
+}
+
+/// Only this task's switches write its histogram: no atomics.
+#[inline(always)]
+fn waited(entry: &mut TaskState, now: u64) {
+    let Some(control) = control() else { return };
+    let ns = now.saturating_sub(entry.since);
+    let histogram = &mut entry.runqueue;
+    let peak = Peak(histogram.peak);
+    if !peak.is_of(control.pass) {
+        histogram.previous_peak = histogram.peak;
+        histogram.peak = Peak::new(control.pass, ns).0;
+    } else if ns > peak.ns() {
+        histogram.peak = Peak::new(control.pass, ns).0;
+    }
+    histogram.sum += ns;
+    histogram.buckets[bucket(ns)] += 1;
 }
 
 #[inline(always)]
@@ -70,6 +88,11 @@ pub fn sched_wakeup(ctx: BtfTracePointContext) -> i32 {
 /// A new task is made ready for the first time. Argument: the task.
 #[btf_tracepoint(function = "sched_wakeup_new")]
 pub fn sched_wakeup_new(ctx: BtfTracePointContext) -> i32 {
+    let task = Task(Object(ctx.arg(0)));
+    // The workers of io_uring are threads of the process, but no fork makes them (kernel/fork.c, create_io_thread).
+    if TASKS.get(task).is_none() && process(task.tgid()).is_some() {
+        follow(task, Finder::Fork);
+    }
     wakeup(&ctx)
 }
 
@@ -96,46 +119,4 @@ fn woken(entry: Followed) {
     }
     entry.state = state::QUEUED;
     entry.since = now;
-}
-
-/// Adds one wait of `ns` to a histogram that only this task's switches write.
-#[inline(always)]
-fn waited(histogram: &mut Histogram, ns: u64) {
-    let Some(control) = control() else { return };
-    let pass = control.pass;
-    if histogram.pass != pass {
-        histogram.previous_max = histogram.max;
-        histogram.previous_pass = histogram.pass;
-        histogram.max = 0;
-        histogram.pass = pass;
-    }
-    if ns > histogram.max {
-        histogram.max = ns;
-    }
-    histogram.sum += ns;
-    let bucket = log2(ns) as usize;
-    let bucket = if bucket < BUCKETS {
-        bucket
-    } else {
-        BUCKETS - 1
-    };
-    histogram.buckets[bucket] += 1;
-}
-
-/// Index of the highest bit that is set; BPF has no instruction for it.
-#[inline(always)]
-fn log2(value: u64) -> u32 {
-    let mut rest = value;
-    let mut log = 0;
-    macro_rules! halve {
-        ($($bits:literal)*) => {$(
-            if rest >> $bits != 0 {
-                rest >>= $bits;
-                log += $bits;
-            }
-        )*};
-    }
-    halve!(32 16 8 4 2 1);
-    let _ = rest;
-    log
 }

@@ -4,11 +4,11 @@ use core::ptr;
 
 use super::{
     kernel::{Object, Task, clear, config, io_totals, ktime, offset, read},
-    maps::{PROCESSES, ROOTS, TASKS, add, counters, decrement, process, scratch},
+    maps::{PROCESSES, ROOTS, TASKS, add, counters, decrement, dropped, process, scratch},
 };
 use crate::{
     offsets::MISSING,
-    wire::{Process, TaskState, event, scope, state},
+    wire::{Map, Owner, Process, TaskState, event, scope, state},
 };
 
 /// Levels of cgroups that are climbed, and hierarchies that are looked at.
@@ -129,7 +129,7 @@ pub fn follow(task: Task, finder: Finder) -> bool {
         if PROCESSES.insert(&tgid, &*entry, 1).is_ok() {
             add(&mut counters.live, 1);
         } else if process(tgid).is_none() {
-            add(&mut counters.dropped_processes, 1);
+            dropped(Map::Processes);
             return false;
         }
     }
@@ -139,9 +139,14 @@ pub fn follow(task: Task, finder: Finder) -> bool {
     entry.made_by = finder as u32;
     entry.state = current_state(task, finder);
     entry.since = ktime();
+    entry.owner = Owner {
+        start_boottime: task.leader().start(),
+        pid: task.visible_pid(),
+        tid: task.visible_tid(),
+    };
     entry.exec_start = task.0.get(offset!(task_exec_start));
     let Some(stored) = TASKS.insert(task, entry) else {
-        add(&mut counters.dropped_tasks, 1);
+        dropped(Map::Tasks);
         return false;
     };
     // The other finder may have been first.

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{ErrorKind, Read as _},
+    os::fd::AsFd as _,
 };
 
 use aya::{
@@ -11,6 +12,7 @@ use aya::{
     programs::{BtfTracePoint, Iter, ProgramError},
 };
 use profiler_ebpf::{
+    flows::FlowKey,
     offsets::{MISSING, Offsets},
     wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, scope},
 };
@@ -18,7 +20,10 @@ use thiserror::Error;
 
 use super::{
     btf::{Btf, BtfError},
+    features::{Attached, Outcome, Wanted, take_way},
     records::{Event, Record, event, records},
+    stats::{Stats, stats},
+    table::{Plain, Table},
 };
 use crate::{clock::monotonic_ns, host::Host, privileges::may_load_bpf, tasks::Keeps};
 
@@ -105,6 +110,10 @@ pub struct Settings {
     pub sched: bool,
     /// Whether threads that end are reported.
     pub threads: bool,
+    /// What else is accounted.
+    pub features: Vec<Wanted>,
+    /// Entries of each map of flows, instead of a number made from the size of the node.
+    pub max_entries: Option<u32>,
 }
 
 /// Processes that are targets by pid, with their start on `CLOCK_BOOTTIME` in ns (0: whoever has the pid).
@@ -121,7 +130,9 @@ pub struct Programs {
     buffer: Vec<u64>,
     length: usize,
     /// Programs that are attached, and to what.
-    pub attached: Vec<(&'static str, &'static str)>,
+    pub attached: Vec<Attached>,
+    /// What became of the features that were wanted.
+    pub features: Vec<Outcome>,
     /// What this kernel keeps of a task.
     pub keeps: Keeps,
 }
@@ -146,14 +157,21 @@ impl Programs {
         }
         let btf = aya::Btf::parse_file(&path, aya::Endianness::default())
             .map_err(|error| LoadError::Object(error.to_string()))?;
-        let mut ebpf = EbpfLoader::new()
+        let mut loader = EbpfLoader::new();
+        loader
             .btf(Some(&btf))
             // aya has no user side for task storage, and none is needed.
             .allow_unsupported_maps()
             .verifier_log_level(VerifierLogLevel::DISABLE)
             .override_global("OFFSETS", &offsets, true)
             .override_global("CONFIG", &config, true)
-            .map_max_entries("PROCESSES", processes_max(host))
+            .map_max_entries("PROCESSES", processes_max(host));
+        // Maps of flows that nobody wants have a single entry.
+        let wanted = settings.features.iter().map(|wanted| wanted.feature);
+        for map in wanted.flat_map(|feature| feature.maps) {
+            loader.map_max_entries(map, flows_max(host, settings));
+        }
+        let mut ebpf = loader
             .load(OBJECT)
             .map_err(|error| denied_or(&error, LoadError::Object))?;
 
@@ -163,18 +181,19 @@ impl Programs {
             program
                 .load("task", &btf)
                 .map_err(|error| program_error(iterator, &error))?;
-            attached.push((iterator, "iter/task"));
+            attached.push(Attached {
+                program: iterator,
+                hook: "iter/task".to_owned(),
+            });
         }
         let mut tracepoints = vec![
             ("sched_switch", "sched_switch"),
+            ("sched_wakeup_new", "sched_wakeup_new"),
             ("process_fork", "sched_process_fork"),
             ("process_exec", "sched_process_exec"),
         ];
         if settings.sched {
-            tracepoints.extend([
-                ("sched_wakeup", "sched_wakeup"),
-                ("sched_wakeup_new", "sched_wakeup_new"),
-            ]);
+            tracepoints.push(("sched_wakeup", "sched_wakeup"));
         }
         if matches!(settings.scope, Scope::Cgroup { .. }) {
             tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
@@ -200,6 +219,7 @@ impl Programs {
             buffer: vec![0; 16 << 10],
             length: 0,
             attached,
+            features: Vec::new(),
             keeps: Keeps {
                 run_delay: offsets.task_run_delay != MISSING,
                 io: offsets.task_ioac != MISSING && offsets.ioac_read_bytes != MISSING,
@@ -215,9 +235,28 @@ impl Programs {
             program
                 .attach()
                 .map_err(|error| program_error(name, &error))?;
-            programs.attached.push((name, hook));
+            programs.attached.push(Attached {
+                program: name,
+                hook: format!("tp_btf/{hook}"),
+            });
+        }
+        for wanted in &settings.features {
+            let outcome = take_way(&mut programs.ebpf, &btf, *wanted, &mut programs.attached);
+            programs.features.push(outcome);
         }
         Ok(programs)
+    }
+
+    /// A map of flows.
+    ///
+    /// # Errors
+    ///
+    /// When the object has no such map.
+    pub fn flows<V: Plain>(&mut self, name: &str) -> Result<Table<FlowKey, V>, LoadError> {
+        self.ebpf
+            .take_map(name)
+            .and_then(Table::new)
+            .ok_or_else(|| LoadError::Object(format!("the object has no map of flows `{name}`")))
     }
 
     /// Adds processes to the target; [`Programs::mark`] then finds them and their descendants.
@@ -301,6 +340,11 @@ impl Programs {
         })
     }
 
+    /// Number of the last reading.
+    pub fn pass(&self) -> u32 {
+        self.state.pass
+    }
+
     /// The records of the last reading.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
         records(&bytes(&self.buffer)[..self.length])
@@ -332,21 +376,13 @@ impl Programs {
             .map_err(|error| LoadError::Object(format!("map COUNTERS: {error}")))
     }
 
-    /// Runs and run time in ns of each attached program, while `kernel.bpf_stats_enabled` is on.
-    pub fn program_stats(&mut self) -> Vec<(&'static str, u64, u64)> {
-        let mut stats = Vec::new();
-        for (name, _) in &self.attached {
-            if let Some(info) = self
-                .ebpf
-                .program(name)
-                .and_then(|program| program.info().ok())
-                && info.run_count() != 0
-            {
-                let ns = u64::try_from(info.run_time().as_nanos()).unwrap_or(u64::MAX);
-                stats.push((*name, info.run_count(), ns));
-            }
-        }
-        stats
+    /// What the kernel counts of each attached program.
+    pub fn program_stats(&self) -> Vec<(&'static str, Stats)> {
+        let of = |attached: &Attached| {
+            let program = self.ebpf.program(attached.program)?;
+            Some((attached.program, stats(program.fd().ok()?.as_fd())?))
+        };
+        self.attached.iter().filter_map(of).collect()
     }
 
     fn write_state(&mut self) -> Result<(), LoadError> {
@@ -419,7 +455,15 @@ fn processes_max(host: &Host) -> u32 {
         .clamp(4096, 1 << 18)
 }
 
-fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, LoadError>
+/// Entries of a map of flows: some for each process that the kernel allows; they take memory only while used, the
+/// hash table itself 16 bytes each.
+fn flows_max(host: &Host, settings: &Settings) -> u32 {
+    settings
+        .max_entries
+        .unwrap_or_else(|| (2 * processes_max(host)).clamp(1 << 15, 1 << 18))
+}
+
+pub(super) fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, LoadError>
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
 {
@@ -446,8 +490,16 @@ fn program_error(name: &str, error: &ProgramError) -> LoadError {
     })
 }
 
-/// Tells a refusal of the kernel from other errors, which are reported with all their causes.
+/// Tells a refusal of the kernel from other errors.
 fn denied_or(error: &dyn std::error::Error, other: impl FnOnce(String) -> LoadError) -> LoadError {
+    match describe(error) {
+        (message, true) => LoadError::Denied(message),
+        (message, false) => other(message),
+    }
+}
+
+/// An error with all its causes, and whether the kernel refused.
+pub(super) fn describe(error: &dyn std::error::Error) -> (String, bool) {
     let mut message = error.to_string();
     let mut cause: Option<&dyn std::error::Error> = error.source();
     while let Some(inner) = cause {
@@ -458,9 +510,9 @@ fn denied_or(error: &dyn std::error::Error, other: impl FnOnce(String) -> LoadEr
         if let Some(io) = inner.downcast_ref::<std::io::Error>()
             && io.kind() == ErrorKind::PermissionDenied
         {
-            return LoadError::Denied(message);
+            return (message, true);
         }
         cause = inner.source();
     }
-    other(message)
+    (message, false)
 }

@@ -15,9 +15,9 @@ use crate::{
         self, Manifest, Sink,
         manifest::{SourceState, SourceStatus},
     },
-    sources::{Context, REGISTRY, Source, Support},
+    sources::{Context, REGISTRY, Source, SourceSpec, Support, outcome_support},
     target::{self, Stopped},
-    tasks::{Keeps, Reader, TaskTable, Walker, walk},
+    tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
 };
 
 /// A run that is ready for its first tick.
@@ -47,7 +47,7 @@ impl Setup {
     pub fn new(config: &Config, command_line: Vec<String>) -> Result<Self, Failure> {
         let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
         let clock = Clock::new();
-        let wants_tasks = config.sources.iter().any(|spec| spec.tasks);
+        let wants_tasks = config.sources.need_tasks();
         if wants_tasks && !privileges::may_load_bpf() {
             return Err(Failure::new(
                 Reason::Privilege,
@@ -76,30 +76,45 @@ impl Setup {
         found: Found,
         command_line: Vec<String>,
     ) -> Result<Self, Failure> {
-        let (reader, keeps, problem) = reader(config, host, &found)?;
+        let (mut reader, keeps, problem) = reader(config, host, &found)?;
+        let flows = match &mut reader {
+            Reader::Bpf(programs) => Flows::open(programs)
+                .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?,
+            Reader::Procfs(_) | Reader::None => Flows::default(),
+        };
         let mut states = Vec::new();
         let mut sources = Vec::new();
         for spec in REGISTRY {
-            if !config.sources.iter().any(|wanted| wanted.name == spec.name) {
+            if !config.sources.has(spec.name) {
                 states.push(state(spec.name, SourceStatus::Off, None));
                 continue;
             }
-            let (support, why) = match &problem {
-                Some(problem) if spec.tasks => {
-                    let none = spec.name == crate::sources::sched::SPEC.name;
-                    let status = if none {
-                        SourceStatus::No
+            let support = match (&problem, &reader) {
+                (Some(problem), _) if spec.tasks => {
+                    let why = problem.clone();
+                    let remedy = String::new();
+                    if spec.procfs {
+                        Support::Partly { why, remedy }
                     } else {
-                        SourceStatus::Partly
-                    };
-                    (status, Some(problem.clone()))
+                        Support::No { why, remedy }
+                    }
                 }
-                _ if spec.tasks => (SourceStatus::Works, None),
-                _ => match (spec.probe)(host) {
-                    Support::Works => (SourceStatus::Works, None),
-                    Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
-                    Support::No { why, .. } => (SourceStatus::No, Some(why)),
-                },
+                (None, Reader::Bpf(programs)) if spec.tasks => {
+                    let outcome = programs
+                        .features
+                        .iter()
+                        .find(|outcome| outcome.source == spec.name);
+                    match (outcome, spec.feature) {
+                        (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
+                        _ => Support::Works,
+                    }
+                }
+                _ => (spec.probe)(host),
+            };
+            let (support, why) = match support {
+                Support::Works => (SourceStatus::Works, None),
+                Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
+                Support::No { why, .. } => (SourceStatus::No, Some(why)),
             };
             states.push(state(spec.name, support, why));
             if support == SourceStatus::No {
@@ -124,7 +139,7 @@ impl Setup {
 
         let (sink, run_dir) = open_sink(config, host, clock, &found, states, command_line)?;
         privileges::keep_for_sampling();
-        let tasks = TaskTable::new(host, clock, reader, keeps, config.threads);
+        let tasks = TaskTable::new(host, clock, reader, flows, keeps, config.threads);
         Ok(Self {
             clock,
             sources,
@@ -196,7 +211,7 @@ fn reader(
         io: true,
         sched: false,
     };
-    if !config.sources.iter().any(|spec| spec.tasks) {
+    if !config.sources.need_tasks() {
         let reader = if matches!(config.target, Target::Node) {
             Reader::None
         } else {
@@ -206,11 +221,10 @@ fn reader(
     }
     let settings = Settings {
         scope: found.scope.clone(),
-        sched: config
-            .sources
-            .iter()
-            .any(|spec| spec.name == crate::sources::sched::SPEC.name),
+        sched: config.sources.has(crate::sources::sched::SPEC.name),
         threads: config.threads,
+        features: config.sources.features(),
+        max_entries: config.max_entries,
     };
     match follow(host, &settings, found) {
         Ok(programs) => {
@@ -294,11 +308,14 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
             "only partly:"
         };
         let line = format!("{what} {}: {why}", names.join(", "));
-        if config.strict && state.status == SourceStatus::No {
+        // A program that does not load is missing too, even if the source has something to tell without it.
+        let programs = spec(&state.name).is_some_and(|spec| spec.feature.is_some());
+        if config.strict && (state.status == SourceStatus::No || programs) {
             return Err(Failure::new(Reason::Strict, line));
         }
         // A null column is in `profiler check` and run.json; what was found out just now is said.
-        let said_here = state.status == SourceStatus::No || is_task_source(&state.name);
+        let said_here =
+            state.status == SourceStatus::No || spec(&state.name).is_some_and(|spec| spec.tasks);
         if said_here && said.insert(line.clone()) && !config.quiet {
             say!("profiler: {line}");
         }
@@ -306,8 +323,8 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn is_task_source(name: &str) -> bool {
-    REGISTRY.iter().any(|spec| spec.name == name && spec.tasks)
+fn spec(name: &str) -> Option<&'static SourceSpec> {
+    REGISTRY.iter().copied().find(|spec| spec.name == name)
 }
 
 fn open_sink(

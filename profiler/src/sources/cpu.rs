@@ -45,6 +45,9 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[&TABLE],
     probe,
     tasks: false,
+    procfs: false,
+    feature: None,
+    default: true,
     open: |context: &Context<'_>| Ok(Box::new(AllCpus::open(context.host))),
 };
 

@@ -104,6 +104,9 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[&TABLE],
     probe: |_| Support::Works,
     tasks: false,
+    procfs: false,
+    feature: None,
+    default: true,
     open: |context: &Context<'_>| Ok(Box::new(Facts::open(context.host))),
 };
 

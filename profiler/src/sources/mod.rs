@@ -4,6 +4,8 @@
 
 pub mod cpu;
 pub mod host;
+pub mod latency;
+pub mod net_io;
 pub mod overhead;
 pub mod process;
 pub mod sched;
@@ -24,13 +26,13 @@ use std::sync::OnceLock;
 use anyhow::Result;
 
 use crate::{
-    bpf::{Programs, Scope, Settings},
+    bpf::{Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
     clock::Tick,
     host::Host,
     ledger::Ledger,
     privileges,
-    schema::{Batch, ProcessKey, Table},
-    tasks::{Row, TaskTable},
+    schema::{Batch, OwnerKey, ProcessKey, Table},
+    tasks::{ProcessId, Row, TaskTable, flows::FlowRow},
 };
 
 /// What a source is given at each tick.
@@ -96,15 +98,22 @@ pub struct SourceSpec {
     pub probe: fn(&Host) -> Support,
     /// Whether it reads the processes of the target.
     pub tasks: bool,
+    /// Whether it has something to tell when the processes are read from /proc.
+    pub procfs: bool,
+    /// What it accounts in the kernel, beyond what is known of every process.
+    pub feature: Option<&'static Feature>,
+    /// Whether it is on when nothing else is said.
+    pub default: bool,
     /// Opens it.
     pub open: fn(&Context<'_>) -> Result<Box<dyn Source>>,
 }
 
-/// Every source; those named on no command line run by default.
+/// Every source.
 pub static REGISTRY: &[&SourceSpec] = &[
     &process::SPEC,
     &sched::SPEC,
     &usage::SPEC,
+    &net_io::SPEC,
     &system::SPEC,
     &cpu::SPEC,
     &host::SPEC,
@@ -113,41 +122,142 @@ pub static REGISTRY: &[&SourceSpec] = &[
 
 /// The columns that identify a process's or thread's row.
 fn process_key(at: &Sample<'_>, row: &Row) -> ProcessKey {
+    process_key_of(at, row.id, row.tid, row.interval_ns)
+}
+
+fn process_key_of(
+    at: &Sample<'_>,
+    id: ProcessId,
+    tid: Option<u32>,
+    interval_ns: u64,
+) -> ProcessKey {
     ProcessKey {
         ts: at.tick.ts,
+        interval_ns,
+        pid: id.pid,
+        start_ts: at.tasks.clock.wall_of_boottime(id.start_boottime),
+        tid,
+    }
+}
+
+/// The columns that identify a row of flows.
+fn flow_key<I>(at: &Sample<'_>, row: &FlowRow<I>) -> OwnerKey {
+    OwnerKey {
+        ts: at.tick.ts,
         interval_ns: row.interval_ns,
-        pid: row.id.pid,
-        start_ts: at.tasks.clock.wall_of_boottime(row.id.start_boottime),
+        pid: row.id.map(|id| id.pid),
+        start_ts: row
+            .id
+            .map(|id| at.tasks.clock.wall_of_boottime(id.start_boottime)),
         tid: row.tid,
     }
 }
 
-/// How the processes of the target can be followed here; found out by loading the programs.
-fn task_support(host: &Host) -> Support {
-    static SUPPORT: OnceLock<Support> = OnceLock::new();
-    let probe = || {
-        let remedy =
-            "sudo, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler";
-        if !privileges::may_load_bpf() {
-            return Support::No {
-                why: "not root, and without CAP_BPF and CAP_PERFMON".to_owned(),
-                remedy: remedy.to_owned(),
-            };
-        }
+/// What the programs can do here; found out by loading all of them, once.
+fn trial(host: &Host) -> &'static Result<Vec<Outcome>, LoadError> {
+    static TRIAL: OnceLock<Result<Vec<Outcome>, LoadError>> = OnceLock::new();
+    TRIAL.get_or_init(|| {
+        let wanted = |feature| Wanted { feature, way: None };
         let settings = Settings {
             scope: Scope::Pids,
             sched: true,
             threads: false,
+            features: REGISTRY
+                .iter()
+                .filter_map(|spec| spec.feature.map(wanted))
+                .collect(),
+            max_entries: Some(1),
         };
-        match Programs::load(host, &settings) {
-            Ok(_) => Support::Works,
-            Err(error) => Support::Partly {
-                why: format!(
-                    "{error}; from /proc only: no process that lives less than an interval"
-                ),
-                remedy: error.remedy(),
-            },
-        }
-    };
-    SUPPORT.get_or_init(probe).clone()
+        Programs::load(host, &settings).map(|programs| programs.features)
+    })
 }
+
+/// How the processes of the target can be followed here.
+fn task_support(host: &Host) -> Support {
+    if !privileges::may_load_bpf() {
+        return Support::No {
+            why: "not root, and without CAP_BPF and CAP_PERFMON".to_owned(),
+            remedy:
+                "sudo, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler"
+                    .to_owned(),
+        };
+    }
+    match trial(host) {
+        Ok(_) => Support::Works,
+        Err(error) => Support::Partly {
+            why: format!("{error}; from /proc only: no process that lives less than an interval"),
+            remedy: error.remedy(),
+        },
+    }
+}
+
+/// As [`task_support`], for a source that has nothing to tell without the programs.
+fn program_support(host: &Host) -> Support {
+    match task_support(host) {
+        Support::Partly { why, remedy } => {
+            let why = why
+                .split_once("; from /proc")
+                .map_or(why.as_str(), |(why, _)| why)
+                .to_owned();
+            Support::No { why, remedy }
+        }
+        other => other,
+    }
+}
+
+/// What this machine lets a feature account.
+fn feature_support(host: &Host, feature: &Feature) -> Support {
+    match (program_support(host), trial(host)) {
+        (Support::Works, Ok(outcomes)) => outcomes
+            .iter()
+            .find(|outcome| outcome.source == feature.source)
+            .map_or(Support::Works, |outcome| outcome_support(outcome, feature)),
+        (support, _) => support,
+    }
+}
+
+/// The best way is all columns; what another lacks, or an optional hook, is said.
+pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
+    let Some(taken) = outcome.way else {
+        let why: Vec<_> = outcome
+            .missing
+            .iter()
+            .map(|missing| format!("{}: {}", missing.hook.name(), missing.why))
+            .collect();
+        return Support::No {
+            why: why.join("; "),
+            remedy: REMEDY.to_owned(),
+        };
+    };
+    let without = feature
+        .ways
+        .iter()
+        .find(|way| way.name == taken)
+        .map_or("", |way| way.without);
+    let mut why: Vec<String> = Vec::new();
+    if !without.is_empty() {
+        let refused = outcome.missing.iter().find(|missing| missing.way != taken);
+        why.push(match refused {
+            Some(refused) => format!("{without} ({}: {})", refused.hook.name(), refused.why),
+            None => without.to_owned(),
+        });
+    }
+    why.extend(
+        outcome
+            .missing
+            .iter()
+            .filter(|missing| missing.way == taken)
+            .map(|missing| format!("without {}: {}", missing.hook.name(), missing.why)),
+    );
+    if why.is_empty() {
+        Support::Works
+    } else {
+        Support::Partly {
+            why: why.join("; "),
+            remedy: REMEDY.to_owned(),
+        }
+    }
+}
+
+/// What would let more programs load.
+const REMEDY: &str = "a kernel with BTF that lets functions be traced: fentry needs CONFIG_FUNCTION_TRACER, and lockdown off";

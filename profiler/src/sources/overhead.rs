@@ -40,6 +40,9 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[&TABLE],
     probe: |_| Support::Works,
     tasks: false,
+    procfs: false,
+    feature: None,
+    default: true,
     open: |_: &Context<'_>| {
         Ok(Box::new(Overhead {
             rows: TableBuilder::new(&TABLE),

@@ -61,6 +61,9 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[&TABLE],
     probe: task_support,
     tasks: true,
+    procfs: true,
+    feature: None,
+    default: true,
     open: |_| {
         Ok(Box::new(Processes {
             rows: TableBuilder::new(&TABLE),

@@ -2,10 +2,12 @@
 
 use anyhow::Result;
 
-use super::{Sample, Source, SourceSpec, Support, process_key, task_support};
+use super::{
+    Sample, Source, SourceSpec, latency, latency::LatencyRow, process_key, program_support,
+};
 use crate::{
     columns,
-    schema::{Batch, Buckets, Label, ProcessKey, Table, TableBuilder},
+    schema::{Batch, ProcessKey, Table, TableBuilder},
 };
 
 columns! {
@@ -23,47 +25,25 @@ columns! {
     }
 }
 
-columns! {
-    /// How long something took, over an interval.
-    pub struct LatencyRow {
-        kind: Label = Label("", "What took the time: runqueue (ready until on a CPU)"),
-        count: u64 = Counter("1", "How often; sum of the buckets"),
-        sum_ns: u64 = Counter("ns", "Sum"),
-        max_ns: u64 = Gauge("ns", "Longest in the interval"),
-        buckets: Buckets = Counter("1", "Log2 histogram: element i counts [2^i, 2^(i+1)) ns, the last of 40 all above too; trailing zeros cut off"),
-    }
-}
-
 static TABLE: Table = Table::new::<ProcessKey, SchedRow>(
     "sched",
     "One row per tick and process of the target: time on CPU, waiting for one, asleep; switches, wakeups",
-);
-
-static LATENCY: Table = Table::new::<ProcessKey, LatencyRow>(
-    "latency",
-    "One row per tick, process and kind of latency, where there was any: a log2 histogram",
 );
 
 /// Registry entry.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "sched",
     help: "time on CPU, in the run queue and asleep; switches, wakeups, run-queue latency",
-    tables: &[&TABLE, &LATENCY],
-    probe: |host| match task_support(host) {
-        Support::Partly { why, remedy } => {
-            let why = why
-                .split_once("; from /proc")
-                .map_or(why.as_str(), |(why, _)| why)
-                .to_owned();
-            Support::No { why, remedy }
-        }
-        other => other,
-    },
+    tables: &[&TABLE, &latency::TABLE],
+    probe: program_support,
     tasks: true,
+    procfs: false,
+    feature: None,
+    default: true,
     open: |_| {
         Ok(Box::new(Sched {
             rows: TableBuilder::new(&TABLE),
-            latency: TableBuilder::new(&LATENCY),
+            latency: TableBuilder::new(&latency::TABLE),
         }))
     },
 };
@@ -95,17 +75,9 @@ impl Source for Sched {
                     migrations: increase.migrations,
                 },
             );
-            if let Some(latency) = &row.runqueue {
-                self.latency.push(
-                    process_key(at, row),
-                    LatencyRow {
-                        kind: "runqueue".into(),
-                        count: latency.count,
-                        sum_ns: latency.sum,
-                        max_ns: latency.max,
-                        buckets: latency.buckets.clone(),
-                    },
-                );
+            if let Some(waits) = &row.runqueue {
+                self.latency
+                    .push(process_key(at, row), LatencyRow::new("runqueue", waits));
             }
         }
         self.rows.finish(out);

@@ -99,6 +99,9 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[&TABLE],
     probe,
     tasks: false,
+    procfs: false,
+    feature: None,
+    default: true,
     open: |context: &Context<'_>| Ok(Box::new(System::open(context.host))),
 };
 

@@ -51,6 +51,9 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[&TABLE],
     probe: task_support,
     tasks: true,
+    procfs: true,
+    feature: None,
+    default: true,
     open: |_| Ok(Box::new(Usage(TableBuilder::new(&TABLE)))),
 };
 

@@ -108,6 +108,20 @@ pub struct Latency {
     pub buckets: Buckets,
 }
 
+impl Latency {
+    /// Adds `more`.
+    pub fn add(&mut self, more: &Self) {
+        self.count += more.count;
+        self.sum += more.sum;
+        self.max = self.max.max(more.max);
+        let (buckets, more) = (&mut self.buckets.0, &more.buckets.0);
+        buckets.resize(buckets.len().max(more.len()), 0);
+        for (sum, count) in buckets.iter_mut().zip(more) {
+            *sum += count;
+        }
+    }
+}
+
 /// A histogram summed over threads.
 #[derive(Clone, Debug)]
 pub struct LatencySum {
@@ -178,6 +192,8 @@ impl LatencySum {
 
 #[cfg(test)]
 mod tests {
+    use profiler_ebpf::wire::Peak;
+
     use super::*;
 
     #[test]
@@ -234,8 +250,7 @@ mod tests {
         assert_eq!(published.advance(&LatencySum::default()), None);
         histogram.buckets[3] = 2;
         histogram.sum = 25;
-        histogram.max = 15;
-        histogram.pass = 4;
+        histogram.peak = Peak::new(4, 15).0;
         let mut now = LatencySum::default();
         now.add(&histogram, 5);
         let latency = published.advance(&now).expect("two values");

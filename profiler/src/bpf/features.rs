@@ -1,0 +1,253 @@
+//! What the sources want attached, and which of several ways this kernel allows.
+//!
+//! Chosen by trial: a way is taken when all its hooks load and attach.
+
+use aya::{
+    Btf, Ebpf,
+    programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError},
+};
+
+use super::programs::{describe, program};
+
+/// Where a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookKind {
+    /// `tp_btf`: a tracepoint of the kernel.
+    Tracepoint,
+    /// The start of a kernel function.
+    Fentry,
+    /// The end of a kernel function.
+    Fexit,
+}
+
+/// A program and where it is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Name of the program.
+    pub program: &'static str,
+    /// Kind of hook.
+    pub kind: HookKind,
+    /// Tracepoint or kernel function.
+    pub function: &'static str,
+}
+
+impl Hook {
+    /// A program at a tracepoint.
+    pub const fn tracepoint(program: &'static str, function: &'static str) -> Self {
+        Self {
+            program,
+            kind: HookKind::Tracepoint,
+            function,
+        }
+    }
+
+    /// A program at the start of a kernel function.
+    pub const fn fentry(program: &'static str, function: &'static str) -> Self {
+        Self {
+            program,
+            kind: HookKind::Fentry,
+            function,
+        }
+    }
+
+    /// A program at the end of a kernel function.
+    pub const fn fexit(program: &'static str, function: &'static str) -> Self {
+        Self {
+            program,
+            kind: HookKind::Fexit,
+            function,
+        }
+    }
+
+    /// As in an ELF section: `tp_btf/sched_switch`.
+    pub fn name(&self) -> String {
+        let kind = match self.kind {
+            HookKind::Tracepoint => "tp_btf",
+            HookKind::Fentry => "fentry",
+            HookKind::Fexit => "fexit",
+        };
+        format!("{kind}/{}", self.function)
+    }
+}
+
+/// One way to account something.
+#[derive(Debug)]
+pub struct Way {
+    /// Its name, as in `--source file_io=syscalls`.
+    pub name: &'static str,
+    /// Without any of these it cannot be taken.
+    pub hooks: &'static [Hook],
+    /// Without these some columns are null.
+    pub optional: &'static [Hook],
+    /// What it cannot tell, in words; empty when it tells all.
+    pub without: &'static str,
+    /// Taken only when asked for by name.
+    pub on_request: bool,
+}
+
+/// What a source accounts in the kernel.
+#[derive(Debug)]
+pub struct Feature {
+    /// The source.
+    pub source: &'static str,
+    /// Its own maps.
+    pub maps: &'static [&'static str],
+    /// The ways, best first.
+    pub ways: &'static [Way],
+}
+
+/// A feature that is wanted, and the way if one was named.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Which.
+    pub feature: &'static Feature,
+    /// Name of the way that was asked for.
+    pub way: Option<&'static str>,
+}
+
+/// What became of a feature.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The source.
+    pub source: &'static str,
+    /// The way that was taken.
+    pub way: Option<&'static str>,
+    /// Why the ways before it were not taken, and which optional hooks are missing.
+    pub missing: Vec<Missing>,
+}
+
+/// A hook that could not be had.
+#[derive(Clone, Debug)]
+pub struct Missing {
+    /// Of which way.
+    pub way: &'static str,
+    /// Which.
+    pub hook: Hook,
+    /// Why.
+    pub why: String,
+}
+
+impl Outcome {
+    /// Whether this program runs.
+    pub fn lacks(&self, program: &str) -> bool {
+        let way = self.way;
+        self.missing
+            .iter()
+            .any(|missing| Some(missing.way) == way && missing.hook.program == program)
+    }
+}
+
+/// A program that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Its name.
+    pub program: &'static str,
+    /// Where: `tp_btf/sched_switch`.
+    pub hook: String,
+}
+
+/// Takes the best way that this kernel allows.
+pub fn take_way(
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    wanted: Wanted,
+    attached: &mut Vec<Attached>,
+) -> Outcome {
+    let mut outcome = Outcome {
+        source: wanted.feature.source,
+        way: None,
+        missing: Vec::new(),
+    };
+    let ways = wanted.feature.ways.iter().filter(|way| match wanted.way {
+        Some(name) => way.name == name,
+        None => !way.on_request,
+    });
+    for way in ways {
+        let before = attached.len();
+        let failed = way
+            .hooks
+            .iter()
+            .find_map(|hook| Some((hook, attach(ebpf, btf, hook, attached).err()?)));
+        if let Some((hook, why)) = failed {
+            for taken in attached.drain(before..) {
+                unload(ebpf, taken.program);
+            }
+            outcome.missing.push(Missing {
+                way: way.name,
+                hook: *hook,
+                why,
+            });
+            continue;
+        }
+        for hook in way.optional {
+            if let Err(why) = attach(ebpf, btf, hook, attached) {
+                outcome.missing.push(Missing {
+                    way: way.name,
+                    hook: *hook,
+                    why,
+                });
+            }
+        }
+        outcome.way = Some(way.name);
+        break;
+    }
+    outcome
+}
+
+/// Loads and attaches; nothing to do when another feature has.
+fn attach(
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    hook: &Hook,
+    attached: &mut Vec<Attached>,
+) -> Result<(), String> {
+    if attached
+        .iter()
+        .any(|attached| attached.program == hook.program)
+    {
+        return Ok(());
+    }
+    let said = |error: &ProgramError| describe(error).0;
+    let result = match hook.kind {
+        HookKind::Tracepoint => program(ebpf, hook.program)
+            .map_err(|error| error.to_string())
+            .and_then(|program: &mut BtfTracePoint| {
+                let load = program.load(hook.function, btf);
+                load.and_then(|()| program.attach().map(drop))
+                    .map_err(|error| said(&error))
+            }),
+        HookKind::Fentry => program(ebpf, hook.program)
+            .map_err(|error| error.to_string())
+            .and_then(|program: &mut FEntry| {
+                let load = program.load(hook.function, btf);
+                load.and_then(|()| program.attach().map(drop))
+                    .map_err(|error| said(&error))
+            }),
+        HookKind::Fexit => program(ebpf, hook.program)
+            .map_err(|error| error.to_string())
+            .and_then(|program: &mut FExit| {
+                let load = program.load(hook.function, btf);
+                load.and_then(|()| program.attach().map(drop))
+                    .map_err(|error| said(&error))
+            }),
+    };
+    if result.is_ok() {
+        attached.push(Attached {
+            program: hook.program,
+            hook: hook.name(),
+        });
+    } else {
+        unload(ebpf, hook.program);
+    }
+    result
+}
+
+fn unload(ebpf: &mut Ebpf, name: &str) {
+    // It was not loaded, or it is gone: nothing else can be wrong.
+    let _ = match ebpf.program_mut(name) {
+        Some(Program::BtfTracePoint(program)) => program.unload(),
+        Some(Program::FEntry(program)) => program.unload(),
+        Some(Program::FExit(program)) => program.unload(),
+        _ => Ok(()),
+    };
+}

@@ -1,0 +1,257 @@
+//! What each process did with something else (a device, a protocol, a mount, a kind of latency) since the last
+//! reading, from the programs' maps of flows.
+
+use hashbrown::{HashMap, HashSet};
+use profiler_ebpf::{
+    flows::{FlowKey, NetFlow},
+    wire::Histogram,
+};
+
+use super::{
+    Process, ProcessId,
+    counters::{Latency, LatencySum},
+};
+use crate::bpf::{LoadError, Plain, Programs, Table};
+
+/// One process or thread, or what is of none, at one tick.
+#[derive(Clone, Debug)]
+pub struct FlowRow<I> {
+    /// Whose; `None` when that is not known.
+    pub id: Option<ProcessId>,
+    /// Which thread, for rows of threads.
+    pub tid: Option<u32>,
+    /// What else: [`FlowKey::what`].
+    pub what: u64,
+    /// Time since the reading before, or since birth; until the end, if it has ended.
+    pub interval_ns: u64,
+    /// What was added.
+    pub increase: I,
+}
+
+/// A value of a map of flows.
+pub trait Flow: Plain {
+    /// What was published of it.
+    type History: Default;
+    /// What is added over an interval.
+    type Increase: Clone;
+    /// Raises `history` to what is read now and returns the increase, if there is one.
+    fn advance(&self, history: &mut Self::History, pass: u32) -> Option<Self::Increase>;
+    /// Adds a thread's increase to its process's.
+    fn add(sum: &mut Self::Increase, more: &Self::Increase);
+}
+
+macro_rules! counters_flow {
+    ($($flow:ty),*) => {$(
+        impl Flow for $flow {
+            type History = Self;
+            type Increase = Self;
+            fn advance(&self, history: &mut Self, _pass: u32) -> Option<Self> {
+                history.advance(self)
+            }
+            fn add(sum: &mut Self, more: &Self) {
+                sum.add(more);
+            }
+        }
+    )*};
+}
+counters_flow!(NetFlow);
+
+impl Flow for Histogram {
+    type History = LatencySum;
+    type Increase = Latency;
+    fn advance(&self, history: &mut LatencySum, pass: u32) -> Option<Latency> {
+        let mut now = LatencySum::default();
+        now.add_ended(self, pass);
+        history.advance(&now)
+    }
+    fn add(sum: &mut Latency, more: &Latency) {
+        sum.add(more);
+    }
+}
+
+/// One map of flows.
+pub struct FlowTable<V: Flow> {
+    /// Rows of this tick.
+    pub rows: Vec<FlowRow<V::Increase>>,
+    map: Table<FlowKey, V>,
+    histories: HashMap<FlowKey, V::History>,
+}
+
+/// What is known of a process that has flows.
+enum Standing {
+    /// It lives, or ended just now: length of its interval, whether it was born under our eyes, whether it ended.
+    Known(u64, bool, bool),
+    /// Its birth is reported with the next reading.
+    Unborn,
+    /// It ended before: an operation that was still under way has ended since.
+    Gone,
+}
+
+/// What a reading of flows has to know of the tasks.
+pub struct Reading<'a> {
+    /// All processes of the target.
+    pub processes: &'a HashMap<ProcessId, Process>,
+    /// Threads that ended since the reading before.
+    pub ended_threads: &'a HashSet<(ProcessId, u32)>,
+    /// When it began, ns of `CLOCK_BOOTTIME`.
+    pub boottime: u64,
+    /// Time since the reading before.
+    pub interval_ns: u64,
+    /// Its number for the programs.
+    pub pass: u32,
+    /// Whether it sets baselines.
+    pub first: bool,
+    /// Whether none follows.
+    pub last: bool,
+}
+
+impl Reading<'_> {
+    fn standing(&self, id: ProcessId) -> Standing {
+        match self.processes.get(&id) {
+            Some(process) => Standing::Known(
+                process.interval_ns,
+                process.born_here,
+                process.end.is_some(),
+            ),
+            None if id.start_boottime > self.boottime && !self.last => Standing::Unborn,
+            None => Standing::Gone,
+        }
+    }
+}
+
+impl<V: Flow> FlowTable<V> {
+    fn open(programs: &mut Programs, name: &str) -> Result<Self, LoadError> {
+        Ok(Self {
+            rows: Vec::new(),
+            map: programs.flows(name)?,
+            histories: HashMap::new(),
+        })
+    }
+
+    /// Reads the whole map and works out what was added since the last time.
+    fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), LoadError> {
+        self.rows.clear();
+        let mut over = Vec::new();
+        let (rows, histories) = (&mut self.rows, &mut self.histories);
+        self.map.for_each(|key, value| {
+            let id = owner(&key);
+            let (interval_ns, born_here) = match id.map(|id| reading.standing(id)) {
+                Some(Standing::Unborn) => return,
+                Some(Standing::Known(interval, born_here, ended)) => {
+                    let thread_ended =
+                        id.is_some_and(|id| reading.ended_threads.contains(&(id, key.tid)));
+                    if ended || thread_ended {
+                        over.push((key, interval, born_here));
+                        return;
+                    }
+                    (interval, born_here)
+                }
+                Some(Standing::Gone) => {
+                    over.push((key, reading.interval_ns, true));
+                    return;
+                }
+                None => (reading.interval_ns, false),
+            };
+            let history = histories.entry(key).or_default();
+            let increase = value.advance(history, reading.pass);
+            if !reading.first || born_here {
+                rows.extend(increase.map(|increase| row(&key, interval_ns, increase)));
+            }
+        })?;
+        for (key, interval_ns, born_here) in over {
+            let mut history = self.histories.remove(&key).unwrap_or_default();
+            let increase = self
+                .map
+                .remove(&key)
+                .and_then(|value| value.advance(&mut history, reading.pass));
+            if !reading.first || born_here {
+                self.rows
+                    .extend(increase.map(|increase| row(&key, interval_ns, increase)));
+            }
+        }
+        self.add_processes();
+        self.rows.sort_by_key(|row| (row.id, row.what, row.tid));
+        Ok(())
+    }
+
+    /// With `--threads` all flows are of threads: adds the rows of their processes.
+    fn add_processes(&mut self) {
+        let mut sums: HashMap<(Option<ProcessId>, u64), FlowRow<V::Increase>> = HashMap::new();
+        for row in self.rows.iter().filter(|row| row.tid.is_some()) {
+            match sums.entry((row.id, row.what)) {
+                hashbrown::hash_map::Entry::Occupied(mut sum) => {
+                    V::add(&mut sum.get_mut().increase, &row.increase);
+                }
+                hashbrown::hash_map::Entry::Vacant(place) => {
+                    place.insert(FlowRow {
+                        tid: None,
+                        ..row.clone()
+                    });
+                }
+            }
+        }
+        self.rows.extend(sums.into_values());
+    }
+}
+
+fn owner(key: &FlowKey) -> Option<ProcessId> {
+    (key.pid != 0).then_some(ProcessId {
+        pid: key.pid,
+        start_boottime: key.start_boottime,
+    })
+}
+
+fn row<I>(key: &FlowKey, interval_ns: u64, increase: I) -> FlowRow<I> {
+    FlowRow {
+        id: owner(key),
+        tid: (key.tid != 0).then_some(key.tid),
+        what: key.what,
+        interval_ns,
+        increase,
+    }
+}
+
+macro_rules! flows {
+    ($($(#[$meta:meta])* $field:ident: $value:ty = $map:literal for $($source:literal)|+;)*) => {
+        /// All maps of flows that are in use.
+        #[derive(Default)]
+        pub struct Flows {
+            $($(#[$meta])* pub $field: Option<FlowTable<$value>>,)*
+        }
+
+        impl Flows {
+            /// The maps of the features that were attached.
+            ///
+            /// # Errors
+            ///
+            /// When the object lacks one.
+            pub fn open(programs: &mut Programs) -> Result<Self, LoadError> {
+                let attached: Vec<_> = programs
+                    .features
+                    .iter()
+                    .filter(|feature| feature.way.is_some())
+                    .map(|feature| feature.source)
+                    .collect();
+                let mut flows = Self::default();
+                $(if attached.iter().any(|source| [$($source),+].contains(source)) {
+                    flows.$field = Some(FlowTable::open(programs, $map)?);
+                })*
+                Ok(flows)
+            }
+
+            pub(super) fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), LoadError> {
+                $(if let Some(table) = &mut self.$field {
+                    table.refresh(reading)?;
+                })*
+                Ok(())
+            }
+        }
+    };
+}
+
+flows! {
+    /// Network I/O by class.
+    net_io: NetFlow = "NET_IO" for "net_io";
+    /// Latency by kind.
+    latency: Histogram = "LATENCY" for "net_io" | "block_io" | "file_io";
+}
