@@ -4,6 +4,8 @@
 mod ends;
 mod programs;
 mod sched;
+mod scopes;
+mod usage;
 
 /// The program of `workload.rs`.
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");
