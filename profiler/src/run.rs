@@ -370,7 +370,7 @@ impl<'a> Session<'a> {
             for (map, lost) in Map::NAMES.into_iter().zip(counters.dropped) {
                 let account = self.ledger.account(Part::Map, map);
                 if lost != 0 && account.dropped == Some(0) {
-                    say!("profiler: map {map} is full: {lost} entries lost so far");
+                    say!("profiler: map {map} is full: what finds no room is lost, and counted");
                 }
                 account.dropped = Some(lost);
             }
@@ -400,21 +400,21 @@ impl<'a> Session<'a> {
         for (part, name, account) in self.ledger.iter() {
             let lost = account.dropped.unwrap_or(0);
             let (what, why) = match part {
-                Part::Map => (format!("entries of BPF map {name}"), "it was full"),
+                Part::Map => ("operations", format!("map {name} was full")),
                 Part::Program => (
-                    format!("events of BPF program {name}"),
-                    "it was running on that CPU already",
+                    "events",
+                    format!("program {name} was running on that CPU already"),
                 ),
                 _ => continue,
             };
             if lost != 0 {
-                if part == Part::Program && !self.config.quiet {
-                    say!("profiler: {lost} {what} missed: {why}");
+                if !self.config.quiet {
+                    say!("profiler: {lost} {what} lost: {why}");
                 }
                 losses.push(crate::sink::manifest::Loss {
-                    what,
+                    what: what.to_owned(),
                     count: lost,
-                    why: why.to_owned(),
+                    why,
                 });
             }
         }

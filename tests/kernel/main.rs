@@ -2,6 +2,7 @@
 //! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
 
 mod ends;
+mod losses;
 mod programs;
 mod sched;
 mod scopes;
