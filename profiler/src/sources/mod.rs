@@ -3,6 +3,7 @@
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
 pub mod cpu;
+pub mod file_io;
 pub mod host;
 pub mod latency;
 pub mod net_io;
@@ -113,6 +114,7 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &process::SPEC,
     &sched::SPEC,
     &usage::SPEC,
+    &file_io::SPEC,
     &net_io::SPEC,
     &system::SPEC,
     &cpu::SPEC,

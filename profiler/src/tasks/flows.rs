@@ -229,7 +229,7 @@ macro_rules! flows {
                 let attached: Vec<_> = programs
                     .features
                     .iter()
-                    .filter(|feature| feature.way.is_some())
+                    .filter(|feature| feature.hooked)
                     .map(|feature| feature.source)
                     .collect();
                 let mut flows = Self::default();
