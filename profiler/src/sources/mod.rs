@@ -2,6 +2,7 @@
 //!
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
+pub mod block_io;
 pub mod cpu;
 pub mod host;
 pub mod latency;
@@ -113,6 +114,7 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &process::SPEC,
     &sched::SPEC,
     &usage::SPEC,
+    &block_io::SPEC,
     &net_io::SPEC,
     &system::SPEC,
     &cpu::SPEC,
