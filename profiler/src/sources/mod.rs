@@ -2,6 +2,7 @@
 //!
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
+pub mod block_io;
 pub mod cpu;
 pub mod file_io;
 pub mod host;
@@ -115,6 +116,7 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &sched::SPEC,
     &usage::SPEC,
     &file_io::SPEC,
+    &block_io::SPEC,
     &net_io::SPEC,
     &system::SPEC,
     &cpu::SPEC,
