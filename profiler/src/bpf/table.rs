@@ -24,6 +24,10 @@ unsafe impl Plain for profiler_ebpf::flows::FlowKey {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::flows::NetFlow {}
 // SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::flows::FileFlow {}
+// SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::flows::SyscallFlow {}
+// SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::wire::Histogram {}
 
 /// A hash map in the kernel.
