@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{ErrorKind, Read as _},
+    os::fd::AsFd as _,
 };
 
 use aya::{
@@ -21,6 +22,7 @@ use super::{
     btf::{Btf, BtfError},
     features::{Attached, Outcome, Wanted, take_way},
     records::{Event, Record, event, records},
+    stats::{Stats, stats},
     table::{Plain, Table},
 };
 use crate::{clock::monotonic_ns, host::Host, privileges::may_load_bpf, tasks::Keeps};
@@ -374,21 +376,13 @@ impl Programs {
             .map_err(|error| LoadError::Object(format!("map COUNTERS: {error}")))
     }
 
-    /// Runs and run time in ns of each attached program, while `kernel.bpf_stats_enabled` is on.
-    pub fn program_stats(&mut self) -> Vec<(&'static str, u64, u64)> {
-        let mut stats = Vec::new();
-        for attached in &self.attached {
-            if let Some(info) = self
-                .ebpf
-                .program(attached.program)
-                .and_then(|program| program.info().ok())
-                && info.run_count() != 0
-            {
-                let ns = u64::try_from(info.run_time().as_nanos()).unwrap_or(u64::MAX);
-                stats.push((attached.program, info.run_count(), ns));
-            }
-        }
-        stats
+    /// What the kernel counts of each attached program.
+    pub fn program_stats(&self) -> Vec<(&'static str, Stats)> {
+        let of = |attached: &Attached| {
+            let program = self.ebpf.program(attached.program)?;
+            Some((attached.program, stats(program.fd().ok()?.as_fd())?))
+        };
+        self.attached.iter().filter_map(of).collect()
     }
 
     fn write_state(&mut self) -> Result<(), LoadError> {

@@ -15,7 +15,7 @@ use crate::{
         self, Manifest, Sink,
         manifest::{SourceState, SourceStatus},
     },
-    sources::{Context, REGISTRY, Source, Support, outcome_support},
+    sources::{Context, REGISTRY, Source, SourceSpec, Support, outcome_support},
     target::{self, Stopped},
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
 };
@@ -310,11 +310,14 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
             "only partly:"
         };
         let line = format!("{what} {}: {why}", names.join(", "));
-        if config.strict && state.status == SourceStatus::No {
+        // A program that does not load is missing too, even if the source has something to tell without it.
+        let programs = spec(&state.name).is_some_and(|spec| spec.feature.is_some());
+        if config.strict && (state.status == SourceStatus::No || programs) {
             return Err(Failure::new(Reason::Strict, line));
         }
         // A null column is in `profiler check` and run.json; what was found out just now is said.
-        let said_here = state.status == SourceStatus::No || is_task_source(&state.name);
+        let said_here =
+            state.status == SourceStatus::No || spec(&state.name).is_some_and(|spec| spec.tasks);
         if said_here && said.insert(line.clone()) && !config.quiet {
             say!("profiler: {line}");
         }
@@ -322,8 +325,8 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn is_task_source(name: &str) -> bool {
-    REGISTRY.iter().any(|spec| spec.name == name && spec.tasks)
+fn spec(name: &str) -> Option<&'static SourceSpec> {
+    REGISTRY.iter().copied().find(|spec| spec.name == name)
 }
 
 fn open_sink(
