@@ -2,6 +2,8 @@
 //!
 //! All are `repr(C)` without padding; counters only grow.
 
+use crate::wire::Histogram;
+
 /// Key of every map of flows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,6 +33,12 @@ pub mod kind {
     pub const BLOCK_FLUSH: u64 = BLOCK_READ + super::block::op::FLUSH;
     /// A block request's way into the queue until its issue.
     pub const BLOCK_QUEUE: u64 = BLOCK_READ + 4;
+    /// Read of a file.
+    pub const FILE_READ: u64 = 16;
+    /// Write of a file.
+    pub const FILE_WRITE: u64 = 17;
+    /// fsync, fdatasync, msync.
+    pub const FSYNC: u64 = 18;
 }
 
 macro_rules! counters {
@@ -135,6 +143,80 @@ pub mod block {
     }
 }
 
+counters! {
+    /// Entry of the map `FILE_IO`; its key's `what` is a [`mount`], or 0 when that is not known.
+    pub struct FileFlow {
+        /// Reads without error.
+        read_ops,
+        /// Bytes that they returned.
+        read_bytes,
+        /// Writes without error.
+        write_ops,
+        /// Bytes that they accepted.
+        write_bytes,
+        /// Reads, writes, syncs and opens that failed.
+        errors,
+        /// Syncs without error.
+        fsyncs,
+        /// Files and directories opened.
+        opens,
+        /// Files created by that.
+        creates,
+        /// Files and directories removed.
+        unlinks,
+        /// Files and directories renamed.
+        renames,
+        /// Directories made.
+        mkdirs,
+    }
+}
+
+/// Entry of the map `SYSCALLS`; its key's `what` is a [`call`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SyscallFlow {
+    /// Calls that returned an error.
+    pub errors: u64,
+    /// How long the calls took.
+    pub latency: Histogram,
+}
+
+/// Mounts as [`FlowKey::what`].
+pub mod mount {
+    /// Packs the mount's id and the device number of its file system, as the kernel holds them.
+    #[inline(always)]
+    pub fn what(id: u32, dev: u32) -> u64 {
+        (id as u64) << 32 | dev as u64
+    }
+
+    /// Id of the mount, as in `mountinfo`.
+    pub fn id(what: u64) -> u32 {
+        (what >> 32) as u32
+    }
+
+    /// Device number, major and minor.
+    pub fn dev(what: u64) -> (u32, u32) {
+        let dev = what as u32;
+        (dev >> 20, dev & 0xf_ffff)
+    }
+}
+
+/// System calls as [`FlowKey::what`]: the number, and the ABI above it.
+pub mod call {
+    /// That of the kernel's own word size.
+    pub const NATIVE: u64 = 0;
+    /// 32 bits on a kernel of 64.
+    pub const COMPAT: u64 = 1;
+    /// x32: 32-bit pointers with the registers of x86-64.
+    pub const X32: u64 = 2;
+
+    /// Packs both.
+    #[inline(always)]
+    pub fn what(number: u32, abi: u64) -> u64 {
+        abi << 32 | number as u64
+    }
+}
+
 /// Classes of network I/O.
 pub mod net {
     /// Protocol, in the low byte of a class.
@@ -179,4 +261,6 @@ const _: () = {
     assert!(size_of::<NetFlow>() == 8 * 4);
     assert!(size_of::<BlockFlow>() == 8 * 5);
     assert!(size_of::<DiskName>() == 32);
+    assert!(size_of::<FileFlow>() == 8 * 11);
+    assert!(size_of::<SyscallFlow>() == 8 + size_of::<Histogram>());
 };

@@ -118,6 +118,27 @@ offsets! {
     kernfs_node_id = "kernfs_node"."id";
     array_pptrs = "bpf_array"."pptrs";
     binprm_interp = "linux_binprm"."interp";
+    task_thread_flags = "task_struct"."thread_info.flags";
+    task_thread_status = "task_struct"."thread_info.status";
+    regs_di = "pt_regs"."di";
+    regs_si = "pt_regs"."si";
+    regs_dx = "pt_regs"."dx";
+    regs_regs = "pt_regs"."regs";
+    regs_orig_x0 = "pt_regs"."orig_x0";
+    fdtable_fd = "fdtable"."fd";
+    file_mode = "file"."f_mode";
+    file_flags = "file"."f_flags";
+    file_inode = "file"."f_inode";
+    file_mnt = "file"."f_path.mnt";
+    inode_mode = "inode"."i_mode";
+    vfsmount_sb = "vfsmount"."mnt_sb";
+    mount_mnt = "mount"."mnt";
+    mount_id = "mount"."mnt_id";
+    sb_dev = "super_block"."s_dev";
+    kiocb_filp = "kiocb"."ki_filp";
+    req_file = "io_kiocb"."file";
+    req_opcode = "io_kiocb"."opcode";
+    req_res = "io_kiocb"."cqe.res";
     sock_family = "sock"."__sk_common.skc_family";
     sock_protocol = "sock"."sk_protocol";
     request_q = "request"."q";
@@ -158,6 +179,18 @@ const OPTIONAL: &[&str] = &[
     "cgroup_parent",
     "cgroup_root_hierarchy_id",
     "kernfs_node_id",
+    // Of one architecture only.
+    "task_thread_flags",
+    "task_thread_status",
+    "regs_di",
+    "regs_si",
+    "regs_dx",
+    "regs_regs",
+    "regs_orig_x0",
+    // CONFIG_IO_URING
+    "req_file",
+    "req_opcode",
+    "req_res",
     // CONFIG_NET
     "sock_family",
     "sock_protocol",

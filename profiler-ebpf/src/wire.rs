@@ -51,8 +51,16 @@ pub struct Config {
     pub percpu_counter_size: u32,
     /// `sizeof(struct upid)`.
     pub upid_size: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// [`calls`]: what is wanted of system calls.
+    pub calls: u32,
+}
+
+/// Bits of [`Config::calls`].
+pub mod calls {
+    /// Count and time them.
+    pub const COUNT: u32 = 1;
+    /// Account the file I/O that they do.
+    pub const FILES: u32 = 2;
 }
 
 impl Config {
@@ -68,7 +76,7 @@ impl Config {
         rss_percpu: 0,
         percpu_counter_size: 0,
         upid_size: 0,
-        reserved: 0,
+        calls: 0,
     };
 }
 
@@ -135,11 +143,13 @@ pub enum Map {
     FileIo,
     /// System calls.
     Syscalls,
+    /// Asynchronous file I/O under way.
+    FileAsync,
 }
 
 impl Map {
     /// How many there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
     /// Names, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "TASKS",
@@ -151,6 +161,7 @@ impl Map {
         "REQUESTS",
         "FILE_IO",
         "SYSCALLS",
+        "FILE_ASYNC",
     ];
 }
 
@@ -299,6 +310,33 @@ pub mod state {
     pub const FOLDED: u32 = 5;
 }
 
+/// What a task has under way; of the task itself only, so nothing in it is atomic.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Doing {
+    /// When its read, write or copy of files began, 0: none.
+    pub rw_since: u64,
+    /// When its sync began, 0: none.
+    pub sync_since: u64,
+    /// Mount in which it removes, renames or makes something, [`Doing::NO_MOUNT`] when not known yet.
+    pub path_mount: u64,
+    /// When its system call began, 0: none.
+    pub call_since: u64,
+    /// Which: [`crate::flows::call`].
+    pub call: u64,
+    /// What it does with files.
+    pub call_op: u64,
+    /// Mount of the file it reads or syncs, 0: not a file.
+    pub call_from: u64,
+    /// Mount of the file it writes, 0: not a file.
+    pub call_to: u64,
+}
+
+impl Doing {
+    /// [`Doing::path_mount`]: something is about to be done, the mount is not known yet.
+    pub const NO_MOUNT: u64 = u64::MAX;
+}
+
 /// Task storage: what the kernel does not keep of a followed task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -319,6 +357,8 @@ pub struct TaskState {
     pub wakeups: u64,
     /// Who it is.
     pub owner: Owner,
+    /// What it has under way.
+    pub doing: Doing,
     /// Run-queue latency.
     pub runqueue: Histogram,
 }
@@ -573,7 +613,11 @@ const _: () = {
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
-    assert!(size_of::<TaskState>() == 48 + size_of::<Owner>() + size_of::<Histogram>());
+    assert!(size_of::<Doing>() == 64);
+    assert!(
+        size_of::<TaskState>()
+            == 48 + size_of::<Owner>() + size_of::<Doing>() + size_of::<Histogram>()
+    );
     assert!(size_of::<Process>() == 40 + 16 + 16 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Birth>() == 48);
     assert!(size_of::<Exec>() == 48 + PATH_MAX);

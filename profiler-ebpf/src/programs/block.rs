@@ -123,10 +123,7 @@ fn done(state: &Request, flow: &mut BlockFlow, error: u8) {
 
 /// The flow with this key. The disk's name is noted when it is new.
 #[inline(always)]
-fn flow_of(
-    request: Object,
-    key: &crate::flows::FlowKey,
-) -> Option<&'static mut BlockFlow> {
+fn flow_of(request: Object, key: &crate::flows::FlowKey) -> Option<&'static mut BlockFlow> {
     if let Some(flow) = BLOCK_IO.get_ptr_mut(key) {
         // SAFETY: as in `flow`.
         return unsafe { flow.as_mut() };

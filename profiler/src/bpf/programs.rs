@@ -13,7 +13,7 @@ use aya::{
 };
 use profiler_ebpf::{
     offsets::{MISSING, Offsets},
-    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, scope},
+    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, calls, scope},
 };
 use thiserror::Error;
 
@@ -252,9 +252,12 @@ impl Programs {
     ///
     /// When the object has no such map.
     pub fn table<K: Plain, V: Plain>(&mut self, name: &str) -> Result<Table<K, V>, LoadError> {
-        self.ebpf.take_map(name).and_then(Table::new).ok_or_else(|| {
-            LoadError::Object(format!("the object has no map `{name}` of this kind"))
-        })
+        self.ebpf
+            .take_map(name)
+            .and_then(Table::new)
+            .ok_or_else(|| {
+                LoadError::Object(format!("the object has no map `{name}` of this kind"))
+            })
     }
 
     /// Adds processes to the target; [`Programs::mark`] then finds them and their descendants.
@@ -440,8 +443,22 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         rss_percpu: kernel.is_array("mm_struct", "rss_stat").into(),
         percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
         upid_size: kernel.size_of("upid").unwrap_or(0),
-        reserved: 0,
+        calls: calls(settings),
     }
+}
+
+/// What the features want of system calls: bits of [`calls`].
+fn calls(settings: &Settings) -> u32 {
+    let of = |wanted: &Wanted| match (wanted.feature.source, wanted.way) {
+        ("syscalls", _) => calls::COUNT,
+        ("file_io", Some("syscalls")) => calls::FILES,
+        _ => 0,
+    };
+    settings
+        .features
+        .iter()
+        .map(of)
+        .fold(0, |all, bit| all | bit)
 }
 
 /// Room for processes: as many as the kernel allows, within reason. Entries take memory only while used.

@@ -89,6 +89,13 @@ impl Setup {
                 states.push(state(spec.name, SourceStatus::Off, None));
                 continue;
             }
+            let outcome = match &reader {
+                Reader::Bpf(programs) => programs
+                    .features
+                    .iter()
+                    .find(|outcome| outcome.source == spec.name),
+                Reader::Procfs(_) | Reader::None => None,
+            };
             let support = match (&problem, &reader) {
                 (Some(problem), _) if spec.tasks => {
                     let why = problem.clone();
@@ -99,16 +106,10 @@ impl Setup {
                         Support::No { why, remedy }
                     }
                 }
-                (None, Reader::Bpf(programs)) if spec.tasks => {
-                    let outcome = programs
-                        .features
-                        .iter()
-                        .find(|outcome| outcome.source == spec.name);
-                    match (outcome, spec.feature) {
-                        (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
-                        _ => Support::Works,
-                    }
-                }
+                (None, Reader::Bpf(_)) if spec.tasks => match (outcome, spec.feature) {
+                    (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
+                    _ => Support::Works,
+                },
                 _ => (spec.probe)(host),
             };
             let (support, why) = match support {
@@ -123,6 +124,7 @@ impl Setup {
             match (spec.open)(&Context {
                 host,
                 threads: config.threads,
+                outcome,
             }) {
                 Ok(source) => sources.push((spec.name, source, false)),
                 Err(error) => {

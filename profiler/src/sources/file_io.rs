@@ -1,10 +1,16 @@
 //! `file_io`: what each process read, wrote and did to files, by mount.
 
 use anyhow::Result;
+use profiler_ebpf::flows::kind;
 
-use super::{Sample, Source, SourceSpec, Support, feature_support, process_key};
+use super::{
+    Context, Sample, Source, SourceSpec, Support, feature_support,
+    latency::{self, Latencies},
+    mount_names::{MountNames, Name, dev_label},
+    process_key, process_key_of, syscalls,
+};
 use crate::{
-    bpf::{Feature, Way},
+    bpf::{Feature, Hook, Way},
     columns,
     host::Host,
     schema::{Batch, Label, ProcessKey, Table, TableBuilder},
@@ -38,8 +44,8 @@ static TABLE: Table = Table::new::<ProcessKey, FileIoRow>(
 
 static FEATURE: Feature = Feature {
     source: "file_io",
-    maps: &[],
-    ways: &[ACCOUNTING],
+    maps: &["FILE_IO", "FILE_ASYNC", "LATENCY"],
+    ways: &[ACCOUNTING, SYSCALLS],
 };
 
 /// What the kernel counts of each task anyway: nothing is attached.
@@ -52,17 +58,31 @@ const ACCOUNTING: Way = Way {
     on_request: false,
 };
 
+/// What the system calls return: at a cost to every call of everybody.
+const SYSCALLS: Way = Way {
+    name: "syscalls",
+    hooks: syscalls::HOOKS,
+    optional: URING,
+    without: "no asynchronous I/O (io_submit), no 32-bit programs; unlinks, renames and mkdirs without mount",
+    on_request: true,
+};
+
+const URING: &[Hook] = &[
+    Hook::tracepoint("uring_complete", "io_uring_complete"),
+    Hook::tracepoint("uring_submit", "io_uring_submit_req").formerly("io_uring_submit_sqe"),
+];
+
 /// Registry entry.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "file_io",
     help: "reads, writes, syncs, opens and removals of files, by process and mount",
-    tables: &[&TABLE],
+    tables: &[&TABLE, &latency::TABLE],
     probe,
     tasks: true,
     procfs: true,
     feature: Some(&FEATURE),
     default: true,
-    open: |_| Ok(Box::new(FileIo(TableBuilder::new(&TABLE)))),
+    open: |context| Ok(Box::new(FileIo::new(context))),
 };
 
 /// Without the programs there is still the accounting in /proc.
@@ -73,29 +93,85 @@ fn probe(host: &Host) -> Support {
     }
 }
 
-struct FileIo(TableBuilder<ProcessKey, FileIoRow>);
+struct FileIo {
+    rows: TableBuilder<ProcessKey, FileIoRow>,
+    latencies: Latencies,
+    names: MountNames,
+}
 
 impl Source for FileIo {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        if at.tasks.keeps.io {
+        if at.tasks.flows.file_io.is_some() {
+            self.flows(at);
+            self.latencies.sample(at, out);
+        } else if at.tasks.keeps.io {
             self.account(at);
         }
-        self.0.finish(out);
+        self.rows.finish(out);
         Ok(())
     }
 }
 
 impl FileIo {
-    /// Way `accounting`.
+    fn new(context: &Context<'_>) -> Self {
+        Self {
+            rows: TableBuilder::new(&TABLE),
+            latencies: Latencies::new(&[
+                (kind::FILE_READ, "file_read"),
+                (kind::FILE_WRITE, "file_write"),
+                (kind::FSYNC, "fsync"),
+            ]),
+            names: MountNames::new(&context.host.procfs),
+        }
+    }
+
+    /// What the programs saw.
+    fn flows(&mut self, at: &Sample<'_>) {
+        let Some(table) = &at.tasks.flows.file_io else {
+            return;
+        };
+        for row in &table.rows {
+            let Some(id) = row.id else { continue };
+            let (name, dev) = if row.what == 0 {
+                (Name::default(), None)
+            } else {
+                let others = at.tasks.iter().map(|process| process.id.pid);
+                let name = self.names.get(row.what, id.pid, others);
+                (name, Some(dev_label(row.what)))
+            };
+            let flow = &row.increase;
+            self.rows.push(
+                process_key_of(at, id, row.tid, row.interval_ns),
+                FileIoRow {
+                    mount: name.mount,
+                    fstype: name.fstype,
+                    source: name.source,
+                    dev,
+                    read_ops: flow.read_ops,
+                    read_bytes: flow.read_bytes,
+                    write_ops: flow.write_ops,
+                    write_bytes: flow.write_bytes,
+                    errors: Some(flow.errors),
+                    fsyncs: Some(flow.fsyncs),
+                    opens: Some(flow.opens),
+                    creates: Some(flow.creates),
+                    unlinks: Some(flow.unlinks),
+                    renames: Some(flow.renames),
+                    mkdirs: Some(flow.mkdirs),
+                },
+            );
+        }
+    }
+
+    /// What the kernel counts of every task.
     fn account(&mut self, at: &Sample<'_>) {
         for row in &at.tasks.rows {
             let increase = &row.increase;
             let calls = increase.syscr + increase.syscw;
-            // sendfile and copy_file_range count bytes, and calls of both kinds.
             if calls + increase.rchar + increase.wchar == 0 {
                 continue;
             }
-            self.0.push(
+            self.rows.push(
                 process_key(at, row),
                 FileIoRow {
                     mount: None,

@@ -11,6 +11,7 @@ pub mod net_io;
 pub mod overhead;
 pub mod process;
 pub mod sched;
+pub mod syscalls;
 pub mod system;
 pub mod usage;
 
@@ -19,6 +20,7 @@ mod frequency;
 mod kernel_file;
 mod load;
 mod memory;
+mod mount_names;
 mod pressure;
 mod proc_stat;
 mod process_count;
@@ -86,6 +88,8 @@ pub struct Context<'a> {
     pub host: &'a Host,
     /// Whether per-thread rows are wanted.
     pub threads: bool,
+    /// What became of its feature, if the programs are loaded.
+    pub outcome: Option<&'a Outcome>,
 }
 
 /// An entry of the registry.
@@ -118,6 +122,7 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &file_io::SPEC,
     &block_io::SPEC,
     &net_io::SPEC,
+    &syscalls::SPEC,
     &system::SPEC,
     &cpu::SPEC,
     &host::SPEC,

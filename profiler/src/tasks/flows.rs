@@ -3,7 +3,7 @@
 
 use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::{
-    flows::{BlockFlow, FlowKey, NetFlow},
+    flows::{BlockFlow, FileFlow, FlowKey, NetFlow, SyscallFlow},
     wire::Histogram,
 };
 
@@ -57,7 +57,7 @@ macro_rules! counters_flow {
         }
     )*};
 }
-counters_flow!(BlockFlow, NetFlow);
+counters_flow!(BlockFlow, FileFlow, NetFlow);
 
 impl Flow for Histogram {
     type History = LatencySum;
@@ -69,6 +69,31 @@ impl Flow for Histogram {
     }
     fn add(sum: &mut Latency, more: &Latency) {
         sum.add(more);
+    }
+}
+
+/// System calls of one kind, over an interval.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    /// Those that returned an error.
+    pub errors: u64,
+    /// How long all took.
+    pub latency: Latency,
+}
+
+impl Flow for SyscallFlow {
+    type History = (u64, LatencySum);
+    type Increase = Calls;
+    fn advance(&self, history: &mut Self::History, pass: u32) -> Option<Calls> {
+        // An error is counted after the call's time: without one there is nothing new.
+        let latency = self.latency.advance(&mut history.1, pass)?;
+        let errors = self.errors.saturating_sub(history.0);
+        history.0 = history.0.max(self.errors);
+        Some(Calls { errors, latency })
+    }
+    fn add(sum: &mut Calls, more: &Calls) {
+        sum.errors += more.errors;
+        sum.latency.add(&more.latency);
     }
 }
 
@@ -265,6 +290,10 @@ flows! {
     net_io: NetFlow = "NET_IO" for "net_io";
     /// Block I/O by device and operation.
     block_io: BlockFlow = "BLOCK_IO" for "block_io";
+    /// File I/O by mount.
+    file_io: FileFlow = "FILE_IO" for "file_io";
+    /// System calls by number.
+    syscalls: SyscallFlow = "SYSCALLS" for "syscalls";
     /// Latency by kind.
     latency: Histogram = "LATENCY" for "net_io" | "block_io" | "file_io";
 }
