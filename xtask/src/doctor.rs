@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     apt, linker, python, shell, test, toolchain,
+    vm::qemu,
     workspace::{self, Workspace},
 };
 
@@ -288,7 +289,19 @@ fn testing(workspace: &Workspace) -> Vec<Check> {
             &format!("run `{}`", apt::command(&["linux-perf".into()])),
         ),
     };
+    let qemu = match version(qemu::PROGRAM, &["--version"]) {
+        None if apt::available() => by_xtask("installed"),
+        found => present_or(
+            found,
+            &format!("run `{}`", apt::command(&[qemu::PACKAGE.into()])),
+        ),
+    };
     vec![
+        Check {
+            name: "qemu",
+            essential: false,
+            state: qemu,
+        },
         Check {
             name: "python packages",
             essential: false,
