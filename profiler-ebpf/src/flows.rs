@@ -6,7 +6,8 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// Start of the process, ns of `CLOCK_BOOTTIME`; 0 when the process is not known.
+    /// Start of the process, ns of `CLOCK_BOOTTIME`; when the process is not known, its cgroup (inode of the
+    /// folder) or 0.
     pub start_boottime: u64,
     /// Process id in the controller's pid namespace; 0 when the process is not known.
     pub pid: u32,
@@ -20,6 +21,16 @@ pub struct FlowKey {
 pub mod kind {
     /// Start of a TCP connection until it is established.
     pub const TCP_CONNECT: u64 = 1;
+    /// Issue of a block request until its completion: this plus a [`super::block::op`].
+    pub const BLOCK_READ: u64 = 8;
+    /// Likewise, of a write.
+    pub const BLOCK_WRITE: u64 = BLOCK_READ + super::block::op::WRITE;
+    /// Likewise, of a discard.
+    pub const BLOCK_DISCARD: u64 = BLOCK_READ + super::block::op::DISCARD;
+    /// Likewise, of a flush.
+    pub const BLOCK_FLUSH: u64 = BLOCK_READ + super::block::op::FLUSH;
+    /// A block request's way into the queue until its issue.
+    pub const BLOCK_QUEUE: u64 = BLOCK_READ + 4;
 }
 
 macro_rules! counters {
@@ -67,6 +78,63 @@ counters! {
     }
 }
 
+counters! {
+    /// Entry of the map `BLOCK_IO`; its key's `what` is a [`block::what`].
+    pub struct BlockFlow {
+        /// Requests that are done.
+        ops,
+        /// Their bytes.
+        bytes,
+        /// Time from their way into the queue to their issue, ns.
+        queue_ns,
+        /// Time from their issue to their completion, ns.
+        service_ns,
+        /// Of `ops`, those that failed.
+        errors,
+    }
+}
+
+/// Entry of the map `DISKS`: `gendisk.disk_name`, ended by a zero byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskName {
+    /// Its 32 bytes as they lie in memory.
+    pub name: [u64; 4],
+}
+
+/// Devices and operations of block I/O.
+pub mod block {
+    /// Operations, in the bits above the device.
+    pub mod op {
+        /// Read.
+        pub const READ: u64 = 0;
+        /// Write, also of zeros.
+        pub const WRITE: u64 = 1;
+        /// Discard.
+        pub const DISCARD: u64 = 2;
+        /// Flush of the device's cache.
+        pub const FLUSH: u64 = 3;
+    }
+
+    /// Packs major and minor number of the whole disk (12 and 20 bits) and the operation into the key's `what`.
+    #[inline(always)]
+    pub fn what(major: u64, minor: u64, op: u64) -> u64 {
+        op << 32 | major << 20 | minor
+    }
+
+    /// The operation in a `what`.
+    #[inline(always)]
+    pub fn op_of(what: u64) -> u64 {
+        what >> 32
+    }
+
+    /// The device in a `what`: major << 20 | minor.
+    #[inline(always)]
+    pub fn device_of(what: u64) -> u64 {
+        what & 0xffff_ffff
+    }
+}
+
 /// Classes of network I/O.
 pub mod net {
     /// Protocol, in the low byte of a class.
@@ -109,4 +177,6 @@ pub mod net {
 const _: () = {
     assert!(size_of::<FlowKey>() == 24);
     assert!(size_of::<NetFlow>() == 8 * 4);
+    assert!(size_of::<BlockFlow>() == 8 * 5);
+    assert!(size_of::<DiskName>() == 32);
 };

@@ -120,6 +120,13 @@ offsets! {
     binprm_interp = "linux_binprm"."interp";
     sock_family = "sock"."__sk_common.skc_family";
     sock_protocol = "sock"."sk_protocol";
+    request_q = "request"."q";
+    request_cmd_flags = "request"."cmd_flags";
+    request_data_len = "request"."__data_len";
+    queue_disk = "request_queue"."disk";
+    disk_major = "gendisk"."major";
+    disk_first_minor = "gendisk"."first_minor";
+    disk_name = "gendisk"."disk_name";
 }
 
 /// Members that some kernels lack; what depends on them is null there.
@@ -154,4 +161,12 @@ const OPTIONAL: &[&str] = &[
     // CONFIG_NET
     "sock_family",
     "sock_protocol",
+    // CONFIG_BLOCK
+    "request_q",
+    "request_cmd_flags",
+    "request_data_len",
+    "queue_disk",
+    "disk_major",
+    "disk_first_minor",
+    "disk_name",
 ];

@@ -7,9 +7,11 @@
 //! | `process_fork`, `process_exec` | `tp_btf/sched_process_*` | who belongs to the target |
 //! | `cgroup_attach` | `tp_btf/cgroup_attach_task` | tells that membership changed |
 //! | `sock_send_length`, `sock_recv_length` | `tp_btf` | network bytes and calls |
+//! | `block_rq_insert`, `_issue`, `_merge`, `_complete` | `tp_btf` | block requests |
 //! | `mark` | `iter/task` | finds the tasks of the target that exist already |
 //! | `sample` | `iter/task` | one reading of all tasks of the target |
 
+mod block;
 mod flows;
 mod iter;
 mod kernel;

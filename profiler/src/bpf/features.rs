@@ -75,7 +75,7 @@ impl Hook {
 pub struct Way {
     /// Its name, as in `--source file_io=syscalls`.
     pub name: &'static str,
-    /// Without any of these it cannot be taken.
+    /// Without any of these it cannot be taken; none: it takes what is known of every process.
     pub hooks: &'static [Hook],
     /// Without these some columns are null.
     pub optional: &'static [Hook],
@@ -112,6 +112,8 @@ pub struct Outcome {
     pub source: &'static str,
     /// The way that was taken.
     pub way: Option<&'static str>,
+    /// Whether it has hooks, which fill the feature's maps.
+    pub hooked: bool,
     /// Why the ways before it were not taken, and which optional hooks are missing.
     pub missing: Vec<Missing>,
 }
@@ -156,6 +158,7 @@ pub fn take_way(
     let mut outcome = Outcome {
         source: wanted.feature.source,
         way: None,
+        hooked: false,
         missing: Vec::new(),
     };
     let ways = wanted.feature.ways.iter().filter(|way| match wanted.way {
@@ -189,6 +192,7 @@ pub fn take_way(
             }
         }
         outcome.way = Some(way.name);
+        outcome.hooked = !way.hooks.is_empty();
         break;
     }
     outcome

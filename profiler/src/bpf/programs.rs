@@ -12,7 +12,6 @@ use aya::{
     programs::{BtfTracePoint, Iter, ProgramError},
 };
 use profiler_ebpf::{
-    flows::FlowKey,
     offsets::{MISSING, Offsets},
     wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, scope},
 };
@@ -249,16 +248,15 @@ impl Programs {
         Ok(programs)
     }
 
-    /// A map of flows.
+    /// A map of flows, or another hash map that is read as a whole.
     ///
     /// # Errors
     ///
     /// When the object has no such map.
-    pub fn flows<V: Plain>(&mut self, name: &str) -> Result<Table<FlowKey, V>, LoadError> {
-        self.ebpf
-            .take_map(name)
-            .and_then(Table::new)
-            .ok_or_else(|| LoadError::Object(format!("the object has no map of flows `{name}`")))
+    pub fn table<K: Plain, V: Plain>(&mut self, name: &str) -> Result<Table<K, V>, LoadError> {
+        self.ebpf.take_map(name).and_then(Table::new).ok_or_else(|| {
+            LoadError::Object(format!("the object has no map `{name}` of this kind"))
+        })
     }
 
     /// Adds processes to the target; [`Programs::mark`] then finds them and their descendants.

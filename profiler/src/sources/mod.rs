@@ -2,7 +2,9 @@
 //!
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
+pub mod block_io;
 pub mod cpu;
+pub mod file_io;
 pub mod host;
 pub mod latency;
 pub mod net_io;
@@ -113,6 +115,8 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &process::SPEC,
     &sched::SPEC,
     &usage::SPEC,
+    &file_io::SPEC,
+    &block_io::SPEC,
     &net_io::SPEC,
     &system::SPEC,
     &cpu::SPEC,
