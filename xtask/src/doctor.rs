@@ -9,6 +9,7 @@ use crate::{
     apt,
     bench::tools,
     linker, python, shell, test, toolchain,
+    vm::qemu,
     workspace::{self, Workspace},
 };
 
@@ -281,7 +282,19 @@ fn testing(workspace: &Workspace) -> Vec<Check> {
     };
     let deny = test::deny::find(workspace).map(|path| path.display().to_string());
     let nextest = version("cargo", &["nextest", "--version"]);
+    let qemu = match version(qemu::PROGRAM, &["--version"]) {
+        None if apt::available() => by_xtask("installed"),
+        found => present_or(
+            found,
+            &format!("run `{}`", apt::command(&[qemu::PACKAGE.into()])),
+        ),
+    };
     let mut checks = vec![
+        Check {
+            name: "qemu",
+            essential: false,
+            state: qemu,
+        },
         Check {
             name: "python packages",
             essential: false,

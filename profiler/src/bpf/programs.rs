@@ -109,6 +109,8 @@ pub struct Settings {
     pub sched: bool,
     /// Whether threads that end are reported.
     pub threads: bool,
+    /// Whether moves between cgroups are reported.
+    pub moves: bool,
     /// What else is accounted.
     pub features: Vec<Wanted>,
     /// Entries of each map of flows, instead of a number made from the size of the node.
@@ -194,7 +196,7 @@ impl Programs {
         if settings.sched {
             tracepoints.push(("sched_wakeup", "sched_wakeup"));
         }
-        if matches!(settings.scope, Scope::Cgroup { .. }) {
+        if settings.moves {
             tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
         }
         for (name, hook) in &tracepoints {

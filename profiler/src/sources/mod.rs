@@ -30,7 +30,7 @@ use std::sync::OnceLock;
 use anyhow::Result;
 
 use crate::{
-    bpf::{Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
+    bpf::{Attached, Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
     clock::Tick,
     host::Host,
     ledger::Ledger,
@@ -162,22 +162,34 @@ fn flow_key<I>(at: &Sample<'_>, row: &FlowRow<I>) -> OwnerKey {
     }
 }
 
+/// What came of loading all programs.
+pub struct Trial {
+    /// Those that can be used.
+    pub attached: Vec<Attached>,
+    /// What became of each feature.
+    pub features: Vec<Outcome>,
+}
+
 /// What the programs can do here; found out by loading all of them, once.
-fn trial(host: &Host) -> &'static Result<Vec<Outcome>, LoadError> {
-    static TRIAL: OnceLock<Result<Vec<Outcome>, LoadError>> = OnceLock::new();
+pub fn trial(host: &Host) -> &'static Result<Trial, LoadError> {
+    static TRIAL: OnceLock<Result<Trial, LoadError>> = OnceLock::new();
     TRIAL.get_or_init(|| {
         let wanted = |feature| Wanted { feature, way: None };
         let settings = Settings {
             scope: Scope::Pids,
             sched: true,
             threads: false,
+            moves: true,
             features: REGISTRY
                 .iter()
                 .filter_map(|spec| spec.feature.map(wanted))
                 .collect(),
             max_entries: Some(1),
         };
-        Programs::load(host, &settings).map(|programs| programs.features)
+        Programs::load(host, &settings).map(|programs| Trial {
+            attached: programs.attached,
+            features: programs.features,
+        })
     })
 }
 
@@ -217,7 +229,8 @@ fn program_support(host: &Host) -> Support {
 /// What this machine lets a feature account.
 fn feature_support(host: &Host, feature: &Feature) -> Support {
     match (program_support(host), trial(host)) {
-        (Support::Works, Ok(outcomes)) => outcomes
+        (Support::Works, Ok(trial)) => trial
+            .features
             .iter()
             .find(|outcome| outcome.source == feature.source)
             .map_or(Support::Works, |outcome| outcome_support(outcome, feature)),
