@@ -6,6 +6,7 @@ use std::{
     fs::File,
     hint::black_box,
     io::{BufRead as _, Read as _, Write as _},
+    os::unix::net::UnixStream,
     process::ExitCode,
     sync::{
         Arc,
@@ -83,6 +84,15 @@ impl Puppet {
             "write" => {
                 let mut null = File::create("/dev/null").expect("/dev/null");
                 (0..number).for_each(|_| null.write_all(&[0; 4096]).expect("bottomless"));
+            }
+            // So many messages of 100 bytes to itself.
+            "unix" => {
+                let (mut to, mut from) = UnixStream::pair().expect("a pair");
+                let mut message = [0; 100];
+                (0..number).for_each(|_| {
+                    to.write_all(&message).expect("room");
+                    from.read_exact(&mut message).expect("a message");
+                });
             }
             // So many threads that each live for a moment, one after the other.
             "threads" => (0..number).for_each(|_| {

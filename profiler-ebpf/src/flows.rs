@@ -2,11 +2,14 @@
 //!
 //! All are `repr(C)` without padding; counters only grow.
 
+use crate::wire::Histogram;
+
 /// Key of every map of flows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// Start of the process, ns of `CLOCK_BOOTTIME`; 0 when the process is not known.
+    /// Start of the process, ns of `CLOCK_BOOTTIME`; when the process is not known, its cgroup (inode of the
+    /// folder) or 0.
     pub start_boottime: u64,
     /// Process id in the controller's pid namespace; 0 when the process is not known.
     pub pid: u32,
@@ -22,6 +25,22 @@ pub mod kind {
     pub const TCP_CONNECT: u64 = 1;
     /// Smoothed round-trip time of a TCP connection, sampled.
     pub const TCP_RTT: u64 = 2;
+    /// Issue of a block request until its completion: this plus a [`super::block::op`].
+    pub const BLOCK_READ: u64 = 8;
+    /// Likewise, of a write.
+    pub const BLOCK_WRITE: u64 = BLOCK_READ + super::block::op::WRITE;
+    /// Likewise, of a discard.
+    pub const BLOCK_DISCARD: u64 = BLOCK_READ + super::block::op::DISCARD;
+    /// Likewise, of a flush.
+    pub const BLOCK_FLUSH: u64 = BLOCK_READ + super::block::op::FLUSH;
+    /// A block request's way into the queue until its issue.
+    pub const BLOCK_QUEUE: u64 = BLOCK_READ + 4;
+    /// Read of a file.
+    pub const FILE_READ: u64 = 16;
+    /// Write of a file.
+    pub const FILE_WRITE: u64 = 17;
+    /// fsync, fdatasync, msync.
+    pub const FSYNC: u64 = 18;
 }
 
 macro_rules! counters {
@@ -83,6 +102,137 @@ counters! {
     }
 }
 
+counters! {
+    /// Entry of the map `BLOCK_IO`; its key's `what` is a [`block::what`].
+    pub struct BlockFlow {
+        /// Requests that are done.
+        ops,
+        /// Their bytes.
+        bytes,
+        /// Time from their way into the queue to their issue, ns.
+        queue_ns,
+        /// Time from their issue to their completion, ns.
+        service_ns,
+        /// Of `ops`, those that failed.
+        errors,
+    }
+}
+
+/// Entry of the map `DISKS`: `gendisk.disk_name`, ended by a zero byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskName {
+    /// Its 32 bytes as they lie in memory.
+    pub name: [u64; 4],
+}
+
+/// Devices and operations of block I/O.
+pub mod block {
+    /// Operations, in the bits above the device.
+    pub mod op {
+        /// Read.
+        pub const READ: u64 = 0;
+        /// Write, also of zeros.
+        pub const WRITE: u64 = 1;
+        /// Discard.
+        pub const DISCARD: u64 = 2;
+        /// Flush of the device's cache.
+        pub const FLUSH: u64 = 3;
+    }
+
+    /// Packs major and minor number of the whole disk (12 and 20 bits) and the operation into the key's `what`.
+    #[inline(always)]
+    pub fn what(major: u64, minor: u64, op: u64) -> u64 {
+        op << 32 | major << 20 | minor
+    }
+
+    /// The operation in a `what`.
+    #[inline(always)]
+    pub fn op_of(what: u64) -> u64 {
+        what >> 32
+    }
+
+    /// The device in a `what`: major << 20 | minor.
+    #[inline(always)]
+    pub fn device_of(what: u64) -> u64 {
+        what & 0xffff_ffff
+    }
+}
+
+counters! {
+    /// Entry of the map `FILE_IO`; its key's `what` is a [`mount`], or 0 when that is not known.
+    pub struct FileFlow {
+        /// Reads without error.
+        read_ops,
+        /// Bytes that they returned.
+        read_bytes,
+        /// Writes without error.
+        write_ops,
+        /// Bytes that they accepted.
+        write_bytes,
+        /// Reads, writes, syncs and opens that failed.
+        errors,
+        /// Syncs without error.
+        fsyncs,
+        /// Files and directories opened.
+        opens,
+        /// Files created by that.
+        creates,
+        /// Files and directories removed.
+        unlinks,
+        /// Files and directories renamed.
+        renames,
+        /// Directories made.
+        mkdirs,
+    }
+}
+
+/// Entry of the map `SYSCALLS`; its key's `what` is a [`call`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SyscallFlow {
+    /// Calls that returned an error.
+    pub errors: u64,
+    /// How long the calls took.
+    pub latency: Histogram,
+}
+
+/// Mounts as [`FlowKey::what`].
+pub mod mount {
+    /// Packs the mount's id and the device number of its file system, as the kernel holds them.
+    #[inline(always)]
+    pub fn what(id: u32, dev: u32) -> u64 {
+        (id as u64) << 32 | dev as u64
+    }
+
+    /// Id of the mount, as in `mountinfo`.
+    pub fn id(what: u64) -> u32 {
+        (what >> 32) as u32
+    }
+
+    /// Device number, major and minor.
+    pub fn dev(what: u64) -> (u32, u32) {
+        let dev = what as u32;
+        (dev >> 20, dev & 0xf_ffff)
+    }
+}
+
+/// System calls as [`FlowKey::what`]: the number, and the ABI above it.
+pub mod call {
+    /// That of the kernel's own word size.
+    pub const NATIVE: u64 = 0;
+    /// 32 bits on a kernel of 64.
+    pub const COMPAT: u64 = 1;
+    /// x32: 32-bit pointers with the registers of x86-64.
+    pub const X32: u64 = 2;
+
+    /// Packs both.
+    #[inline(always)]
+    pub fn what(number: u32, abi: u64) -> u64 {
+        abi << 32 | number as u64
+    }
+}
+
 /// Classes of network I/O.
 pub mod net {
     /// Protocol, in the low byte of a class.
@@ -125,4 +275,8 @@ pub mod net {
 const _: () = {
     assert!(size_of::<FlowKey>() == 24);
     assert!(size_of::<NetFlow>() == 8 * 11);
+    assert!(size_of::<BlockFlow>() == 8 * 5);
+    assert!(size_of::<DiskName>() == 32);
+    assert!(size_of::<FileFlow>() == 8 * 11);
+    assert!(size_of::<SyscallFlow>() == 8 + size_of::<Histogram>());
 };

@@ -118,6 +118,27 @@ offsets! {
     kernfs_node_id = "kernfs_node"."id";
     array_pptrs = "bpf_array"."pptrs";
     binprm_interp = "linux_binprm"."interp";
+    task_thread_flags = "task_struct"."thread_info.flags";
+    task_thread_status = "task_struct"."thread_info.status";
+    regs_di = "pt_regs"."di";
+    regs_si = "pt_regs"."si";
+    regs_dx = "pt_regs"."dx";
+    regs_regs = "pt_regs"."regs";
+    regs_orig_x0 = "pt_regs"."orig_x0";
+    fdtable_fd = "fdtable"."fd";
+    file_mode = "file"."f_mode";
+    file_flags = "file"."f_flags";
+    file_inode = "file"."f_inode";
+    file_mnt = "file"."f_path.mnt";
+    inode_mode = "inode"."i_mode";
+    vfsmount_sb = "vfsmount"."mnt_sb";
+    mount_mnt = "mount"."mnt";
+    mount_id = "mount"."mnt_id";
+    sb_dev = "super_block"."s_dev";
+    kiocb_filp = "kiocb"."ki_filp";
+    req_file = "io_kiocb"."file";
+    req_opcode = "io_kiocb"."opcode";
+    req_res = "io_kiocb"."cqe.res";
     sock_family = "sock"."__sk_common.skc_family";
     sock_protocol = "sock"."sk_protocol";
     sock_state = "sock"."__sk_common.skc_state";
@@ -151,6 +172,13 @@ offsets! {
     msg_flags = "msghdr"."msg_flags";
     regs_orig_ax = "pt_regs"."orig_ax";
     regs_syscallno = "pt_regs"."syscallno";
+    request_q = "request"."q";
+    request_cmd_flags = "request"."cmd_flags";
+    request_data_len = "request"."__data_len";
+    queue_disk = "request_queue"."disk";
+    disk_major = "gendisk"."major";
+    disk_first_minor = "gendisk"."first_minor";
+    disk_name = "gendisk"."disk_name";
 }
 
 /// Members that some kernels lack; what depends on them is null there.
@@ -182,6 +210,18 @@ const OPTIONAL: &[&str] = &[
     "cgroup_parent",
     "cgroup_root_hierarchy_id",
     "kernfs_node_id",
+    // Of one architecture only.
+    "task_thread_flags",
+    "task_thread_status",
+    "regs_di",
+    "regs_si",
+    "regs_dx",
+    "regs_regs",
+    "regs_orig_x0",
+    // CONFIG_IO_URING
+    "req_file",
+    "req_opcode",
+    "req_res",
     // CONFIG_NET
     "sock_family",
     "sock_protocol",
@@ -217,4 +257,12 @@ const OPTIONAL: &[&str] = &[
     // Of x86 and of arm64.
     "regs_orig_ax",
     "regs_syscallno",
+    // CONFIG_BLOCK
+    "request_q",
+    "request_cmd_flags",
+    "request_data_len",
+    "queue_disk",
+    "disk_major",
+    "disk_first_minor",
+    "disk_name",
 ];

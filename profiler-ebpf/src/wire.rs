@@ -51,12 +51,16 @@ pub struct Config {
     pub percpu_counter_size: u32,
     /// `sizeof(struct upid)`.
     pub upid_size: u32,
-    /// Number of the system call `splice` …
-    pub splice: u32,
-    /// … and of `getsockopt`.
-    pub getsockopt: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// [`calls`]: what is wanted of system calls.
+    pub calls: u32,
+}
+
+/// Bits of [`Config::calls`].
+pub mod calls {
+    /// Count and time them.
+    pub const COUNT: u32 = 1;
+    /// Account the file I/O that they do.
+    pub const FILES: u32 = 2;
 }
 
 impl Config {
@@ -72,9 +76,7 @@ impl Config {
         rss_percpu: 0,
         percpu_counter_size: 0,
         upid_size: 0,
-        splice: 0,
-        getsockopt: 0,
-        reserved: 0,
+        calls: 0,
     };
 }
 
@@ -143,11 +145,13 @@ pub enum Map {
     Syscalls,
     /// Socket storage.
     Sockets,
+    /// Asynchronous file I/O under way.
+    FileAsync,
 }
 
 impl Map {
     /// How many there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
     /// Names, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "TASKS",
@@ -160,6 +164,7 @@ impl Map {
         "FILE_IO",
         "SYSCALLS",
         "SOCKETS",
+        "FILE_ASYNC",
     ];
 }
 
@@ -308,6 +313,37 @@ pub mod state {
     pub const FOLDED: u32 = 5;
 }
 
+/// What a task has under way; of the task itself only, so nothing in it is atomic.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Doing {
+    /// When its read, write or copy of files began, 0: none.
+    pub rw_since: u64,
+    /// When its sync began, 0: none.
+    pub sync_since: u64,
+    /// Mount in which it removes, renames or makes something, [`Doing::NO_MOUNT`] when not known yet.
+    pub path_mount: u64,
+    /// When its system call began, 0: none.
+    pub call_since: u64,
+    /// Which: [`crate::flows::call`].
+    pub call: u64,
+    /// What it does with files.
+    pub call_op: u64,
+    /// Mount of the file it reads or syncs, 0: not a file.
+    pub call_from: u64,
+    /// Mount of the file it writes, 0: not a file.
+    pub call_to: u64,
+    /// Where the datagram goes that it sends, 0: not known; see the programs' `net::udp`.
+    pub datagram_to: u64,
+    /// Where the datagram came from that it receives, likewise.
+    pub datagram_from: u64,
+}
+
+impl Doing {
+    /// [`Doing::path_mount`]: something is about to be done, the mount is not known yet.
+    pub const NO_MOUNT: u64 = u64::MAX;
+}
+
 /// Task storage: what the kernel does not keep of a followed task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -328,10 +364,8 @@ pub struct TaskState {
     pub wakeups: u64,
     /// Who it is.
     pub owner: Owner,
-    /// Where its last datagram without a fixed destination went: see the programs' `net::udp`.
-    pub route: u64,
-    /// Where the last datagram that it received came from, likewise.
-    pub arrival: u64,
+    /// What it has under way.
+    pub doing: Doing,
     /// Run-queue latency.
     pub runqueue: Histogram,
 }
@@ -581,12 +615,16 @@ pub struct ProcessRecord {
 }
 
 const _: () = {
-    assert!(size_of::<Config>() == 56);
+    assert!(size_of::<Config>() == 48);
     assert!(size_of::<Control>() == 24);
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
-    assert!(size_of::<TaskState>() == 64 + size_of::<Owner>() + size_of::<Histogram>());
+    assert!(size_of::<Doing>() == 80);
+    assert!(
+        size_of::<TaskState>()
+            == 48 + size_of::<Owner>() + size_of::<Doing>() + size_of::<Histogram>()
+    );
     assert!(size_of::<Process>() == 40 + 16 + 16 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Birth>() == 48);
     assert!(size_of::<Exec>() == 48 + PATH_MAX);

@@ -6,7 +6,7 @@
 mod cgroups;
 mod cpu_id;
 mod cpu_list;
-mod mounts;
+pub mod mounts;
 mod read;
 
 use std::{

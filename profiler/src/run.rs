@@ -20,6 +20,7 @@ use self::{
     ticker::{Ticker, readable},
 };
 use crate::{
+    bpf::Stats,
     clock::{Clock, Tick, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
@@ -369,15 +370,19 @@ impl<'a> Session<'a> {
             for (map, lost) in Map::NAMES.into_iter().zip(counters.dropped) {
                 let account = self.ledger.account(Part::Map, map);
                 if lost != 0 && account.dropped == Some(0) {
-                    say!("profiler: map {map} is full: {lost} entries lost so far");
+                    say!("profiler: map {map} is full: what finds no room is lost, and counted");
                 }
                 account.dropped = Some(lost);
             }
         }
-        for (name, runs, ns) in programs.program_stats() {
+        for (name, stats) in programs.program_stats() {
+            if stats == Stats::default() {
+                continue;
+            }
             let account = self.ledger.account(Part::Program, name);
-            account.runs = Some(runs);
-            account.run_ns = Some(ns);
+            account.runs = (stats.runs != 0).then_some(stats.runs);
+            account.run_ns = (stats.runs != 0).then_some(stats.run_ns);
+            account.dropped = Some(stats.missed);
         }
     }
 
@@ -394,11 +399,22 @@ impl<'a> Session<'a> {
         }
         for (part, name, account) in self.ledger.iter() {
             let lost = account.dropped.unwrap_or(0);
-            if part == Part::Map && lost != 0 {
+            let (what, why) = match part {
+                Part::Map => ("operations", format!("map {name} was full")),
+                Part::Program => (
+                    "events",
+                    format!("program {name} was running on that CPU already"),
+                ),
+                _ => continue,
+            };
+            if lost != 0 {
+                if !self.config.quiet {
+                    say!("profiler: {lost} {what} lost: {why}");
+                }
                 losses.push(crate::sink::manifest::Loss {
-                    what: format!("entries of BPF map {name}"),
+                    what: what.to_owned(),
                     count: lost,
-                    why: "it was full".to_owned(),
+                    why,
                 });
             }
         }

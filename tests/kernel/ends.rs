@@ -1,8 +1,8 @@
 //! `process`: every process once, with its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use e2e::runs::Profiler;
+use e2e::{rows::Row, runs::Profiler};
 
 const PROCESSES: u64 = 120;
 const CODES: u64 = 7;
@@ -14,8 +14,9 @@ fn each_of_many_short_processes_has_one_row_with_its_exit_code() {
     );
     let finished = Profiler::new().command(&["sh", "-c", &script]).finish();
     let rows = finished.dataset().table("process");
-    let parent = rows.iter().find(|row| row.text("cmdline").is_some());
-    let parent = parent.and_then(|row| row.u64("pid")).expect("the shell");
+    let pids: BTreeSet<_> = rows.iter().map(|row| row.u64("pid")).collect();
+    let is_shell = |row: &&Row| !pids.contains(&row.u64("ppid"));
+    let shell = rows.iter().find(is_shell).expect("the shell").u64("pid");
     let mut ends = BTreeMap::new();
     let mut lives = BTreeMap::new();
     for row in &rows {
@@ -23,7 +24,7 @@ fn each_of_many_short_processes_has_one_row_with_its_exit_code() {
         *lives.entry(life).or_insert(0) += 1;
         assert!(row.i64("end_ts") >= row.i64("start_ts"), "{row:?}");
         assert_eq!(row.i64("exit_signal"), None, "{row:?}");
-        if row.u64("ppid") == Some(parent) {
+        if row.u64("ppid") == shell {
             *ends.entry(row.i64("exit_code")).or_insert(0) += 1;
         }
     }

@@ -2,8 +2,11 @@
 //! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
 
 mod ends;
+mod losses;
 mod programs;
 mod sched;
+mod scopes;
+mod usage;
 
 /// The program of `workload.rs`.
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");

@@ -146,14 +146,19 @@ fn report_quiet(seq: Object, task: Task, process: &Process, state: u32) {
 #[inline(always)]
 fn resident(mm: Object) -> [i64; 4] {
     let first = offset!(mm_rss_stat);
-    let (first, step) = if config!(rss_percpu) != 0 {
-        (
-            first + offset!(percpu_counter_count),
-            config!(percpu_counter_size),
-        )
-    } else {
-        (first, 8)
-    };
+    if config!(rss_percpu) == 0 {
+        // Direct loads do not see through `atomic_long_t count[]` (Linux 6.1).
+        let count = |index: u32| {
+            read(
+                mm.0.wrapping_add((first + 8 * index) as usize)
+                    .cast::<i64>(),
+            )
+            .unwrap_or(0)
+        };
+        return [count(0), count(1), count(2), count(3)];
+    }
+    let first = first + offset!(percpu_counter_count);
+    let step = config!(percpu_counter_size);
     [
         mm.get(first),
         mm.get(first + step),

@@ -91,6 +91,12 @@ pub fn read<T>(address: *const T) -> Option<T> {
     unsafe { bpf_probe_read_kernel(address) }.ok()
 }
 
+/// A pointer as a number: the verifier does not let pointers be computed with, or (Linux 6.1) only by what it has bounds of.
+#[inline(always)]
+pub fn number<T>(pointer: *const *const T) -> Option<u64> {
+    read(pointer.cast())
+}
+
 /// `CLOCK_MONOTONIC`, ns.
 #[inline(always)]
 pub fn ktime() -> u64 {
@@ -179,12 +185,15 @@ impl Task {
         }
         let upid =
             u64::from(offset!(pid_numbers)) + namespace.level * u64::from(config!(upid_size));
-        let upid = pid.0.wrapping_add(upid as usize);
-        let address = read(upid.wrapping_add(offset!(upid_ns) as usize).cast::<u64>());
+        let Some(pid) = number(&raw const pid.0) else {
+            return 0;
+        };
+        let upid = pid.wrapping_add(upid);
+        let address = read((upid + u64::from(offset!(upid_ns))) as *const u64);
         if address != Some(namespace.address) {
             return 0;
         }
-        read(upid.cast::<u32>()).unwrap_or(0)
+        read(upid as *const u32).unwrap_or(0)
     }
 
     /// Process id in the controller's pid namespace, 0 outside it.

@@ -15,7 +15,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 
-use super::kernel::{Object, Task, config, offset, read};
+use super::kernel::{Object, Task, config, number, offset, read};
 use crate::wire::{
     CPUS_MAX, Control, Counters, ExecBuffer, Map, Namespace, Process, ProcessRecord, TaskState,
     Thread, ThreadEnd,
@@ -240,23 +240,19 @@ pub fn find_namespace() {
     let pid = current().0.object(offset!(task_thread_pid));
     let level: u32 = pid.get(offset!(pid_level));
     let upid = u64::from(offset!(pid_numbers)) + u64::from(level) * u64::from(config!(upid_size));
-    let address = upid + u64::from(offset!(upid_ns));
-    if let (Some(address), Some(namespace)) = (
-        read(pid.0.wrapping_add(address as usize).cast::<u64>()),
-        NAMESPACE.get_ptr_mut(0),
-    ) {
+    let Some(pid) = number(&raw const pid.0) else {
+        return;
+    };
+    let address = pid.wrapping_add(upid + u64::from(offset!(upid_ns)));
+    if let (Some(address), Some(namespace)) =
+        (read(address as *const u64), NAMESPACE.get_ptr_mut(0))
+    {
         // SAFETY: an entry of the array; only `mark` writes it.
         unsafe {
             (*namespace).address = address;
             (*namespace).level = u64::from(level);
         }
     }
-}
-
-/// A pointer as a number: the verifier does not let pointers be computed with.
-#[inline(always)]
-fn number(pointer: *const *const c_void) -> Option<u64> {
-    read(pointer.cast())
 }
 
 /// The entry of a process.

@@ -29,6 +29,8 @@ pub struct Hook {
     pub kind: HookKind,
     /// Tracepoint or kernel function.
     pub function: &'static str,
+    /// What older kernels call it.
+    pub formerly: Option<&'static str>,
 }
 
 impl Hook {
@@ -38,6 +40,7 @@ impl Hook {
             program,
             kind: HookKind::Tracepoint,
             function,
+            formerly: None,
         }
     }
 
@@ -47,6 +50,7 @@ impl Hook {
             program,
             kind: HookKind::Fentry,
             function,
+            formerly: None,
         }
     }
 
@@ -56,6 +60,16 @@ impl Hook {
             program,
             kind: HookKind::Fexit,
             function,
+            formerly: None,
+        }
+    }
+
+    /// The same, which older kernels call otherwise.
+    #[must_use]
+    pub const fn formerly(self, function: &'static str) -> Self {
+        Self {
+            formerly: Some(function),
+            ..self
         }
     }
 
@@ -75,7 +89,7 @@ impl Hook {
 pub struct Way {
     /// Its name, as in `--source file_io=syscalls`.
     pub name: &'static str,
-    /// Without any of these it cannot be taken.
+    /// Without any of these it cannot be taken; none: it takes what is known of every process.
     pub hooks: &'static [Hook],
     /// Without these some columns are null.
     pub optional: &'static [Hook],
@@ -112,6 +126,8 @@ pub struct Outcome {
     pub source: &'static str,
     /// The way that was taken.
     pub way: Option<&'static str>,
+    /// Whether it has hooks, which fill the feature's maps.
+    pub hooked: bool,
     /// Why the ways before it were not taken, and which optional hooks are missing.
     pub missing: Vec<Missing>,
 }
@@ -156,6 +172,7 @@ pub fn take_way(
     let mut outcome = Outcome {
         source: wanted.feature.source,
         way: None,
+        hooked: false,
         missing: Vec::new(),
     };
     let ways = wanted.feature.ways.iter().filter(|way| match wanted.way {
@@ -189,6 +206,7 @@ pub fn take_way(
             }
         }
         outcome.way = Some(way.name);
+        outcome.hooked = !way.hooks.is_empty();
         break;
     }
     outcome
@@ -207,30 +225,11 @@ fn attach(
     {
         return Ok(());
     }
-    let said = |error: &ProgramError| describe(error).0;
-    let result = match hook.kind {
-        HookKind::Tracepoint => program(ebpf, hook.program)
-            .map_err(|error| error.to_string())
-            .and_then(|program: &mut BtfTracePoint| {
-                let load = program.load(hook.function, btf);
-                load.and_then(|()| program.attach().map(drop))
-                    .map_err(|error| said(&error))
-            }),
-        HookKind::Fentry => program(ebpf, hook.program)
-            .map_err(|error| error.to_string())
-            .and_then(|program: &mut FEntry| {
-                let load = program.load(hook.function, btf);
-                load.and_then(|()| program.attach().map(drop))
-                    .map_err(|error| said(&error))
-            }),
-        HookKind::Fexit => program(ebpf, hook.program)
-            .map_err(|error| error.to_string())
-            .and_then(|program: &mut FExit| {
-                let load = program.load(hook.function, btf);
-                load.and_then(|()| program.attach().map(drop))
-                    .map_err(|error| said(&error))
-            }),
-    };
+    let mut result = attach_to(ebpf, btf, hook, hook.function);
+    if let (Err(_), Some(formerly)) = (&result, hook.formerly) {
+        unload(ebpf, hook.program);
+        result = attach_to(ebpf, btf, hook, formerly).or(result);
+    }
     if result.is_ok() {
         attached.push(Attached {
             program: hook.program,
@@ -240,6 +239,25 @@ fn attach(
         unload(ebpf, hook.program);
     }
     result
+}
+
+fn attach_to(ebpf: &mut Ebpf, btf: &Btf, hook: &Hook, function: &str) -> Result<(), String> {
+    macro_rules! attach_as {
+        ($kind:ty) => {
+            program(ebpf, hook.program)
+                .map_err(|error| error.to_string())
+                .and_then(|program: &mut $kind| {
+                    let load = program.load(function, btf);
+                    load.and_then(|()| program.attach().map(drop))
+                        .map_err(|error: ProgramError| describe(&error).0)
+                })
+        };
+    }
+    match hook.kind {
+        HookKind::Tracepoint => attach_as!(BtfTracePoint),
+        HookKind::Fentry => attach_as!(FEntry),
+        HookKind::Fexit => attach_as!(FExit),
+    }
 }
 
 fn unload(ebpf: &mut Ebpf, name: &str) {

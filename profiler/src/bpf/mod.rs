@@ -4,9 +4,12 @@ pub mod btf;
 mod features;
 mod programs;
 mod records;
+mod stats;
+mod syscall;
 mod table;
 
 pub use features::{Attached, Feature, Hook, Missing, Outcome, Wanted, Way};
 pub use programs::{LoadError, Programs, Reading, Roots, Scope, Settings};
 pub use records::{Event, Record};
+pub use stats::Stats;
 pub use table::{Plain, Table};

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{ErrorKind, Read as _},
+    os::fd::AsFd as _,
 };
 
 use aya::{
@@ -11,9 +12,8 @@ use aya::{
     programs::{BtfTracePoint, Iter, ProgramError},
 };
 use profiler_ebpf::{
-    flows::FlowKey,
     offsets::{MISSING, Offsets},
-    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, scope},
+    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, calls, scope},
 };
 use thiserror::Error;
 
@@ -21,6 +21,7 @@ use super::{
     btf::{Btf, BtfError},
     features::{Attached, Outcome, Wanted, take_way},
     records::{Event, Record, event, records},
+    stats::{Stats, stats},
     table::{Plain, Table},
 };
 use crate::{clock::monotonic_ns, host::Host, privileges::may_load_bpf, tasks::Keeps};
@@ -108,6 +109,8 @@ pub struct Settings {
     pub sched: bool,
     /// Whether threads that end are reported.
     pub threads: bool,
+    /// Whether moves between cgroups are reported.
+    pub moves: bool,
     /// What else is accounted.
     pub features: Vec<Wanted>,
     /// Entries of each map of flows, instead of a number made from the size of the node.
@@ -193,7 +196,7 @@ impl Programs {
         if settings.sched {
             tracepoints.push(("sched_wakeup", "sched_wakeup"));
         }
-        if matches!(settings.scope, Scope::Cgroup { .. }) {
+        if settings.moves {
             tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
         }
         for (name, hook) in &tracepoints {
@@ -245,16 +248,18 @@ impl Programs {
         Ok(programs)
     }
 
-    /// A map of flows.
+    /// A map of flows, or another hash map that is read as a whole.
     ///
     /// # Errors
     ///
     /// When the object has no such map.
-    pub fn flows<V: Plain>(&mut self, name: &str) -> Result<Table<FlowKey, V>, LoadError> {
+    pub fn table<K: Plain, V: Plain>(&mut self, name: &str) -> Result<Table<K, V>, LoadError> {
         self.ebpf
             .take_map(name)
             .and_then(Table::new)
-            .ok_or_else(|| LoadError::Object(format!("the object has no map of flows `{name}`")))
+            .ok_or_else(|| {
+                LoadError::Object(format!("the object has no map `{name}` of this kind"))
+            })
     }
 
     /// Adds processes to the target; [`Programs::mark`] then finds them and their descendants.
@@ -374,21 +379,13 @@ impl Programs {
             .map_err(|error| LoadError::Object(format!("map COUNTERS: {error}")))
     }
 
-    /// Runs and run time in ns of each attached program, while `kernel.bpf_stats_enabled` is on.
-    pub fn program_stats(&mut self) -> Vec<(&'static str, u64, u64)> {
-        let mut stats = Vec::new();
-        for attached in &self.attached {
-            if let Some(info) = self
-                .ebpf
-                .program(attached.program)
-                .and_then(|program| program.info().ok())
-                && info.run_count() != 0
-            {
-                let ns = u64::try_from(info.run_time().as_nanos()).unwrap_or(u64::MAX);
-                stats.push((attached.program, info.run_count(), ns));
-            }
-        }
-        stats
+    /// What the kernel counts of each attached program.
+    pub fn program_stats(&self) -> Vec<(&'static str, Stats)> {
+        let of = |attached: &Attached| {
+            let program = self.ebpf.program(attached.program)?;
+            Some((attached.program, stats(program.fd().ok()?.as_fd())?))
+        };
+        self.attached.iter().filter_map(of).collect()
     }
 
     fn write_state(&mut self) -> Result<(), LoadError> {
@@ -448,10 +445,22 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         rss_percpu: kernel.is_array("mm_struct", "rss_stat").into(),
         percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
         upid_size: kernel.size_of("upid").unwrap_or(0),
-        splice: u32::try_from(libc::SYS_splice).unwrap_or(u32::MAX),
-        getsockopt: u32::try_from(libc::SYS_getsockopt).unwrap_or(u32::MAX),
-        reserved: 0,
+        calls: calls(settings),
     }
+}
+
+/// What the features want of system calls: bits of [`calls`].
+fn calls(settings: &Settings) -> u32 {
+    let of = |wanted: &Wanted| match (wanted.feature.source, wanted.way) {
+        ("syscalls", _) => calls::COUNT,
+        ("file_io", Some("syscalls")) => calls::FILES,
+        _ => 0,
+    };
+    settings
+        .features
+        .iter()
+        .map(of)
+        .fold(0, |all, bit| all | bit)
 }
 
 /// Room for processes: as many as the kernel allows, within reason. Entries take memory only while used.

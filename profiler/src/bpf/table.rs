@@ -1,13 +1,13 @@
 //! Reading whole hash maps: many entries per system call, which aya does not offer.
 
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 
 use aya::maps::{Map, MapData};
 
-use super::LoadError;
-
-const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
-const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+use super::{
+    LoadError,
+    syscall::{Command, bpf, number},
+};
 
 /// Entries asked for at once, at first.
 const BATCH: usize = 1024;
@@ -23,6 +23,15 @@ pub unsafe trait Plain: Copy + Default {}
 unsafe impl Plain for profiler_ebpf::flows::FlowKey {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::flows::NetFlow {}
+// SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::flows::BlockFlow {}
+// SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::flows::DiskName {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+unsafe impl Plain for profiler_ebpf::flows::FileFlow {}
+// SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::flows::SyscallFlow {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::wire::Histogram {}
 
@@ -56,16 +65,6 @@ struct ElemAttr {
     key: u64,
     value: u64,
     flags: u64,
-}
-
-fn bpf<T>(command: libc::c_long, attr: &mut T) -> std::io::Result<()> {
-    // SAFETY: the attributes are those of the command, and point to memory that is as long as the map's types say.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<T>()) };
-    if result < 0 {
-        Err(std::io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
 }
 
 impl<K: Plain, V: Plain> Table<K, V> {
@@ -113,10 +112,11 @@ impl<K: Plain, V: Plain> Table<K, V> {
                 keys: self.keys.as_mut_ptr() as u64,
                 values: self.values.as_mut_ptr() as u64,
                 count: u32::try_from(self.keys.len()).unwrap_or(u32::MAX),
-                map_fd: u32::try_from(self.map.fd().as_fd().as_raw_fd()).unwrap_or(u32::MAX),
+                map_fd: number(self.map.fd().as_fd()),
                 ..BatchAttr::default()
             };
-            let end = match bpf(BPF_MAP_LOOKUP_BATCH, &mut attr) {
+            // SAFETY: keys and values are of the map's sizes, and there is room for `count` of them.
+            let end = match unsafe { bpf(Command::MapLookupBatch, &mut attr) } {
                 Ok(()) => false,
                 // Nothing more; what was found before is there.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
@@ -145,12 +145,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let mut value = V::default();
         let mut attr = ElemAttr {
-            map_fd: u32::try_from(self.map.fd().as_fd().as_raw_fd()).ok()?,
+            map_fd: number(self.map.fd().as_fd()),
             key: (&raw const *key) as u64,
             value: (&raw mut value) as u64,
             ..ElemAttr::default()
         };
-        bpf(BPF_MAP_LOOKUP_AND_DELETE_ELEM, &mut attr)
+        // SAFETY: key and value are of the map's sizes.
+        unsafe { bpf(Command::MapLookupAndDeleteElem, &mut attr) }
             .is_ok()
             .then_some(value)
     }

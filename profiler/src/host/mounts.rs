@@ -1,4 +1,4 @@
-//! Mounts of this process's mount namespace, from `mountinfo` alone: a `statfs` of a hung NFS server would hang.
+//! Mounts of a process's mount namespace, from `mountinfo` alone: a `statfs` of a hung NFS server would hang.
 
 use std::{collections::HashMap, path::Path};
 
@@ -19,17 +19,41 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
+/// A mount with the numbers that the kernel knows it by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbered {
+    /// Id of the mount.
+    pub id: u32,
+    /// Device number of the file system, as the kernel holds it: major << 20 | minor.
+    pub dev: u32,
+    /// The mount.
+    pub mount: Mount,
+}
+
 /// All mounts in the order of `mountinfo`. A line that cannot be read leaves the others.
 pub fn mounts(procfs: &Path) -> Vec<Mount> {
-    let Ok(text) = std::fs::read(procfs.join("self/mountinfo")) else {
+    let all = lines(&procfs.join("self"));
+    all.into_iter().map(|numbered| numbered.mount).collect()
+}
+
+/// The same as a process sees them; none when it is gone.
+pub fn mounts_of(procfs: &Path, pid: u32) -> Vec<Numbered> {
+    lines(&procfs.join(pid.to_string()))
+}
+
+fn lines(process: &Path) -> Vec<Numbered> {
+    let Ok(text) = std::fs::read(process.join("mountinfo")) else {
         return Vec::new();
     };
     let text = String::from_utf8_lossy(&text);
     text.lines().filter_map(mount).collect()
 }
 
-fn mount(line: &str) -> Option<Mount> {
+fn mount(line: &str) -> Option<Numbered> {
     let info = MountInfo::from_line(line).ok()?;
+    let (major, minor) = info.majmin.split_once(':')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    let id = u32::try_from(info.mnt_id).ok()?;
     let all: HashMap<_, _> = info
         .mount_options
         .into_iter()
@@ -43,12 +67,16 @@ fn mount(line: &str) -> Option<Mount> {
         })
         .collect();
     options.sort_unstable();
-    Some(Mount {
-        source: info.mount_source.map(|source| plain(&source)),
-        root: plain(&info.root),
-        mount_point: plain(&info.mount_point.to_string_lossy()),
-        fstype: info.fs_type,
-        options,
+    Some(Numbered {
+        id,
+        dev: major << 20 | minor,
+        mount: Mount {
+            source: info.mount_source.map(|source| plain(&source)),
+            root: plain(&info.root),
+            mount_point: plain(&info.mount_point.to_string_lossy()),
+            fstype: info.fs_type,
+            options,
+        },
     })
 }
 
@@ -80,7 +108,8 @@ mod tests {
     #[test]
     fn a_line_becomes_a_mount() {
         let line = r"36 35 98:0 /mnt1 /mnt/my\040disk rw,noatime master:1 - nfs4 srv:/ex\134port rw,vers=4.2";
-        let mount = mount(line).unwrap();
+        let Numbered { id, dev, mount } = mount(line).unwrap();
+        assert_eq!((id, dev), (36, 98 << 20));
         assert_eq!(mount.source.as_deref(), Some(r"srv:/ex\port"));
         assert_eq!(
             (&mount.root[..], &mount.mount_point[..]),

@@ -15,7 +15,7 @@ use crate::{
         self, Manifest, Sink,
         manifest::{SourceState, SourceStatus},
     },
-    sources::{Context, REGISTRY, Source, Support, outcome_support},
+    sources::{Context, REGISTRY, Source, SourceSpec, Support, outcome_support},
     target::{self, Stopped},
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
 };
@@ -89,6 +89,13 @@ impl Setup {
                 states.push(state(spec.name, SourceStatus::Off, None));
                 continue;
             }
+            let outcome = match &reader {
+                Reader::Bpf(programs) => programs
+                    .features
+                    .iter()
+                    .find(|outcome| outcome.source == spec.name),
+                Reader::Procfs(_) | Reader::None => None,
+            };
             let support = match (&problem, &reader) {
                 (Some(problem), _) if spec.tasks => {
                     let why = problem.clone();
@@ -99,16 +106,10 @@ impl Setup {
                         Support::No { why, remedy }
                     }
                 }
-                (None, Reader::Bpf(programs)) if spec.tasks => {
-                    let outcome = programs
-                        .features
-                        .iter()
-                        .find(|outcome| outcome.source == spec.name);
-                    match (outcome, spec.feature) {
-                        (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
-                        _ => Support::Works,
-                    }
-                }
+                (None, Reader::Bpf(_)) if spec.tasks => match (outcome, spec.feature) {
+                    (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
+                    _ => Support::Works,
+                },
                 _ => (spec.probe)(host),
             };
             let (support, why) = match support {
@@ -123,6 +124,7 @@ impl Setup {
             match (spec.open)(&Context {
                 host,
                 threads: config.threads,
+                outcome,
             }) {
                 Ok(source) => sources.push((spec.name, source, false)),
                 Err(error) => {
@@ -223,6 +225,7 @@ fn reader(
         scope: found.scope.clone(),
         sched: config.sources.has(crate::sources::sched::SPEC.name),
         threads: config.threads,
+        moves: matches!(found.scope, bpf::Scope::Cgroup { .. }),
         features: config.sources.features(),
         max_entries: config.max_entries,
     };
@@ -308,11 +311,14 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
             "only partly:"
         };
         let line = format!("{what} {}: {why}", names.join(", "));
-        if config.strict && state.status == SourceStatus::No {
+        // A program that does not load is missing too, even if the source has something to tell without it.
+        let programs = spec(&state.name).is_some_and(|spec| spec.feature.is_some());
+        if config.strict && (state.status == SourceStatus::No || programs) {
             return Err(Failure::new(Reason::Strict, line));
         }
         // A null column is in `profiler check` and run.json; what was found out just now is said.
-        let said_here = state.status == SourceStatus::No || is_task_source(&state.name);
+        let said_here =
+            state.status == SourceStatus::No || spec(&state.name).is_some_and(|spec| spec.tasks);
         if said_here && said.insert(line.clone()) && !config.quiet {
             say!("profiler: {line}");
         }
@@ -320,8 +326,8 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn is_task_source(name: &str) -> bool {
-    REGISTRY.iter().any(|spec| spec.name == name && spec.tasks)
+fn spec(name: &str) -> Option<&'static SourceSpec> {
+    REGISTRY.iter().copied().find(|spec| spec.name == name)
 }
 
 fn open_sink(

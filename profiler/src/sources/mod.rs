@@ -2,13 +2,16 @@
 //!
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
+pub mod block_io;
 pub mod cpu;
+pub mod file_io;
 pub mod host;
 pub mod latency;
 pub mod net_io;
 pub mod overhead;
 pub mod process;
 pub mod sched;
+pub mod syscalls;
 pub mod system;
 pub mod usage;
 
@@ -17,6 +20,7 @@ mod frequency;
 mod kernel_file;
 mod load;
 mod memory;
+mod mount_names;
 mod pressure;
 mod proc_stat;
 mod process_count;
@@ -26,7 +30,7 @@ use std::sync::OnceLock;
 use anyhow::Result;
 
 use crate::{
-    bpf::{Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
+    bpf::{Attached, Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
     clock::Tick,
     host::Host,
     ledger::Ledger,
@@ -84,6 +88,8 @@ pub struct Context<'a> {
     pub host: &'a Host,
     /// Whether per-thread rows are wanted.
     pub threads: bool,
+    /// What became of its feature, if the programs are loaded.
+    pub outcome: Option<&'a Outcome>,
 }
 
 /// An entry of the registry.
@@ -113,7 +119,10 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &process::SPEC,
     &sched::SPEC,
     &usage::SPEC,
+    &file_io::SPEC,
+    &block_io::SPEC,
     &net_io::SPEC,
+    &syscalls::SPEC,
     &system::SPEC,
     &cpu::SPEC,
     &host::SPEC,
@@ -153,22 +162,34 @@ fn flow_key<I>(at: &Sample<'_>, row: &FlowRow<I>) -> OwnerKey {
     }
 }
 
+/// What came of loading all programs.
+pub struct Trial {
+    /// Those that can be used.
+    pub attached: Vec<Attached>,
+    /// What became of each feature.
+    pub features: Vec<Outcome>,
+}
+
 /// What the programs can do here; found out by loading all of them, once.
-fn trial(host: &Host) -> &'static Result<Vec<Outcome>, LoadError> {
-    static TRIAL: OnceLock<Result<Vec<Outcome>, LoadError>> = OnceLock::new();
+pub fn trial(host: &Host) -> &'static Result<Trial, LoadError> {
+    static TRIAL: OnceLock<Result<Trial, LoadError>> = OnceLock::new();
     TRIAL.get_or_init(|| {
         let wanted = |feature| Wanted { feature, way: None };
         let settings = Settings {
             scope: Scope::Pids,
             sched: true,
             threads: false,
+            moves: true,
             features: REGISTRY
                 .iter()
                 .filter_map(|spec| spec.feature.map(wanted))
                 .collect(),
             max_entries: Some(1),
         };
-        Programs::load(host, &settings).map(|programs| programs.features)
+        Programs::load(host, &settings).map(|programs| Trial {
+            attached: programs.attached,
+            features: programs.features,
+        })
     })
 }
 
@@ -208,7 +229,8 @@ fn program_support(host: &Host) -> Support {
 /// What this machine lets a feature account.
 fn feature_support(host: &Host, feature: &Feature) -> Support {
     match (program_support(host), trial(host)) {
-        (Support::Works, Ok(outcomes)) => outcomes
+        (Support::Works, Ok(trial)) => trial
+            .features
             .iter()
             .find(|outcome| outcome.source == feature.source)
             .map_or(Support::Works, |outcome| outcome_support(outcome, feature)),

@@ -168,9 +168,10 @@ impl LatencySum {
             *increase = now.saturating_sub(*published);
             *published = (*published).max(*now);
         }
+        // A value that is in the sum and not yet in a bucket comes with the next reading.
+        let used = buckets.iter().rposition(|count| *count != 0)? + 1;
         let sum = now.sum.saturating_sub(self.sum);
         self.sum = self.sum.max(now.sum);
-        let used = buckets.iter().rposition(|count| *count != 0)? + 1;
         let count = buckets.iter().sum();
         // Values of the very moment of a reading can be in the sum and not yet in the maximum, or the other way round.
         let highest = used - 1;

@@ -3,13 +3,14 @@
 
 use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::{
-    flows::{FlowKey, NetFlow},
+    flows::{BlockFlow, FileFlow, FlowKey, NetFlow, SyscallFlow},
     wire::Histogram,
 };
 
 use super::{
     Process, ProcessId,
     counters::{Latency, LatencySum},
+    disks::Disks,
 };
 use crate::bpf::{LoadError, Plain, Programs, Table};
 
@@ -18,6 +19,8 @@ use crate::bpf::{LoadError, Plain, Programs, Table};
 pub struct FlowRow<I> {
     /// Whose; `None` when that is not known.
     pub id: Option<ProcessId>,
+    /// If nothing but its cgroup is known: inode of the cgroup's folder.
+    pub cgroup: Option<u64>,
     /// Which thread, for rows of threads.
     pub tid: Option<u32>,
     /// What else: [`FlowKey::what`].
@@ -54,7 +57,7 @@ macro_rules! counters_flow {
         }
     )*};
 }
-counters_flow!(NetFlow);
+counters_flow!(BlockFlow, FileFlow, NetFlow);
 
 impl Flow for Histogram {
     type History = LatencySum;
@@ -66,6 +69,31 @@ impl Flow for Histogram {
     }
     fn add(sum: &mut Latency, more: &Latency) {
         sum.add(more);
+    }
+}
+
+/// System calls of one kind, over an interval.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    /// Those that returned an error.
+    pub errors: u64,
+    /// How long all took.
+    pub latency: Latency,
+}
+
+impl Flow for SyscallFlow {
+    type History = (u64, LatencySum);
+    type Increase = Calls;
+    fn advance(&self, history: &mut Self::History, pass: u32) -> Option<Calls> {
+        // An error is counted after the call's time: without one there is nothing new.
+        let latency = self.latency.advance(&mut history.1, pass)?;
+        let errors = self.errors.saturating_sub(history.0);
+        history.0 = history.0.max(self.errors);
+        Some(Calls { errors, latency })
+    }
+    fn add(sum: &mut Calls, more: &Calls) {
+        sum.errors += more.errors;
+        sum.latency.add(&more.latency);
     }
 }
 
@@ -123,7 +151,7 @@ impl<V: Flow> FlowTable<V> {
     fn open(programs: &mut Programs, name: &str) -> Result<Self, LoadError> {
         Ok(Self {
             rows: Vec::new(),
-            map: programs.flows(name)?,
+            map: programs.table(name)?,
             histories: HashMap::new(),
         })
     }
@@ -170,7 +198,8 @@ impl<V: Flow> FlowTable<V> {
             }
         }
         self.add_processes();
-        self.rows.sort_by_key(|row| (row.id, row.what, row.tid));
+        self.rows
+            .sort_by_key(|row| (row.id, row.cgroup, row.what, row.tid));
         Ok(())
     }
 
@@ -204,6 +233,7 @@ fn owner(key: &FlowKey) -> Option<ProcessId> {
 fn row<I>(key: &FlowKey, interval_ns: u64, increase: I) -> FlowRow<I> {
     FlowRow {
         id: owner(key),
+        cgroup: (key.pid == 0 && key.start_boottime != 0).then_some(key.start_boottime),
         tid: (key.tid != 0).then_some(key.tid),
         what: key.what,
         interval_ns,
@@ -217,6 +247,8 @@ macro_rules! flows {
         #[derive(Default)]
         pub struct Flows {
             $($(#[$meta])* pub $field: Option<FlowTable<$value>>,)*
+            /// The disks of block I/O.
+            pub disks: Disks,
         }
 
         impl Flows {
@@ -229,13 +261,16 @@ macro_rules! flows {
                 let attached: Vec<_> = programs
                     .features
                     .iter()
-                    .filter(|feature| feature.way.is_some())
+                    .filter(|feature| feature.hooked)
                     .map(|feature| feature.source)
                     .collect();
                 let mut flows = Self::default();
                 $(if attached.iter().any(|source| [$($source),+].contains(source)) {
                     flows.$field = Some(FlowTable::open(programs, $map)?);
                 })*
+                if attached.contains(&"block_io") {
+                    flows.disks = Disks::open(programs)?;
+                }
                 Ok(flows)
             }
 
@@ -243,6 +278,7 @@ macro_rules! flows {
                 $(if let Some(table) = &mut self.$field {
                     table.refresh(reading)?;
                 })*
+                self.disks.refresh()?;
                 Ok(())
             }
         }
@@ -252,6 +288,12 @@ macro_rules! flows {
 flows! {
     /// Network I/O by class.
     net_io: NetFlow = "NET_IO" for "net_io";
+    /// Block I/O by device and operation.
+    block_io: BlockFlow = "BLOCK_IO" for "block_io";
+    /// File I/O by mount.
+    file_io: FileFlow = "FILE_IO" for "file_io";
+    /// System calls by number.
+    syscalls: SyscallFlow = "SYSCALLS" for "syscalls";
     /// Latency by kind.
     latency: Histogram = "LATENCY" for "net_io" | "block_io" | "file_io";
 }

@@ -4,17 +4,26 @@
 
 pub mod counters;
 mod describe;
+pub mod disks;
 pub mod flows;
 mod memory;
+mod process;
 mod threads;
 pub mod walk;
 
 use anyhow::{Context as _, Result};
-use counters::{CpuTime, Latency, LatencySum};
+use counters::{CpuTime, Latency};
 use hashbrown::{HashMap, HashSet};
-use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals, thread_flags};
+use profiler_ebpf::wire::{self, Totals, thread_flags};
 
-pub use self::{describe::Description, flows::Flows, memory::Footprint, walk::Walker};
+use self::process::{Now, be_born, entry};
+pub use self::{
+    describe::Description,
+    flows::Flows,
+    memory::Footprint,
+    process::{End, Memory, Process, ProcessId},
+    walk::Walker,
+};
 use crate::{
     bpf::{Event, Programs, Reading as BpfReading, Record},
     clock::{Clock, Tick},
@@ -23,32 +32,6 @@ use crate::{
 
 /// Processes whose command line is looked up per tick, so that a large node does not delay a tick.
 const DESCRIBED_PER_TICK: usize = 512;
-
-/// A process, also when its pid is used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ProcessId {
-    /// Thread group id in our pid namespace.
-    pub pid: u32,
-    /// Start, ns of `CLOCK_BOOTTIME`.
-    pub start_boottime: u64,
-}
-
-/// Memory of a process, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Resident.
-    pub rss: u64,
-    /// Resident pages of files and shared memory.
-    pub shared: u64,
-    /// Swapped out (`VmSwap`).
-    pub swap: u64,
-    /// Address space.
-    pub vms: u64,
-    /// Text of the program.
-    pub text: u64,
-    /// Data and stack.
-    pub data: u64,
-}
 
 /// One process or thread at one tick.
 #[derive(Clone, Debug)]
@@ -77,72 +60,6 @@ pub struct Row {
     pub cpu: Option<u32>,
     /// State letter of ps(1).
     pub state: &'static str,
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug)]
-pub struct End {
-    /// When, ns of `CLOCK_MONOTONIC`.
-    pub at: u64,
-    /// As wait(2) reports it; `None` when the end itself was not seen.
-    pub status: Option<u32>,
-}
-
-/// A process of the target.
-#[derive(Debug)]
-pub struct Process {
-    /// Who.
-    pub id: ProcessId,
-    /// Parent's pid.
-    pub ppid: u32,
-    /// Real user id.
-    pub uid: u32,
-    /// Names.
-    pub description: Description,
-    /// Counters since its birth.
-    pub totals: Totals,
-    /// User and system time since its birth.
-    pub cpu_time: CpuTime,
-    /// Largest resident set seen, bytes.
-    pub peak_rss: Option<u64>,
-    /// When it was first followed, ns of `CLOCK_MONOTONIC`.
-    pub followed_since: u64,
-    /// Its end.
-    pub end: Option<End>,
-    born_here: bool,
-    described: bool,
-    changed: bool,
-    seen_in: u32,
-    read_at: Option<u64>,
-    /// Length of the interval that was last published.
-    interval_ns: u64,
-    published: Option<Totals>,
-    runqueue: LatencySum,
-    rss_per_cpu: [i64; 4],
-    /// Time on CPU when proportional memory was last read.
-    footprint_at: Option<u64>,
-    threads: threads::Histories,
-    now: Now,
-    gauges: Gauges,
-}
-
-/// What this tick's reading says of a process so far.
-#[derive(Debug, Default)]
-struct Now {
-    totals: Totals,
-    runqueue: LatencySum,
-    /// Has been in this state for the whole interval; its counters have not changed.
-    quiet: Option<u32>,
-}
-
-/// Values as last read.
-#[derive(Debug, Default)]
-struct Gauges {
-    memory: Option<Memory>,
-    threads: Option<u32>,
-    fds: Option<u32>,
-    cpu: Option<u32>,
-    state: &'static str,
 }
 
 /// Where readings come from.
@@ -628,151 +545,5 @@ impl TaskTable {
             }
         }
         Ok(())
-    }
-}
-
-fn entry(processes: &mut HashMap<ProcessId, Process>, id: ProcessId, now: u64) -> &mut Process {
-    processes.entry(id).or_insert_with(|| Process {
-        id,
-        ppid: 0,
-        uid: 0,
-        description: Description::default(),
-        totals: Totals::default(),
-        cpu_time: CpuTime::default(),
-        peak_rss: None,
-        followed_since: now,
-        end: None,
-        born_here: false,
-        described: false,
-        changed: true,
-        seen_in: 0,
-        read_at: None,
-        interval_ns: 0,
-        published: None,
-        runqueue: LatencySum::default(),
-        rss_per_cpu: [0; 4],
-        footprint_at: None,
-        threads: threads::Histories::default(),
-        now: Now::default(),
-        gauges: Gauges::default(),
-    })
-}
-
-fn be_born(processes: &mut HashMap<ProcessId, Process>, clock: &Clock, birth: &wire::Birth) {
-    let parent = ProcessId {
-        pid: birth.ppid,
-        start_boottime: birth.parent_start_boottime,
-    };
-    let inherited = processes
-        .get(&parent)
-        .map(|parent| (parent.described, parent.description.clone()));
-    let id = ProcessId {
-        pid: birth.pid,
-        start_boottime: birth.start_boottime,
-    };
-    let process = entry(
-        processes,
-        id,
-        clock.monotonic_of_boottime(birth.start_boottime),
-    );
-    process.born_here = true;
-    process.ppid = birth.ppid;
-    process.uid = birth.uid;
-    if let Some((true, description)) = inherited {
-        process.description = description;
-        process.described = true;
-    }
-    process.description.comm = describe::text(&birth.comm);
-}
-
-impl Process {
-    fn observe(&mut self, record: &ProcessRecord, page: u64) {
-        // An orphan's new parent says less than the one it was born to.
-        if self.ppid == 0 {
-            self.ppid = record.ppid;
-        }
-        self.uid = record.uid;
-        self.description.comm_is(&record.comm);
-        self.gauges = Gauges {
-            threads: (record.threads != 0).then_some(record.threads),
-            fds: (record.fds != wire::FDS_UNKNOWN).then_some(record.fds),
-            ..Gauges::default()
-        };
-        if record.rss_exact != 0 {
-            self.rss_per_cpu = record.rss_per_cpu;
-        }
-        if record.has_mm == 0 {
-            return;
-        }
-        // A process that exits at this moment can give any values.
-        let text = record.end_code.checked_next_multiple_of(page).unwrap_or(0);
-        let text = text.saturating_sub(record.start_code / page * page);
-        self.gauges.memory = Some(Memory {
-            vms: record.total_vm.saturating_mul(page),
-            text,
-            data: record
-                .data_vm
-                .saturating_add(record.stack_vm)
-                .saturating_mul(page),
-            ..Memory::default()
-        });
-        self.observe_rss(&record.rss, page);
-        let peak = record.hiwater_rss.max(record.max_rss).saturating_mul(page);
-        self.peak_rss = self.peak_rss.max(Some(peak));
-    }
-
-    fn observe_rss(&mut self, rss: &[i64; 4], page: u64) {
-        let Some(memory) = &mut self.gauges.memory else {
-            return;
-        };
-        let pages =
-            |index: usize| u64::try_from(rss[index] + self.rss_per_cpu[index]).unwrap_or(0) * page;
-        let [file, anonymous, swap, shared] = [0, 1, 2, 3].map(pages);
-        memory.rss = file.saturating_add(anonymous).saturating_add(shared);
-        memory.shared = file.saturating_add(shared);
-        memory.swap = swap;
-        self.peak_rss = self.peak_rss.max(Some(memory.rss));
-    }
-
-    fn observe_thread(&mut self, record: &Thread) {
-        if record.tid == record.pid || self.gauges.cpu.is_none() {
-            self.gauges.cpu = Some(record.cpu);
-            self.gauges.state = state_letter(record.state, record.exit_state);
-        }
-    }
-
-    fn finish(&mut self, end: &wire::Process, page: u64, pass: u32) {
-        self.uid = end.uid;
-        self.description.comm_is(&end.comm);
-        self.end = Some(End {
-            at: end.end,
-            status: Some(end.exit_code),
-        });
-        self.now.totals = end.ended;
-        self.now.runqueue = LatencySum::default();
-        self.now.runqueue.add_ended(&end.ended_runqueue, pass);
-        self.changed = true;
-        if end.max_rss != 0 {
-            self.peak_rss = self.peak_rss.max(Some(end.max_rss * page));
-        }
-    }
-}
-
-/// State letter as in /proc/PID/stat (fs/proc/array.c, `get_task_state`).
-fn state_letter(state: u32, exit_state: u32) -> &'static str {
-    const TASK_IDLE: u32 = 0x402;
-    const TASK_REPORT: u32 = 0x7f;
-    if state & TASK_IDLE == TASK_IDLE {
-        return "I";
-    }
-    match u32::BITS - ((state | exit_state) & TASK_REPORT).leading_zeros() {
-        0 => "R",
-        1 => "S",
-        2 => "D",
-        3 => "T",
-        4 => "t",
-        5 => "X",
-        6 => "Z",
-        _ => "P",
     }
 }

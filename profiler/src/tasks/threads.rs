@@ -7,7 +7,7 @@ use profiler_ebpf::wire::{Histogram, Thread, ThreadEnd, Totals};
 use super::{
     Process, Row,
     counters::{self, CpuTime, Latency, LatencySum},
-    state_letter,
+    process::state_letter,
 };
 use crate::{bpf::Reading, clock::Clock};
 

@@ -61,11 +61,10 @@ impl<W: Write> Archive<W> {
         let fields = [
             self.inode, mode, 0, 0, links, 0, size, 0, 0, major, minor, name_size, 0,
         ];
-        let mut header = String::from("070701");
+        self.write(b"070701")?;
         for field in fields {
-            header += &format!("{field:08X}");
+            self.write(format!("{field:08X}").as_bytes())?;
         }
-        self.write(header.as_bytes())?;
         self.write(name.as_bytes())?;
         self.write(b"\0")?;
         self.align()?;

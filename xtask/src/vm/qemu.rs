@@ -15,7 +15,7 @@ use super::{kernel::Kernel, verdict::End};
 use crate::{apt, shell};
 
 pub const PROGRAM: &str = "qemu-system-x86_64";
-const PACKAGE: &str = "qemu-system-x86";
+pub const PACKAGE: &str = "qemu-system-x86";
 
 /// What a machine has.
 pub struct Machine {
@@ -23,6 +23,13 @@ pub struct Machine {
     pub cpus: u32,
     pub accelerator: String,
     pub timeout: Duration,
+}
+
+impl Machine {
+    pub const MEMORY: &str = "1G";
+    pub const CPUS: u32 = 2;
+    /// Needs no support by the host.
+    pub const ACCELERATOR: &str = "tcg";
 }
 
 /// Installs the emulator if it is missing.

@@ -9,8 +9,9 @@ use crate::{
     offsets::MISSING,
     programs::{
         flows::current_owner,
-        kernel::{Object, config, offset},
+        kernel::{Object, offset},
         maps::{add, current},
+        numbers as number,
     },
 };
 
@@ -23,7 +24,7 @@ const SOCK_DONE: u64 = 1 << 1;
 #[btf_tracepoint(function = "tcp_rcv_space_adjust")]
 pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
     let call = system_call();
-    if call != config!(splice) && call != config!(getsockopt) {
+    if call != number::SPLICE && call != number::GETSOCKOPT {
         return 0;
     }
     let sock = Object(ctx.arg(0));

@@ -34,9 +34,9 @@ const ETH_P_IP: u16 = 0x0800_u16.to_be();
 #[inline(always)]
 pub fn used(sock: Object, task: &mut TaskState, way: Way) -> u64 {
     let noted = if way == Way::In {
-        core::mem::take(&mut task.arrival)
+        core::mem::take(&mut task.doing.datagram_from)
     } else {
-        core::mem::take(&mut task.route)
+        core::mem::take(&mut task.doing.datagram_to)
     };
     let port: u16 = sock.get(offset!(sock_port));
     if noted != 0 && noted >> 32 == u64::from(port) {
@@ -72,7 +72,7 @@ pub fn udp_route4(ctx: BtfTracePointContext) -> i32 {
     {
         let local = hop.get::<u8>(offset!(nexthop_scope)) == RT_SCOPE_NOWHERE;
         let port: u16 = flow.get(offset!(flow4_source_port));
-        task.route = note(family::INET, local, u16::from_be(port));
+        task.doing.datagram_to = note(family::INET, local, u16::from_be(port));
     }
     0
 }
@@ -86,7 +86,7 @@ pub fn udp_route6(ctx: BtfTracePointContext) -> i32 {
     {
         let local = Object(ctx.arg(1)).get::<u8>(offset!(fib6_type)) == RTN_LOCAL;
         let port: u16 = flow.get(offset!(flow6_source_port));
-        task.route = note(family::INET6, local, u16::from_be(port));
+        task.doing.datagram_to = note(family::INET6, local, u16::from_be(port));
     }
     0
 }
@@ -107,7 +107,7 @@ pub fn udp_arrival(ctx: FExitContext) -> i32 {
         } else {
             family::INET6
         };
-        task.arrival = note(family, local, sock.get(offset!(sock_port)));
+        task.doing.datagram_from = note(family, local, sock.get(offset!(sock_port)));
     }
     0
 }

@@ -1,0 +1,197 @@
+//! What is accounted of files, whichever hook sees it: the map, which files count, on which mount they are.
+
+use aya_ebpf::{btf_maps::HashMap, macros::btf_map};
+
+use super::{
+    flows::{Flows, flow, key, latency},
+    kernel::{Object, offset, read},
+    maps::add,
+};
+use crate::{
+    flows::{FileFlow, kind, mount},
+    wire::{Map, Owner},
+};
+
+/// File I/O by process and mount.
+#[btf_map]
+static FILE_IO: Flows<FileFlow> = HashMap::new();
+
+/// `file.f_mode` (include/linux/fs.h): opened for its path only; just created; the file below one of overlayfs.
+const FMODE_PATH: u32 = 1 << 14;
+const FMODE_CREATED: u32 = 1 << 20;
+const FMODE_NOACCOUNT: u32 = 1 << 29;
+/// `file.f_flags`: opened to be executed.
+const FMODE_EXEC: u32 = 1 << 5;
+
+const S_IFMT: u16 = 0o170_000;
+const S_IFREG: u16 = 0o100_000;
+const S_IFBLK: u16 = 0o060_000;
+const S_IFDIR: u16 = 0o040_000;
+
+const EIOCBQUEUED: i64 = 529;
+
+/// How members are loaded: the verifier knows the types of some pointers only.
+pub trait Load: Copy {
+    /// A member at `offset`; a bad pointer reads as zeros.
+    fn load<T: Copy + Default>(object: Object, offset: u32) -> T;
+    /// A pointer at `offset`, which is known if the pointer to it is.
+    fn pointer(object: Object, offset: u32) -> Object;
+}
+
+/// From a pointer that the verifier knows.
+#[derive(Clone, Copy)]
+pub struct Known;
+
+/// From any address.
+#[derive(Clone, Copy)]
+pub struct Any;
+
+impl Load for Known {
+    #[inline(always)]
+    fn load<T: Copy + Default>(object: Object, offset: u32) -> T {
+        object.get(offset)
+    }
+
+    #[inline(always)]
+    fn pointer(object: Object, offset: u32) -> Object {
+        object.object(offset)
+    }
+}
+
+impl Load for Any {
+    #[inline(always)]
+    fn load<T: Copy + Default>(object: Object, offset: u32) -> T {
+        read(object.0.wrapping_add(offset as usize).cast::<T>()).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn pointer(object: Object, offset: u32) -> Object {
+        Object(Self::load::<usize>(object, offset) as *const u8)
+    }
+}
+
+/// The mount of a file whose reads and writes count, 0 for others: those of sockets, pipes and devices without
+/// blocks are no file I/O, and those that overlayfs makes were counted above it.
+#[inline(always)]
+pub fn file_mount<L: Load>(file: Object) -> u64 {
+    if L::load::<u32>(file, offset!(file_mode)) & FMODE_NOACCOUNT != 0 {
+        return 0;
+    }
+    let kind = kind_of::<L>(file);
+    if kind == S_IFREG || kind == S_IFBLK {
+        mount_of::<L>(file)
+    } else {
+        0
+    }
+}
+
+#[inline(always)]
+fn kind_of<L: Load>(file: Object) -> u16 {
+    let inode = L::pointer(file, offset!(file_inode));
+    L::load::<u16>(inode, offset!(inode_mode)) & S_IFMT
+}
+
+#[inline(always)]
+fn mount_of<L: Load>(file: Object) -> u64 {
+    vfsmount::<L>(L::pointer(file, offset!(file_mnt)))
+}
+
+/// A `struct vfsmount` as [`mount`].
+#[inline(always)]
+pub fn vfsmount<L: Load>(vfsmount: Object) -> u64 {
+    let sb = L::pointer(vfsmount, offset!(vfsmount_sb));
+    let dev: u32 = L::load(sb, offset!(sb_dev));
+    // container_of: not what the verifier knows.
+    let id = offset!(mount_id).wrapping_sub(offset!(mount_mnt));
+    mount::what(Any::load(vfsmount, id), dev)
+}
+
+/// Reads and writes of one call, with what it returned. `from` and `to` are mounts, 0 for what is no file.
+#[inline(always)]
+pub fn transfer(owner: Owner, from: u64, to: u64, result: i64, ns: u64) {
+    if result < 0 {
+        if result != -EIOCBQUEUED {
+            failed(owner, if from != 0 { from } else { to });
+        }
+        return;
+    }
+    if from != 0 {
+        if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, from)) {
+            add(&mut flow.read_bytes, result as u64);
+            add(&mut flow.read_ops, 1);
+        }
+        latency(owner, kind::FILE_READ, ns);
+    }
+    if to != 0 {
+        if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, to)) {
+            add(&mut flow.write_bytes, result as u64);
+            add(&mut flow.write_ops, 1);
+        }
+        latency(owner, kind::FILE_WRITE, ns);
+    }
+}
+
+/// A sync.
+#[inline(always)]
+pub fn synced(owner: Owner, mount: u64, result: i64, ns: u64) {
+    if result < 0 {
+        failed(owner, mount);
+        return;
+    }
+    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount)) {
+        add(&mut flow.fsyncs, 1);
+    }
+    latency(owner, kind::FSYNC, ns);
+}
+
+/// Something failed; mount 0 when it is not known on which.
+#[inline(always)]
+pub fn failed(owner: Owner, mount: u64) {
+    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount)) {
+        add(&mut flow.errors, 1);
+    }
+}
+
+/// An open that gave a file. Files that are executed, or opened for their path only, do not count.
+#[inline(always)]
+pub fn opened<L: Load>(owner: Owner, file: Object) {
+    let mode: u32 = L::load(file, offset!(file_mode));
+    let flags: u32 = L::load(file, offset!(file_flags));
+    if mode & FMODE_PATH != 0 || flags & FMODE_EXEC != 0 {
+        return;
+    }
+    let kind = kind_of::<L>(file);
+    if kind != S_IFREG && kind != S_IFBLK && kind != S_IFDIR {
+        return;
+    }
+    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount_of::<L>(file))) {
+        add(&mut flow.opens, 1);
+        if mode & FMODE_CREATED != 0 {
+            add(&mut flow.creates, 1);
+        }
+    }
+}
+
+/// What is done with a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PathOp {
+    /// Removing a file or directory.
+    Unlink,
+    /// Renaming.
+    Rename,
+    /// Making a directory.
+    Mkdir,
+}
+
+/// Something was done with a path; mount 0 when it is not known on which.
+#[inline(always)]
+pub fn path_done(owner: Owner, mount: u64, op: PathOp) {
+    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount)) {
+        let counter = match op {
+            PathOp::Unlink => &mut flow.unlinks,
+            PathOp::Rename => &mut flow.renames,
+            PathOp::Mkdir => &mut flow.mkdirs,
+        };
+        add(counter, 1);
+    }
+}

@@ -1,0 +1,54 @@
+//! What the kernel counts of a program.
+
+use std::os::fd::BorrowedFd;
+
+use super::syscall::{Command, bpf, number};
+
+/// Runs of a program since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Runs, while `kernel.bpf_stats_enabled` is on.
+    pub runs: u64,
+    /// Their time, ns.
+    pub run_ns: u64,
+    /// Events that it missed because it was running on that CPU already.
+    pub missed: u64,
+}
+
+/// The first part of `struct bpf_prog_info` (include/uapi/linux/bpf.h), 64-bit words but for the names.
+#[repr(C)]
+#[derive(Default)]
+struct ProgInfo {
+    /// type, id; tag; lengths; code; load time; uid, maps; name; device, namespaces; symbols; BTF; lines; tags
+    before: [u64; 24],
+    run_time_ns: u64,
+    run_cnt: u64,
+    recursion_misses: u64,
+}
+
+const _: () = assert!(std::mem::offset_of!(ProgInfo, run_time_ns) == 192);
+
+/// `union bpf_attr`, for `BPF_OBJ_GET_INFO_BY_FD`.
+#[repr(C)]
+struct InfoAttr {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+/// Asks the kernel.
+pub fn stats(program: BorrowedFd<'_>) -> Option<Stats> {
+    let mut info = ProgInfo::default();
+    let mut attr = InfoAttr {
+        fd: number(program),
+        length: u32::try_from(size_of::<ProgInfo>()).ok()?,
+        info: (&raw mut info) as u64,
+    };
+    // SAFETY: the command's attributes, and an `info` of that length; lengths of arrays in it are 0.
+    unsafe { bpf(Command::ObjGetInfoByFd, &mut attr) }.ok()?;
+    Some(Stats {
+        runs: info.run_cnt,
+        run_ns: info.run_time_ns,
+        missed: info.recursion_misses,
+    })
+}

@@ -1,0 +1,196 @@
+//! `file_io`: what each process read, wrote and did to files, by mount.
+
+use anyhow::Result;
+use profiler_ebpf::flows::kind;
+
+use super::{
+    Context, Sample, Source, SourceSpec, Support, feature_support,
+    latency::{self, Latencies},
+    mount_names::{MountNames, Name, dev_label},
+    process_key, process_key_of, syscalls,
+};
+use crate::{
+    bpf::{Feature, Hook, Way},
+    columns,
+    host::Host,
+    schema::{Batch, Label, ProcessKey, Table, TableBuilder},
+};
+
+columns! {
+    /// What a process did with the files of a mount.
+    pub struct FileIoRow {
+        mount: Option<Label> = Label("", "Mount point in the process's mount namespace; null: not known, gone, or a file system that is mounted nowhere (memfd)"),
+        fstype: Option<Label> = Label("", "Type of the file system: ext4, tmpfs, overlay, nfs4, lustre, fuse.…"),
+        source: Option<Label> = Label("", "What is mounted: a device, server:/export"),
+        dev: Option<Label> = Label("", "Device number major:minor, as in /proc/PID/mountinfo"),
+        read_ops: u64 = Counter("1", "Reads without error, the one that tells the end of the file included; accounting: all read calls (syscr)"),
+        read_bytes: u64 = Counter("bytes", "Bytes that they returned; accounting: rchar"),
+        write_ops: u64 = Counter("1", "Writes without error; accounting: all write calls (syscw)"),
+        write_bytes: u64 = Counter("bytes", "Bytes that they accepted; accounting: wchar"),
+        errors: Option<u64> = Counter("1", "Reads, writes, syncs and opens that failed"),
+        fsyncs: Option<u64> = Counter("1", "fsync, fdatasync and msync that succeeded"),
+        opens: Option<u64> = Counter("1", "Files and directories opened, those created included"),
+        creates: Option<u64> = Counter("1", "Files created by opening them"),
+        unlinks: Option<u64> = Counter("1", "Files and directories removed"),
+        renames: Option<u64> = Counter("1", "Files and directories renamed"),
+        mkdirs: Option<u64> = Counter("1", "Directories made"),
+    }
+}
+
+static TABLE: Table = Table::new::<ProcessKey, FileIoRow>(
+    "file_io",
+    "One row per tick, process and mount, where anything happened",
+);
+
+static FEATURE: Feature = Feature {
+    source: "file_io",
+    maps: &["FILE_IO", "FILE_ASYNC", "LATENCY"],
+    ways: &[ACCOUNTING, SYSCALLS],
+};
+
+/// What the kernel counts of each task anyway: nothing is attached.
+const ACCOUNTING: Way = Way {
+    name: "accounting",
+    hooks: &[],
+    optional: &[],
+    without: "one row per process without mount, errors and opens, in which pipes and sockets count too if \
+              read(2) or write(2) is used on them",
+    on_request: false,
+};
+
+/// What the system calls return: at a cost to every call of everybody.
+const SYSCALLS: Way = Way {
+    name: "syscalls",
+    hooks: syscalls::HOOKS,
+    optional: URING,
+    without: "no asynchronous I/O (io_submit), no 32-bit programs; unlinks, renames and mkdirs without mount",
+    on_request: true,
+};
+
+const URING: &[Hook] = &[
+    Hook::tracepoint("uring_complete", "io_uring_complete"),
+    Hook::tracepoint("uring_submit", "io_uring_submit_req").formerly("io_uring_submit_sqe"),
+];
+
+/// Registry entry.
+pub static SPEC: SourceSpec = SourceSpec {
+    name: "file_io",
+    help: "reads, writes, syncs, opens and removals of files, by process and mount",
+    tables: &[&TABLE, &latency::TABLE],
+    probe,
+    tasks: true,
+    procfs: true,
+    feature: Some(&FEATURE),
+    default: true,
+    open: |context| Ok(Box::new(FileIo::new(context))),
+};
+
+/// Without the programs there is still the accounting in /proc.
+fn probe(host: &Host) -> Support {
+    match feature_support(host, &FEATURE) {
+        Support::No { .. } => super::task_support(host),
+        support => support,
+    }
+}
+
+struct FileIo {
+    rows: TableBuilder<ProcessKey, FileIoRow>,
+    latencies: Latencies,
+    names: MountNames,
+}
+
+impl Source for FileIo {
+    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        if at.tasks.flows.file_io.is_some() {
+            self.flows(at);
+            self.latencies.sample(at, out);
+        } else if at.tasks.keeps.io {
+            self.account(at);
+        }
+        self.rows.finish(out);
+        Ok(())
+    }
+}
+
+impl FileIo {
+    fn new(context: &Context<'_>) -> Self {
+        Self {
+            rows: TableBuilder::new(&TABLE),
+            latencies: Latencies::new(&[
+                (kind::FILE_READ, "file_read"),
+                (kind::FILE_WRITE, "file_write"),
+                (kind::FSYNC, "fsync"),
+            ]),
+            names: MountNames::new(&context.host.procfs),
+        }
+    }
+
+    /// What the programs saw.
+    fn flows(&mut self, at: &Sample<'_>) {
+        let Some(table) = &at.tasks.flows.file_io else {
+            return;
+        };
+        for row in &table.rows {
+            let Some(id) = row.id else { continue };
+            let (name, dev) = if row.what == 0 {
+                (Name::default(), None)
+            } else {
+                let others = at.tasks.iter().map(|process| process.id.pid);
+                let name = self.names.get(row.what, id.pid, others);
+                (name, Some(dev_label(row.what)))
+            };
+            let flow = &row.increase;
+            self.rows.push(
+                process_key_of(at, id, row.tid, row.interval_ns),
+                FileIoRow {
+                    mount: name.mount,
+                    fstype: name.fstype,
+                    source: name.source,
+                    dev,
+                    read_ops: flow.read_ops,
+                    read_bytes: flow.read_bytes,
+                    write_ops: flow.write_ops,
+                    write_bytes: flow.write_bytes,
+                    errors: Some(flow.errors),
+                    fsyncs: Some(flow.fsyncs),
+                    opens: Some(flow.opens),
+                    creates: Some(flow.creates),
+                    unlinks: Some(flow.unlinks),
+                    renames: Some(flow.renames),
+                    mkdirs: Some(flow.mkdirs),
+                },
+            );
+        }
+    }
+
+    /// What the kernel counts of every task.
+    fn account(&mut self, at: &Sample<'_>) {
+        for row in &at.tasks.rows {
+            let increase = &row.increase;
+            let calls = increase.syscr + increase.syscw;
+            if calls + increase.rchar + increase.wchar == 0 {
+                continue;
+            }
+            self.rows.push(
+                process_key(at, row),
+                FileIoRow {
+                    mount: None,
+                    fstype: None,
+                    source: None,
+                    dev: None,
+                    read_ops: increase.syscr,
+                    read_bytes: increase.rchar,
+                    write_ops: increase.syscw,
+                    write_bytes: increase.wchar,
+                    errors: None,
+                    fsyncs: None,
+                    opens: None,
+                    creates: None,
+                    unlinks: None,
+                    renames: None,
+                    mkdirs: None,
+                },
+            );
+        }
+    }
+}

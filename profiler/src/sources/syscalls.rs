@@ -1,0 +1,139 @@
+//! `syscalls`: how often each process made which system calls, and how long they took.
+
+use anyhow::Result;
+use profiler_ebpf::flows::call;
+use syscalls::{aarch64, arm, x86, x86_64};
+
+use super::{Sample, Source, SourceSpec, feature_support, process_key_of};
+use crate::{
+    bpf::{Feature, Hook, Way},
+    columns,
+    schema::{Batch, Buckets, Label, ProcessKey, Table, TableBuilder},
+};
+
+columns! {
+    /// What a process asked the kernel for.
+    pub struct SyscallRow {
+        syscall: Label = Label("", "Name of the system call; syscall_N for a number without a name"),
+        abi: Label = Label("", "Table that the number is from: x86_64, aarch64; i386, arm (32-bit programs); x32"),
+        count: u64 = Counter("1", "Calls that returned; sum of the buckets"),
+        errors: u64 = Counter("1", "Those of them that returned an error"),
+        total_ns: u64 = Counter("ns", "Time from entry to return, waits included"),
+        max_ns: u64 = Gauge("ns", "Longest that returned in the interval"),
+        buckets: Buckets = Counter("1", "Log2 histogram: element i counts [2^i, 2^(i+1)) ns, the last of 40 all above too; trailing zeros cut off"),
+    }
+}
+
+static TABLE: Table = Table::new::<ProcessKey, SyscallRow>(
+    "syscalls",
+    "One row per tick, process and system call, where any returned",
+);
+
+static FEATURE: Feature = Feature {
+    source: "syscalls",
+    maps: &["SYSCALLS"],
+    ways: &[Way {
+        name: "tracepoints",
+        hooks: HOOKS,
+        optional: &[],
+        without: "",
+        on_request: false,
+    }],
+};
+
+/// The end first: a call that began before is not followed.
+pub(super) const HOOKS: &[Hook] = &[
+    Hook::tracepoint("sys_exit", "sys_exit"),
+    Hook::tracepoint("sys_enter", "sys_enter"),
+];
+
+/// Registry entry.
+pub static SPEC: SourceSpec = SourceSpec {
+    name: "syscalls",
+    help: "count, errors and time of each system call, by process; delays every call on the node",
+    tables: &[&TABLE],
+    probe: |host| feature_support(host, &FEATURE),
+    tasks: true,
+    procfs: false,
+    feature: Some(&FEATURE),
+    default: false,
+    open: |_| Ok(Box::new(Syscalls(TableBuilder::new(&TABLE)))),
+};
+
+struct Syscalls(TableBuilder<ProcessKey, SyscallRow>);
+
+impl Source for Syscalls {
+    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let Some(table) = &at.tasks.flows.syscalls else {
+            return Ok(());
+        };
+        for row in &table.rows {
+            let Some(id) = row.id else { continue };
+            let calls = &row.increase;
+            let (number, abi) = parts(row.what);
+            self.0.push(
+                process_key_of(at, id, row.tid, row.interval_ns),
+                SyscallRow {
+                    syscall: name(number, abi),
+                    abi: abi_name(abi).into(),
+                    count: calls.latency.count,
+                    errors: calls.errors,
+                    total_ns: calls.latency.sum,
+                    max_ns: calls.latency.max,
+                    buckets: calls.latency.buckets.clone(),
+                },
+            );
+        }
+        self.0.finish(out);
+        Ok(())
+    }
+}
+
+const ON_ARM: bool = cfg!(target_arch = "aarch64");
+
+fn parts(what: u64) -> (u32, u64) {
+    (
+        u32::try_from(what & 0xffff_ffff).unwrap_or(u32::MAX),
+        what >> 32,
+    )
+}
+
+fn abi_name(abi: u64) -> &'static str {
+    match abi {
+        call::COMPAT if ON_ARM => "arm",
+        call::COMPAT => "i386",
+        call::X32 => "x32",
+        _ if ON_ARM => "aarch64",
+        _ => "x86_64",
+    }
+}
+
+/// x32 has the numbers of x86-64, with 512 and up for those that differ.
+fn name(number: u32, abi: u64) -> Label {
+    let index = number as usize;
+    let name = match abi {
+        call::COMPAT if ON_ARM => arm::Sysno::new(index).map(|call| call.name()),
+        call::COMPAT => x86::Sysno::new(index).map(|call| call.name()),
+        _ if ON_ARM => aarch64::Sysno::new(index).map(|call| call.name()),
+        _ => x86_64::Sysno::new(index).map(|call| call.name()),
+    };
+    name.map_or_else(|| format!("syscall_{number}").into(), Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_names() {
+        let name = |number, abi| {
+            let (number, abi) = parts(call::what(number, abi));
+            name(number, abi).as_str().to_owned()
+        };
+        let getppid = u32::try_from(libc::SYS_getppid).expect("small");
+        assert_eq!(name(getppid, call::NATIVE), "getppid");
+        assert_eq!(name(3, call::COMPAT), "read");
+        assert_eq!(name(9999, call::NATIVE), "syscall_9999");
+        assert_ne!(abi_name(call::COMPAT), abi_name(call::NATIVE));
+    }
+}
