@@ -23,6 +23,8 @@ pub struct FlowKey {
 pub mod kind {
     /// Start of a TCP connection until it is established.
     pub const TCP_CONNECT: u64 = 1;
+    /// Smoothed round-trip time of a TCP connection, sampled.
+    pub const TCP_RTT: u64 = 2;
     /// Issue of a block request until its completion: this plus a [`super::block::op`].
     pub const BLOCK_READ: u64 = 8;
     /// Likewise, of a write.
@@ -83,6 +85,20 @@ counters! {
         tx_calls,
         /// Receive calls that returned no error.
         rx_calls,
+        /// TCP segments sent, those without data and those sent again included.
+        tx_segments,
+        /// TCP segments received, those without data included.
+        rx_segments,
+        /// TCP segments sent again.
+        retransmits,
+        /// TCP connections that were opened and established.
+        connects,
+        /// TCP connections that were opened and not established.
+        connect_failures,
+        /// TCP connections that were accepted.
+        accepts,
+        /// Established TCP connections that ended without a handshake.
+        resets,
     }
 }
 
@@ -258,7 +274,7 @@ pub mod net {
 
 const _: () = {
     assert!(size_of::<FlowKey>() == 24);
-    assert!(size_of::<NetFlow>() == 8 * 4);
+    assert!(size_of::<NetFlow>() == 8 * 11);
     assert!(size_of::<BlockFlow>() == 8 * 5);
     assert!(size_of::<DiskName>() == 32);
     assert!(size_of::<FileFlow>() == 8 * 11);
