@@ -5,6 +5,7 @@ mod compare;
 mod controller;
 mod empty;
 mod figures;
+mod host;
 pub mod load;
 mod loaded;
 mod measuring;

@@ -9,12 +9,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     attached::Profiler,
     compare,
     controller::{Cost, SCENARIOS},
+    host,
     pairs::Pairs,
     programs::Programs,
     tools::{BPFTRACE, Tool},
@@ -89,16 +90,11 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         size_percent: args.size,
     };
     let workloads = Workload::chosen(&args.workload, &place)?;
-    let mut report = host();
-    if args.measures(Part::Pairs) {
-        report["workloads"] = pairs(&workloads, &profiler, args)?;
-    }
-    if args.measures(Part::Programs) {
-        report["programs"] = programs(&workloads, &profiler, args)?;
-    }
-    if args.measures(Part::Controller) {
-        report["controller"] = controller(&profiler, args)?;
-    }
+    let mut report = host::report();
+    host::warn_if_busy();
+    let measured = measure(&workloads, &profiler, args, &mut report);
+    remove_files(&scratch);
+    measured?;
     if let Some(path) = &args.json {
         fs::write(path, format!("{report:#}\n"))
             .with_context(|| format!("writing {}", path.display()))?;
@@ -106,9 +102,39 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
+fn measure(
+    workloads: &[Workload],
+    profiler: &Profiler,
+    args: &Args,
+    report: &mut Value,
+) -> Result<()> {
+    if args.measures(Part::Pairs) {
+        report["workloads"] = pairs(workloads, profiler, args)?;
+    }
+    if args.measures(Part::Programs) {
+        report["programs"] = programs(workloads, profiler, args)?;
+    }
+    if args.measures(Part::Controller) {
+        report["controller"] = controller(profiler, args)?;
+    }
+    Ok(())
+}
+
+/// The files that fio worked on; the next run makes them again within a second.
+fn remove_files(scratch: &Path) {
+    let entries = fs::read_dir(scratch).into_iter().flatten().flatten();
+    for entry in entries {
+        if entry.file_name().to_string_lossy().starts_with("fio-") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 impl Args {
     fn measures(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        // The controller is measured under loads of its own.
+        let about_workloads = part != Part::Controller || self.workload.is_empty();
+        self.only.contains(&part) || (self.only.is_empty() && about_workloads)
     }
 
     /// What was asked for by name is measured in any case.
@@ -125,18 +151,21 @@ fn pairs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<Val
         BPFTRACE.obtain()?;
     }
     let mut all = Vec::new();
+    let mut show = |pairs: Pairs| {
+        pairs.print();
+        all.push(pairs.json());
+    };
+    Pairs::print_header();
     for workload in workloads {
         let follow = |pid| profiler.follow(pid);
-        all.push(Pairs::measure(workload, args.pairs, &follow)?);
+        show(Pairs::measure(workload, args.pairs, &follow)?);
         if args.compare && matches!(workload.name, Name::Tcp | Name::TcpOneCpu) {
             let count = |_| compare::socket_bytes();
-            let tool = "bpftrace, bytes of sockets";
-            all.push(Pairs::compare(tool, workload, args.pairs, &count)?);
+            let tool = "bpftrace, socket bytes";
+            show(Pairs::compare(tool, workload, args.pairs, &count)?);
         }
     }
-    Pairs::print_header();
-    all.iter().for_each(Pairs::print);
-    Ok(all.iter().map(Pairs::json).collect())
+    Ok(all.into())
 }
 
 fn programs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<Value> {
@@ -198,18 +227,4 @@ fn as_root(profiler: &Path, args: &Args) -> Result<()> {
         command.arg("--profiler").arg(profiler);
     }
     Err(command.exec()).with_context(|| format!("starting `{}`", shell::display(&command)))
-}
-
-/// Without it the figures mean nothing.
-fn host() -> Value {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    json!({
-        "kernel": kernel.trim(),
-        "cpu": model.map(|(_, name)| name),
-        "cpus": std::thread::available_parallelism().map_or(0, usize::from),
-    })
 }

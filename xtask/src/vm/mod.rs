@@ -35,7 +35,7 @@ use crate::{
 
 /// The kernels that every change is tested with, besides the one that runs.
 const KERNELS: &[&str] = &["6.1", "6.12"];
-/// A guest says nothing for minutes only when it hangs; emulation on a busy machine takes its time.
+/// The tests take a minute or two; emulation on a busy machine several times that.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// `cargo xtask vm`
