@@ -3,6 +3,7 @@
 
 mod ends;
 mod losses;
+mod net;
 mod programs;
 mod sched;
 mod scopes;
