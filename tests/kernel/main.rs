@@ -2,10 +2,12 @@
 //! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
 
 mod ends;
+mod file;
 mod losses;
 mod programs;
 mod sched;
 mod scopes;
+mod syscalls;
 mod usage;
 
 /// The program of `workload.rs`.

@@ -96,6 +96,8 @@ fn test(
     let mut orders = vec![
         variable("PROFILER_BIN", &profiler),
         variable("PROFILER_TEST_PATIENCE", "10"),
+        // Of these kernels it is known that they let functions be traced.
+        variable("PROFILER_TEST_FUNCTIONS", "1"),
         format!("test {}", programs.tests.display()),
     ];
     orders.extend(filter.iter().map(|word| format!("arg {word}")));
