@@ -2,11 +2,13 @@
 //! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
 
 mod ends;
+mod file;
 mod losses;
 mod net;
 mod programs;
 mod sched;
 mod scopes;
+mod syscalls;
 mod usage;
 
 /// The program of `workload.rs`.

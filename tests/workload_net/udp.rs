@@ -26,7 +26,11 @@ pub fn echo(bind: &str, address: &str, count: usize, size: usize, namespace: &[&
 
 /// One of them.
 pub fn client(address: &str, count: usize, size: usize, mode: &str) {
-    let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+    let any = if address.starts_with('[') {
+        "[::]:0"
+    } else {
+        "0.0.0.0:0"
+    };
     let socket = UdpSocket::bind(any).expect("any address");
     let mut message = vec![0; size];
     if mode == "connected" {

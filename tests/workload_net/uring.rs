@@ -76,7 +76,8 @@ impl Ring {
         let map = |bytes: usize, offset| {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping.
-            let place = unsafe { libc::mmap(null_mut(), bytes, access, libc::MAP_SHARED, fd, offset) };
+            let place =
+                unsafe { libc::mmap(null_mut(), bytes, access, libc::MAP_SHARED, fd, offset) };
             assert_ne!(place, libc::MAP_FAILED);
             place.cast::<u8>()
         };
@@ -111,7 +112,15 @@ impl Ring {
         let fd = self.fd.as_raw_fd();
         // SAFETY: the entry points to memory that lives until its completion.
         let submitted = unsafe {
-            libc::syscall(libc::SYS_io_uring_enter, fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0)
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                fd,
+                1,
+                1,
+                IORING_ENTER_GETEVENTS,
+                0,
+                0,
+            )
         };
         assert_eq!(submitted, 1);
         let head = self.word(self.params.cq.head).load(Ordering::Acquire);

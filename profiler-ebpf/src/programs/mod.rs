@@ -10,6 +10,7 @@
 //! | `block_rq_insert`, `_issue`, `_merge`, `_complete` | `tp_btf` | block requests |
 //! | `sys_enter`, `sys_exit` | `tp_btf` | system calls, and the file I/O that they do |
 //! | `uring_submit`, `uring_complete` | `tp_btf/io_uring_*` | file I/O through io_uring |
+//! | `vfs_*`, `aio_*` | `fentry`, `fexit` | file I/O where all ways to it meet |
 //! | `mark` | `iter/task` | finds the tasks of the target that exist already |
 //! | `sample` | `iter/task` | one reading of all tasks of the target |
 
@@ -26,3 +27,4 @@ mod numbers;
 mod sched;
 mod target;
 mod uring;
+mod vfs;

@@ -33,7 +33,10 @@ fn sendfile_to_a_socket() {
 #[test]
 fn splice_from_a_socket() {
     let account = account(&["splice", &BYTES.to_string()]);
-    account.check(Labels::all("tcp"), &[("tx_bytes", BYTES), ("rx_bytes", BYTES)]);
+    account.check(
+        Labels::all("tcp"),
+        &[("tx_bytes", BYTES), ("rx_bytes", BYTES)],
+    );
 }
 
 #[test]
@@ -44,7 +47,10 @@ fn splice_from_a_unix_socket() {
     } else {
         0
     };
-    account.check(Labels::all("unix"), &[("tx_bytes", BYTES), ("rx_bytes", received)]);
+    account.check(
+        Labels::all("unix"),
+        &[("tx_bytes", BYTES), ("rx_bytes", received)],
+    );
 }
 
 #[test]

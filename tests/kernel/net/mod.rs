@@ -49,7 +49,10 @@ impl Account {
             net_io: data.table("net_io"),
             latency: data.table("latency"),
             facts: finished.stdout.lines().map(fact).collect(),
-            without: ours.expect("net_io")["why"].as_str().unwrap_or("").to_owned(),
+            without: ours.expect("net_io")["why"]
+                .as_str()
+                .unwrap_or("")
+                .to_owned(),
         }
     }
 
@@ -70,7 +73,9 @@ impl Account {
         let ours = |row: &&Row| {
             labels.pid.is_none_or(|pid| row.u64("pid") == Some(pid))
                 && row.text("protocol") == Some(labels.protocol)
-                && labels.family.is_none_or(|family| row.text("family") == family)
+                && labels
+                    .family
+                    .is_none_or(|family| row.text("family") == family)
                 && labels.scope.is_none_or(|scope| row.text("scope") == scope)
         };
         self.net_io.iter().filter(ours).cloned().collect()
@@ -80,7 +85,10 @@ impl Account {
     #[track_caller]
     fn check(&self, labels: Labels, expected: &[(&str, u64)]) {
         let rows = self.rows(labels);
-        let sums: Vec<_> = expected.iter().map(|(name, _)| (*name, sum(&rows, name))).collect();
+        let sums: Vec<_> = expected
+            .iter()
+            .map(|(name, _)| (*name, sum(&rows, name)))
+            .collect();
         assert_eq!(sums, expected, "{labels:?} {:?}", self.facts);
     }
 
@@ -160,5 +168,9 @@ impl Labels {
 /// Nothing was charged to anybody else, or with other labels.
 #[track_caller]
 fn assert_only(account: &Account, column: &str, expected: u64) {
-    assert_eq!(sum(&account.net_io, column), expected, "{column} of all rows");
+    assert_eq!(
+        sum(&account.net_io, column),
+        expected,
+        "{column} of all rows"
+    );
 }

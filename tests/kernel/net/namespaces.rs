@@ -37,7 +37,9 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+        let _ = Command::new("ip")
+            .args(["netns", "del", &self.name])
+            .status();
     }
 }
 
@@ -61,7 +63,13 @@ impl Cable {
         ip(&[&link[..], &end].concat());
         for (side, number) in [(&here, 1), (&there, 2)] {
             side.ip(&["link", "set", "cable", "up"]);
-            side.ip(&["addr", "add", &format!("10.77.0.{number}/24"), "dev", "cable"]);
+            side.ip(&[
+                "addr",
+                "add",
+                &format!("10.77.0.{number}/24"),
+                "dev",
+                "cable",
+            ]);
             let address = format!("fd77::{number}/64");
             side.ip(&["addr", "add", &address, "dev", "cable", "nodad"]);
         }
@@ -120,9 +128,13 @@ fn retransmits_are_what_the_kernel_counts() {
         .spawn();
     profiler.wait_for("profiling ");
     sleep(Duration::from_millis(1000));
-    cable.here.ip(&["addr", "del", "10.77.0.1/24", "dev", "cable"]);
+    cable
+        .here
+        .ip(&["addr", "del", "10.77.0.1/24", "dev", "cable"]);
     sleep(Duration::from_millis(700));
-    cable.here.ip(&["addr", "add", "10.77.0.1/24", "dev", "cable"]);
+    cable
+        .here
+        .ip(&["addr", "add", "10.77.0.1/24", "dev", "cable"]);
     let account = Account::of(&profiler.finish());
     let (pid, kernel) = account.fact("sender");
     assert!(kernel[0] > 0, "nothing was lost");

@@ -91,7 +91,10 @@ fn connections_are_what_the_kernel_counts() {
     for (column, expected) in [("connects", 45), ("connect_failures", 7), ("accepts", 45)] {
         assert_only(&account, column, expected);
     }
-    assert_eq!(sum(&account.latency(pid, "tcp_connect"), "count"), kept + reset);
+    assert_eq!(
+        sum(&account.latency(pid, "tcp_connect"), "count"),
+        kept + reset
+    );
 }
 
 #[test]
@@ -136,7 +139,10 @@ fn short_reads_count_and_failed_ones_do_not() {
 #[test]
 fn a_socket_is_charged_to_who_uses_it() {
     for (words, others) in [
-        (&["pass", "300", "500"][..], [("giver", 300), ("taker", 500)]),
+        (
+            &["pass", "300", "500"][..],
+            [("giver", 300), ("taker", 500)],
+        ),
         (&["inherit", "700"], [("parent", 0), ("heir", 700)]),
     ] {
         let account = account(words);
@@ -155,7 +161,10 @@ fn a_socket_is_charged_to_who_uses_it() {
 fn of_an_older_socket_only_what_flows_now_counts() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     puppet.tell("tcp 30");
-    let profiler = Profiler::new().args(["-i", "100ms"]).pid(puppet.pid()).start();
+    let profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .pid(puppet.pid())
+        .start();
     puppet.tell("tcp 70");
     puppet.tell("udp 40");
     // In one call, of which a part was there before.
@@ -174,6 +183,11 @@ fn of_an_older_socket_only_what_flows_now_counts() {
     );
     account.check(
         Labels::all("udp").family("inet").scope("loopback"),
-        &[("tx_bytes", 4000), ("rx_bytes", 4000), ("tx_calls", 40), ("rx_calls", 40)],
+        &[
+            ("tx_bytes", 4000),
+            ("rx_bytes", 4000),
+            ("tx_calls", 40),
+            ("rx_calls", 40),
+        ],
     );
 }

@@ -38,7 +38,10 @@ pub fn assert_echo(
     assert_only(account, "tx_calls", 4 * count);
     assert_only(account, "rx_calls", 4 * count);
     assert!(
-        account.net_io.iter().all(|row| row.u64("tx_segments").is_none()),
+        account
+            .net_io
+            .iter()
+            .all(|row| row.u64("tx_segments").is_none()),
         "UDP has no segments"
     );
 }

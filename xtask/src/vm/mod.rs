@@ -156,6 +156,8 @@ impl Guests<'_> {
         let mut orders = vec![
             format!("env PROFILER_BIN={profiler}"),
             "env PROFILER_TEST_PATIENCE=10".to_owned(),
+            // Of these kernels it is known that they let functions be traced.
+            "env PROFILER_TEST_FUNCTIONS=1".to_owned(),
             format!("report {profiler} check --json"),
             format!("test {}", programs.tests.display()),
         ];
