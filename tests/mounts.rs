@@ -53,7 +53,8 @@ impl Mounted {
         for layer in ["lower", "upper", "work"] {
             fs::create_dir_all(format!("{layers}/{layer}")).expect("made");
         }
-        let options = format!("lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work");
+        let options =
+            format!("lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work");
         Self::new(point, "overlay", &options)
     }
 
@@ -63,7 +64,9 @@ impl Mounted {
         let file = fs::File::create(image).expect("made");
         file.set_len(mib << 20).expect("sparse");
         run(Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(image));
-        run(Command::new("mount").args(["-o", "loop"]).args([image, point]));
+        run(Command::new("mount")
+            .args(["-o", "loop"])
+            .args([image, point]));
         let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
         let place = format!(" {} ", point.display());
         let line = mounts.lines().find(|line| line.contains(&place));
@@ -89,6 +92,10 @@ impl Drop for Mounted {
 }
 
 fn run(command: &mut Command) {
-    let status = command.status().expect("it starts");
+    // Not everybody's PATH has the administrator's tools.
+    let status = command
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .status()
+        .expect("it starts");
     assert!(status.success(), "{command:?}: {status}");
 }

@@ -2,7 +2,11 @@
 
 use std::time::Instant;
 
-use e2e::{puppet::Puppet, rows::{Row, sum}, runs::Profiler};
+use e2e::{
+    puppet::Puppet,
+    rows::{Row, sum},
+    runs::Profiler,
+};
 
 use crate::WORKLOAD;
 
@@ -29,9 +33,15 @@ fn calls_are_counted_by_name() {
     let wall = u64::try_from(begin.elapsed().as_nanos()).expect("short");
     let rows = profiler.interrupt().dataset().table("syscalls");
     let getppid = named(&rows, "getppid");
-    assert_eq!((sum(&getppid, "count"), sum(&getppid, "errors")), (CALLS, 0));
+    assert_eq!(
+        (sum(&getppid, "count"), sum(&getppid, "errors")),
+        (CALLS, 0)
+    );
     let open = named(&rows, "openat");
-    assert_eq!((sum(&open, "count"), sum(&open, "errors")), (MISSES, MISSES));
+    assert_eq!(
+        (sum(&open, "count"), sum(&open, "errors")),
+        (MISSES, MISSES)
+    );
     let naps = named(&rows, "clock_nanosleep");
     assert_eq!(sum(&naps, "count"), 10);
     assert!(sum(&naps, "total_ns") >= 10_000_000, "{naps:?}");
@@ -46,7 +56,10 @@ fn calls_are_counted_by_name() {
     assert!(busy <= wall, "{busy} of {wall} ns");
     for row in &rows {
         let buckets = row.list("buckets").expect("a histogram");
-        assert_eq!(buckets.iter().sum::<u64>(), row.u64("count").expect("count"));
+        assert_eq!(
+            buckets.iter().sum::<u64>(),
+            row.u64("count").expect("count")
+        );
         assert!(row.u64("max_ns") <= row.u64("total_ns"), "{row:?}");
     }
 }
@@ -55,14 +68,26 @@ fn calls_are_counted_by_name() {
 fn a_process_that_lives_for_a_moment_is_counted_in_full() {
     let finished = Profiler::new()
         .args(["--source", "process,syscalls", "-i", "1s", "--threads"])
-        .command(&["sh", "-c", "i=0; while [ $i -lt 20 ]; do cat /dev/null; i=$((i+1)); done"])
+        .command(&[
+            "sh",
+            "-c",
+            "i=0; while [ $i -lt 20 ]; do cat /dev/null; i=$((i+1)); done",
+        ])
         .finish();
     let rows = finished.dataset().table("syscalls");
     let execs = named(&rows, "execve");
     let well = sum(&execs, "count") - sum(&execs, "errors");
     // The shell itself, and each that it started.
     assert_eq!(well, 21, "{execs:?}");
-    let threads: Vec<Row> = rows.iter().filter(|row| row.u64("tid").is_some()).cloned().collect();
-    let processes: Vec<Row> = rows.iter().filter(|row| row.u64("tid").is_none()).cloned().collect();
+    let threads: Vec<Row> = rows
+        .iter()
+        .filter(|row| row.u64("tid").is_some())
+        .cloned()
+        .collect();
+    let processes: Vec<Row> = rows
+        .iter()
+        .filter(|row| row.u64("tid").is_none())
+        .cloned()
+        .collect();
     assert_eq!(sum(&threads, "count"), sum(&processes, "count"));
 }

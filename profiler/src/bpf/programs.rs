@@ -453,7 +453,11 @@ fn calls(settings: &Settings) -> u32 {
         ("file_io", Some("syscalls")) => calls::FILES,
         _ => 0,
     };
-    settings.features.iter().map(of).fold(0, |all, bit| all | bit)
+    settings
+        .features
+        .iter()
+        .map(of)
+        .fold(0, |all, bit| all | bit)
 }
 
 /// Room for processes: as many as the kernel allows, within reason. Entries take memory only while used.

@@ -10,7 +10,7 @@ use crate::{
 columns! {
     /// How long something took, over an interval.
     pub struct LatencyRow {
-        kind: Label = Label("", "What took the time: runqueue (ready until on a CPU), tcp_connect (first SYN until established)"),
+        kind: Label = Label("", "What took the time: runqueue (ready until on a CPU), tcp_connect (first SYN until established), file_read, file_write, fsync (file_io: operations that succeeded)"),
         count: u64 = Counter("1", "How often; sum of the buckets"),
         sum_ns: u64 = Counter("ns", "Sum"),
         max_ns: u64 = Gauge("ns", "Longest in the interval"),

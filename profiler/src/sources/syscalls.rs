@@ -92,7 +92,10 @@ impl Source for Syscalls {
 const ON_ARM: bool = cfg!(target_arch = "aarch64");
 
 fn parts(what: u64) -> (u32, u64) {
-    (u32::try_from(what & 0xffff_ffff).unwrap_or(u32::MAX), what >> 32)
+    (
+        u32::try_from(what & 0xffff_ffff).unwrap_or(u32::MAX),
+        what >> 32,
+    )
 }
 
 fn abi_name(abi: u64) -> &'static str {

@@ -309,7 +309,8 @@ fn account(folder: &mut Folder<'_>, calls: usize) {
     let io = calls::open("/proc/self/io", libc::O_RDONLY);
     let mut text = [0; 1000];
     let length = io.read(&mut text);
-    let text = String::from_utf8_lossy(&text[..usize::try_from(length).expect("read")]).into_owned();
+    let text =
+        String::from_utf8_lossy(&text[..usize::try_from(length).expect("read")]).into_owned();
     let number = |name: &str| -> u64 {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.expect(name).trim().parse().expect("a number")

@@ -30,8 +30,12 @@ pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
             |index: usize| {
                 let at = (index * BLOCK) as u64;
                 match index % 3 {
-                    0 => opcode::$plain::new(target, block(index), bytes).offset(at).build(),
-                    1 => opcode::$vectored::new(target, vector(index), 1).offset(at).build(),
+                    0 => opcode::$plain::new(target, block(index), bytes)
+                        .offset(at)
+                        .build(),
+                    1 => opcode::$vectored::new(target, vector(index), 1)
+                        .offset(at)
+                        .build(),
                     _ => opcode::$fixed::new(target, block(index), bytes, number(index))
                         .offset(at)
                         .build(),
@@ -39,13 +43,23 @@ pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
             }
         };
     }
-    all(&mut ring, calls, operation!(Write, Writev, WriteFixed), |result| {
-        folder.tally.write(result);
-    });
+    all(
+        &mut ring,
+        calls,
+        operation!(Write, Writev, WriteFixed),
+        |result| {
+            folder.tally.write(result);
+        },
+    );
     // The last one finds the end.
-    all(&mut ring, calls + 1, operation!(Read, Readv, ReadFixed), |result| {
-        folder.tally.read(result);
-    });
+    all(
+        &mut ring,
+        calls + 1,
+        operation!(Read, Readv, ReadFixed),
+        |result| {
+            folder.tally.read(result);
+        },
+    );
     let sync = |_| opcode::Fsync::new(target).build();
     all(&mut ring, 1, sync, |result| folder.tally.sync(result));
     // What is no file I/O.
@@ -71,6 +85,7 @@ fn all(
             unsafe { ring.submission().push(&entry(*index)) }.expect("room");
         }
         ring.submit_and_wait(batch.len()).expect("submitted");
-        ring.completion().for_each(|done| each(done.result().into()));
+        ring.completion()
+            .for_each(|done| each(done.result().into()));
     }
 }
