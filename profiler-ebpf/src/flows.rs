@@ -8,7 +8,8 @@ use crate::wire::Histogram;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// Start of the process, ns of `CLOCK_BOOTTIME`; 0 when the process is not known.
+    /// Start of the process, ns of `CLOCK_BOOTTIME`; when the process is not known, its cgroup (inode of the
+    /// folder) or 0.
     pub start_boottime: u64,
     /// Process id in the controller's pid namespace; 0 when the process is not known.
     pub pid: u32,
@@ -22,6 +23,18 @@ pub struct FlowKey {
 pub mod kind {
     /// Start of a TCP connection until it is established.
     pub const TCP_CONNECT: u64 = 1;
+    /// Smoothed round-trip time of a TCP connection, sampled.
+    pub const TCP_RTT: u64 = 2;
+    /// Issue of a block request until its completion: this plus a [`super::block::op`].
+    pub const BLOCK_READ: u64 = 8;
+    /// Likewise, of a write.
+    pub const BLOCK_WRITE: u64 = BLOCK_READ + super::block::op::WRITE;
+    /// Likewise, of a discard.
+    pub const BLOCK_DISCARD: u64 = BLOCK_READ + super::block::op::DISCARD;
+    /// Likewise, of a flush.
+    pub const BLOCK_FLUSH: u64 = BLOCK_READ + super::block::op::FLUSH;
+    /// A block request's way into the queue until its issue.
+    pub const BLOCK_QUEUE: u64 = BLOCK_READ + 4;
     /// Read of a file.
     pub const FILE_READ: u64 = 16;
     /// Write of a file.
@@ -72,6 +85,77 @@ counters! {
         tx_calls,
         /// Receive calls that returned no error.
         rx_calls,
+        /// TCP segments sent, those without data and those sent again included.
+        tx_segments,
+        /// TCP segments received, those without data included.
+        rx_segments,
+        /// TCP segments sent again.
+        retransmits,
+        /// TCP connections that were opened and established.
+        connects,
+        /// TCP connections that were opened and not established.
+        connect_failures,
+        /// TCP connections that were accepted.
+        accepts,
+        /// Established TCP connections that ended without a handshake.
+        resets,
+    }
+}
+
+counters! {
+    /// Entry of the map `BLOCK_IO`; its key's `what` is a [`block::what`].
+    pub struct BlockFlow {
+        /// Requests that are done.
+        ops,
+        /// Their bytes.
+        bytes,
+        /// Time from their way into the queue to their issue, ns.
+        queue_ns,
+        /// Time from their issue to their completion, ns.
+        service_ns,
+        /// Of `ops`, those that failed.
+        errors,
+    }
+}
+
+/// Entry of the map `DISKS`: `gendisk.disk_name`, ended by a zero byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskName {
+    /// Its 32 bytes as they lie in memory.
+    pub name: [u64; 4],
+}
+
+/// Devices and operations of block I/O.
+pub mod block {
+    /// Operations, in the bits above the device.
+    pub mod op {
+        /// Read.
+        pub const READ: u64 = 0;
+        /// Write, also of zeros.
+        pub const WRITE: u64 = 1;
+        /// Discard.
+        pub const DISCARD: u64 = 2;
+        /// Flush of the device's cache.
+        pub const FLUSH: u64 = 3;
+    }
+
+    /// Packs major and minor number of the whole disk (12 and 20 bits) and the operation into the key's `what`.
+    #[inline(always)]
+    pub fn what(major: u64, minor: u64, op: u64) -> u64 {
+        op << 32 | major << 20 | minor
+    }
+
+    /// The operation in a `what`.
+    #[inline(always)]
+    pub fn op_of(what: u64) -> u64 {
+        what >> 32
+    }
+
+    /// The device in a `what`: major << 20 | minor.
+    #[inline(always)]
+    pub fn device_of(what: u64) -> u64 {
+        what & 0xffff_ffff
     }
 }
 
@@ -186,11 +270,19 @@ pub mod net {
     pub fn class(protocol: u64, family: u64, scope: u64) -> u64 {
         protocol | family << 8 | scope << 16
     }
+
+    /// The [`scope`] in a class.
+    #[inline(always)]
+    pub fn scope_of(class: u64) -> u64 {
+        class >> 16 & 0xff
+    }
 }
 
 const _: () = {
     assert!(size_of::<FlowKey>() == 24);
-    assert!(size_of::<NetFlow>() == 8 * 4);
+    assert!(size_of::<NetFlow>() == 8 * 11);
+    assert!(size_of::<BlockFlow>() == 8 * 5);
+    assert!(size_of::<DiskName>() == 32);
     assert!(size_of::<FileFlow>() == 8 * 11);
     assert!(size_of::<SyscallFlow>() == 8 + size_of::<Histogram>());
 };

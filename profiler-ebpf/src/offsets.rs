@@ -141,6 +141,44 @@ offsets! {
     req_res = "io_kiocb"."cqe.res";
     sock_family = "sock"."__sk_common.skc_family";
     sock_protocol = "sock"."sk_protocol";
+    sock_state = "sock"."__sk_common.skc_state";
+    sock_daddr = "sock"."__sk_common.skc_daddr";
+    sock_saddr = "sock"."__sk_common.skc_rcv_saddr";
+    sock_v6_daddr = "sock"."__sk_common.skc_v6_daddr";
+    sock_v6_saddr = "sock"."__sk_common.skc_v6_rcv_saddr";
+    sock_port = "sock"."__sk_common.skc_num";
+    sock_shutdown = "sock"."sk_shutdown";
+    sock_flags = "sock"."__sk_common.skc_flags";
+    sock_dst = "sock"."sk_dst_cache";
+    socket_sk = "socket"."sk";
+    dst_dev = "dst_entry"."dev";
+    device_flags = "net_device"."flags";
+    tcp_segs_in = "tcp_sock"."segs_in";
+    tcp_segs_out = "tcp_sock"."segs_out";
+    tcp_srtt_us = "tcp_sock"."srtt_us";
+    tcp_total_retrans = "tcp_sock"."total_retrans";
+    tcp_copied_seq = "tcp_sock"."copied_seq";
+    tcp_rcv_nxt = "tcp_sock"."rcv_nxt";
+    skb_cb = "sk_buff"."cb";
+    skb_iif = "sk_buff"."skb_iif";
+    skb_protocol = "sk_buff"."protocol";
+    tcp_cb_gso_segs = "tcp_skb_cb"."tcp_gso_segs";
+    flow_iif = "flowi_common"."flowic_iif";
+    flow_protocol = "flowi_common"."flowic_proto";
+    flow4_source_port = "flowi4"."uli.ports.sport";
+    flow6_source_port = "flowi6"."uli.ports.sport";
+    nexthop_scope = "fib_nh_common"."nhc_scope";
+    fib6_type = "fib6_result"."fib6_type";
+    msg_flags = "msghdr"."msg_flags";
+    regs_orig_ax = "pt_regs"."orig_ax";
+    regs_syscallno = "pt_regs"."syscallno";
+    request_q = "request"."q";
+    request_cmd_flags = "request"."cmd_flags";
+    request_data_len = "request"."__data_len";
+    queue_disk = "request_queue"."disk";
+    disk_major = "gendisk"."major";
+    disk_first_minor = "gendisk"."first_minor";
+    disk_name = "gendisk"."disk_name";
 }
 
 /// Members that some kernels lack; what depends on them is null there.
@@ -187,4 +225,44 @@ const OPTIONAL: &[&str] = &[
     // CONFIG_NET
     "sock_family",
     "sock_protocol",
+    "sock_state",
+    "sock_daddr",
+    "sock_saddr",
+    "sock_v6_daddr",
+    "sock_v6_saddr",
+    "sock_port",
+    "sock_shutdown",
+    "sock_flags",
+    "sock_dst",
+    "socket_sk",
+    "dst_dev",
+    "device_flags",
+    "tcp_segs_in",
+    "tcp_segs_out",
+    "tcp_srtt_us",
+    "tcp_total_retrans",
+    "tcp_copied_seq",
+    "tcp_rcv_nxt",
+    "skb_cb",
+    "skb_iif",
+    "skb_protocol",
+    "tcp_cb_gso_segs",
+    "flow_iif",
+    "flow_protocol",
+    "flow4_source_port",
+    "flow6_source_port",
+    "nexthop_scope",
+    "fib6_type",
+    "msg_flags",
+    // Of x86 and of arm64.
+    "regs_orig_ax",
+    "regs_syscallno",
+    // CONFIG_BLOCK
+    "request_q",
+    "request_cmd_flags",
+    "request_data_len",
+    "queue_disk",
+    "disk_major",
+    "disk_first_minor",
+    "disk_name",
 ];

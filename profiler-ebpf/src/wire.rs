@@ -143,13 +143,15 @@ pub enum Map {
     FileIo,
     /// System calls.
     Syscalls,
+    /// Socket storage.
+    Sockets,
     /// Asynchronous file I/O under way.
     FileAsync,
 }
 
 impl Map {
     /// How many there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
     /// Names, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "TASKS",
@@ -161,6 +163,7 @@ impl Map {
         "REQUESTS",
         "FILE_IO",
         "SYSCALLS",
+        "SOCKETS",
         "FILE_ASYNC",
     ];
 }
@@ -332,6 +335,10 @@ pub struct Doing {
     pub call_from: u64,
     /// Mount of the file it writes, 0: not a file.
     pub call_to: u64,
+    /// Where the datagram goes that it sends, 0: not known; see the programs' `net::udp`.
+    pub datagram_to: u64,
+    /// Where the datagram came from that it receives, likewise.
+    pub datagram_from: u64,
 }
 
 impl Doing {
@@ -615,7 +622,7 @@ const _: () = {
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
-    assert!(size_of::<Doing>() == 72);
+    assert!(size_of::<Doing>() == 88);
     assert!(
         size_of::<TaskState>()
             == 48 + size_of::<Owner>() + size_of::<Doing>() + size_of::<Histogram>()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     host::Host,
     privileges,
-    sources::{REGISTRY, Support},
+    sources::{REGISTRY, Support, Trial, trial},
 };
 
 fn parts(support: &Support) -> (&'static str, &str, &str) {
@@ -75,5 +75,29 @@ pub fn json(host: &Host) -> Value {
             })
         })
         .collect();
-    json!({ "hostname": host.hostname, "kernel": host.kernel_release, "sources": sources })
+    json!({
+        "hostname": host.hostname,
+        "kernel": host.kernel_release,
+        "sources": sources,
+        "programs": programs(host),
+    })
+}
+
+/// Each BPF program with the hook that this kernel has for it, or why it has none; null where programs cannot be loaded.
+fn programs(host: &Host) -> Value {
+    if !privileges::may_load_bpf() {
+        return Value::Null;
+    }
+    let Ok(Trial { attached, features }) = trial(host) else {
+        return Value::Null;
+    };
+    let mut programs: Vec<_> = attached
+        .iter()
+        .map(|attached| json!({ "program": attached.program, "hook": attached.hook, "why": null }))
+        .collect();
+    for missing in features.iter().flat_map(|feature| &feature.missing) {
+        let why = format!("{}: {}", missing.hook.name(), missing.why);
+        programs.push(json!({ "program": missing.hook.program, "hook": null, "why": why }));
+    }
+    programs.into()
 }

@@ -28,6 +28,9 @@ fn main() {
 
 fn run(orders: &Orders, tally: &mut Tally) {
     let tainted = machine::taint();
+    for command in &orders.reports {
+        tests::report(command, tally);
+    }
     for program in &orders.tests {
         tests::run(program, orders, tally);
     }

@@ -14,17 +14,19 @@ use crate::tally::Tally;
 #[derive(Default)]
 pub struct Orders {
     pub tests: Vec<String>,
+    pub reports: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
 }
 
 impl Orders {
-    /// Lines `test PATH`, `arg WORD` and `env NAME=VALUE`.
+    /// Lines `report COMMAND`, `test PATH`, `arg WORD` and `env NAME=VALUE`.
     pub fn parse(text: &str) -> Self {
         let mut orders = Self::default();
         for line in text.lines() {
             match line.split_once(' ') {
                 Some(("test", path)) => orders.tests.push(path.to_owned()),
+                Some(("report", command)) => orders.reports.push(command.to_owned()),
                 Some(("arg", word)) => orders.arguments.push(word.to_owned()),
                 Some(("env", variable)) => {
                     let pair = variable.split_once('=').unwrap_or((variable, ""));
@@ -36,6 +38,21 @@ impl Orders {
             }
         }
         orders
+    }
+}
+
+/// Shows on one line the JSON that a command prints.
+pub fn report(command: &str, tally: &mut Tally) {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap_or_default())
+        .args(words)
+        .stderr(Stdio::inherit())
+        .output();
+    let json = output.map(|output| serde_json::from_slice::<serde_json::Value>(&output.stdout));
+    match json {
+        Ok(Ok(json)) => println!("REPORT {json}"),
+        Ok(Err(error)) => tally.fail(&format!("{command}: {error}")),
+        Err(error) => tally.fail(&format!("{command}: {error}")),
     }
 }
 

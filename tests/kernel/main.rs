@@ -4,6 +4,7 @@
 mod ends;
 mod file;
 mod losses;
+mod net;
 mod programs;
 mod sched;
 mod scopes;

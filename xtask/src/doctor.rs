@@ -6,7 +6,10 @@ use std::{
 };
 
 use crate::{
-    apt, linker, python, shell, test, toolchain,
+    apt,
+    bench::tools,
+    linker, python, shell, test, toolchain,
+    vm::qemu,
     workspace::{self, Workspace},
 };
 
@@ -279,16 +282,19 @@ fn testing(workspace: &Workspace) -> Vec<Check> {
     };
     let deny = test::deny::find(workspace).map(|path| path.display().to_string());
     let nextest = version("cargo", &["nextest", "--version"]);
-    let perf = match version("perf", &["--version"]) {
-        None if apt::available() => {
-            State::Automatic("installed when `cargo xtask bench` needs it".into())
-        }
+    let qemu = match version(qemu::PROGRAM, &["--version"]) {
+        None if apt::available() => by_xtask("installed"),
         found => present_or(
             found,
-            &format!("run `{}`", apt::command(&["linux-perf".into()])),
+            &format!("run `{}`", apt::command(&[qemu::PACKAGE.into()])),
         ),
     };
-    vec![
+    let mut checks = vec![
+        Check {
+            name: "qemu",
+            essential: false,
+            state: qemu,
+        },
         Check {
             name: "python packages",
             essential: false,
@@ -304,10 +310,16 @@ fn testing(workspace: &Workspace) -> Vec<Check> {
             essential: false,
             state: State::Present(nextest.unwrap_or_else(|| "none: `cargo test` serves".into())),
         },
-        Check {
-            name: "perf",
-            essential: false,
-            state: perf,
+    ];
+    checks.extend(tools::ALL.map(|tool| Check {
+        name: tool.program,
+        essential: false,
+        state: match tool.version() {
+            None if apt::available() => {
+                State::Automatic("installed when `cargo xtask bench` needs it".into())
+            }
+            found => present_or(found, &format!("run `{}`", apt::command(&[tool.package()]))),
         },
-    ]
+    }));
+    checks
 }

@@ -54,6 +54,9 @@ enum Command {
     /// The processes against which the controller is measured
     #[command(hide = true)]
     Sleepers(bench::sleepers::Args),
+    /// What is timed with and without the profiler
+    #[command(hide = true)]
+    Load(bench::load::Args),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +90,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor => return Ok(doctor::run(&workspace()?)),
         Command::Docs(args) => docs::run(&workspace()?, &args)?,
         Command::Bench(args) => bench::run(&workspace()?, &args)?,
+        Command::Load(args) => bench::load::serve(&args)?,
         Command::Sleepers(args) => bench::sleepers::serve(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -7,12 +7,14 @@
 //! | `process_fork`, `process_exec` | `tp_btf/sched_process_*` | who belongs to the target |
 //! | `cgroup_attach` | `tp_btf/cgroup_attach_task` | tells that membership changed |
 //! | `sock_send_length`, `sock_recv_length` | `tp_btf` | network bytes and calls |
+//! | `block_rq_insert`, `_issue`, `_merge`, `_complete` | `tp_btf` | block requests |
 //! | `sys_enter`, `sys_exit` | `tp_btf` | system calls, and the file I/O that they do |
 //! | `uring_submit`, `uring_complete` | `tp_btf/io_uring_*` | file I/O through io_uring |
 //! | `vfs_*`, `aio_*` | `fentry`, `fexit` | file I/O where all ways to it meet |
 //! | `mark` | `iter/task` | finds the tasks of the target that exist already |
 //! | `sample` | `iter/task` | one reading of all tasks of the target |
 
+mod block;
 mod calls;
 mod files;
 mod flows;

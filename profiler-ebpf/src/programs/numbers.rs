@@ -1,4 +1,4 @@
-//! Numbers and arguments of the system calls that work on files. Where an architecture lacks one, it has a number that
+//! Numbers and arguments of the system calls that work on files and sockets. Where an architecture lacks one, it has a number that
 //! no call has.
 
 use super::kernel::{Object, offset};
@@ -33,6 +33,7 @@ numbers! {
     READV = 19, 65;
     WRITEV = 20, 66;
     SENDFILE = 40, 71;
+    GETSOCKOPT = 55, 209;
     FSYNC = 74, 82;
     FDATASYNC = 75, 83;
     RENAME = 82, 0xffff_0002;

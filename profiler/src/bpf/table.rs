@@ -24,6 +24,11 @@ unsafe impl Plain for profiler_ebpf::flows::FlowKey {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::flows::NetFlow {}
 // SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::flows::BlockFlow {}
+// SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::flows::DiskName {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
 unsafe impl Plain for profiler_ebpf::flows::FileFlow {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::flows::SyscallFlow {}

@@ -225,6 +225,7 @@ fn reader(
         scope: found.scope.clone(),
         sched: config.sources.has(crate::sources::sched::SPEC.name),
         threads: config.threads,
+        moves: matches!(found.scope, bpf::Scope::Cgroup { .. }),
         features: config.sources.features(),
         max_entries: config.max_entries,
     };

@@ -2,6 +2,7 @@
 //!
 //! A source knows nothing of files; it turns one reading into batches of its tables.
 
+pub mod block_io;
 pub mod cpu;
 pub mod file_io;
 pub mod host;
@@ -29,7 +30,7 @@ use std::sync::OnceLock;
 use anyhow::Result;
 
 use crate::{
-    bpf::{Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
+    bpf::{Attached, Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
     clock::Tick,
     host::Host,
     ledger::Ledger,
@@ -119,6 +120,7 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &sched::SPEC,
     &usage::SPEC,
     &file_io::SPEC,
+    &block_io::SPEC,
     &net_io::SPEC,
     &syscalls::SPEC,
     &system::SPEC,
@@ -160,22 +162,34 @@ fn flow_key<I>(at: &Sample<'_>, row: &FlowRow<I>) -> OwnerKey {
     }
 }
 
+/// What came of loading all programs.
+pub struct Trial {
+    /// Those that can be used.
+    pub attached: Vec<Attached>,
+    /// What became of each feature.
+    pub features: Vec<Outcome>,
+}
+
 /// What the programs can do here; found out by loading all of them, once.
-fn trial(host: &Host) -> &'static Result<Vec<Outcome>, LoadError> {
-    static TRIAL: OnceLock<Result<Vec<Outcome>, LoadError>> = OnceLock::new();
+pub fn trial(host: &Host) -> &'static Result<Trial, LoadError> {
+    static TRIAL: OnceLock<Result<Trial, LoadError>> = OnceLock::new();
     TRIAL.get_or_init(|| {
         let wanted = |feature| Wanted { feature, way: None };
         let settings = Settings {
             scope: Scope::Pids,
             sched: true,
             threads: false,
+            moves: true,
             features: REGISTRY
                 .iter()
                 .filter_map(|spec| spec.feature.map(wanted))
                 .collect(),
             max_entries: Some(1),
         };
-        Programs::load(host, &settings).map(|programs| programs.features)
+        Programs::load(host, &settings).map(|programs| Trial {
+            attached: programs.attached,
+            features: programs.features,
+        })
     })
 }
 
@@ -215,7 +229,8 @@ fn program_support(host: &Host) -> Support {
 /// What this machine lets a feature account.
 fn feature_support(host: &Host, feature: &Feature) -> Support {
     match (program_support(host), trial(host)) {
-        (Support::Works, Ok(outcomes)) => outcomes
+        (Support::Works, Ok(trial)) => trial
+            .features
             .iter()
             .find(|outcome| outcome.source == feature.source)
             .map_or(Support::Works, |outcome| outcome_support(outcome, feature)),
@@ -229,7 +244,7 @@ pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
         let why: Vec<_> = outcome
             .missing
             .iter()
-            .map(|missing| format!("{}: {}", missing.hook.name(), missing.why))
+            .map(|missing| format!("no {}: {}", missing.hook.name(), missing.why))
             .collect();
         return Support::No {
             why: why.join("; "),
@@ -245,16 +260,26 @@ pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
     if !without.is_empty() {
         let refused = outcome.missing.iter().find(|missing| missing.way != taken);
         why.push(match refused {
-            Some(refused) => format!("{without} ({}: {})", refused.hook.name(), refused.why),
+            Some(refused) => format!("{without} (no {}: {})", refused.hook.name(), refused.why),
             None => without.to_owned(),
         });
     }
+    let mut optional: Vec<(&str, Vec<String>)> = Vec::new();
+    for missing in outcome
+        .missing
+        .iter()
+        .filter(|missing| missing.way == taken)
+    {
+        let hook = missing.hook.name();
+        match optional.iter_mut().find(|(why, _)| *why == missing.why) {
+            Some((_, hooks)) => hooks.push(hook),
+            None => optional.push((&missing.why, vec![hook])),
+        }
+    }
     why.extend(
-        outcome
-            .missing
-            .iter()
-            .filter(|missing| missing.way == taken)
-            .map(|missing| format!("without {}: {}", missing.hook.name(), missing.why)),
+        optional
+            .into_iter()
+            .map(|(why, hooks)| format!("no {}: {why}", hooks.join(", "))),
     );
     if why.is_empty() {
         Support::Works

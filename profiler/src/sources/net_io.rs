@@ -1,9 +1,9 @@
-//! `net_io`: bytes and calls on sockets.
+//! `net_io`: what processes do on sockets.
 
 use anyhow::Result;
 use profiler_ebpf::flows::{
     kind,
-    net::{family, protocol, scope},
+    net::{family, protocol, scope, scope_of},
 };
 
 use super::{
@@ -20,12 +20,19 @@ columns! {
     /// What a process sent and received.
     pub struct NetIoRow {
         protocol: Label = Label("", "tcp (and multipath TCP), udp, unix"),
-        family: Option<Label> = Label("", "inet (also IPv4 through an IPv6 socket) or inet6; null for unix"),
-        scope: Option<Label> = Label("", "loopback: the other end is on this host and in the same network namespace; or remote"),
-        tx_bytes: u64 = Counter("bytes", "Bytes that send calls returned"),
-        rx_bytes: u64 = Counter("bytes", "Bytes that receive calls returned, without MSG_PEEK"),
+        family: Option<Label> = Label("", "inet (also IPv4 through an IPv6 socket) or inet6; null for unix, and where a datagram's was not seen"),
+        scope: Option<Label> = Label("", "loopback: the other end is on this host and in the same network namespace; or remote; null where it was not seen"),
+        tx_bytes: u64 = Counter("bytes", "Bytes that send calls returned, sendfile and splice included"),
+        rx_bytes: u64 = Counter("bytes", "Bytes that receive calls returned, splice included, without MSG_PEEK"),
         tx_calls: u64 = Counter("1", "Send calls without error"),
         rx_calls: u64 = Counter("1", "Receive calls without error, the one that tells the end of the stream included"),
+        tx_segments: Option<u64> = Counter("1", "TCP segments sent, those without data and those sent again included; as of the first use of the socket in the interval"),
+        rx_segments: Option<u64> = Counter("1", "TCP segments received, those without data included; likewise"),
+        retransmits: Option<u64> = Counter("1", "TCP segments sent again (TcpRetransSegs)"),
+        connects: Option<u64> = Counter("1", "TCP connections opened and established"),
+        connect_failures: Option<u64> = Counter("1", "TCP connections opened and not established: refused, timed out, given up"),
+        accepts: Option<u64> = Counter("1", "TCP connections accepted; where accept() cannot be hooked, counted at their first use"),
+        resets: Option<u64> = Counter("1", "Established TCP connections cut off by either side, or timed out (TcpEstabResets)"),
     }
 }
 
@@ -37,22 +44,79 @@ static TABLE: Table = Table::new::<OwnerKey, NetIoRow>(
 static FEATURE: Feature = Feature {
     source: "net_io",
     maps: &["NET_IO", "LATENCY"],
-    ways: &[Way {
-        name: "sockets",
-        hooks: &[
-            Hook::tracepoint("sock_send_length", "sock_send_length"),
-            Hook::tracepoint("sock_recv_length", "sock_recv_length"),
-        ],
-        optional: &[],
-        without: "",
-        on_request: false,
-    }],
+    ways: &[
+        Way {
+            name: "sockets",
+            hooks: &[
+                Hook::tracepoint("sock_send_length", "sock_send_length"),
+                Hook::tracepoint("sock_recv_length", "sock_recv_length"),
+                STATE,
+                DESTROY,
+            ],
+            optional: &[
+                RETRANSMIT,
+                RETRANSMIT_SYNACK,
+                SPLICE,
+                ROUTE4,
+                ROUTE6,
+                ARRIVAL,
+                ACCEPT,
+                UNIX_SPLICE,
+            ],
+            without: "",
+            on_request: false,
+        },
+        Way {
+            name: "functions",
+            hooks: &[
+                Hook::fexit("tcp_send", "tcp_sendmsg"),
+                Hook::fexit("tcp_receive", "tcp_recvmsg"),
+                Hook::fexit("udp_send", "udp_sendmsg"),
+                Hook::fexit("udp_receive", "udp_recvmsg"),
+                Hook::fexit("unix_stream_send", "unix_stream_sendmsg"),
+                Hook::fexit("unix_stream_receive", "unix_stream_recvmsg"),
+                Hook::fexit("unix_packet_send", "unix_dgram_sendmsg"),
+                Hook::fexit("unix_packet_receive", "unix_dgram_recvmsg"),
+                STATE,
+                DESTROY,
+            ],
+            optional: &[
+                RETRANSMIT,
+                RETRANSMIT_SYNACK,
+                SPLICE,
+                ROUTE4,
+                ROUTE6,
+                ARRIVAL,
+                ACCEPT,
+                UNIX_SPLICE,
+                Hook::fexit("udp6_send", "udpv6_sendmsg"),
+                Hook::fexit("udp6_receive", "udpv6_recvmsg"),
+                Hook::fexit("tcp_send_page", "tcp_sendpage"),
+                Hook::fexit("unix_stream_send_page", "unix_stream_sendpage"),
+                Hook::fexit("mptcp_send", "mptcp_sendmsg"),
+                Hook::fexit("mptcp_receive", "mptcp_recvmsg"),
+            ],
+            without: "",
+            on_request: false,
+        },
+    ],
 };
+
+const STATE: Hook = Hook::tracepoint("tcp_state", "inet_sock_set_state");
+const DESTROY: Hook = Hook::tracepoint("tcp_destroy", "tcp_destroy_sock");
+const RETRANSMIT: Hook = Hook::tracepoint("tcp_retransmit", "tcp_retransmit_skb");
+const RETRANSMIT_SYNACK: Hook = Hook::tracepoint("tcp_retransmit_synack", "tcp_retransmit_synack");
+const SPLICE: Hook = Hook::tracepoint("tcp_spliced", "tcp_rcv_space_adjust");
+const ROUTE4: Hook = Hook::tracepoint("udp_route4", "fib_table_lookup");
+const ROUTE6: Hook = Hook::tracepoint("udp_route6", "fib6_table_lookup");
+const ARRIVAL: Hook = Hook::fexit("udp_arrival", "__skb_recv_udp");
+const ACCEPT: Hook = Hook::fexit("tcp_accept", "inet_accept");
+const UNIX_SPLICE: Hook = Hook::fexit("unix_stream_splice", "unix_stream_splice_read");
 
 /// Registry entry.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "net_io",
-    help: "bytes and calls on TCP, UDP and unix sockets, by process",
+    help: "bytes, calls and connections on TCP, UDP and unix sockets, by process",
     tables: &[&TABLE, &latency::TABLE],
     probe: |host| feature_support(host, &FEATURE),
     tasks: true,
@@ -62,7 +126,10 @@ pub static SPEC: SourceSpec = SourceSpec {
     open: |_| {
         Ok(Box::new(NetIo {
             rows: TableBuilder::new(&TABLE),
-            latencies: Latencies::new(&[(kind::TCP_CONNECT, "tcp_connect")]),
+            latencies: Latencies::new(&[
+                (kind::TCP_CONNECT, "tcp_connect"),
+                (kind::TCP_RTT, "tcp_rtt"),
+            ]),
         }))
     },
 };
@@ -79,6 +146,8 @@ impl Source for NetIo {
         };
         for row in &table.rows {
             let flow = &row.increase;
+            let is_tcp = row.what & 0xff == protocol::TCP;
+            let tcp = |count: u64| is_tcp.then_some(count);
             self.rows.push(
                 flow_key(at, row),
                 NetIoRow {
@@ -89,6 +158,13 @@ impl Source for NetIo {
                     rx_bytes: flow.rx_bytes,
                     tx_calls: flow.tx_calls,
                     rx_calls: flow.rx_calls,
+                    tx_segments: tcp(flow.tx_segments),
+                    rx_segments: tcp(flow.rx_segments),
+                    retransmits: tcp(flow.retransmits),
+                    connects: tcp(flow.connects),
+                    connect_failures: tcp(flow.connect_failures),
+                    accepts: tcp(flow.accepts),
+                    resets: tcp(flow.resets),
                 },
             );
         }
@@ -115,7 +191,7 @@ fn family_name(class: u64) -> Option<&'static str> {
 }
 
 fn scope_name(class: u64) -> Option<&'static str> {
-    match class >> 16 & 0xff {
+    match scope_of(class) {
         scope::LOOPBACK => Some("loopback"),
         scope::REMOTE => Some("remote"),
         _ => None,

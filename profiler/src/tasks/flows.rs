@@ -3,13 +3,14 @@
 
 use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::{
-    flows::{FileFlow, FlowKey, NetFlow, SyscallFlow},
+    flows::{BlockFlow, FileFlow, FlowKey, NetFlow, SyscallFlow},
     wire::Histogram,
 };
 
 use super::{
     Process, ProcessId,
     counters::{Latency, LatencySum},
+    disks::Disks,
 };
 use crate::bpf::{LoadError, Plain, Programs, Table};
 
@@ -18,6 +19,8 @@ use crate::bpf::{LoadError, Plain, Programs, Table};
 pub struct FlowRow<I> {
     /// Whose; `None` when that is not known.
     pub id: Option<ProcessId>,
+    /// If nothing but its cgroup is known: inode of the cgroup's folder.
+    pub cgroup: Option<u64>,
     /// Which thread, for rows of threads.
     pub tid: Option<u32>,
     /// What else: [`FlowKey::what`].
@@ -54,7 +57,7 @@ macro_rules! counters_flow {
         }
     )*};
 }
-counters_flow!(FileFlow, NetFlow);
+counters_flow!(BlockFlow, FileFlow, NetFlow);
 
 impl Flow for Histogram {
     type History = LatencySum;
@@ -148,7 +151,7 @@ impl<V: Flow> FlowTable<V> {
     fn open(programs: &mut Programs, name: &str) -> Result<Self, LoadError> {
         Ok(Self {
             rows: Vec::new(),
-            map: programs.flows(name)?,
+            map: programs.table(name)?,
             histories: HashMap::new(),
         })
     }
@@ -195,7 +198,8 @@ impl<V: Flow> FlowTable<V> {
             }
         }
         self.add_processes();
-        self.rows.sort_by_key(|row| (row.id, row.what, row.tid));
+        self.rows
+            .sort_by_key(|row| (row.id, row.cgroup, row.what, row.tid));
         Ok(())
     }
 
@@ -229,6 +233,7 @@ fn owner(key: &FlowKey) -> Option<ProcessId> {
 fn row<I>(key: &FlowKey, interval_ns: u64, increase: I) -> FlowRow<I> {
     FlowRow {
         id: owner(key),
+        cgroup: (key.pid == 0 && key.start_boottime != 0).then_some(key.start_boottime),
         tid: (key.tid != 0).then_some(key.tid),
         what: key.what,
         interval_ns,
@@ -242,6 +247,8 @@ macro_rules! flows {
         #[derive(Default)]
         pub struct Flows {
             $($(#[$meta])* pub $field: Option<FlowTable<$value>>,)*
+            /// The disks of block I/O.
+            pub disks: Disks,
         }
 
         impl Flows {
@@ -261,6 +268,9 @@ macro_rules! flows {
                 $(if attached.iter().any(|source| [$($source),+].contains(source)) {
                     flows.$field = Some(FlowTable::open(programs, $map)?);
                 })*
+                if attached.contains(&"block_io") {
+                    flows.disks = Disks::open(programs)?;
+                }
                 Ok(flows)
             }
 
@@ -268,6 +278,7 @@ macro_rules! flows {
                 $(if let Some(table) = &mut self.$field {
                     table.refresh(reading)?;
                 })*
+                self.disks.refresh()?;
                 Ok(())
             }
         }
@@ -277,6 +288,8 @@ macro_rules! flows {
 flows! {
     /// Network I/O by class.
     net_io: NetFlow = "NET_IO" for "net_io";
+    /// Block I/O by device and operation.
+    block_io: BlockFlow = "BLOCK_IO" for "block_io";
     /// File I/O by mount.
     file_io: FileFlow = "FILE_IO" for "file_io";
     /// System calls by number.

@@ -4,6 +4,7 @@
 
 pub mod counters;
 mod describe;
+pub mod disks;
 pub mod flows;
 mod memory;
 mod process;

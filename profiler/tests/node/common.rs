@@ -142,6 +142,7 @@ impl Reader {
         let context = Context {
             host,
             threads: false,
+            outcome: None,
         };
         let clock = Clock::new();
         Self {

@@ -1,4 +1,4 @@
-//! A profiler that runs beside the benchmark.
+//! A profiler, or another tool, that runs beside the benchmark.
 
 use std::{
     fs,
@@ -11,31 +11,66 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use crate::shell;
 
 /// The word with which the profiler says that it is attached.
 const READY: &str = "profiling";
 
-pub struct Attached {
-    child: Child,
-    out: PathBuf,
-    /// From the start of the program until it was attached.
-    pub start: Duration,
+/// The program that is measured.
+#[derive(Clone, Copy)]
+pub struct Profiler<'a> {
+    pub program: &'a Path,
+    pub scratch: &'a Path,
 }
 
-impl Attached {
+impl Profiler<'_> {
     /// Starts `profiler run ARGS` and waits until it is attached.
-    pub fn start(profiler: &Path, args: &[String], scratch: &Path) -> Result<Self> {
-        const PATIENCE: Duration = Duration::from_secs(60);
-        let out = scratch.join("profiles");
+    pub fn attach(&self, args: &[String]) -> Result<Attached> {
+        let out = self.scratch.join("profiles");
         fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
-        let mut command = Command::new(profiler);
+        let mut command = Command::new(self.program);
         command
             .arg("run")
             .args(args)
             .args(["--interval=1s", "--out"])
             .arg(&out);
+        Attached::start(command, Some(out), |line| line.contains(READY))
+    }
+
+    /// The same for a process and its descendants.
+    pub fn follow(&self, pid: u32) -> Result<Attached> {
+        self.attach(&["--pid".to_owned(), pid.to_string()])
+    }
+
+    /// Whether it has a source of that name.
+    pub fn has_source(&self, name: &str) -> Result<bool> {
+        let mut check = Command::new(self.program);
+        let report = shell::stdout(check.args(["check", "--json"]))?;
+        let report: Value = serde_json::from_str(&report)?;
+        let sources = report["sources"].as_array();
+        Ok(sources.is_some_and(|all| all.iter().any(|source| source["source"] == name)))
+    }
+}
+
+/// A tool that watches what the benchmark runs.
+pub struct Attached {
+    name: String,
+    child: Child,
+    out: Option<PathBuf>,
+    /// From the start of the program until it was attached.
+    pub start: Duration,
+}
+
+impl Attached {
+    /// Starts the tool and waits for the line on stderr with which it says that it is attached.
+    pub fn start(
+        mut command: Command,
+        out: Option<PathBuf>,
+        is_ready: impl Fn(&str) -> bool,
+    ) -> Result<Self> {
+        const PATIENCE: Duration = Duration::from_secs(60);
         let name = shell::display(&command);
         let started = Instant::now();
         let mut child = command
@@ -46,6 +81,7 @@ impl Attached {
             .with_context(|| format!("starting `{name}`"))?;
         let lines = lines_of(&mut child);
         let mut this = Self {
+            name,
             child,
             out,
             start: Duration::ZERO,
@@ -53,12 +89,12 @@ impl Attached {
         let mut said = Vec::new();
         loop {
             match lines.recv_timeout(PATIENCE.saturating_sub(started.elapsed())) {
-                Ok(line) if line.contains(READY) => break,
+                Ok(line) if is_ready(&line) => break,
                 Ok(line) => said.push(line),
-                Err(RecvTimeoutError::Timeout) => bail!("`{name}` did not attach: {said:?}"),
+                Err(RecvTimeoutError::Timeout) => bail!("`{}` did not attach: {said:?}", this.name),
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = this.child.wait()?;
-                    bail!("`{name}` failed ({status})\n{}", said.join("\n"));
+                    bail!("`{}` failed ({status})\n{}", this.name, said.join("\n"));
                 }
             }
         }
@@ -74,7 +110,7 @@ impl Attached {
     pub fn stop(mut self) -> Result<()> {
         let status = self.interrupt()?;
         if !status.success() {
-            bail!("the profiler ended with {status}");
+            bail!("`{}` ended with {status}", self.name);
         }
         Ok(())
     }
@@ -91,7 +127,9 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let _ = self.interrupt();
-        let _ = fs::remove_dir_all(&self.out);
+        if let Some(out) = &self.out {
+            let _ = fs::remove_dir_all(out);
+        }
     }
 }
 

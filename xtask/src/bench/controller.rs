@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -11,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::{attached::Attached, sleepers::Sleepers};
+use super::{attached::Profiler, sleepers::Sleepers};
 use crate::shell::{self, progress};
 
 /// A load, and what the controller may cost under it.
@@ -55,8 +54,7 @@ impl Cost {
     pub fn measure(
         scenario: &'static Scenario,
         duration: Duration,
-        profiler: &Path,
-        scratch: &Path,
+        profiler: &Profiler,
     ) -> Result<Self> {
         // What happens once, at the start, is not what it costs per second.
         const SETTLE: Duration = Duration::from_secs(3);
@@ -67,7 +65,7 @@ impl Cost {
         } else {
             vec!["--pid".to_owned(), sleepers.pid().to_string()]
         };
-        let attached = Attached::start(profiler, &target, scratch)?;
+        let attached = profiler.attach(&target)?;
         thread::sleep(SETTLE);
         let (started, before) = (Instant::now(), cpu_seconds(attached.pid())?);
         thread::sleep(duration);

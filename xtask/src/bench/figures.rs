@@ -2,8 +2,7 @@
 
 /// The middle of the values; NaN without any.
 pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    let sorted = sorted(values);
     match (sorted.len(), sorted.len() / 2) {
         (0, _) => f64::NAN,
         (n, middle) if n % 2 == 1 => sorted[middle],
@@ -11,23 +10,62 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The least and the greatest value.
-pub fn range(values: &[f64]) -> (f64, f64) {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    (least, greatest)
+/// The least of the values.
+pub fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// Where the median of endless measuring lies with at least 95 % certainty, whatever the distribution:
+/// between two of the values. Fewer than six are not enough for that, and give the least and the greatest.
+pub fn interval(values: &[f64]) -> (f64, f64) {
+    let sorted = sorted(values);
+    let n = sorted.len();
+    if n == 0 {
+        return (f64::NAN, f64::NAN);
+    }
+    // Each value is above the median or below it like a coin: how likely are this few below?
+    let mut outside = 0;
+    let (mut probability, mut below) = (0.5_f64.powf(n as f64), 0.0);
+    while outside < (n - 1) / 2 {
+        below += probability;
+        if 2.0 * below > 0.05 {
+            break;
+        }
+        outside += 1;
+        probability *= (n - outside + 1) as f64 / outside as f64;
+    }
+    let outside = outside.saturating_sub(1);
+    (sorted[outside], sorted[n - 1 - outside])
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
 }
 
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "the values are exact")]
 mod tests {
-    use super::{median, range};
+    use super::{interval, least, median};
 
     #[test]
     fn medians_of_odd_and_even_counts() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
-        assert_eq!(range(&[3.0, 1.0, 2.0]), (1.0, 3.0));
+        assert_eq!(least(&[3.0, 1.0, 2.0]), 1.0);
+    }
+
+    #[test]
+    fn intervals_as_in_the_tables_of_the_sign_test() {
+        let of = |n: u32| interval(&(1..=n).rev().map(f64::from).collect::<Vec<_>>());
+        assert_eq!(of(1), (1.0, 1.0));
+        assert_eq!(of(5), (1.0, 5.0));
+        assert_eq!(of(6), (1.0, 6.0));
+        assert_eq!(of(8), (1.0, 8.0));
+        assert_eq!(of(9), (2.0, 8.0));
+        assert_eq!(of(15), (4.0, 12.0));
+        assert_eq!(of(25), (8.0, 18.0));
     }
 }

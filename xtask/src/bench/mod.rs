@@ -1,12 +1,21 @@
 //! `cargo xtask bench`: what the profiler costs.
 
 mod attached;
-mod bpf_stats;
+mod compare;
 mod controller;
+mod empty;
 mod figures;
+mod host;
+pub mod load;
+mod loaded;
+mod measuring;
 mod overhead;
 mod pairs;
+mod parent;
+mod programs;
 pub mod sleepers;
+pub mod tools;
+mod workloads;
 
 use anyhow::Result;
 use clap::Subcommand;

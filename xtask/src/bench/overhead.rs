@@ -4,35 +4,58 @@ use std::{
     env, fs,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
-    bpf_stats::Program,
+    attached::Profiler,
+    compare,
     controller::{Cost, SCENARIOS},
-    pairs::{Pairs, workloads},
+    host,
+    pairs::Pairs,
+    programs::Programs,
+    tools::{BPFTRACE, Tool},
+    workloads::{Name, Place, Workload},
 };
-use crate::{apt, bpf, run, shell, workspace::Workspace};
+use crate::{
+    bpf, run,
+    shell::{self, progress},
+    workspace::Workspace,
+};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench overhead                            everything
+  cargo xtask bench overhead --only pairs --pairs 15    the slowdowns, with less noise
+  cargo xtask bench overhead --only pairs -w tcp -w tcp-one-cpu --compare
+  cargo xtask bench overhead --only programs -w syscall ns per run of what one workload calls
+
+Measure on a machine that does nothing else. A ratio is the median over the pairs of the time with the profiler by the \
+time without; `fastest` is the fastest run with it by the fastest without. What the figures mean is in docs/overhead.md.")]
 pub struct Args {
     /// Interleaved pairs of runs per workload
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
-    /// Switches forth and back in a run of the pipe workload
-    #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u32).range(1..))]
-    loops: u32,
+    /// Length of each workload's run, in percent of the usual, which is one to three seconds
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
     /// Seconds for which the controller's CPU is measured
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Measure only this; may be given several times
     #[arg(long)]
     only: Vec<Part>,
+    /// Run only this workload; may be given several times
+    #[arg(short, long, value_name = "NAME")]
+    workload: Vec<Name>,
+    /// Pairs with bpftrace counting the bytes of sockets as well, for the TCP workloads
+    #[arg(long)]
+    compare: bool,
     /// Write the figures to this file as well
     #[arg(long)]
     json: Option<PathBuf>,
@@ -45,57 +68,142 @@ pub struct Args {
 enum Part {
     /// Slowdown of the workloads
     Pairs,
-    /// Time per run of each BPF program
+    /// Time per run of each BPF program, beside that of an empty one
     Programs,
     /// CPU and memory of the controller
     Controller,
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let profiler = program(workspace, args)?;
+    let program = program(workspace, args)?;
     if !shell::is_root() {
-        return as_root(&profiler, args);
+        return as_root(&program, args);
     }
     let scratch = workspace.target.join("bench");
-    let measured = |part| args.only.is_empty() || args.only.contains(&part);
-    if measured(Part::Pairs) || measured(Part::Programs) {
-        obtain_perf()?;
-    }
-    let mut report = host();
-    if measured(Part::Pairs) {
-        let mut all = Vec::new();
-        for workload in workloads(args.loops) {
-            all.push(Pairs::measure(workload, args.pairs, &profiler, &scratch)?);
-        }
-        println!(
-            "{:<27} {:>9} {:>9}   ratio (spread)",
-            "workload", "without", "with"
-        );
-        all.iter().for_each(Pairs::print);
-        report["workloads"] = all.iter().map(Pairs::json).collect();
-    }
-    if measured(Part::Programs) {
-        let [pipe, ..] = workloads(args.loops);
-        let programs = Program::measure_all(&pipe, &profiler, &scratch)?;
-        println!("BPF programs during `{}`", pipe.command);
-        programs.iter().for_each(Program::print);
-        report["programs"] = programs.iter().map(Program::json).collect();
-    }
-    if measured(Part::Controller) {
-        let duration = Duration::from_secs(args.seconds);
-        let mut all = Vec::new();
-        for scenario in SCENARIOS {
-            let cost = Cost::measure(scenario, duration, &profiler, &scratch)?;
-            cost.print();
-            all.push(cost.json());
-        }
-        report["controller"] = all.into();
-    }
+    fs::create_dir_all(&scratch).with_context(|| format!("creating {}", scratch.display()))?;
+    let profiler = Profiler {
+        program: &program,
+        scratch: &scratch,
+    };
+    let place = Place {
+        scratch: &scratch,
+        size_percent: args.size,
+    };
+    let workloads = Workload::chosen(&args.workload, &place)?;
+    let mut report = host::report();
+    host::warn_if_busy();
+    let measured = measure(&workloads, &profiler, args, &mut report);
+    remove_files(&scratch);
+    measured?;
     if let Some(path) = &args.json {
         fs::write(path, format!("{report:#}\n"))
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
+}
+
+fn measure(
+    workloads: &[Workload],
+    profiler: &Profiler,
+    args: &Args,
+    report: &mut Value,
+) -> Result<()> {
+    if args.measures(Part::Pairs) {
+        report["workloads"] = pairs(workloads, profiler, args)?;
+    }
+    if args.measures(Part::Programs) {
+        report["programs"] = programs(workloads, profiler, args)?;
+    }
+    if args.measures(Part::Controller) {
+        report["controller"] = controller(profiler, args)?;
+    }
+    Ok(())
+}
+
+/// The files that fio worked on; the next run makes them again within a second.
+fn remove_files(scratch: &Path) {
+    let entries = fs::read_dir(scratch).into_iter().flatten().flatten();
+    for entry in entries {
+        if entry.file_name().to_string_lossy().starts_with("fio-") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+impl Args {
+    fn measures(&self, part: Part) -> bool {
+        // The controller is measured under loads of its own.
+        let about_workloads = part != Part::Controller || self.workload.is_empty();
+        self.only.contains(&part) || (self.only.is_empty() && about_workloads)
+    }
+
+    /// What was asked for by name is measured in any case.
+    fn wants(&self, workload: &Workload, by_default: bool) -> bool {
+        by_default || self.workload.contains(&workload.name)
+    }
+}
+
+fn pairs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<Value> {
+    let wanted = |workload: &&Workload| args.wants(workload, workload.goal.is_some());
+    let workloads: Vec<&Workload> = workloads.iter().filter(wanted).collect();
+    obtain(&workloads)?;
+    if args.compare {
+        BPFTRACE.obtain()?;
+    }
+    let mut all = Vec::new();
+    let mut show = |pairs: Pairs| {
+        pairs.print();
+        all.push(pairs.json());
+    };
+    Pairs::print_header();
+    for workload in workloads {
+        let follow = |pid| profiler.follow(pid);
+        show(Pairs::measure(workload, args.pairs, &follow)?);
+        if args.compare && matches!(workload.name, Name::Tcp | Name::TcpOneCpu) {
+            let count = |_| compare::socket_bytes();
+            let tool = "bpftrace, socket bytes";
+            show(Pairs::compare(tool, workload, args.pairs, &count)?);
+        }
+    }
+    Ok(all.into())
+}
+
+fn programs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<Value> {
+    let wanted = |workload: &&Workload| args.wants(workload, workload.calls_programs);
+    let workloads: Vec<&Workload> = workloads.iter().filter(wanted).collect();
+    obtain(&workloads)?;
+    let mut all = Vec::new();
+    for workload in workloads {
+        if let Some(source) = workload.source
+            && !profiler.has_source(source)?
+        {
+            progress(&format!(
+                "programs, {}: left out, this profiler has no source `{source}`",
+                workload.title
+            ));
+            continue;
+        }
+        let programs = Programs::measure(workload, profiler)?;
+        programs.print();
+        all.push(programs.json());
+    }
+    Ok(all.into())
+}
+
+fn controller(profiler: &Profiler, args: &Args) -> Result<Value> {
+    let duration = Duration::from_secs(args.seconds);
+    let mut all = Vec::new();
+    for scenario in SCENARIOS {
+        let cost = Cost::measure(scenario, duration, profiler)?;
+        cost.print();
+        all.push(cost.json());
+    }
+    Ok(all.into())
+}
+
+fn obtain(workloads: &[&Workload]) -> Result<()> {
+    let mut tools = workloads.iter().filter_map(|workload| workload.tool);
+    tools.try_for_each(Tool::obtain)
 }
 
 fn program(workspace: &Workspace, args: &Args) -> Result<PathBuf> {
@@ -119,41 +227,4 @@ fn as_root(profiler: &Path, args: &Args) -> Result<()> {
         command.arg("--profiler").arg(profiler);
     }
     Err(command.exec()).with_context(|| format!("starting `{}`", shell::display(&command)))
-}
-
-fn obtain_perf() -> Result<()> {
-    let works = || shell::run_quietly(Command::new("perf").arg("--version")).is_ok();
-    if works() {
-        return Ok(());
-    }
-    // Debian's name, then Ubuntu's.
-    let package = ["linux-perf", "linux-tools-generic"]
-        .into_iter()
-        .find(|name| apt::candidate(name).is_some())
-        .unwrap_or("linux-perf");
-    let packages = [package.to_owned()];
-    if apt::available() {
-        apt::install(&packages, "perf, whose benchmarks are the workloads")?;
-    }
-    if !works() {
-        bail!(
-            "`perf` does not work here: run `{}`",
-            apt::command(&packages)
-        );
-    }
-    Ok(())
-}
-
-/// Without it the figures mean nothing.
-fn host() -> Value {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    json!({
-        "kernel": kernel.trim(),
-        "cpu": model.map(|(_, name)| name),
-        "cpus": std::thread::available_parallelism().map_or(0, usize::from),
-    })
 }

@@ -1,199 +1,161 @@
 //! The slowdown of a workload: interleaved runs with and without the profiler attached.
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-};
-
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{
     attached::Attached,
-    figures::{median, range},
+    figures::{interval, least, median},
+    parent::Parent,
+    workloads::Workload,
 };
 use crate::shell::progress;
 
-/// A program that times itself, so that its start and its end do not count.
-pub struct Workload {
-    pub name: &'static str,
-    pub command: String,
-    /// The ratio that should not be exceeded.
-    pub goal: f64,
-}
-
-pub fn workloads(loops: u32) -> [Workload; 3] {
-    // The loops of the last are chosen so that it takes about as long.
-    let messages = (loops / 500).max(1);
-    [
-        Workload {
-            name: "perf bench sched pipe",
-            command: format!("perf bench -f simple sched pipe -l {loops}"),
-            goal: 1.15,
-        },
-        // Without the chance of where the scheduler puts the two: the steadier figure.
-        Workload {
-            name: "the same on one CPU",
-            command: format!("taskset -c 0 perf bench -f simple sched pipe -l {loops}"),
-            goal: 1.15,
-        },
-        Workload {
-            name: "perf bench sched messaging",
-            command: format!("perf bench -f simple sched messaging -l {messages}"),
-            goal: 1.05,
-        },
-    ]
-}
-
-/// The shell whose children are profiled: the profiler follows it before the workload is born.
-pub struct Parent {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Parent {
-    pub fn start() -> Result<Self> {
-        let mut child = Command::new("sh")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting `sh`")?;
-        let stdin = child.stdin.take().context("no pipe to sh")?;
-        let stdout = BufReader::new(child.stdout.take().context("no pipe from sh")?);
-        Ok(Self {
-            child,
-            stdin,
-            stdout,
-        })
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Runs the workload as a child and returns the seconds that it reports.
-    pub fn time(&mut self, workload: &Workload) -> Result<f64> {
-        writeln!(
-            self.stdin,
-            "{} </dev/null; echo \"end $?\"",
-            workload.command
-        )?;
-        let mut seconds = None;
-        for line in (&mut self.stdout).lines() {
-            let line = line?;
-            match line.strip_prefix("end ") {
-                Some("0") => {
-                    return seconds.with_context(|| format!("`{}` told no time", workload.command));
-                }
-                Some(code) => bail!("`{}` failed with {code}", workload.command),
-                None => seconds = line.trim().parse().ok().or(seconds),
-            }
-        }
-        bail!("the shell that runs the workloads has gone");
-    }
-}
-
-impl Drop for Parent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// Attaches to a process and its descendants.
+pub type Attach<'a> = dyn Fn(u32) -> Result<Attached> + 'a;
 
 /// The seconds of both halves of every pair.
-pub struct Pairs {
-    pub workload: Workload,
+pub struct Pairs<'a> {
+    workload: &'a Workload,
+    /// What is attached.
+    tool: &'static str,
+    goal: Option<f64>,
     without: Vec<f64>,
     with: Vec<f64>,
 }
 
-impl Pairs {
-    pub fn measure(
-        workload: Workload,
+impl<'a> Pairs<'a> {
+    /// The slowdown by the profiler.
+    pub fn measure(workload: &'a Workload, pairs: u32, attach: &Attach) -> Result<Self> {
+        let goal = workload.goal;
+        Self::take("profiler", goal, workload, pairs, attach)
+    }
+
+    /// The slowdown by something else.
+    pub fn compare(
+        tool: &'static str,
+        workload: &'a Workload,
         pairs: u32,
-        profiler: &Path,
-        scratch: &Path,
+        attach: &Attach,
+    ) -> Result<Self> {
+        Self::take(tool, None, workload, pairs, attach)
+    }
+
+    fn take(
+        tool: &'static str,
+        goal: Option<f64>,
+        workload: &'a Workload,
+        pairs: u32,
+        attach: &Attach,
     ) -> Result<Self> {
         let mut parent = Parent::start()?;
-        // The first run finds cold caches and a slow clock.
-        parent.time(&workload)?;
+        // The first run finds cold caches and a slow clock, and makes the files.
+        parent.time(workload)?;
         let mut this = Self {
             workload,
+            tool,
+            goal,
             without: Vec::new(),
             with: Vec::new(),
         };
         for pair in 0..pairs {
             progress(&format!(
-                "{}: pair {} of {pairs}",
-                this.workload.name,
+                "{}, {tool}: pair {} of {pairs}",
+                workload.title,
                 pair + 1
             ));
             // Whatever drifts favours neither half.
             if pair % 2 == 0 {
-                this.without.push(parent.time(&this.workload)?);
-                this.with
-                    .push(attached(&mut parent, &this.workload, profiler, scratch)?);
+                this.without.push(parent.time(workload)?);
+                this.with.push(attached(&mut parent, workload, attach)?);
             } else {
-                this.with
-                    .push(attached(&mut parent, &this.workload, profiler, scratch)?);
-                this.without.push(parent.time(&this.workload)?);
+                this.with.push(attached(&mut parent, workload, attach)?);
+                this.without.push(parent.time(workload)?);
             }
         }
         Ok(this)
     }
 
     fn ratios(&self) -> Vec<f64> {
-        self.with
-            .iter()
-            .zip(&self.without)
-            .map(|(with, without)| with / without)
-            .collect()
+        let pairs = self.with.iter().zip(&self.without);
+        pairs.map(|(with, without)| with / without).collect()
+    }
+
+    /// Noise only ever adds time, so the fastest runs have the least of it.
+    fn fastest(&self) -> f64 {
+        least(&self.with) / least(&self.without)
+    }
+
+    pub fn print_header() {
+        println!(
+            "{:<27} {:>9} {:>9}  ratio (95 % interval)      fastest  goal",
+            "workload", "without", "with"
+        );
     }
 
     pub fn print(&self) {
-        let (ratios, goal) = (self.ratios(), self.workload.goal);
-        let (least, greatest) = range(&ratios);
+        let ratios = self.ratios();
+        let (low, high) = interval(&ratios);
+        let title = match self.tool {
+            "profiler" => self.workload.title.to_owned(),
+            tool => format!("  {tool}"),
+        };
         println!(
-            "{:<27} {:>7.3} s {:>7.3} s   x{:.3} (x{least:.3} to x{greatest:.3}), goal x{goal:.2}{}",
-            self.workload.name,
+            "{title:<27} {:>7.3} s {:>7.3} s  x{:.3} (x{low:.3} to x{high:.3})  x{:.3}   {}",
             median(&self.without),
             median(&self.with),
             median(&ratios),
-            if median(&ratios) > goal {
-                "  MISSED"
-            } else {
-                ""
-            },
+            self.fastest(),
+            self.goal
+                .map_or_else(String::new, |goal| verdict(goal, median(&ratios), low)),
         );
     }
 
     pub fn json(&self) -> Value {
         let ratios = self.ratios();
-        let (least, greatest) = range(&ratios);
+        let (low, high) = interval(&ratios);
         json!({
-            "name": self.workload.name,
+            "name": self.workload.title,
+            "tool": self.tool,
             "command": self.workload.command,
             "without_s": self.without,
             "with_s": self.with,
             "ratio": median(&ratios),
-            "ratio_min": least,
-            "ratio_max": greatest,
-            "ratio_goal": self.workload.goal,
+            "ratio_low": low,
+            "ratio_high": high,
+            "ratio_fastest": self.fastest(),
+            "ratio_goal": self.goal,
         })
     }
 }
 
-fn attached(
-    parent: &mut Parent,
-    workload: &Workload,
-    profiler: &Path,
-    scratch: &Path,
-) -> Result<f64> {
-    let target = ["--pid".to_owned(), parent.pid().to_string()];
-    let attached = Attached::start(profiler, &target, scratch)?;
+/// A median above the goal is a miss only if the noise does not explain it.
+fn verdict(goal: f64, median: f64, low: f64) -> String {
+    let verdict = if low > goal {
+        "  MISSED"
+    } else if median > goal {
+        "  too noisy to tell: more --pairs"
+    } else {
+        ""
+    };
+    format!("x{goal:.2}{verdict}")
+}
+
+fn attached(parent: &mut Parent, workload: &Workload, attach: &Attach) -> Result<f64> {
+    let attached = attach(parent.pid())?;
     let seconds = parent.time(workload)?;
     attached.stop()?;
     Ok(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::verdict;
+
+    #[test]
+    fn verdicts() {
+        assert_eq!(verdict(1.05, 1.04, 0.9), "x1.05");
+        assert_eq!(verdict(1.05, 1.07, 1.06), "x1.05  MISSED");
+        assert!(verdict(1.05, 1.07, 1.01).contains("--pairs"));
+    }
 }

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::{bpf, docs, shell, workspace::Workspace};
+use crate::{bpf, docs, shell, vm, workspace::Workspace};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -24,7 +24,7 @@ pub struct Args {
     /// List the tiers and what they test
     #[arg(long)]
     list: bool,
-    /// Passed to the test runner of `unit` and `e2e`: names of tests, for example
+    /// Passed to the test runner of `unit`, `e2e` and `kernels`: names of tests, for example
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -43,6 +43,8 @@ enum Tier {
     Unit,
     /// Real kernel, real readers: needs root, BTF and Python
     E2e,
+    /// Other kernels, in virtual machines: needs qemu and Debian's packages
+    Kernels,
 }
 
 struct Outcome {
@@ -56,7 +58,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         for tier in Tier::value_variants() {
             let value = tier.to_possible_value().unwrap_or_default();
             println!(
-                "{:<5} {}",
+                "{:<7} {}",
                 value.get_name(),
                 value.get_help().unwrap_or_default()
             );
@@ -92,7 +94,7 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
             Err(_) => ("FAILED", ""),
         };
         println!(
-            "{:<5} {verdict}  {:>6.1} s  {remark}",
+            "{:<7} {verdict}  {:>6.1} s  {remark}",
             tier.name(),
             took.as_secs_f64()
         );
@@ -129,6 +131,7 @@ impl Tier {
             }
             Self::Unit => return rust::unit(workspace, filter),
             Self::E2e => return rust::end_to_end(workspace, filter),
+            Self::Kernels => return vm::test(workspace, filter),
         }
         Ok(String::new())
     }

@@ -5,6 +5,14 @@ use anyhow::{Result, bail};
 /// What the guest's init prints once, at the end.
 const WORD: &str = "VERDICT";
 
+/// What precedes the profiler's own account of the kernel.
+const REPORT: &str = "REPORT ";
+
+/// What `profiler check --json` said in the guest.
+pub fn report(console: &[String]) -> Option<&str> {
+    console.iter().find_map(|line| line.strip_prefix(REPORT))
+}
+
 /// How a guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

@@ -1,0 +1,71 @@
+//! What is received without a receive call.
+
+use aya_ebpf::{
+    helpers::generated::bpf_task_pt_regs, macros::btf_tracepoint, programs::BtfTracePointContext,
+};
+
+use super::{net_flow, socket, tcp};
+use crate::{
+    offsets::MISSING,
+    programs::{
+        flows::current_owner,
+        kernel::{Object, offset},
+        maps::{add, current},
+        numbers as number,
+    },
+};
+
+/// `sock.sk_flags`: the other side sends no more.
+const SOCK_DONE: u64 = 1 << 1;
+
+/// Data of a TCP socket has been taken, by whichever way. Argument: the socket, which is locked.
+///
+/// splice() and `TCP_ZEROCOPY_RECEIVE` pass no receive call.
+#[btf_tracepoint(function = "tcp_rcv_space_adjust")]
+pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
+    let call = system_call();
+    if call != number::SPLICE && call != number::GETSOCKOPT {
+        return 0;
+    }
+    let sock = Object(ctx.arg(0));
+    let Some(owner) = current_owner() else {
+        return 0;
+    };
+    let Some(tcp_sock) = socket::tcp_sock(sock) else {
+        return 0;
+    };
+    // How much the first of them took from a socket that is older than the profiler is not known.
+    let Some(socket) = socket::find_or_begin(sock) else {
+        return 0;
+    };
+    let taken: u32 = tcp_sock.get(offset!(tcp_copied_seq));
+    let mut bytes = taken.wrapping_sub(socket.received as u32);
+    // The end of the stream has a number of its own.
+    if sock.get::<u64>(offset!(sock_flags)) & SOCK_DONE != 0
+        && tcp_sock.get::<u32>(offset!(tcp_rcv_nxt)) == taken
+    {
+        bytes = bytes.wrapping_sub(1);
+    }
+    tcp::touch(sock, socket, owner);
+    if bytes as i32 > 0
+        && let Some(flow) = net_flow(owner, socket.class)
+    {
+        add(&mut socket.received, bytes.into());
+        add(&mut flow.rx_bytes, bytes.into());
+        add(&mut flow.rx_calls, 1);
+    }
+    0
+}
+
+/// Number of the system call that the current task is in.
+#[inline(always)]
+fn system_call() -> u32 {
+    // SAFETY: the current task is always there.
+    let registers = unsafe { bpf_task_pt_regs(current().0.0.cast_mut().cast()) };
+    let registers = Object(core::ptr::with_exposed_provenance(registers as usize));
+    if offset!(regs_orig_ax) == MISSING {
+        registers.get(offset!(regs_syscallno))
+    } else {
+        registers.get::<u64>(offset!(regs_orig_ax)) as u32
+    }
+}

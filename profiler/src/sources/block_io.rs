@@ -1,0 +1,156 @@
+//! `block_io`: requests of block devices.
+
+use std::{collections::HashMap, fs, path::PathBuf};
+
+use anyhow::Result;
+use profiler_ebpf::flows::{
+    block::{device_of, op, op_of},
+    kind,
+};
+
+use super::{
+    Sample, Source, SourceSpec, feature_support, flow_key,
+    latency::{self, Latencies},
+};
+use crate::{
+    bpf::{Feature, Hook, Way},
+    columns,
+    schema::{Batch, Label, OwnerKey, Table, TableBuilder},
+};
+
+columns! {
+    /// What a process had block devices do.
+    pub struct BlockIoRow {
+        device: Label = Label("", "Kernel's name of the whole disk: nvme0n1, dm-0; not of a partition"),
+        dev: Label = Label("", "Its number, major:minor; that of a path of NVMe multipath has no device node"),
+        mapped: Option<Label> = Label("", "Name of a device-mapper disk, as in /dev/mapper; null: it is none"),
+        op: Label = Label("", "read, write (also of zeros), discard or flush (of the device's cache)"),
+        ops: u64 = Counter("1", "Requests that are done, after merging and splitting"),
+        bytes: u64 = Counter("bytes", "Bytes of requests and parts of requests that are done"),
+        queue_ns: u64 = Counter("ns", "Sum over the requests: from the way into the queue to the issue to the driver"),
+        service_ns: u64 = Counter("ns", "Sum over the requests: from the issue to the driver to the completion"),
+        errors: u64 = Counter("1", "Requests that failed; they count in ops as well"),
+    }
+}
+
+static TABLE: Table = Table::new::<OwnerKey, BlockIoRow>(
+    "block_io",
+    "One row per tick, process, device and operation, where any request was done",
+);
+
+static FEATURE: Feature = Feature {
+    source: "block_io",
+    maps: &["BLOCK_IO", "REQUESTS", "LATENCY"],
+    ways: &[Way {
+        name: "requests",
+        hooks: &[
+            Hook::tracepoint("block_rq_insert", "block_rq_insert"),
+            Hook::tracepoint("block_rq_issue", "block_rq_issue"),
+            Hook::tracepoint("block_rq_merge", "block_rq_merge"),
+            Hook::tracepoint("block_rq_complete", "block_rq_complete"),
+        ],
+        optional: &[],
+        without: "",
+        on_request: false,
+    }],
+};
+
+/// Registry entry.
+pub static SPEC: SourceSpec = SourceSpec {
+    name: "block_io",
+    help: "requests of block devices, by process, device and operation",
+    tables: &[&TABLE, &latency::TABLE],
+    probe: |host| feature_support(host, &FEATURE),
+    tasks: true,
+    procfs: false,
+    feature: Some(&FEATURE),
+    default: true,
+    open: |context| {
+        Ok(Box::new(BlockIo {
+            rows: TableBuilder::new(&TABLE),
+            latencies: Latencies::new(&[
+                (kind::BLOCK_READ, "block_read"),
+                (kind::BLOCK_WRITE, "block_write"),
+                (kind::BLOCK_DISCARD, "block_discard"),
+                (kind::BLOCK_FLUSH, "block_flush"),
+                (kind::BLOCK_QUEUE, "block_queue"),
+            ]),
+            mapped: Mapped {
+                devices: context.host.sysfs.join("dev/block"),
+                names: HashMap::new(),
+            },
+        }))
+    },
+};
+
+struct BlockIo {
+    rows: TableBuilder<OwnerKey, BlockIoRow>,
+    latencies: Latencies,
+    mapped: Mapped,
+}
+
+impl Source for BlockIo {
+    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let flows = &at.tasks.flows;
+        let Some(table) = &flows.block_io else {
+            return Ok(());
+        };
+        self.mapped.forget();
+        for row in &table.rows {
+            let device = device_of(row.what);
+            let number = format!("{}:{}", device >> 20, device & 0xf_ffff);
+            let flow = &row.increase;
+            let name = flows.disks.name(device);
+            let mapped = self.mapped.name(device, &number);
+            self.rows.push(
+                flow_key(at, row),
+                BlockIoRow {
+                    device: name.map_or_else(|| number.clone().into(), Label::from),
+                    dev: number.into(),
+                    mapped: mapped.map(Into::into),
+                    op: op_name(row.what).into(),
+                    ops: flow.ops,
+                    bytes: flow.bytes,
+                    queue_ns: flow.queue_ns,
+                    service_ns: flow.service_ns,
+                    errors: flow.errors,
+                },
+            );
+        }
+        self.rows.finish(out);
+        self.latencies.sample(at, out);
+        Ok(())
+    }
+}
+
+/// Names of device-mapper disks, from sysfs.
+struct Mapped {
+    /// `/sys/dev/block`.
+    devices: PathBuf,
+    /// Of this tick: a disk may be renamed.
+    names: HashMap<u64, Option<String>>,
+}
+
+impl Mapped {
+    fn forget(&mut self) {
+        self.names.clear();
+    }
+
+    fn name(&mut self, device: u64, number: &str) -> Option<String> {
+        let devices = &self.devices;
+        let read = || {
+            let name = fs::read_to_string(devices.join(number).join("dm/name")).ok()?;
+            Some(name.trim_end().to_owned())
+        };
+        self.names.entry(device).or_insert_with(read).clone()
+    }
+}
+
+fn op_name(what: u64) -> &'static str {
+    match op_of(what) {
+        op::READ => "read",
+        op::WRITE => "write",
+        op::DISCARD => "discard",
+        _ => "flush",
+    }
+}

@@ -1,0 +1,73 @@
+//! The machine: without it the figures mean nothing.
+
+use std::{fs, thread, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::shell::progress;
+
+pub fn report() -> Value {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    json!({
+        "kernel": kernel.trim(),
+        "cpu": model.map(|(_, name)| name),
+        "cpus": thread::available_parallelism().map_or(0, usize::from),
+    })
+}
+
+/// Looks for a second at what runs before anything is started here.
+pub fn warn_if_busy() {
+    const QUIET_PERCENT: u64 = 5;
+    let Some(before) = times() else { return };
+    thread::sleep(Duration::from_secs(1));
+    let Some(after) = times() else { return };
+    let idle = after.idle.saturating_sub(before.idle);
+    let all = after.all.saturating_sub(before.all).max(1);
+    let busy_percent = 100 - (100 * idle / all).min(100);
+    if busy_percent > QUIET_PERCENT {
+        progress(&format!(
+            "something else keeps this machine {busy_percent} % busy: expect noise"
+        ));
+    }
+}
+
+/// CPU time since boot.
+#[derive(Debug, PartialEq)]
+struct Times {
+    idle: u64,
+    all: u64,
+}
+
+fn times() -> Option<Times> {
+    parse(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line: user nice system idle iowait irq softirq steal, then guests, who are in user as well.
+fn parse(stat: &str) -> Option<Times> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let times: Vec<u64> = line
+        .split_whitespace()
+        .take(8)
+        .filter_map(|time| time.parse().ok())
+        .collect();
+    Some(Times {
+        idle: times.get(3)? + times.get(4)?,
+        all: times.iter().sum(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Times, parse};
+
+    #[test]
+    fn the_line_of_all_cpus() {
+        let stat = "cpu  1 2 3 40 5 6 7 8 100 100\ncpu0 1 1 1 1\n";
+        assert_eq!(parse(stat), Some(Times { idle: 45, all: 72 }));
+        assert_eq!(parse("intr 1"), None);
+    }
+}

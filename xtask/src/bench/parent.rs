@@ -1,0 +1,65 @@
+//! The shell whose children are profiled: the profiler follows it before the workload is born.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::workloads::Workload;
+
+pub struct Parent {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Parent {
+    pub fn start() -> Result<Self> {
+        let mut child = Command::new("sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting `sh`")?;
+        let stdin = child.stdin.take().context("no pipe to sh")?;
+        let stdout = BufReader::new(child.stdout.take().context("no pipe from sh")?);
+        Ok(Self {
+            child,
+            stdin,
+            stdout,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Runs the workload as a child and returns the seconds that it reports.
+    pub fn time(&mut self, workload: &Workload) -> Result<f64> {
+        writeln!(
+            self.stdin,
+            "{} </dev/null; echo \"end $?\"",
+            workload.command
+        )?;
+        let mut seconds = None;
+        for line in (&mut self.stdout).lines() {
+            let line = line?;
+            match line.strip_prefix("end ") {
+                Some("0") => {
+                    return seconds.with_context(|| format!("`{}` told no time", workload.command));
+                }
+                Some(code) => bail!("`{}` failed with {code}", workload.command),
+                None => seconds = line.trim().parse().ok().or(seconds),
+            }
+        }
+        bail!("the shell that runs the workloads has gone");
+    }
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,195 @@
+//! What is run with and without the profiler. Each program times itself, so that its start and its
+//! end do not count, and does a fixed amount of work: a ratio is always one of times.
+
+use std::{env, path::Path};
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+
+use super::tools::{FIO, IPERF3, PERF, Tool};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Name {
+    /// Two processes that wake each other through a pipe
+    Pipe,
+    /// The same on one CPU: without the chance of where the scheduler puts the two
+    PipeOneCpu,
+    /// Groups of processes that send each other messages
+    Messaging,
+    /// Two processes that send 64 bytes forth and back over loopback
+    Tcp,
+    /// The same on one CPU
+    TcpOneCpu,
+    /// One connection over loopback, as fast as it goes
+    Iperf3,
+    /// Random reads and writes of 4 KiB in the page cache
+    FioBuffered,
+    /// Random reads of 4 KiB past the page cache, one at a time
+    FioDirect,
+    /// A system call that does nothing
+    Syscall,
+    /// Processes that start and end
+    Processes,
+    /// TCP connections that are made, used once and closed
+    Connections,
+}
+
+pub struct Workload {
+    pub name: Name,
+    pub title: &'static str,
+    pub command: String,
+    /// The ratio that should not be exceeded; none if it is there for the programs it calls only.
+    pub goal: Option<f64>,
+    /// Whether it calls BPF programs that those before it do not.
+    pub calls_programs: bool,
+    /// A source that is off by default and whose programs it calls.
+    pub source: Option<&'static str>,
+    pub tool: Option<&'static Tool>,
+}
+
+/// What the commands need to know.
+pub struct Place<'a> {
+    /// Folder for files.
+    pub scratch: &'a Path,
+    /// 100 is one or two seconds on a small machine.
+    pub size_percent: u32,
+}
+
+impl Workload {
+    /// The chosen ones; all without a choice.
+    pub fn chosen(names: &[Name], place: &Place) -> Result<Vec<Self>> {
+        Name::value_variants()
+            .iter()
+            .filter(|name| names.is_empty() || names.contains(name))
+            .map(|name| Self::new(*name, place))
+            .collect()
+    }
+
+    fn new(name: Name, place: &Place) -> Result<Self> {
+        let times = |count: u32| (u64::from(count) * u64::from(place.size_percent) / 100).max(1);
+        let this = |title, command, goal| Self {
+            name,
+            title,
+            command,
+            goal,
+            calls_programs: false,
+            source: None,
+            tool: None,
+        };
+        let perf = |title, arguments: String, goal| Self {
+            tool: Some(&PERF),
+            ..this(title, format!("perf bench -f simple {arguments}"), goal)
+        };
+        Ok(match name {
+            Name::Pipe | Name::PipeOneCpu => {
+                let pipe = format!("sched pipe -l {}", times(300_000));
+                let all = perf("perf bench sched pipe", pipe, Some(1.15));
+                if name == Name::Pipe {
+                    Self {
+                        calls_programs: true,
+                        ..all
+                    }
+                } else {
+                    all.on_one_cpu("sched pipe on one CPU")
+                }
+            }
+            Name::Messaging => {
+                let messages = format!("sched messaging -l {}", times(300));
+                perf("perf bench sched messaging", messages, Some(1.06))
+            }
+            Name::Tcp | Name::TcpOneCpu => {
+                let command = format!("{} tcp --messages {}", load()?, times(120_000));
+                let all = this("TCP ping-pong, loopback", command, Some(1.08));
+                if name == Name::Tcp {
+                    Self {
+                        calls_programs: true,
+                        ..all
+                    }
+                } else {
+                    all.on_one_cpu("TCP ping-pong on one CPU")
+                }
+            }
+            Name::Iperf3 => Self {
+                tool: Some(&IPERF3),
+                ..this(
+                    "iperf3, loopback",
+                    format!("{} iperf3 --mib {}", load()?, times(6_000)),
+                    Some(1.03),
+                )
+            },
+            // A small file that was written before, so that neither growing it nor writing it back counts.
+            Name::FioBuffered => {
+                let job = format!("--rw=randrw --invalidate=0 --io_size={}M", times(4_000));
+                let command = fio(&load()?, place, "64M", &job);
+                Self {
+                    tool: Some(&FIO),
+                    calls_programs: true,
+                    ..this("fio 4 KiB, buffered", command, Some(1.05))
+                }
+            }
+            // Reads: what a disk does after a write is its own affair.
+            Name::FioDirect => {
+                let job = format!("--rw=randread --direct=1 --io_size={}M", times(128));
+                let command = fio(&load()?, place, "256M", &job);
+                Self {
+                    tool: Some(&FIO),
+                    calls_programs: true,
+                    ..this("fio 4 KiB, O_DIRECT", command, Some(1.02))
+                }
+            }
+            Name::Syscall => {
+                let calls = format!("syscall basic -l {}", times(10_000_000));
+                Self {
+                    calls_programs: true,
+                    source: Some("syscalls"),
+                    ..perf("null syscall", calls, Some(1.02))
+                }
+            }
+            Name::Processes => Self {
+                calls_programs: true,
+                ..this(
+                    "processes",
+                    format!("{} processes --count {}", load()?, times(1_500)),
+                    None,
+                )
+            },
+            Name::Connections => {
+                let connections = format!("--connections {}", times(20_000));
+                Self {
+                    calls_programs: true,
+                    ..this(
+                        "TCP connections",
+                        format!("{} tcp {connections}", load()?),
+                        None,
+                    )
+                }
+            }
+        })
+    }
+
+    fn on_one_cpu(self, title: &'static str) -> Self {
+        Self {
+            title,
+            command: format!("taskset -c 0 {}", self.command),
+            ..self
+        }
+    }
+}
+
+/// What this program runs itself.
+fn load() -> Result<String> {
+    let this = env::current_exe().context("looking for the program that runs")?;
+    Ok(format!("{} load", quoted(&this)))
+}
+
+fn fio(load: &str, place: &Place, size: &str, job: &str) -> String {
+    let file = quoted(&place.scratch.join(format!("fio-{size}")));
+    format!(
+        "{load} fio -- --name=job --filename={file} --size={size} --bs=4k --ioengine=psync {job}"
+    )
+}
+
+/// For the shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}

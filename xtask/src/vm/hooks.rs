@@ -1,0 +1,85 @@
+//! Which hook each BPF program got on a kernel, as `profiler check --json` tells.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// What a kernel gives to each program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hooks {
+    /// `6.1`, of whatever build.
+    pub kernel: String,
+    /// By program; none where it has no hook.
+    pub by_program: BTreeMap<String, Option<String>>,
+    /// By program without a hook: why not.
+    pub reasons: BTreeMap<String, String>,
+}
+
+impl Hooks {
+    pub fn parse(check: &str) -> Result<Self> {
+        let check: Value =
+            serde_json::from_str(check).context("reading `profiler check --json`")?;
+        let release = check["kernel"].as_str().context("no kernel release")?;
+        let mut found = Self {
+            kernel: major_minor(release).with_context(|| format!("the release {release}"))?,
+            ..Self::default()
+        };
+        let programs = check["programs"].as_array();
+        for program in programs.context("this kernel takes no BPF programs")? {
+            let text = |key: &str| program[key].as_str().map(str::to_owned);
+            let name = text("program").context("a program without a name")?;
+            match (text("hook"), text("why")) {
+                (Some(hook), _) => {
+                    found.reasons.remove(&name);
+                    found.by_program.insert(name, Some(hook));
+                }
+                (None, why) => {
+                    // Refused in one way, it may have been taken in another.
+                    if found.by_program.get(&name).is_none_or(Option::is_none) {
+                        found.reasons.insert(name.clone(), why.unwrap_or_default());
+                        found.by_program.insert(name, None);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// `6.1` of `6.1.0-56-cloud-amd64`.
+fn major_minor(release: &str) -> Option<String> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    let (major, minor) = (parts.next()?, parts.next()?);
+    (!major.is_empty() && !minor.is_empty()).then(|| format!("{major}.{minor}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Hooks, major_minor};
+
+    #[test]
+    fn what_check_says() {
+        let check = r#"{ "kernel": "6.1.0-56-cloud-amd64", "programs": [
+            { "program": "mark", "hook": "iter/task", "why": null },
+            { "program": "send", "hook": null, "why": "tp_btf/send: unknown" },
+            { "program": "open", "hook": "fexit/open", "why": null },
+            { "program": "open", "hook": null, "why": "fentry/open: refused" } ] }"#;
+        let found = Hooks::parse(check).expect("valid");
+        assert_eq!(found.kernel, "6.1");
+        assert_eq!(found.by_program["mark"].as_deref(), Some("iter/task"));
+        assert_eq!(found.by_program["send"], None);
+        assert_eq!(found.by_program["open"].as_deref(), Some("fexit/open"));
+        assert_eq!(found.reasons["send"], "tp_btf/send: unknown");
+        assert_eq!(found.reasons.len(), 1);
+        let denied = r#"{ "kernel": "6.1.0", "programs": null }"#;
+        assert!(Hooks::parse(denied).is_err());
+    }
+
+    #[test]
+    fn releases() {
+        assert_eq!(major_minor("6.18.44-x").as_deref(), Some("6.18"));
+        assert_eq!(major_minor("7.0-rc1").as_deref(), Some("7.0"));
+        assert_eq!(major_minor("next"), None);
+    }
+}
