@@ -62,7 +62,12 @@ fn end(name: &str, stream: &mut TcpStream) {
     assert_eq!(stream.read(&mut [0]).expect("an end"), 0);
     sleep(Duration::from_millis(300));
     let info = info(stream);
-    let numbers = [info.tcpi_segs_out, info.tcpi_segs_in, info.tcpi_rtt];
+    let numbers = [
+        info.tcpi_segs_out,
+        info.tcpi_segs_in,
+        info.tcpi_rtt,
+        info.tcpi_total_retrans,
+    ];
     tell(name, process::id(), &numbers.map(u64::from));
 }
 
@@ -74,7 +79,8 @@ struct TcpInfo {
     tcpi_rto: u32,
     sizes: [u32; 14],
     tcpi_rtt: u32,
-    rest: [u32; 8],
+    windows: [u32; 7],
+    tcpi_total_retrans: u32,
     rates: [u64; 4],
     tcpi_segs_out: u32,
     tcpi_segs_in: u32,

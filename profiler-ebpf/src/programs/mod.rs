@@ -7,6 +7,10 @@
 //! | `process_fork`, `process_exec` | `tp_btf/sched_process_*` | who belongs to the target |
 //! | `cgroup_attach` | `tp_btf/cgroup_attach_task` | tells that membership changed |
 //! | `sock_send_length`, `sock_recv_length` | `tp_btf` | network bytes and calls |
+//! | `tcp_state`, `tcp_retransmit`, `tcp_retransmit_synack`, `tcp_destroy`, `tcp_spliced` | `tp_btf` | TCP connections |
+//! | `tcp_accept` | `fexit` | connections that are accepted |
+//! | `udp_route4`, `udp_route6`, `udp_arrival` | `tp_btf`, `fexit` | where datagrams go and come from |
+//! | `tcp_send` … `unix_packet_receive` | `fexit` | network bytes and calls on older kernels |
 //! | `block_rq_insert`, `_issue`, `_merge`, `_complete` | `tp_btf` | block requests |
 //! | `sys_enter`, `sys_exit` | `tp_btf` | system calls, and the file I/O that they do |
 //! | `uring_submit`, `uring_complete` | `tp_btf/io_uring_*` | file I/O through io_uring |

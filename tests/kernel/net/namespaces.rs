@@ -89,10 +89,10 @@ fn the_other_end_of_a_cable_is_remote() {
     let cable = Cable::new();
     for (address, family) in [("10.77.0.1", "inet"), ("[fd77::1]", "inet6")] {
         let bind = format!("{address}:0");
-        let account = cable.account(&["tcp", &bind, "1000", "100"]);
-        tcp::assert_echo(&account, family, "remote", 1000);
-        let account = cable.account(&["udp", &bind, address, "1000", "60"]);
-        udp::assert_echo(&account, family, "remote", 1000, false);
+        let account = cable.account(&["tcp", &bind, "500", "100"]);
+        tcp::assert_echo(&account, family, "remote", 500);
+        let account = cable.account(&["udp", &bind, address, "500", "60"]);
+        udp::assert_echo(&account, family, "remote", 500, false);
     }
 }
 
@@ -101,12 +101,12 @@ fn an_address_of_this_host_is_loopback_whatever_its_interface() {
     let cable = Cable::new();
     for (address, family) in [("10.77.0.1", "inet"), ("[fd77::1]", "inet6")] {
         let bind = format!("{address}:0");
-        let command = [WORKLOAD, "tcp", &bind, "1000", "100"];
+        let command = [WORKLOAD, "tcp", &bind, "500", "100"];
         let account = account_of(Profiler::new(), &cable.here.within(&command));
-        tcp::assert_echo(&account, family, "loopback", 1000);
-        let command = [WORKLOAD, "udp", &bind, address, "1000", "60"];
+        tcp::assert_echo(&account, family, "loopback", 500);
+        let command = [WORKLOAD, "udp", &bind, address, "500", "60"];
         let account = account_of(Profiler::new(), &cable.here.within(&command));
-        udp::assert_echo(&account, family, "loopback", 1000, false);
+        udp::assert_echo(&account, family, "loopback", 500, false);
     }
 }
 

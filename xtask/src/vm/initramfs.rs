@@ -85,7 +85,8 @@ pub fn build(
     for tool in TOOLS.iter().filter_map(|(tool, _)| find(tool)) {
         tree.program(tool)?;
     }
-    for program in [&programs.profiler, &programs.workload, &programs.tests] {
+    let ours = [&programs.profiler, &programs.tests];
+    for program in ours.into_iter().chain(&programs.workloads) {
         let stripped = strip(program, folder)?;
         tree.program_as(program, stripped)?;
     }
