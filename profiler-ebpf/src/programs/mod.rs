@@ -7,7 +7,8 @@
 //! | `process_fork`, `process_exec` | `tp_btf/sched_process_*` | who belongs to the target |
 //! | `cgroup_attach` | `tp_btf/cgroup_attach_task` | tells that membership changed |
 //! | `sock_send_length`, `sock_recv_length` | `tp_btf` | network bytes and calls |
-//! | `block_rq_insert`, `_issue`, `_merge`, `_complete` | `tp_btf` | block requests |
+//! | `block_getrq`, `block_rq_insert`, `_issue`, `_merge`, `_complete`, `_nested` | `tp_btf` | block requests |
+//! | `writeback_dirty_folio`, `writeback_single_inode_start`, `writeback_single_inode` | `tp_btf` | who dirtied what is written back |
 //! | `sys_enter`, `sys_exit` | `tp_btf` | system calls, and the file I/O that they do |
 //! | `uring_submit`, `uring_complete` | `tp_btf/io_uring_*` | file I/O through io_uring |
 //! | `mark` | `iter/task` | finds the tasks of the target that exist already |
@@ -26,3 +27,4 @@ mod numbers;
 mod sched;
 mod target;
 mod uring;
+mod writeback;
