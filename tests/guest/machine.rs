@@ -18,6 +18,9 @@ use rustix::{
 
 use crate::tally::Tally;
 
+/// Where tools lie: the kernel gives its first process none, and the C library's own has no administrator's tools.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// What, of which kind, where, in this order. Not `/tmp`: the root is in memory already, and the project may lie there.
 const MOUNTS: &[(&str, &str, &str)] = &[
     ("proc", "proc", "/proc"),

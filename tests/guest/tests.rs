@@ -8,7 +8,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 
-use crate::tally::Tally;
+use crate::{machine::PATH, tally::Tally};
 
 /// What is to be run, and how.
 #[derive(Default)]
@@ -78,6 +78,7 @@ fn start(program: &str, orders: &Orders) -> std::io::Result<(Child, PipeReader)>
     let child = Command::new(program)
         .arg("--test-threads=1")
         .args(&orders.arguments)
+        .env("PATH", PATH)
         .envs(orders.environment.iter().map(|(name, value)| (name, value)))
         .current_dir("/tmp")
         .stdin(Stdio::null())
