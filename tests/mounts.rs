@@ -91,7 +91,51 @@ impl Drop for Mounted {
     }
 }
 
+/// A block device over an image that it makes, which goes with the test.
+pub struct LoopDevice {
+    path: String,
+}
+
+impl LoopDevice {
+    /// Of so many MiB.
+    pub fn new(image: &Path, mib: u64) -> Self {
+        let file = fs::File::create(image).expect("made");
+        file.set_len(mib << 20).expect("sparse");
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(image)
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .output()
+            .expect("losetup starts");
+        assert!(output.status.success(), "{output:?}");
+        let path = String::from_utf8(output.stdout).expect("text");
+        Self {
+            path: path.trim().to_owned(),
+        }
+    }
+
+    /// Its node.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.path.trim_start_matches("/dev/")
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        run(Command::new("losetup").args(["--detach", &self.path]));
+    }
+}
+
 fn run(command: &mut Command) {
-    let status = command.status().expect("it starts");
+    // Not everybody's PATH has the administrator's tools.
+    let status = command
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .status()
+        .expect("it starts");
     assert!(status.success(), "{command:?}: {status}");
 }

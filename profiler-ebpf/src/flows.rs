@@ -115,6 +115,8 @@ counters! {
         service_ns,
         /// Of `ops`, those that failed.
         errors,
+        /// Requests without data that asked for a flush, in the flows of flushes.
+        asked,
     }
 }
 
@@ -140,10 +142,16 @@ pub mod block {
         pub const FLUSH: u64 = 3;
     }
 
-    /// Packs major and minor number of the whole disk (12 and 20 bits) and the operation into the key's `what`.
+    /// Packs major and minor number of the whole disk (12 and 20 bits).
     #[inline(always)]
-    pub fn what(major: u64, minor: u64, op: u64) -> u64 {
-        op << 32 | major << 20 | minor
+    pub fn device(major: u64, minor: u64) -> u64 {
+        major << 20 | minor
+    }
+
+    /// Packs device and operation into the key's `what`.
+    #[inline(always)]
+    pub fn what(device: u64, op: u64) -> u64 {
+        op << 32 | device
     }
 
     /// The operation in a `what`.
@@ -152,7 +160,7 @@ pub mod block {
         what >> 32
     }
 
-    /// The device in a `what`: major << 20 | minor.
+    /// The device in a `what`: see [`device`].
     #[inline(always)]
     pub fn device_of(what: u64) -> u64 {
         what & 0xffff_ffff
@@ -281,7 +289,7 @@ pub mod net {
 const _: () = {
     assert!(size_of::<FlowKey>() == 24);
     assert!(size_of::<NetFlow>() == 8 * 11);
-    assert!(size_of::<BlockFlow>() == 8 * 5);
+    assert!(size_of::<BlockFlow>() == 8 * 6);
     assert!(size_of::<DiskName>() == 32);
     assert!(size_of::<FileFlow>() == 8 * 11);
     assert!(size_of::<SyscallFlow>() == 8 + size_of::<Histogram>());

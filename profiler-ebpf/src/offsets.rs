@@ -178,6 +178,36 @@ offsets! {
     disk_major = "gendisk"."major";
     disk_first_minor = "gendisk"."first_minor";
     disk_name = "gendisk"."disk_name";
+    request_bio = "request"."bio";
+    request_biotail = "request"."biotail";
+    request_start = "request"."start_time_ns";
+    request_hctx = "request"."mq_hctx";
+    request_tag = "request"."tag";
+    request_internal_tag = "request"."internal_tag";
+    request_end_io = "request"."end_io";
+    request_flush_list = "request"."flush.list";
+    request_queuelist = "request"."queuelist";
+    hctx_fq = "blk_mq_hw_ctx"."fq";
+    fq_queues = "blk_flush_queue"."flush_queue";
+    bio_opf = "bio"."bi_opf";
+    bio_next = "bio"."bi_next";
+    bio_bdev = "bio"."bi_bdev";
+    bio_blkg = "bio"."bi_blkg";
+    bio_vecs = "bio"."bi_io_vec";
+    bio_index = "bio"."bi_iter.bi_idx";
+    bio_size = "bio"."bi_iter.bi_size";
+    blkg_blkcg = "blkcg_gq"."blkcg";
+    blkcg_cgroup = "blkcg"."css.cgroup";
+    bvec_page = "bio_vec"."bv_page";
+    page_compound_head = "page"."compound_head";
+    page_flags = "page"."flags";
+    page_mapping = "page"."mapping";
+    mapping_host = "address_space"."host";
+    inode_ino = "inode"."i_ino";
+    inode_generation = "inode"."i_generation";
+    inode_sb = "inode"."i_sb";
+    inode_state = "inode"."i_state";
+    task_flags = "task_struct"."flags";
 }
 
 /// Members that some kernels lack; what depends on them is null there.
@@ -263,4 +293,27 @@ const OPTIONAL: &[&str] = &[
     "disk_major",
     "disk_first_minor",
     "disk_name",
+    "request_bio",
+    "request_biotail",
+    "request_start",
+    "request_hctx",
+    "request_tag",
+    "request_internal_tag",
+    "request_end_io",
+    "request_queuelist",
+    "hctx_fq",
+    "fq_queues",
+    "bio_opf",
+    "bio_next",
+    "bio_bdev",
+    "bio_vecs",
+    "bio_index",
+    "bio_size",
+    "bvec_page",
+    // Until 6.5; then the requests are linked by request_queuelist.
+    "request_flush_list",
+    // CONFIG_BLK_CGROUP
+    "bio_blkg",
+    "blkg_blkcg",
+    "blkcg_cgroup",
 ];

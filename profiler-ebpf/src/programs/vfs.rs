@@ -20,6 +20,8 @@ use super::{
     flows::current_owner,
     kernel::{Object, ktime, offset},
     maps::{TASKS, current},
+    numbers::argument,
+    target::Followed,
     uring::{Does, address, begin, done, end},
 };
 use crate::wire::Doing;
@@ -27,6 +29,8 @@ use crate::wire::Doing;
 /// `loff_t` without end.
 const LLONG_MAX: i64 = i64::MAX;
 const MAX_ERRNO: u64 = 4095;
+/// A sync within a sync begins sooner than this: one that seems to be longer under way has lost its end.
+const NESTED_WITHIN: u64 = 1_000_000_000;
 
 /// What is under way of the task that runs, if it is followed.
 #[inline(always)]
@@ -34,11 +38,17 @@ fn doing() -> Option<&'static mut Doing> {
     TASKS.get(current()).map(|entry| &mut entry.doing)
 }
 
+/// Whether one of them is a file: asked first, so that a pipe costs next to nothing.
+#[inline(always)]
+fn is_any_file<L: Load>(from: Option<Object>, to: Option<Object>) -> bool {
+    from.is_some_and(is_file::<L>) || to.is_some_and(is_file::<L>)
+}
+
 /// A transfer begins.
 #[inline(always)]
 fn transfer_begins<L: Load>(from: Option<Object>, to: Option<Object>) -> i32 {
-    if let Some(doing) = doing()
-        && (from.is_some_and(is_file::<L>) || to.is_some_and(is_file::<L>))
+    if is_any_file::<L>(from, to)
+        && let Some(doing) = doing()
     {
         doing.rw_since = ktime();
     }
@@ -48,6 +58,9 @@ fn transfer_begins<L: Load>(from: Option<Object>, to: Option<Object>) -> i32 {
 /// A transfer ends.
 #[inline(always)]
 fn transfer_ends<L: Load>(from: Option<Object>, to: Option<Object>, result: i64) -> i32 {
+    if !is_any_file::<L>(from, to) {
+        return 0;
+    }
     let Some(entry) = TASKS.get(current()) else {
         return 0;
     };
@@ -55,13 +68,11 @@ fn transfer_ends<L: Load>(from: Option<Object>, to: Option<Object>, result: i64)
     if since == 0 {
         return 0;
     }
+    entry.doing.rw_since = 0;
     let from = from.map_or(0, file_mount::<L>);
     let to = to.map_or(0, file_mount::<L>);
-    if from | to == 0 {
-        return 0;
-    }
-    entry.doing.rw_since = 0;
-    transfer(entry.owner, from, to, result, ktime().saturating_sub(since));
+    let ns = ktime().saturating_sub(since);
+    transfer(entry.owner, from, to, result, ns);
     0
 }
 
@@ -114,15 +125,39 @@ pub fn vfs_uring_write_exit(_: FExitContext) -> i32 {
     0
 }
 
+/// A sync of a file begins.
+#[inline(always)]
+fn sync_begins(doing: &mut Doing, file: Object) {
+    let now = ktime();
+    // A folder of overlayfs syncs those below.
+    if doing.sync_since == 0 || now.saturating_sub(doing.sync_since) > NESTED_WITHIN {
+        doing.sync_since = now;
+        doing.sync_file = address(&file);
+    }
+}
+
+/// It ends.
+#[inline(always)]
+fn sync_ends<L: Load>(entry: Followed, file: Object, result: i64) {
+    let since = entry.doing.sync_since;
+    if since == 0 || entry.doing.sync_file != address(&file) {
+        return;
+    }
+    entry.doing.sync_since = 0;
+    let mount = sync_mount::<L>(file);
+    if mount != 0 {
+        synced(entry.owner, mount, result, ktime().saturating_sub(since));
+    }
+}
+
 /// `vfs_fsync_range` begins. Arguments: file, start, end, whether only data.
 #[fentry(function = "vfs_fsync_range")]
 pub fn vfs_fsync_enter(ctx: FEntryContext) -> i32 {
     if let Some(doing) = doing() {
         let (start, end): (i64, i64) = (ctx.arg(1), ctx.arg(2));
-        let whole = start == 0 && end == LLONG_MAX;
         // A write with O_SYNC syncs what it has written.
-        if whole || doing.rw_since == 0 {
-            doing.sync_since = ktime();
+        if start == 0 && end == LLONG_MAX || doing.rw_since == 0 {
+            sync_begins(doing, Object(ctx.arg(0)));
         }
     }
     0
@@ -131,25 +166,32 @@ pub fn vfs_fsync_enter(ctx: FEntryContext) -> i32 {
 /// `vfs_fsync_range` ends.
 #[fexit(function = "vfs_fsync_range")]
 pub fn vfs_fsync_exit(ctx: FExitContext) -> i32 {
-    let Some(entry) = TASKS.get(current()) else {
-        return 0;
-    };
-    let since = entry.doing.sync_since;
-    if since == 0 {
-        return 0;
+    if let Some(entry) = TASKS.get(current()) {
+        let result: i32 = ctx.arg(4);
+        sync_ends::<Known>(entry, Object(ctx.arg(0)), result.into());
     }
-    let mount = sync_mount::<Known>(Object(ctx.arg(0)));
-    if mount == 0 {
-        return 0;
+    0
+}
+
+/// The system call fdatasync begins: compilers like to put `vfs_fsync_range` into it. Argument: registers.
+#[fentry(function = "__x64_sys_fdatasync")]
+pub fn vfs_fdatasync_enter(ctx: FEntryContext) -> i32 {
+    let task = current();
+    if let Some(entry) = TASKS.get(task) {
+        let file = file_at(task, argument(Object(ctx.arg(0)), 0));
+        sync_begins(&mut entry.doing, file);
     }
-    entry.doing.sync_since = 0;
-    let result: i32 = ctx.arg(4);
-    synced(
-        entry.owner,
-        mount,
-        result.into(),
-        ktime().saturating_sub(since),
-    );
+    0
+}
+
+/// It ends; if `vfs_fsync_range` was a function of its own, that has been counted.
+#[fexit(function = "__x64_sys_fdatasync")]
+pub fn vfs_fdatasync_exit(ctx: FExitContext) -> i32 {
+    let task = current();
+    if let Some(entry) = TASKS.get(task) {
+        let file = file_at(task, argument(Object(ctx.arg(0)), 0));
+        sync_ends::<Any>(entry, file, ctx.arg(1));
+    }
     0
 }
 

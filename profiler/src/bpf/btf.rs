@@ -33,6 +33,7 @@ const KIND_PTR: u32 = 2;
 const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
 const KIND_TYPEDEF: u32 = 8;
 const KIND_VOLATILE: u32 = 9;
 const KIND_CONST: u32 = 10;
@@ -101,7 +102,7 @@ impl Btf {
                 1 | 14 | 17 => 4, // INT, VAR, DECL_TAG
                 KIND_ARRAY => 12,
                 KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * vlen, // … DATASEC, ENUM64
-                6 | KIND_FUNC_PROTO => 8 * vlen,                 // ENUM …
+                KIND_ENUM | KIND_FUNC_PROTO => 8 * vlen,
                 0 | KIND_PTR | 7..=12 | 16 | KIND_TYPE_TAG => 0,
                 _ => return Err("a kind of type that is not known"),
             };
@@ -210,6 +211,22 @@ impl Btf {
             .is_some_and(|(kind, _)| kind == KIND_ARRAY)
     }
 
+    /// Value of a constant of any `enum` of 32 bits. Looks through all types.
+    pub fn enumerator(&self, name: &str) -> Option<u32> {
+        let enums = self.types.iter().skip(1).filter_map(|at| {
+            let at = *at as usize;
+            let (kind, count) = self.info(at)?;
+            (kind == KIND_ENUM).then_some((at, count))
+        });
+        enums
+            .flat_map(|(at, count)| (0..count).map(move |index| at + 12 + 8 * index))
+            .find(|at| {
+                let found = self.word(*at).and_then(|offset| self.string(offset));
+                found == Some(name.as_bytes())
+            })
+            .and_then(|at| self.word(at + 4))
+    }
+
     /// Number of arguments of a tracepoint, `None` when this kernel does not have it.
     pub fn tracepoint_arguments(&self, tracepoint: &str) -> Option<usize> {
         let id = self.named(KIND_TYPEDEF, &format!("btf_trace_{tracepoint}"))?;
@@ -252,6 +269,8 @@ mod tests {
         assert_eq!(btf.offset_of("no_such_struct", "pid"), None);
         assert_eq!(btf.tracepoint_arguments("sched_process_fork"), Some(2));
         assert_eq!(btf.tracepoint_arguments("no_such_tracepoint"), None);
+        assert_eq!(btf.enumerator("BPF_MAP_TYPE_HASH"), Some(1));
+        assert_eq!(btf.enumerator("NO_SUCH_CONSTANT"), None);
     }
 
     #[test]

@@ -173,7 +173,11 @@ impl Programs {
         // Maps of flows that nobody wants have a single entry.
         let wanted = settings.features.iter().map(|wanted| wanted.feature);
         for map in wanted.flat_map(|feature| feature.maps) {
-            loader.map_max_entries(map, flows_max(host, settings));
+            let room = match *map {
+                "DIRTIERS" => DIRTIERS_MAX,
+                _ => flows_max(host, settings),
+            };
+            loader.map_max_entries(map, room);
         }
         let mut ebpf = loader
             .load(OBJECT)
@@ -457,6 +461,8 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
         upid_size: kernel.size_of("upid").unwrap_or(0),
         calls: calls(settings),
+        dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
+        writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
     }
 }
 
@@ -482,6 +488,9 @@ fn processes_max(host: &Host) -> u32 {
         .unwrap_or(32768)
         .clamp(4096, 1 << 18)
 }
+
+/// Files of which is known who dirtied them; the map takes all its memory (2 MiB) at once.
+const DIRTIERS_MAX: u32 = 1 << 14;
 
 /// Entries of a map of flows: some for each process that the kernel allows; they take memory only while used, the
 /// hash table itself 16 bytes each.

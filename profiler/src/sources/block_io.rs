@@ -9,7 +9,9 @@ use profiler_ebpf::flows::{
 };
 
 use super::{
-    Sample, Source, SourceSpec, feature_support, flow_key,
+    Sample, Source, SourceSpec,
+    cgroup_names::CgroupNames,
+    feature_support, flow_key,
     latency::{self, Latencies},
 };
 use crate::{
@@ -24,12 +26,14 @@ columns! {
         device: Label = Label("", "Kernel's name of the whole disk: nvme0n1, dm-0; not of a partition"),
         dev: Label = Label("", "Its number, major:minor; that of a path of NVMe multipath has no device node"),
         mapped: Option<Label> = Label("", "Name of a device-mapper disk, as in /dev/mapper; null: it is none"),
+        cgroup: Option<Label> = Label("", "Where no process is known: the cgroup that the kernel charged, as a path below its mount; null where a process is known, or no cgroup either"),
         op: Label = Label("", "read, write (also of zeros), discard or flush (of the device's cache)"),
         ops: u64 = Counter("1", "Requests that are done, after merging and splitting"),
         bytes: u64 = Counter("bytes", "Bytes of requests and parts of requests that are done"),
         queue_ns: u64 = Counter("ns", "Sum over the requests: from the way into the queue to the issue to the driver"),
         service_ns: u64 = Counter("ns", "Sum over the requests: from the issue to the driver to the completion"),
         errors: u64 = Counter("1", "Requests that failed; they count in ops as well"),
+        asked: Option<u64> = Counter("1", "Of a flush: requests without data that asked for one (fsync of what is written already); the device gets one flush for all that wait, which counts in the ops of who waits longest. Null for other operations"),
     }
 }
 
@@ -40,16 +44,26 @@ static TABLE: Table = Table::new::<OwnerKey, BlockIoRow>(
 
 static FEATURE: Feature = Feature {
     source: "block_io",
-    maps: &["BLOCK_IO", "REQUESTS", "LATENCY"],
+    maps: &["BLOCK_IO", "REQUESTS", "LATENCY", "DIRTIERS"],
     ways: &[Way {
         name: "requests",
         hooks: &[
+            Hook::tracepoint("block_getrq", "block_getrq"),
             Hook::tracepoint("block_rq_insert", "block_rq_insert"),
             Hook::tracepoint("block_rq_issue", "block_rq_issue"),
             Hook::tracepoint("block_rq_merge", "block_rq_merge"),
             Hook::tracepoint("block_rq_complete", "block_rq_complete"),
+            Hook::tracepoint("block_rq_nested", "block_rq_complete"),
         ],
-        optional: &[],
+        // All or none of use: without one of them nothing is known of a file.
+        optional: &[
+            Hook::tracepoint("writeback_single_inode", "writeback_single_inode"),
+            Hook::tracepoint(
+                "writeback_single_inode_start",
+                "writeback_single_inode_start",
+            ),
+            Hook::tracepoint("writeback_dirty_folio", "writeback_dirty_folio"),
+        ],
         without: "",
         on_request: false,
     }],
@@ -75,6 +89,7 @@ pub static SPEC: SourceSpec = SourceSpec {
                 (kind::BLOCK_FLUSH, "block_flush"),
                 (kind::BLOCK_QUEUE, "block_queue"),
             ]),
+            cgroups: CgroupNames::new(&context.host.cgroups),
             mapped: Mapped {
                 devices: context.host.sysfs.join("dev/block"),
                 names: HashMap::new(),
@@ -86,6 +101,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 struct BlockIo {
     rows: TableBuilder<OwnerKey, BlockIoRow>,
     latencies: Latencies,
+    cgroups: CgroupNames,
     mapped: Mapped,
 }
 
@@ -102,18 +118,21 @@ impl Source for BlockIo {
             let flow = &row.increase;
             let name = flows.disks.name(device);
             let mapped = self.mapped.name(device, &number);
+            let cgroup = row.cgroup.and_then(|id| self.cgroups.path(id));
             self.rows.push(
                 flow_key(at, row),
                 BlockIoRow {
                     device: name.map_or_else(|| number.clone().into(), Label::from),
                     dev: number.into(),
                     mapped: mapped.map(Into::into),
+                    cgroup: cgroup.as_ref().map(Label::from),
                     op: op_name(row.what).into(),
                     ops: flow.ops,
                     bytes: flow.bytes,
                     queue_ns: flow.queue_ns,
                     service_ns: flow.service_ns,
                     errors: flow.errors,
+                    asked: (op_of(row.what) == op::FLUSH).then_some(flow.asked),
                 },
             );
         }

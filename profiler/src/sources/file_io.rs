@@ -10,7 +10,7 @@ use super::{
     process_key, process_key_of, syscalls,
 };
 use crate::{
-    bpf::{Feature, Hook, Way},
+    bpf::{Feature, Hook, Outcome, Way},
     columns,
     host::Host,
     schema::{Batch, Label, ProcessKey, Table, TableBuilder},
@@ -48,6 +48,13 @@ static FEATURE: Feature = Feature {
     ways: &[VFS, ACCOUNTING, SYSCALLS],
 };
 
+/// The system call, by architecture.
+const FDATASYNC: &str = if cfg!(target_arch = "aarch64") {
+    "__arm64_sys_fdatasync"
+} else {
+    "__x64_sys_fdatasync"
+};
+
 /// Where all reads and writes meet. Ends come before beginnings: what began before is not followed.
 const VFS: Way = Way {
     name: "vfs",
@@ -60,6 +67,7 @@ const VFS: Way = Way {
         Hook::fexit("vfs_sendfile_exit", "do_sendfile"),
         Hook::fexit("vfs_copy_exit", "vfs_copy_file_range"),
         Hook::fexit("vfs_fsync_exit", "vfs_fsync_range"),
+        Hook::fexit("vfs_fdatasync_exit", FDATASYNC),
         Hook::fexit("vfs_open_exit", "do_filp_open"),
         Hook::fentry("vfs_read_enter", "vfs_read"),
         Hook::fentry("vfs_write_enter", "vfs_write"),
@@ -69,6 +77,7 @@ const VFS: Way = Way {
         Hook::fentry("vfs_sendfile_enter", "do_sendfile"),
         Hook::fentry("vfs_copy_enter", "vfs_copy_file_range"),
         Hook::fentry("vfs_fsync_enter", "vfs_fsync_range"),
+        Hook::fentry("vfs_fdatasync_enter", FDATASYNC),
     ],
     optional: &[
         Hook::fexit("vfs_unlink_exit", "do_unlinkat"),
@@ -142,6 +151,31 @@ struct FileIo {
     rows: TableBuilder<ProcessKey, FileIoRow>,
     latencies: Latencies,
     names: MountNames,
+    lacks: Lacks,
+}
+
+/// What the functions of this kernel do not tell.
+#[derive(Clone, Copy, Default)]
+struct Lacks {
+    unlinks: bool,
+    renames: bool,
+    mkdirs: bool,
+}
+
+impl Lacks {
+    fn of(outcome: &Outcome) -> Self {
+        let any = |programs: &[&str]| programs.iter().any(|program| outcome.lacks(program));
+        Self {
+            unlinks: any(&[
+                "vfs_unlink_enter",
+                "vfs_unlink_exit",
+                "vfs_rmdir_enter",
+                "vfs_rmdir_exit",
+            ]),
+            renames: any(&["vfs_rename_enter", "vfs_rename_exit"]),
+            mkdirs: any(&["vfs_mkdir_enter", "vfs_mkdir_exit"]),
+        }
+    }
 }
 
 impl Source for FileIo {
@@ -167,6 +201,7 @@ impl FileIo {
                 (kind::FSYNC, "fsync"),
             ]),
             names: MountNames::new(&context.host.procfs),
+            lacks: context.outcome.map(Lacks::of).unwrap_or_default(),
         }
     }
 
@@ -200,9 +235,9 @@ impl FileIo {
                     fsyncs: Some(flow.fsyncs),
                     opens: Some(flow.opens),
                     creates: Some(flow.creates),
-                    unlinks: Some(flow.unlinks),
-                    renames: Some(flow.renames),
-                    mkdirs: Some(flow.mkdirs),
+                    unlinks: (!self.lacks.unlinks).then_some(flow.unlinks),
+                    renames: (!self.lacks.renames).then_some(flow.renames),
+                    mkdirs: (!self.lacks.mkdirs).then_some(flow.mkdirs),
                 },
             );
         }

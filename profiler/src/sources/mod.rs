@@ -15,6 +15,7 @@ pub mod syscalls;
 pub mod system;
 pub mod usage;
 
+mod cgroup_names;
 mod counter;
 mod frequency;
 mod kernel_file;

@@ -82,7 +82,7 @@ pub fn build(
     tree.directory(workspace.target.join("tmp"), 0o755)?;
     // Init's stdout, before it has mounted anything.
     tree.device("/dev/console", (5, 1))?;
-    for tool in tools()? {
+    for tool in TOOLS.iter().filter_map(|(tool, _)| find(tool)) {
         tree.program(tool)?;
     }
     let ours = [&programs.profiler, &programs.tests];
@@ -108,8 +108,8 @@ pub fn build(
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
-/// Their paths; installs what is missing.
-fn tools() -> Result<Vec<PathBuf>> {
+/// Installs what is missing.
+pub fn obtain_tools() -> Result<()> {
     let missing = || TOOLS.iter().filter(|(tool, _)| find(tool).is_none());
     let mut packages: Vec<String> = missing().map(|(_, package)| (*package).into()).collect();
     packages.sort();
@@ -123,7 +123,7 @@ fn tools() -> Result<Vec<PathBuf>> {
             apt::command(&packages)
         );
     }
-    Ok(TOOLS.iter().filter_map(|(tool, _)| find(tool)).collect())
+    Ok(())
 }
 
 /// A user's PATH may lack the folders of the administrator's tools.
