@@ -25,7 +25,7 @@ pub fn obey() {
                 datagrams.send_to(&message, address).expect("a route");
                 datagrams.recv(&mut message).expect("it comes");
             }),
-            // So many bytes that are there already, in one call.
+            // So many bytes that are there already.
             "read" => theirs.read_exact(&mut vec![0; number]).expect("data"),
             _ => panic!("{verb}: what is that?"),
         }
