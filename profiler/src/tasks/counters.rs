@@ -157,37 +157,43 @@ impl LatencySum {
     }
 
     /// Raises `self` to `now` and returns the increase, if there is one.
+    ///
+    /// A value of the very moment of a reading can be in the sum and not yet in its bucket, or the other way round. The
+    /// buckets decide: sum and maximum are kept within what they allow, and the rest of the sum comes with the next
+    /// reading.
     pub fn advance(&mut self, now: &Self) -> Option<Latency> {
-        if now.sum <= self.sum {
-            return None;
-        }
         let mut buckets = [0; BUCKETS];
-        for ((increase, published), now) in
-            buckets.iter_mut().zip(&mut self.buckets).zip(&now.buckets)
-        {
+        let (mut least, mut most) = (0_u64, 0_u64);
+        for (bucket, increase) in buckets.iter_mut().enumerate() {
+            let (published, now) = (&mut self.buckets[bucket], now.buckets[bucket]);
             *increase = now.saturating_sub(*published);
-            *published = (*published).max(*now);
+            *published = (*published).max(now);
+            least = least.saturating_add(increase.saturating_mul(lowest(bucket)));
+            most = most.saturating_add(increase.saturating_mul(highest(bucket)));
         }
-        // A value that is in the sum and not yet in a bucket comes with the next reading.
-        let used = buckets.iter().rposition(|count| *count != 0)? + 1;
-        let sum = now.sum.saturating_sub(self.sum);
-        self.sum = self.sum.max(now.sum);
-        let count = buckets.iter().sum();
-        // Values of the very moment of a reading can be in the sum and not yet in the maximum, or the other way round.
-        let highest = used - 1;
-        let lowest = if highest == 0 { 0 } else { 1 << highest };
-        let largest = if highest == BUCKETS - 1 {
-            u64::MAX
-        } else {
-            (2 << highest) - 1
-        };
-        let max = now.max.clamp(lowest, largest);
+        let last = buckets.iter().rposition(|count| *count != 0)?;
+        let sum = now.sum.saturating_sub(self.sum).clamp(least, most);
+        self.sum = self.sum.saturating_add(sum);
         Some(Latency {
-            count,
+            count: buckets.iter().sum(),
             sum,
-            max,
-            buckets: Buckets(buckets[..used].to_vec()),
+            max: now.max.clamp(lowest(last), highest(last)),
+            buckets: Buckets(buckets[..=last].to_vec()),
         })
+    }
+}
+
+/// Least value that a bucket counts.
+fn lowest(bucket: usize) -> u64 {
+    if bucket == 0 { 0 } else { 1 << bucket }
+}
+
+/// Greatest value that a bucket counts.
+fn highest(bucket: usize) -> u64 {
+    if bucket == BUCKETS - 1 {
+        u64::MAX
+    } else {
+        (2 << bucket) - 1
     }
 }
 
@@ -258,5 +264,25 @@ mod tests {
         assert_eq!((latency.count, latency.sum, latency.max), (2, 25, 15));
         assert_eq!(latency.buckets, Buckets(vec![0, 0, 0, 2]));
         assert_eq!(published.advance(&now), None);
+    }
+
+    #[test]
+    fn a_value_that_is_read_half_is_not_lost() {
+        let mut published = LatencySum::default();
+        let mut now = LatencySum::default();
+        // In the sum, not yet in its bucket.
+        now.sum = 9;
+        assert_eq!(published.advance(&now), None);
+        now.buckets[3] = 1;
+        let latency = published.advance(&now).expect("a value");
+        assert_eq!((latency.count, latency.sum), (1, 9));
+        // The other way round: the least that it can be, until the sum is there.
+        now.buckets[3] = 2;
+        let latency = published.advance(&now).expect("a value");
+        assert_eq!((latency.count, latency.sum), (1, 8));
+        now.sum = 9 + 15 + 10;
+        now.buckets[3] = 3;
+        let latency = published.advance(&now).expect("a value");
+        assert_eq!((latency.count, latency.sum), (1, 15));
     }
 }
