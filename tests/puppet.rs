@@ -39,7 +39,11 @@ impl Puppet {
 
     /// Tells it to do something.
     pub fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("the workload listens");
+        // In one write, so that it is one read there.
+        let line = format!("{order}\n");
+        self.orders
+            .write_all(line.as_bytes())
+            .expect("the workload listens");
     }
 
     /// Waits until it has done that, and rests.

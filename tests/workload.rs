@@ -1,6 +1,10 @@
 //! What the tests profile: does what it is told on stdin, answers `done`, and rests.
 //!
 //! `workload THREADS`: that many threads that burn when told to.
+//! `workload files HOW FOLDER CALLS`: see `workload/files/mod.rs`.
+
+#[path = "workload/files/mod.rs"]
+mod files;
 
 use std::{
     fs::File,
@@ -17,6 +21,13 @@ use std::{
 };
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, how, folder, calls] = arguments.as_slice()
+        && verb == "files"
+    {
+        files::main(how, folder, calls);
+        return ExitCode::SUCCESS;
+    }
     let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
     let mut puppet = Puppet::new(threads.unwrap_or(0));
     answer();
@@ -94,6 +105,12 @@ impl Puppet {
                     from.read_exact(&mut message).expect("a message");
                 });
             }
+            "getppid" => (0..number).for_each(|_| {
+                let _ = std::os::unix::process::parent_id();
+            }),
+            "miss" => (0..number).for_each(|_| {
+                File::open("/no/such/file").expect_err("not there");
+            }),
             // So many threads that each live for a moment, one after the other.
             "threads" => (0..number).for_each(|_| {
                 let thread = spawn(|| burn(Duration::from_millis(3)));

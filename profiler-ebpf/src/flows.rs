@@ -278,6 +278,12 @@ pub mod net {
     pub fn class(protocol: u64, family: u64, scope: u64) -> u64 {
         protocol | family << 8 | scope << 16
     }
+
+    /// The [`scope`] in a class.
+    #[inline(always)]
+    pub fn scope_of(class: u64) -> u64 {
+        class >> 16 & 0xff
+    }
 }
 
 const _: () = {

@@ -169,7 +169,6 @@ offsets! {
     flow6_source_port = "flowi6"."uli.ports.sport";
     nexthop_scope = "fib_nh_common"."nhc_scope";
     fib6_type = "fib6_result"."fib6_type";
-    msg_flags = "msghdr"."msg_flags";
     regs_orig_ax = "pt_regs"."orig_ax";
     regs_syscallno = "pt_regs"."syscallno";
     request_q = "request"."q";
@@ -283,7 +282,6 @@ const OPTIONAL: &[&str] = &[
     "flow6_source_port",
     "nexthop_scope",
     "fib6_type",
-    "msg_flags",
     // Of x86 and of arm64.
     "regs_orig_ax",
     "regs_syscallno",

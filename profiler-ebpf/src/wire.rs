@@ -356,8 +356,10 @@ pub mod state {
 pub struct Doing {
     /// When its read, write or copy of files began, 0: none.
     pub rw_since: u64,
-    /// When its sync began, 0: none.
+    /// When its sync began, 0: none …
     pub sync_since: u64,
+    /// … and of which `struct file`.
+    pub sync_file: u64,
     /// Mount in which it removes, renames or makes something, [`Doing::NO_MOUNT`] when not known yet.
     pub path_mount: u64,
     /// When its system call began, 0: none.
@@ -659,7 +661,7 @@ const _: () = {
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
-    assert!(size_of::<Doing>() == 80);
+    assert!(size_of::<Doing>() == 88);
     assert!(
         size_of::<TaskState>()
             == 48

@@ -7,8 +7,10 @@ use std::{
     sync::Arc,
 };
 
+use profiler_ebpf::flows::{block, net};
+
 use crate::{
-    tasks::{ProcessId, TaskTable},
+    tasks::{Flows, ProcessId, TaskTable},
     units::{format_bytes, format_ns},
 };
 
@@ -24,8 +26,33 @@ pub struct Summary {
     write_bytes: u64,
     rss: u64,
     peak_rss: u64,
+    disks: Transfer,
+    network: Transfer,
+    local: Transfer,
     by_name: HashMap<Arc<str>, u64>,
     known: HashSet<ProcessId>,
+}
+
+/// Bytes in and out.
+#[derive(Debug, Default)]
+struct Transfer {
+    read: u64,
+    written: u64,
+}
+
+impl Transfer {
+    /// A line, if there is anything to say.
+    fn line(&self, name: &str, verbs: [&str; 2], remark: &str) -> Option<String> {
+        (self.read + self.written != 0).then(|| {
+            format!(
+                "  {name:<7} {} {}, {} {}{remark}\n",
+                format_bytes(self.read),
+                verbs[0],
+                format_bytes(self.written),
+                verbs[1],
+            )
+        })
+    }
 }
 
 impl Summary {
@@ -51,6 +78,7 @@ impl Summary {
             }
         }
         self.peak_rss = self.peak_rss.max(self.rss);
+        self.add_flows(&tasks.flows);
         for process in tasks.iter() {
             if self.known.insert(process.id) {
                 self.processes += 1;
@@ -60,6 +88,26 @@ impl Summary {
             if process.end.is_some() {
                 self.known.remove(&process.id);
             }
+        }
+    }
+
+    fn add_flows(&mut self, flows: &Flows) {
+        let block_io = flows.block_io.iter().flat_map(|table| &table.rows);
+        for row in block_io.filter(|row| row.tid.is_none()) {
+            match block::op_of(row.what) {
+                block::op::READ => self.disks.read += row.increase.bytes,
+                block::op::WRITE => self.disks.written += row.increase.bytes,
+                _ => {}
+            }
+        }
+        let net_io = flows.net_io.iter().flat_map(|table| &table.rows);
+        for row in net_io.filter(|row| row.tid.is_none()) {
+            let sum = match net::scope_of(row.what) {
+                net::scope::LOOPBACK => &mut self.local,
+                _ => &mut self.network,
+            };
+            sum.read += row.increase.rx_bytes;
+            sum.written += row.increase.tx_bytes;
         }
     }
 
@@ -94,6 +142,15 @@ impl Summary {
             format_bytes(self.read_bytes),
             format_bytes(self.write_bytes),
         );
+        let rw = ["read", "written"];
+        let sr = ["received", "sent"];
+        let lines = [
+            self.disks.line("disks", rw, ""),
+            self.network.line("network", sr, ""),
+            self.local
+                .line("local", sr, " over loopback and unix sockets"),
+        ];
+        text.extend(lines.into_iter().flatten());
         let mut names: Vec<_> = self.by_name.iter().collect();
         names.sort_by_key(|(name, ns)| (std::cmp::Reverse(**ns), (*name).clone()));
         let names: Vec<_> = names

@@ -1,11 +1,16 @@
 //! Tests that need nothing but a kernel: they run on the one at hand (`cargo xtask test e2e`) and, in virtual machines, on
 //! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
 
+mod block;
 mod ends;
+mod file;
+mod histograms;
 mod losses;
+mod net;
 mod programs;
 mod sched;
 mod scopes;
+mod syscalls;
 mod usage;
 
 /// The program of `workload.rs`.

@@ -7,9 +7,11 @@ use aya_ebpf::{
 };
 
 use super::{
-    files::{Any, PathOp, failed, file_mount, opened, path_done, synced, transfer},
+    files::{
+        Any, PathOp, failed, file_at, file_mount, opened, path_done, sync_mount, synced, transfer,
+    },
     flows::{Flows, count, flow, key},
-    kernel::{Object, Task, config, ktime, offset, read},
+    kernel::{Object, Task, config, ktime, offset},
     maps::{TASKS, add, current},
     numbers::{self as number, argument},
 };
@@ -135,7 +137,8 @@ fn files(doing: &mut Doing, task: Task, regs: Object, call: u32) {
             op::TRANSFER
         }
         number::FSYNC | number::FDATASYNC => {
-            doing.call_from = mount_at(task, argument(regs, 0));
+            let file = file_at(task, argument(regs, 0));
+            doing.call_from = sync_mount::<Any>(file);
             op::SYNC
         }
         number::OPENAT | number::OPENAT2 | number::OPEN | number::CREAT => op::OPEN,
@@ -181,24 +184,5 @@ fn files_done(owner: Owner, doing: &Doing, task: Task, result: i64, ns: u64) {
 /// The mount of the file that is open as `fd`, 0 when it is none.
 #[inline(always)]
 fn mount_at(task: Task, fd: u64) -> u64 {
-    let file = file_at(task, fd);
-    if file.is_null() {
-        0
-    } else {
-        file_mount::<Any>(file)
-    }
-}
-
-#[inline(always)]
-fn file_at(task: Task, fd: u64) -> Object {
-    let fd = fd as u32;
-    let table = task
-        .0
-        .object(offset!(task_files))
-        .object(offset!(files_fdt));
-    if fd >= table.get(offset!(fdtable_max_fds)) {
-        return Object(core::ptr::null());
-    }
-    let files: usize = table.get(offset!(fdtable_fd));
-    Object(read((files as *const usize).wrapping_add(fd as usize)).unwrap_or(0) as *const u8)
+    file_mount::<Any>(file_at(task, fd))
 }

@@ -4,7 +4,7 @@ use aya_ebpf::{btf_maps::HashMap, macros::btf_map};
 
 use super::{
     flows::{Flows, flow, key, latency},
-    kernel::{Object, offset, read},
+    kernel::{Object, Task, offset, read},
     maps::add,
 };
 use crate::{
@@ -70,19 +70,55 @@ impl Load for Any {
     }
 }
 
-/// The mount of a file whose reads and writes count, 0 for others: those of sockets, pipes and devices without
-/// blocks are no file I/O, and those that overlayfs makes were counted above it.
+/// Whether reads and writes of this file count: those of sockets, pipes and devices without blocks are no file I/O,
+/// and those that overlayfs makes were counted above it.
+#[inline(always)]
+pub fn is_file<L: Load>(file: Object) -> bool {
+    let kind = kind_of::<L>(file);
+    (kind == S_IFREG || kind == S_IFBLK) && is_users::<L>(file)
+}
+
+/// The mount of such a file, 0 for others.
 #[inline(always)]
 pub fn file_mount<L: Load>(file: Object) -> u64 {
-    if L::load::<u32>(file, offset!(file_mode)) & FMODE_NOACCOUNT != 0 {
-        return 0;
-    }
-    let kind = kind_of::<L>(file);
-    if kind == S_IFREG || kind == S_IFBLK {
+    if is_file::<L>(file) {
         mount_of::<L>(file)
     } else {
         0
     }
+}
+
+/// The same for syncs: directories are synced too.
+#[inline(always)]
+pub fn sync_mount<L: Load>(file: Object) -> u64 {
+    if is_file::<L>(file) || kind_of::<L>(file) == S_IFDIR && is_users::<L>(file) {
+        mount_of::<L>(file)
+    } else {
+        0
+    }
+}
+
+/// The open file `fd` of a task, perhaps null.
+#[inline(always)]
+pub fn file_at(task: Task, fd: u64) -> Object {
+    let fd = fd as u32;
+    let table = task
+        .0
+        .object(offset!(task_files))
+        .object(offset!(files_fdt));
+    if fd >= table.get(offset!(fdtable_max_fds)) {
+        return Object(core::ptr::null());
+    }
+    let files: usize = table.get(offset!(fdtable_fd));
+    Any::pointer(
+        Object(files as *const u8),
+        fd.wrapping_mul(size_of::<usize>() as u32),
+    )
+}
+
+#[inline(always)]
+fn is_users<L: Load>(file: Object) -> bool {
+    L::load::<u32>(file, offset!(file_mode)) & FMODE_NOACCOUNT == 0
 }
 
 #[inline(always)]

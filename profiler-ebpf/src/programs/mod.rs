@@ -9,8 +9,13 @@
 //! | `sock_send_length`, `sock_recv_length` | `tp_btf` | network bytes and calls |
 //! | `block_getrq`, `block_rq_insert`, `_issue`, `_merge`, `_complete`, `_nested` | `tp_btf` | block requests |
 //! | `writeback_dirty_folio`, `writeback_single_inode_start`, `writeback_single_inode` | `tp_btf` | who dirtied what is written back |
+//! | `tcp_state`, `tcp_retransmit`, `tcp_retransmit_synack`, `tcp_destroy`, `tcp_spliced` | `tp_btf` | TCP connections |
+//! | `tcp_accept` | `fexit` | connections that are accepted |
+//! | `udp_route4`, `udp_route6`, `udp_arrival` | `tp_btf`, `fexit` | where datagrams go and come from |
+//! | `tcp_send` … `unix_packet_receive` | `fexit` | network bytes and calls on older kernels |
 //! | `sys_enter`, `sys_exit` | `tp_btf` | system calls, and the file I/O that they do |
 //! | `uring_submit`, `uring_complete` | `tp_btf/io_uring_*` | file I/O through io_uring |
+//! | `vfs_*`, `aio_*` | `fentry`, `fexit` | file I/O where all ways to it meet |
 //! | `mark` | `iter/task` | finds the tasks of the target that exist already |
 //! | `sample` | `iter/task` | one reading of all tasks of the target |
 
@@ -27,4 +32,5 @@ mod numbers;
 mod sched;
 mod target;
 mod uring;
+mod vfs;
 mod writeback;

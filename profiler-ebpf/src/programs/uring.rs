@@ -6,12 +6,12 @@ use aya_ebpf::{
 };
 
 use super::{
-    files::{Any, Load, file_mount, transfer},
+    files::{Any, Load, file_mount, sync_mount, synced, transfer},
     flows::current_owner,
-    kernel::{Object, ktime, offset},
+    kernel::{Object, config, ktime, offset},
     maps::dropped,
 };
-use crate::wire::{Map, Owner};
+use crate::wire::{Map, Owner, calls};
 
 /// An operation under way.
 #[repr(C)]
@@ -23,8 +23,20 @@ pub struct Async {
     pub since: u64,
     /// Which, as io_uring numbers them.
     pub opcode: u32,
-    /// 1 when it writes.
-    pub writes: u32,
+    /// [`Does`].
+    pub does: u32,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Does {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Syncs.
+    Sync,
 }
 
 /// Asynchronous file I/O by the address of its request.
@@ -35,6 +47,7 @@ static FILE_ASYNC: HashMap<u64, Async, 1, 1> = HashMap::new();
 mod op {
     pub const READV: u8 = 1;
     pub const WRITEV: u8 = 2;
+    pub const FSYNC: u8 = 3;
     pub const READ_FIXED: u8 = 4;
     pub const WRITE_FIXED: u8 = 5;
     pub const READ: u8 = 22;
@@ -51,12 +64,14 @@ pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
     };
     let request = Object(ctx.arg(0));
     let opcode: u8 = request.get(offset!(req_opcode));
-    let writes = match opcode {
-        op::READ | op::READV | op::READ_FIXED | op::READV_FIXED => false,
-        op::WRITE | op::WRITEV | op::WRITE_FIXED | op::WRITEV_FIXED => true,
+    let does = match opcode {
+        op::READ | op::READV | op::READ_FIXED | op::READV_FIXED => Does::Read,
+        op::WRITE | op::WRITEV | op::WRITE_FIXED | op::WRITEV_FIXED => Does::Write,
+        // With the functions it is seen where all syncs meet.
+        op::FSYNC if config!(calls) & calls::FILES != 0 => Does::Sync,
         _ => return 0,
     };
-    begin(address(&request), owner, opcode, writes);
+    begin(address(&request), owner, opcode, does);
     0
 }
 
@@ -71,11 +86,8 @@ pub fn uring_complete(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     let result: i32 = Any::load(request, offset!(req_res));
-    done(
-        &begun,
-        Any::pointer(request, offset!(req_file)),
-        result.into(),
-    );
+    let file = Any::pointer(request, offset!(req_file));
+    done::<Any>(&begun, file, result.into());
     0
 }
 
@@ -87,12 +99,12 @@ pub fn address(object: &Object) -> u64 {
 
 /// Notes that an operation is under way.
 #[inline(always)]
-pub fn begin(request: u64, owner: Owner, opcode: u8, writes: bool) {
+pub fn begin(request: u64, owner: Owner, opcode: u8, does: Does) {
     let begun = Async {
         owner,
         since: ktime(),
         opcode: opcode.into(),
-        writes: writes.into(),
+        does: does as u32,
     };
     if FILE_ASYNC.insert(&request, &begun, 0).is_err() {
         dropped(Map::FileAsync);
@@ -110,15 +122,23 @@ pub fn end(request: u64) -> Option<Async> {
 
 /// Accounts an operation that is complete.
 #[inline(always)]
-pub fn done(begun: &Async, file: Object, result: i64) {
-    let mount = file_mount::<Any>(file);
+pub fn done<L: Load>(begun: &Async, file: Object, result: i64) {
+    let ns = ktime().saturating_sub(begun.since);
+    let owner = begun.owner;
+    if begun.does == Does::Sync as u32 {
+        let mount = sync_mount::<L>(file);
+        if mount != 0 {
+            synced(owner, mount, result, ns);
+        }
+        return;
+    }
+    let mount = file_mount::<L>(file);
     if mount == 0 {
         return;
     }
-    let ns = ktime().saturating_sub(begun.since);
-    if begun.writes != 0 {
-        transfer(begun.owner, 0, mount, result, ns);
+    if begun.does == Does::Write as u32 {
+        transfer(owner, 0, mount, result, ns);
     } else {
-        transfer(begun.owner, mount, 0, result, ns);
+        transfer(owner, mount, 0, result, ns);
     }
 }

@@ -3,7 +3,7 @@
 //! Chosen by trial: a way is taken when all its hooks load and attach.
 
 use aya::{
-    Btf, Ebpf,
+    Btf, BtfError, Ebpf,
     programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError},
 };
 
@@ -225,20 +225,38 @@ fn attach(
     {
         return Ok(());
     }
-    let mut result = attach_to(ebpf, btf, hook, hook.function);
-    if let (Err(_), Some(formerly)) = (&result, hook.formerly) {
-        unload(ebpf, hook.program);
-        result = attach_to(ebpf, btf, hook, formerly).or(result);
+    let mut refused = String::new();
+    for function in [Some(hook.function), hook.formerly].into_iter().flatten() {
+        match attach_to(ebpf, btf, hook, function) {
+            Ok(()) => {
+                attached.push(Attached {
+                    program: hook.program,
+                    hook: Hook { function, ..*hook }.name(),
+                });
+                return Ok(());
+            }
+            Err(why) => {
+                unload(ebpf, hook.program);
+                if refused.is_empty() {
+                    refused = why;
+                }
+            }
+        }
     }
-    if result.is_ok() {
-        attached.push(Attached {
-            program: hook.program,
-            hook: hook.name(),
-        });
-    } else {
-        unload(ebpf, hook.program);
+    Err(refused)
+}
+
+/// Why a program does not load, in few words where it is one of the usual reasons.
+fn why(error: &ProgramError) -> String {
+    match error {
+        ProgramError::LoadError { io_error, .. }
+            if io_error.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            "the kernel refuses it (EPERM)".to_owned()
+        }
+        ProgramError::Btf(BtfError::UnknownBtfTypeName { .. }) => "this kernel has none".to_owned(),
+        error => describe(error).0,
     }
-    result
 }
 
 fn attach_to(ebpf: &mut Ebpf, btf: &Btf, hook: &Hook, function: &str) -> Result<(), String> {
@@ -249,7 +267,7 @@ fn attach_to(ebpf: &mut Ebpf, btf: &Btf, hook: &Hook, function: &str) -> Result<
                 .and_then(|program: &mut $kind| {
                     let load = program.load(function, btf);
                     load.and_then(|()| program.attach().map(drop))
-                        .map_err(|error: ProgramError| describe(&error).0)
+                        .map_err(|error| why(&error))
                 })
         };
     }

@@ -29,6 +29,9 @@ use crate::{clock::monotonic_ns, host::Host, privileges::may_load_bpf, tasks::Ke
 /// The BPF object, built by `cargo xtask build`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
 
+/// Environment variable: when set, errors end with all that the verifier said. Loading takes longer then.
+const VERIFIER_LOG: &str = "PROFILER_VERIFIER_LOG";
+
 /// Passes of `mark` before it is given up: one is enough unless tasks are born all the time.
 const MARK_PASSES: usize = 64;
 
@@ -78,7 +81,7 @@ impl LoadError {
                 "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler".to_owned()
             }
             Self::Program { .. } | Self::Object(_) | Self::Read { .. } => {
-                "report this, with the kernel's version".to_owned()
+                format!("report this, with what `{VERIFIER_LOG}=1 profiler check --json` prints")
             }
         }
     }
@@ -163,7 +166,7 @@ impl Programs {
             .btf(Some(&btf))
             // aya has no user side for task storage, and none is needed.
             .allow_unsupported_maps()
-            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .verifier_log_level(verifier_log_level())
             .override_global("OFFSETS", &offsets, true)
             .override_global("CONFIG", &config, true)
             .map_max_entries("PROCESSES", processes_max(host));
@@ -430,6 +433,14 @@ fn bytes(words: &[u64]) -> &[u8] {
 fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
     // SAFETY: as above, and any bytes are valid integers.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}
+
+fn verifier_log_level() -> VerifierLogLevel {
+    if std::env::var_os(VERIFIER_LOG).is_some() {
+        VerifierLogLevel::VERBOSE
+    } else {
+        VerifierLogLevel::DISABLE
+    }
 }
 
 fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {

@@ -47,6 +47,14 @@ const JOINS: &[Join] = &[
                  WHERE s.tid IS NULL",
     },
     Join {
+        name: "process_net_io",
+        tables: &["net_io", "process"],
+        help: "network I/O of whole processes, with their names",
+        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, n.*\n\
+                 FROM net_io n LEFT JOIN process p USING (host, pid, start_ts)\n\
+                 WHERE n.tid IS NULL",
+    },
+    Join {
         name: "process_cpu",
         tables: &["sched", "process"],
         help: "one row per process: where its time went over the whole run",

@@ -10,7 +10,7 @@ use super::{
     process_key, process_key_of, syscalls,
 };
 use crate::{
-    bpf::{Feature, Hook, Way},
+    bpf::{Feature, Hook, Outcome, Way},
     columns,
     host::Host,
     schema::{Batch, Label, ProcessKey, Table, TableBuilder},
@@ -45,7 +45,62 @@ static TABLE: Table = Table::new::<ProcessKey, FileIoRow>(
 static FEATURE: Feature = Feature {
     source: "file_io",
     maps: &["FILE_IO", "FILE_ASYNC", "LATENCY"],
-    ways: &[ACCOUNTING, SYSCALLS],
+    ways: &[VFS, ACCOUNTING, SYSCALLS],
+};
+
+/// The system call, by architecture.
+const FDATASYNC: &str = if cfg!(target_arch = "aarch64") {
+    "__arm64_sys_fdatasync"
+} else {
+    "__x64_sys_fdatasync"
+};
+
+/// Where all reads and writes meet. Ends come before beginnings: what began before is not followed.
+const VFS: Way = Way {
+    name: "vfs",
+    hooks: &[
+        Hook::fexit("vfs_read_exit", "vfs_read"),
+        Hook::fexit("vfs_write_exit", "vfs_write"),
+        Hook::fexit("vfs_readv_exit", "vfs_readv"),
+        Hook::fexit("vfs_writev_exit", "vfs_writev"),
+        Hook::fexit("vfs_splice_exit", "do_splice"),
+        Hook::fexit("vfs_sendfile_exit", "do_sendfile"),
+        Hook::fexit("vfs_copy_exit", "vfs_copy_file_range"),
+        Hook::fexit("vfs_fsync_exit", "vfs_fsync_range"),
+        Hook::fexit("vfs_fdatasync_exit", FDATASYNC),
+        Hook::fexit("vfs_open_exit", "do_filp_open"),
+        Hook::fentry("vfs_read_enter", "vfs_read"),
+        Hook::fentry("vfs_write_enter", "vfs_write"),
+        Hook::fentry("vfs_readv_enter", "vfs_readv"),
+        Hook::fentry("vfs_writev_enter", "vfs_writev"),
+        Hook::fentry("vfs_splice_enter", "do_splice"),
+        Hook::fentry("vfs_sendfile_enter", "do_sendfile"),
+        Hook::fentry("vfs_copy_enter", "vfs_copy_file_range"),
+        Hook::fentry("vfs_fsync_enter", "vfs_fsync_range"),
+        Hook::fentry("vfs_fdatasync_enter", FDATASYNC),
+    ],
+    optional: &[
+        Hook::fexit("vfs_unlink_exit", "do_unlinkat"),
+        Hook::fexit("vfs_rmdir_exit", "do_rmdir"),
+        Hook::fexit("vfs_rename_exit", "do_renameat2"),
+        Hook::fexit("vfs_mkdir_exit", "do_mkdirat"),
+        Hook::fentry("vfs_want_write", "mnt_want_write"),
+        Hook::fentry("vfs_unlink_enter", "do_unlinkat"),
+        Hook::fentry("vfs_rmdir_enter", "do_rmdir"),
+        Hook::fentry("vfs_rename_enter", "do_renameat2"),
+        Hook::fentry("vfs_mkdir_enter", "do_mkdirat"),
+        Hook::fentry("aio_complete", "aio_complete_rw"),
+        Hook::fexit("aio_read_exit", "aio_read"),
+        Hook::fexit("aio_write_exit", "aio_write"),
+        Hook::fentry("aio_read_enter", "aio_read"),
+        Hook::fentry("aio_write_enter", "aio_write"),
+        URING_COMPLETE,
+        URING_SUBMIT,
+        Hook::fexit("vfs_uring_write_exit", "io_write"),
+        Hook::fentry("vfs_uring_write_enter", "io_write"),
+    ],
+    without: "",
+    on_request: false,
 };
 
 /// What the kernel counts of each task anyway: nothing is attached.
@@ -62,15 +117,14 @@ const ACCOUNTING: Way = Way {
 const SYSCALLS: Way = Way {
     name: "syscalls",
     hooks: syscalls::HOOKS,
-    optional: URING,
+    optional: &[URING_COMPLETE, URING_SUBMIT],
     without: "no asynchronous I/O (io_submit), no 32-bit programs; unlinks, renames and mkdirs without mount",
     on_request: true,
 };
 
-const URING: &[Hook] = &[
-    Hook::tracepoint("uring_complete", "io_uring_complete"),
-    Hook::tracepoint("uring_submit", "io_uring_submit_req").formerly("io_uring_submit_sqe"),
-];
+const URING_COMPLETE: Hook = Hook::tracepoint("uring_complete", "io_uring_complete");
+const URING_SUBMIT: Hook =
+    Hook::tracepoint("uring_submit", "io_uring_submit_req").formerly("io_uring_submit_sqe");
 
 /// Registry entry.
 pub static SPEC: SourceSpec = SourceSpec {
@@ -97,6 +151,31 @@ struct FileIo {
     rows: TableBuilder<ProcessKey, FileIoRow>,
     latencies: Latencies,
     names: MountNames,
+    lacks: Lacks,
+}
+
+/// What the functions of this kernel do not tell.
+#[derive(Clone, Copy, Default)]
+struct Lacks {
+    unlinks: bool,
+    renames: bool,
+    mkdirs: bool,
+}
+
+impl Lacks {
+    fn of(outcome: &Outcome) -> Self {
+        let any = |programs: &[&str]| programs.iter().any(|program| outcome.lacks(program));
+        Self {
+            unlinks: any(&[
+                "vfs_unlink_enter",
+                "vfs_unlink_exit",
+                "vfs_rmdir_enter",
+                "vfs_rmdir_exit",
+            ]),
+            renames: any(&["vfs_rename_enter", "vfs_rename_exit"]),
+            mkdirs: any(&["vfs_mkdir_enter", "vfs_mkdir_exit"]),
+        }
+    }
 }
 
 impl Source for FileIo {
@@ -122,6 +201,7 @@ impl FileIo {
                 (kind::FSYNC, "fsync"),
             ]),
             names: MountNames::new(&context.host.procfs),
+            lacks: context.outcome.map(Lacks::of).unwrap_or_default(),
         }
     }
 
@@ -155,9 +235,9 @@ impl FileIo {
                     fsyncs: Some(flow.fsyncs),
                     opens: Some(flow.opens),
                     creates: Some(flow.creates),
-                    unlinks: Some(flow.unlinks),
-                    renames: Some(flow.renames),
-                    mkdirs: Some(flow.mkdirs),
+                    unlinks: (!self.lacks.unlinks).then_some(flow.unlinks),
+                    renames: (!self.lacks.renames).then_some(flow.renames),
+                    mkdirs: (!self.lacks.mkdirs).then_some(flow.mkdirs),
                 },
             );
         }

@@ -245,7 +245,7 @@ pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
         let why: Vec<_> = outcome
             .missing
             .iter()
-            .map(|missing| format!("{}: {}", missing.hook.name(), missing.why))
+            .map(|missing| format!("no {}: {}", missing.hook.name(), missing.why))
             .collect();
         return Support::No {
             why: why.join("; "),
@@ -261,16 +261,26 @@ pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
     if !without.is_empty() {
         let refused = outcome.missing.iter().find(|missing| missing.way != taken);
         why.push(match refused {
-            Some(refused) => format!("{without} ({}: {})", refused.hook.name(), refused.why),
+            Some(refused) => format!("{without} (no {}: {})", refused.hook.name(), refused.why),
             None => without.to_owned(),
         });
     }
+    let mut optional: Vec<(&str, Vec<String>)> = Vec::new();
+    for missing in outcome
+        .missing
+        .iter()
+        .filter(|missing| missing.way == taken)
+    {
+        let hook = missing.hook.name();
+        match optional.iter_mut().find(|(why, _)| *why == missing.why) {
+            Some((_, hooks)) => hooks.push(hook),
+            None => optional.push((&missing.why, vec![hook])),
+        }
+    }
     why.extend(
-        outcome
-            .missing
-            .iter()
-            .filter(|missing| missing.way == taken)
-            .map(|missing| format!("without {}: {}", missing.hook.name(), missing.why)),
+        optional
+            .into_iter()
+            .map(|(why, hooks)| format!("no {}: {why}", hooks.join(", "))),
     );
     if why.is_empty() {
         Support::Works

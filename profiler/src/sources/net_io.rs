@@ -3,7 +3,7 @@
 use anyhow::Result;
 use profiler_ebpf::flows::{
     kind,
-    net::{family, protocol, scope},
+    net::{family, protocol, scope, scope_of},
 };
 
 use super::{
@@ -105,8 +105,7 @@ static FEATURE: Feature = Feature {
 const STATE: Hook = Hook::tracepoint("tcp_state", "inet_sock_set_state");
 const DESTROY: Hook = Hook::tracepoint("tcp_destroy", "tcp_destroy_sock");
 const RETRANSMIT: Hook = Hook::tracepoint("tcp_retransmit", "tcp_retransmit_skb");
-const RETRANSMIT_SYNACK: Hook =
-    Hook::tracepoint("tcp_retransmit_synack", "tcp_retransmit_synack");
+const RETRANSMIT_SYNACK: Hook = Hook::tracepoint("tcp_retransmit_synack", "tcp_retransmit_synack");
 const SPLICE: Hook = Hook::tracepoint("tcp_spliced", "tcp_rcv_space_adjust");
 const ROUTE4: Hook = Hook::tracepoint("udp_route4", "fib_table_lookup");
 const ROUTE6: Hook = Hook::tracepoint("udp_route6", "fib6_table_lookup");
@@ -192,7 +191,7 @@ fn family_name(class: u64) -> Option<&'static str> {
 }
 
 fn scope_name(class: u64) -> Option<&'static str> {
-    match class >> 16 & 0xff {
+    match scope_of(class) {
         scope::LOOPBACK => Some("loopback"),
         scope::REMOTE => Some("remote"),
         _ => None,

@@ -82,10 +82,11 @@ pub fn build(
     tree.directory(workspace.target.join("tmp"), 0o755)?;
     // Init's stdout, before it has mounted anything.
     tree.device("/dev/console", (5, 1))?;
-    for tool in tools()? {
+    for tool in TOOLS.iter().filter_map(|(tool, _)| find(tool)) {
         tree.program(tool)?;
     }
-    for program in [&programs.profiler, &programs.workload, &programs.tests] {
+    let ours = [&programs.profiler, &programs.tests];
+    for program in ours.into_iter().chain(&programs.workloads) {
         let stripped = strip(program, folder)?;
         tree.program_as(program, stripped)?;
     }
@@ -107,8 +108,8 @@ pub fn build(
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
-/// Their paths; installs what is missing.
-fn tools() -> Result<Vec<PathBuf>> {
+/// Installs what is missing.
+pub fn obtain_tools() -> Result<()> {
     let missing = || TOOLS.iter().filter(|(tool, _)| find(tool).is_none());
     let mut packages: Vec<String> = missing().map(|(_, package)| (*package).into()).collect();
     packages.sort();
@@ -122,7 +123,7 @@ fn tools() -> Result<Vec<PathBuf>> {
             apt::command(&packages)
         );
     }
-    Ok(TOOLS.iter().filter_map(|(tool, _)| find(tool)).collect())
+    Ok(())
 }
 
 /// A user's PATH may lack the folders of the administrator's tools.

@@ -16,7 +16,7 @@ use crate::{
 
 /// A kernel that can be booted.
 pub struct Kernel {
-    /// What the user called it.
+    /// Its version as the user gave it, or the name of its file.
     pub name: String,
     pub image: PathBuf,
     /// Its `/lib/modules/RELEASE`, if it has modules.
@@ -28,7 +28,11 @@ pub fn obtain(workspace: &Workspace, name: &str, modules: Option<&Path>) -> Resu
     let path = Path::new(name);
     if path.is_file() {
         return Ok(Kernel {
-            name: name.to_owned(),
+            name: path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
             image: path.to_owned(),
             modules: modules.map(Path::to_owned),
         });

@@ -1,6 +1,7 @@
 //! `cargo xtask vm`: the kernel tests on kernels other than the one that runs.
 
 mod cpio;
+mod guests;
 mod hooks;
 mod initramfs;
 mod kernel;
@@ -11,31 +12,16 @@ pub mod qemu;
 mod tree;
 mod verdict;
 
-use std::{
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
-use self::{
-    hooks::Hooks,
-    kernel::Kernel,
-    programs::Programs,
-    qemu::{Console, Machine},
-    verdict::Verdict,
-};
-use crate::{
-    run::privileged,
-    shell::{self, progress},
-    workspace::Workspace,
-};
+use self::{guests::Guests, qemu::Machine};
+use crate::workspace::Workspace;
 
 /// The kernels that every change is tested with, besides the one that runs.
 const KERNELS: &[&str] = &["6.1", "6.12"];
-/// A guest says nothing for minutes only when it hangs; emulation on a busy machine takes its time.
+/// The tests take a minute or two; emulation on a busy machine several times that.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// `cargo xtask vm`
@@ -81,10 +67,11 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         filter: &args.filter,
     };
     let session = guests.test(workspace, &names)?;
+    let result = session.result();
     if args.write_table {
         page::write(workspace, &session.hooks()?)?;
     }
-    session.result().map(drop)
+    result.map(drop)
 }
 
 /// The tier `kernels` of `cargo xtask test`.
@@ -103,90 +90,4 @@ pub fn test(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let tests = session.result()?;
     page::check(workspace, &session.hooks()?)?;
     Ok(format!("{tests} tests on {}", KERNELS.join(", ")))
-}
-
-/// How guests are run.
-struct Guests<'a> {
-    machine: Machine,
-    modules: Option<&'a Path>,
-    filter: &'a [String],
-}
-
-/// What came of it.
-struct Session {
-    programs: Programs,
-    /// Of each guest, its verdict and what its kernel gave to the BPF programs.
-    outcomes: Vec<(Result<Verdict>, Option<Hooks>)>,
-}
-
-impl Guests<'_> {
-    fn test(&self, workspace: &Workspace, names: &[&str]) -> Result<Session> {
-        qemu::obtain()?;
-        let obtain = |name: &&str| kernel::obtain(workspace, name, self.modules);
-        let kernels: Vec<Kernel> = names.iter().map(obtain).collect::<Result<_>>()?;
-        let programs = programs::build(workspace)?;
-        let mut outcomes = Vec::new();
-        let mut report = String::new();
-        for kernel in &kernels {
-            let begin = Instant::now();
-            let (verdict, hooks) = match self.boot(workspace, kernel, &programs) {
-                Ok(console) => {
-                    let hooks = verdict::report(&console.lines).map(Hooks::parse);
-                    let verdict = verdict::judge(&console.lines, console.end);
-                    (verdict, hooks.transpose()?)
-                }
-                Err(error) => (Err(error), None),
-            };
-            let outcome = match &verdict {
-                Ok(verdict) => format!("passed  {} tests", verdict.passed),
-                Err(error) => format!("FAILED  {error:#}"),
-            };
-            let took = begin.elapsed().as_secs_f64();
-            let _ = writeln!(report, "{:<6} {took:>6.1} s  {outcome}", kernel.name);
-            outcomes.push((verdict, hooks));
-        }
-        print!("\n{report}");
-        Ok(Session { programs, outcomes })
-    }
-
-    fn boot(&self, workspace: &Workspace, kernel: &Kernel, programs: &Programs) -> Result<Console> {
-        let folder = workspace.target.join("vm/guest");
-        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        let profiler = programs.profiler.display();
-        let mut orders = vec![
-            format!("env PROFILER_BIN={profiler}"),
-            "env PROFILER_TEST_PATIENCE=10".to_owned(),
-            format!("report {profiler} check --json"),
-            format!("test {}", programs.tests.display()),
-        ];
-        orders.extend(self.filter.iter().map(|word| format!("arg {word}")));
-        let initramfs = initramfs::build(workspace, kernel, programs, &orders, &folder)?;
-        progress(&format!("booting {}", kernel.name));
-        qemu::boot(kernel, &initramfs, &self.machine)
-    }
-}
-
-impl Session {
-    /// How many tests passed, if none failed.
-    fn result(&self) -> Result<u64> {
-        let verdicts = self.outcomes.iter().map(|(verdict, _)| verdict);
-        let failed = verdicts.clone().filter(|verdict| verdict.is_err()).count();
-        if failed != 0 {
-            bail!("{failed} of {} kernels failed", self.outcomes.len());
-        }
-        Ok(verdicts.flatten().map(|verdict| verdict.passed).sum())
-    }
-
-    /// What each kernel, and the one that runs, gives to the BPF programs.
-    fn hooks(&self) -> Result<Vec<Hooks>> {
-        let mut check = privileged(&self.programs.profiler);
-        let here = Hooks::parse(&shell::stdout(check.args(["check", "--json"]))?)?;
-        let mut all = vec![here];
-        for (_, hooks) in &self.outcomes {
-            let hooks = hooks.clone().context("a guest did not say what it has")?;
-            all.retain(|other| other.kernel != hooks.kernel);
-            all.push(hooks);
-        }
-        Ok(all)
-    }
 }

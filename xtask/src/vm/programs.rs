@@ -13,7 +13,8 @@ use crate::{
 
 pub struct Programs {
     pub profiler: PathBuf,
-    pub workload: PathBuf,
+    /// What the tests profile.
+    pub workloads: [PathBuf; 2],
     pub init: PathBuf,
     /// The test binary.
     pub tests: PathBuf,
@@ -31,6 +32,7 @@ pub fn build(workspace: &Workspace) -> Result<Programs> {
         "--message-format=json-render-diagnostics",
         "--bin=profiler",
         "--bin=workload",
+        "--bin=workload-net",
         "--bin=guest-init",
         "--test=kernel",
     ]))?;
@@ -51,7 +53,7 @@ pub fn build(workspace: &Workspace) -> Result<Programs> {
     };
     Ok(Programs {
         profiler: find("bin", "profiler")?,
-        workload: find("bin", "workload")?,
+        workloads: [find("bin", "workload")?, find("bin", "workload-net")?],
         init: find("bin", "guest-init")?,
         tests: find("test", "kernel")?,
     })

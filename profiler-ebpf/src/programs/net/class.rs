@@ -3,6 +3,7 @@
 use super::AF_INET;
 use crate::{
     flows::net::{class, family, scope},
+    offsets::MISSING,
     programs::kernel::{Object, offset},
 };
 
@@ -26,7 +27,8 @@ impl Address {
     /// One end of a socket; its family is that of the packets, which an IPv6 socket tells by the address.
     #[inline(always)]
     fn of(sock: Object, v4: u32, v6: u32) -> Self {
-        if sock.get::<u16>(offset!(sock_family)) == AF_INET {
+        // A kernel may have no IPv6.
+        if v6 == MISSING || sock.get::<u16>(offset!(sock_family)) == AF_INET {
             return Self {
                 family: family::INET,
                 words: [0, 0, 0, sock.get(v4)],

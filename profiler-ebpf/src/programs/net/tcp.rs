@@ -94,22 +94,30 @@ fn progress(sock: Object, socket: &mut Socket) {
         let (old, now) = (socket.segments, segments(tcp));
         // Another CPU may be at it as well.
         if old != now && compare_exchange(&mut socket.segments, old, now) == old {
-            let received = (now as u32).wrapping_sub(old as u32);
-            let sent = ((now >> 32) as u32).wrapping_sub((old >> 32) as u32);
-            add(&mut flow.tx_segments, sent.into());
-            add(&mut flow.rx_segments, received.into());
+            add(&mut flow.tx_segments, growth(old >> 32, now >> 32));
+            add(&mut flow.rx_segments, growth(old, now));
         }
         let old = socket.retransmits;
         let now = tcp.get::<u32>(offset!(tcp_total_retrans)).into();
         if old != now && compare_exchange(&mut socket.retransmits, old, now) == old {
-            let more = (now as u32).wrapping_sub(old as u32);
-            add(&mut flow.retransmits, more.into());
+            add(&mut flow.retransmits, growth(old, now));
         }
     }
     // The kernel keeps eighths of µs.
     let rtt = tcp.get::<u32>(offset!(tcp_srtt_us)) >> 3;
     if rtt != 0 {
         latency(owner, kind::TCP_RTT, u64::from(rtt) * 1000);
+    }
+}
+
+/// How much a counter of 32 bits has grown; a socket that is connected again begins anew.
+#[inline(always)]
+fn growth(old: u64, now: u64) -> u64 {
+    let growth = (now as u32).wrapping_sub(old as u32);
+    if (growth as i32) < 0 {
+        u64::from(now as u32)
+    } else {
+        u64::from(growth)
     }
 }
 
@@ -161,6 +169,7 @@ fn begins(sock: Object, connecting: u64) {
 
 #[inline(always)]
 fn established(sock: Object) {
+    let new = find(sock).is_none();
     // Also those that are not the target's: who will accept it is not known yet.
     let Some(socket) = find_or_begin(sock) else {
         return;
@@ -172,8 +181,10 @@ fn established(sock: Object) {
     let connecting = socket.connecting;
     if connecting == 0 {
         socket.unaccepted = 1;
-        // All its segments are ours: the first was its request.
-        socket.segments = 0;
+        // All its segments are ours, from the one that asked for it.
+        if new {
+            socket.segments = 0;
+        }
         return;
     }
     socket.connecting = 0;
@@ -249,8 +260,7 @@ pub fn tcp_retransmit(ctx: BtfTracePointContext) -> i32 {
     if let Some(before) = before
         && compare_exchange(&mut socket.retransmits, before, now) == before
     {
-        let more = (now as u32).wrapping_sub(before as u32);
-        retransmitted(sock, owner, socket.class, more.into());
+        retransmitted(sock, owner, socket.class, growth(before, now));
     }
     0
 }

@@ -50,7 +50,11 @@ pub fn used(sock: Object, task: &mut TaskState, way: Way) -> u64 {
 
 #[inline(always)]
 fn note(family: u64, local: bool, port: u16) -> u64 {
-    let scope = if local { scope::LOOPBACK } else { scope::REMOTE };
+    let scope = if local {
+        scope::LOOPBACK
+    } else {
+        scope::REMOTE
+    };
     pack(protocol::UDP, family, scope) | u64::from(port) << 32
 }
 

@@ -1,0 +1,320 @@
+//! `file_io` against what the calls returned to the program that made them.
+
+use std::{collections::BTreeMap, process::Command};
+
+use e2e::{
+    mounts::{Mounted, folder},
+    rows::{Row, sum},
+    runs::{Finished, Profiler},
+    setting,
+};
+use serde_json::Value;
+
+use crate::{WORKLOAD, histograms::check_latency};
+
+/// In the order in which the workload tells them.
+const COLUMNS: [&str; 11] = [
+    "read_ops",
+    "read_bytes",
+    "write_ops",
+    "write_bytes",
+    "errors",
+    "fsyncs",
+    "opens",
+    "creates",
+    "unlinks",
+    "renames",
+    "mkdirs",
+];
+
+/// What every way sees.
+const CALLS: [&str; 12] = [
+    "plain",
+    "direct",
+    "at",
+    "vectors",
+    "splice",
+    "sendfile",
+    "copy",
+    "sync",
+    "names",
+    "errors",
+    "uring",
+    "uring-sync",
+];
+
+/// What only functions of the kernel see, and what needs direct I/O.
+const MORE: [&str; 5] = ["msync", "uring-direct", "aio", "aio-direct", "aio-sync"];
+
+/// The way that this kernel allows.
+fn best_way() -> &'static str {
+    let output = Command::new(setting("PROFILER_BIN"))
+        .args(["check", "--json"])
+        .output()
+        .expect("the profiler starts");
+    let check: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut sources = check["sources"].as_array().expect("sources").iter();
+    let file_io = sources.find(|source| source["source"] == "file_io");
+    let file_io = file_io.expect("registered");
+    // Where functions are known to be traceable, nothing else will do.
+    let traceable = std::env::var_os("PROFILER_TEST_FUNCTIONS").is_some();
+    assert!(!traceable || file_io["status"] == "works", "{file_io:#}");
+    if file_io["status"] == "works" {
+        "vfs"
+    } else {
+        "syscalls"
+    }
+}
+
+/// What a process says it did.
+struct Told {
+    pid: u64,
+    how: String,
+    counts: [u64; 11],
+}
+
+fn told(finished: &Finished) -> Vec<Told> {
+    let lines = finished.stdout.lines();
+    lines
+        .filter_map(|line| {
+            let mut words = line.strip_prefix("did ")?.split(' ');
+            let how = words.next()?.to_owned();
+            let mut number = || words.next()?.parse().ok();
+            let pid = number()?;
+            let counts = [(); 11].map(|()| number().expect("a number"));
+            Some(Told { pid, how, counts })
+        })
+        .collect()
+}
+
+fn run(way: &str, script: &str) -> Finished {
+    Profiler::new()
+        .args(["--source", &format!("process,file_io={way}")])
+        .args(["-i", "500ms"])
+        .command(&["sh", "-c", script, WORKLOAD])
+        .finish()
+}
+
+fn of(rows: &[Row], pid: u64) -> Vec<Row> {
+    let mut rows = rows.to_vec();
+    rows.retain(|row| row.u64("pid") == Some(pid));
+    rows
+}
+
+/// Each does so many calls in `folder`; all that was done there is accounted on `mount`, and nothing else is.
+#[track_caller]
+fn exact(way: &str, folder: &str, mount: &Mount<'_>, hows: &[&str], calls: usize) {
+    let each = hows.iter();
+    let script: String = each
+        .map(|how| format!("$0 files {how} {folder} {calls} || exit 9; "))
+        .collect();
+    let finished = run(way, &script);
+    let data = finished.dataset();
+    let (rows, latencies) = (data.table("file_io"), data.table("latency"));
+    let told = told(&finished);
+    assert_eq!(told.len(), hows.len(), "{}", finished.stdout);
+    for told in told {
+        let all = of(&rows, told.pid);
+        let mut there = all.clone();
+        there.retain(|row| row.text("mount") == Some(mount.point));
+        for row in &there {
+            assert_eq!(row.text("fstype"), Some(mount.fstype), "{row:?}");
+            assert_eq!(row.text("source"), mount.source, "{row:?}");
+        }
+        // System calls do not tell on which mount a path is.
+        let mut nowhere = all.clone();
+        nowhere.retain(|row| row.text("dev").is_none());
+        let counted = COLUMNS.map(|column| {
+            let by_path = ["unlinks", "renames", "mkdirs"].contains(&column);
+            let rows = if way == "syscalls" && by_path {
+                &nowhere
+            } else {
+                &there
+            };
+            sum(rows, column)
+        });
+        assert_eq!(counted, told.counts, "{way} {} {COLUMNS:?}", told.how);
+        for (kind, column) in [
+            ("file_read", "read_ops"),
+            ("file_write", "write_ops"),
+            ("fsync", "fsyncs"),
+        ] {
+            check_latency(&of(&latencies, told.pid), kind, sum(&all, column));
+        }
+    }
+}
+
+struct Mount<'a> {
+    point: &'a str,
+    fstype: &'a str,
+    source: Option<&'a str>,
+}
+
+#[test]
+fn every_way_to_a_file_is_counted_once() {
+    let place = folder();
+    // A disk that is memory: what is counted does not depend on it, and syncs take no time.
+    let _memory = Mounted::tmpfs(&place.path().join("memory"));
+    let image = place.path().join("memory/image");
+    let ext4 = Mounted::ext4(&place.path().join("disk"), &image, 192);
+    let mount = Mount {
+        point: ext4.point(),
+        fstype: "ext4",
+        source: Some(ext4.source()),
+    };
+    let best = best_way();
+    exact("syscalls", ext4.point(), &mount, &CALLS, 100);
+    if best == "vfs" {
+        exact(
+            "vfs",
+            ext4.point(),
+            &mount,
+            &[&CALLS[..], &MORE].concat(),
+            100,
+        );
+    }
+    // 64 MiB
+    exact(best, ext4.point(), &mount, &["plain", "direct"], 16384);
+}
+
+#[test]
+fn memory_and_bind_mounts_have_their_names() {
+    let place = folder();
+    let memory = Mounted::tmpfs(&place.path().join("memory"));
+    let bound = Mounted::bind(memory.point(), &place.path().join("bound"));
+    let calls = ["plain", "vectors", "splice", "sendfile", "names", "uring"];
+    for point in [memory.point(), bound.point()] {
+        let mount = Mount {
+            point,
+            fstype: "tmpfs",
+            source: Some("e2e"),
+        };
+        exact(best_way(), point, &mount, &calls, 20);
+    }
+}
+
+#[test]
+fn what_overlayfs_does_below_is_not_counted() {
+    let place = folder();
+    let memory = Mounted::tmpfs(&place.path().join("memory"));
+    let overlay = Mounted::overlay(&place.path().join("overlay"), memory.point());
+    let mount = Mount {
+        point: overlay.point(),
+        fstype: "overlay",
+        source: Some("e2e"),
+    };
+    let best = best_way();
+    let calls = [
+        "plain",
+        "at",
+        "vectors",
+        "splice",
+        "sendfile",
+        "copy",
+        "sync",
+        "names",
+        "errors",
+        "uring",
+        "uring-sync",
+    ];
+    exact(best, overlay.point(), &mount, &calls, 20);
+    // Writing to a file of the layer below copies it: that is no read and no write of the program.
+    let below = format!("{}/lower/file", memory.point());
+    std::fs::write(below, vec![1; 1 << 20]).expect("written");
+    let script = format!("echo x >> {}/file; $0 files elsewhere / 0", overlay.point());
+    let finished = run(best, &script);
+    let mut rows = finished.dataset().table("file_io");
+    rows.retain(|row| row.u64("write_bytes") > Some(0));
+    assert_eq!(sum(&rows, "write_bytes"), 2, "{rows:?}");
+    assert_eq!(rows[0].text("mount"), Some(overlay.point()));
+    assert_eq!(rows[0].text("dev").map(str::is_empty), Some(false));
+}
+
+#[test]
+fn what_is_no_file_is_not_counted() {
+    let script = "$0 files elsewhere / 0; $0 files elsewhere / 50; true";
+    for way in ["syscalls", best_way()] {
+        let finished = run(way, script);
+        let data = finished.dataset();
+        let (rows, latencies) = (data.table("file_io"), data.table("latency"));
+        // What the loader reads of the program is all there is.
+        let counts: Vec<_> = told(&finished)
+            .iter()
+            .map(|told| {
+                let rows = of(&rows, told.pid);
+                let columns = ["read_ops", "read_bytes", "write_ops", "write_bytes"];
+                let reads = sum(&rows, "read_ops");
+                check_latency(&of(&latencies, told.pid), "file_read", reads);
+                columns.map(|column| sum(&rows, column))
+            })
+            .collect();
+        assert_eq!(counts.len(), 2);
+        assert_eq!(counts[0], counts[1], "{way}");
+        assert_eq!(counts[0][2..], [0, 0]);
+    }
+}
+
+#[test]
+fn those_who_write_at_the_same_time_never_mix() {
+    let place = folder();
+    let memory = Mounted::tmpfs(&place.path().join("memory"));
+    let point = memory.point();
+    let script =
+        format!("for n in 100 200 300 400 500; do $0 files plain {point} $n & done; wait; true");
+    for way in ["syscalls", best_way()] {
+        let finished = run(way, &script);
+        let rows = finished.dataset().table("file_io");
+        let told = told(&finished);
+        let mut sizes = BTreeMap::new();
+        for told in &told {
+            let mut rows = of(&rows, told.pid);
+            rows.retain(|row| row.text("mount") == Some(point));
+            let columns = &COLUMNS[..8];
+            let counted: Vec<_> = columns.iter().map(|column| sum(&rows, column)).collect();
+            assert_eq!(counted, told.counts[..8], "{way}");
+            *sizes.entry(told.counts[2]).or_insert(0) += 1;
+        }
+        assert_eq!(sizes.len(), 5, "{}", finished.stdout);
+    }
+}
+
+#[test]
+fn a_mount_of_another_namespace_has_its_name() {
+    let place = folder();
+    let inside = place.path().join("inside");
+    std::fs::create_dir(&inside).expect("made");
+    let inside = inside.to_str().expect("UTF-8");
+    let script = format!(
+        "unshare -m sh -c 'mount -t tmpfs hidden {inside} && {WORKLOAD} files plain {inside} 30; sleep 1'"
+    );
+    let finished = run(best_way(), &script);
+    let told = told(&finished).remove(0);
+    let mut rows = of(&finished.dataset().table("file_io"), told.pid);
+    rows.retain(|row| row.text("mount") == Some(inside));
+    assert_eq!(sum(&rows, "write_bytes"), told.counts[3]);
+    assert_eq!(rows[0].text("source"), Some("hidden"));
+}
+
+#[test]
+fn the_accounting_is_what_the_process_reads_of_itself() {
+    let place = folder();
+    let path = place.path().to_str().expect("UTF-8");
+    let script = format!("$0 files account {path} 100; true");
+    let finished = run("accounting", &script);
+    let line = finished
+        .stdout
+        .lines()
+        .find_map(|line| line.strip_prefix("account "));
+    let numbers: Vec<u64> = line
+        .expect("an account")
+        .split_whitespace()
+        .map(|number| number.parse().expect("a number"))
+        .collect();
+    let rows = of(&finished.dataset().table("file_io"), numbers[0]);
+    let columns = ["read_bytes", "write_bytes", "read_ops", "write_ops"];
+    assert_eq!(columns.map(|column| sum(&rows, column)), numbers[1..]);
+    for row in rows {
+        assert_eq!(row.text("mount"), None);
+        assert_eq!(row.u64("errors"), None);
+    }
+}

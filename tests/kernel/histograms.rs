@@ -1,0 +1,24 @@
+//! What holds of every histogram.
+
+use e2e::rows::{Row, sum};
+
+/// Every operation is in one bucket, and their sum fits the buckets.
+#[track_caller]
+pub fn check_latency(rows: &[Row], kind: &str, ops: u64) {
+    let mut rows = rows.to_vec();
+    rows.retain(|row| row.text("kind") == Some(kind));
+    assert_eq!(sum(&rows, "count"), ops, "{kind}");
+    for row in rows {
+        let buckets = row.list("buckets").expect("a histogram");
+        assert_eq!(
+            buckets.iter().sum::<u64>(),
+            row.u64("count").expect("count")
+        );
+        let bound = |shift: usize| -> u64 {
+            let all = buckets.iter().enumerate();
+            all.map(|(bucket, count)| count << (bucket + shift)).sum()
+        };
+        let total = row.u64("sum_ns").expect("a sum");
+        assert!((bound(0)..=bound(1)).contains(&total), "{row:?}");
+    }
+}

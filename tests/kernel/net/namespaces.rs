@@ -1,0 +1,145 @@
+//! Two network namespaces with a cable between them.
+
+use std::{
+    process::{Command, id},
+    thread::sleep,
+    time::Duration,
+};
+
+use e2e::{rows::sum, runs::Profiler};
+
+use super::{Account, Labels, WORKLOAD, account_of, tcp, udp};
+
+/// A network namespace; it goes with its links.
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// One in which only the loopback interface is up.
+    pub fn new(name: &str) -> Self {
+        let name = format!("{name}-{}", id());
+        ip(&["netns", "add", &name]);
+        let namespace = Self { name };
+        namespace.ip(&["link", "set", "lo", "up"]);
+        namespace
+    }
+
+    /// `ip netns exec` of a command.
+    pub fn within<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
+        [&["ip", "netns", "exec", &self.name], command].concat()
+    }
+
+    fn ip(&self, words: &[&str]) {
+        ip(&[&["-n", &self.name], words].concat());
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip")
+            .args(["netns", "del", &self.name])
+            .status();
+    }
+}
+
+#[track_caller]
+fn ip(words: &[&str]) {
+    let status = Command::new("ip").args(words).status().expect("iproute2");
+    assert!(status.success(), "ip {words:?}");
+}
+
+/// 10.77.0.1 and fd77::1 on one side, 10.77.0.2 and fd77::2 on the other.
+struct Cable {
+    here: Namespace,
+    there: Namespace,
+}
+
+impl Cable {
+    fn new() -> Self {
+        let (here, there) = (Namespace::new("here"), Namespace::new("there"));
+        let end = ["peer", "name", "cable", "netns", &there.name];
+        let link = ["link", "add", "cable", "netns", &here.name, "type", "veth"];
+        ip(&[&link[..], &end].concat());
+        for (side, number) in [(&here, 1), (&there, 2)] {
+            side.ip(&["link", "set", "cable", "up"]);
+            side.ip(&[
+                "addr",
+                "add",
+                &format!("10.77.0.{number}/24"),
+                "dev",
+                "cable",
+            ]);
+            let address = format!("fd77::{number}/64");
+            side.ip(&["addr", "add", &address, "dev", "cable", "nodad"]);
+        }
+        Self { here, there }
+    }
+
+    /// The workload's first process is here, the second there.
+    #[track_caller]
+    fn account(&self, words: &[&str]) -> Account {
+        let command = [&[WORKLOAD], words, &[&self.there.name]].concat();
+        account_of(Profiler::new(), &self.here.within(&command))
+    }
+}
+
+#[test]
+fn the_other_end_of_a_cable_is_remote() {
+    let cable = Cable::new();
+    for (address, family) in [("10.77.0.1", "inet"), ("[fd77::1]", "inet6")] {
+        let bind = format!("{address}:0");
+        let account = cable.account(&["tcp", &bind, "500", "100"]);
+        tcp::assert_echo(&account, family, "remote", 500);
+        let account = cable.account(&["udp", &bind, address, "500", "60"]);
+        udp::assert_echo(&account, family, "remote", 500, false);
+    }
+}
+
+#[test]
+fn an_address_of_this_host_is_loopback_whatever_its_interface() {
+    let cable = Cable::new();
+    for (address, family) in [("10.77.0.1", "inet"), ("[fd77::1]", "inet6")] {
+        let bind = format!("{address}:0");
+        let command = [WORKLOAD, "tcp", &bind, "500", "100"];
+        let account = account_of(Profiler::new(), &cable.here.within(&command));
+        tcp::assert_echo(&account, family, "loopback", 500);
+        let command = [WORKLOAD, "udp", &bind, address, "500", "60"];
+        let account = account_of(Profiler::new(), &cable.here.within(&command));
+        udp::assert_echo(&account, family, "loopback", 500, false);
+    }
+}
+
+/// Packets get lost by `tc netem` where the kernel has it, and in any case while the receiver has no address.
+#[test]
+fn retransmits_are_what_the_kernel_counts() {
+    let cable = Cable::new();
+    let _ = Command::new("tc")
+        .args(["-n", &cable.there.name, "qdisc", "add", "dev", "cable"])
+        .args(["root", "netem", "loss", "1%"])
+        .status();
+    let bytes: u64 = 16 << 20;
+    let bytes_word = bytes.to_string();
+    let words = ["bulk", "10.77.0.1:0", &bytes_word, &cable.there.name];
+    let command = [&[WORKLOAD], &words[..]].concat();
+    let mut profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .command(&cable.here.within(&command))
+        .spawn();
+    profiler.wait_for("profiling ");
+    sleep(Duration::from_millis(1000));
+    cable
+        .here
+        .ip(&["addr", "del", "10.77.0.1/24", "dev", "cable"]);
+    sleep(Duration::from_millis(700));
+    cable
+        .here
+        .ip(&["addr", "add", "10.77.0.1/24", "dev", "cable"]);
+    let account = Account::of(&profiler.finish());
+    let (pid, kernel) = account.fact("sender");
+    assert!(kernel[0] > 0, "nothing was lost");
+    let labels = Labels::all("tcp").family("inet").scope("remote").pid(pid);
+    account.check(labels, &[("retransmits", kernel[0]), ("tx_bytes", bytes)]);
+    let all = account.rows(Labels::all("tcp"));
+    assert_eq!(sum(&all, "rx_bytes"), bytes);
+}

@@ -1,0 +1,193 @@
+//! TCP through the loopback interface.
+
+use e2e::{puppet::Puppet, rows::sum, runs::Profiler};
+
+use super::{Account, Labels, WORKLOAD, account, assert_only, namespaces::Namespace};
+
+const SIZE: u64 = 100;
+
+/// The two ends of an echo, with everything that is known of them.
+#[track_caller]
+pub fn assert_echo(account: &Account, family: &'static str, scope: &'static str, count: u64) {
+    let labels = Labels::all("tcp").family(family).scope(scope);
+    for (name, connects) in [("client", 1), ("server", 0)] {
+        let (pid, told) = account.fact(name);
+        account.check(
+            labels.pid(pid),
+            &[
+                ("tx_bytes", count * SIZE),
+                ("rx_bytes", count * SIZE),
+                ("tx_calls", count),
+                // And the one that tells the end.
+                ("rx_calls", count + 1),
+                ("tx_segments", told[0]),
+                ("rx_segments", told[1]),
+                ("retransmits", told[3]),
+                ("connects", connects),
+                ("connect_failures", 0),
+                ("accepts", 1 - connects),
+                ("resets", 0),
+            ],
+        );
+        let connected = account.latency(pid, "tcp_connect");
+        assert_eq!(sum(&connected, "count"), connects);
+        // The last sample is what the kernel tells at the end.
+        let trips = account.latency(pid, "tcp_rtt");
+        let last = trips.last().expect("a round-trip time");
+        let rtt = told[2] * 1000;
+        let (bucket, most) = (rtt.ilog2() as usize, last.u64("max_ns"));
+        let buckets = last.list("buckets").expect("buckets");
+        assert!(buckets[bucket] > 0 && most >= Some(rtt), "{rtt}: {last:?}");
+    }
+    assert_only(account, "tx_bytes", 2 * count * SIZE);
+    assert_only(account, "rx_bytes", 2 * count * SIZE);
+}
+
+#[track_caller]
+fn echo(address: &str, family: &'static str, count: u64) {
+    let account = account(&["tcp", address, &count.to_string(), &SIZE.to_string()]);
+    assert_echo(&account, family, "loopback", count);
+}
+
+#[test]
+fn messages_over_ipv4() {
+    echo("127.0.0.1:0", "inet", 10_000);
+}
+
+#[test]
+fn messages_over_ipv6() {
+    echo("[::1]:0", "inet6", 2000);
+}
+
+#[test]
+fn messages_over_ipv4_through_ipv6_sockets() {
+    echo("[::ffff:127.0.0.1]:0", "inet", 2000);
+}
+
+#[test]
+fn connections_are_what_the_kernel_counts() {
+    let namespace = Namespace::new("conn");
+    let (kept, refused, reset) = (40, 7, 5);
+    let words = [WORKLOAD, "connections", "40", "7", "5"];
+    let account = super::account_of(Profiler::new(), &namespace.within(&words));
+    let (pid, kernel) = account.fact("kernel");
+    // Both ends of what is cut off are ours.
+    let known = [kept + refused + reset, kept + reset, 2 * reset];
+    assert_eq!(kernel, known, "the workload");
+    account.check(
+        Labels::all("tcp").pid(pid).family("inet").scope("loopback"),
+        &[
+            ("connects", kept + reset),
+            ("connect_failures", refused),
+            ("accepts", kept + reset),
+            ("resets", 2 * reset),
+            ("tx_bytes", kept + reset),
+            ("rx_bytes", kept + reset),
+            ("tx_calls", kept + reset),
+            // The ends, but not the errors.
+            ("rx_calls", 2 * kept + reset),
+        ],
+    );
+    for (column, expected) in [("connects", 45), ("connect_failures", 7), ("accepts", 45)] {
+        assert_only(&account, column, expected);
+    }
+    assert_eq!(
+        sum(&account.latency(pid, "tcp_connect"), "count"),
+        kept + reset
+    );
+}
+
+#[test]
+fn writers_at_the_same_time_are_not_mixed() {
+    let counts = ["1000", "2000", "3000", "4000", "5000"];
+    let account = account(&[&["writers"], &counts[..]].concat());
+    let writers = account.facts.iter().filter(|fact| fact.0 == "writer");
+    let mut total = 0;
+    assert_eq!(writers.clone().count(), counts.len());
+    for (_, pid, numbers) in writers {
+        let (count, size) = (numbers[0], numbers[1]);
+        total += count * size;
+        account.check(
+            Labels::all("tcp").pid(*pid),
+            &[
+                ("tx_bytes", count * size),
+                ("tx_calls", count),
+                ("rx_bytes", 0),
+                ("connects", 1),
+                ("accepts", 0),
+            ],
+        );
+    }
+    assert_only(&account, "rx_bytes", total);
+    assert_only(&account, "accepts", 5);
+}
+
+#[test]
+fn short_reads_count_and_failed_ones_do_not() {
+    let account = account(&["awkward"]);
+    account.check(
+        Labels::all("tcp"),
+        &[
+            ("tx_bytes", 1000),
+            ("rx_bytes", 1000),
+            ("tx_calls", 1),
+            ("rx_calls", 10),
+        ],
+    );
+}
+
+#[test]
+fn a_socket_is_charged_to_who_uses_it() {
+    for (words, others) in [
+        (
+            &["pass", "300", "500"][..],
+            [("giver", 300), ("taker", 500)],
+        ),
+        (&["inherit", "700"], [("parent", 0), ("heir", 700)]),
+    ] {
+        let account = account(words);
+        for (name, count) in others {
+            let (pid, _) = account.fact(name);
+            let labels = Labels::all("tcp").pid(pid);
+            account.check(labels, &[("tx_bytes", 10 * count), ("tx_calls", count)]);
+        }
+        let total = others[0].1 + others[1].1;
+        assert_eq!(sum(&account.rows(Labels::all("tcp")), "tx_calls"), total);
+        assert_only(&account, "connects", 1);
+    }
+}
+
+#[test]
+fn of_an_older_socket_only_what_flows_now_counts() {
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    puppet.tell("tcp 30");
+    let profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell("tcp 70");
+    puppet.tell("udp 40");
+    // In one call, of which a part was there before.
+    puppet.tell("read 9000");
+    let account = Account::of(&profiler.interrupt());
+    account.check(
+        Labels::all("tcp").family("inet").scope("loopback"),
+        &[
+            ("tx_bytes", 7000),
+            ("tx_calls", 70),
+            ("rx_bytes", 9000),
+            ("rx_calls", 1),
+            ("connects", 0),
+            ("accepts", 0),
+        ],
+    );
+    account.check(
+        Labels::all("udp").family("inet").scope("loopback"),
+        &[
+            ("tx_bytes", 4000),
+            ("rx_bytes", 4000),
+            ("tx_calls", 40),
+            ("rx_calls", 40),
+        ],
+    );
+}

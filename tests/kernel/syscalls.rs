@@ -1,0 +1,94 @@
+//! `syscalls` against known numbers of calls.
+
+use std::time::Instant;
+
+use e2e::{
+    puppet::Puppet,
+    rows::{Row, sum},
+    runs::Profiler,
+};
+
+use crate::WORKLOAD;
+
+const CALLS: u64 = 100_000;
+const MISSES: u64 = 1000;
+
+fn named(rows: &[Row], name: &str) -> Vec<Row> {
+    let mut rows = rows.to_vec();
+    rows.retain(|row| row.text("syscall") == Some(name) && row.u64("tid").is_none());
+    rows
+}
+
+#[test]
+fn calls_are_counted_by_name() {
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let profiler = Profiler::new()
+        .args(["--source", "process,syscalls", "-i", "200ms"])
+        .pid(puppet.pid())
+        .start();
+    let begin = Instant::now();
+    puppet.tell(&format!("getppid {CALLS}"));
+    puppet.tell(&format!("miss {MISSES}"));
+    puppet.tell("nap 10");
+    let wall = u64::try_from(begin.elapsed().as_nanos()).expect("short");
+    let rows = profiler.interrupt().dataset().table("syscalls");
+    let getppid = named(&rows, "getppid");
+    assert_eq!(
+        (sum(&getppid, "count"), sum(&getppid, "errors")),
+        (CALLS, 0)
+    );
+    let open = named(&rows, "openat");
+    assert_eq!(
+        (sum(&open, "count"), sum(&open, "errors")),
+        (MISSES, MISSES)
+    );
+    let naps = named(&rows, "clock_nanosleep");
+    assert_eq!(sum(&naps, "count"), 10);
+    assert!(sum(&naps, "total_ns") >= 10_000_000, "{naps:?}");
+    // Three orders were read and answered, and the read for the fourth began before.
+    assert_eq!(sum(&named(&rows, "write"), "count"), 3);
+    // An order may come in two parts; that the first one came, the profiler did not see begin.
+    let reads = sum(&named(&rows, "read"), "count");
+    assert!((2..=5).contains(&reads), "{reads}");
+    let busy: u64 = ["getppid", "openat", "clock_nanosleep", "write"]
+        .iter()
+        .map(|name| sum(&named(&rows, name), "total_ns"))
+        .sum();
+    assert!(busy <= wall, "{busy} of {wall} ns");
+    for row in &rows {
+        let buckets = row.list("buckets").expect("a histogram");
+        assert_eq!(
+            buckets.iter().sum::<u64>(),
+            row.u64("count").expect("count")
+        );
+        assert!(row.u64("max_ns") <= row.u64("total_ns"), "{row:?}");
+    }
+}
+
+#[test]
+fn a_process_that_lives_for_a_moment_is_counted_in_full() {
+    let finished = Profiler::new()
+        .args(["--source", "process,syscalls", "-i", "1s", "--threads"])
+        .command(&[
+            "sh",
+            "-c",
+            "i=0; while [ $i -lt 20 ]; do cat /dev/null; i=$((i+1)); done",
+        ])
+        .finish();
+    let rows = finished.dataset().table("syscalls");
+    let execs = named(&rows, "execve");
+    let well = sum(&execs, "count") - sum(&execs, "errors");
+    // The shell itself, and each that it started.
+    assert_eq!(well, 21, "{execs:?}");
+    let threads: Vec<Row> = rows
+        .iter()
+        .filter(|row| row.u64("tid").is_some())
+        .cloned()
+        .collect();
+    let processes: Vec<Row> = rows
+        .iter()
+        .filter(|row| row.u64("tid").is_none())
+        .cloned()
+        .collect();
+    assert_eq!(sum(&threads, "count"), sum(&processes, "count"));
+}

@@ -1,0 +1,141 @@
+//! File systems that are mounted for a test.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+use tempfile::TempDir;
+
+/// A mount that goes with the test.
+pub struct Mounted {
+    point: PathBuf,
+    source: String,
+}
+
+/// A folder for mount points.
+pub fn folder() -> TempDir {
+    TempDir::new().expect("a temporary directory")
+}
+
+impl Mounted {
+    fn at(point: &Path, source: &str) -> Self {
+        Self {
+            point: point.to_owned(),
+            source: source.to_owned(),
+        }
+    }
+
+    fn new(point: &Path, kind: &str, options: &str) -> Self {
+        fs::create_dir_all(point).expect("made");
+        let options = std::ffi::CString::new(options).expect("text");
+        mount("e2e", point, kind, MountFlags::empty(), options.as_c_str())
+            .unwrap_or_else(|error| panic!("mounting {kind}: {error}"));
+        Self::at(point, "e2e")
+    }
+
+    /// Files in memory.
+    pub fn tmpfs(point: &Path) -> Self {
+        Self::new(point, "tmpfs", "size=256m")
+    }
+
+    /// Another place of a folder.
+    pub fn bind(folder: &str, point: &Path) -> Self {
+        fs::create_dir_all(point).expect("made");
+        mount_bind(folder, point).expect("bound");
+        Self::at(point, "e2e")
+    }
+
+    /// Two layers in another mount, of which the lower is `lower`.
+    pub fn overlay(point: &Path, layers: &str) -> Self {
+        for layer in ["lower", "upper", "work"] {
+            fs::create_dir_all(format!("{layers}/{layer}")).expect("made");
+        }
+        let options =
+            format!("lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work");
+        Self::new(point, "overlay", &options)
+    }
+
+    /// A file system of so many MiB in an image.
+    pub fn ext4(point: &Path, image: &Path, mib: u64) -> Self {
+        fs::create_dir_all(point).expect("made");
+        let file = fs::File::create(image).expect("made");
+        file.set_len(mib << 20).expect("sparse");
+        run(Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(image));
+        run(Command::new("mount")
+            .args(["-o", "loop"])
+            .args([image, point]));
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let place = format!(" {} ", point.display());
+        let line = mounts.lines().find(|line| line.contains(&place));
+        let source = line.and_then(|line| line.split(' ').next());
+        Self::at(point, source.expect("mounted"))
+    }
+
+    /// Where.
+    pub fn point(&self) -> &str {
+        self.point.to_str().expect("UTF-8")
+    }
+
+    /// What.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = unmount(&self.point, UnmountFlags::DETACH);
+    }
+}
+
+/// A block device over an image that it makes, which goes with the test.
+pub struct LoopDevice {
+    path: String,
+}
+
+impl LoopDevice {
+    /// Of so many MiB.
+    pub fn new(image: &Path, mib: u64) -> Self {
+        let file = fs::File::create(image).expect("made");
+        file.set_len(mib << 20).expect("sparse");
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(image)
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .output()
+            .expect("losetup starts");
+        assert!(output.status.success(), "{output:?}");
+        let path = String::from_utf8(output.stdout).expect("text");
+        Self {
+            path: path.trim().to_owned(),
+        }
+    }
+
+    /// Its node.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.path.trim_start_matches("/dev/")
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        run(Command::new("losetup").args(["--detach", &self.path]));
+    }
+}
+
+fn run(command: &mut Command) {
+    // Not everybody's PATH has the administrator's tools.
+    let status = command
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .status()
+        .expect("it starts");
+    assert!(status.success(), "{command:?}: {status}");
+}

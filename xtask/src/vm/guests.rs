@@ -1,0 +1,150 @@
+//! Several guests, side by side, and what came of them.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Error, Result, bail};
+
+use super::{
+    hooks::Hooks,
+    initramfs,
+    kernel::{self, Kernel},
+    programs::{self, Programs},
+    qemu::{self, Console, Machine},
+    verdict::{self, Verdict},
+};
+use crate::{
+    run::privileged,
+    shell::{self, progress},
+    workspace::Workspace,
+};
+
+/// How guests are run.
+pub struct Guests<'a> {
+    pub machine: Machine,
+    /// Modules of kernels that are given as files.
+    pub modules: Option<&'a Path>,
+    pub filter: &'a [String],
+}
+
+/// What came of one.
+struct Outcome {
+    verdict: Result<Verdict>,
+    /// What its kernel gives to the BPF programs.
+    hooks: Result<Hooks>,
+    took: Duration,
+}
+
+/// What came of all.
+pub struct Session {
+    programs: Programs,
+    outcomes: Vec<Outcome>,
+}
+
+impl Guests<'_> {
+    /// Boots the kernels, as many at a time as there are CPUs: a guest keeps one busy.
+    pub fn test(&self, workspace: &Workspace, names: &[&str]) -> Result<Session> {
+        qemu::obtain()?;
+        let obtain = |name: &&str| kernel::obtain(workspace, name, self.modules);
+        let kernels: Vec<Kernel> = names.iter().map(obtain).collect::<Result<_>>()?;
+        let programs = programs::build(workspace)?;
+        initramfs::obtain_tools()?;
+        let at_a_time = thread::available_parallelism().map_or(1, usize::from);
+        let mut outcomes = Vec::new();
+        for some in kernels.chunks(at_a_time) {
+            thread::scope(|scope| {
+                let programs = &programs;
+                let start = |kernel| scope.spawn(move || self.one(workspace, kernel, programs));
+                let started: Vec<_> = some.iter().map(start).collect();
+                for guest in started {
+                    outcomes.extend(guest.join());
+                }
+            });
+        }
+        println!();
+        for (kernel, outcome) in kernels.iter().zip(&outcomes) {
+            outcome.print(&kernel.name);
+        }
+        if outcomes.len() != kernels.len() {
+            bail!("a guest was lost");
+        }
+        Ok(Session { programs, outcomes })
+    }
+
+    fn one(&self, workspace: &Workspace, kernel: &Kernel, programs: &Programs) -> Outcome {
+        let begin = Instant::now();
+        let console = self.boot(workspace, kernel, programs);
+        let took = begin.elapsed();
+        let (verdict, hooks) = match console {
+            Ok(console) => {
+                let report = verdict::report(&console.lines);
+                let report = report.context("a guest did not say what its kernel has");
+                let verdict = verdict::judge(&console.lines, console.end);
+                (verdict, report.and_then(Hooks::parse))
+            }
+            Err(error) => (Err(error), Err(Error::msg("a guest was not started"))),
+        };
+        Outcome {
+            verdict,
+            hooks,
+            took,
+        }
+    }
+
+    fn boot(&self, workspace: &Workspace, kernel: &Kernel, programs: &Programs) -> Result<Console> {
+        let folder = workspace.target.join("vm/guests").join(&kernel.name);
+        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let profiler = programs.profiler.display();
+        let mut orders = vec![
+            format!("env PROFILER_BIN={profiler}"),
+            "env PROFILER_TEST_PATIENCE=5".to_owned(),
+            // Of these kernels it is known that they let functions be traced.
+            "env PROFILER_TEST_FUNCTIONS=1".to_owned(),
+            format!("report {profiler} check --json"),
+            format!("test {}", programs.tests.display()),
+        ];
+        orders.extend(self.filter.iter().map(|word| format!("arg {word}")));
+        let initramfs = initramfs::build(workspace, kernel, programs, &orders, &folder)?;
+        progress(&format!("booting {}", kernel.name));
+        qemu::boot(kernel, &initramfs, &self.machine)
+    }
+}
+
+impl Outcome {
+    fn print(&self, name: &str) {
+        let outcome = match &self.verdict {
+            Ok(verdict) => format!("passed  {} tests", verdict.passed),
+            Err(error) => format!("FAILED  {error:#}"),
+        };
+        println!("{name:<6} {:>6.1} s  {outcome}", self.took.as_secs_f64());
+    }
+}
+
+impl Session {
+    /// How many tests passed, if none failed.
+    pub fn result(&self) -> Result<u64> {
+        let verdicts = self.outcomes.iter().map(|outcome| &outcome.verdict);
+        let failed = verdicts.clone().filter(|verdict| verdict.is_err()).count();
+        if failed != 0 {
+            bail!("{failed} of {} kernels failed", self.outcomes.len());
+        }
+        Ok(verdicts.flatten().map(|verdict| verdict.passed).sum())
+    }
+
+    /// What each kernel, and the one that runs, gives to the BPF programs.
+    pub fn hooks(self) -> Result<Vec<Hooks>> {
+        let mut check = privileged(&self.programs.profiler);
+        let here = Hooks::parse(&shell::stdout(check.args(["check", "--json"]))?)?;
+        let mut all = vec![here];
+        for outcome in self.outcomes {
+            let hooks = outcome.hooks?;
+            all.retain(|other| other.kernel != hooks.kernel);
+            all.push(hooks);
+        }
+        Ok(all)
+    }
+}
