@@ -158,7 +158,8 @@ impl LatencySum {
 
     /// Raises `self` to `now` and returns the increase, if there is one.
     pub fn advance(&mut self, now: &Self) -> Option<Latency> {
-        if now.sum <= self.sum {
+        // Unless the new values were all 0, those without a sum come with the next reading.
+        if now.sum < self.sum || now.sum == self.sum && now.buckets[1..] != self.buckets[1..] {
             return None;
         }
         let mut buckets = [0; BUCKETS];
