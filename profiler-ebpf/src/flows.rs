@@ -25,16 +25,6 @@ pub mod kind {
     pub const TCP_CONNECT: u64 = 1;
     /// Smoothed round-trip time of a TCP connection, sampled.
     pub const TCP_RTT: u64 = 2;
-    /// Issue of a block request until its completion: this plus a [`super::block::op`].
-    pub const BLOCK_READ: u64 = 8;
-    /// Likewise, of a write.
-    pub const BLOCK_WRITE: u64 = BLOCK_READ + super::block::op::WRITE;
-    /// Likewise, of a discard.
-    pub const BLOCK_DISCARD: u64 = BLOCK_READ + super::block::op::DISCARD;
-    /// Likewise, of a flush.
-    pub const BLOCK_FLUSH: u64 = BLOCK_READ + super::block::op::FLUSH;
-    /// A block request's way into the queue until its issue.
-    pub const BLOCK_QUEUE: u64 = BLOCK_READ + 4;
     /// Read of a file.
     pub const FILE_READ: u64 = 16;
     /// Write of a file.
@@ -103,21 +93,29 @@ counters! {
 }
 
 counters! {
-    /// Entry of the map `BLOCK_IO`; its key's `what` is a [`block::what`].
-    pub struct BlockFlow {
+    /// Block I/O, without its times.
+    pub struct BlockCounts {
         /// Requests that are done.
         ops,
         /// Their bytes.
         bytes,
-        /// Time from their way into the queue to their issue, ns.
-        queue_ns,
-        /// Time from their issue to their completion, ns.
-        service_ns,
         /// Of `ops`, those that failed.
         errors,
         /// Requests without data that asked for a flush, in the flows of flushes.
         asked,
     }
+}
+
+/// Entry of the map `BLOCK_IO`; its key's `what` is a [`block::what`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockFlow {
+    /// How much.
+    pub counts: BlockCounts,
+    /// How long requests took from their way into the queue to their issue.
+    pub queue: Histogram,
+    /// How long they took from their issue to their completion.
+    pub service: Histogram,
 }
 
 /// Entry of the map `DISKS`: `gendisk.disk_name`, ended by a zero byte.
@@ -289,7 +287,7 @@ pub mod net {
 const _: () = {
     assert!(size_of::<FlowKey>() == 24);
     assert!(size_of::<NetFlow>() == 8 * 11);
-    assert!(size_of::<BlockFlow>() == 8 * 6);
+    assert!(size_of::<BlockFlow>() == 8 * 4 + 2 * size_of::<Histogram>());
     assert!(size_of::<DiskName>() == 32);
     assert!(size_of::<FileFlow>() == 8 * 11);
     assert!(size_of::<SyscallFlow>() == 8 + size_of::<Histogram>());

@@ -95,8 +95,8 @@ impl Summary {
         let block_io = flows.block_io.iter().flat_map(|table| &table.rows);
         for row in block_io.filter(|row| row.tid.is_none()) {
             match block::op_of(row.what) {
-                block::op::READ => self.disks.read += row.increase.bytes,
-                block::op::WRITE => self.disks.written += row.increase.bytes,
+                block::op::READ => self.disks.read += row.increase.counts.bytes,
+                block::op::WRITE => self.disks.written += row.increase.counts.bytes,
                 _ => {}
             }
         }

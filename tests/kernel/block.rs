@@ -1,12 +1,14 @@
 //! `block_io` against what the kernel counts of the device.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use e2e::{
     mounts::{LoopDevice, Mounted, folder},
     rows::{Row, sum},
     runs::{Finished, Profiler},
 };
+
+use tempfile::TempDir;
 
 use crate::histograms::check_latency;
 
@@ -137,11 +139,9 @@ fn the_rows_of_a_node_add_up_to_what_the_device_has_done() {
     let finished = profiler.interrupt();
     let rows = of_device(&finished, disk.name());
     assert_eq!(accounted(&rows).sectors, growth.sectors);
-    // A flush that a program waits for is two for the kernel: an empty write, and the command to the device.
+    // The kernel counts a request without data that asks for a flush as a write.
     let mut ops = accounted(&rows).ops;
-    let empty = growth.ops[1] - ops[1];
-    assert!(empty <= growth.ops[3], "{ops:?} {growth:?}");
-    ops[1] += empty;
+    ops[1] += sum(&of_op(&rows, "flush"), "asked");
     assert_eq!(ops, growth.ops);
     assert!(growth.sectors[1] >= (100 * 64 + 5000 * 4) * 2, "{growth:?}");
     assert!(Path::new(path).exists());
@@ -172,4 +172,214 @@ fn writers_at_the_same_time_are_not_mixed() {
         own.retain(|row| row.u64("pid") == Some(pid));
         assert_eq!(sum(&own, "bytes"), writer * 100 * 4096, "writer {writer}");
     }
+}
+
+/// A file system on a loop device over a file in memory.
+struct Disk4 {
+    ext4: Mounted,
+    _memory: Mounted,
+    _place: TempDir,
+}
+
+impl Disk4 {
+    fn new() -> Self {
+        let place = folder();
+        let memory = Mounted::tmpfs(&place.path().join("memory"));
+        let image = place.path().join("memory/image");
+        let ext4 = Mounted::ext4(&place.path().join("disk"), &image, 128);
+        Self {
+            ext4,
+            _memory: memory,
+            _place: place,
+        }
+    }
+
+    fn device(&self) -> &str {
+        self.ext4.source().trim_start_matches("/dev/")
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.ext4.point())
+    }
+
+    /// Has the kernel's threads write everything back.
+    fn write_back(&self) {
+        shell(&format!("sync -f {}", self.ext4.point()));
+    }
+}
+
+/// Runs it beside the profiler.
+fn shell(script: &str) {
+    let status = Command::new("sh").args(["-c", script]).status();
+    assert!(status.expect("sh starts").success(), "{script}");
+}
+
+/// Writes so many pages into a file, from the page `seek` on, by a process of its own.
+fn dd(file: &str, pages: u64, seek: u64) -> String {
+    format!("dd if=/dev/zero of={file} bs=4096 count={pages} seek={seek} conv=notrunc status=none;")
+}
+
+/// Bytes written by the process that ran this `dd`.
+fn written_by(finished: &Finished, device: &str, pages: u64, seek: u64) -> u64 {
+    let pid = pid_of(finished, &format!("count={pages} seek={seek} "));
+    let mut rows = of_op(&of_device(finished, device), "write");
+    rows.retain(|row| row.u64("pid") == Some(pid));
+    sum(&rows, "bytes")
+}
+
+/// What the page cache holds is written by a thread of the kernel, for those who made the pages dirty, also when they
+/// are gone. Of a file that two made dirty nobody can say whose pages are in which request.
+#[test]
+fn writeback_is_of_who_dirtied_the_pages() {
+    let disk = Disk4::new();
+    let (own, shared) = (disk.file("own"), disk.file("shared"));
+    // The files exist, with their blocks, so that there is no more to write than the pages.
+    shell(&[dd(&own, 512, 0), dd(&shared, 512, 0)].concat());
+    disk.write_back();
+    let profiler = Profiler::new()
+        .args(["--node", "-i", "500ms", "--source", "process,block_io"])
+        .start();
+    let before = Disk::now(disk.device());
+    shell(&[dd(&own, 300, 1), dd(&shared, 100, 0), dd(&shared, 101, 200)].concat());
+    disk.write_back();
+    // By fsync of another process: nobody but it is there to submit them.
+    shell(&[dd(&own, 33, 400), format!("sync {own}")].concat());
+    // A file that has been clean for a while is free for the next.
+    std::thread::sleep(Duration::from_millis(500));
+    shell(&dd(&shared, 77, 300));
+    disk.write_back();
+    let growth = Disk::now(disk.device()).since(&before);
+    let finished = profiler.interrupt();
+    let device = disk.device();
+    assert_eq!(written_by(&finished, device, 300, 1), 300 * 4096);
+    assert_eq!(written_by(&finished, device, 33, 400), 33 * 4096);
+    assert_eq!(written_by(&finished, device, 77, 300), 77 * 4096);
+    assert_eq!(written_by(&finished, device, 100, 0), 0);
+    assert_eq!(written_by(&finished, device, 101, 200), 0);
+    let rows = of_device(&finished, device);
+    let mut nobodys = of_op(&rows, "write");
+    nobodys.retain(|row| row.u64("pid").is_none());
+    assert!(sum(&nobodys, "bytes") >= 201 * 4096, "{nobodys:?}");
+    assert!(nobodys.iter().all(|row| row.text("cgroup").is_some()));
+    assert_eq!(accounted(&rows).sectors, growth.sectors);
+}
+
+/// Outside the target nobody has rows, but somebody outside can be why a file is nobody's.
+#[test]
+fn only_what_the_target_dirtied_is_its_own() {
+    let disk = Disk4::new();
+    let (own, shared) = (disk.file("own"), disk.file("shared"));
+    shell(&[dd(&own, 512, 0), dd(&shared, 512, 0)].concat());
+    disk.write_back();
+    let (ready, done) = (disk.file("ready"), disk.file("done"));
+    let wait = |file: &str| format!("while [ ! -e {file} ]; do sleep 0.05; done;");
+    let script = [
+        wait(&ready),
+        dd(&own, 64, 3),
+        dd(&shared, 65, 4),
+        format!("touch {done};"),
+        wait(&disk.file("over")),
+    ];
+    let profiler = Profiler::new()
+        .args(["-i", "500ms", "--source", "process,block_io"])
+        .command(&["sh", "-c", &script.concat()])
+        .start();
+    shell(&[dd(&shared, 66, 400), format!("touch {ready};"), wait(&done)].concat());
+    disk.write_back();
+    shell(&format!("touch {}", disk.file("over")));
+    let finished = profiler.finish();
+    assert_eq!(written_by(&finished, disk.device(), 64, 3), 64 * 4096);
+    assert_eq!(written_by(&finished, disk.device(), 65, 4), 0);
+    let rows = of_device(&finished, disk.device());
+    assert!(rows.iter().all(|row| row.u64("pid").is_some()), "{rows:?}");
+}
+
+/// Pieces of a large call are requests of their own, discards have the bytes that are gone, a flush is of who asked.
+#[test]
+fn large_calls_discards_and_flushes() {
+    let place = folder();
+    let _memory = Mounted::tmpfs(&place.path().join("memory"));
+    let disk = LoopDevice::new(&place.path().join("memory/image"), 64);
+    let path = disk.path();
+    let profiler = Profiler::new()
+        .args(["--node", "-i", "500ms", "--source", "process,block_io"])
+        .start();
+    let before = Disk::now(disk.name());
+    let script = format!(
+        "dd if=/dev/zero of={path} bs=8M count=4 oflag=direct status=none; \
+         dd if={path} of=/dev/null bs=16M count=2 iflag=direct status=none; \
+         blkdiscard -o 1M -l 3M {path}; \
+         dd if=/dev/zero of={path} bs=4096 count=50 seek=77 oflag=direct conv=notrunc,fsync status=none"
+    );
+    shell(&script);
+    let growth = Disk::now(disk.name()).since(&before);
+    let finished = profiler.interrupt();
+    let rows = of_device(&finished, disk.name());
+    let flushes = of_op(&rows, "flush");
+    let mut ops = accounted(&rows).ops;
+    ops[1] += sum(&flushes, "asked");
+    assert_eq!(ops, growth.ops);
+    assert_eq!(accounted(&rows).sectors, growth.sectors);
+    let of_pid = |rows: &[Row], pid: u64, column: &str| {
+        let mut rows = rows.to_vec();
+        rows.retain(|row| row.u64("pid") == Some(pid));
+        sum(&rows, column)
+    };
+    let pid = pid_of(&finished, "bs=8M");
+    let writes = of_op(&rows, "write");
+    assert_eq!(of_pid(&writes, pid, "bytes"), 32 << 20);
+    assert!(of_pid(&writes, pid, "ops") > 4, "{writes:?}");
+    let discards = of_op(&rows, "discard");
+    assert!(discards.iter().all(|row| row.u64("pid").is_some()));
+    assert_eq!(sum(&discards, "bytes"), 3 << 20);
+    let pid = pid_of(&finished, "seek=77 ");
+    assert!(of_pid(&flushes, pid, "asked") >= 1, "{flushes:?}");
+    assert!(of_pid(&flushes, pid, "ops") >= 1, "{flushes:?}");
+    assert!(rows.iter().all(|row| row.u64("errors") == Some(0)));
+}
+
+/// The commits of a journal are writes with flushes before and after them.
+#[test]
+fn the_flushes_of_a_journal_are_the_journals() {
+    let disk = Disk4::new();
+    let profiler = Profiler::new()
+        .args(["--node", "-i", "500ms", "--source", "process,block_io"])
+        .start();
+    let before = Disk::now(disk.device());
+    let file = disk.file("synced");
+    shell(&format!(
+        "dd if=/dev/zero of={file} bs=4096 count=100 oflag=direct,dsync status=none"
+    ));
+    let growth = Disk::now(disk.device()).since(&before);
+    let finished = profiler.interrupt();
+    let rows = of_device(&finished, disk.device());
+    let mut ops = accounted(&rows).ops;
+    ops[1] += sum(&of_op(&rows, "flush"), "asked");
+    assert_eq!(ops, growth.ops);
+    assert_eq!(accounted(&rows).sectors, growth.sectors);
+    let processes = finished.dataset().table("process");
+    let journal = format!("jbd2/{}-", disk.device());
+    let journal = processes
+        .iter()
+        .find(|row| {
+            row.text("comm")
+                .is_some_and(|comm| comm.starts_with(&journal))
+        })
+        .and_then(|row| row.u64("pid"));
+    assert!(journal.is_some(), "no journal");
+    let mut flushes = of_op(&rows, "flush");
+    flushes.retain(|row| row.u64("pid") == journal);
+    assert!(sum(&flushes, "ops") >= 100, "{flushes:?}");
+    assert_eq!(
+        written_by_dd(&finished, &rows, &file),
+        100 * 4096,
+        "{rows:?}"
+    );
+}
+
+fn written_by_dd(finished: &Finished, rows: &[Row], file: &str) -> u64 {
+    let pid = pid_of(finished, file);
+    let mut rows = of_op(rows, "write");
+    rows.retain(|row| row.u64("pid") == Some(pid));
+    sum(&rows, "bytes")
 }

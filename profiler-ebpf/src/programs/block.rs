@@ -11,13 +11,13 @@ use aya_ebpf::{
 };
 
 use super::{
-    flows::{Flows, flow, key, latency},
+    flows::{Flows, count, flow, key},
     kernel::{Object, config, ktime, offset, read},
     maps::{TASKS, add, current, dropped},
     writeback::{Pages, WORKER, pages_of},
 };
 use crate::{
-    flows::{BlockFlow, DiskName, FlowKey, block, block::op, kind},
+    flows::{BlockFlow, DiskName, FlowKey, block, block::op},
     offsets::MISSING,
     wire::{Map, Owner, scope},
 };
@@ -161,8 +161,8 @@ fn unseen(request: Object, state: &Request) {
     if state.issued != 0
         && let Some(flow) = flow_of(request, &key(state.owner, state.what))
     {
-        add(&mut flow.bytes, state.left);
-        add(&mut flow.ops, 1);
+        add(&mut flow.counts.bytes, state.left);
+        add(&mut flow.counts.ops, 1);
     }
 }
 
@@ -183,7 +183,7 @@ fn completed(ctx: &BtfTracePointContext) {
         return;
     }
     if let Some(flow) = flow_of(request, &key(state.owner, state.what)) {
-        add(&mut flow.bytes, bytes);
+        add(&mut flow.counts.bytes, bytes);
         if bytes < left {
             state.left = left - bytes;
             state.partly = 1;
@@ -211,17 +211,12 @@ fn done(state: &Request, flow: &mut BlockFlow, error: u8) {
     };
     let queue = issued.saturating_sub(state.queued);
     let service = now.saturating_sub(issued);
-    add(&mut flow.ops, 1);
-    add(&mut flow.queue_ns, queue);
-    add(&mut flow.service_ns, service);
+    add(&mut flow.counts.ops, 1);
     if error != 0 {
-        add(&mut flow.errors, 1);
+        add(&mut flow.counts.errors, 1);
     }
-    if state.owner.pid != 0 {
-        let service_kind = kind::BLOCK_READ + block::op_of(state.what);
-        latency(state.owner, service_kind, service);
-        latency(state.owner, kind::BLOCK_QUEUE, queue);
-    }
+    count(&mut flow.queue, queue);
+    count(&mut flow.service, service);
 }
 
 /// A request that asked for a flush is done with its sequence, whose parts were accounted. Without data it had none:
@@ -236,7 +231,7 @@ fn flush_done(request: Object) {
             && let Some(device) = device_of(request)
             && let Some(flow) = flow_of(request, &key(state.owner, block::what(device, op::FLUSH)))
         {
-            add(&mut flow.asked, 1);
+            add(&mut flow.counts.asked, 1);
         }
         forget(bio);
     }

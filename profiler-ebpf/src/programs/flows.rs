@@ -21,7 +21,7 @@ pub type Flows<V> = HashMap<FlowKey, V, 1, 1>;
 static LATENCY: Flows<Histogram> = HashMap::new();
 
 /// Zeros to begin any flow with.
-static ZEROS: [u64; 64] = [0; 64];
+static ZEROS: [u64; 128] = [0; 128];
 
 /// How often a peak that other CPUs raise too is tried to be raised.
 const ATTEMPTS: u32 = 8;

@@ -216,6 +216,15 @@ fn file_of_bio(bio: Object, file: &mut FileKey) -> bool {
     // struct bio_vec (include/linux/bvec.h)
     const BIO_VEC: u32 = 16;
     let index: u32 = bio.get(offset!(bio_index));
+    // What is mostly asked, without a call: the only page, or the first, is not being written back.
+    if index == 0 {
+        let page = bio.object(offset!(bio_vecs)).object(offset!(bvec_page));
+        if page.get::<u64>(offset!(page_compound_head)) & 1 == 0
+            && page.get::<u64>(offset!(page_flags)) >> config!(writeback_bit) & 1 == 0
+        {
+            return false;
+        }
+    }
     let vecs: *const u8 = bio.get(offset!(bio_vecs));
     let vec = vecs.wrapping_add((index.wrapping_mul(BIO_VEC) + offset!(bvec_page)) as usize);
     let Some(mut page) = read(vec.cast::<u64>()) else {

@@ -1,23 +1,30 @@
 //! `block_io`: requests of block devices.
 
-use std::{collections::HashMap, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::PathBuf,
+};
 
 use anyhow::Result;
-use profiler_ebpf::flows::{
-    block::{device_of, op, op_of},
-    kind,
-};
+use profiler_ebpf::flows::block::{device_of, op, op_of};
 
 use super::{
     Sample, Source, SourceSpec,
     cgroup_names::CgroupNames,
     feature_support, flow_key,
-    latency::{self, Latencies},
+    latency::{self, LatencyRow},
+    process_key_of,
 };
 use crate::{
     bpf::{Feature, Hook, Way},
     columns,
-    schema::{Batch, Label, OwnerKey, Table, TableBuilder},
+    schema::{Batch, Label, OwnerKey, ProcessKey, Table, TableBuilder},
+    tasks::{
+        ProcessId,
+        counters::Latency,
+        flows::{BlockIncrease, FlowRow},
+    },
 };
 
 columns! {
@@ -44,7 +51,7 @@ static TABLE: Table = Table::new::<OwnerKey, BlockIoRow>(
 
 static FEATURE: Feature = Feature {
     source: "block_io",
-    maps: &["BLOCK_IO", "REQUESTS", "LATENCY", "DIRTIERS"],
+    maps: &["BLOCK_IO", "REQUESTS", "DIRTIERS"],
     ways: &[Way {
         name: "requests",
         hooks: &[
@@ -82,13 +89,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     open: |context| {
         Ok(Box::new(BlockIo {
             rows: TableBuilder::new(&TABLE),
-            latencies: Latencies::new(&[
-                (kind::BLOCK_READ, "block_read"),
-                (kind::BLOCK_WRITE, "block_write"),
-                (kind::BLOCK_DISCARD, "block_discard"),
-                (kind::BLOCK_FLUSH, "block_flush"),
-                (kind::BLOCK_QUEUE, "block_queue"),
-            ]),
+            latencies: TableBuilder::new(&latency::TABLE),
             cgroups: CgroupNames::new(&context.host.cgroups),
             mapped: Mapped {
                 devices: context.host.sysfs.join("dev/block"),
@@ -100,7 +101,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 
 struct BlockIo {
     rows: TableBuilder<OwnerKey, BlockIoRow>,
-    latencies: Latencies,
+    latencies: TableBuilder<ProcessKey, LatencyRow>,
     cgroups: CgroupNames,
     mapped: Mapped,
 }
@@ -112,10 +113,11 @@ impl Source for BlockIo {
             return Ok(());
         };
         self.mapped.forget();
+        let mut times = BTreeMap::new();
         for row in &table.rows {
             let device = device_of(row.what);
             let number = format!("{}:{}", device >> 20, device & 0xf_ffff);
-            let flow = &row.increase;
+            let counts = &row.increase.counts;
             let name = flows.disks.name(device);
             let mapped = self.mapped.name(device, &number);
             let cgroup = row.cgroup.and_then(|id| self.cgroups.path(id));
@@ -127,19 +129,53 @@ impl Source for BlockIo {
                     mapped: mapped.map(Into::into),
                     cgroup: cgroup.as_ref().map(Label::from),
                     op: op_name(row.what).into(),
-                    ops: flow.ops,
-                    bytes: flow.bytes,
-                    queue_ns: flow.queue_ns,
-                    service_ns: flow.service_ns,
-                    errors: flow.errors,
-                    asked: (op_of(row.what) == op::FLUSH).then_some(flow.asked),
+                    ops: counts.ops,
+                    bytes: counts.bytes,
+                    queue_ns: sum_of(row.increase.queue.as_ref()),
+                    service_ns: sum_of(row.increase.service.as_ref()),
+                    errors: counts.errors,
+                    asked: (op_of(row.what) == op::FLUSH).then_some(counts.asked),
                 },
             );
+            add_times(&mut times, row);
         }
         self.rows.finish(out);
-        self.latencies.sample(at, out);
+        for ((id, tid, kind), (interval_ns, latency)) in times {
+            let key = process_key_of(at, id, tid, interval_ns);
+            self.latencies.push(key, LatencyRow::new(kind, &latency));
+        }
+        self.latencies.finish(out);
         Ok(())
     }
+}
+
+/// Times of a process or thread by kind, over all devices, with the length of the interval.
+type Times = BTreeMap<(ProcessId, Option<u32>, &'static str), (u64, Latency)>;
+
+fn add_times(times: &mut Times, row: &FlowRow<BlockIncrease>) {
+    let Some(id) = row.id else { return };
+    let service = match op_of(row.what) {
+        op::READ => "block_read",
+        op::WRITE => "block_write",
+        op::DISCARD => "block_discard",
+        _ => "block_flush",
+    };
+    let increase = &row.increase;
+    for (kind, latency) in [
+        (service, &increase.service),
+        ("block_queue", &increase.queue),
+    ] {
+        if let Some(latency) = latency {
+            times
+                .entry((id, row.tid, kind))
+                .and_modify(|(_, sum)| sum.add(latency))
+                .or_insert_with(|| (row.interval_ns, latency.clone()));
+        }
+    }
+}
+
+fn sum_of(latency: Option<&Latency>) -> u64 {
+    latency.map_or(0, |latency| latency.sum)
 }
 
 /// Names of device-mapper disks, from sysfs.

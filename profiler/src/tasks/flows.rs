@@ -3,7 +3,7 @@
 
 use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::{
-    flows::{BlockFlow, FileFlow, FlowKey, NetFlow, SyscallFlow},
+    flows::{BlockCounts, BlockFlow, FileFlow, FlowKey, NetFlow, SyscallFlow},
     wire::Histogram,
 };
 
@@ -57,7 +57,7 @@ macro_rules! counters_flow {
         }
     )*};
 }
-counters_flow!(BlockFlow, FileFlow, NetFlow);
+counters_flow!(FileFlow, NetFlow);
 
 impl Flow for Histogram {
     type History = LatencySum;
@@ -69,6 +69,47 @@ impl Flow for Histogram {
     }
     fn add(sum: &mut Latency, more: &Latency) {
         sum.add(more);
+    }
+}
+
+/// Block I/O over an interval.
+#[derive(Clone, Debug, Default)]
+pub struct BlockIncrease {
+    /// How much.
+    pub counts: BlockCounts,
+    /// How long requests took to be issued.
+    pub queue: Option<Latency>,
+    /// How long they took from then on.
+    pub service: Option<Latency>,
+}
+
+impl Flow for BlockFlow {
+    type History = (BlockCounts, LatencySum, LatencySum);
+    type Increase = BlockIncrease;
+    fn advance(&self, history: &mut Self::History, pass: u32) -> Option<BlockIncrease> {
+        let counts = history.0.advance(&self.counts);
+        let queue = self.queue.advance(&mut history.1, pass);
+        let service = self.service.advance(&mut history.2, pass);
+        let any = counts.is_some() || queue.is_some() || service.is_some();
+        any.then(|| BlockIncrease {
+            counts: counts.unwrap_or_default(),
+            queue,
+            service,
+        })
+    }
+    fn add(sum: &mut BlockIncrease, more: &BlockIncrease) {
+        sum.counts.add(&more.counts);
+        add_latency(&mut sum.queue, more.queue.as_ref());
+        add_latency(&mut sum.service, more.service.as_ref());
+    }
+}
+
+/// Adds values if there are any.
+fn add_latency(sum: &mut Option<Latency>, more: Option<&Latency>) {
+    match (sum, more) {
+        (Some(sum), Some(more)) => sum.add(more),
+        (sum @ None, Some(more)) => *sum = Some(more.clone()),
+        (_, None) => {}
     }
 }
 
@@ -295,5 +336,5 @@ flows! {
     /// System calls by number.
     syscalls: SyscallFlow = "SYSCALLS" for "syscalls";
     /// Latency by kind.
-    latency: Histogram = "LATENCY" for "net_io" | "block_io" | "file_io";
+    latency: Histogram = "LATENCY" for "net_io" | "file_io";
 }

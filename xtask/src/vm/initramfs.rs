@@ -51,6 +51,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("mke2fs", "e2fsprogs"),
+    ("blkdiscard", "util-linux"),
     ("blockdev", "util-linux"),
     ("chrt", "util-linux"),
     ("fallocate", "util-linux"),
