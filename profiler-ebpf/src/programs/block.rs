@@ -26,7 +26,8 @@ use crate::{
 #[btf_map]
 static BLOCK_IO: Flows<BlockFlow> = HashMap::new();
 
-/// Requests under way by their address, and bios that ask for a flush by theirs.
+/// Requests under way by their address, and bios that ask for a flush by theirs. Its memory is taken at once: an entry
+/// comes and goes with every request, on different CPUs.
 #[btf_map]
 static REQUESTS: HashMap<u64, Request, 1, 1> = HashMap::new();
 
@@ -69,8 +70,16 @@ pub fn block_getrq(ctx: BtfTracePointContext) -> i32 {
     if asks_for_flush(bio)
         && let Some(owner) = submitter(bio, Object(null()), true)
     {
-        let mut state = Request::of(owner, 0);
-        state.left = u64::from(bio.get::<u32>(offset!(bio_size)));
+        let now = ktime();
+        let state = Request {
+            owner,
+            what: 0,
+            queued: now,
+            issued: now,
+            start: now,
+            left: u64::from(bio.get::<u32>(offset!(bio_size))),
+            partly: 0,
+        };
         store(bio, &state);
     }
     0
@@ -112,21 +121,6 @@ pub fn block_rq_nested(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-impl Request {
-    #[inline(always)]
-    fn of(owner: Owner, what: u64) -> Self {
-        Self {
-            owner,
-            what,
-            queued: 0,
-            issued: 0,
-            start: 0,
-            left: 0,
-            partly: 0,
-        }
-    }
-}
-
 #[inline(always)]
 fn seen(request: Object, issued: u32) {
     let now = ktime();
@@ -146,11 +140,15 @@ fn seen(request: Object, issued: u32) {
     let Some(owner) = owner_of(request, what) else {
         return;
     };
-    let mut state = Request::of(owner, what);
-    state.queued = now;
-    state.issued = if issued != 0 { now } else { 0 };
-    state.start = start;
-    state.left = left;
+    let state = Request {
+        owner,
+        what,
+        queued: now,
+        issued: if issued != 0 { now } else { 0 },
+        start,
+        left,
+        partly: 0,
+    };
     store(request, &state);
 }
 

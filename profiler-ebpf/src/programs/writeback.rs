@@ -216,10 +216,11 @@ fn file_of_bio(bio: Object, file: &mut FileKey) -> bool {
     // struct bio_vec (include/linux/bvec.h)
     const BIO_VEC: u32 = 16;
     let index: u32 = bio.get(offset!(bio_index));
-    // What is mostly asked, without a call: the only page, or the first, is not being written back.
+    // What is asked mostly, with fewer calls: the page is one of its own, and not being written back.
     if index == 0 {
         let page = bio.object(offset!(bio_vecs)).object(offset!(bvec_page));
-        if page.get::<u64>(offset!(page_compound_head)) & 1 == 0
+        let head = page.0.wrapping_add(offset!(page_compound_head) as usize);
+        if read(head.cast::<u64>()).is_none_or(|head| head & 1 == 0)
             && page.get::<u64>(offset!(page_flags)) >> config!(writeback_bit) & 1 == 0
         {
             return false;

@@ -175,6 +175,7 @@ impl Programs {
         for map in wanted.flat_map(|feature| feature.maps) {
             let room = match *map {
                 "DIRTIERS" => DIRTIERS_MAX,
+                "REQUESTS" => REQUESTS_MAX,
                 _ => flows_max(host, settings),
             };
             loader.map_max_entries(map, room);
@@ -488,6 +489,9 @@ fn processes_max(host: &Host) -> u32 {
         .unwrap_or(32768)
         .clamp(4096, 1 << 18)
 }
+
+/// Block requests under way; the map takes all its memory (4 MiB) at once.
+const REQUESTS_MAX: u32 = 1 << 15;
 
 /// Files of which is known who dirtied them; the map takes all its memory (2 MiB) at once.
 const DIRTIERS_MAX: u32 = 1 << 14;
