@@ -75,8 +75,10 @@ impl Account {
                 && row.text("protocol") == Some(labels.protocol)
                 && labels
                     .family
-                    .is_none_or(|family| row.text("family") == family)
-                && labels.scope.is_none_or(|scope| row.text("scope") == scope)
+                    .is_none_or(|family| label(row, "family") == family)
+                && labels
+                    .scope
+                    .is_none_or(|scope| label(row, "scope") == scope)
         };
         self.net_io.iter().filter(ours).cloned().collect()
     }
@@ -124,13 +126,17 @@ fn fact(line: &str) -> (String, u64, Vec<u64>) {
     (name, numbers.next().expect("a pid"), numbers.collect())
 }
 
+fn label<'a>(row: &'a Row, column: &str) -> &'a str {
+    row.text(column).unwrap_or("null")
+}
+
 /// Which rows: of any process, family or scope where that is not said.
 #[derive(Clone, Copy, Debug)]
 struct Labels {
     pid: Option<u64>,
     protocol: &'static str,
-    family: Option<Option<&'static str>>,
-    scope: Option<Option<&'static str>>,
+    family: Option<&'static str>,
+    scope: Option<&'static str>,
 }
 
 impl Labels {
@@ -152,14 +158,14 @@ impl Labels {
 
     fn family(self, family: &'static str) -> Self {
         Self {
-            family: Some(Some(family)),
+            family: Some(family),
             ..self
         }
     }
 
     fn scope(self, scope: &'static str) -> Self {
         Self {
-            scope: Some(Some(scope)),
+            scope: Some(scope),
             ..self
         }
     }

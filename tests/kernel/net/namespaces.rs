@@ -127,7 +127,7 @@ fn retransmits_are_what_the_kernel_counts() {
         .command(&cable.here.within(&command))
         .spawn();
     profiler.wait_for("profiling ");
-    sleep(Duration::from_millis(1000));
+    sleep(Duration::from_secs(1));
     cable
         .here
         .ip(&["addr", "del", "10.77.0.1/24", "dev", "cable"]);

@@ -28,10 +28,7 @@ pub fn assert_echo(
         if told || account.has("__skb_recv_udp") {
             account.check(labels.pid(pid), &received);
         } else {
-            let unknown = Labels {
-                scope: Some(None),
-                ..Labels::all("udp")
-            };
+            let unknown = Labels::all("udp").scope("null");
             account.check(unknown.pid(pid), &received);
         }
     }
