@@ -208,7 +208,7 @@ pub mod mount {
     /// Packs the mount's id and the device number of its file system, as the kernel holds them.
     #[inline(always)]
     pub fn what(id: u32, dev: u32) -> u64 {
-        (id as u64) << 32 | dev as u64
+        u64::from(id) << 32 | u64::from(dev)
     }
 
     /// Id of the mount, as in `mountinfo`.
@@ -218,7 +218,7 @@ pub mod mount {
 
     /// Device number, major and minor.
     pub fn dev(what: u64) -> (u32, u32) {
-        let dev = what as u32;
+        let dev = (what & 0xffff_ffff) as u32;
         (dev >> 20, dev & 0xf_ffff)
     }
 }
@@ -235,7 +235,7 @@ pub mod call {
     /// Packs both.
     #[inline(always)]
     pub fn what(number: u32, abi: u64) -> u64 {
-        abi << 32 | number as u64
+        abi << 32 | u64::from(number)
     }
 }
 

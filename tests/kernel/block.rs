@@ -154,7 +154,7 @@ fn writers_at_the_same_time_are_not_mixed() {
     let _memory = Mounted::tmpfs(&place.path().join("memory"));
     let disk = LoopDevice::new(&place.path().join("memory/image"), 64);
     let path = disk.path();
-    let script: String = (1..=5)
+    let script: Vec<String> = (1..=5)
         .map(|writer| {
             let seek = writer * 1000;
             let count = writer * 100;
@@ -163,7 +163,7 @@ fn writers_at_the_same_time_are_not_mixed() {
         .collect();
     let finished = Profiler::new()
         .args(["-i", "500ms", "--source", "process,block_io"])
-        .command(&["sh", "-c", &format!("{script} wait")])
+        .command(&["sh", "-c", &format!("{} wait", script.concat())])
         .finish();
     let rows = of_op(&of_device(&finished, disk.name()), "write");
     for writer in 1..=5 {

@@ -105,10 +105,10 @@ fn of(rows: &[Row], pid: u64) -> Vec<Row> {
 #[track_caller]
 fn exact(way: &str, folder: &str, mount: &Mount<'_>, hows: &[&str], calls: usize) {
     let each = hows.iter();
-    let script: String = each
+    let script: Vec<String> = each
         .map(|how| format!("$0 files {how} {folder} {calls} || exit 9; "))
         .collect();
-    let finished = run(way, &script);
+    let finished = run(way, &script.concat());
     let data = finished.dataset();
     let (rows, latencies) = (data.table("file_io"), data.table("latency"));
     let told = told(&finished);

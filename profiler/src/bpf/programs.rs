@@ -195,18 +195,7 @@ impl Programs {
                 hook: "iter/task".to_owned(),
             });
         }
-        let mut tracepoints = vec![
-            ("sched_switch", "sched_switch"),
-            ("sched_wakeup_new", "sched_wakeup_new"),
-            ("process_fork", "sched_process_fork"),
-            ("process_exec", "sched_process_exec"),
-        ];
-        if settings.sched {
-            tracepoints.push(("sched_wakeup", "sched_wakeup"));
-        }
-        if settings.moves {
-            tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
-        }
+        let tracepoints = tracepoints(settings);
         for (name, hook) in &tracepoints {
             let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
             program
@@ -479,6 +468,23 @@ fn calls(settings: &Settings) -> u32 {
         .iter()
         .map(of)
         .fold(0, |all, bit| all | bit)
+}
+
+/// The tracepoints that follow the target, with the programs for them.
+fn tracepoints(settings: &Settings) -> Vec<(&'static str, &'static str)> {
+    let mut tracepoints = vec![
+        ("sched_switch", "sched_switch"),
+        ("sched_wakeup_new", "sched_wakeup_new"),
+        ("process_fork", "sched_process_fork"),
+        ("process_exec", "sched_process_exec"),
+    ];
+    if settings.sched {
+        tracepoints.push(("sched_wakeup", "sched_wakeup"));
+    }
+    if settings.moves {
+        tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
+    }
+    tracepoints
 }
 
 /// Room for processes: as many as the kernel allows, within reason. Entries take memory only while used.

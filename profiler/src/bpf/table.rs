@@ -29,6 +29,7 @@ unsafe impl Plain for profiler_ebpf::flows::BlockFlow {}
 unsafe impl Plain for profiler_ebpf::flows::DiskName {}
 // SAFETY: as above.
 unsafe impl Plain for u64 {}
+// SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::flows::FileFlow {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::flows::SyscallFlow {}

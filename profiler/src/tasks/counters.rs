@@ -269,9 +269,11 @@ mod tests {
     #[test]
     fn a_value_that_is_read_half_is_not_lost() {
         let mut published = LatencySum::default();
-        let mut now = LatencySum::default();
         // In the sum, not yet in its bucket.
-        now.sum = 9;
+        let mut now = LatencySum {
+            sum: 9,
+            ..LatencySum::default()
+        };
         assert_eq!(published.advance(&now), None);
         now.buckets[3] = 1;
         let latency = published.advance(&now).expect("a value");

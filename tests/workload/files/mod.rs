@@ -105,15 +105,15 @@ pub fn main(how: &str, folder: &str, calls: &str) {
 
 /// write, then read to the end.
 fn plain(folder: &mut Folder<'_>, calls: usize, flags: i32) {
-    let mut block = aligned(BLOCK);
+    let block = aligned(BLOCK);
     let file = folder.create(flags);
     for _ in 0..calls {
-        let result = file.write(&block);
+        let result = file.write(block);
         folder.tally.write(result);
     }
     file.rewind();
     loop {
-        let result = file.read(&mut block);
+        let result = file.read(block);
         if folder.tally.read(result) {
             break;
         }
@@ -123,33 +123,33 @@ fn plain(folder: &mut Folder<'_>, calls: usize, flags: i32) {
 
 /// pwrite and pread.
 fn at(folder: &mut Folder<'_>, calls: usize) {
-    let mut block = aligned(BLOCK);
+    let block = aligned(BLOCK);
     let file = folder.create(0);
     for index in 0..calls {
-        let result = file.write_at(&block, index * BLOCK);
+        let result = file.write_at(block, index * BLOCK);
         folder.tally.write(result);
     }
     for index in 0..calls {
-        let result = file.read_at(&mut block, index * BLOCK);
+        let result = file.read_at(block, index * BLOCK);
         folder.tally.read(result);
     }
     // The last one is short: half a block is left.
-    let result = file.read_at(&mut block, calls * BLOCK - BLOCK / 2);
+    let result = file.read_at(block, calls * BLOCK - BLOCK / 2);
     folder.tally.read(result);
     folder.remove();
 }
 
 /// writev, pwritev, pwritev2, and the same for reading.
 fn vectors(folder: &mut Folder<'_>, calls: usize) {
-    let mut block = aligned(BLOCK);
+    let block = aligned(BLOCK);
     let file = folder.create(0);
     for index in 0..calls {
-        let result = file.write_vector(&block, index, index * BLOCK);
+        let result = file.write_vector(block, index, index * BLOCK);
         folder.tally.write(result);
     }
     file.rewind();
     for index in 0..calls {
-        let result = file.read_vector(&mut block, index, index * BLOCK);
+        let result = file.read_vector(block, index, index * BLOCK);
         folder.tally.read(result);
     }
     folder.remove();
@@ -157,11 +157,11 @@ fn vectors(folder: &mut Folder<'_>, calls: usize) {
 
 /// From a pipe to a file and back.
 fn splice(folder: &mut Folder<'_>, calls: usize) {
-    let mut block = aligned(BLOCK);
+    let block = aligned(BLOCK);
     let file = folder.create(0);
     let (end, begin) = pipe();
     for _ in 0..calls {
-        begin.write(&block);
+        begin.write(block);
         let result = file.splice_from(&end);
         folder.tally.write(result);
     }
@@ -169,18 +169,18 @@ fn splice(folder: &mut Folder<'_>, calls: usize) {
     for _ in 0..calls {
         let result = begin.splice_from(&file);
         folder.tally.read(result);
-        end.read(&mut block);
+        end.read(block);
     }
     folder.remove();
 }
 
 /// From a file to a file, to a socket and to a pipe.
 fn sendfile(folder: &mut Folder<'_>, calls: usize) {
-    let mut block = aligned(BLOCK);
+    let block = aligned(BLOCK);
     let from = folder.create(0);
     let to = folder.create(0);
     for _ in 0..calls {
-        let result = from.write(&block);
+        let result = from.write(block);
         folder.tally.write(result);
     }
     from.rewind();
@@ -196,7 +196,7 @@ fn sendfile(folder: &mut Folder<'_>, calls: usize) {
         for _ in 0..calls {
             let result = into.send_from(&from);
             folder.tally.read(result);
-            out.read(&mut block);
+            out.read(block);
         }
     }
     folder.remove();
@@ -208,7 +208,7 @@ fn copy(folder: &mut Folder<'_>, calls: usize) {
     let from = folder.create(0);
     let to = folder.create(0);
     for _ in 0..calls {
-        let result = from.write(&block);
+        let result = from.write(block);
         folder.tally.write(result);
     }
     from.rewind();
@@ -226,7 +226,7 @@ fn sync(folder: &mut Folder<'_>, calls: usize) {
     for flags in [0, libc::O_SYNC, libc::O_DSYNC] {
         let file = folder.create(flags);
         for _ in 0..calls {
-            let result = file.write(&block);
+            let result = file.write(block);
             folder.tally.write(result);
         }
         folder.tally.sync(file.sync());
@@ -240,7 +240,7 @@ fn sync(folder: &mut Folder<'_>, calls: usize) {
 /// A sync of memory that is a file.
 fn msync(folder: &mut Folder<'_>) {
     let file = folder.create(0);
-    let result = file.write(&aligned(BLOCK));
+    let result = file.write(aligned(BLOCK));
     folder.tally.write(result);
     folder.tally.sync(file.map_and_sync());
     folder.remove();
@@ -254,14 +254,14 @@ fn names(folder: &mut Folder<'_>, calls: usize) {
 
 /// What fails, and what returns less than it was asked for.
 fn errors(folder: &mut Folder<'_>, calls: usize) {
-    let mut block = aligned(BLOCK);
+    let block = aligned(BLOCK);
     let file = folder.create(0);
     let blind = folder.open_again(libc::O_WRONLY);
     let result = file.write(&block[..1000]);
     folder.tally.write(result);
     for _ in 0..calls {
         // EBADF: not open for that.
-        let result = blind.read(&mut block);
+        let result = blind.read(block);
         assert_eq!(result, -i64::from(libc::EBADF));
         folder.tally.read(result);
         // EFAULT
@@ -269,11 +269,11 @@ fn errors(folder: &mut Folder<'_>, calls: usize) {
         assert_eq!(result, -i64::from(libc::EFAULT));
         folder.tally.write(result);
         // Short.
-        let result = file.read_at(&mut block, 900);
+        let result = file.read_at(block, 900);
         assert_eq!(result, 100);
         folder.tally.read(result);
         // The end.
-        let result = file.read_at(&mut block, 5000);
+        let result = file.read_at(block, 5000);
         assert_eq!(result, 0);
         folder.tally.read(result);
     }
@@ -282,21 +282,21 @@ fn errors(folder: &mut Folder<'_>, calls: usize) {
 
 /// No file at all: pipes, sockets, devices, descriptors that are not open.
 fn elsewhere(calls: usize) {
-    let mut block = aligned(BLOCK);
+    let block = aligned(BLOCK);
     let (here, there) = socket_pair();
     let (end, begin) = pipe();
     let zero = calls::open("/dev/zero", libc::O_RDWR);
     end.set_nonblocking();
     for _ in 0..calls {
         // EAGAIN
-        assert_eq!(end.read(&mut block), -i64::from(libc::EAGAIN));
-        begin.write(&block);
-        end.read(&mut block);
-        here.write(&block);
-        there.read(&mut block);
-        zero.read(&mut block);
-        zero.write(&block);
-        assert_eq!(calls::read_nothing(&mut block), -i64::from(libc::EBADF));
+        assert_eq!(end.read(block), -i64::from(libc::EAGAIN));
+        begin.write(block);
+        end.read(block);
+        here.write(block);
+        there.read(block);
+        zero.read(block);
+        zero.write(block);
+        assert_eq!(calls::read_nothing(block), -i64::from(libc::EBADF));
     }
 }
 
