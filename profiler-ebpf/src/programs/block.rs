@@ -29,7 +29,7 @@ static BLOCK_IO: Flows<BlockFlow> = HashMap::new();
 /// Requests under way by their address, and bios that ask for a flush by theirs. Its memory is taken at once: an entry
 /// comes and goes with every request, on different CPUs.
 #[btf_map]
-static REQUESTS: HashMap<u64, Request, 1, 1> = HashMap::new();
+static REQUESTS: HashMap<u64, Request, 1> = HashMap::new();
 
 /// Names of the disks that have flows, by device number.
 #[btf_map]

@@ -55,6 +55,14 @@ const JOINS: &[Join] = &[
                  WHERE n.tid IS NULL",
     },
     Join {
+        name: "process_block_io",
+        tables: &["block_io", "process"],
+        help: "block I/O of whole processes, with their names; without name: of none that is known",
+        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, b.*\n\
+                 FROM block_io b LEFT JOIN process p USING (host, pid, start_ts)\n\
+                 WHERE b.tid IS NULL",
+    },
+    Join {
         name: "process_cpu",
         tables: &["sched", "process"],
         help: "one row per process: where its time went over the whole run",
