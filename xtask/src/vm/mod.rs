@@ -22,7 +22,7 @@ use crate::workspace::Workspace;
 /// The kernels that every change is tested with, besides the one that runs.
 const KERNELS: &[&str] = &["6.1", "6.12"];
 /// The tests take a minute or two; emulation on a busy machine several times that.
-const TIMEOUT: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// `cargo xtask vm`
 #[derive(clap::Args)]
