@@ -145,6 +145,9 @@ impl<'a> Session<'a> {
             }
         }
         if !config.quiet {
+            for line in &setup.missing {
+                say!("profiler: {line}");
+            }
             say!(
                 "profiling {} into {}",
                 setup.what,

@@ -31,6 +31,8 @@ pub struct Setup {
     pub cgroup: Option<PathBuf>,
     /// The target, for the line that says that profiling has begun.
     pub what: String,
+    /// What is missing, to be said when nothing can fail any more: an error is one line.
+    pub missing: Vec<String>,
 }
 
 /// What the target is for the programs and for /proc.
@@ -137,7 +139,7 @@ impl Setup {
                 }
             }
         }
-        report(config, &states)?;
+        let missing = missing(config, &states)?;
 
         let (sink, run_dir) = open_sink(config, host, clock, &found, states, command_line)?;
         privileges::keep_for_sampling();
@@ -151,6 +153,7 @@ impl Setup {
             run_dir,
             cgroup: found.cgroup,
             what: found.what,
+            missing,
         })
     }
 }
@@ -291,13 +294,13 @@ fn state(name: &str, status: SourceStatus, why: Option<String>) -> SourceState {
     }
 }
 
-/// Says once what is missing; with `--strict` that is the end.
-fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
+/// What is missing, once; with `--strict` that is the end.
+fn missing(config: &Config, states: &[SourceState]) -> Result<Vec<String>, Failure> {
     let missing: Vec<_> = states
         .iter()
         .filter(|state| matches!(state.status, SourceStatus::No | SourceStatus::Partly))
         .collect();
-    let mut said = HashSet::new();
+    let mut lines = Vec::new();
     for state in &missing {
         let why = state.why.as_deref().unwrap_or("not available");
         let names: Vec<_> = missing
@@ -317,13 +320,13 @@ fn report(config: &Config, states: &[SourceState]) -> Result<(), Failure> {
             return Err(Failure::new(Reason::Strict, line));
         }
         // A null column is in `profiler check` and run.json; what was found out just now is said.
-        let said_here =
+        let is_news =
             state.status == SourceStatus::No || spec(&state.name).is_some_and(|spec| spec.tasks);
-        if said_here && said.insert(line.clone()) && !config.quiet {
-            say!("profiler: {line}");
+        if is_news && !lines.contains(&line) {
+            lines.push(line);
         }
     }
-    Ok(())
+    Ok(lines)
 }
 
 fn spec(name: &str) -> Option<&'static SourceSpec> {
