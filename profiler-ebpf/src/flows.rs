@@ -163,6 +163,11 @@ pub mod block {
     pub fn device_of(what: u64) -> u64 {
         what & 0xffff_ffff
     }
+
+    /// Major and minor number of a device: see [`device`].
+    pub fn numbers(device: u64) -> (u64, u64) {
+        (device >> 20, device & 0xf_ffff)
+    }
 }
 
 counters! {
@@ -211,15 +216,9 @@ pub mod mount {
         u64::from(id) << 32 | u64::from(dev)
     }
 
-    /// Id of the mount, as in `mountinfo`.
-    pub fn id(what: u64) -> u32 {
-        (what >> 32) as u32
-    }
-
-    /// Device number, major and minor.
-    pub fn dev(what: u64) -> (u32, u32) {
-        let dev = (what & 0xffff_ffff) as u32;
-        (dev >> 20, dev & 0xf_ffff)
+    /// Major and minor number of the device.
+    pub fn numbers(what: u64) -> (u64, u64) {
+        super::block::numbers(what & 0xffff_ffff)
     }
 }
 
@@ -275,6 +274,18 @@ pub mod net {
     #[inline(always)]
     pub fn class(protocol: u64, family: u64, scope: u64) -> u64 {
         protocol | family << 8 | scope << 16
+    }
+
+    /// The [`protocol`] in a class.
+    #[inline(always)]
+    pub fn protocol_of(class: u64) -> u64 {
+        class & 0xff
+    }
+
+    /// The [`family`] in a class.
+    #[inline(always)]
+    pub fn family_of(class: u64) -> u64 {
+        class >> 8 & 0xff
     }
 
     /// The [`scope`] in a class.

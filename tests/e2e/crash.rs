@@ -40,7 +40,11 @@ fn assert_nothing_lost(data: &Dataset, killed: i64, what: &str) {
     let tables = ["usage", "sched", "system", "cpu"];
     let counts: Vec<_> = tables
         .iter()
-        .map(|table| format!("(SELECT [count(DISTINCT ts) FILTER (ts <= last), count(DISTINCT ts)] FROM {table})"))
+        .map(|table| {
+            format!(
+                "(SELECT [count(DISTINCT ts) FILTER (ts <= last), count(DISTINCT ts)] FROM {table})"
+            )
+        })
         .collect();
     let (first, last, late, ticks, distinct, missed, tables): (i64, i64, i64, u64, u64, u64, [[u64; 2]; 4]) = data
         .row(&format!(

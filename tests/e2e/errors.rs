@@ -200,6 +200,34 @@ fn where_bpf_is_denied_processes_come_from_proc() {
     degrades(&[python, script], "bpf()");
 }
 
+/// /proc/PID/io of a process with more capabilities is not given to everybody: null then, not 0.
+#[test]
+fn accounting_that_may_not_be_read_is_null() {
+    let mut puppet = Puppet::new(WORKLOAD, 1);
+    let deny =
+        "mount -t tmpfs none /sys/kernel/btf && exec setpriv --bounding-set -sys_ptrace \"$@\"";
+    let mut wrapper = WITHOUT_BTF;
+    wrapper[4] = deny;
+    let profiler = Profiler::within(&wrapper)
+        .args(["-i", "100ms", "--source", "process,usage,file_io"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell("burn 500");
+    let finished = profiler.interrupt();
+    let data = finished.dataset();
+    let (rows, cpu, io): (u64, u64, u64) = data.row(
+        "SELECT count(*), sum(user_ns + system_ns), \
+         count(read_chars) + count(write_chars) + count(read_syscalls) + count(read_bytes) FROM usage",
+    );
+    assert!(rows > 0 && cpu > 100_000_000, "{rows} rows, {cpu} ns");
+    assert_eq!(io, 0);
+    assert_eq!(
+        data.value::<u64>("SELECT count(read_chars) FROM process"),
+        0
+    );
+    assert!(data.table("file_io").is_empty());
+}
+
 #[test]
 fn strict_refuses_to_do_without_a_source() {
     let puppet = Puppet::new(WORKLOAD, 0);

@@ -4,8 +4,6 @@
 //! context, finds it in [`REQUESTS`]. Requests that ask for a flush are seen too late for that: the kernel (block/
 //! blk-flush.c) keeps them back, and sends flushes of its own for them. Their bios are seen in time.
 
-use core::ptr::null;
-
 use aya_ebpf::{
     btf_maps::HashMap, macros::btf_map, macros::btf_tracepoint, programs::BtfTracePointContext,
 };
@@ -68,7 +66,7 @@ const NO_TAG: u32 = u32::MAX;
 pub fn block_getrq(ctx: BtfTracePointContext) -> i32 {
     let bio = Object(ctx.arg(0));
     if asks_for_flush(bio)
-        && let Some(owner) = submitter(bio, Object(null()), true)
+        && let Some(owner) = submitter(bio, false, true)
     {
         let now = ktime();
         let state = Request {
@@ -256,6 +254,7 @@ fn flow_of(request: Object, key: &FlowKey) -> Option<&'static mut BlockFlow> {
             disk.get(offset!(disk_name) + 24),
         ],
     };
+    // Without room it goes by its number.
     let _ = DISKS.insert(&block::device_of(key.what), &name, 0);
     flow(&BLOCK_IO, Map::BlockIo, key)
 }
@@ -298,16 +297,15 @@ fn owner_of(request: Object, what: u64) -> Option<Owner> {
         // Kept back, perhaps, and sent on by a worker.
         return state_of(bio).map(|state| state.owner).or(unknown(0));
     }
-    let last = request.object(offset!(request_biotail));
-    submitter(bio, last, op == op::WRITE)
+    submitter(bio, true, op == op::WRITE)
 }
 
-/// Who submits bios now, from the first to the last, if there are several: for a write of pages from the page cache, who dirtied them; otherwise who runs, unless
-/// that is a worker, which acts for somebody else.
+/// Who submits a bio, or with `chain` the request that begins with it: for pages from the page cache, who dirtied
+/// them; otherwise who runs, unless that is a worker, which acts for somebody else.
 #[inline(always)]
-fn submitter(bio: Object, last: Object, write: bool) -> Option<Owner> {
+fn submitter(bio: Object, chain: bool, write: bool) -> Option<Owner> {
     let mut owner = Owner::NOBODY;
-    if write && pages_of(bio, last, &mut owner) == Pages::Owned {
+    if write && pages_of(bio, chain, &mut owner) == Pages::Owned {
         return Some(owner);
     }
     let task = current();

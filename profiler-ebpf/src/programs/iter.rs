@@ -2,10 +2,10 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{bpf_loop, bpf_seq_write};
+use aya_ebpf::helpers::generated::bpf_seq_write;
 
 use super::{
-    kernel::{Object, Task, config, ktime, offset, read},
+    kernel::{Object, Task, config, ktime, offset, read, repeat},
     maps::{
         TASKS, add, control, counters, find_namespace, find_per_cpu_offsets, per_cpu_offset,
         process, scratch,
@@ -297,17 +297,6 @@ extern "C" fn add_per_cpu(cpu: u64, sums: &mut PerCpuSums) -> i64 {
         part += 1;
     }
     0
-}
-
-/// Runs `body(0 … times - 1, state)`. The verifier looks at the body once, where it would follow every turn of a
-/// loop (bpf_loop, kernel 5.17 and later).
-#[inline(always)]
-fn repeat<T>(times: u32, body: extern "C" fn(u64, &mut T) -> i64, state: &mut T) {
-    let state: *mut T = state;
-    // SAFETY: the body gets the state that it is declared with.
-    unsafe {
-        bpf_loop(times, body as *mut c_void, state.cast(), 0);
-    }
 }
 
 /// Counts the bits of `files->fdt->open_fds`.

@@ -1,8 +1,14 @@
 //! Reading kernel structs at offsets that are known when the program is loaded.
 
-use core::ptr::{read_volatile, write_volatile};
+use core::{
+    ffi::c_void,
+    ptr::{read_volatile, write_volatile},
+};
 
-use aya_ebpf::helpers::{bpf_probe_read_kernel, generated::bpf_ktime_get_ns};
+use aya_ebpf::helpers::{
+    bpf_probe_read_kernel,
+    generated::{bpf_ktime_get_ns, bpf_loop},
+};
 
 use super::maps::namespace;
 use crate::{
@@ -77,6 +83,12 @@ impl Object {
         Self(self.get(offset))
     }
 
+    /// Where it is.
+    #[inline(always)]
+    pub fn address(&self) -> u64 {
+        number(&raw const self.0).unwrap_or(0)
+    }
+
     /// Whether the pointer is null.
     #[inline(always)]
     pub fn is_null(self) -> bool {
@@ -91,10 +103,22 @@ pub fn read<T>(address: *const T) -> Option<T> {
     unsafe { bpf_probe_read_kernel(address) }.ok()
 }
 
-/// A pointer as a number: the verifier does not let pointers be computed with, or (Linux 6.1) only by what it has bounds of.
+/// A pointer as a number: the verifier does not let pointers be computed with, or (Linux 6.1) only by what it has bounds
+/// of.
 #[inline(always)]
 pub fn number<T>(pointer: *const *const T) -> Option<u64> {
     read(pointer.cast())
+}
+
+/// Runs `body(0 … times - 1, state)` until it returns 1. The verifier looks at the body once, where it would follow every turn of a
+/// loop (bpf_loop, kernel 5.17 and later).
+#[inline(always)]
+pub fn repeat<T>(times: u32, body: extern "C" fn(u64, &mut T) -> i64, state: &mut T) {
+    let state: *mut T = state;
+    // SAFETY: the body gets the state that it is declared with.
+    unsafe {
+        bpf_loop(times, body as *mut c_void, state.cast(), 0);
+    }
 }
 
 /// `CLOCK_MONOTONIC`, ns.

@@ -1,5 +1,5 @@
-//! Numbers and arguments of the system calls that work on files and sockets. Where an architecture lacks one, it has a number that
-//! no call has.
+//! Numbers and arguments of the system calls that work on files and sockets. Where an architecture lacks one, it has a
+//! number that no call has.
 
 use super::kernel::{Object, offset};
 

@@ -71,7 +71,7 @@ pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
         op::FSYNC if config!(calls) & calls::FILES != 0 => Does::Sync,
         _ => return 0,
     };
-    begin(address(&request), owner, opcode, does);
+    begin(request.address(), owner, opcode, does);
     0
 }
 
@@ -89,12 +89,6 @@ pub fn uring_complete(ctx: BtfTracePointContext) -> i32 {
     let file = Any::pointer(request, offset!(req_file));
     done::<Any>(&begun, file, result.into());
     0
-}
-
-/// A pointer as a number.
-#[inline(always)]
-pub fn address(object: &Object) -> u64 {
-    super::kernel::read((&raw const object.0).cast::<u64>()).unwrap_or(0)
 }
 
 /// Notes that an operation is under way.

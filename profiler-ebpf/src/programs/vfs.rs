@@ -22,7 +22,7 @@ use super::{
     maps::{TASKS, current},
     numbers::argument,
     target::Followed,
-    uring::{Does, address, begin, done, end},
+    uring::{Does, begin, done, end},
 };
 use crate::wire::Doing;
 
@@ -132,7 +132,7 @@ fn sync_begins(doing: &mut Doing, file: Object) {
     // A folder of overlayfs syncs those below.
     if doing.sync_since == 0 || now.saturating_sub(doing.sync_since) > NESTED_WITHIN {
         doing.sync_since = now;
-        doing.sync_file = address(&file);
+        doing.sync_file = file.address();
     }
 }
 
@@ -140,7 +140,7 @@ fn sync_begins(doing: &mut Doing, file: Object) {
 #[inline(always)]
 fn sync_ends<L: Load>(entry: Followed, file: Object, result: i64) {
     let since = entry.doing.sync_since;
-    if since == 0 || entry.doing.sync_file != address(&file) {
+    if since == 0 || entry.doing.sync_file != file.address() {
         return;
     }
     entry.doing.sync_since = 0;
@@ -202,7 +202,7 @@ pub fn vfs_open_exit(ctx: FExitContext) -> i32 {
         return 0;
     };
     let file = Object(ctx.arg(3));
-    if address(&file) >= 0_u64.wrapping_sub(MAX_ERRNO) {
+    if file.address() >= 0_u64.wrapping_sub(MAX_ERRNO) {
         failed(owner, 0);
     } else {
         opened::<Known>(owner, file);
@@ -282,7 +282,7 @@ fn aio_begins(ctx: &FEntryContext, does: Does) -> i32 {
         if does == Does::Write {
             entry.doing.rw_since = ktime();
         }
-        begin(address(&request), entry.owner, AIO, does);
+        begin(request.address(), entry.owner, AIO, does);
     }
     0
 }
@@ -297,7 +297,7 @@ fn aio_begun(ctx: &FExitContext) -> i32 {
     let result: i32 = ctx.arg(4);
     if result < 0 {
         let request = Object(ctx.arg(0));
-        if let Some(begun) = end(address(&request)) {
+        if let Some(begun) = end(request.address()) {
             let file = request.object(offset!(kiocb_filp));
             failed(begun.owner, file_mount::<Known>(file));
         }
@@ -333,7 +333,7 @@ pub fn aio_write_exit(ctx: FExitContext) -> i32 {
 #[fentry(function = "aio_complete_rw")]
 pub fn aio_complete(ctx: FEntryContext) -> i32 {
     let request = Object(ctx.arg(0));
-    if let Some(begun) = end(address(&request)) {
+    if let Some(begun) = end(request.address()) {
         done::<Known>(&begun, request.object(offset!(kiocb_filp)), ctx.arg(1));
     }
     0

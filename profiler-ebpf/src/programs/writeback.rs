@@ -11,7 +11,8 @@ use aya_ebpf::{
 };
 
 use super::{
-    kernel::{Object, config, ktime, offset, read},
+    files::{Any, Known, Load},
+    kernel::{Object, config, ktime, offset, read, repeat},
     maps::{TASKS, add, current},
 };
 use crate::wire::{Dirtied, FileKey, Owner, TaskState};
@@ -47,8 +48,8 @@ struct Dirtier {
 const GRACE_NS: u64 = 100_000_000;
 /// `PF_WQ_WORKER`: acts for others (include/linux/sched.h).
 pub const WORKER: u32 = 0x20;
-/// Bios of one request that are looked at, besides the last.
-const BIOS: u32 = 16;
+/// Bios of one request that are looked at, besides the first.
+const BIOS: u32 = 512;
 /// A page's mapping that is no file's has one of these bits set (include/linux/page-flags.h).
 const NO_FILE: u64 = 3;
 
@@ -155,53 +156,64 @@ pub enum Pages {
     Unknown = 2,
 }
 
-/// Whose pages a request writes back: those of its first bio, if those of the others are the same one's. `last` is
-/// the last bio of the request, or null.
+/// Whose pages a bio writes back; with `chain`, a request that begins with it, if all its bios are the same one's.
 #[inline(always)]
-pub fn pages_of(first: Object, last: Object, owner: &mut Owner) -> Pages {
+pub fn pages_of(first: Object, chain: bool, owner: &mut Owner) -> Pages {
     let mut file = FileKey::default();
-    if !file_of_bio(first, &mut file) {
+    if !file_of_bio::<Known>(first, &mut file) {
         return Pages::None;
     }
     let Some(whose) = sole_dirtier(&file) else {
         return Pages::Unknown;
     };
     *owner = *whose;
-    if last.is_null() {
+    if !chain {
         return Pages::Owned;
     }
-    let mut bio = first;
-    let mut bios = 0;
-    while bios < BIOS {
-        bio = bio.object(offset!(bio_next));
-        if bio.is_null() {
-            return Pages::Owned;
-        }
-        if !also_of(bio, &file, owner) {
-            return Pages::Unknown;
-        }
-        bios += 1;
+    let next = first.object(offset!(bio_next));
+    if next.is_null() {
+        return Pages::Owned;
     }
-    if also_of(last, &file, owner) {
+    let mut bios = Bios {
+        next: next.address(),
+        file,
+        owner: *owner,
+    };
+    repeat(BIOS, next_bio, &mut bios);
+    if bios.next == 0 {
         Pages::Owned
     } else {
         Pages::Unknown
     }
 }
 
-#[inline(always)]
-fn also_of(bio: Object, file: &FileKey, owner: &Owner) -> bool {
-    let mut other = FileKey::default();
-    if !file_of_bio(bio, &mut other) {
-        return false;
+/// Bios of a request that are looked at.
+struct Bios {
+    /// Address of the next; 0 when all were its owner's.
+    next: u64,
+    /// That the one before was of.
+    file: FileKey,
+    owner: Owner,
+}
+
+/// Goes on to the next, until there is none or one that is not its owner's.
+extern "C" fn next_bio(_: u64, bios: &mut Bios) -> i64 {
+    let bio = Object(bios.next as *const u8);
+    let mut file = FileKey::default();
+    if !file_of_bio::<Any>(bio, &mut file) {
+        return 1;
     }
-    if other == *file {
-        return true;
+    if file != bios.file {
+        match sole_dirtier(&file) {
+            Some(whose)
+                if whose.pid == bios.owner.pid
+                    && whose.start_boottime == bios.owner.start_boottime => {}
+            _ => return 1,
+        }
+        bios.file = file;
     }
-    match sole_dirtier(&other) {
-        Some(whose) => whose.pid == owner.pid && whose.start_boottime == owner.start_boottime,
-        None => false,
-    }
+    bios.next = Any::load(bio, offset!(bio_next));
+    i64::from(bios.next == 0)
 }
 
 #[inline(always)]
@@ -212,21 +224,22 @@ fn sole_dirtier(file: &FileKey) -> Option<&'static Owner> {
 
 /// The file whose page the bio writes back; `false` when it does no such thing.
 #[inline(always)]
-fn file_of_bio(bio: Object, file: &mut FileKey) -> bool {
+fn file_of_bio<L: Load>(bio: Object, file: &mut FileKey) -> bool {
     // struct bio_vec (include/linux/bvec.h)
     const BIO_VEC: u32 = 16;
-    let index: u32 = bio.get(offset!(bio_index));
+    let index: u32 = L::load(bio, offset!(bio_index));
     // What is asked mostly, with fewer calls: the page is one of its own, and not being written back.
     if index == 0 {
-        let page = bio.object(offset!(bio_vecs)).object(offset!(bvec_page));
+        let vec = L::pointer(bio, offset!(bio_vecs));
+        let page = L::pointer(vec, offset!(bvec_page));
         let head = page.0.wrapping_add(offset!(page_compound_head) as usize);
         if read(head.cast::<u64>()).is_none_or(|head| head & 1 == 0)
-            && page.get::<u64>(offset!(page_flags)) >> config!(writeback_bit) & 1 == 0
+            && L::load::<u64>(page, offset!(page_flags)) >> config!(writeback_bit) & 1 == 0
         {
             return false;
         }
     }
-    let vecs: *const u8 = bio.get(offset!(bio_vecs));
+    let vecs = L::pointer(bio, offset!(bio_vecs)).0;
     let vec = vecs.wrapping_add((index.wrapping_mul(BIO_VEC) + offset!(bvec_page)) as usize);
     let Some(mut page) = read(vec.cast::<u64>()) else {
         return false;

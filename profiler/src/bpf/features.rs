@@ -108,6 +108,8 @@ pub struct Feature {
     pub maps: &'static [&'static str],
     /// The ways, best first.
     pub ways: &'static [Way],
+    /// As [`Way::optional`], with any way.
+    pub optional: &'static [Hook],
 }
 
 /// A feature that is wanted, and the way if one was named.
@@ -196,7 +198,7 @@ pub fn take_way(
             });
             continue;
         }
-        for hook in way.optional {
+        for hook in wanted.feature.optional.iter().chain(way.optional) {
             if let Err(why) = attach(ebpf, btf, hook, attached) {
                 outcome.missing.push(Missing {
                     way: way.name,

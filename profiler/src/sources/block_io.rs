@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use profiler_ebpf::flows::block::{device_of, op, op_of};
+use profiler_ebpf::flows::block::{device_of, numbers, op, op_of};
 
 use super::{
     Sample, Source, SourceSpec,
@@ -74,6 +74,7 @@ static FEATURE: Feature = Feature {
         without: "",
         on_request: false,
     }],
+    optional: &[],
 };
 
 /// Registry entry.
@@ -116,7 +117,8 @@ impl Source for BlockIo {
         let mut times = BTreeMap::new();
         for row in &table.rows {
             let device = device_of(row.what);
-            let number = format!("{}:{}", device >> 20, device & 0xf_ffff);
+            let (major, minor) = numbers(device);
+            let number = format!("{major}:{minor}");
             let counts = &row.increase.counts;
             let name = flows.disks.name(device);
             let mapped = self.mapped.name(device, &number);

@@ -46,6 +46,7 @@ static FEATURE: Feature = Feature {
     source: "file_io",
     maps: &["FILE_IO", "FILE_ASYNC", "LATENCY"],
     ways: &[VFS, ACCOUNTING, SYSCALLS],
+    optional: &[],
 };
 
 /// The system call, by architecture.
@@ -248,7 +249,7 @@ impl FileIo {
         for row in &at.tasks.rows {
             let increase = &row.increase;
             let calls = increase.syscr + increase.syscw;
-            if calls + increase.rchar + increase.wchar == 0 {
+            if !row.io_read || calls + increase.rchar + increase.wchar == 0 {
                 continue;
             }
             self.rows.push(

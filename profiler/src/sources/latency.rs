@@ -10,7 +10,7 @@ use crate::{
 columns! {
     /// How long something took, over an interval.
     pub struct LatencyRow {
-        kind: Label = Label("", "What took the time: runqueue (ready until on a CPU), tcp_connect (first SYN until established), tcp_rtt (smoothed round-trip time of a connection, sampled at its first use in each interval and at its end), file_read, file_write, fsync (operations of file_io that succeeded)"),
+        kind: Label = Label("", "What took the time: runqueue (ready until on a CPU), tcp_connect (first SYN until established), tcp_rtt (smoothed round-trip time of a connection, sampled at its first use in each interval and at its end), file_read, file_write, fsync (operations of file_io that succeeded), block_read, block_write, block_discard, block_flush (requests of block_io, from the issue to the driver to the completion), block_queue (all of them, until the issue)"),
         count: u64 = Counter("1", "How often; sum of the buckets"),
         sum_ns: u64 = Counter("ns", "Sum"),
         max_ns: u64 = Gauge("ns", "Longest in the interval"),

@@ -114,7 +114,7 @@ impl MountNames {
 
 /// Device number as in `mountinfo`.
 pub fn dev_label(what: u64) -> Label {
-    let (major, minor) = mount::dev(what);
+    let (major, minor) = mount::numbers(what);
     format!("{major}:{minor}").into()
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use profiler_ebpf::flows::{
     kind,
-    net::{family, protocol, scope, scope_of},
+    net::{family, family_of, protocol, protocol_of, scope, scope_of},
 };
 
 use super::{
@@ -53,16 +53,7 @@ static FEATURE: Feature = Feature {
                 STATE,
                 DESTROY,
             ],
-            optional: &[
-                RETRANSMIT,
-                RETRANSMIT_SYNACK,
-                SPLICE,
-                ROUTE4,
-                ROUTE6,
-                ARRIVAL,
-                ACCEPT,
-                UNIX_SPLICE,
-            ],
+            optional: &[],
             without: "",
             on_request: false,
         },
@@ -81,14 +72,6 @@ static FEATURE: Feature = Feature {
                 DESTROY,
             ],
             optional: &[
-                RETRANSMIT,
-                RETRANSMIT_SYNACK,
-                SPLICE,
-                ROUTE4,
-                ROUTE6,
-                ARRIVAL,
-                ACCEPT,
-                UNIX_SPLICE,
                 Hook::fexit("udp6_send", "udpv6_sendmsg"),
                 Hook::fexit("udp6_receive", "udpv6_recvmsg"),
                 Hook::fexit("tcp_send_page", "tcp_sendpage"),
@@ -100,18 +83,20 @@ static FEATURE: Feature = Feature {
             on_request: false,
         },
     ],
+    optional: &[
+        Hook::tracepoint("tcp_retransmit", "tcp_retransmit_skb"),
+        Hook::tracepoint("tcp_retransmit_synack", "tcp_retransmit_synack"),
+        Hook::tracepoint("tcp_spliced", "tcp_rcv_space_adjust"),
+        Hook::tracepoint("udp_route4", "fib_table_lookup"),
+        Hook::tracepoint("udp_route6", "fib6_table_lookup"),
+        Hook::fexit("udp_arrival", "__skb_recv_udp"),
+        Hook::fexit("tcp_accept", "inet_accept"),
+        Hook::fexit("unix_stream_splice", "unix_stream_splice_read"),
+    ],
 };
 
 const STATE: Hook = Hook::tracepoint("tcp_state", "inet_sock_set_state");
 const DESTROY: Hook = Hook::tracepoint("tcp_destroy", "tcp_destroy_sock");
-const RETRANSMIT: Hook = Hook::tracepoint("tcp_retransmit", "tcp_retransmit_skb");
-const RETRANSMIT_SYNACK: Hook = Hook::tracepoint("tcp_retransmit_synack", "tcp_retransmit_synack");
-const SPLICE: Hook = Hook::tracepoint("tcp_spliced", "tcp_rcv_space_adjust");
-const ROUTE4: Hook = Hook::tracepoint("udp_route4", "fib_table_lookup");
-const ROUTE6: Hook = Hook::tracepoint("udp_route6", "fib6_table_lookup");
-const ARRIVAL: Hook = Hook::fexit("udp_arrival", "__skb_recv_udp");
-const ACCEPT: Hook = Hook::fexit("tcp_accept", "inet_accept");
-const UNIX_SPLICE: Hook = Hook::fexit("unix_stream_splice", "unix_stream_splice_read");
 
 /// Registry entry.
 pub static SPEC: SourceSpec = SourceSpec {
@@ -123,8 +108,14 @@ pub static SPEC: SourceSpec = SourceSpec {
     procfs: false,
     feature: Some(&FEATURE),
     default: true,
-    open: |_| {
+    open: |context| {
+        let lacks = |program| {
+            context
+                .outcome
+                .is_some_and(|outcome| outcome.lacks(program))
+        };
         Ok(Box::new(NetIo {
+            sees_retransmits: !lacks("tcp_retransmit"),
             rows: TableBuilder::new(&TABLE),
             latencies: Latencies::new(&[
                 (kind::TCP_CONNECT, "tcp_connect"),
@@ -137,6 +128,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 struct NetIo {
     rows: TableBuilder<OwnerKey, NetIoRow>,
     latencies: Latencies,
+    sees_retransmits: bool,
 }
 
 impl Source for NetIo {
@@ -146,7 +138,7 @@ impl Source for NetIo {
         };
         for row in &table.rows {
             let flow = &row.increase;
-            let is_tcp = row.what & 0xff == protocol::TCP;
+            let is_tcp = protocol_of(row.what) == protocol::TCP;
             let tcp = |count: u64| is_tcp.then_some(count);
             self.rows.push(
                 flow_key(at, row),
@@ -160,7 +152,7 @@ impl Source for NetIo {
                     rx_calls: flow.rx_calls,
                     tx_segments: tcp(flow.tx_segments),
                     rx_segments: tcp(flow.rx_segments),
-                    retransmits: tcp(flow.retransmits),
+                    retransmits: tcp(flow.retransmits).filter(|_| self.sees_retransmits),
                     connects: tcp(flow.connects),
                     connect_failures: tcp(flow.connect_failures),
                     accepts: tcp(flow.accepts),
@@ -175,7 +167,7 @@ impl Source for NetIo {
 }
 
 fn protocol_name(class: u64) -> &'static str {
-    match class & 0xff {
+    match protocol_of(class) {
         protocol::TCP => "tcp",
         protocol::UDP => "udp",
         _ => "unix",
@@ -183,7 +175,7 @@ fn protocol_name(class: u64) -> &'static str {
 }
 
 fn family_name(class: u64) -> Option<&'static str> {
-    match class >> 8 & 0xff {
+    match family_of(class) {
         family::INET => Some("inet"),
         family::INET6 => Some("inet6"),
         _ => None,

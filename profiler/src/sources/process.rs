@@ -100,7 +100,7 @@ impl Processes {
         let status = process.end.and_then(|end| end.status);
         let complete = process.end.is_some() || at.last;
         let total = |value: u64| complete.then_some(value);
-        let io = |value: u64| (complete && tasks.keeps.io).then_some(value);
+        let io = |value: u64| (complete && tasks.keeps.io && process.io_read).then_some(value);
         let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
         let names = &process.description;
         let totals = &process.totals;

@@ -39,6 +39,7 @@ static FEATURE: Feature = Feature {
         without: "",
         on_request: false,
     }],
+    optional: &[],
 };
 
 /// The end first: a call that began before is not followed.

@@ -61,10 +61,10 @@ struct Usage(TableBuilder<ProcessKey, UsageRow>);
 
 impl Source for Usage {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let io = |value: u64| at.tasks.keeps.io.then_some(value);
         for row in &at.tasks.rows {
             let increase = &row.increase;
             let memory = row.memory;
+            let io = |value: u64| (at.tasks.keeps.io && row.io_read).then_some(value);
             self.0.push(
                 process_key(at, row),
                 UsageRow {

@@ -44,6 +44,8 @@ pub struct Row {
     pub interval_ns: u64,
     /// What was added to its counters.
     pub increase: Totals,
+    /// Whether I/O accounting could be read.
+    pub io_read: bool,
     /// What was added to user and system time.
     pub cpu_time: CpuTime,
     /// Run-queue waits that ended.
@@ -377,6 +379,7 @@ impl TaskTable {
                 self.clock.monotonic_of_boottime(id.start_boottime) + 20_000_000 > self.started
             };
             process.seen_in = self.passes;
+            process.io_read &= observed.io_read;
             process.observe(&observed.process, self.page);
             for thread in &observed.threads {
                 process.observe_thread(thread);
@@ -489,6 +492,7 @@ impl TaskTable {
                 tid: None,
                 interval_ns,
                 increase,
+                io_read: process.io_read,
                 cpu_time: cpu_increase,
                 runqueue,
                 memory: process.gauges.memory.filter(|_| !ended),

@@ -66,6 +66,9 @@ pub struct Process {
     pub followed_since: u64,
     /// Its end.
     pub end: Option<End>,
+    /// Whether its I/O accounting could be read whenever it was asked for: of others' processes, /proc does not give
+    /// it to everybody.
+    pub io_read: bool,
     pub(super) born_here: bool,
     pub(super) described: bool,
     pub(super) changed: bool,
@@ -118,6 +121,7 @@ pub(super) fn entry(
         peak_rss: None,
         followed_since: now,
         end: None,
+        io_read: true,
         born_here: false,
         described: false,
         changed: true,

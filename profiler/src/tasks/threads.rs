@@ -104,6 +104,7 @@ impl Process {
             tid: Some(tid),
             interval_ns,
             increase,
+            io_read: self.io_read,
             cpu_time,
             runqueue: None,
             memory: None,

@@ -5,7 +5,10 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context as _, Result};
-use procfs::process::{Process, all_processes_with_root};
+use procfs::{
+    ProcResult,
+    process::{Io, Process, all_processes_with_root},
+};
 use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 
 use crate::host::Host;
@@ -37,6 +40,8 @@ pub struct Observed {
     pub process: ProcessRecord,
     /// Counters of the whole process, ended threads included.
     pub totals: Totals,
+    /// Whether I/O accounting could be read.
+    pub io_read: bool,
     /// Its first thread, or all with `--threads`.
     pub threads: Vec<Thread>,
 }
@@ -153,15 +158,7 @@ impl Walker {
             ..Totals::default()
         };
         totals.oncpu = totals.utime + totals.stime;
-        if let Ok(io) = process.io() {
-            totals.rchar = io.rchar;
-            totals.wchar = io.wchar;
-            totals.syscr = io.syscr;
-            totals.syscw = io.syscw;
-            totals.read_bytes = io.read_bytes;
-            totals.write_bytes = io.write_bytes;
-            totals.cancelled_write_bytes = io.cancelled_write_bytes;
-        }
+        let io_read = add_io(&mut totals, process.io());
         let mut threads = Vec::new();
         for task in process.tasks().into_iter().flatten().flatten() {
             let (Ok(stat), Ok(status)) = (task.stat(), task.status()) else {
@@ -170,12 +167,17 @@ impl Walker {
             totals.nvcsw += status.voluntary_ctxt_switches.unwrap_or(0);
             totals.nivcsw += status.nonvoluntary_ctxt_switches.unwrap_or(0);
             if self.threads || task.tid == process.pid {
-                threads.push(self.thread(pid, start_boottime, task.tid, &stat, &status));
+                let mut thread = self.thread(pid, start_boottime, task.tid, &stat, &status);
+                if self.threads {
+                    add_io(&mut thread.totals, task.io());
+                }
+                threads.push(thread);
             }
         }
         Some(Observed {
             process: record,
             totals,
+            io_read,
             threads,
         })
     }
@@ -217,6 +219,19 @@ impl Walker {
             ..Thread::default()
         }
     }
+}
+
+/// Takes over I/O accounting; whether there is any.
+fn add_io(totals: &mut Totals, io: ProcResult<Io>) -> bool {
+    let Ok(io) = io else { return false };
+    totals.rchar = io.rchar;
+    totals.wchar = io.wchar;
+    totals.syscr = io.syscr;
+    totals.syscw = io.syscw;
+    totals.read_bytes = io.read_bytes;
+    totals.write_bytes = io.write_bytes;
+    totals.cancelled_write_bytes = io.cancelled_write_bytes;
+    true
 }
 
 /// Processes in a cgroup and in those below it.

@@ -56,6 +56,12 @@ pub fn touch(sock: Object, socket: &mut Socket, owner: Owner) {
     if socket.class == 0 {
         socket.class = class::connected(sock, protocol::TCP);
     }
+    touch_known(sock, socket, owner);
+}
+
+/// The same where the class is known.
+#[inline(always)]
+fn touch_known(sock: Object, socket: &mut Socket, owner: Owner) {
     charge_to(socket, owner);
     if socket.unaccepted != 0 {
         accept(socket, owner);
@@ -139,42 +145,63 @@ pub fn tcp_state(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     let (old, new): (u32, u32) = (ctx.arg(1), ctx.arg(2));
-    match (old, new) {
+    let change = match (old, new) {
         // By the process that calls connect() …
-        (state::CLOSE, state::SYN_SENT) => begins(sock, ktime()),
+        (state::CLOSE, state::SYN_SENT) => Change::Connects,
         // … or listen().
-        (state::CLOSE, state::LISTEN) => begins(sock, 0),
-        (state::SYN_SENT | state::SYN_RECV, state::ESTABLISHED) => established(sock),
-        (state::SYN_SENT | state::SYN_RECV, state::CLOSE) => failed(sock),
+        (state::CLOSE, state::LISTEN) => Change::Listens,
+        (state::SYN_SENT | state::SYN_RECV, state::ESTABLISHED) => Change::Established,
+        (state::SYN_SENT | state::SYN_RECV, state::CLOSE) => Change::Failed,
         // By the process that calls close() or shutdown().
         (state::ESTABLISHED | state::SYN_RECV, state::FIN_WAIT1)
-        | (state::CLOSE_WAIT, state::LAST_ACK) => closes(sock),
-        (state::ESTABLISHED | state::CLOSE_WAIT, state::CLOSE) => reset(sock),
-        _ => {}
+        | (state::CLOSE_WAIT, state::LAST_ACK) => Change::Closes,
+        (state::ESTABLISHED | state::CLOSE_WAIT, state::CLOSE) => Change::Reset,
+        _ => return 0,
+    };
+    if change == Change::Connects || change == Change::Listens {
+        begins(sock, change == Change::Connects);
+        return 0;
+    }
+    // In one place: what follows its pointers takes the verifier long.
+    let class = class::connected(sock, protocol::TCP);
+    match change {
+        Change::Established => established(sock, class),
+        Change::Failed => failed(sock, class),
+        _ => ends(sock, class, change == Change::Reset),
     }
     0
 }
 
+/// What becomes of a socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Connects,
+    Listens,
+    Established,
+    Failed,
+    Closes,
+    Reset,
+}
+
 #[inline(always)]
-fn begins(sock: Object, connecting: u64) {
+fn begins(sock: Object, connects: bool) {
     let Some(owner) = current_owner() else { return };
     let Some(socket) = find_or_begin(sock) else {
         return;
     };
     socket.owner = owner;
-    socket.connecting = connecting;
+    socket.connecting = if connects { ktime() } else { 0 };
     // A socket can be connected again, to somewhere else.
     socket.class = 0;
 }
 
 #[inline(always)]
-fn established(sock: Object) {
+fn established(sock: Object, class: u64) {
     let new = find(sock).is_none();
     // Also those that are not the target's: who will accept it is not known yet.
     let Some(socket) = find_or_begin(sock) else {
         return;
     };
-    let class = class::connected(sock, protocol::TCP);
     socket.class = class;
     let Some(tcp) = tcp_sock(sock) else { return };
     socket.received = tcp.get::<u32>(offset!(tcp_copied_seq)).into();
@@ -196,43 +223,41 @@ fn established(sock: Object) {
 }
 
 #[inline(always)]
-fn failed(sock: Object) {
+fn failed(sock: Object, class: u64) {
     let Some(socket) = find(sock) else { return };
     if socket.connecting == 0 {
         return;
     }
     socket.connecting = 0;
-    socket.class = class::connected(sock, protocol::TCP);
-    if let Some(flow) = net_flow(socket.owner, socket.class) {
+    socket.class = class;
+    if let Some(flow) = net_flow(socket.owner, class) {
         add(&mut flow.connect_failures, 1);
     }
 }
 
+/// It is closed, or cut off.
 #[inline(always)]
-fn closes(sock: Object) {
-    let Some(owner) = current_owner() else { return };
-    if let Some(socket) = find(sock) {
-        touch(sock, socket, owner);
-    }
-}
-
-#[inline(always)]
-fn reset(sock: Object) {
+fn ends(sock: Object, class: u64, reset: bool) {
     // Set before by close(), which throws away what was not read; the kernel sets it after.
-    let closing = sock.get::<u8>(offset!(sock_shutdown)) & CLOSING == CLOSING;
-    if closing {
-        closes(sock);
-    }
+    let closing = !reset || sock.get::<u8>(offset!(sock_shutdown)) & CLOSING == CLOSING;
+    let closer = if closing { current_owner() } else { None };
     let found = find(sock);
-    let class = match &found {
-        Some(socket) if socket.class != 0 => socket.class,
-        _ => class::connected(sock, protocol::TCP),
-    };
-    let owner = match current_owner() {
-        Some(owner) if closing => Some(owner),
-        _ => charged(found.as_deref()),
-    };
-    if let Some(owner) = owner
+    let mut class = class;
+    let mut owner = closer;
+    if let Some(socket) = found {
+        if socket.class == 0 {
+            socket.class = class;
+        }
+        class = socket.class;
+        match closer {
+            Some(closer) => touch_known(sock, socket, closer),
+            None => owner = charged(Some(socket)),
+        }
+    } else if closer.is_none() {
+        owner = charged(None);
+    }
+    if reset
+        && let Some(owner) = owner
         && let Some(flow) = net_flow(owner, class)
     {
         add(&mut flow.resets, 1);
