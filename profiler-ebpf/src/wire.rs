@@ -57,6 +57,10 @@ pub struct Config {
     pub dirty_pages: u32,
     /// `PG_writeback`, the number of a bit of `page.flags`; 64 when not known.
     pub writeback_bit: u32,
+    /// Whether the controller is in another pid namespace than the initial one.
+    pub contained: u32,
+    /// Nothing.
+    pub reserved: u32,
 }
 
 /// Bits of [`Config::calls`].
@@ -83,6 +87,8 @@ impl Config {
         calls: 0,
         dirty_pages: 0,
         writeback_bit: 64,
+        contained: 0,
+        reserved: 0,
     };
 }
 
@@ -656,7 +662,7 @@ pub struct ProcessRecord {
 }
 
 const _: () = {
-    assert!(size_of::<Config>() == 56);
+    assert!(size_of::<Config>() == 64);
     assert!(size_of::<Control>() == 24);
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 160);

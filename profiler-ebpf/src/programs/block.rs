@@ -124,17 +124,23 @@ fn seen(request: Object, issued: u32) {
     let now = ktime();
     let start: u64 = request.get(offset!(request_start));
     let left = u64::from(request.get::<u32>(offset!(request_data_len)));
-    if let Some(state) = state_of(request) {
-        if state.start == start {
-            if issued != 0 {
-                state.issued = now;
-                state.left = left;
-            }
-            return;
+    let mut state = state_of(request);
+    if let Some(state) = &mut state
+        && state.start == start
+    {
+        if issued != 0 {
+            state.issued = now;
+            state.left = left;
         }
-        unseen(request, state);
+        return;
     }
-    let Some(what) = what_of(request) else { return };
+    let disk = disk_of(request);
+    if let Some(state) = state {
+        unseen(disk, state);
+    }
+    let Some(what) = what_of(request, disk) else {
+        return;
+    };
     let Some(owner) = owner_of(request, what) else {
         return;
     };
@@ -153,9 +159,9 @@ fn seen(request: Object, issued: u32) {
 /// The memory of a request is another's now, so its completion was missed: two interrupts within one another, or a
 /// kernel that did not run the program. How long it took is not known.
 #[inline(always)]
-fn unseen(request: Object, state: &Request) {
+fn unseen(disk: Object, state: &Request) {
     if state.issued != 0
-        && let Some(flow) = flow_of(request, &key(state.owner, state.what))
+        && let Some(flow) = flow_of(disk, &key(state.owner, state.what))
     {
         add(&mut flow.counts.bytes, state.left);
         add(&mut flow.counts.ops, 1);
@@ -178,7 +184,7 @@ fn completed(ctx: &BtfTracePointContext) {
     if state.partly != 0 && state.left < left {
         return;
     }
-    if let Some(flow) = flow_of(request, &key(state.owner, state.what)) {
+    if let Some(flow) = flow_of(disk_of(request), &key(state.owner, state.what)) {
         add(&mut flow.counts.bytes, bytes);
         if bytes < left {
             state.left = left - bytes;
@@ -223,9 +229,10 @@ fn flush_done(request: Object) {
     if asks_for_flush(bio)
         && let Some(state) = state_of(bio)
     {
+        let disk = disk_of(request);
         if state.left == 0
-            && let Some(device) = device_of(request)
-            && let Some(flow) = flow_of(request, &key(state.owner, block::what(device, op::FLUSH)))
+            && let Some(device) = device_of(disk)
+            && let Some(flow) = flow_of(disk, &key(state.owner, block::what(device, op::FLUSH)))
         {
             add(&mut flow.counts.asked, 1);
         }
@@ -240,12 +247,11 @@ fn asks_for_flush(bio: Object) -> bool {
 
 /// The flow with this key. The disk's name is noted when it is new.
 #[inline(always)]
-fn flow_of(request: Object, key: &FlowKey) -> Option<&'static mut BlockFlow> {
+fn flow_of(disk: Object, key: &FlowKey) -> Option<&'static mut BlockFlow> {
     if let Some(flow) = BLOCK_IO.get_ptr_mut(key) {
         // SAFETY: as in `flow`.
         return unsafe { flow.as_mut() };
     }
-    let disk = disk_of(request);
     let name = DiskName {
         name: [
             disk.get(offset!(disk_name)),
@@ -391,7 +397,7 @@ fn disk_of(request: Object) -> Object {
 
 /// Device and operation as /proc/diskstats counts them; `None` for the driver's own commands.
 #[inline(always)]
-fn what_of(request: Object) -> Option<u64> {
+fn what_of(request: Object, disk: Object) -> Option<u64> {
     let op = request.get::<u32>(offset!(request_cmd_flags)) & OP_MASK;
     let op = match op {
         OP_DRIVER.. => return None,
@@ -400,13 +406,12 @@ fn what_of(request: Object) -> Option<u64> {
         _ if op & 1 != 0 => op::WRITE,
         _ => op::READ,
     };
-    Some(block::what(device_of(request)?, op))
+    Some(block::what(device_of(disk)?, op))
 }
 
 /// Major and minor number of the whole disk; `None` when there is none yet.
 #[inline(always)]
-fn device_of(request: Object) -> Option<u64> {
-    let disk = disk_of(request);
+fn device_of(disk: Object) -> Option<u64> {
     if disk.is_null() {
         return None;
     }

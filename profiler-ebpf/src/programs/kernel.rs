@@ -197,12 +197,13 @@ impl Task {
     /// Thread id in the controller's pid namespace (`task_struct.thread_pid->numbers[level].nr`), 0 outside it.
     #[inline(always)]
     pub fn visible_tid(self) -> u32 {
+        // Known when the programs are loaded, so that the verifier does not look at the rest.
+        if config!(contained) == 0 {
+            return self.tid();
+        }
         let Some(namespace) = namespace() else {
             return 0;
         };
-        if namespace.level == 0 {
-            return self.tid();
-        }
         let pid = self.0.object(offset!(task_thread_pid));
         if u64::from(pid.get::<u32>(offset!(pid_level))) < namespace.level {
             return 0;
@@ -223,6 +224,9 @@ impl Task {
     /// Process id in the controller's pid namespace, 0 outside it.
     #[inline(always)]
     pub fn visible_pid(self) -> u32 {
+        if config!(contained) == 0 {
+            return self.tgid();
+        }
         self.leader().visible_tid()
     }
 

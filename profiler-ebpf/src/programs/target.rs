@@ -44,7 +44,7 @@ pub fn belongs(task: Task) -> bool {
 fn is_root(task: Task) -> bool {
     let leader = task.leader();
     // SAFETY: the value is only read by copy.
-    match unsafe { ROOTS.get(&leader.visible_tid()) } {
+    match unsafe { ROOTS.get(&task.visible_pid()) } {
         Some(start) => *start == 0 || *start == leader.start(),
         None => false,
     }
@@ -118,13 +118,18 @@ pub fn follow(task: Task, finder: Finder) -> bool {
     }
 
     let tgid = task.tgid();
+    let owner = Owner {
+        start_boottime: task.leader().start(),
+        pid: task.visible_pid(),
+        tid: task.visible_tid(),
+    };
     if process(tgid).is_none() {
         // Nobody could tell which process it is.
-        if task.visible_pid() == 0 {
+        if owner.pid == 0 {
             return false;
         }
         let entry = &mut scratch.process;
-        fresh_process(entry, task, finder);
+        fresh_process(entry, task, owner, finder);
         // BPF_NOEXIST: a thread of the process may be found at the same time.
         if PROCESSES.insert(&tgid, &*entry, 1).is_ok() {
             add(&mut counters.live, 1);
@@ -139,11 +144,7 @@ pub fn follow(task: Task, finder: Finder) -> bool {
     entry.made_by = finder as u32;
     entry.state = current_state(task, finder);
     entry.since = ktime();
-    entry.owner = Owner {
-        start_boottime: task.leader().start(),
-        pid: task.visible_pid(),
-        tid: task.visible_tid(),
-    };
+    entry.owner = owner;
     entry.exec_start = task.0.get(offset!(task_exec_start));
     let Some(stored) = TASKS.insert(task, entry) else {
         dropped(Map::Tasks);
@@ -175,11 +176,11 @@ pub fn forget(task: Task) {
 }
 
 #[inline(always)]
-fn fresh_process(entry: &mut Process, task: Task, finder: Finder) {
+fn fresh_process(entry: &mut Process, task: Task, owner: Owner, finder: Finder) {
     clear(entry);
     entry.event = event::EXIT;
-    entry.pid = task.visible_pid();
-    entry.start_boottime = task.leader().start();
+    entry.pid = owner.pid;
+    entry.start_boottime = owner.start_boottime;
     if finder == Finder::Mark {
         // Threads that ended before they could be followed are in signal_struct (kernel/exit.c, __exit_signal).
         let signal = task.signal();

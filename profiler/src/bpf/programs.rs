@@ -453,7 +453,17 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         calls: calls(settings),
         dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
         writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
+        contained: is_contained().into(),
+        reserved: 0,
     }
+}
+
+/// Whether our pid namespace is not the initial one, whose number is fixed (include/uapi/linux/nsfs.h).
+fn is_contained() -> bool {
+    const PID_NS_INIT_INO: u32 = 0xefff_fffc;
+    let initial = format!("pid:[{PID_NS_INIT_INO}]");
+    std::fs::read_link("/proc/self/ns/pid")
+        .is_ok_and(|namespace| namespace.as_os_str() != &*initial)
 }
 
 /// What the features want of system calls: bits of [`calls`].

@@ -84,20 +84,37 @@ fn transfer(sock: Object, bytes: u64, way: Way) {
     let Some(task) = TASKS.get(current()) else {
         return;
     };
+    let owner = task.owner;
     let socket_family: u16 = sock.get(offset!(sock_family));
     let class = if socket_family == AF_UNIX {
         class(protocol::UNIX, family::NONE, scope::LOOPBACK)
     } else if socket_family == AF_INET || socket_family == AF_INET6 {
-        match sock.get::<u16>(offset!(sock_protocol)) {
-            IPPROTO_TCP => tcp::used(sock, task.owner, bytes, way),
-            IPPROTO_UDP => udp::used(sock, task, way),
-            IPPROTO_MPTCP => class::connected(sock, protocol::TCP),
+        let mut socket = None;
+        let (protocol, known) = match sock.get::<u16>(offset!(sock_protocol)) {
+            IPPROTO_TCP => {
+                socket = socket::find_or_begin(sock);
+                let known = socket.as_ref().map_or(0, |socket| socket.class);
+                (protocol::TCP, known)
+            }
+            IPPROTO_UDP => (protocol::UDP, udp::class_of(sock, task, way)),
+            IPPROTO_MPTCP => (protocol::TCP, 0),
             _ => return,
+        };
+        // In one place: what follows pointers takes the verifier long.
+        let class = if known == 0 {
+            class::connected(sock, protocol)
+        } else {
+            known
+        };
+        if let Some(socket) = socket {
+            socket.class = class;
+            tcp::used(sock, socket, owner, bytes, way);
         }
+        class
     } else {
         return;
     };
-    let Some(flow) = net_flow(task.owner, class) else {
+    let Some(flow) = net_flow(owner, class) else {
         return;
     };
     if way == Way::In {

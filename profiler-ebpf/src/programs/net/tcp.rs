@@ -37,17 +37,13 @@ mod state {
 /// `sock.sk_shutdown` once close() has begun (`SHUTDOWN_MASK`).
 const CLOSING: u8 = 3;
 
-/// The socket was used by `owner`; returns its class.
+/// `owner` sends or receives on the socket, whose class is known.
 #[inline(always)]
-pub fn used(sock: Object, owner: Owner, bytes: u64, way: Way) -> u64 {
-    let Some(socket) = find_or_begin(sock) else {
-        return class::connected(sock, protocol::TCP);
-    };
-    touch(sock, socket, owner);
+pub fn used(sock: Object, socket: &mut Socket, owner: Owner, bytes: u64, way: Way) {
+    touch_known(sock, socket, owner);
     if way == Way::In {
         add(&mut socket.received, bytes);
     }
-    socket.class
 }
 
 /// `owner` uses the socket.

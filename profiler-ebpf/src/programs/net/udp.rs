@@ -9,7 +9,7 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext},
 };
 
-use super::{IPPROTO_UDP, Way, class};
+use super::{IPPROTO_UDP, Way, class::bound};
 use crate::{
     flows::net::{class as pack, family, protocol, scope},
     programs::{
@@ -30,9 +30,9 @@ const RTN_LOCAL: u8 = 2;
 /// `skb.protocol`.
 const ETH_P_IP: u16 = 0x0800_u16.to_be();
 
-/// The class of what `task` just sent or received.
+/// The class of what `task` just sent or received; 0 when the socket's other end tells it.
 #[inline(always)]
-pub fn used(sock: Object, task: &mut TaskState, way: Way) -> u64 {
+pub fn class_of(sock: Object, task: &mut TaskState, way: Way) -> u64 {
     let noted = if way == Way::In {
         core::mem::take(&mut task.doing.datagram_from)
     } else {
@@ -42,9 +42,9 @@ pub fn used(sock: Object, task: &mut TaskState, way: Way) -> u64 {
     if noted != 0 && noted >> 32 == u64::from(port) {
         noted & 0xffff_ffff
     } else if sock.get::<u8>(offset!(sock_state)) == TCP_ESTABLISHED {
-        class::connected(sock, protocol::UDP)
+        0
     } else {
-        class::bound(sock, protocol::UDP)
+        bound(sock, protocol::UDP)
     }
 }
 
