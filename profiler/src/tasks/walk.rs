@@ -158,7 +158,7 @@ impl Walker {
             ..Totals::default()
         };
         totals.oncpu = totals.utime + totals.stime;
-        let io_read = add_io(&mut totals, process.io());
+        let io_read = add_io(&mut totals, &process.io());
         let mut threads = Vec::new();
         for task in process.tasks().into_iter().flatten().flatten() {
             let (Ok(stat), Ok(status)) = (task.stat(), task.status()) else {
@@ -169,7 +169,7 @@ impl Walker {
             if self.threads || task.tid == process.pid {
                 let mut thread = self.thread(pid, start_boottime, task.tid, &stat, &status);
                 if self.threads {
-                    add_io(&mut thread.totals, task.io());
+                    add_io(&mut thread.totals, &task.io());
                 }
                 threads.push(thread);
             }
@@ -222,7 +222,7 @@ impl Walker {
 }
 
 /// Takes over I/O accounting; whether there is any.
-fn add_io(totals: &mut Totals, io: ProcResult<Io>) -> bool {
+fn add_io(totals: &mut Totals, io: &ProcResult<Io>) -> bool {
     let Ok(io) = io else { return false };
     totals.rchar = io.rchar;
     totals.wchar = io.wchar;
