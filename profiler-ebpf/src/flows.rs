@@ -238,7 +238,7 @@ pub mod call {
     }
 }
 
-/// Classes of network I/O.
+/// Classes of network I/O. That on unix sockets, which has no others, is counted in [`crate::wire::TaskState`].
 pub mod net {
     /// Protocol, in the low byte of a class.
     pub mod protocol {
@@ -246,8 +246,6 @@ pub mod net {
         pub const TCP: u64 = 1;
         /// UDP.
         pub const UDP: u64 = 2;
-        /// Unix sockets of any type.
-        pub const UNIX: u64 = 3;
     }
 
     /// Family of addresses, in the second byte.

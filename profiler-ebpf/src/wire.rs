@@ -224,6 +224,14 @@ pub struct Totals {
     pub write_bytes: u64,
     /// Dirty bytes that were dropped before being written.
     pub cancelled_write_bytes: u64,
+    /// Bytes sent on unix sockets since the task is followed.
+    pub unix_tx_bytes: u64,
+    /// Bytes received on unix sockets.
+    pub unix_rx_bytes: u64,
+    /// Send calls on unix sockets that returned no error.
+    pub unix_tx_calls: u64,
+    /// Receive calls on unix sockets that returned no error.
+    pub unix_rx_calls: u64,
 }
 
 /// A file whose page a task dirtied, which is known then to be in the map `DIRTIERS`.
@@ -407,6 +415,14 @@ pub struct TaskState {
     pub blocked: u64,
     /// Wakeups.
     pub wakeups: u64,
+    /// Bytes sent on unix sockets.
+    pub unix_tx_bytes: u64,
+    /// Bytes received on unix sockets.
+    pub unix_rx_bytes: u64,
+    /// Send calls on unix sockets that returned no error.
+    pub unix_tx_calls: u64,
+    /// Receive calls on unix sockets that returned no error.
+    pub unix_rx_calls: u64,
     /// Who it is.
     pub owner: Owner,
     /// What it has under way.
@@ -415,6 +431,20 @@ pub struct TaskState {
     pub dirtied: Dirtied,
     /// Run-queue latency.
     pub runqueue: Histogram,
+}
+
+impl TaskState {
+    /// Puts in what is counted here and not by the kernel, ended spans only.
+    #[inline(always)]
+    pub fn totals(&self, to: &mut Totals) {
+        to.sleep = self.sleep;
+        to.blocked = self.blocked;
+        to.wakeups = self.wakeups;
+        to.unix_tx_bytes = self.unix_tx_bytes;
+        to.unix_rx_bytes = self.unix_rx_bytes;
+        to.unix_tx_calls = self.unix_tx_calls;
+        to.unix_rx_calls = self.unix_rx_calls;
+    }
 }
 
 /// Entry of the map `PROCESSES` by thread group id; also the body of the event [`event::EXIT`].
@@ -665,12 +695,13 @@ const _: () = {
     assert!(size_of::<Config>() == 64);
     assert!(size_of::<Control>() == 24);
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
-    assert!(size_of::<Totals>() == 160);
+    assert!(size_of::<Totals>() == 192);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
     assert!(size_of::<Doing>() == 88);
     assert!(
         size_of::<TaskState>()
             == 48
+                + 32
                 + size_of::<Owner>()
                 + size_of::<Doing>()
                 + size_of::<Dirtied>()

@@ -67,6 +67,8 @@ impl Summary {
             self.blocked_ns += increase.blocked;
             self.read_bytes += increase.read_bytes;
             self.write_bytes += increase.write_bytes;
+            self.local.read += increase.unix_rx_bytes;
+            self.local.written += increase.unix_tx_bytes;
             self.rss += row.memory.map_or(0, |memory| memory.rss);
             if increase.oncpu != 0
                 && let Some(process) = tasks.get(row.id)

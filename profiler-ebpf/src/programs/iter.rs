@@ -171,9 +171,7 @@ fn resident(mm: Object) -> [i64; 4] {
 #[inline(always)]
 fn add_in_flight(task: Task, entry: &TaskState, control: &Control, thread: &mut Thread) {
     let totals = &mut thread.totals;
-    totals.sleep = entry.sleep;
-    totals.blocked = entry.blocked;
-    totals.wakeups = entry.wakeups;
+    entry.totals(totals);
     thread.runnable = 0;
     if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
         thread.runnable = 1;

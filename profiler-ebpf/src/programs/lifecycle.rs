@@ -133,9 +133,7 @@ pub fn thread_ends(task: Task, entry: Followed, now: u64) {
     let Some(scratch) = scratch() else { return };
     let end = &mut scratch.end;
     task.totals(&mut end.totals);
-    end.totals.sleep = entry.sleep;
-    end.totals.blocked = entry.blocked;
-    end.totals.wakeups = entry.wakeups;
+    entry.totals(&mut end.totals);
 
     // Before the sums: a reading in between then misses the thread once, but never counts it twice.
     entry.state = state::FOLDED;
@@ -185,7 +183,8 @@ fn fold(process: &mut Process, totals: &Totals, runqueue: &Histogram) {
         ($($field:ident)*) => {$(add(&mut process.ended.$field, totals.$field);)*};
     }
     add_all!(utime stime oncpu run_delay run_count sleep blocked nvcsw nivcsw wakeups migrations min_flt maj_flt
-        rchar wchar syscr syscw read_bytes write_bytes cancelled_write_bytes);
+        rchar wchar syscr syscw read_bytes write_bytes cancelled_write_bytes
+        unix_tx_bytes unix_rx_bytes unix_tx_calls unix_rx_calls);
     if config!(sched) == 0 || runqueue.sum == 0 {
         return;
     }

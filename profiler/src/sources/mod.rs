@@ -152,14 +152,21 @@ fn process_key_of(
 
 /// The columns that identify a row of flows.
 fn flow_key<I>(at: &Sample<'_>, row: &FlowRow<I>) -> OwnerKey {
+    owner_key(at, row.id, row.tid, row.interval_ns)
+}
+
+fn owner_key(
+    at: &Sample<'_>,
+    id: Option<ProcessId>,
+    tid: Option<u32>,
+    interval_ns: u64,
+) -> OwnerKey {
     OwnerKey {
         ts: at.tick.ts,
-        interval_ns: row.interval_ns,
-        pid: row.id.map(|id| id.pid),
-        start_ts: row
-            .id
-            .map(|id| at.tasks.clock.wall_of_boottime(id.start_boottime)),
-        tid: row.tid,
+        interval_ns,
+        pid: id.map(|id| id.pid),
+        start_ts: id.map(|id| at.tasks.clock.wall_of_boottime(id.start_boottime)),
+        tid,
     }
 }
 

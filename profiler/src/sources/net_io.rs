@@ -9,6 +9,7 @@ use profiler_ebpf::flows::{
 use super::{
     Sample, Source, SourceSpec, feature_support, flow_key,
     latency::{self, Latencies},
+    owner_key,
 };
 use crate::{
     bpf::{Feature, Hook, Way},
@@ -160,17 +161,49 @@ impl Source for NetIo {
                 },
             );
         }
+        self.unix(at);
         self.rows.finish(out);
         self.latencies.sample(at, out);
         Ok(())
     }
 }
 
+impl NetIo {
+    /// Unix sockets, which are counted with the tasks.
+    fn unix(&mut self, at: &Sample<'_>) {
+        for row in &at.tasks.rows {
+            let increase = &row.increase;
+            if increase.unix_tx_calls + increase.unix_rx_calls == 0 {
+                continue;
+            }
+            self.rows.push(
+                owner_key(at, Some(row.id), row.tid, row.interval_ns),
+                NetIoRow {
+                    protocol: "unix".into(),
+                    family: None,
+                    scope: Some("loopback".into()),
+                    tx_bytes: increase.unix_tx_bytes,
+                    rx_bytes: increase.unix_rx_bytes,
+                    tx_calls: increase.unix_tx_calls,
+                    rx_calls: increase.unix_rx_calls,
+                    tx_segments: None,
+                    rx_segments: None,
+                    retransmits: None,
+                    connects: None,
+                    connect_failures: None,
+                    accepts: None,
+                    resets: None,
+                },
+            );
+        }
+    }
+}
+
 fn protocol_name(class: u64) -> &'static str {
-    match protocol_of(class) {
-        protocol::TCP => "tcp",
-        protocol::UDP => "udp",
-        _ => "unix",
+    if protocol_of(class) == protocol::TCP {
+        "tcp"
+    } else {
+        "udp"
     }
 }
 

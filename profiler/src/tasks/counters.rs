@@ -26,7 +26,11 @@ macro_rules! for_each_counter {
             syscw,
             read_bytes,
             write_bytes,
-            cancelled_write_bytes
+            cancelled_write_bytes,
+            unix_tx_bytes,
+            unix_rx_bytes,
+            unix_tx_calls,
+            unix_rx_calls
         )
     };
 }

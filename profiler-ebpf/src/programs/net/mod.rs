@@ -17,10 +17,7 @@ use super::{
     maps::{TASKS, add, current},
 };
 use crate::{
-    flows::{
-        NetFlow,
-        net::{class, family, protocol, scope},
-    },
+    flows::{NetFlow, net::protocol},
     wire::{Map, Owner},
 };
 
@@ -86,34 +83,41 @@ fn transfer(sock: Object, bytes: u64, way: Way) {
     };
     let owner = task.owner;
     let socket_family: u16 = sock.get(offset!(sock_family));
-    let class = if socket_family == AF_UNIX {
-        class(protocol::UNIX, family::NONE, scope::LOOPBACK)
-    } else if socket_family == AF_INET || socket_family == AF_INET6 {
-        let mut socket = None;
-        let (protocol, known) = match sock.get::<u16>(offset!(sock_protocol)) {
-            IPPROTO_TCP => {
-                socket = socket::find_or_begin(sock);
-                let known = socket.as_ref().map_or(0, |socket| socket.class);
-                (protocol::TCP, known)
-            }
-            IPPROTO_UDP => (protocol::UDP, udp::class_of(sock, task, way)),
-            IPPROTO_MPTCP => (protocol::TCP, 0),
-            _ => return,
-        };
-        // In one place: what follows pointers takes the verifier long.
-        let class = if known == 0 {
-            class::connected(sock, protocol)
+    if socket_family == AF_UNIX {
+        // Of one class, and often many: kept with the task, which is cheaper than a look-up.
+        if way == Way::In {
+            task.unix_rx_bytes += bytes;
+            task.unix_rx_calls += 1;
         } else {
-            known
-        };
-        if let Some(socket) = socket {
-            socket.class = class;
-            tcp::used(sock, socket, owner, bytes, way);
+            task.unix_tx_bytes += bytes;
+            task.unix_tx_calls += 1;
         }
-        class
-    } else {
         return;
+    }
+    if socket_family != AF_INET && socket_family != AF_INET6 {
+        return;
+    }
+    let mut socket = None;
+    let (protocol, known) = match sock.get::<u16>(offset!(sock_protocol)) {
+        IPPROTO_TCP => {
+            socket = socket::find_or_begin(sock);
+            let known = socket.as_ref().map_or(0, |socket| socket.class);
+            (protocol::TCP, known)
+        }
+        IPPROTO_UDP => (protocol::UDP, udp::class_of(sock, task, way)),
+        IPPROTO_MPTCP => (protocol::TCP, 0),
+        _ => return,
     };
+    // In one place: what follows pointers takes the verifier long.
+    let class = if known == 0 {
+        class::connected(sock, protocol)
+    } else {
+        known
+    };
+    if let Some(socket) = socket {
+        socket.class = class;
+        tcp::used(sock, socket, owner, bytes, way);
+    }
     let Some(flow) = net_flow(owner, class) else {
         return;
     };
