@@ -8,6 +8,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut files = Vec::new();
     for vendor in fs::read_dir(&data)? {
         let vendor = vendor?.path();
+        if !vendor.is_dir() {
+            continue;
+        }
         println!("cargo::rerun-if-changed={}", vendor.display());
         for file in fs::read_dir(&vendor)? {
             files.push(file?.path());

@@ -1,22 +1,31 @@
 //! All microarchitectures.
 
-use std::sync::OnceLock;
+use std::{collections::BTreeMap, fs, io, path::Path, sync::OnceLock};
 
-use crate::{CpuId, Uarch};
+use crate::{CpuId, Meaning, Uarch};
 
 /// File names without extension, and their content.
 static DATA: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/data.rs"));
 
 /// A data file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{id}.toml: {source}")]
-pub struct Error {
-    /// Name of the file without its extension.
-    pub id: String,
-    /// What is wrong, with line and column.
-    #[source]
-    pub source: Box<toml::de::Error>,
+pub enum Error {
+    /// It cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is not what it should be.
+    #[error("{id}.toml: {source}")]
+    Content {
+        /// Name of the file without its extension.
+        id: String,
+        /// What is wrong, with line and column.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
 }
+
+/// What each metric is.
+static MEANINGS: &str = include_str!("../data/metrics.toml");
 
 /// Every known microarchitecture.
 #[derive(Clone, Debug, Default)]
@@ -39,11 +48,11 @@ impl Catalog {
     /// Reads data files, given as names without extension and content.
     pub fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Error> {
         let uarchs = files.into_iter().map(|(id, text)| {
-            let uarch: Uarch = toml::from_str(text).map_err(|source| Error {
+            let uarch: Uarch = toml::from_str(text).map_err(|source| Error::Content {
                 id: id.to_owned(),
                 source: source.into(),
             })?;
-            Ok(Uarch {
+            Ok::<_, Error>(Uarch {
                 id: id.to_owned(),
                 ..uarch
             })
@@ -51,6 +60,45 @@ impl Catalog {
         Ok(Self {
             uarchs: uarchs.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Reads the data files (`*.toml`) of a folder.
+    ///
+    /// # Errors
+    ///
+    /// When one of them cannot be read, or is wrong.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let is_data = path
+                .extension()
+                .is_some_and(|extension| extension == "toml");
+            if let (true, Some(id)) = (is_data, path.file_stem().and_then(|id| id.to_str())) {
+                files.push((id.to_owned(), fs::read_to_string(&path)?));
+            }
+        }
+        files.sort();
+        Self::parse(files.iter().map(|(id, text)| (id.as_str(), text.as_str())))
+    }
+
+    /// With those of `other` added, or in place of those with the same id.
+    #[must_use]
+    pub fn overridden_by(mut self, other: Self) -> Self {
+        self.uarchs
+            .retain(|uarch| other.iter().all(|own| own.id != uarch.id));
+        self.uarchs.extend(other.uarchs);
+        self
+    }
+
+    /// What each metric is, by name.
+    ///
+    /// # Panics
+    ///
+    /// When the embedded file is wrong, which the tests of this crate exclude.
+    pub fn meanings() -> &'static BTreeMap<String, Meaning> {
+        static READ: OnceLock<BTreeMap<String, Meaning>> = OnceLock::new();
+        READ.get_or_init(|| toml::from_str(MEANINGS).expect("the embedded data is valid"))
     }
 
     /// All of them.

@@ -1,10 +1,10 @@
 //! One microarchitecture, as its data file says it.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::CpuId;
+use crate::{CpuId, Event, Group, Pmu};
 
 /// One file of `data/`.
 ///
@@ -19,6 +19,8 @@ use crate::CpuId;
 /// models = [0x55]
 /// steppings = ["5-15"]
 /// ```
+///
+/// Then follow [PMUs](Pmu), [events](Event) and [groups](Group).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uarch {
@@ -34,6 +36,15 @@ pub struct Uarch {
     /// Which CPUs it is.
     #[serde(rename = "match")]
     pub matches: Match,
+    /// The PMUs by their names in sysfs, as [`Event::pmu`] has them.
+    #[serde(default, rename = "pmu")]
+    pub pmus: BTreeMap<String, Pmu>,
+    /// The events by the names that their vendor gives them.
+    #[serde(default, rename = "event")]
+    pub events: BTreeMap<String, Event>,
+    /// The groups.
+    #[serde(default, rename = "group")]
+    pub groups: BTreeMap<String, Group>,
 }
 
 /// Which CPUs a microarchitecture is; each entry is a way to be one.

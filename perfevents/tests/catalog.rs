@@ -106,7 +106,7 @@ fn known_machines_are_found() {
     let intel = |model, stepping| x86("GenuineIntel", 6, model, stepping, Some("cpu"));
     let amd = |family, model| x86("AuthenticAMD", family, model, 1, None);
     for (cpu, name) in [
-        (intel(0x2c, 2), "Westmere"),
+        (intel(0x2c, 2), "Westmere-EP"),
         (intel(0x55, 4), "Skylake-SP"),
         (intel(0x55, 7), "Cascade Lake-SP / Cooper Lake"),
         (intel(0x6a, 6), "Ice Lake-SP"),
@@ -160,5 +160,40 @@ fn errors_name_file_and_place() {
     assert!(
         text.starts_with("x.toml: ") && text.contains("line 2") && text.contains("vendro"),
         "{text}"
+    );
+}
+
+#[test]
+fn no_file_contradicts_itself() {
+    let meanings = Catalog::meanings();
+    let problems: Vec<String> = Catalog::builtin()
+        .iter()
+        .flat_map(|uarch| {
+            let problems = uarch.problems(meanings);
+            problems
+                .into_iter()
+                .map(|what| format!("{}: {what}", uarch.id))
+        })
+        .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Few groups need more counters than there are: floating point of any precision on five events where a thread has four
+/// counters, and eight memory channels on a data fabric with four.
+#[test]
+fn groups_fit_the_counters() {
+    let too_large: Vec<String> = Catalog::builtin()
+        .iter()
+        .flat_map(|uarch| {
+            let large = uarch
+                .groups
+                .iter()
+                .filter(|(_, group)| !group.fits(uarch, true));
+            large.map(|(name, _)| format!("{} {name}", uarch.id))
+        })
+        .collect();
+    assert_eq!(
+        too_large,
+        ["zen2 MEM", "zen3 MEM", "clx FLOPS", "skx FLOPS"]
     );
 }

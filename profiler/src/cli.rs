@@ -36,6 +36,21 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// List what the hardware counters of a CPU can tell: groups, metrics, events and their codes
+    Events {
+        /// Of this microarchitecture instead of this machine's
+        #[arg(long, value_name = "ID", conflicts_with = "cpus")]
+        cpu: Option<String>,
+        /// Only the microarchitectures that are known, with their groups
+        #[arg(long)]
+        cpus: bool,
+        /// Folder of tables (*.toml) that are added, or take the place of those with the same name
+        #[arg(long, value_name = "DIR", env = "PROFILER_PERFEVENTS", value_hint = ValueHint::DirPath)]
+        perfevents: Option<PathBuf>,
+        /// Machine-readable
+        #[arg(long, conflicts_with = "cpus")]
+        json: bool,
+    },
     /// Turn what a killed profiler left behind into Parquet
     ///
     /// A run that ended by kill -9 or a power cut keeps its last ticks in journals (_part-*.arrows). The next run

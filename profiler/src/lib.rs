@@ -7,6 +7,7 @@ pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod events;
 pub mod failure;
 pub mod host;
 pub mod ledger;

@@ -6,6 +6,7 @@ use clap::Parser as _;
 use profiler::{
     check,
     cli::{self, Cli, Command},
+    events,
     failure::{Failure, Reason},
     host::Host,
     reference, run, say,
@@ -36,6 +37,24 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
                 print(&format!("{:#}\n", check::json(&host)));
             } else {
                 print(&check::table(&host));
+            }
+        }
+        Command::Events {
+            cpu,
+            cpus,
+            perfevents,
+            json,
+        } => {
+            let catalog = events::catalog(perfevents.as_deref())?;
+            if cpus {
+                print(&events::cpus(&catalog));
+                return Ok(0);
+            }
+            let selection = events::Selection::new(&catalog, cpu.as_deref())?;
+            if json {
+                print(&format!("{:#}\n", selection.json()));
+            } else {
+                print(&selection.text());
             }
         }
         Command::Recover { run } => return recover_all(&run),

@@ -1,0 +1,88 @@
+//! What can be wrong with a data file that can be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    Group, Meaning, Uarch,
+    event::CORE_PMU,
+    group::{CONSTANTS, UNITS},
+};
+
+impl Uarch {
+    /// What contradicts itself or is left open; nothing, if all is well.
+    pub fn problems(&self, meanings: &BTreeMap<String, Meaning>) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (name, event) in &self.events {
+            let mut wrong = |what: &str| problems.push(format!("event {name}: {what}"));
+            if !self.pmus.contains_key(&event.pmu) {
+                wrong("its PMU is not listed");
+            }
+            if event.alias.is_none() && event.code.is_empty() {
+                wrong("neither a code nor an alias says what it is");
+            }
+            if event.validated != (event.sources.len() > 1) {
+                wrong("it is validated when two sources have it");
+            }
+            if event.sources.iter().collect::<BTreeSet<_>>().len() != event.sources.len() {
+                wrong("a source is named twice");
+            }
+        }
+        if !self.events.is_empty() && !self.pmus.contains_key(CORE_PMU) {
+            problems.push("the core's PMU is not listed".to_owned());
+        }
+        let used: BTreeSet<_> = self
+            .groups
+            .values()
+            .flat_map(|group| group.events.values())
+            .collect();
+        for name in self.events.keys().filter(|name| !used.contains(name)) {
+            problems.push(format!("event {name}: no group uses it"));
+        }
+        for (name, group) in &self.groups {
+            let found = self.group_problems(group, meanings);
+            problems.extend(
+                found
+                    .into_iter()
+                    .map(|what| format!("group {name}: {what}")),
+            );
+        }
+        problems
+    }
+
+    fn group_problems(&self, group: &Group, meanings: &BTreeMap<String, Meaning>) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut unused: BTreeSet<&str> = group.events.keys().map(String::as_str).collect();
+        let mut known: BTreeSet<&str> = unused.iter().copied().chain(CONSTANTS).collect();
+        for (alias, name) in &group.events {
+            if !self.events.contains_key(name) {
+                problems.push(format!("there is no event {name}"));
+            }
+            if CONSTANTS.contains(&alias.as_str()) {
+                problems.push(format!("{alias} is a constant"));
+            }
+        }
+        for metric in &group.metrics {
+            let name = metric.name.as_str();
+            match meanings.get(name) {
+                None => problems.push(format!("metric {name} is not in metrics.toml")),
+                Some(meaning) if !UNITS.contains(&meaning.unit.as_str()) => {
+                    problems.push(format!("metric {name}: unknown unit {}", meaning.unit));
+                }
+                Some(_) => {}
+            }
+            for used in metric.formula.names() {
+                unused.remove(used);
+                if !known.contains(used) {
+                    problems.push(format!("metric {name}: nothing is called {used}"));
+                }
+            }
+            if !known.insert(name) {
+                problems.push(format!("metric {name} has the name of something else"));
+            }
+        }
+        if !group.metrics.is_empty() {
+            problems.extend(unused.iter().map(|alias| format!("no metric uses {alias}")));
+        }
+        problems
+    }
+}

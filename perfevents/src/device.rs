@@ -1,0 +1,421 @@
+//! PMUs of the machine at hand, as the kernel describes them below `/sys/bus/event_source/devices`
+//! (Documentation/ABI/testing/sysfs-bus-event_source-devices-format and -events).
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use crate::{CORE_PMU, Event};
+
+/// Words of `perf_event_attr` that a code is spread over: `config`, `config1`, `config2`, `config3`.
+pub const WORDS: usize = 4;
+
+/// A PMU, or one instance of several.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Name of its folder: `cpu`, `uncore_imc_0`.
+    pub name: String,
+    /// `perf_event_attr.type`.
+    pub kind: u32,
+    /// Where the fields of a code are.
+    formats: BTreeMap<String, Format>,
+    folder: PathBuf,
+}
+
+/// Where one field of a code is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Index of the word.
+    pub word: usize,
+    /// First and last bit of each part, the lowest part of the value first.
+    pub bits: Vec<(u32, u32)>,
+}
+
+/// An event as perf_event_open(2) takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoding {
+    /// `perf_event_attr.type`.
+    pub kind: u32,
+    /// `config`, `config1`, `config2`, `config3`.
+    pub config: [u64; WORDS],
+}
+
+/// Why a PMU cannot count an event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// Its `format/` has no such field.
+    #[error("PMU {pmu} has no field {field}")]
+    Field {
+        /// The PMU.
+        pmu: String,
+        /// The field.
+        field: String,
+    },
+    /// The field has fewer bits.
+    #[error("{value:#x} is too large for field {field} of PMU {pmu}")]
+    Value {
+        /// The PMU.
+        pmu: String,
+        /// The field.
+        field: String,
+        /// What does not fit.
+        value: u64,
+    },
+    /// Its `events/` has no such name, or an unreadable one.
+    #[error("PMU {pmu} has no event {alias}")]
+    Alias {
+        /// The PMU.
+        pmu: String,
+        /// The event.
+        alias: String,
+    },
+}
+
+/// A description that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no place of a field, such as \"config:0-7,32-35\"")]
+pub struct FormatError(String);
+
+impl FromStr for Format {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Self, FormatError> {
+        let error = || FormatError(text.chars().take(100).collect());
+        let (word, bits) = text.trim().split_once(':').ok_or_else(error)?;
+        let word = ["config", "config1", "config2", "config3"]
+            .iter()
+            .position(|name| *name == word)
+            .ok_or_else(error)?;
+        let part = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+            (first <= last && last < u64::BITS).then_some((first, last))
+        };
+        let bits = bits.split(',').map(part).collect::<Option<Vec<_>>>();
+        Ok(Self {
+            word,
+            bits: bits.ok_or_else(error)?,
+        })
+    }
+}
+
+impl Format {
+    /// Puts `value` into its place; false when it has more bits than there are.
+    #[must_use]
+    pub fn put(&self, value: u64, config: &mut [u64; WORDS]) -> bool {
+        let mut rest = value;
+        for &(first, last) in &self.bits {
+            let width = last - first + 1;
+            let mask = u64::MAX >> (u64::BITS - width);
+            config[self.word] |= (rest & mask) << first;
+            rest = rest.checked_shr(width).unwrap_or(0);
+        }
+        rest == 0
+    }
+}
+
+impl Device {
+    /// Reads the description in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// When it has no readable type.
+    pub fn read(folder: &Path) -> io::Result<Self> {
+        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let name = folder.file_name().and_then(|name| name.to_str());
+        let kind = fs::read_to_string(folder.join("type"))?;
+        let mut formats = BTreeMap::new();
+        for entry in fs::read_dir(folder.join("format")).into_iter().flatten() {
+            let path = entry?.path();
+            let field = path.file_name().and_then(|field| field.to_str());
+            // A field that makes no sense is as good as none: whoever needs it is told.
+            let format = fs::read_to_string(&path)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            if let (Some(field), Some(format)) = (field, format) {
+                formats.insert(field.to_owned(), format);
+            }
+        }
+        Ok(Self {
+            name: name
+                .ok_or_else(|| invalid("its name is not UTF-8"))?
+                .to_owned(),
+            kind: kind
+                .trim()
+                .parse()
+                .map_err(|_| invalid("its type is no number"))?,
+            formats,
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// The PMUs that `pattern` names, in the order of their numbers: a `*` stands for a number. `cpu` is any core's.
+    pub fn all(sysfs: &Path, pattern: &str) -> Vec<Self> {
+        let folder = sysfs.join("bus/event_source/devices");
+        let mut devices: Vec<Self> = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                let is_core = || entry.path().join("cpus").exists() && !name.contains("uncore");
+                matches(pattern, &name) || pattern == CORE_PMU && is_core()
+            })
+            .filter_map(|entry| Self::read(&entry.path()).ok())
+            .collect();
+        devices.sort_by_key(|device| (numbers(&device.name), device.name.clone()));
+        devices
+    }
+
+    /// CPUs that it can be opened on, one for each part of the machine that it counts; `None` when it counts for each
+    /// CPU or task.
+    pub fn cpumask(&self) -> Option<String> {
+        let text = fs::read_to_string(self.folder.join("cpumask")).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// The event as this PMU has it.
+    ///
+    /// # Errors
+    ///
+    /// When it does not.
+    pub fn encode(&self, event: &Event) -> Result<Encoding, EncodeError> {
+        match &event.alias {
+            Some(alias) if event.code.is_empty() => self.encode_fields(&self.terms(alias)?),
+            _ => self.encode_fields(&event.code),
+        }
+    }
+
+    /// Values of fields as a code. `config` to `config3` are whole words.
+    ///
+    /// # Errors
+    ///
+    /// When a field is unknown or too small.
+    pub fn encode_fields(&self, fields: &BTreeMap<String, u64>) -> Result<Encoding, EncodeError> {
+        let mut config = [0; WORDS];
+        for (field, value) in fields {
+            let whole = || format!("{field}:0-63").parse().ok();
+            let format = self.formats.get(field).cloned().or_else(whole);
+            let fits = match &format {
+                Some(format) => format.put(*value, &mut config),
+                None => {
+                    return Err(EncodeError::Field {
+                        pmu: self.name.clone(),
+                        field: field.clone(),
+                    });
+                }
+            };
+            if !fits {
+                return Err(EncodeError::Value {
+                    pmu: self.name.clone(),
+                    field: field.clone(),
+                    value: *value,
+                });
+            }
+        }
+        Ok(Encoding {
+            kind: self.kind,
+            config,
+        })
+    }
+
+    /// What one count is worth, where the kernel says so (`events/NAME.scale`); 1 otherwise.
+    pub fn scale(&self, event: &Event) -> f64 {
+        let read = |alias: &String| {
+            let text =
+                fs::read_to_string(self.folder.join("events").join(format!("{alias}.scale")));
+            text.ok()?.trim().parse().ok()
+        };
+        event.alias.as_ref().and_then(read).unwrap_or(1.0)
+    }
+
+    /// What `events/NAME` says: `event=0x04,umask=0x03`.
+    fn terms(&self, alias: &str) -> Result<BTreeMap<String, u64>, EncodeError> {
+        let missing = || EncodeError::Alias {
+            pmu: self.name.clone(),
+            alias: alias.to_owned(),
+        };
+        let text =
+            fs::read_to_string(self.folder.join("events").join(alias)).map_err(|_| missing())?;
+        text.trim()
+            .split(',')
+            .map(|term| {
+                let (field, value) = term.split_once('=').unwrap_or((term, "1"));
+                Some((field.trim().to_owned(), number(value.trim())?))
+            })
+            .collect::<Option<_>>()
+            .ok_or_else(missing)
+    }
+}
+
+/// A number as C writes it: decimal, or hexadecimal after `0x`.
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// Whether `name` is `pattern` with a number in place of each `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((before, after)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(rest) = name.strip_prefix(before) else {
+        return false;
+    };
+    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    digits > 0 && matches(after, &rest[digits..])
+}
+
+/// The numbers in a name.
+fn numbers(name: &str) -> Vec<u32> {
+    name.split(|c: char| !c.is_ascii_digit())
+        .filter_map(|digits| digits.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(format: &str, value: u64) -> Option<[u64; WORDS]> {
+        let format: Format = format.parse().expect("valid");
+        let mut config = [0; WORDS];
+        format.put(value, &mut config).then_some(config)
+    }
+
+    #[test]
+    fn fields_may_be_split() {
+        assert_eq!(config("config:0-7\n", 0xc7), Some([0xc7, 0, 0, 0]));
+        // amd_df before PerfMonV2
+        let event = "config:0-7,32-35,59-60";
+        assert_eq!(config(event, 0x1c7), Some([0x1_0000_00c7, 0, 0, 0]));
+        assert_eq!(
+            config(event, 0x3fff),
+            Some([0x1800_000f_0000_00ff, 0, 0, 0])
+        );
+        assert_eq!(config(event, 0x4000), None);
+        assert_eq!(config("config1:0-63", u64::MAX), Some([0, u64::MAX, 0, 0]));
+        assert_eq!(config("config:18", 1), Some([1 << 18, 0, 0, 0]));
+        assert_eq!(config("config:18", 2), None);
+    }
+
+    #[test]
+    fn other_formats_are_refused() {
+        for text in [
+            "",
+            "config",
+            "config:",
+            "config4:0",
+            "config:7-0",
+            "config:0-64",
+            "config:a",
+            "0-7",
+            "config:-1",
+        ] {
+            assert!(text.parse::<Format>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_star_is_a_number() {
+        assert!(matches("uncore_imc_*", "uncore_imc_11"));
+        assert!(!matches("uncore_imc_*", "uncore_imc_free_running_0"));
+        assert!(!matches("uncore_imc_*", "uncore_imc_"));
+        assert!(!matches("uncore_imc_*", "uncore_imc"));
+        assert!(matches("hisi_sccl*_ddrc*", "hisi_sccl3_ddrc0"));
+        assert!(matches("amd_df", "amd_df"));
+    }
+
+    /// A tree as the kernel lays it out.
+    fn tree() -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        let file = |path: &str, text: &str| {
+            let path = root.path().join("bus/event_source/devices").join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        for (name, kind) in [
+            ("uncore_imc_10", 40),
+            ("uncore_imc_2", 32),
+            ("uncore_imc_free_running_0", 50),
+        ] {
+            file(&format!("{name}/type"), &format!("{kind}\n"));
+            file(&format!("{name}/cpumask"), "0,28\n");
+            file(&format!("{name}/format/event"), "config:0-7\n");
+            file(&format!("{name}/format/umask"), "config:8-15\n");
+        }
+        file("power/type", "20\n");
+        file("power/format/event", "config:0-7\n");
+        file("power/events/energy-pkg", "event=0x02\n");
+        file(
+            "power/events/energy-pkg.scale",
+            "2.3283064365386962890625e-10\n",
+        );
+        file("power/events/broken", "event=two\n");
+        file("cpu/type", "4\n");
+        file("cpu/format/event", "config:0-7\n");
+        file("cpu/format/offcore_rsp", "config1:0-63\n");
+        file("cpu/format/broken", "nonsense\n");
+        file("software/type", "one\n");
+        root
+    }
+
+    fn event(text: &str) -> Event {
+        toml::from_str(&format!("help = \"\"\nsources = []\n{text}")).expect("valid")
+    }
+
+    #[test]
+    fn devices_are_found_and_encode_events() {
+        let root = tree();
+        let imcs = Device::all(root.path(), "uncore_imc_*");
+        let names: Vec<_> = imcs.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["uncore_imc_2", "uncore_imc_10"]);
+        assert_eq!(imcs[0].cpumask().as_deref(), Some("0,28"));
+        let read = event("code = { event = 0x04, umask = 0x03 }");
+        let encoding = imcs[0].encode(&read).expect("it can");
+        assert_eq!((encoding.kind, encoding.config), (32, [0x304, 0, 0, 0]));
+
+        let cpu = Device::all(root.path(), "cpu").remove(0);
+        assert_eq!(cpu.cpumask(), None);
+        let offcore = event("code = { event = 0xb7, offcore_rsp = 0x6040005b7 }");
+        let encoding = cpu.encode(&offcore).expect("it can");
+        assert_eq!(encoding.config, [0xb7, 0x6_0400_05b7, 0, 0]);
+        let error = |text: &str| cpu.encode(&event(text)).expect_err("it cannot").to_string();
+        assert_eq!(error("code = { umask = 1 }"), "PMU cpu has no field umask");
+        assert_eq!(
+            error("code = { broken = 1 }"),
+            "PMU cpu has no field broken"
+        );
+        assert_eq!(
+            error("code = { event = 0x1b7 }"),
+            "0x1b7 is too large for field event of PMU cpu"
+        );
+        assert_eq!(
+            error("alias = \"energy-pkg\""),
+            "PMU cpu has no event energy-pkg"
+        );
+        let whole = cpu.encode(&event("code = { config = 0x1b7, config2 = 7 }"));
+        assert_eq!(whole.map(|encoding| encoding.config), Ok([0x1b7, 0, 7, 0]));
+    }
+
+    #[test]
+    fn the_kernel_knows_some_codes_and_scales() {
+        let root = tree();
+        let power = Device::all(root.path(), "power").remove(0);
+        let package = event("alias = \"energy-pkg\"");
+        assert_eq!(
+            power.encode(&package).map(|encoding| encoding.config),
+            Ok([2, 0, 0, 0])
+        );
+        assert!((power.scale(&package) - 2f64.powi(-32)).abs() < 1e-20);
+        assert!(power.encode(&event("alias = \"broken\"")).is_err());
+        assert!((power.scale(&event("code = { event = 2 }")) - 1.0).abs() < f64::EPSILON);
+        assert!(Device::all(root.path(), "software").is_empty());
+    }
+}

@@ -1,0 +1,279 @@
+//! `profiler events`: what the counters of a CPU can tell, by the tables of `perfevents`.
+
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+
+use perfevents::{Catalog, Event, Group, Uarch};
+use serde_json::{Value, json};
+
+use crate::{
+    failure::{Failure, Reason},
+    host::cpu_ids,
+};
+
+/// Which microarchitectures are shown.
+pub struct Selection<'a> {
+    uarchs: Vec<&'a Uarch>,
+    /// Whether they are those of this machine.
+    here: bool,
+}
+
+/// The embedded tables, with those of a folder added or in their place.
+///
+/// # Errors
+///
+/// When a file of the folder cannot be read or makes no sense.
+pub fn catalog(folder: Option<&Path>) -> Result<Catalog, Failure> {
+    let builtin = Catalog::builtin().clone();
+    let Some(folder) = folder else {
+        return Ok(builtin);
+    };
+    let usage = |what: String| {
+        let message = format!("--perfevents {}: {what}", folder.display());
+        Failure::new(Reason::Usage, message)
+    };
+    let own = Catalog::read(folder).map_err(|error| usage(error.to_string()))?;
+    for uarch in own.iter() {
+        if let Some(problem) = uarch.problems(Catalog::meanings()).first() {
+            return Err(usage(format!("{}.toml: {problem}", uarch.id)));
+        }
+    }
+    Ok(builtin.overridden_by(own))
+}
+
+impl<'a> Selection<'a> {
+    /// The one with this id, or those of this machine.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such one.
+    pub fn new(catalog: &'a Catalog, id: Option<&str>) -> Result<Self, Failure> {
+        let Some(id) = id else {
+            let ids = cpu_ids(Path::new("/proc"), Path::new("/sys"));
+            let mut uarchs: Vec<&Uarch> = Vec::new();
+            for uarch in ids.iter().flat_map(|id| catalog.candidates(id)) {
+                if !uarchs.iter().any(|known| known.id == uarch.id) {
+                    uarchs.push(uarch);
+                }
+            }
+            return Ok(Self { uarchs, here: true });
+        };
+        let Some(uarch) = catalog.iter().find(|uarch| uarch.id == id) else {
+            let message = format!("--cpu {id}: unknown; `profiler events --cpus` lists all");
+            return Err(Failure::new(Reason::Usage, message));
+        };
+        Ok(Self {
+            uarchs: vec![uarch],
+            here: false,
+        })
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if self.uarchs.is_empty() {
+            text.push_str(
+                "This CPU is in no table: only the kernel's generic events can be counted.\n",
+            );
+        }
+        for uarch in &self.uarchs {
+            let which = if self.here {
+                "this CPU"
+            } else {
+                "not necessarily this CPU"
+            };
+            let _ = writeln!(text, "{} ({}, {which})", uarch.name, uarch.id);
+            for (name, group) in &uarch.groups {
+                write_group(&mut text, uarch, name, group);
+            }
+            if uarch.groups.is_empty() {
+                text.push_str("\nNothing but the kernel's generic events is known of it.\n");
+            }
+        }
+        text
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        self.uarchs.iter().map(|uarch| uarch_json(uarch)).collect()
+    }
+}
+
+/// All microarchitectures, a line each.
+pub fn cpus(catalog: &Catalog) -> String {
+    let width = catalog
+        .iter()
+        .map(|uarch| uarch.id.len())
+        .max()
+        .unwrap_or(0);
+    let mut text = String::new();
+    for uarch in catalog.iter() {
+        let groups: Vec<_> = uarch.groups.keys().map(String::as_str).collect();
+        let _ = writeln!(text, "{:width$}  {}", uarch.id, uarch.name);
+        let _ = writeln!(text, "{:width$}  {}", "", groups.join(" "));
+    }
+    text
+}
+
+fn write_group(text: &mut String, uarch: &Uarch, name: &str, group: &Group) {
+    let _ = writeln!(text, "\n{name}: {}", group.help);
+    if let Some(note) = &group.note {
+        let _ = writeln!(text, "  ({note})");
+    }
+    if !group.fits(uarch, true) {
+        text.push_str(
+            "  (more events than counters: they take turns where cores have two threads)\n",
+        );
+    }
+    for metric in &group.metrics {
+        let unit = Catalog::meanings()
+            .get(&metric.name)
+            .map_or("", |meaning| meaning.unit.as_str());
+        let _ = writeln!(text, "  {} [{unit}] = {}", metric.name, metric.formula);
+    }
+    for (alias, event) in &group.events {
+        let code = uarch.events.get(event).map(perf_syntax).unwrap_or_default();
+        let validated = uarch.events.get(event).is_none_or(|event| event.validated);
+        let doubt = if validated { "" } else { "  (one source only)" };
+        let _ = writeln!(text, "    {alias} = {event}  {code}{doubt}");
+    }
+}
+
+/// As perf(1) takes it: `cpu/event=0xc7,umask=0x1/`.
+fn perf_syntax(event: &Event) -> String {
+    if event.code.is_empty() {
+        return format!(
+            "{}/{}/",
+            event.pmu,
+            event.alias.as_deref().unwrap_or_default()
+        );
+    }
+    let fields: Vec<_> = event
+        .code
+        .iter()
+        .map(|(field, value)| format!("{field}={value:#x}"))
+        .collect();
+    format!("{}/{}/", event.pmu, fields.join(","))
+}
+
+fn uarch_json(uarch: &Uarch) -> Value {
+    let events: BTreeMap<_, _> = uarch
+        .events
+        .iter()
+        .map(|(name, event)| (name, event_json(event)))
+        .collect();
+    let groups: BTreeMap<_, _> = uarch
+        .groups
+        .iter()
+        .map(|(name, group)| (name, group_json(uarch, group)))
+        .collect();
+    json!({
+        "id": uarch.id,
+        "name": uarch.name,
+        "vendor": uarch.vendor,
+        "events": events,
+        "groups": groups,
+    })
+}
+
+fn event_json(event: &Event) -> Value {
+    json!({
+        "help": event.help,
+        "pmu": event.pmu,
+        "code": event.code,
+        "perf": perf_syntax(event),
+        "validated": event.validated,
+        "errata": event.errata,
+    })
+}
+
+fn group_json(uarch: &Uarch, group: &Group) -> Value {
+    let metrics: Vec<_> = group
+        .metrics
+        .iter()
+        .map(|metric| {
+            let meaning = Catalog::meanings().get(&metric.name);
+            json!({
+                "name": metric.name,
+                "formula": metric.formula.to_string(),
+                "unit": meaning.map(|meaning| &meaning.unit),
+                "help": meaning.map(|meaning| &meaning.help),
+            })
+        })
+        .collect();
+    json!({
+        "help": group.help,
+        "note": group.note,
+        "events": group.events,
+        "metrics": metrics,
+        "fits": group.fits(uarch, true),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_is_listed_with_formulas_and_codes() {
+        let catalog = catalog(None).expect("embedded");
+        let selection = Selection::new(&catalog, Some("skx")).expect("known");
+        let text = selection.text();
+        for line in [
+            "Skylake-SP (skx, not necessarily this CPU)",
+            "  mem_bw [B/s] = 64 * (r + w) / time",
+            "    r = UNC_M_CAS_COUNT.RD  uncore_imc_*/event=0x4,umask=0x3/",
+            "    w = L1D.M_EVICT  cpu/event=0x51,umask=0x4/  (one source only)",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        let json = selection.json();
+        assert_eq!(json[0]["events"]["L1D.M_EVICT"]["code"]["umask"], 4);
+        assert_eq!(json[0]["groups"]["FLOPS"]["fits"], false);
+        let error = Selection::new(&catalog, Some("z80"))
+            .err()
+            .expect("unknown");
+        assert!(error.to_string().contains("--cpus"), "{error}");
+        assert!(
+            cpus(&catalog)
+                .lines()
+                .any(|line| line.starts_with("zen4") && line.ends_with("Zen 4"))
+        );
+    }
+
+    #[test]
+    fn tables_of_ones_own_are_added_or_take_the_place_of_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        };
+        let table = "name = \"Mine\"\nvendor = \"Me\"\nsource = \"me\"\n[match]\n";
+        write("skx.toml", table);
+        write("mine.toml", table);
+        write("notes.txt", "no table");
+        let changed = catalog(Some(folder.path())).expect("valid");
+        assert_eq!(
+            changed.iter().count(),
+            Catalog::builtin().iter().count() + 1
+        );
+        let text = Selection::new(&changed, Some("skx")).expect("known").text();
+        assert!(text.starts_with("Mine (skx"), "{text}");
+
+        write(
+            "mine.toml",
+            &format!("{table}[group.X]\nhelp = \"\"\nevents = {{ a = \"A\" }}\n"),
+        );
+        let error = catalog(Some(folder.path()))
+            .expect_err("no such event")
+            .to_string();
+        assert!(
+            error.contains("mine.toml: group X: there is no event A"),
+            "{error}"
+        );
+        write("mine.toml", "name = 1");
+        let error = catalog(Some(folder.path()))
+            .expect_err("no table")
+            .to_string();
+        assert!(error.contains("mine.toml"), "{error}");
+        assert!(catalog(Some(Path::new("/nonexistent"))).is_err());
+    }
+}
