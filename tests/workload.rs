@@ -10,7 +10,7 @@ use std::{
     fs::File,
     hint::black_box,
     io::{BufRead as _, Read as _, Write as _},
-    os::unix::net::UnixStream,
+    net::UdpSocket,
     process::ExitCode,
     sync::{
         Arc,
@@ -96,13 +96,15 @@ impl Puppet {
                 let mut null = File::create("/dev/null").expect("/dev/null");
                 (0..number).for_each(|_| null.write_all(&[0; 4096]).expect("bottomless"));
             }
-            // So many messages of 100 bytes to itself.
-            "unix" => {
-                let (mut to, mut from) = UnixStream::pair().expect("a pair");
+            // So many datagrams of 100 bytes to itself.
+            "udp" => {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("an address");
+                let address = socket.local_addr().expect("bound");
+                socket.connect(address).expect("itself");
                 let mut message = [0; 100];
                 (0..number).for_each(|_| {
-                    to.write_all(&message).expect("room");
-                    from.read_exact(&mut message).expect("a message");
+                    socket.send(&message).expect("room");
+                    socket.recv(&mut message).expect("a message");
                 });
             }
             "getppid" => (0..number).for_each(|_| {

@@ -15,7 +15,7 @@ const ENTRIES: u64 = 2;
 #[test]
 fn of_a_full_map_what_is_lost_is_counted_and_the_rest_is_right() {
     let script =
-        format!("for i in $(seq {PROCESSES}); do echo unix {MESSAGES} | $0 > /dev/null; done");
+        format!("for i in $(seq {PROCESSES}); do echo udp {MESSAGES} | $0 > /dev/null; done");
     // No tick makes room in between.
     let finished = Profiler::new()
         .args(["-i", "1h", "--source", "process,net_io,overhead"])
@@ -26,7 +26,7 @@ fn of_a_full_map_what_is_lost_is_counted_and_the_rest_is_right() {
     let rows = dataset.table("net_io");
     let mut messages = BTreeMap::new();
     for row in &rows {
-        assert_eq!(row.text("protocol"), Some("unix"), "{row:?}");
+        assert_eq!(row.text("protocol"), Some("udp"), "{row:?}");
         let sums: &mut [u64; 4] = messages.entry(row.u64("pid")).or_default();
         for (sum, column) in sums
             .iter_mut()
