@@ -10,6 +10,7 @@ mod bpf;
 mod docs;
 mod doctor;
 mod linker;
+mod perfevents;
 mod python;
 mod run;
 mod shell;
@@ -51,6 +52,8 @@ enum Command {
     Docs(docs::Args),
     /// Measure what the profiler costs
     Bench(bench::Args),
+    /// Check the tables of hardware events
+    Perfevents(perfevents::Args),
     /// The processes against which the controller is measured
     #[command(hide = true)]
     Sleepers(bench::sleepers::Args),
@@ -90,6 +93,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor => return Ok(doctor::run(&workspace()?)),
         Command::Docs(args) => docs::run(&workspace()?, &args)?,
         Command::Bench(args) => bench::run(&workspace()?, &args)?,
+        Command::Perfevents(args) => perfevents::run(&args)?,
         Command::Load(args) => bench::load::serve(&args)?,
         Command::Sleepers(args) => bench::sleepers::serve(&args)?,
     }

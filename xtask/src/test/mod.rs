@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::{bpf, docs, shell, vm, workspace::Workspace};
+use crate::{bpf, docs, perfevents, shell, vm, workspace::Workspace};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -39,6 +39,8 @@ enum Tier {
     Deny,
     /// The generated pages are what the program prints
     Docs,
+    /// The tables of hardware events agree with themselves, and with libpfm4 where it is at hand
+    Tables,
     /// Tests of single crates: no privilege, no kernel
     Unit,
     /// Real kernel, real readers: needs root, BTF and Python
@@ -129,6 +131,7 @@ impl Tier {
                 bpf::build(workspace)?;
                 docs::check(workspace)?;
             }
+            Self::Tables => perfevents::check()?,
             Self::Unit => return rust::unit(workspace, filter),
             Self::E2e => return rust::end_to_end(workspace, filter),
             Self::Kernels => return vm::test(workspace, filter),
