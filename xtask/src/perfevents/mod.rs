@@ -1,6 +1,7 @@
 //! `cargo xtask perfevents check`: the tables of hardware events against themselves and against other people's.
 
 mod libpfm;
+mod likwid;
 mod mutation;
 
 use anyhow::{Result, ensure};
@@ -42,6 +43,13 @@ pub fn check() -> Result<()> {
         Err(why) => progress(&format!(
             "not compared with libpfm4: {why} (apt-get install libpfm4)"
         )),
+    }
+    if likwid::is_installed() {
+        check_formulas(catalog)?;
+    } else {
+        progress(
+            "not compared with LIKWID's groups: they are not installed (apt-get install likwid)",
+        );
     }
     Ok(())
 }
@@ -128,6 +136,26 @@ fn check_with(libpfm: &Libpfm, catalog: &Catalog) -> Result<()> {
         "of {errors} single-bit errors in their event and umask, {caught} are told ({percent:.1} %)"
     );
     ensure!(percent >= CAUGHT_PERCENT, "fewer than {CAUGHT_PERCENT} %");
+    Ok(())
+}
+
+fn check_formulas(catalog: &Catalog) -> Result<()> {
+    let (mut same, mut others, mut wrong) = (0, 0, Vec::new());
+    for (what, verdict) in likwid::compare(catalog) {
+        match verdict {
+            likwid::Verdict::Same => same += 1,
+            likwid::Verdict::OtherEvents => others += 1,
+            likwid::Verdict::Differs(..) if likwid::reason(&what).is_some() => {
+                let why = likwid::reason(&what).unwrap_or_default();
+                println!("LIKWID: {what} differs: {why}");
+            }
+            likwid::Verdict::Differs(ours, theirs) => {
+                wrong.push(format!("{what}: ours gives {ours}, LIKWID's {theirs}"));
+            }
+        }
+    }
+    println!("LIKWID: {same} formulas give the same, {others} use other events");
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
 }
 
