@@ -126,12 +126,30 @@ fn direct_calls_are_requests_of_their_process() {
     }
 }
 
+/// A disk of 64 MiB of memory; what it needs goes after it.
+struct MemoryDisk {
+    disk: LoopDevice,
+    _memory: Mounted,
+    _place: TempDir,
+}
+
+impl MemoryDisk {
+    fn new() -> Self {
+        let place = folder();
+        let memory = Mounted::tmpfs(&place.path().join("memory"));
+        Self {
+            disk: LoopDevice::new(&place.path().join("memory/image"), 64),
+            _memory: memory,
+            _place: place,
+        }
+    }
+}
+
 /// Whatever a device does is in some row: of a process, or of none.
 #[test]
 fn the_rows_of_a_node_add_up_to_what_the_device_has_done() {
-    let place = folder();
-    let _memory = Mounted::tmpfs(&place.path().join("memory"));
-    let disk = LoopDevice::new(&place.path().join("memory/image"), 64);
+    let memory = MemoryDisk::new();
+    let disk = &memory.disk;
     let path = disk.path();
     let profiler = Profiler::new()
         .args(["--node", "-i", "500ms", "--source", "process,block_io"])
@@ -160,9 +178,8 @@ fn the_rows_of_a_node_add_up_to_what_the_device_has_done() {
 /// Five at once on one device: each has its own bytes.
 #[test]
 fn writers_at_the_same_time_are_not_mixed() {
-    let place = folder();
-    let _memory = Mounted::tmpfs(&place.path().join("memory"));
-    let disk = LoopDevice::new(&place.path().join("memory/image"), 64);
+    let memory = MemoryDisk::new();
+    let disk = &memory.disk;
     let path = disk.path();
     let script: Vec<String> = (1..=5)
         .map(|writer| {
@@ -307,9 +324,8 @@ fn only_what_the_target_dirtied_is_its_own() {
 /// Pieces of a large call are requests of their own, discards have the bytes that are gone, a flush is of who asked.
 #[test]
 fn large_calls_discards_and_flushes() {
-    let place = folder();
-    let _memory = Mounted::tmpfs(&place.path().join("memory"));
-    let disk = LoopDevice::new(&place.path().join("memory/image"), 64);
+    let memory = MemoryDisk::new();
+    let disk = &memory.disk;
     let path = disk.path();
     let profiler = Profiler::new()
         .args(["--node", "-i", "500ms", "--source", "process,block_io"])

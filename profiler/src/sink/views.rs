@@ -20,62 +20,22 @@ use super::{
 /// Name of the file.
 pub const FILE: &str = "views.sql";
 
-/// A view over several tables; made when all of them are there.
-struct Join {
-    name: &'static str,
-    tables: &'static [&'static str],
-    help: &'static str,
-    select: &'static str,
-}
-
-/// Threads have rows of their own (`tid` is not null); adding them to their process would count them twice.
-const JOINS: &[Join] = &[
-    Join {
-        name: "process_usage",
-        tables: &["usage", "process"],
-        help: "usage of whole processes, with their names",
-        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, u.*\n\
-                 FROM usage u LEFT JOIN process p USING (host, pid, start_ts)\n\
-                 WHERE u.tid IS NULL",
-    },
-    Join {
-        name: "process_sched",
-        tables: &["sched", "process"],
-        help: "scheduling of whole processes, with their names",
-        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, s.*\n\
-                 FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
-                 WHERE s.tid IS NULL",
-    },
-    Join {
-        name: "process_net_io",
-        tables: &["net_io", "process"],
-        help: "network I/O of whole processes, with their names",
-        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, n.*\n\
-                 FROM net_io n LEFT JOIN process p USING (host, pid, start_ts)\n\
-                 WHERE n.tid IS NULL",
-    },
-    Join {
-        name: "process_block_io",
-        tables: &["block_io", "process"],
-        help: "block I/O of whole processes, with their names; without name: of none that is known",
-        select: "SELECT p.comm, p.cmdline, p.ppid, p.uid, b.*\n\
-                 FROM block_io b LEFT JOIN process p USING (host, pid, start_ts)\n\
-                 WHERE b.tid IS NULL",
-    },
-    Join {
-        name: "process_cpu",
-        tables: &["sched", "process"],
-        help: "one row per process: where its time went over the whole run",
-        select: "SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
-                 any_value(p.cmdline) AS cmdline,\n  \
-                 sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
-                 sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
-                 FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
-                 WHERE s.tid IS NULL\n\
-                 GROUP BY s.host, s.pid, s.start_ts\n\
-                 ORDER BY oncpu_s DESC",
-    },
+/// Tables with rows of processes: each has a view `process_TABLE` of whole processes with their names. Threads have
+/// rows of their own (`tid` is not null); adding them to their process would count them twice.
+const OF_PROCESSES: [&str; 7] = [
+    "usage", "sched", "latency", "file_io", "block_io", "net_io", "syscalls",
 ];
+
+const PROCESS_CPU: &str = "\n-- one row per process: where its time went over the whole run\n\
+     CREATE OR REPLACE VIEW process_cpu AS\n\
+     SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
+     any_value(p.cmdline) AS cmdline,\n  \
+     sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
+     sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
+     FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
+     WHERE s.tid IS NULL\n\
+     GROUP BY s.host, s.pid, s.start_ts\n\
+     ORDER BY oncpu_s DESC;\n";
 
 /// Rewrites the file when the tables that have parts are others than before. `writer` keeps the temporary files
 /// of several hosts apart.
@@ -152,14 +112,24 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
             table.replace('\'', "''"),
         );
     }
-    for join in JOINS {
-        if join.tables.iter().all(|&table| tables.contains_key(table)) {
-            let _ = write!(
-                sql,
-                "\n-- {}\nCREATE OR REPLACE VIEW {} AS\n{};\n",
-                join.help, join.name, join.select
-            );
-        }
+    if !tables.contains_key("process") {
+        return sql;
+    }
+    for table in OF_PROCESSES
+        .iter()
+        .filter(|&&table| tables.contains_key(table))
+    {
+        let _ = write!(
+            sql,
+            "\n-- {table} of whole processes, with their names\n\
+             CREATE OR REPLACE VIEW process_{table} AS\n\
+             SELECT p.comm, p.cmdline, p.ppid, p.uid, t.*\n\
+             FROM {table} t LEFT JOIN process p USING (host, pid, start_ts)\n\
+             WHERE t.tid IS NULL;\n"
+        );
+    }
+    if tables.contains_key("sched") {
+        sql.push_str(PROCESS_CPU);
     }
     sql
 }
