@@ -55,7 +55,7 @@ for table in written:
             check(where, plain(field.type), expected)
             check(f"{where} nullable", field.nullable, column["nullable"])
             metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-            for key in ["unit", "kind", "help"]:
+            for key in ["unit", "kind", "help", "model"]:
                 check(f"{where} {key}", metadata.get(key), column[key])
         about = schema.metadata or {}
         for key in [b"run", b"host", b"schema_version"]:

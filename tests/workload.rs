@@ -2,16 +2,19 @@
 //!
 //! `workload THREADS`: that many threads that burn when told to.
 //! `workload files HOW FOLDER CALLS`: see `workload/files/mod.rs`.
+//! `workload spin ROUNDS`: see `workload/spin.rs`; prints nothing, and ends.
 
 #[path = "workload/files/mod.rs"]
 mod files;
+#[path = "workload/spin.rs"]
+mod spin;
 
 use std::{
     fs::File,
     hint::black_box,
     io::{BufRead as _, Read as _, Write as _},
     net::UdpSocket,
-    process::ExitCode,
+    process::{Command, ExitCode},
     sync::{
         Arc,
         mpsc::{Sender, channel},
@@ -26,6 +29,12 @@ fn main() -> ExitCode {
         && verb == "files"
     {
         files::main(how, folder, calls);
+        return ExitCode::SUCCESS;
+    }
+    if let [verb, rounds] = arguments.as_slice()
+        && verb == "spin"
+    {
+        spin::spin(rounds.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
     let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
@@ -77,6 +86,23 @@ impl Puppet {
         match verb {
             // All threads compute for so many ms.
             "burn" => self.on_all(move || burn(Duration::from_millis(number as u64))),
+            // Executes so many rounds of two instructions: here, in each of the threads, in a thread that is born for it,
+            // and in a process.
+            "spin" => {
+                spin::spin(number as u64);
+            }
+            "spin-all" => self.on_all(move || {
+                spin::spin(number as u64);
+            }),
+            "spin-late" => {
+                let thread = spawn(move || spin::spin(number as u64));
+                thread.join().expect("spins");
+            }
+            "spin-child" => {
+                let mut child = Command::new("/proc/self/exe");
+                let status = child.args(["spin", &number.to_string()]).status();
+                assert!(status.expect("it starts").success());
+            }
             // Sleeps so many times for a millisecond.
             "nap" => (0..number).for_each(|_| sleep(Duration::from_millis(1))),
             // Makes so many bytes resident.

@@ -24,6 +24,9 @@ pub enum Error {
     },
 }
 
+/// The table of the kernel's generic events.
+const GENERIC: &str = "generic";
+
 /// What each metric is.
 static MEANINGS: &str = include_str!("../data/metrics.toml");
 
@@ -99,6 +102,11 @@ impl Catalog {
     pub fn meanings() -> &'static BTreeMap<String, Meaning> {
         static READ: OnceLock<BTreeMap<String, Meaning>> = OnceLock::new();
         READ.get_or_init(|| toml::from_str(MEANINGS).expect("the embedded data is valid"))
+    }
+
+    /// What the kernel can count on every CPU; `None` when a folder's file has taken its place and its name.
+    pub fn generic(&self) -> Option<&Uarch> {
+        self.iter().find(|uarch| uarch.id == GENERIC)
     }
 
     /// All of them.

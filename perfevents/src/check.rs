@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     Group, Meaning, Uarch,
-    event::CORE_PMU,
     group::{CONSTANTS, UNITS},
 };
 
@@ -27,15 +26,18 @@ impl Uarch {
                 wrong("a source is named twice");
             }
         }
-        if !self.events.is_empty() && !self.pmus.contains_key(CORE_PMU) {
-            problems.push("the core's PMU is not listed".to_owned());
-        }
         let used: BTreeSet<_> = self
             .groups
             .values()
             .flat_map(|group| group.events.values())
             .collect();
-        for name in self.events.keys().filter(|name| !used.contains(name)) {
+        // What is no CPU's is there to be asked for by name.
+        let is_generic = self.matches.is_empty();
+        for name in self
+            .events
+            .keys()
+            .filter(|name| !used.contains(name) && !is_generic)
+        {
             problems.push(format!("event {name}: no group uses it"));
         }
         for (name, group) in &self.groups {
@@ -49,8 +51,20 @@ impl Uarch {
         problems
     }
 
+    fn leaders(&self, group: &Group) -> usize {
+        let events = group
+            .events
+            .values()
+            .filter_map(|name| self.events.get(name));
+        events.filter(|event| event.leads).count()
+    }
+
     fn group_problems(&self, group: &Group, meanings: &BTreeMap<String, Meaning>) -> Vec<String> {
         let mut problems = Vec::new();
+        let leaders = self.leaders(group);
+        if leaders > 1 {
+            problems.push(format!("{leaders} events must be the first"));
+        }
         let mut unused: BTreeSet<&str> = group.events.keys().map(String::as_str).collect();
         let mut known: BTreeSet<&str> = unused.iter().copied().chain(CONSTANTS).collect();
         for (alias, name) in &group.events {

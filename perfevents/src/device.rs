@@ -8,7 +8,7 @@ use std::{
     str::FromStr,
 };
 
-use crate::{CORE_PMU, Event};
+use crate::{CACHE_PMU, CORE_PMU, Event, HARDWARE_PMU, SOFTWARE_PMU, Term};
 
 /// Words of `perf_event_attr` that a code is spread over: `config`, `config1`, `config2`, `config3`.
 pub const WORDS: usize = 4;
@@ -21,8 +21,10 @@ pub struct Device {
     /// `perf_event_attr.type`.
     pub kind: u32,
     /// Where the fields of a code are.
-    formats: BTreeMap<String, Format>,
-    folder: PathBuf,
+    pub(crate) formats: BTreeMap<String, Format>,
+    pub(crate) folder: PathBuf,
+    /// Set in every `config`: which core's PMU a generic event is of, where there are several kinds of cores.
+    pub(crate) base: u64,
 }
 
 /// Where one field of a code is.
@@ -103,6 +105,11 @@ impl FromStr for Format {
 }
 
 impl Format {
+    /// How many bits a value has.
+    pub fn width(&self) -> u32 {
+        self.bits.iter().map(|(first, last)| last - first + 1).sum()
+    }
+
     /// Puts `value` into its place; false when it has more bits than there are.
     #[must_use]
     pub fn put(&self, value: u64, config: &mut [u64; WORDS]) -> bool {
@@ -149,11 +156,78 @@ impl Device {
                 .map_err(|_| invalid("its type is no number"))?,
             formats,
             folder: folder.to_owned(),
+            base: 0,
         })
     }
 
+    /// What stands for the kernel's generic events, which have no folder: one for each kind of core.
+    fn generic(sysfs: &Path, kind: u32) -> Vec<Self> {
+        let cores = Self::all(sysfs, CORE_PMU);
+        let several = cores.len() > 1;
+        let of_core = |core: Self| Self {
+            // PERF_PMU_TYPE_SHIFT of include/uapi/linux/perf_event.h
+            base: if several {
+                u64::from(core.kind) << 32
+            } else {
+                0
+            },
+            kind,
+            formats: BTreeMap::new(),
+            ..core
+        };
+        cores.into_iter().map(of_core).collect()
+    }
+
+    /// The kernel's own events.
+    fn software() -> Self {
+        Self {
+            name: SOFTWARE_PMU.to_owned(),
+            kind: 1,
+            formats: BTreeMap::new(),
+            folder: PathBuf::new(),
+            base: 0,
+        }
+    }
+
+    /// Those that `name` means when people write it: that PMU, all with a number after it, with or without `uncore_`
+    /// before it, as perf(1) has it.
+    pub fn named(sysfs: &Path, name: &str) -> Vec<Self> {
+        let patterns = [
+            name.to_owned(),
+            format!("{name}_*"),
+            format!("uncore_{name}"),
+            format!("uncore_{name}_*"),
+        ];
+        let found = patterns.iter().map(|pattern| Self::all(sysfs, pattern));
+        found
+            .into_iter()
+            .find(|devices| !devices.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// CPUs that it counts, of several kinds; `None` when all.
+    pub fn cpus(&self) -> Option<String> {
+        let text = fs::read_to_string(self.folder.join("cpus")).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// A number of its `caps/` folder: `slots`, for example.
+    pub fn capability(&self, name: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.folder.join("caps").join(name)).ok()?;
+        number(text.trim())
+    }
+
     /// The PMUs that `pattern` names, in the order of their numbers: a `*` stands for a number. `cpu` is any core's.
+    ///
+    /// Generic events are the core's, too; those of the kernel itself are there on every machine.
     pub fn all(sysfs: &Path, pattern: &str) -> Vec<Self> {
+        // PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, PERF_TYPE_SOFTWARE
+        match pattern {
+            HARDWARE_PMU => return Self::generic(sysfs, 0),
+            CACHE_PMU => return Self::generic(sysfs, 3),
+            SOFTWARE_PMU => return vec![Self::software()],
+            _ => {}
+        }
         let folder = sysfs.join("bus/event_source/devices");
         let mut devices: Vec<Self> = fs::read_dir(folder)
             .into_iter()
@@ -169,6 +243,11 @@ impl Device {
             .collect();
         devices.sort_by_key(|device| (numbers(&device.name), device.name.clone()));
         devices
+    }
+
+    /// Where the fields of a code are, by their names.
+    pub fn formats(&self) -> &BTreeMap<String, Format> {
+        &self.formats
     }
 
     /// CPUs that it can be opened on, one for each part of the machine that it counts; `None` when it counts for each
@@ -190,13 +269,38 @@ impl Device {
         }
     }
 
+    /// What people wrote as a code, and what one count is worth.
+    ///
+    /// # Errors
+    ///
+    /// When the PMU has no such event or field.
+    pub fn encode_terms(&self, terms: &[Term]) -> Result<(Encoding, f64), EncodeError> {
+        let mut fields = BTreeMap::new();
+        let mut scale = 1.0;
+        for term in terms {
+            match term {
+                Term::Field(field, value) => {
+                    fields.insert(field.clone(), *value);
+                }
+                Term::Alias(flag) if self.formats.contains_key(flag) => {
+                    fields.insert(flag.clone(), 1);
+                }
+                Term::Alias(alias) => {
+                    fields.extend(self.terms(alias)?);
+                    scale = self.scale_of(alias);
+                }
+            }
+        }
+        Ok((self.encode_fields(&fields)?, scale))
+    }
+
     /// Values of fields as a code. `config` to `config3` are whole words.
     ///
     /// # Errors
     ///
     /// When a field is unknown or too small.
     pub fn encode_fields(&self, fields: &BTreeMap<String, u64>) -> Result<Encoding, EncodeError> {
-        let mut config = [0; WORDS];
+        let mut config = [self.base, 0, 0, 0];
         for (field, value) in fields {
             let whole = || format!("{field}:0-63").parse().ok();
             let format = self.formats.get(field).cloned().or_else(whole);
@@ -225,12 +329,18 @@ impl Device {
 
     /// What one count is worth, where the kernel says so (`events/NAME.scale`); 1 otherwise.
     pub fn scale(&self, event: &Event) -> f64 {
-        let read = |alias: &String| {
-            let text =
-                fs::read_to_string(self.folder.join("events").join(format!("{alias}.scale")));
-            text.ok()?.trim().parse().ok()
-        };
-        event.alias.as_ref().and_then(read).unwrap_or(1.0)
+        event
+            .alias
+            .as_ref()
+            .map_or(1.0, |alias| self.scale_of(alias))
+    }
+
+    fn scale_of(&self, alias: &str) -> f64 {
+        let file = self.folder.join("events").join(format!("{alias}.scale"));
+        fs::read_to_string(file)
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(1.0)
     }
 
     /// What `events/NAME` says: `event=0x04,umask=0x03`.
@@ -253,7 +363,7 @@ impl Device {
 }
 
 /// A number as C writes it: decimal, or hexadecimal after `0x`.
-fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
@@ -362,7 +472,7 @@ mod tests {
         file("cpu/format/event", "config:0-7\n");
         file("cpu/format/offcore_rsp", "config1:0-63\n");
         file("cpu/format/broken", "nonsense\n");
-        file("software/type", "one\n");
+        file("broken/type", "one\n");
         root
     }
 
@@ -416,6 +526,6 @@ mod tests {
         assert!((power.scale(&package) - 2f64.powi(-32)).abs() < 1e-20);
         assert!(power.encode(&event("alias = \"broken\"")).is_err());
         assert!((power.scale(&event("code = { event = 2 }")) - 1.0).abs() < f64::EPSILON);
-        assert!(Device::all(root.path(), "software").is_empty());
+        assert!(Device::all(root.path(), "broken").is_empty());
     }
 }

@@ -35,6 +35,9 @@ pub struct Event {
     /// Counters that it takes.
     #[serde(default = "one")]
     pub takes: u32,
+    /// Whether it must be the first of those opened together.
+    #[serde(default)]
+    pub leads: bool,
     /// Who says so, independently of one another.
     pub sources: Vec<Source>,
     /// False when fewer than two say so.
@@ -61,6 +64,18 @@ pub enum Source {
 /// The name that stands for the core's PMU.
 pub const CORE_PMU: &str = "cpu";
 
+/// Events that the kernel maps to the core's PMU (`PERF_TYPE_HARDWARE`), by their numbers.
+pub const HARDWARE_PMU: &str = "hardware";
+
+/// Cache events that the kernel maps to the core's PMU (`PERF_TYPE_HW_CACHE`), by their numbers.
+pub const CACHE_PMU: &str = "hw_cache";
+
+/// Events of the kernel itself (`PERF_TYPE_SOFTWARE`), by their numbers.
+pub const SOFTWARE_PMU: &str = "software";
+
+/// PMUs that are the kernel's own: their codes are numbers of its interface, and no processor's.
+pub const KERNEL_PMUS: [&str; 3] = [HARDWARE_PMU, CACHE_PMU, SOFTWARE_PMU];
+
 fn core_pmu() -> String {
     CORE_PMU.to_owned()
 }
@@ -74,9 +89,9 @@ const fn yes() -> bool {
 }
 
 impl Event {
-    /// Whether the core counts it, for a task or a CPU; otherwise it is of a socket or another part of the node.
+    /// Whether it is counted for a task or a CPU; otherwise it is of a socket or another part of the node.
     pub fn is_core(&self) -> bool {
-        self.pmu == CORE_PMU
+        self.pmu == CORE_PMU || KERNEL_PMUS.contains(&&*self.pmu)
     }
 }
 

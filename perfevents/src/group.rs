@@ -1,6 +1,6 @@
 //! Events that are counted together, and what follows from their counts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
@@ -72,7 +72,7 @@ pub struct Meaning {
 }
 
 /// Units of metrics.
-pub const UNITS: [&str; 8] = [
+pub const UNITS: [&str; 9] = [
     "1",
     "1/kinstruction",
     "1/s",
@@ -80,6 +80,7 @@ pub const UNITS: [&str; 8] = [
     "FLOP/s",
     "W",
     "cycles/instruction",
+    "instructions/cycle",
     "slots",
 ];
 
@@ -110,42 +111,111 @@ impl Group {
         self.events.iter().filter_map(known).collect()
     }
 
-    /// Whether all events of each PMU can be counted at the same time; `smt` when cores have several threads.
-    pub fn fits(&self, uarch: &Uarch, smt: bool) -> bool {
-        let events = self.resolve(uarch);
-        let pmus: BTreeSet<_> = events.values().map(|event| event.pmu.as_str()).collect();
-        pmus.into_iter().all(|name| {
-            let of_pmu = events.values().copied().filter(|event| event.pmu == name);
-            let pmu = uarch.pmus.get(name);
-            fits(&of_pmu.collect::<Vec<_>>(), pmu, smt)
-        })
+    /// Whether all events of each PMU can be counted at the same time.
+    pub fn fits(&self, uarch: &Uarch, room: Room) -> bool {
+        self.bundles(uarch, room)
+            .values()
+            .all(|bundles| bundles.len() == 1)
+    }
+
+    /// The names of the events in the formulas, by PMU, in bundles that can be counted at the same time. In a bundle, the
+    /// first is the one that must be first.
+    pub fn bundles<'a>(
+        &'a self,
+        uarch: &'a Uarch,
+        room: Room,
+    ) -> BTreeMap<&'a str, Vec<Vec<&'a str>>> {
+        let mut events: Vec<(&str, &Event)> = self.resolve(uarch).into_iter().collect();
+        // Those of fixed counters belong to the one that leads, and take no room.
+        events.sort_by_key(|(_, event)| (!event.leads, event.fixed.is_none()));
+        let mut by_pmu: BTreeMap<&str, Vec<Vec<(&str, &Event)>>> = BTreeMap::new();
+        for (alias, event) in events {
+            let pmu = uarch.pmus.get(&event.pmu);
+            let bundles = by_pmu.entry(&event.pmu).or_default();
+            let fitting = bundles.iter_mut().find(|bundle| {
+                let with: Vec<_> = bundle
+                    .iter()
+                    .map(|(_, event)| *event)
+                    .chain([event])
+                    .collect();
+                room.holds(&with, pmu)
+            });
+            match fitting {
+                Some(bundle) => bundle.push((alias, event)),
+                None => bundles.push(vec![(alias, event)]),
+            }
+        }
+        let names = |bundle: Vec<(&'a str, _)>| bundle.into_iter().map(|(alias, _)| alias);
+        by_pmu
+            .into_iter()
+            .map(|(pmu, bundles)| {
+                let bundles = bundles.into_iter().map(|bundle| names(bundle).collect());
+                (pmu, bundles.collect())
+            })
+            .collect()
     }
 }
 
-/// Whether the events can be on the counters of one PMU at the same time.
-fn fits(events: &[&Event], pmu: Option<&Pmu>, smt: bool) -> bool {
-    let Some(counters) = pmu.and_then(|pmu| match pmu.counters_without_smt {
-        Some(counters) if !smt => Some(counters),
-        _ => pmu.counters,
-    }) else {
-        return true;
+/// What decides how many counters are free.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    /// Whether cores have several threads, which share them.
+    pub smt: bool,
+    /// Whether the kernel's NMI watchdog counts cycles all the time: on a fixed counter where there is one for that.
+    pub watchdog: bool,
+}
+
+impl Room {
+    /// Where cores have two threads: what a table promises.
+    pub const WITH_SMT: Self = Self {
+        smt: true,
+        watchdog: false,
     };
-    let offcore = |event: &&&Event| event.pmu == CORE_PMU && event.code.contains_key(OFFCORE);
-    if events.iter().filter(offcore).count() > OFFCORE_REGISTERS {
-        return false;
+}
+
+/// The fixed counter of cycles, on Intel's processors, which have several fixed ones.
+const FIXED_CYCLES: u32 = 1;
+
+impl Room {
+    /// Whether the events can be on the counters of one PMU at the same time.
+    fn holds(self, events: &[&Event], pmu: Option<&Pmu>) -> bool {
+        let Some(pmu) = pmu else {
+            return true;
+        };
+        let Some(mut counters) = pmu
+            .counters_without_smt
+            .filter(|_| !self.smt)
+            .or(pmu.counters)
+        else {
+            return true;
+        };
+        let of_core = events.iter().all(|event| event.pmu == CORE_PMU);
+        let fixed_taken = self.watchdog && of_core && pmu.fixed > FIXED_CYCLES;
+        if self.watchdog && of_core && !fixed_taken {
+            counters = counters.saturating_sub(1);
+        }
+        let offcore = |event: &&&Event| event.pmu == CORE_PMU && event.code.contains_key(OFFCORE);
+        if events.iter().filter(offcore).count() > OFFCORE_REGISTERS {
+            return false;
+        }
+        // The fixed counters count theirs anyway.
+        let needs = |event: &&Event| match event.fixed {
+            None => true,
+            Some(fixed) => fixed_taken && fixed == FIXED_CYCLES,
+        };
+        let wanted: Vec<&Event> = events
+            .iter()
+            .copied()
+            .filter(needs)
+            .flat_map(|event| std::iter::repeat_n(event, event.takes as usize))
+            .collect();
+        // Maximum matching of events and counters: an event may push another to a counter that suits that one as well.
+        let mut taken: Vec<Option<usize>> = vec![None; counters as usize];
+        (0..wanted.len()).all(|event| {
+            let mut tried = vec![false; taken.len()];
+            place(event, &wanted, &mut taken, &mut tried)
+        })
     }
-    // The fixed counters count theirs anyway.
-    let wanted: Vec<&Event> = events
-        .iter()
-        .filter(|event| event.fixed.is_none())
-        .flat_map(|event| std::iter::repeat_n(*event, event.takes as usize))
-        .collect();
-    // Maximum matching of events and counters: an event may push another to a counter that suits that one as well.
-    let mut taken: Vec<Option<usize>> = vec![None; counters as usize];
-    (0..wanted.len()).all(|event| {
-        let mut tried = vec![false; taken.len()];
-        place(event, &wanted, &mut taken, &mut tried)
-    })
 }
 
 fn place(event: usize, wanted: &[&Event], taken: &mut [Option<usize>], tried: &mut [bool]) -> bool {

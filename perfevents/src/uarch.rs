@@ -59,6 +59,13 @@ pub struct Match {
     pub pvr: Vec<Pvr>,
 }
 
+impl Match {
+    /// Whether it is no CPU at all.
+    pub fn is_empty(&self) -> bool {
+        self.cpuid.is_empty() && self.midr.is_empty() && self.pvr.is_empty()
+    }
+}
+
 /// x86 processors.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -65,6 +65,10 @@ offsets! {
     task_maj_flt = "task_struct"."maj_flt";
     task_ioac = "task_struct"."ioac";
     task_exec_start = "task_struct"."se.exec_start";
+    task_cfs_rq = "task_struct"."se.cfs_rq";
+    cfs_rq_rq = "cfs_rq"."rq";
+    rq_clock = "rq"."clock";
+    rq_clock_task = "rq"."clock_task";
     task_sum_exec_runtime = "task_struct"."se.sum_exec_runtime";
     task_nr_migrations = "task_struct"."se.nr_migrations";
     task_run_delay = "task_struct"."sched_info.run_delay";
@@ -216,6 +220,9 @@ const OPTIONAL: &[&str] = &[
     // CONFIG_SCHED_INFO
     "task_run_delay",
     "task_pcount",
+    // CONFIG_FAIR_GROUP_SCHED
+    "task_cfs_rq",
+    "cfs_rq_rq",
     // CONFIG_TASK_IO_ACCOUNTING, CONFIG_TASK_XACCT
     "task_ioac",
     "ioac_rchar",

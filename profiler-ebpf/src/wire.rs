@@ -407,8 +407,8 @@ pub struct TaskState {
     pub made_by: u32,
     /// When the task entered `state`.
     pub since: u64,
-    /// `se.exec_start` (scheduler clock) when the task was last put on a CPU.
-    pub exec_start: u64,
+    /// Clock of the CPU's run queue when the task was last put on that CPU.
+    pub runqueue_clock: u64,
     /// Interruptible sleep, ended spans only.
     pub sleep: u64,
     /// Uninterruptible sleep, ended spans only.

@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint};
 use crate::{
     config::{Config, File, Target, select_sources},
     failure::{Failure, Reason},
+    perf::Selection,
     units,
 };
 
@@ -44,6 +45,9 @@ pub enum Command {
         /// Only the microarchitectures that are known, with their groups
         #[arg(long)]
         cpus: bool,
+        /// Open every group of this machine, and tell which can be counted
+        #[arg(long, conflicts_with_all = ["cpu", "cpus", "json"])]
+        validate: bool,
         /// Folder of tables (*.toml) that are added, or take the place of those with the same name
         #[arg(long, value_name = "DIR", env = "PROFILER_PERFEVENTS", value_hint = ValueHint::DirPath)]
         perfevents: Option<PathBuf>,
@@ -118,6 +122,19 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     source: Option<String>,
+    /// Groups of hardware events to count: names (see `profiler events`)
+    /// [default: HW,HW_CACHE,FLOPS,MEM,L2,L3, as far as this CPU has them]
+    #[arg(long, env = "PROFILER_GROUPS", value_name = "NAME,…")]
+    groups: Option<String>,
+    /// Events to count by hand, as perf takes them: cycles, r1c7, cpu/event=0xc7,umask=0x1,name=X/
+    ///
+    /// {a,b} counts several at the same time, :u or :k only in user space or the kernel. Without --groups, only these
+    /// events are counted.
+    #[arg(long, env = "PROFILER_EVENTS", value_name = "EVENT,…")]
+    events: Option<String>,
+    /// Folder of tables (*.toml) of events that are added, or take the place of those with the same name
+    #[arg(long, value_name = "DIR", env = "PROFILER_PERFEVENTS", value_hint = ValueHint::DirPath)]
+    perfevents: Option<PathBuf>,
     /// Entries of each BPF map of I/O flows [default: twice the processes that the kernel allows, 32768 to 262144]
     #[arg(long, env = "PROFILER_MAX_ENTRIES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     max_entries: Option<u32>,
@@ -136,8 +153,8 @@ pub struct Run {
     /// Print errors only
     #[arg(short, long)]
     quiet: bool,
-    /// Read settings from this TOML file: interval, duration, out, source, max_entries, threads, checkpoint,
-    /// sync, strict, quiet [default: /etc/profiler.toml if it exists]
+    /// Read settings from this TOML file: interval, duration, out, source, groups, events, perfevents,
+    /// max_entries, threads, checkpoint, sync, strict, quiet [default: /etc/profiler.toml if it exists]
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Name of this node in the dataset [default: the system's]
@@ -196,6 +213,11 @@ impl Run {
             )?,
             out: self.out.or(file.out).unwrap_or_else(|| "profiles".into()),
             sources: select_sources(self.source.or(file.source).as_deref())?,
+            perf: Selection::new(
+                self.groups.or(file.groups).as_deref(),
+                self.events.or(file.events).as_deref(),
+                self.perfevents.or(file.perfevents),
+            )?,
             max_entries: self.max_entries.or(file.max_entries),
             threads: self.threads || file.threads.unwrap_or(false),
             checkpoint: setting(

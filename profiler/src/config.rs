@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::{
     bpf::Wanted,
     failure::{Failure, Reason},
+    perf::Selection,
     sources::{REGISTRY, SourceSpec},
     units,
 };
@@ -40,6 +41,8 @@ pub struct Config {
     pub out: PathBuf,
     /// Sources to read.
     pub sources: Sources,
+    /// Hardware events to count.
+    pub perf: Selection,
     /// Entries of each BPF map of flows, if not as many as the node's size suggests.
     pub max_entries: Option<u32>,
     /// Whether to add rows per thread.
@@ -72,6 +75,12 @@ pub struct File {
     pub out: Option<PathBuf>,
     /// As `--source`.
     pub source: Option<String>,
+    /// As `--groups`.
+    pub groups: Option<String>,
+    /// As `--events`.
+    pub events: Option<String>,
+    /// As `--perfevents`.
+    pub perfevents: Option<PathBuf>,
     /// As `--max-entries`.
     pub max_entries: Option<u32>,
     /// As `--threads`.
@@ -128,17 +137,32 @@ impl File {
 
 /// The sources of a run, in the order of the registry.
 #[derive(Clone)]
-pub struct Sources(Vec<(&'static SourceSpec, Option<&'static str>)>);
+pub struct Sources(Vec<Selected>);
+
+#[derive(Clone)]
+struct Selected {
+    spec: &'static SourceSpec,
+    wanted: bool,
+    /// Not only as one of those that are on when nothing else is said.
+    by_name: bool,
+    way: Option<&'static str>,
+}
 
 impl Sources {
     /// Each source.
     pub fn iter(&self) -> impl Iterator<Item = &'static SourceSpec> {
-        self.0.iter().map(|(spec, _)| *spec)
+        self.0.iter().map(|selected| selected.spec)
     }
 
     /// Whether a source is among them.
     pub fn has(&self, name: &str) -> bool {
         self.iter().any(|spec| spec.name == name)
+    }
+
+    /// Whether a source was named.
+    pub fn names(&self, name: &str) -> bool {
+        let mut named = self.0.iter().filter(|selected| selected.by_name);
+        named.any(|selected| selected.spec.name == name)
     }
 
     /// Whether one of them needs the processes of the target.
@@ -150,10 +174,10 @@ impl Sources {
     pub fn features(&self) -> Vec<Wanted> {
         self.0
             .iter()
-            .filter_map(|(spec, way)| {
+            .filter_map(|selected| {
                 Some(Wanted {
-                    feature: spec.feature?,
-                    way: *way,
+                    feature: selected.spec.feature?,
+                    way: selected.way,
                 })
             })
             .collect()
@@ -166,6 +190,7 @@ impl Sources {
 ///
 /// When a name is not known, or the two forms are mixed.
 pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
+    let default = list.is_none();
     let list = list.unwrap_or("+process");
     let fail = |what: String| Failure::new(Reason::Usage, format!("--source {list}: {what}"));
     let names: Vec<&str> = list
@@ -184,14 +209,21 @@ pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
     }
     let mut selected: Vec<_> = REGISTRY
         .iter()
-        .map(|spec| (*spec, relative != 0 && spec.default, None))
+        .map(|spec| Selected {
+            spec,
+            wanted: relative != 0 && spec.default,
+            by_name: false,
+            way: None,
+        })
         .collect();
     for name in &names {
         let bare = name.trim_start_matches(['+', '-']);
         let (bare, way) = bare
             .split_once('=')
             .map_or((bare, None), |(bare, way)| (bare, Some(way)));
-        let Some((spec, wanted, taken)) = selected.iter_mut().find(|(spec, ..)| spec.name == bare)
+        let Some(selected) = selected
+            .iter_mut()
+            .find(|selected| selected.spec.name == bare)
         else {
             let known: Vec<_> = REGISTRY.iter().map(|spec| spec.name).collect();
             return Err(fail(format!(
@@ -199,9 +231,13 @@ pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
                 known.join(", ")
             )));
         };
-        *wanted = !name.starts_with('-');
+        selected.wanted = !name.starts_with('-');
+        selected.by_name = !default;
         if let Some(way) = way {
-            let ways = spec.feature.map_or(&[][..], |feature| feature.ways);
+            let ways = selected
+                .spec
+                .feature
+                .map_or(&[][..], |feature| feature.ways);
             let Some(known) = ways.iter().find(|known| known.name == way) else {
                 let names: Vec<_> = ways.iter().map(|way| way.name).collect();
                 return Err(fail(format!(
@@ -213,13 +249,12 @@ pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
                     }
                 )));
             };
-            *taken = Some(known.name);
+            selected.way = Some(known.name);
         }
     }
     let sources: Vec<_> = selected
         .into_iter()
-        .filter(|(_, wanted, _)| *wanted)
-        .map(|(spec, _, way)| (spec, way))
+        .filter(|selected| selected.wanted)
         .collect();
     if sources.is_empty() {
         Err(fail("names no source".to_owned()))
@@ -237,6 +272,9 @@ impl Config {
             "out": self.out,
             "max_entries": self.max_entries,
             "sources": self.sources.iter().map(|spec| spec.name).collect::<Vec<_>>(),
+            "groups": self.perf.groups,
+            "events": self.perf.events.names(),
+            "perfevents": self.perf.tables,
             "threads": self.threads,
             "checkpoint": units::format_ns(u64::try_from(self.checkpoint.as_nanos()).unwrap_or(u64::MAX)),
             "sync": self.sync,
@@ -261,6 +299,9 @@ mod tests {
         assert_eq!(names("usage,sched").expect("known"), ["sched", "usage"]);
         let all = select_sources(None).expect("all").iter().count();
         assert_eq!(names("-usage").expect("known").len(), all - 1);
+        let named = |list, name| select_sources(list).expect("known").names(name);
+        assert!(named(Some("gpu"), "gpu") && named(Some("+gpu"), "gpu"));
+        assert!(!named(Some("-usage"), "gpu") && !named(None, "process"));
         for wrong in ["nonsense", "usage,-sched", "", "-usage,sched"] {
             assert!(names(wrong).is_err(), "{wrong}");
         }

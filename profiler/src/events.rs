@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
-use perfevents::{Catalog, Event, Group, Uarch};
+use perfevents::{Catalog, Event, Group, Room, Uarch};
 use serde_json::{Value, json};
 
 use crate::{
@@ -15,6 +15,8 @@ pub struct Selection<'a> {
     uarchs: Vec<&'a Uarch>,
     /// Whether they are those of this machine.
     here: bool,
+    /// What every CPU has.
+    generic: Option<&'a Uarch>,
 }
 
 /// The embedded tables, with those of a folder added or in their place.
@@ -55,7 +57,11 @@ impl<'a> Selection<'a> {
                     uarchs.push(uarch);
                 }
             }
-            return Ok(Self { uarchs, here: true });
+            return Ok(Self {
+                uarchs,
+                here: true,
+                generic: catalog.generic(),
+            });
         };
         let Some(uarch) = catalog.iter().find(|uarch| uarch.id == id) else {
             let message = format!("--cpu {id}: unknown; `profiler events --cpus` lists all");
@@ -64,6 +70,7 @@ impl<'a> Selection<'a> {
         Ok(Self {
             uarchs: vec![uarch],
             here: false,
+            generic: catalog.generic(),
         })
     }
 
@@ -71,23 +78,27 @@ impl<'a> Selection<'a> {
     pub fn text(&self) -> String {
         let mut text = String::new();
         if self.uarchs.is_empty() {
-            text.push_str(
-                "This CPU is in no table: only the kernel's generic events can be counted.\n",
-            );
+            text.push_str("This CPU is in no table.\n");
         }
         for uarch in &self.uarchs {
-            let which = if self.here {
-                "this CPU"
-            } else {
-                "not necessarily this CPU"
+            let which = match (self.here, uarch.matches.is_empty()) {
+                (true, _) => "this CPU",
+                (false, true) => "every CPU",
+                (false, false) => "not necessarily this CPU",
             };
             let _ = writeln!(text, "{} ({}, {which})", uarch.name, uarch.id);
             for (name, group) in &uarch.groups {
                 write_group(&mut text, uarch, name, group);
             }
-            if uarch.groups.is_empty() {
-                text.push_str("\nNothing but the kernel's generic events is known of it.\n");
-            }
+        }
+        if let Some(generic) = self.generic.filter(|_| self.here) {
+            let names: Vec<_> = generic.groups.keys().map(String::as_str).collect();
+            let _ = writeln!(
+                text,
+                "\nWith the kernel's generic events, on every CPU: {}\n(profiler events --cpu {})",
+                names.join(", "),
+                generic.id,
+            );
         }
         text
     }
@@ -119,7 +130,7 @@ fn write_group(text: &mut String, uarch: &Uarch, name: &str, group: &Group) {
     if let Some(note) = &group.note {
         let _ = writeln!(text, "  ({note})");
     }
-    if !group.fits(uarch, true) {
+    if !group.fits(uarch, Room::WITH_SMT) {
         text.push_str(
             "  (more events than counters: they take turns where cores have two threads)\n",
         );
@@ -205,7 +216,7 @@ fn group_json(uarch: &Uarch, group: &Group) -> Value {
         "note": group.note,
         "events": group.events,
         "metrics": metrics,
-        "fits": group.fits(uarch, true),
+        "fits": group.fits(uarch, Room::WITH_SMT),
     })
 }
 

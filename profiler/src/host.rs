@@ -25,7 +25,7 @@ pub use self::{
 };
 pub(crate) use self::{
     cpu_id::cpuinfo,
-    read::{names, number, text},
+    read::{content, names, number, text},
 };
 
 /// Inode of the pid namespace that the kernel boots with (`PROC_PID_INIT_INO`, `include/linux/proc_ns.h`).

@@ -9,7 +9,7 @@ use profiler::{
     events,
     failure::{Failure, Reason},
     host::Host,
-    reference, run, say,
+    perf, reference, run, say,
     sink::recover::{Hosts, Outcome, recover},
 };
 
@@ -42,12 +42,18 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Events {
             cpu,
             cpus,
+            validate,
             perfevents,
             json,
         } => {
             let catalog = events::catalog(perfevents.as_deref())?;
             if cpus {
                 print(&events::cpus(&catalog));
+                return Ok(0);
+            }
+            if validate {
+                let host = Host::probe("/proc", "/sys", None);
+                print(&perf::validate(&host, &catalog));
                 return Ok(0);
             }
             let selection = events::Selection::new(&catalog, cpu.as_deref())?;

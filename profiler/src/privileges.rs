@@ -2,6 +2,8 @@
 
 use caps::{CapSet, Capability, CapsHashSet};
 
+use crate::host::Host;
+
 /// What loading and reading BPF programs needs.
 const BPF: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
 
@@ -12,15 +14,26 @@ pub fn may_load_bpf() -> bool {
 }
 
 /// Keeps, of this thread's capabilities, those that sampling needs: BPF iterators and maps, reading /proc of
-/// others, and passing signals on to a command of another user.
-pub fn keep_for_sampling() {
-    keep(&[
+/// others, and passing signals on to a command of another user; and `more`.
+pub fn keep_for_sampling(more: &[Capability]) {
+    let always = [
         Capability::CAP_BPF,
         Capability::CAP_PERFMON,
         Capability::CAP_SYS_PTRACE,
         Capability::CAP_DAC_READ_SEARCH,
         Capability::CAP_KILL,
-    ]);
+    ];
+    keep(&[&always, more].concat());
+}
+
+/// What opening hardware events needs besides `CAP_PERFMON`: kernels of Debian and Ubuntu have a level of
+/// `kernel.perf_event_paranoid` above 2, at which they want more.
+pub fn for_events(host: &Host) -> &'static [Capability] {
+    if host.perf_event_paranoid.is_some_and(|level| level > 2) {
+        &[Capability::CAP_SYS_ADMIN]
+    } else {
+        &[]
+    }
 }
 
 /// Keeps, of this thread's capabilities, those that writing files of another owner needs.

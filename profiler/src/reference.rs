@@ -70,6 +70,7 @@ pub fn json() -> Value {
                     json!({
                         "name": column.name, "type": type_name(column), "unit": column.unit,
                         "kind": column.kind.as_str(), "nullable": column.nullable, "help": column.help,
+                        "model": (!column.model.is_empty()).then_some(column.model),
                     })
                 })
                 .collect();

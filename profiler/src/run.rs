@@ -25,7 +25,7 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     ledger::{Ledger, Part},
-    say,
+    privileges, say,
     schema::Batch,
     sink::Sink,
     sources::{Sample, Source},
@@ -132,6 +132,7 @@ impl<'a> Session<'a> {
         };
         // Baselines, before a command runs its first instruction.
         session.tick(false);
+        privileges::keep_for_sampling(setup.keeps_capabilities);
         if let Some(stopped) = setup.stopped {
             match stopped.release() {
                 Ok(running) => session.command = Some(running),
@@ -197,7 +198,12 @@ impl<'a> Session<'a> {
             return Err(Failure::new(Reason::Output, message));
         }
         if !self.config.quiet {
-            say!("{}", self.summary.text(elapsed, ticks, &run_dir));
+            let counters: String = self
+                .sources
+                .iter()
+                .filter_map(|(_, source, _)| source.summary(elapsed))
+                .collect();
+            say!("{}", self.summary.text(elapsed, ticks, &counters, &run_dir));
         }
         exit_code(command, stop, self.config.quiet)
     }

@@ -3,7 +3,7 @@
 //! A source declares its row with [`columns!`](crate::columns) and its table with [`Table::new`]. The Arrow
 //! schema, the metric reference and the DuckDB views all come from these declarations.
 
-use std::{collections::HashMap, sync::Arc, sync::OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use arrow::{
     array::{
@@ -52,6 +52,8 @@ pub struct Column {
     pub kind: Kind,
     /// One line that says what is counted, and where it comes from.
     pub help: &'static str,
+    /// Name of the model that made the values; empty for what was measured.
+    pub model: &'static str,
     /// Arrow type.
     pub data_type: fn() -> DataType,
     /// Whether "not available" can occur.
@@ -258,7 +260,7 @@ pub trait Columns: Sized {
 #[macro_export]
 macro_rules! columns {
     ($(#[$meta:meta])* pub struct $row:ident {
-        $($name:ident: $cell:ty = $kind:ident($unit:literal, $help:literal),)*
+        $($name:ident: $cell:ty = $kind:ident($unit:literal, $help:literal $(, $model:literal)?),)*
     }) => {
         $(#[$meta])*
         #[derive(Clone, Debug)]
@@ -280,6 +282,7 @@ macro_rules! columns {
                         unit: $unit,
                         kind: $crate::schema::Kind::$kind,
                         help: $help,
+                        model: [$($model,)? ""][0],
                         data_type: <$cell as $crate::schema::Cell>::data_type,
                         nullable: <$cell as $crate::schema::Cell>::NULLABLE,
                     },)*
@@ -370,19 +373,26 @@ impl Table {
         key.iter().chain(row)
     }
 
-    /// The Arrow schema; each field's metadata carries `unit`, `kind` and `help`.
+    /// The Arrow schema; each field's metadata carries `unit`, `kind`, `help`, and `model` where a model made the values.
     pub fn schema(&self) -> SchemaRef {
         self.schema
             .get_or_init(|| {
                 let fields: Vec<_> = self
                     .columns()
                     .map(|column| {
+                        let metadata = [
+                            ("unit", column.unit),
+                            ("kind", column.kind.as_str()),
+                            ("help", column.help),
+                            ("model", column.model),
+                        ];
+                        let metadata = metadata
+                            .into_iter()
+                            .filter(|(name, value)| *name != "model" || !value.is_empty())
+                            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                            .collect::<std::collections::HashMap<_, _>>();
                         Field::new(column.name, (column.data_type)(), column.nullable)
-                            .with_metadata(HashMap::from([
-                                ("unit".to_owned(), column.unit.to_owned()),
-                                ("kind".to_owned(), column.kind.as_str().to_owned()),
-                                ("help".to_owned(), column.help.to_owned()),
-                            ]))
+                            .with_metadata(metadata)
                     })
                     .collect();
                 Arc::new(Schema::new(fields))

@@ -113,14 +113,17 @@ impl Summary {
         }
     }
 
-    /// The text; `ns` is the length of the run.
-    pub fn text(&self, ns: u64, ticks: u64, run_dir: &Path) -> String {
+    /// The text; `ns` is the length of the run, `counters` what the hardware counted.
+    pub fn text(&self, ns: u64, ticks: u64, counters: &str, run_dir: &Path) -> String {
         let hint = format!(
             "dataset {dir}\n        cd {dir} && duckdb -init views.sql",
             dir = run_dir.display()
         );
         if self.processes == 0 {
-            return format!("profiled for {} ({ticks} ticks)\n{hint}", format_ns(ns));
+            return format!(
+                "profiled for {} ({ticks} ticks)\n{counters}{hint}",
+                format_ns(ns)
+            );
         }
         let mut text = format!(
             "profiled {} process{} for {} ({ticks} ticks)\n",
@@ -163,6 +166,7 @@ impl Summary {
         if !names.is_empty() {
             let _ = writeln!(text, "  most    {}", names.join(", "));
         }
+        text.push_str(counters);
         text.push_str(&hint);
         text
     }

@@ -16,14 +16,14 @@ use e2e::{
 use crate::WORKLOAD;
 
 /// A group in a hierarchy that is mounted for the test, and one below it.
-struct Group {
+pub struct Group {
     mount: tempfile::TempDir,
     outer: PathBuf,
     inner: PathBuf,
 }
 
 impl Group {
-    fn new(kind: &[&str]) -> Self {
+    pub fn new(kind: &[&str]) -> Self {
         let mount = tempfile::TempDir::new().expect("a folder");
         let mounted = Command::new("mount")
             .args(kind)
@@ -39,6 +39,10 @@ impl Group {
             outer,
             inner,
         }
+    }
+
+    pub fn outer(&self) -> &Path {
+        &self.outer
     }
 
     fn root(&self) -> &Path {
@@ -58,7 +62,7 @@ impl Drop for Group {
     }
 }
 
-fn put(pid: u32, group: &Path) {
+pub fn put(pid: u32, group: &Path) {
     fs::write(group.join("cgroup.procs"), pid.to_string()).expect("it moves");
 }
 

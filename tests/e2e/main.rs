@@ -6,10 +6,15 @@ mod crash;
 mod disk;
 mod ends;
 mod errors;
+mod gpu;
 mod namespace;
+mod nvidia;
+mod perf;
+mod psutil;
 mod readers;
 mod sched;
 mod ticks;
+mod timeline;
 mod usage;
 
 /// The program of `workload.rs`.

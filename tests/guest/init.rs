@@ -27,6 +27,9 @@ fn main() {
 }
 
 fn run(orders: &Orders, tally: &mut Tally) {
+    for device in &orders.counters {
+        machine::show_counters(device, tally);
+    }
     let tainted = machine::taint();
     for command in &orders.reports {
         tests::report(command, tally);

@@ -84,12 +84,22 @@ pub fn taint() -> u64 {
 pub fn show_complaints() {
     const COMPLAINTS: &[&str] = &["WARNING: ", "BUG: ", "Oops", "------------[ cut here"];
     const MOST_LINES: usize = 60;
+    let lines = log();
+    let complains = |line: &String| COMPLAINTS.iter().any(|word| line.contains(word));
+    let begin = lines.iter().position(complains).unwrap_or(0);
+    for line in lines.iter().skip(begin).take(MOST_LINES) {
+        println!("guest: {line}");
+    }
+}
+
+/// The kernel's log so far.
+fn log() -> Vec<String> {
     let log = fs::OpenOptions::new()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
         .open("/dev/kmsg");
-    let Ok(mut log) = log else { return };
     let mut lines = Vec::new();
+    let Ok(mut log) = log else { return lines };
     let mut record = [0; 8192];
     // One record per read; an error means that there is none yet.
     while let Ok(length @ 1..) = log.read(&mut record) {
@@ -97,9 +107,30 @@ pub fn show_complaints() {
         let text = text.split_once(';').map_or("", |(_, text)| text);
         lines.extend(text.lines().next().map(str::to_owned));
     }
-    let complains = |line: &String| COMPLAINTS.iter().any(|word| line.contains(word));
-    let begin = lines.iter().position(complains).unwrap_or(0);
-    for line in lines.iter().skip(begin).take(MOST_LINES) {
+    lines
+}
+
+/// Says what the counters of hardware events are that this machine was to have.
+pub fn show_counters(device: &str, tally: &mut Tally) {
+    let folder = Path::new("/sys/bus/event_source/devices").join(device);
+    let Ok(cpus) = fs::read_to_string(folder.join("cpus")) else {
+        return tally.fail(&format!("no counters: {} is missing", folder.display()));
+    };
+    let mut events = Vec::new();
+    for entry in fs::read_dir(folder.join("events"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        events.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    events.sort_unstable();
+    println!(
+        "guest: {device} on CPUs {}: {}",
+        cpus.trim(),
+        events.join(", ")
+    );
+    for line in log().iter().filter(|line| line.contains(device)) {
         println!("guest: {line}");
     }
 }

@@ -15,17 +15,19 @@ use crate::{machine::PATH, tally::Tally};
 pub struct Orders {
     pub tests: Vec<String>,
     pub reports: Vec<String>,
+    pub counters: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
 }
 
 impl Orders {
-    /// Lines `report COMMAND`, `test PATH`, `arg WORD` and `env NAME=VALUE`.
+    /// Lines `counters DEVICE`, `report COMMAND`, `test PATH`, `arg WORD` and `env NAME=VALUE`.
     pub fn parse(text: &str) -> Self {
         let mut orders = Self::default();
         for line in text.lines() {
             match line.split_once(' ') {
                 Some(("test", path)) => orders.tests.push(path.to_owned()),
+                Some(("counters", device)) => orders.counters.push(device.to_owned()),
                 Some(("report", command)) => orders.reports.push(command.to_owned()),
                 Some(("arg", word)) => orders.arguments.push(word.to_owned()),
                 Some(("env", variable)) => {

@@ -2,11 +2,14 @@
 //! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
 
 mod block;
+mod devices;
 mod ends;
 mod file;
 mod histograms;
 mod losses;
 mod net;
+mod perf;
+mod pmu;
 mod programs;
 mod sched;
 mod scopes;

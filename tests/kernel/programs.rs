@@ -27,15 +27,37 @@ fn the_kernel_takes_the_programs_of_the_sources_that_work_everywhere() {
     panic!("{}: {}", first["source"], end.join("\n"));
 }
 
+/// An emulated CPU is in no table.
+#[test]
+fn whatever_the_cpu_its_events_can_be_asked_for() {
+    let text = profiler(&["events"], &[]);
+    assert!(!text.trim().is_empty(), "it says that it knows none");
+    let json: Value = serde_json::from_str(&profiler(&["events", "--json"], &[])).expect("JSON");
+    let known = json.as_array().expect("a list").iter();
+    for cpu in known {
+        let name = cpu["name"].as_str().expect("a name");
+        assert!(
+            text.contains(name),
+            "{name} is in the one and not in the other"
+        );
+    }
+}
+
 /// The sources that `profiler check` lists.
 fn check(environment: &[(&str, &str)]) -> Vec<Value> {
+    let text = profiler(&["check", "--json"], environment);
+    let check: Value = serde_json::from_str(&text).expect("JSON");
+    check["sources"].as_array().expect("sources").clone()
+}
+
+/// What it prints.
+fn profiler(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = Command::new(setting("PROFILER_BIN"))
-        .args(["check", "--json"])
+        .args(arguments)
         .envs(environment.iter().copied())
         .output()
         .expect("the profiler starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    let check: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    check["sources"].as_array().expect("sources").clone()
+    String::from_utf8(output.stdout).expect("text")
 }

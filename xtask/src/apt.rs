@@ -1,10 +1,19 @@
 //! Debian and Ubuntu packages.
 
-use std::{process::Command, sync::Once};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Once,
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
-use crate::shell::{self, progress};
+use crate::{
+    arch::Arch,
+    shell::{self, progress},
+    workspace::Workspace,
+};
 
 /// Whether packages can be installed without asking anybody.
 pub fn available() -> bool {
@@ -22,31 +31,17 @@ pub fn command(packages: &[String]) -> String {
 
 /// The version that an installation would bring.
 pub fn candidate(package: &str) -> Option<String> {
-    let policy = shell::stdout(Command::new("apt-cache").args(["policy", package])).ok()?;
-    let version = policy
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Candidate: "))?;
-    (version != "(none)").then(|| version.to_owned())
+    OWN.candidate(package)
 }
 
 /// Names of the known packages that match the regular expression.
 pub fn names(pattern: &str) -> Vec<String> {
-    shell::stdout(Command::new("apt-cache").args(["search", "--names-only", pattern]))
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .map(str::to_owned)
-        .collect()
+    OWN.names(pattern)
 }
 
 /// Brings the package lists up to date, once.
 pub fn update() {
-    static UPDATED: Once = Once::new();
-    UPDATED.call_once(|| {
-        progress("bringing the package lists up to date");
-        // One unreachable repository among several is no reason to stop: the installation tells.
-        let _ = shell::run_quietly(Command::new("apt-get").args(["update", "-q"]));
-    });
+    OWN.update();
 }
 
 /// Installs what is missing; `purpose` tells the user why.
@@ -70,4 +65,184 @@ fn install_now(packages: &[String]) -> Result<()> {
             .args(packages)
             .env("DEBIAN_FRONTEND", "noninteractive"),
     )
+}
+
+/// The package that an installed file is from, and its version.
+pub fn owner(file: &Path) -> Option<(String, String)> {
+    let said = shell::stdout(Command::new("dpkg").arg("--search").arg(file)).ok()?;
+    let package = said.split([':', ',']).next()?.to_owned();
+    let query = ["--show", "--showformat=${Version}", &package];
+    let version = shell::stdout(Command::new("dpkg-query").args(query)).ok()?;
+    Some((package, version))
+}
+
+/// The lists of packages for one architecture.
+pub struct Lists {
+    /// Where they are, if they are not this machine's own.
+    options: Vec<String>,
+    updated: Once,
+}
+
+/// Those of this machine.
+static OWN: Lists = Lists {
+    options: Vec::new(),
+    updated: Once::new(),
+};
+
+impl Lists {
+    /// Those of another architecture are in a folder of ours: `dpkg --add-architecture` would change this machine for
+    /// good, and needs root.
+    pub fn of(workspace: &Workspace, arch: &Arch) -> Result<Self> {
+        if arch.is_host() {
+            return Ok(Self {
+                options: Vec::new(),
+                updated: Once::new(),
+            });
+        }
+        let folder = &workspace.target.join("apt").join(arch.debian);
+        let make = || {
+            fs::create_dir_all(folder.join("lists/partial"))?;
+            fs::create_dir_all(folder.join("archives/partial"))?;
+            // Nothing is installed: what a package depends on is all to be fetched.
+            fs::write(folder.join("status"), "")
+        };
+        make().with_context(|| format!("making {}", folder.display()))?;
+        let folder = folder.display();
+        let options = [
+            format!("APT::Architecture={}", arch.debian),
+            format!("APT::Architectures={}", arch.debian),
+            format!("Dir::State={folder}"),
+            format!("Dir::State::Lists={folder}/lists"),
+            format!("Dir::State::Status={folder}/status"),
+            format!("Dir::Cache={folder}"),
+            format!("Dir::Cache::Archives={folder}/archives"),
+            "Debug::NoLocking=true".into(),
+        ];
+        Ok(Self {
+            options: options
+                .into_iter()
+                .flat_map(|option| ["-o".into(), option])
+                .collect(),
+            updated: Once::new(),
+        })
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.args(&self.options);
+        command
+    }
+
+    /// The version that an installation would bring.
+    pub fn candidate(&self, package: &str) -> Option<String> {
+        let policy = shell::stdout(self.command("apt-cache").args(["policy", package])).ok()?;
+        let version = policy
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+        (version != "(none)").then(|| version.to_owned())
+    }
+
+    /// Names of the known packages that match the regular expression.
+    pub fn names(&self, pattern: &str) -> Vec<String> {
+        let mut search = self.command("apt-cache");
+        shell::stdout(search.args(["search", "--names-only", pattern]))
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Brings the lists up to date, once, if that is for us to do.
+    pub fn update(&self) {
+        if self.options.is_empty() && !available() {
+            return;
+        }
+        self.updated.call_once(|| {
+            progress("bringing the package lists up to date");
+            // One unreachable repository among several is no reason to stop: the installation tells.
+            let _ = shell::run_quietly(self.command("apt-get").args(["update", "-q"]));
+        });
+    }
+
+    /// Names of the packages that a package depends on.
+    pub fn depends(&self, package: &str) -> Result<Vec<String>> {
+        let depends = shell::stdout(self.command("apt-cache").args(["depends", package]))?;
+        let names = depends
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Depends: "));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Fetches and unpacks packages; the folder appears when all is there.
+    pub fn unpack(&self, packages: &[String], folder: &Path) -> Result<()> {
+        self.fetch_into(&packages.join(" "), folder, |fetched| {
+            let mut fetch = self.command("apt-get");
+            fetch.args(["download", "-q"]).args(packages);
+            fetch.current_dir(fetched);
+            fetch
+        })
+    }
+
+    /// The same of several, with all that they depend on. Of lists other than this machine's own.
+    pub fn unpack_all(&self, packages: &[String], folder: &Path) -> Result<()> {
+        self.fetch_into(&packages.join(" "), folder, |fetched| {
+            let mut fetch = self.command("apt-get");
+            fetch
+                .args(["install", "--download-only", "-q", "-y"])
+                .arg("--no-install-recommends")
+                .args(["-o", &format!("Dir::Cache::Archives={}", fetched.display())])
+                .args(packages);
+            fetch
+        })
+    }
+
+    fn fetch_into(
+        &self,
+        what: &str,
+        folder: &Path,
+        fetch: impl Fn(&Path) -> Command,
+    ) -> Result<()> {
+        progress(&format!("fetching {what}"));
+        unpack(folder, &fetch)
+            .or_else(|_| {
+                // Package lists that are weeks old name files that the mirror no longer has.
+                self.update();
+                unpack(folder, &fetch)
+            })
+            .with_context(|| format!("fetching {what}"))
+    }
+}
+
+fn unpack(folder: &Path, fetch: impl Fn(&Path) -> Command) -> Result<()> {
+    let beside = |ending: &str| {
+        let mut name = folder.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let (fetched, partial) = (beside(".fetched"), beside(".partial"));
+    for folder in [&fetched.join("partial"), &partial] {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    shell::run_quietly(&mut fetch(&fetched))?;
+    let archives = packages_in(&fetched)?;
+    if archives.is_empty() {
+        bail!("no package came");
+    }
+    for archive in archives {
+        let mut extract = Command::new("dpkg-deb");
+        shell::run_quietly(extract.arg("--extract").args([&archive, &partial]))?;
+    }
+    let _ = fs::remove_dir_all(&fetched);
+    let _ = fs::remove_dir_all(folder);
+    fs::rename(&partial, folder).with_context(|| format!("making {}", folder.display()))
+}
+
+fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths
+        .filter(|path| path.extension().is_some_and(|ending| ending == "deb"))
+        .collect())
 }

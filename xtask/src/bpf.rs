@@ -19,8 +19,8 @@ mod source_hash;
 
 const TARGET: &str = "bpfel-unknown-none";
 const PACKAGE: &str = "profiler-ebpf";
-/// A target directory of its own, below that of the workspace.
-const BUILD: &str = "bpf/build";
+/// A target directory of its own, beside the object.
+const BUILD: &str = "build";
 
 /// `cargo xtask build`
 #[derive(clap::Args)]
@@ -45,7 +45,12 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Builds the object with what [`toolchain::obtain`] finds. Without a toolchain, an object that was
 /// built from the same sources serves as well.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let paths = Paths::new(workspace);
+    build_for(workspace, std::env::consts::ARCH)
+}
+
+/// The same for another architecture, given by Rust's name of it: registers and system calls differ.
+pub fn build_for(workspace: &Workspace, arch: &str) -> Result<PathBuf> {
+    let paths = Paths::new(workspace, arch);
     let sources = paths.hash_sources()?;
     let toolchain = match toolchain::obtain(workspace) {
         Ok(toolchain) => toolchain,
@@ -56,19 +61,19 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
         Err(error) => return Err(error),
     };
     shell::run_slowly(
-        &mut compile(workspace, &toolchain),
+        &mut compile(workspace, &toolchain, &paths),
         "building the BPF programs",
     )?;
-    paths.install(workspace, &sources)
+    paths.install(&sources)
 }
 
 /// The same, with every warning of the compiler an error: clippy does not see these programs.
 pub fn build_strictly(workspace: &Workspace) -> Result<()> {
     let toolchain = toolchain::obtain(workspace)?;
-    let paths = Paths::new(workspace);
+    let paths = Paths::new(workspace, std::env::consts::ARCH);
     let sources = paths.hash_sources()?;
-    let said = shell::stderr(&mut compile(workspace, &toolchain))?;
-    paths.install(workspace, &sources)?;
+    let said = shell::stderr(&mut compile(workspace, &toolchain, &paths))?;
+    paths.install(&sources)?;
     // Cargo repeats the warnings of what it did not have to compile again.
     if said.lines().any(|line| line.starts_with("warning")) {
         bail!("the compiler warns about the BPF programs\n{}", said.trim());
@@ -91,7 +96,7 @@ pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf>
     Ok(workspace.target.join(profile).join("profiler"))
 }
 
-fn compile(workspace: &Workspace, toolchain: &Toolchain) -> Command {
+fn compile(workspace: &Workspace, toolchain: &Toolchain, paths: &Paths) -> Command {
     let mut cargo = toolchain.compiler.cargo_command();
     cargo
         .args([
@@ -103,9 +108,9 @@ fn compile(workspace: &Workspace, toolchain: &Toolchain) -> Command {
             PACKAGE,
         ])
         .args(["--bin", PACKAGE, "--target", TARGET, "--target-dir"])
-        .arg(workspace.target.join(BUILD))
+        .arg(&paths.build)
         .current_dir(&workspace.root)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags().join("\x1f"))
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(paths.arch).join("\x1f"))
         .env(
             "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER",
             &toolchain.linker.path,
@@ -115,10 +120,10 @@ fn compile(workspace: &Workspace, toolchain: &Toolchain) -> Command {
     cargo
 }
 
-fn flags() -> [String; 4] {
+fn flags(arch: &str) -> [String; 4] {
     [
         // The layout of `pt_regs`, and so of a probe's arguments, is that of the machine.
-        format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
+        format!("--cfg=bpf_target_arch=\"{arch}\""),
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
         // Atomic operations that return the old value came with v3; every kernel since 5.12 runs it.
@@ -127,16 +132,23 @@ fn flags() -> [String; 4] {
 }
 
 /// The object where the build script of `profiler` looks for it, and what it was built from.
-struct Paths {
+struct Paths<'a> {
+    arch: &'a str,
+    build: PathBuf,
     object: PathBuf,
     recorded: PathBuf,
     package: PathBuf,
 }
 
-impl Paths {
-    fn new(workspace: &Workspace) -> Self {
-        let folder = workspace.target.join("bpf");
+impl<'a> Paths<'a> {
+    fn new(workspace: &Workspace, arch: &'a str) -> Self {
+        let mut folder = workspace.target.join("bpf");
+        if arch != std::env::consts::ARCH {
+            folder.push(arch);
+        }
         Self {
+            arch,
+            build: folder.join(BUILD),
             object: folder.join("profiler.bpf.o"),
             recorded: folder.join("sources"),
             package: workspace.root.join(PACKAGE),
@@ -152,13 +164,8 @@ impl Paths {
         self.object.is_file() && fs::read_to_string(&self.recorded).is_ok_and(|old| old == sources)
     }
 
-    fn install(self, workspace: &Workspace, sources: &str) -> Result<PathBuf> {
-        let built = workspace
-            .target
-            .join(BUILD)
-            .join(TARGET)
-            .join("release")
-            .join(PACKAGE);
+    fn install(self, sources: &str) -> Result<PathBuf> {
+        let built = self.build.join(TARGET).join("release").join(PACKAGE);
         let bytes = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
         replace(&self.object, &bytes)?;
         replace(&self.recorded, sources.as_bytes())?;

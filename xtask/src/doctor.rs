@@ -7,9 +7,9 @@ use std::{
 
 use crate::{
     apt,
+    arch::Arch,
     bench::tools,
     linker, python, shell, test, toolchain,
-    vm::qemu,
     workspace::{self, Workspace},
 };
 
@@ -282,12 +282,18 @@ fn testing(workspace: &Workspace) -> Vec<Check> {
     };
     let deny = test::deny::find(workspace).map(|path| path.display().to_string());
     let nextest = version("cargo", &["nextest", "--version"]);
-    let qemu = match version(qemu::PROGRAM, &["--version"]) {
-        None if apt::available() => by_xtask("installed"),
-        found => present_or(
-            found,
-            &format!("run `{}`", apt::command(&[qemu::PACKAGE.into()])),
-        ),
+    let qemu = match Arch::host() {
+        Ok(Arch {
+            qemu: (program, package),
+            ..
+        }) => match version(program, &["--version"]) {
+            None if apt::available() => by_xtask("installed"),
+            found => {
+                let install = apt::command(&[(*package).into()]);
+                present_or(found, &format!("run `{install}`"))
+            }
+        },
+        Err(error) => present_or(None, &error.to_string()),
     };
     let mut checks = vec![
         Check {

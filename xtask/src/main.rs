@@ -5,8 +5,11 @@ use std::{env, ffi::OsString, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 mod apt;
+mod arch;
 mod bench;
 mod bpf;
+mod calibrate;
+mod cross;
 mod docs;
 mod doctor;
 mod linker;
@@ -54,6 +57,8 @@ enum Command {
     Bench(bench::Args),
     /// Check the tables of hardware events
     Perfevents(perfevents::Args),
+    /// Count programs of known work, to see whether this CPU's counters and tables are right
+    Calibrate(calibrate::Args),
     /// The processes against which the controller is measured
     #[command(hide = true)]
     Sleepers(bench::sleepers::Args),
@@ -94,6 +99,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Docs(args) => docs::run(&workspace()?, &args)?,
         Command::Bench(args) => bench::run(&workspace()?, &args)?,
         Command::Perfevents(args) => perfevents::run(&args)?,
+        Command::Calibrate(args) => calibrate::run(&workspace()?, &args)?,
         Command::Load(args) => bench::load::serve(&args)?,
         Command::Sleepers(args) => bench::sleepers::serve(&args)?,
     }

@@ -10,7 +10,7 @@ use crate::{
     workspace::Workspace,
 };
 
-const PACKAGES: &[&str] = &["duckdb", "pandas", "pyarrow"];
+const PACKAGES: &[&str] = &["duckdb", "pandas", "psutil", "pyarrow"];
 
 pub fn interpreter(workspace: &Workspace) -> PathBuf {
     workspace.target.join("venv/bin/python")

@@ -170,6 +170,34 @@ pub fn usable(workspace: &Workspace) -> Vec<Compiler> {
     compilers().into_iter().filter(ready).collect()
 }
 
+/// A compiler that is a distribution's package.
+pub struct Package {
+    pub compiler: Compiler,
+    /// What follows `rustc` in its name: `-web`.
+    pub suffix: String,
+    pub version: String,
+}
+
+/// The first such compiler; one is installed where there is none.
+pub fn packaged(workspace: &Workspace) -> Result<Package> {
+    let find = || {
+        let mut recent = compilers().into_iter().filter(|c| c.is_recent(workspace));
+        recent.find_map(|compiler| {
+            let (name, version) = apt::owner(&compiler.rustc.canonicalize().ok()?)?;
+            Some(Package {
+                suffix: name.strip_prefix("rustc")?.to_owned(),
+                compiler,
+                version,
+            })
+        })
+    };
+    if let Some(package) = find() {
+        return Ok(package);
+    }
+    install_compiler(workspace)?;
+    find().context("the compiler that was installed is not found")
+}
+
 /// A complete toolchain; what is missing is installed where that is possible.
 pub fn obtain(workspace: &Workspace) -> Result<Toolchain> {
     if let Some(toolchain) = find(workspace) {

@@ -175,15 +175,15 @@ fn add_in_flight(task: Task, entry: &TaskState, control: &Control, thread: &mut 
     thread.runnable = 0;
     if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
         thread.runnable = 1;
-        // The scheduler adds to sum_exec_runtime at each timer interrupt and moves exec_start along, on its own clock.
-        // What is missing is what our clock has advanced more than exec_start since the task was put on the CPU.
+        // The scheduler adds to sum_exec_runtime at each timer interrupt. What is missing is what our clock has
+        // advanced more since the task was put on the CPU than the scheduler's up to the last such addition.
         let now = ktime();
-        let exec_start: u64 = task.0.get(offset!(task_exec_start));
+        let clock = task.runqueue_clock();
         if entry.state == state::RUNNING {
             let ours = now.saturating_sub(entry.since);
-            let theirs = exec_start.saturating_sub(entry.exec_start);
+            let theirs = clock.saturating_sub(entry.runqueue_clock);
             let missing = ours.saturating_sub(theirs);
-            // Time stolen by a hypervisor is in our clock only; no more than a timer period can be missing.
+            // What a hypervisor is stealing now is in our clock only; no more than a timer period can be missing.
             totals.oncpu += if missing < TIMER_PERIOD {
                 missing
             } else {

@@ -194,6 +194,23 @@ impl Task {
         self.0.get(offset!(task_start_boottime))
     }
 
+    /// Clock of the CPU's run queue when the scheduler last charged this running task for its time
+    /// (kernel/sched/core.c: update_rq_clock_task). `exec_start` is on `clock_task`, which leaves out what interrupts
+    /// and a hypervisor took.
+    #[inline(always)]
+    pub fn runqueue_clock(self) -> u64 {
+        let charged: u64 = self.0.get(offset!(task_exec_start));
+        if offset!(task_cfs_rq) == MISSING || offset!(cfs_rq_rq) == MISSING {
+            return charged;
+        }
+        let runqueue = self
+            .0
+            .object(offset!(task_cfs_rq))
+            .object(offset!(cfs_rq_rq));
+        let clock: u64 = runqueue.get(offset!(rq_clock));
+        charged + clock.saturating_sub(runqueue.get(offset!(rq_clock_task)))
+    }
+
     /// Thread id in the controller's pid namespace (`task_struct.thread_pid->numbers[level].nr`), 0 outside it.
     #[inline(always)]
     pub fn visible_tid(self) -> u32 {

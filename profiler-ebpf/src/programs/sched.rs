@@ -39,7 +39,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         }
         entry.state = state::RUNNING;
         entry.since = now;
-        entry.exec_start = next.0.get(offset!(task_exec_start));
+        entry.runqueue_clock = next.runqueue_clock();
     }
     0
 }

@@ -145,7 +145,7 @@ pub fn follow(task: Task, finder: Finder) -> bool {
     entry.state = current_state(task, finder);
     entry.since = ktime();
     entry.owner = owner;
-    entry.exec_start = task.0.get(offset!(task_exec_start));
+    entry.runqueue_clock = task.runqueue_clock();
     let Some(stored) = TASKS.insert(task, entry) else {
         dropped(Map::Tasks);
         return false;

@@ -32,8 +32,13 @@ pub struct Numbered {
 
 /// All mounts in the order of `mountinfo`. A line that cannot be read leaves the others.
 pub fn mounts(procfs: &Path) -> Vec<Mount> {
-    let all = lines(&procfs.join("self"));
-    all.into_iter().map(|numbered| numbered.mount).collect()
+    let all = own_mounts(procfs).into_iter();
+    all.map(|numbered| numbered.mount).collect()
+}
+
+/// The same with their numbers.
+pub fn own_mounts(procfs: &Path) -> Vec<Numbered> {
+    lines(&procfs.join("self"))
 }
 
 /// The same as a process sees them; none when it is gone.
@@ -42,7 +47,7 @@ pub fn mounts_of(procfs: &Path, pid: u32) -> Vec<Numbered> {
 }
 
 fn lines(process: &Path) -> Vec<Numbered> {
-    let Ok(text) = std::fs::read(process.join("mountinfo")) else {
+    let Ok(text) = super::content(&process.join("mountinfo")) else {
         return Vec::new();
     };
     let text = String::from_utf8_lossy(&text);

@@ -1,10 +1,25 @@
 //! Small files of procfs and sysfs, read once.
 
-use std::{fs, path::Path, str::FromStr};
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    path::Path,
+    str::FromStr,
+};
+
+/// More than any file has that is read once: mounts and CPUs by the thousand.
+const LARGEST: u64 = 16 << 20;
+
+/// The content of a file; of one that does not end, its beginning.
+pub(crate) fn content(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(LARGEST).read_to_end(&mut content)?;
+    Ok(content)
+}
 
 /// The text of a file without the white space around it; `None` when it is empty or cannot be read.
 pub(crate) fn text(path: &Path) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
+    let bytes = content(path).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     // Texts of device trees end with a zero.
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, path::PathBuf};
 
 use anyhow::Result;
+use caps::Capability;
 
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
@@ -10,12 +11,15 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
+    perf::{Machine, Plan},
     privileges, say,
     sink::{
         self, Manifest, Sink,
         manifest::{SourceState, SourceStatus},
     },
-    sources::{Context, REGISTRY, Source, SourceSpec, Support, outcome_support},
+    sources::{
+        Context, DERIVED, REGISTRY, Source, SourceSpec, Support, is_absent, outcome_support,
+    },
     target::{self, Stopped},
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
 };
@@ -33,6 +37,8 @@ pub struct Setup {
     pub what: String,
     /// What is missing, to be said when nothing can fail any more: an error is one line.
     pub missing: Vec<String>,
+    /// What the ticks after the first need besides what they always do.
+    pub keeps_capabilities: &'static [Capability],
 }
 
 /// What the target is for the programs and for /proc.
@@ -56,6 +62,11 @@ impl Setup {
                 "not root, and without CAP_BPF and CAP_PERFMON: run with sudo, or choose \
                  sources that need neither (--source system,cpu)",
             ));
+        }
+        if config.sources.has(crate::sources::perf::SPEC.name) {
+            // A group or event that there is not is an error in the command line.
+            let catalog = config.perf.catalog()?;
+            Plan::new(&Machine::read(&host, &catalog), &config.perf)?;
         }
         let mut stopped = None;
         let found = find(config, &host, &mut stopped)?;
@@ -125,10 +136,20 @@ impl Setup {
             }
             match (spec.open)(&Context {
                 host,
+                interval: config.interval,
                 threads: config.threads,
                 outcome,
+                node: matches!(config.target, Target::Node),
+                strangers_join: matches!(config.target, Target::Cgroup(_)),
+                perf: &config.perf,
             }) {
-                Ok(source) => sources.push((spec.name, source, false)),
+                Ok(source) => {
+                    if let Support::Partly { why, .. } = source.support() {
+                        states.pop();
+                        states.push(state(spec.name, SourceStatus::Partly, Some(why)));
+                    }
+                    sources.push((spec.name, source, false));
+                }
                 Err(error) => {
                     states.pop();
                     states.push(state(
@@ -139,10 +160,19 @@ impl Setup {
                 }
             }
         }
-        let missing = missing(config, &states)?;
+        sources.sort_by_key(|(name, ..)| {
+            let derived = DERIVED.iter().position(|spec| spec.name == *name);
+            derived.map_or(0, |place| place + 1)
+        });
+        let missing = missing(config, host, &states)?;
+        // Who joins a cgroup is opened when it does.
+        let perf = config.sources.has(crate::sources::perf::SPEC.name);
+        let keeps_capabilities = match config.target {
+            Target::Cgroup(_) if perf => privileges::for_events(host),
+            _ => &[],
+        };
 
         let (sink, run_dir) = open_sink(config, host, clock, &found, states, command_line)?;
-        privileges::keep_for_sampling();
         let tasks = TaskTable::new(host, clock, reader, flows, keeps, config.threads);
         Ok(Self {
             clock,
@@ -154,6 +184,7 @@ impl Setup {
             cgroup: found.cgroup,
             what: found.what,
             missing,
+            keeps_capabilities,
         })
     }
 }
@@ -295,7 +326,7 @@ fn state(name: &str, status: SourceStatus, why: Option<String>) -> SourceState {
 }
 
 /// What is missing, once; with `--strict` that is the end.
-fn missing(config: &Config, states: &[SourceState]) -> Result<Vec<String>, Failure> {
+fn missing(config: &Config, host: &Host, states: &[SourceState]) -> Result<Vec<String>, Failure> {
     let missing: Vec<_> = states
         .iter()
         .filter(|state| matches!(state.status, SourceStatus::No | SourceStatus::Partly))
@@ -316,7 +347,15 @@ fn missing(config: &Config, states: &[SourceState]) -> Result<Vec<String>, Failu
         let line = format!("{what} {}: {why}", names.join(", "));
         // A program that does not load is missing too, even if the source has something to tell without it.
         let programs = spec(&state.name).is_some_and(|spec| spec.feature.is_some());
-        if config.strict && (state.status == SourceStatus::No || programs) {
+        // So is a group or event that was asked for by name.
+        let counters = state.name == crate::sources::perf::SPEC.name && config.perf.is_explicit();
+        if state.status == SourceStatus::No
+            && !config.sources.names(&state.name)
+            && is_absent(&state.name, host)
+        {
+            continue;
+        }
+        if config.strict && (state.status == SourceStatus::No || programs || counters) {
             return Err(Failure::new(Reason::Strict, line));
         }
         // A null column is in `profiler check` and run.json; what was found out just now is said.

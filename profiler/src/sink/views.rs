@@ -22,8 +22,17 @@ pub const FILE: &str = "views.sql";
 
 /// Tables with rows of processes: each has a view `process_TABLE` of whole processes with their names. Threads have
 /// rows of their own (`tid` is not null); adding them to their process would count them twice.
-const OF_PROCESSES: [&str; 7] = [
-    "usage", "sched", "latency", "file_io", "block_io", "net_io", "syscalls",
+const OF_PROCESSES: [&str; 10] = [
+    "usage",
+    "sched",
+    "latency",
+    "file_io",
+    "block_io",
+    "net_io",
+    "syscalls",
+    "perf_event",
+    "perf_metric",
+    "gpu_process",
 ];
 
 const PROCESS_CPU: &str = "\n-- one row per process: where its time went over the whole run\n\

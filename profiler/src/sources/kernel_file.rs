@@ -37,8 +37,16 @@ impl KernelFile {
     ///
     /// After an error the next reading opens the file again: the CPU or the device may have come back.
     pub(crate) fn read(&mut self) -> io::Result<&[u8]> {
-        match self.fill() {
-            Ok(length) => Ok(&self.buffer[..length]),
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let length = self.read_into(&mut buffer).map(<[u8]>::len);
+        self.buffer = buffer;
+        Ok(&self.buffer[..length?])
+    }
+
+    /// The same into a buffer that many files share.
+    pub(crate) fn read_into<'a>(&mut self, buffer: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
+        match self.fill(buffer) {
+            Ok(length) => Ok(&buffer[..length]),
             Err(error) => {
                 self.file = None;
                 Err(error)
@@ -46,20 +54,25 @@ impl KernelFile {
         }
     }
 
-    fn fill(&mut self) -> io::Result<usize> {
-        let file = match &mut self.file {
+    /// Opens it, where the first reading is to take no longer than others.
+    pub(crate) fn open(&mut self) -> io::Result<&File> {
+        Ok(match &mut self.file {
             Some(file) => file,
             none => none.insert(File::open(&self.path)?),
-        };
+        })
+    }
+
+    fn fill(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        let file = self.open()?;
         let mut length = 0;
         loop {
-            if length == self.buffer.len() {
+            if length == buffer.len() {
                 if length >= LARGEST {
                     return Ok(length);
                 }
-                self.buffer.resize((length * 2).max(4096), 0);
+                buffer.resize((length * 2).max(4096), 0);
             }
-            match file.read_at(&mut self.buffer[length..], length as u64) {
+            match file.read_at(&mut buffer[length..], length as u64) {
                 Ok(0) => return Ok(length),
                 Ok(count) => length += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -4,19 +4,31 @@
 
 pub mod block_io;
 pub mod cpu;
+pub mod disk;
+pub mod energy;
+pub mod fabric;
 pub mod file_io;
+pub mod filesystem;
+pub mod gpu;
 pub mod host;
 pub mod latency;
 pub mod net_io;
+pub mod netdev;
 pub mod overhead;
+pub mod perf;
 pub mod process;
 pub mod sched;
 pub mod syscalls;
 pub mod system;
+pub mod timeline;
 pub mod usage;
 
+mod attribution;
+mod beside;
 mod cgroup_names;
 mod counter;
+mod devices;
+mod file_limit;
 mod frequency;
 mod kernel_file;
 mod load;
@@ -26,7 +38,7 @@ mod pressure;
 mod proc_stat;
 mod process_count;
 
-use std::sync::OnceLock;
+use std::{sync::OnceLock, time::Duration};
 
 use anyhow::Result;
 
@@ -35,6 +47,7 @@ use crate::{
     clock::Tick,
     host::Host,
     ledger::Ledger,
+    perf::Selection,
     privileges,
     schema::{Batch, OwnerKey, ProcessKey, Table},
     tasks::{ProcessId, Row, TaskTable, flows::FlowRow},
@@ -54,12 +67,22 @@ pub struct Sample<'a> {
 
 /// Something that is read at every tick.
 pub trait Source: Send {
-    /// Reads once. The first call sets baselines; later ones add rows to `out`.
+    /// Reads once. The first call sets baselines; later ones add rows to `out`, where those of the sources before are.
     ///
     /// # Errors
     ///
     /// When nothing could be read. The loop counts the error, says it once, and goes on.
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()>;
+
+    /// How far it works, when that shows only when it is opened.
+    fn support(&self) -> Support {
+        Support::Works
+    }
+
+    /// Lines for people at the end of a run that took so long.
+    fn summary(&self, _elapsed_ns: u64) -> Option<String> {
+        None
+    }
 }
 
 /// How far a source can work on this machine.
@@ -87,10 +110,18 @@ pub enum Support {
 pub struct Context<'a> {
     /// Facts about this machine.
     pub host: &'a Host,
+    /// Time between ticks.
+    pub interval: Duration,
     /// Whether per-thread rows are wanted.
     pub threads: bool,
     /// What became of its feature, if the programs are loaded.
     pub outcome: Option<&'a Outcome>,
+    /// Whether the target is the node.
+    pub node: bool,
+    /// Whether processes join the target that are no descendants of others.
+    pub strangers_join: bool,
+    /// Which hardware events are wanted.
+    pub perf: &'a Selection,
 }
 
 /// An entry of the registry.
@@ -124,11 +155,28 @@ pub static REGISTRY: &[&SourceSpec] = &[
     &block_io::SPEC,
     &net_io::SPEC,
     &syscalls::SPEC,
+    &perf::SPEC,
     &system::SPEC,
     &cpu::SPEC,
+    &energy::SPEC,
+    &gpu::SPEC,
+    &disk::SPEC,
+    &filesystem::SPEC,
+    &netdev::SPEC,
+    &fabric::SPEC,
     &host::SPEC,
+    &timeline::SPEC,
     &overhead::SPEC,
 ];
+
+/// Those made from what the others have read at the tick, in the order in which they follow them.
+pub static DERIVED: &[&SourceSpec] = &[&process::SPEC, &timeline::SPEC, &overhead::SPEC];
+
+/// Whether a source has nothing to tell because the hardware is not there: no news, unless it was asked for.
+pub fn is_absent(name: &str, host: &Host) -> bool {
+    [energy::SPEC.name, fabric::SPEC.name].contains(&name)
+        || name == gpu::SPEC.name && !gpu::is_there(host)
+}
 
 /// The columns that identify a process's or thread's row.
 fn process_key(at: &Sample<'_>, row: &Row) -> ProcessKey {

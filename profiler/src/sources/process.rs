@@ -1,10 +1,13 @@
 //! `process`: who each process was, and how it ended.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use anyhow::Result;
 
-use super::{Sample, Source, SourceSpec, task_support};
+use super::{Sample, Source, SourceSpec, attribution::Attribution, task_support};
 use crate::{
     columns,
     schema::{Batch, Label, Table, TableBuilder, Timestamp},
@@ -46,6 +49,7 @@ columns! {
         minor_faults: Option<u64> = Counter("1", "Page faults served without I/O, likewise"),
         major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O, likewise"),
         peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory of its life"),
+        energy_uj: Option<f64> = Counter("µJ", "Its share of the packages' energy while it was followed, as its share of the node's CPU time: a model, not a measurement; null where an interval's energy is not known", "cpu_time_share"),
     }
 }
 
@@ -66,17 +70,21 @@ pub static SPEC: SourceSpec = SourceSpec {
     default: true,
     open: |_| {
         Ok(Box::new(Processes {
+            energies: HashMap::new(),
             rows: TableBuilder::new(&TABLE),
         }))
     },
 };
 
 struct Processes {
+    /// Modelled energy of those that live, µJ; `None` since an interval had no energy.
+    energies: HashMap<ProcessId, Option<f64>>,
     rows: TableBuilder<LifetimeKey, ProcessRow>,
 }
 
 impl Source for Processes {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        self.attribute(at, out);
         let mut ids: Vec<ProcessId> = at.tasks.changed.clone();
         if at.last {
             let known: HashSet<_> = ids.iter().copied().collect();
@@ -89,12 +97,28 @@ impl Source for Processes {
                 self.push(at, at.tasks, process);
             }
         }
+        let lives = |id: &ProcessId| {
+            at.tasks
+                .get(*id)
+                .is_some_and(|process| process.end.is_none())
+        };
+        self.energies.retain(|id, _| lives(id));
         self.rows.finish(out);
         Ok(())
     }
 }
 
 impl Processes {
+    fn attribute(&mut self, at: &Sample<'_>, batches: &[Batch]) {
+        let model = Attribution::of(batches);
+        for row in at.tasks.rows.iter().filter(|row| row.tid.is_none()) {
+            let used = row.cpu_time.user + row.cpu_time.system;
+            let share = model.map(|model| model.share(used));
+            let energy = self.energies.entry(row.id).or_insert(Some(0.0));
+            *energy = energy.zip(share).map(|(energy, share)| energy + share);
+        }
+    }
+
     fn push(&mut self, at: &Sample<'_>, tasks: &TaskTable, process: &Process) {
         let until = process.end.map_or(at.tick.monotonic_ns, |end| end.at);
         let status = process.end.and_then(|end| end.status);
@@ -138,6 +162,11 @@ impl Processes {
                 minor_faults: total(totals.min_flt),
                 major_faults: total(totals.maj_flt),
                 peak_rss: process.peak_rss,
+                energy_uj: if complete {
+                    self.energies.get(&process.id).copied().flatten()
+                } else {
+                    None
+                },
             },
         );
     }

@@ -178,10 +178,14 @@ impl LatencySum {
         let last = buckets.iter().rposition(|count| *count != 0)?;
         let sum = now.sum.saturating_sub(self.sum).clamp(least, most);
         self.sum = self.sum.saturating_add(sum);
+        let count: u64 = buckets.iter().sum();
+        // No less than the mean, and no more than the others leave of the sum.
+        let others = least.saturating_sub(lowest(last));
+        let max = now.max.min(highest(last)).min(sum - others);
         Some(Latency {
-            count: buckets.iter().sum(),
+            count,
             sum,
-            max: now.max.clamp(lowest(last), highest(last)),
+            max: max.max(lowest(last)).max(sum.div_ceil(count)),
             buckets: Buckets(buckets[..=last].to_vec()),
         })
     }
@@ -268,6 +272,31 @@ mod tests {
         assert_eq!((latency.count, latency.sum, latency.max), (2, 25, 15));
         assert_eq!(latency.buckets, Buckets(vec![0, 0, 0, 2]));
         assert_eq!(published.advance(&now), None);
+    }
+
+    /// The peak of a value that is not counted yet, in the bucket of one that is.
+    #[test]
+    fn the_largest_is_one_of_those_counted() {
+        let mut published = LatencySum::default();
+        let mut now = LatencySum {
+            sum: 82_740,
+            max: 114_590,
+            ..LatencySum::default()
+        };
+        now.buckets[16] = 1;
+        let latency = published.advance(&now).expect("a value");
+        assert_eq!((latency.sum, latency.max), (82_740, 82_740));
+        now.sum += 114_590 + 5;
+        now.buckets[16] += 1;
+        now.buckets[2] += 1;
+        let latency = published.advance(&now).expect("two values");
+        assert_eq!((latency.sum, latency.max), (114_595, 114_590));
+        // An older peak, less than the mean.
+        now.sum += 200;
+        now.max = 60;
+        now.buckets[6] += 2;
+        let latency = published.advance(&now).expect("two values");
+        assert_eq!((latency.sum, latency.max), (200, 100));
     }
 
     #[test]

@@ -2,12 +2,15 @@
 //!
 //! Slower, and blind to processes that live less than an interval; which are then missing, not guessed.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result};
 use procfs::{
-    ProcResult,
-    process::{Io, Process, all_processes_with_root},
+    FromRead as _, ProcResult,
+    process::{Io, Process, Stat, Status, all_processes_with_root},
 };
 use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 
@@ -69,7 +72,7 @@ impl Walker {
             .context("listing /proc")?
             .flatten()
         {
-            if let Ok(stat) = process.stat() {
+            if let Some(stat) = stat_of(&host.procfs.join(process.pid.to_string())) {
                 stats.insert(stat.pid, (process, stat));
             }
         }
@@ -108,17 +111,17 @@ impl Walker {
             .filter_map(|pid| stats.get(&pid.cast_signed()))
             // A zombie has ended.
             .filter(|(_, stat)| stat.state != 'Z')
-            .filter_map(|(process, stat)| self.observe(process, stat))
+            .filter_map(|(process, stat)| self.observe(host, process, stat))
             .collect();
         observed.sort_unstable_by_key(|observed| observed.process.pid);
         Ok(observed)
     }
 
-    fn observe(&self, process: &Process, stat: &procfs::process::Stat) -> Option<Observed> {
+    fn observe(&self, host: &Host, process: &Process, stat: &Stat) -> Option<Observed> {
         let pid = stat.pid.cast_unsigned();
         let statm = process.statm().ok()?;
         let status = process.status().ok()?;
-        let start_boottime = stat.starttime * self.tick_ns;
+        let start_boottime = self.ns(stat.starttime);
         let mut record = ProcessRecord {
             pid,
             ppid: stat.ppid.cast_unsigned(),
@@ -135,11 +138,14 @@ impl Walker {
             data_vm: statm.data,
             // Already rounded to pages.
             start_code: 0,
-            end_code: statm.text * self.page,
-            hiwater_rss: status.vmhwm.map_or(0, |kib| kib * 1024 / self.page),
+            end_code: statm.text.saturating_mul(self.page),
+            hiwater_rss: status
+                .vmhwm
+                .map_or(0, |kib| kib.saturating_mul(1024) / self.page),
             ..ProcessRecord::default()
         };
-        let pages = |kib: Option<u64>| (kib.unwrap_or(0) * 1024 / self.page).cast_signed();
+        let pages =
+            |kib: Option<u64>| (kib.unwrap_or(0).saturating_mul(1024) / self.page).cast_signed();
         record.rss = [
             pages(status.rssfile),
             pages(status.rssanon),
@@ -151,21 +157,24 @@ impl Walker {
         record.comm[..length].copy_from_slice(&name[..length]);
 
         let mut totals = Totals {
-            utime: stat.utime * self.tick_ns,
-            stime: stat.stime * self.tick_ns,
+            utime: self.ns(stat.utime),
+            stime: self.ns(stat.stime),
             min_flt: stat.minflt,
             maj_flt: stat.majflt,
             ..Totals::default()
         };
-        totals.oncpu = totals.utime + totals.stime;
+        totals.oncpu = totals.utime.saturating_add(totals.stime);
         let io_read = add_io(&mut totals, &process.io());
         let mut threads = Vec::new();
         for task in process.tasks().into_iter().flatten().flatten() {
-            let (Ok(stat), Ok(status)) = (task.stat(), task.status()) else {
+            let folder = host.procfs.join(format!("{pid}/task/{}", task.tid));
+            let (Some(stat), Ok(status)) = (stat_of(&folder), task.status()) else {
                 continue;
             };
-            totals.nvcsw += status.voluntary_ctxt_switches.unwrap_or(0);
-            totals.nivcsw += status.nonvoluntary_ctxt_switches.unwrap_or(0);
+            let switches = status.voluntary_ctxt_switches.unwrap_or(0);
+            totals.nvcsw = totals.nvcsw.saturating_add(switches);
+            let switches = status.nonvoluntary_ctxt_switches.unwrap_or(0);
+            totals.nivcsw = totals.nivcsw.saturating_add(switches);
             if self.threads || task.tid == process.pid {
                 let mut thread = self.thread(pid, start_boottime, task.tid, &stat, &status);
                 if self.threads {
@@ -182,15 +191,20 @@ impl Walker {
         })
     }
 
+    /// Ticks of the user interface (USER_HZ).
+    fn ns(&self, ticks: u64) -> u64 {
+        ticks.saturating_mul(self.tick_ns)
+    }
+
     fn thread(
         &self,
         pid: u32,
         start_boottime: u64,
         tid: i32,
-        stat: &procfs::process::Stat,
-        status: &procfs::process::Status,
+        stat: &Stat,
+        status: &Status,
     ) -> Thread {
-        let (utime, stime) = (stat.utime * self.tick_ns, stat.stime * self.tick_ns);
+        let (utime, stime) = (self.ns(stat.utime), self.ns(stat.stime));
         let state = match stat.state {
             'S' => 1,
             'D' => 2,
@@ -203,13 +217,13 @@ impl Walker {
             pid,
             tid: tid.cast_unsigned(),
             start_boottime,
-            thread_start_boottime: stat.starttime * self.tick_ns,
+            thread_start_boottime: self.ns(stat.starttime),
             cpu: stat.processor.unwrap_or(0).cast_unsigned(),
             state,
             totals: Totals {
                 utime,
                 stime,
-                oncpu: utime + stime,
+                oncpu: utime.saturating_add(stime),
                 nvcsw: status.voluntary_ctxt_switches.unwrap_or(0),
                 nivcsw: status.nonvoluntary_ctxt_switches.unwrap_or(0),
                 min_flt: stat.minflt,
@@ -219,6 +233,20 @@ impl Walker {
             ..Thread::default()
         }
     }
+}
+
+/// `stat` in the folder of a process or thread: `pid (name) state …`. The crate's parser takes these for granted.
+pub(crate) fn stat_of(folder: &Path) -> Option<Stat> {
+    let text = std::fs::read(folder.join("stat")).ok()?;
+    let begin = text.iter().position(|&byte| byte == b'(')?;
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    let pid = text.get(..begin)?.strip_suffix(b" ")?;
+    let is_pid = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
+    let has_state =
+        matches!(text.get(end + 1..)?, [b' ', state, ..] if state.is_ascii_alphabetic());
+    (is_pid && begin < end && has_state)
+        .then(|| Stat::from_read(&text[..]).ok())
+        .flatten()
 }
 
 /// Takes over I/O accounting; whether there is any.
@@ -235,7 +263,7 @@ fn add_io(totals: &mut Totals, io: &ProcResult<Io>) -> bool {
 }
 
 /// Processes in a cgroup and in those below it.
-fn members_of(folder: &std::path::Path) -> HashSet<u32> {
+fn members_of(folder: &Path) -> HashSet<u32> {
     let mut members = HashSet::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -5,6 +5,7 @@ use std::{
     io::Write as _,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use arrow::{
@@ -16,6 +17,7 @@ use profiler::{
     clock::{Clock, Tick, monotonic_ns},
     host::Host,
     ledger::Ledger,
+    perf::Selection,
     schema::Batch,
     sources::{Context, Sample, Source, SourceSpec},
     tasks::TaskTable,
@@ -30,8 +32,11 @@ impl Tree {
         let tree =
             Self(std::env::temp_dir().join(format!("profiler-{user}-{}", std::process::id())));
         let _ = fs::remove_dir_all(&tree.0);
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-        let archive = fs::read_to_string(fixtures.join(format!("{fixture}.txt"))).unwrap();
+        let archive = match fixture {
+            "arm64" => include_str!("../fixtures/arm64.txt"),
+            "server" => include_str!("../fixtures/server.txt"),
+            _ => include_str!("../fixtures/vm.txt"),
+        };
         for file in archive.split("==> ").skip(1) {
             let (name, text) = file.split_once(" <==\n").unwrap();
             let text = text.strip_suffix('\n').unwrap();
@@ -139,14 +144,32 @@ pub struct Reader {
 impl Reader {
     /// Opens the source.
     pub fn open(spec: &SourceSpec, host: &Host) -> Self {
+        Self::opened(host, Duration::from_secs(1), spec.open)
+    }
+
+    /// Opens it for ticks at an interval.
+    pub fn open_for(spec: &SourceSpec, host: &Host, interval: Duration) -> Self {
+        Self::opened(host, interval, spec.open)
+    }
+
+    /// Opens a source in a way of its own.
+    pub fn opened(
+        host: &Host,
+        interval: Duration,
+        open: impl FnOnce(&Context<'_>) -> anyhow::Result<Box<dyn Source>>,
+    ) -> Self {
         let context = Context {
             host,
+            interval,
             threads: false,
             outcome: None,
+            node: true,
+            strangers_join: false,
+            perf: &Selection::default(),
         };
         let clock = Clock::new();
         Self {
-            source: (spec.open)(&context).unwrap(),
+            source: open(&context).unwrap(),
             tasks: TaskTable::unread(host, clock),
             ledger: Ledger::default(),
             clock,
@@ -160,6 +183,12 @@ impl Reader {
     }
 
     fn read(&mut self, last: bool) -> anyhow::Result<Vec<Batch>> {
+        let (batches, result) = self.attempt(last);
+        result.map(|()| batches)
+    }
+
+    /// Reads once: the rows that came in spite of the trouble.
+    pub fn attempt(&mut self, last: bool) -> (Vec<Batch>, anyhow::Result<()>) {
         let monotonic_ns = monotonic_ns();
         let tick = Tick {
             number: self.tick,
@@ -167,15 +196,15 @@ impl Reader {
             ts: self.clock.wall(monotonic_ns),
         };
         self.tick += 1;
-        let mut out = Vec::new();
         let sample = Sample {
             tick,
             tasks: &self.tasks,
             ledger: &self.ledger,
             last,
         };
-        self.source.sample(&sample, &mut out)?;
-        Ok(out)
+        let mut out = Vec::new();
+        let result = self.source.sample(&sample, &mut out);
+        (out, result)
     }
 
     /// Reads for the last time.
@@ -188,6 +217,13 @@ impl Reader {
         let mut batches = self.sample().unwrap();
         assert!(batches.len() <= 1);
         Rows(batches.pop())
+    }
+
+    /// Reads once; the rows, and the error if there is one.
+    pub fn rows_and_error(&mut self) -> (Rows, Option<String>) {
+        let (mut batches, result) = self.attempt(false);
+        let error = result.err().map(|error| format!("{error:#}"));
+        (Rows(batches.pop()), error)
     }
 }
 
@@ -244,5 +280,34 @@ impl Rows {
             .filter(|(_, column)| column.is_null(row))
             .map(|(field, _)| field.name().clone())
             .collect()
+    }
+}
+
+/// Ways in which a file can be wrong.
+pub const DAMAGES: [fn(&str) -> Vec<u8>; 9] = [
+    |_| Vec::new(),
+    |text| text.as_bytes()[..text.len() / 2].to_vec(),
+    |text| text.as_bytes()[..text.len().saturating_sub(3)].to_vec(),
+    |text| text.replace(char::is_numeric, "x").into_bytes(),
+    |text| text.replace(' ', " -").into_bytes(),
+    |text| {
+        text.replace(['0', '1'], "99999999999999999999")
+            .into_bytes()
+    },
+    |text| text.replace(' ', " 1844674407370955161").into_bytes(),
+    |text| text.bytes().rev().collect(),
+    |text| text.bytes().map(|byte| byte ^ 0xff).collect(),
+];
+
+/// No increase is negative or huge: 2^58 is more than any counter grows in a test, and less than any accident.
+pub fn check(rows: &Rows, what: &str) {
+    const SIZES: [&str; 3] = ["memory_", "swap_", "huge"];
+    for row in 0..rows.len() {
+        for (column, value) in rows.numbers(row) {
+            let gauge = SIZES.iter().any(|prefix| column.starts_with(prefix))
+                || ["runnable", "blocked", "threads", "processes", "frequency"]
+                    .contains(&&column[..]);
+            assert!(gauge || value < 1 << 58, "{what}: {column} = {value}");
+        }
     }
 }

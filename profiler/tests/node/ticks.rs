@@ -2,7 +2,7 @@
 
 use profiler::sources::{cpu, system};
 
-use crate::common::{Reader, Rows, Tree};
+use crate::common::{DAMAGES, Reader, Rows, Tree, check};
 
 const TICK: u64 = 10_000_000;
 
@@ -303,35 +303,6 @@ fn when_nothing_can_be_read_the_reading_fails_and_the_next_is_a_baseline() {
         }
         assert_eq!(reader.rows().len(), 0, "{}: baseline", spec.name);
         assert!(reader.rows().len() > 0);
-    }
-}
-
-/// Ways in which a file can be wrong.
-const DAMAGES: [fn(&str) -> Vec<u8>; 9] = [
-    |_| Vec::new(),
-    |text| text.as_bytes()[..text.len() / 2].to_vec(),
-    |text| text.as_bytes()[..text.len().saturating_sub(3)].to_vec(),
-    |text| text.replace(char::is_numeric, "x").into_bytes(),
-    |text| text.replace(' ', " -").into_bytes(),
-    |text| {
-        text.replace(['0', '1'], "99999999999999999999")
-            .into_bytes()
-    },
-    |text| text.replace(' ', " 1844674407370955161").into_bytes(),
-    |text| text.bytes().rev().collect(),
-    |text| text.bytes().map(|byte| byte ^ 0xff).collect(),
-];
-
-/// No increase is negative or huge: 2^58 is more than any counter grows in a test, and less than any accident.
-fn check(rows: &Rows, what: &str) {
-    const SIZES: [&str; 3] = ["memory_", "swap_", "huge"];
-    for row in 0..rows.len() {
-        for (column, value) in rows.numbers(row) {
-            let gauge = SIZES.iter().any(|prefix| column.starts_with(prefix))
-                || ["runnable", "blocked", "threads", "processes", "frequency"]
-                    .contains(&&column[..]);
-            assert!(gauge || value < 1 << 58, "{what}: {column} = {value}");
-        }
     }
 }
 

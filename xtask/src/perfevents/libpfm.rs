@@ -1,14 +1,16 @@
 //! libpfm4's idea of an event, asked of the library itself.
 
 use std::{
-    ffi::{CStr, CString, c_char, c_int, c_void},
-    fmt,
+    ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
     mem::transmute,
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
 };
 
-use perfevents::{Event, Uarch};
+use perfevents::{Event, Uarch, WORDS};
 
-const LIBRARY: &CStr = c"libpfm.so.4";
+/// Name of its file.
+pub const NAME: &str = "libpfm.so.4";
 /// `PFM_OS_NONE`: codes as the processor takes them.
 const OS_NONE: c_int = 0;
 /// `PFM_PLM0 | PFM_PLM3`.
@@ -34,48 +36,18 @@ pub struct Libpfm {
     encode: Encode,
 }
 
-/// An event as libpfm4 has it.
-pub struct Theirs {
-    code: u64,
-    /// Value of the event's other register, if it has one.
-    extra: Option<u64>,
-}
-
-impl fmt::Display for Theirs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.code)?;
-        match self.extra {
-            Some(extra) => write!(f, " and {extra:#x}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Theirs {
-    /// Whether it is the same encoding.
-    pub fn agrees(&self, event: &Event) -> bool {
-        let field = |name: &str| event.code.get(name).copied().unwrap_or(0);
-        let number = field("event");
-        let ours = number & 0xff
-            | (number >> 8) << 32
-            | field("umask") << 8
-            | field("edge") << 18
-            | field("inv") << 23
-            | field("cmask") << 24;
-        ours == self.code && event.code.get("offcore_rsp").copied() == self.extra
-    }
-}
-
 impl Libpfm {
     /// Loads the library, told to encode events of other processors too.
-    pub fn open() -> Result<Self, String> {
+    pub fn open(path: &Path) -> Result<Self, String> {
+        let path =
+            CString::new(OsStr::as_bytes(path.as_os_str())).map_err(|error| error.to_string())?;
         // SAFETY: a library without constructors of consequence; nothing else runs yet.
         let library = unsafe {
             libc::setenv(c"LIBPFM_ENCODE_INACTIVE".as_ptr(), c"1".as_ptr(), 1);
-            libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW)
+            libc::dlopen(path.as_ptr(), libc::RTLD_NOW)
         };
         if library.is_null() {
-            return Err("it is not installed".to_owned());
+            return Err(format!("{} cannot be loaded", path.to_string_lossy()));
         }
         let symbol = |name: &CStr| {
             // SAFETY: the library is loaded.
@@ -99,10 +71,21 @@ impl Libpfm {
         Ok(Self { encode })
     }
 
-    /// What it has under the vendor's name of the event; `None` when it knows no such one, or the processor.
-    pub fn compare(&self, uarch: &Uarch, name: &str, event: &Event) -> Option<Theirs> {
+    /// The words that it has for the event: under `theirs`, or under the vendor's name. `None` when it knows no such
+    /// event, or not the processor.
+    pub fn words(
+        &self,
+        uarch: &Uarch,
+        name: &str,
+        event: &Event,
+        theirs: Option<&str>,
+    ) -> Option<[u64; WORDS]> {
+        // Energy is that of the machine it runs on.
+        if event.pmu == "power" {
+            return None;
+        }
+        let name = theirs.map_or_else(|| name.replacen('.', ":", 1), str::to_owned);
         let pmu = pmu_of(&uarch.id, &event.pmu)?;
-        let name = name.replacen('.', ":", 1);
         let text = CString::new(format!("{pmu}::{name}")).ok()?;
         let mut codes = [0_u64; 8];
         let mut argument = EncodeArg {
@@ -121,16 +104,21 @@ impl Libpfm {
                 (&raw mut argument).cast(),
             )
         };
-        (status == 0).then(|| Theirs {
-            code: codes[0] & !CONTROL_BITS,
-            extra: (argument.count > 1 && event.is_core()).then_some(codes[1]),
-        })
+        // The second is that of the event's other register, where it has one.
+        let extra = if argument.count > 1 && event.is_core() {
+            codes[1]
+        } else {
+            0
+        };
+        (status == 0).then_some([codes[0] & !CONTROL_BITS, extra, 0, 0])
     }
 }
 
 /// Its name of the PMU.
 fn pmu_of(uarch: &str, pmu: &str) -> Option<String> {
     let (core, uncore) = match uarch {
+        "nhm" => ("nhm", ""),
+        "wsmep" | "wsmex" => ("wsm_dp", ""),
         "snb" => ("snb", ""),
         "snbep" => ("snb_ep", "snbep_unc"),
         "ivb" => ("ivb", ""),
@@ -138,15 +126,15 @@ fn pmu_of(uarch: &str, pmu: &str) -> Option<String> {
         "hsw" => ("hsw", ""),
         "hsx" => ("hsw_ep", "hswep_unc"),
         "bdw" => ("bdw", ""),
-        "bdx" => ("bdw_ep", "bdx_unc"),
+        "bdwde" | "bdx" => ("bdw_ep", "bdx_unc"),
         "skl" => ("skl", ""),
         "skx" => ("skx", "skx_unc"),
         "clx" => ("clx", "skx_unc"),
         "icl" => ("icl", ""),
         "icx" => ("icx", "icx_unc"),
         "spr" => ("spr", "spr_unc"),
-        "emr" => ("emr", "emr_unc"),
-        "gnr" => ("gnr", ""),
+        "emr" => ("emr", "spr_unc"),
+        "gnr" => ("gnr", "gnr_unc"),
         "adl-p" => ("adl_glc", ""),
         "adl-e" => ("adl_grt", ""),
         "knl" => ("knl", "knl_unc"),
@@ -156,10 +144,13 @@ fn pmu_of(uarch: &str, pmu: &str) -> Option<String> {
         "zen2" => ("amd64_fam17h_zen2", ""),
         "zen3" => ("amd64_fam19h_zen3", ""),
         "zen4" => ("amd64_fam19h_zen4", ""),
+        "zen5" => ("amd64_fam1ah_zen5", ""),
         _ => return None,
     };
-    if pmu == "cpu" {
-        return Some(core.to_owned());
+    match pmu {
+        "cpu" => return Some(core.to_owned()),
+        "amd_l3" => return Some(format!("{core}_l3")),
+        _ => {}
     }
     let part = pmu.strip_prefix("uncore_")?.strip_suffix("_*")?;
     (!uncore.is_empty()).then(|| format!("{uncore}_{part}0"))
@@ -171,10 +162,25 @@ pub fn fault(uarch: &Uarch, name: &str) -> Option<&'static str> {
         ("snb" | "snbep", "BR_INST_RETIRED.ALL_BRANCHES" | "BR_MISP_RETIRED.ALL_BRANCHES") => {
             Some("it has the variant for sampling, which counts the same")
         }
-        ("icl" | "icx" | "spr", "INST_RETIRED.ANY")
-        | ("adl-p" | "spr", "CPU_CLK_UNHALTED.THREAD") => {
-            Some("it has a code that only the fixed counter takes")
+        (
+            "adl-e" | "adl-p" | "emr" | "gnr" | "icl" | "icx" | "spr",
+            "INST_RETIRED.ANY" | "CPU_CLK_UNHALTED.THREAD" | "CPU_CLK_UNHALTED.CORE",
+        ) => Some("it has a code that only the fixed counter takes"),
+        (
+            "zen5",
+            "l2_pf_miss_l2_l3.l2_hwpf"
+            | "l2_fill_rsp_src.dram_io_near"
+            | "l2_fill_rsp_src.dram_io_far",
+        ) => Some("it has the codes of these two events the other way round"),
+        ("power9" | "power10", "PM_RUN_CYC" | "PM_RUN_INST_CMPL") => {
+            Some("it takes a programmable counter; ours is the one of the fixed counter")
         }
+        ("power10", "PM_DATA_FROM_DMEM" | "PM_DATA_FROM_LMEM" | "PM_DATA_FROM_RMEM") => {
+            Some("it ties the event to the first counter; ours leaves that to the kernel")
+        }
+        ("power10", "PM_DATA_FROM_L2MISS") => Some(
+            "it has the code of an event of the same meaning that any counter takes, tied to the first",
+        ),
         _ => None,
     }
 }

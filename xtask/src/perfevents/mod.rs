@@ -1,16 +1,30 @@
 //! `cargo xtask perfevents check`: the tables of hardware events against themselves and against other people's.
 
+mod against;
+mod cpus;
+mod debian;
+mod image;
 mod libpfm;
+mod libpfm_tables;
 mod likwid;
+mod opinion;
+mod perf;
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Result, ensure};
-use perfevents::{Catalog, Event, Uarch};
+use perfevents::{Catalog, Event, KERNEL_PMUS, Recorded, Room, Uarch};
 
-use self::libpfm::Libpfm;
-use crate::{apt, shell::progress};
+use self::{debian::Packages, libpfm::Libpfm, libpfm_tables::Tables, opinion::Opinion, perf::Perf};
+use crate::{shell::progress, workspace::Workspace};
 
 /// Encodings that at least two, and at least three independent sources have. CI fails when they become fewer.
-const SUPPORTED: [usize; 2] = [1142, 765];
+const SUPPORTED: [usize; 2] = [1146, 767];
+/// The architectures of perf's tables, and Debian's names of them.
+const ARCHITECTURES: [&str; 3] = ["amd64", "arm64", "ppc64el"];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -20,13 +34,21 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Check the tables of hardware events: for themselves, and against libpfm4 if it is installed
-    Check,
+    /// Check the tables of hardware events: for themselves, and against those of perf, libpfm4 and LIKWID
+    Check {
+        /// Compare with the tables of this folder as well: JSON, one file for each microarchitecture
+        #[arg(long, value_name = "DIR")]
+        against: Option<PathBuf>,
+    },
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let Command::Check = args.command;
-    check()
+    let Command::Check { against } = &args.command;
+    check()?;
+    match against {
+        Some(folder) => against::check(Catalog::builtin(), folder),
+        None => Ok(()),
+    }
 }
 
 /// All checks; what they found goes to stdout.
@@ -34,12 +56,7 @@ pub fn check() -> Result<()> {
     let catalog = Catalog::builtin();
     check_files(catalog)?;
     check_support(catalog)?;
-    match libpfm() {
-        Ok(libpfm) => check_with(&libpfm, catalog)?,
-        Err(why) => progress(&format!(
-            "not compared with libpfm4: {why} (apt-get install libpfm4)"
-        )),
-    }
+    check_others(catalog, &Workspace::find()?.target)?;
     if likwid::is_installed() {
         check_formulas(catalog)?;
     } else {
@@ -48,19 +65,6 @@ pub fn check() -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The library, which is installed where that is possible.
-fn libpfm() -> Result<Libpfm, String> {
-    Libpfm::open().or_else(|why| {
-        let package = ["libpfm4".to_owned()];
-        if !apt::available()
-            || apt::install(&package, "other people's codes of hardware events").is_err()
-        {
-            return Err(why);
-        }
-        Libpfm::open()
-    })
 }
 
 fn check_files(catalog: &Catalog) -> Result<()> {
@@ -84,7 +88,7 @@ fn check_files(catalog: &Catalog) -> Result<()> {
     );
     for uarch in catalog.iter() {
         for (name, group) in &uarch.groups {
-            if !group.fits(uarch, true) {
+            if !group.fits(uarch, Room::WITH_SMT) {
                 println!(
                     "{} {name}: more events than counters, they take turns",
                     uarch.id
@@ -97,7 +101,7 @@ fn check_files(catalog: &Catalog) -> Result<()> {
 
 fn check_support(catalog: &Catalog) -> Result<()> {
     let mut by_sources = [0_usize; 4];
-    for event in events(catalog).map(|(_, _, event)| event) {
+    for event in events(catalog) {
         by_sources[event.sources.len().min(3)] += 1;
     }
     let [none, one, two, more] = by_sources;
@@ -110,21 +114,118 @@ fn check_support(catalog: &Catalog) -> Result<()> {
     Ok(())
 }
 
-fn check_with(libpfm: &Libpfm, catalog: &Catalog) -> Result<()> {
-    let (mut agreed, mut unknown, mut known_faults, mut wrong) = (0, 0, 0, Vec::new());
-    for (uarch, name, event) in events(catalog) {
-        match libpfm.compare(uarch, name, event) {
-            None => unknown += 1,
-            Some(theirs) if theirs.agrees(event) => agreed += 1,
-            Some(_) if libpfm::fault(uarch, name).is_some() => known_faults += 1,
-            Some(theirs) => wrong.push(format!("{} {name}: libpfm4 has {theirs}", uarch.id)),
+/// The encodings beside those of others: the record, perf and libpfm4.
+fn check_others(catalog: &Catalog, target: &Path) -> Result<()> {
+    let record = perfevents::record()?;
+    let differences = perfevents::differences(catalog, &record);
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    let record: HashMap<_, _> = record
+        .iter()
+        .map(|entry| ((entry.uarch, entry.event), entry))
+        .collect();
+    let mut opinions = vec![Opinion::ask("the record", catalog, |uarch, name, _| {
+        let entry = record.get(&(uarch.id.as_str(), name));
+        entry.map(|entry| entry.config).into_iter().collect()
+    })];
+    println!("the record: {} encodings agree", opinions[0].len());
+    let packages = Packages::new(target);
+    match perf(&packages) {
+        Ok(perf) => {
+            cpus::check(&perf, catalog)?;
+            let name = |uarch: &Uarch, name: &str| theirs("linux", &record, uarch, name);
+            let mut opinion = Opinion::ask("perf", catalog, |uarch, event, code| {
+                match name(uarch, event) {
+                    Theirs::Same => perf.words(uarch, event, code),
+                    Theirs::Other(name) => perf.words(uarch, name, code),
+                    Theirs::Parts => Vec::new(),
+                }
+            });
+            opinion.check(catalog, perf::fault)?;
+            opinions.push(opinion);
         }
+        Err(why) => progress(&format!("not compared with perf: {why:#}")),
     }
+    match libpfm(&packages) {
+        Ok((libpfm, tables)) => {
+            let mut opinion = Opinion::ask("libpfm4", catalog, |uarch, event, code| {
+                let name = match theirs("libpfm4", &record, uarch, event) {
+                    Theirs::Same => None,
+                    Theirs::Other(name) => Some(name),
+                    Theirs::Parts => return Vec::new(),
+                };
+                let tables = || tables.words(uarch, event, code, name);
+                libpfm
+                    .words(uarch, event, code, name)
+                    .or_else(tables)
+                    .into_iter()
+                    .collect()
+            });
+            opinion.check(catalog, libpfm::fault)?;
+            opinions.push(opinion);
+        }
+        Err(why) => progress(&format!("not compared with libpfm4: {why:#}")),
+    }
+    let confirmed: Vec<_> = opinion::confirmed(catalog, &opinions[1..])
+        .iter()
+        .map(usize::to_string)
+        .collect();
     println!(
-        "libpfm4: {agreed} encodings agree, {known_faults} differ where it is known to be wrong, {unknown} are not in it"
+        "encodings that 0, 1, … of these others have: {}",
+        confirmed.join(", ")
     );
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok(())
+    opinion::mutate(catalog, &opinions)
+}
+
+/// What a source calls an event.
+enum Theirs<'a> {
+    Same,
+    Other(&'a str),
+    /// It has no name for it: several of its events together are it.
+    Parts,
+}
+
+fn theirs<'a>(
+    who: &str,
+    record: &HashMap<(&str, &str), &Recorded<'a>>,
+    uarch: &Uarch,
+    name: &str,
+) -> Theirs<'a> {
+    let entry = record.get(&(uarch.id.as_str(), name));
+    match entry.and_then(|entry| *entry.witnesses.get(who)?) {
+        None => Theirs::Same,
+        Some("+") => Theirs::Parts,
+        Some(other) => Theirs::Other(other),
+    }
+}
+
+/// The event files of all architectures.
+fn perf(packages: &Packages) -> Result<Perf> {
+    let program = |architecture| {
+        Ok(packages
+            .get("linux-perf", architecture)?
+            .join("usr/bin/perf"))
+    };
+    let programs: Result<Vec<_>> = ARCHITECTURES.into_iter().map(program).collect();
+    Perf::read(&programs?)
+}
+
+/// The library of this architecture, and the tables in those of the others.
+fn libpfm(packages: &Packages) -> Result<(Libpfm, Tables)> {
+    let path = |architecture, triplet: &str| -> Result<PathBuf> {
+        let folder = packages.get("libpfm4", architecture)?.join("usr/lib");
+        Ok(folder.join(triplet).join(libpfm::NAME))
+    };
+    let own = path("amd64", "x86_64-linux-gnu")?;
+    ensure!(
+        cfg!(target_arch = "x86_64"),
+        "its tables of x86 are in a library that this machine cannot load"
+    );
+    let libpfm = Libpfm::open(&own).map_err(anyhow::Error::msg)?;
+    let tables = Tables::read(&[
+        path("arm64", "aarch64-linux-gnu")?,
+        path("ppc64el", "powerpc64le-linux-gnu")?,
+    ])?;
+    Ok((libpfm, tables))
 }
 
 fn check_formulas(catalog: &Catalog) -> Result<()> {
@@ -147,11 +248,8 @@ fn check_formulas(catalog: &Catalog) -> Result<()> {
     Ok(())
 }
 
-fn events(catalog: &Catalog) -> impl Iterator<Item = (&Uarch, &str, &Event)> {
-    catalog.iter().flat_map(|uarch| {
-        uarch
-            .events
-            .iter()
-            .map(move |(name, event)| (uarch, name.as_str(), event))
-    })
+/// Those of processors, not those that the kernel makes up.
+fn events(catalog: &Catalog) -> impl Iterator<Item = &Event> {
+    let all = catalog.iter().flat_map(|uarch| uarch.events.values());
+    all.filter(|event| !KERNEL_PMUS.contains(&event.pmu.as_str()))
 }

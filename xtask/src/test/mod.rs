@@ -7,10 +7,12 @@ mod lint;
 mod rust;
 
 use std::{
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
+use ::perfevents::{CORE_PMU, Device};
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -19,12 +21,12 @@ use crate::{bpf, docs, perfevents, shell, vm, workspace::Workspace};
 /// `cargo xtask test`
 #[derive(clap::Args)]
 pub struct Args {
-    /// The tiers to run; all of them if none is named
+    /// The tiers to run; all of them but `gpu` if none is named
     tiers: Vec<Tier>,
     /// List the tiers and what they test
     #[arg(long)]
     list: bool,
-    /// Passed to the test runner of `unit`, `e2e` and `kernels`: names of tests, for example
+    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters` and `gpu`: names of tests, for example
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -47,6 +49,12 @@ enum Tier {
     E2e,
     /// Other kernels, in virtual machines: needs qemu and Debian's packages
     Kernels,
+    /// Devices that are not there, played by modules in a virtual machine: needs qemu, gcc and Debian's packages
+    Devices,
+    /// Hardware counters: those of this machine or, where it has none, of an emulated arm64 machine
+    Counters,
+    /// GPUs of NVIDIA against nvidia-smi: needs one, and runs only when it is named
+    Gpu,
 }
 
 struct Outcome {
@@ -67,7 +75,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let asked = |tier: &&Tier| args.tiers.is_empty() || args.tiers.contains(tier);
+    let asked =
+        |tier: &&Tier| args.tiers.contains(tier) || args.tiers.is_empty() && **tier != Tier::Gpu;
     let outcomes: Vec<Outcome> = Tier::value_variants()
         .iter()
         .filter(asked)
@@ -113,6 +122,11 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
     }
 }
 
+/// Whether the kernel has a PMU of the cores.
+fn has_counters() -> bool {
+    !Device::all(Path::new("/sys"), CORE_PMU).is_empty()
+}
+
 impl Tier {
     fn name(self) -> String {
         self.to_possible_value()
@@ -135,6 +149,10 @@ impl Tier {
             Self::Unit => return rust::unit(workspace, filter),
             Self::E2e => return rust::end_to_end(workspace, filter),
             Self::Kernels => return vm::test(workspace, filter),
+            Self::Devices => return vm::devices(workspace, filter),
+            Self::Counters if has_counters() => return rust::counters(workspace, filter),
+            Self::Counters => return vm::counters(workspace, filter),
+            Self::Gpu => return rust::gpu(workspace, filter),
         }
         Ok(String::new())
     }

@@ -12,13 +12,22 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{bpf, python, shell, workspace::Workspace};
+use crate::{
+    bpf, python, shell,
+    vm::{NEED_COUNTERS, NEED_DEVICES},
+    workspace::Workspace,
+};
 
 const END_TO_END: &str = "e2e";
 
+/// Tests that need a GPU of NVIDIA.
+const NEED_GPU: &str = "nvidia::";
+/// Those of the end-to-end tests that need what not every machine has.
+const NEED_MORE: [&str; 3] = [NEED_COUNTERS, NEED_DEVICES, NEED_GPU];
+
 pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
     build(workspace)?;
-    let tests = run(&mut runner(workspace, false, filter))?;
+    let tests = run(&mut runner(workspace, Tests::Unit, filter))?;
     shell::run(
         workspace
             .cargo()
@@ -29,6 +38,25 @@ pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
 }
 
 pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    on_kernel(workspace, Tests::EndToEnd, filter)
+}
+
+/// On this machine's own PMU.
+pub fn counters(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    on_kernel(workspace, Tests::Counters, filter)
+}
+
+/// Where NVIDIA's driver knows a GPU.
+pub fn gpu(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    let listed = shell::stdout(Command::new("nvidia-smi").arg("--list-gpus"));
+    let listed = listed.context("no GPU of NVIDIA: nvidia-smi does not work here")?;
+    if !listed.lines().any(|line| line.starts_with("GPU ")) {
+        bail!("no GPU of NVIDIA: nvidia-smi lists none");
+    }
+    on_kernel(workspace, Tests::Gpu, filter)
+}
+
+fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         bail!("this kernel has no BTF (/sys/kernel/btf/vmlinux): boot one that has");
     }
@@ -38,7 +66,7 @@ pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
     }
     let python = python::obtain(workspace)?;
     let profiler = build(workspace)?;
-    let mut command = runner(workspace, true, filter);
+    let mut command = runner(workspace, tests, filter);
     command
         .env("PROFILER_BIN", profiler)
         .env("PROFILER_TEST_PYTHON", python);
@@ -47,6 +75,19 @@ pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
         command.env(variable.to_uppercase(), "sudo --preserve-env --");
     }
     run(&mut command)
+}
+
+/// Which of them.
+#[derive(Clone, Copy, PartialEq)]
+enum Tests {
+    /// Those of single crates.
+    Unit,
+    /// Those of the whole, which need a kernel.
+    EndToEnd,
+    /// Of these, those that need a PMU.
+    Counters,
+    /// Of these, those that need a GPU.
+    Gpu,
 }
 
 /// Builds everything and tells where the controller is.
@@ -66,10 +107,18 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
 }
 
 /// nextest if it is there; `cargo test` otherwise.
-fn runner(workspace: &Workspace, end_to_end: bool, filter: &[String]) -> Command {
+fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
     let mut command = workspace.cargo();
     if shell::run_quietly(workspace.cargo().args(["nextest", "--version"])).is_ok() {
-        let packages = if end_to_end { "package" } else { "not package" };
+        let selected = match tests {
+            Tests::Unit => format!("not package({END_TO_END})"),
+            Tests::EndToEnd => {
+                let without = NEED_MORE.map(|name| format!(" - test(/^{name}/)"));
+                format!("package({END_TO_END}){}", without.concat())
+            }
+            Tests::Counters => format!("package({END_TO_END}) & test(/^{NEED_COUNTERS}/)"),
+            Tests::Gpu => format!("package({END_TO_END}) & test(/^{NEED_GPU}/)"),
+        };
         command
             .args([
                 "nextest",
@@ -79,26 +128,32 @@ fn runner(workspace: &Workspace, end_to_end: bool, filter: &[String]) -> Command
                 "--cargo-quiet",
                 "--no-fail-fast",
             ])
-            .args(["--filterset", &format!("{packages}({END_TO_END})")]);
-        if end_to_end {
+            .args(["--filterset", &selected]);
+        if tests == Tests::Unit {
+            command.arg("--status-level=slow");
+        } else {
             // They measure: side by side they would disturb each other.
             command.arg("--test-threads=1");
-        } else {
-            command.arg("--status-level=slow");
         }
         command.args(filter);
         return command;
     }
     command.args(["test", "--release", "--no-fail-fast"]);
-    if end_to_end {
-        command.args(["--package", END_TO_END]);
-    } else {
+    if tests == Tests::Unit {
         command.args(["--workspace", "--all-targets", "--exclude", END_TO_END]);
+    } else {
+        command.args(["--package", END_TO_END]);
     }
     command.arg("--").args(filter);
-    if end_to_end {
-        command.arg("--test-threads=1");
-    }
+    match tests {
+        Tests::Unit => &mut command,
+        Tests::EndToEnd => {
+            let skipped = NEED_MORE.into_iter().flat_map(|name| ["--skip", name]);
+            command.arg("--test-threads=1").args(skipped)
+        }
+        Tests::Counters => command.args(["--test-threads=1", NEED_COUNTERS]),
+        Tests::Gpu => command.args(["--test-threads=1", NEED_GPU]),
+    };
     command
 }
 

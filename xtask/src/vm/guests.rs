@@ -10,14 +10,18 @@ use std::{
 use anyhow::{Context as _, Error, Result, bail};
 
 use super::{
+    NEED_COUNTERS, NEED_DEVICES, drivers,
     hooks::Hooks,
-    initramfs,
-    kernel::{self, Kernel},
+    initramfs::{self, Parts, TOOLS},
+    kernel::{self, Flavour, Kernel},
+    modules::WANTED,
     programs::{self, Programs},
     qemu::{self, Console, Machine},
+    userland::Userland,
     verdict::{self, Verdict},
 };
 use crate::{
+    arch::Arch,
     run::privileged,
     shell::{self, progress},
     workspace::Workspace,
@@ -25,10 +29,21 @@ use crate::{
 
 /// How guests are run.
 pub struct Guests<'a> {
+    pub arch: &'static Arch,
     pub machine: Machine,
+    pub hardware: Hardware,
     /// Modules of kernels that are given as files.
     pub modules: Option<&'a Path>,
     pub filter: &'a [String],
+}
+
+/// What of the machine is tested.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Hardware {
+    /// Only what every machine has.
+    Common,
+    /// Devices that it does not have: modules of ours play them.
+    Played,
 }
 
 /// What came of one.
@@ -48,17 +63,30 @@ pub struct Session {
 impl Guests<'_> {
     /// Boots the kernels, as many at a time as there are CPUs: a guest keeps one busy.
     pub fn test(&self, workspace: &Workspace, names: &[&str]) -> Result<Session> {
-        qemu::obtain()?;
-        let obtain = |name: &&str| kernel::obtain(workspace, name, self.modules);
+        qemu::obtain(self.arch)?;
+        let played = self.hardware == Hardware::Played;
+        let flavour = if played {
+            Flavour::Full
+        } else {
+            Flavour::Cloud
+        };
+        let obtain =
+            |name: &&str| kernel::obtain(workspace, self.arch, flavour, name, self.modules);
         let kernels: Vec<Kernel> = names.iter().map(obtain).collect::<Result<_>>()?;
-        let programs = programs::build(workspace)?;
-        initramfs::obtain_tools()?;
+        let programs = programs::build(workspace, self.arch)?;
+        let tools = [TOOLS, if played { drivers::TOOLS } else { &[] }].concat();
+        let userland = Userland::obtain(workspace, self.arch, &tools)?;
+        let parts = &Parts {
+            userland: &userland,
+            programs: &programs,
+            tools: &tools,
+            modules: if played { drivers::MODULES } else { WANTED },
+        };
         let at_a_time = thread::available_parallelism().map_or(1, usize::from);
         let mut outcomes = Vec::new();
         for some in kernels.chunks(at_a_time) {
             thread::scope(|scope| {
-                let programs = &programs;
-                let start = |kernel| scope.spawn(move || self.one(workspace, kernel, programs));
+                let start = |kernel| scope.spawn(move || self.one(workspace, kernel, parts));
                 let started: Vec<_> = some.iter().map(start).collect();
                 for guest in started {
                     outcomes.extend(guest.join());
@@ -75,9 +103,9 @@ impl Guests<'_> {
         Ok(Session { programs, outcomes })
     }
 
-    fn one(&self, workspace: &Workspace, kernel: &Kernel, programs: &Programs) -> Outcome {
+    fn one(&self, workspace: &Workspace, kernel: &Kernel, parts: &Parts) -> Outcome {
         let begin = Instant::now();
-        let console = self.boot(workspace, kernel, programs);
+        let console = self.boot(workspace, kernel, parts);
         let took = begin.elapsed();
         let (verdict, hooks) = match console {
             Ok(console) => {
@@ -95,8 +123,12 @@ impl Guests<'_> {
         }
     }
 
-    fn boot(&self, workspace: &Workspace, kernel: &Kernel, programs: &Programs) -> Result<Console> {
-        let folder = workspace.target.join("vm/guests").join(&kernel.name);
+    fn boot(&self, workspace: &Workspace, kernel: &Kernel, parts: &Parts) -> Result<Console> {
+        let programs = parts.programs;
+        let played = self.hardware == Hardware::Played;
+        let ending = if played { "-devices" } else { "" };
+        let name = format!("{}-{}{ending}", kernel.name, self.arch.name);
+        let folder = workspace.target.join("vm/guests").join(name);
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         let profiler = programs.profiler.display();
         let mut orders = vec![
@@ -104,13 +136,27 @@ impl Guests<'_> {
             "env PROFILER_TEST_PATIENCE=5".to_owned(),
             // Of these kernels it is known that they let functions be traced.
             "env PROFILER_TEST_FUNCTIONS=1".to_owned(),
-            format!("report {profiler} check --json"),
             format!("test {}", programs.tests.display()),
         ];
+        let mut built = Vec::new();
+        if played {
+            built = drivers::build(workspace, self.arch, kernel, &folder)?;
+        } else {
+            orders.push(format!("report {profiler} check --json"));
+            orders.extend(["arg --skip".to_owned(), format!("arg {NEED_DEVICES}")]);
+        }
+        orders.extend(
+            self.arch
+                .counters
+                .map(|device| format!("counters {device}")),
+        );
+        if self.arch.counters.is_none() {
+            orders.extend(["arg --skip".to_owned(), format!("arg {NEED_COUNTERS}")]);
+        }
         orders.extend(self.filter.iter().map(|word| format!("arg {word}")));
-        let initramfs = initramfs::build(workspace, kernel, programs, &orders, &folder)?;
+        let initramfs = initramfs::build(workspace, kernel, parts, &built, &orders, &folder)?;
         progress(&format!("booting {}", kernel.name));
-        qemu::boot(kernel, &initramfs, &self.machine)
+        qemu::boot(self.arch, kernel, &initramfs, &self.machine)
     }
 }
 

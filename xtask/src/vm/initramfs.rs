@@ -1,17 +1,24 @@
 //! The guest: its init, the programs under test, the tools that the tests use, and modules.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use super::{kernel::Kernel, modules, programs::Programs, tree::Tree};
-use crate::{apt, shell, workspace::Workspace};
+use super::{
+    kernel::Kernel,
+    modules::{self, Wanted},
+    programs::Programs,
+    tree::Tree,
+    userland::Userland,
+};
+use crate::{shell, workspace::Workspace};
 
 /// What the tests call, and Debian's package of it.
-const TOOLS: &[(&str, &str)] = &[
+pub const TOOLS: &[(&str, &str)] = &[
     ("sh", "dash"),
     ("cat", "coreutils"),
     ("chmod", "coreutils"),
@@ -64,18 +71,30 @@ const TOOLS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
 ];
 
+/// What goes into a guest besides its kernel.
+pub struct Parts<'a> {
+    pub userland: &'a Userland,
+    pub programs: &'a Programs,
+    /// What the tests call.
+    pub tools: &'a [(&'a str, &'a str)],
+    /// Modules of the kernel, loaded at boot.
+    pub modules: &'a Wanted,
+}
+
 /// Where it is mounted over, or written to.
 const DIRECTORIES: &[&str] = &["/dev", "/proc", "/sys", "/run", "/root", "/mnt", "/modules"];
 
-/// Writes `initramfs-NAME.cpio` into `folder`.
+/// Writes `initramfs.cpio` into `folder`. The tests load `drivers`, modules that are not the kernel's.
 pub fn build(
     workspace: &Workspace,
     kernel: &Kernel,
-    programs: &Programs,
+    parts: &Parts,
+    drivers: &[PathBuf],
     orders: &[String],
     folder: &Path,
 ) -> Result<PathBuf> {
-    let mut tree = Tree::default();
+    let (userland, programs) = (parts.userland, parts.programs);
+    let mut tree = Tree::new(userland);
     for directory in DIRECTORIES {
         tree.directory(directory, 0o755)?;
     }
@@ -83,24 +102,34 @@ pub fn build(
     tree.directory(workspace.target.join("tmp"), 0o755)?;
     // Init's stdout, before it has mounted anything.
     tree.device("/dev/console", (5, 1))?;
-    for tool in TOOLS.iter().filter_map(|(tool, _)| find(tool)) {
+    let tools = parts.tools.iter();
+    for tool in tools.filter_map(|(tool, _)| userland.find(tool)) {
         tree.program(tool)?;
     }
+    let strip = |program: &Path| strip(&userland.arch.tool("strip"), program, folder);
     let ours = [&programs.profiler, &programs.tests];
     for program in ours.into_iter().chain(&programs.workloads) {
-        let stripped = strip(program, folder)?;
+        let stripped = strip(program)?;
         tree.program_as(program, stripped)?;
     }
-    tree.program_as("/init", strip(&programs.init, folder)?)?;
+    tree.program_as("/init", strip(&programs.init)?)?;
     tree.file("/etc/passwd", 0o644, PASSWD.into())?;
     tree.file("/etc/group", 0o644, "root:x:0:\nnogroup:x:65534:\n".into())?;
     tree.file("/orders", 0o644, orders.join("\n").into())?;
     if let Some(folder) = &kernel.modules {
-        for (index, module) in modules::collect(folder)?.into_iter().enumerate() {
+        for (index, module) in modules::collect(folder, parts.modules)?
+            .into_iter()
+            .enumerate()
+        {
             let path = format!("/modules/{index:03}-{}", module.name);
             tree.file(format!("{path}.args"), 0o644, module.parameters.into())?;
             tree.file(format!("{path}.ko"), 0o644, module.bytes)?;
         }
+    }
+    for driver in drivers {
+        let name = driver.file_name().context("a driver has a name")?;
+        let bytes = fs::read(driver).with_context(|| format!("reading {}", driver.display()))?;
+        tree.file(Path::new("/drivers").join(name), 0o644, bytes)?;
     }
     let path = folder.join("initramfs.cpio");
     tree.write(&path)?;
@@ -109,37 +138,10 @@ pub fn build(
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
-/// Installs what is missing.
-pub fn obtain_tools() -> Result<()> {
-    let missing = || TOOLS.iter().filter(|(tool, _)| find(tool).is_none());
-    let mut packages: Vec<String> = missing().map(|(_, package)| (*package).into()).collect();
-    packages.sort();
-    packages.dedup();
-    if !packages.is_empty() && apt::available() {
-        apt::install(&packages, "tools that the kernel tests use")?;
-    }
-    if let Some((tool, _)) = missing().next() {
-        bail!(
-            "no `{tool}` to test with: run `{}`",
-            apt::command(&packages)
-        );
-    }
-    Ok(())
-}
-
-/// A user's PATH may lack the folders of the administrator's tools.
-fn find(tool: &str) -> Option<PathBuf> {
-    shell::which(tool).or_else(|| {
-        let folders = ["/usr/sbin", "/sbin"];
-        let mut paths = folders.iter().map(|folder| Path::new(folder).join(tool));
-        paths.find(|path| shell::is_executable(path))
-    })
-}
-
 /// A copy without debug information, which would fill the guest's memory.
-fn strip(program: &Path, folder: &Path) -> Result<PathBuf> {
+fn strip(tool: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("a program has a name")?;
     let stripped = folder.join(name);
-    shell::run_quietly(Command::new("strip").arg("-o").args([&stripped, program]))?;
+    shell::run_quietly(Command::new(tool).arg("-o").args([&stripped, program]))?;
     Ok(stripped)
 }

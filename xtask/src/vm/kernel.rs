@@ -3,16 +3,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{
-    apt,
-    shell::{self, progress},
-    workspace::Workspace,
-};
+use crate::{apt::Lists, arch::Arch, workspace::Workspace};
 
 /// A kernel that can be booted.
 pub struct Kernel {
@@ -21,10 +16,37 @@ pub struct Kernel {
     pub image: PathBuf,
     /// Its `/lib/modules/RELEASE`, if it has modules.
     pub modules: Option<PathBuf>,
+    /// Debian's name of its release, if it is Debian's: `6.1.0-56-amd64`.
+    pub release: Option<String>,
+}
+
+/// Which of Debian's configurations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// For virtual machines: small, without the drivers of most devices.
+    Cloud,
+    /// For all machines.
+    Full,
+}
+
+impl Flavour {
+    /// What names of packages end with.
+    fn suffix(self, arch: &Arch) -> String {
+        match self {
+            Self::Cloud => format!("-cloud-{}", arch.debian),
+            Self::Full => format!("-{}", arch.debian),
+        }
+    }
 }
 
 /// `name` is a version (`6.1`) or the path of an image, whose modules are in `modules`.
-pub fn obtain(workspace: &Workspace, name: &str, modules: Option<&Path>) -> Result<Kernel> {
+pub fn obtain(
+    workspace: &Workspace,
+    arch: &Arch,
+    flavour: Flavour,
+    name: &str,
+    modules: Option<&Path>,
+) -> Result<Kernel> {
     let path = Path::new(name);
     if path.is_file() {
         return Ok(Kernel {
@@ -35,6 +57,7 @@ pub fn obtain(workspace: &Workspace, name: &str, modules: Option<&Path>) -> Resu
                 .into_owned(),
             image: path.to_owned(),
             modules: modules.map(Path::to_owned),
+            release: None,
         });
     }
     let is_version = !name.is_empty() && name.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -43,42 +66,38 @@ pub fn obtain(workspace: &Workspace, name: &str, modules: Option<&Path>) -> Resu
     }
     let cache = workspace.target.join("vm/kernels");
     fs::create_dir_all(&cache).with_context(|| format!("making {}", cache.display()))?;
-    debian(name, &cache)
+    debian(
+        &Lists::of(workspace, arch)?,
+        &flavour.suffix(arch),
+        name,
+        &cache,
+    )
 }
 
 /// The newest of Debian's packages for this version, or the newest that is unpacked already.
-fn debian(version: &str, cache: &Path) -> Result<Kernel> {
+fn debian(lists: &Lists, suffix: &str, version: &str, cache: &Path) -> Result<Kernel> {
     let offered = || {
-        newest(
-            version,
-            apt::names(&format!("^linux-image-{version}.*-cloud-")),
-        )
+        let names = lists.names(&format!("^linux-image-{version}.*{suffix}"));
+        newest(suffix, version, names)
     };
-    let mut package = offered();
-    if package.is_none() && apt::available() {
-        apt::update();
-        package = offered();
-    }
-    let package = package.or_else(|| newest(version, unpacked(cache)));
+    let package = offered().or_else(|| {
+        lists.update();
+        offered()
+    });
+    let package = package.or_else(|| newest(suffix, version, unpacked(cache)));
     let package = package.with_context(|| {
         format!(
-            "Debian's package lists have no linux-image-{version}…-cloud-{}: run `apt-get update`, or give the file of \
-             a kernel image instead",
-            architecture()
+            "Debian's package lists have no linux-image-{version}…{suffix}: run `apt-get update`, or give the file of \
+             a kernel image instead"
         )
     })?;
     let folder = cache.join(&package);
     if !folder.is_dir() {
-        download(&package, &folder)
-            .or_else(|_| {
-                // Package lists that are weeks old name files that the mirror no longer has.
-                apt::update();
-                download(&package, &folder)
-            })
-            .with_context(|| format!("fetching {package}"))?;
+        lists.unpack(std::slice::from_ref(&package), &folder)?;
     }
     Ok(Kernel {
         name: version.to_owned(),
+        release: package.strip_prefix("linux-image-").map(str::to_owned),
         image: sole(&folder.join("boot"), "vmlinuz-")?,
         modules: Some(
             ["lib/modules", "usr/lib/modules"]
@@ -96,38 +115,18 @@ fn unpacked(cache: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Fetches and unpacks; the folder appears when all is there.
-fn download(package: &str, folder: &Path) -> Result<()> {
-    let fetched = folder.with_extension("fetched");
-    let partial = folder.with_extension("partial");
-    for folder in [&fetched, &partial] {
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    }
-    progress(&format!("fetching {package}"));
-    shell::run_quietly(
-        Command::new("apt-get")
-            .args(["download", "-q", package])
-            .current_dir(&fetched),
-    )?;
-    let archive = sole(&fetched, "linux-image-")?;
-    shell::run_quietly(
-        Command::new("dpkg-deb")
-            .arg("--extract")
-            .args([&archive, &partial]),
-    )?;
-    let _ = fs::remove_dir_all(&fetched);
-    fs::rename(&partial, folder).with_context(|| format!("making {}", folder.display()))
-}
-
 /// The newest of these packages that is a kernel of this version: not the debug symbols, not the
 /// unsigned image, not the package that only depends on another.
-fn newest(version: &str, packages: Vec<String>) -> Option<String> {
+fn newest(suffix: &str, version: &str, packages: Vec<String>) -> Option<String> {
     let wanted = numbers(version);
-    let suffix = format!("-cloud-{}", architecture());
     let release = |package: &str| {
         let release = package.strip_prefix("linux-image-")?;
-        let numbers = numbers(release.strip_suffix(&suffix)?);
+        let release = release.strip_suffix(suffix)?;
+        // Of another flavour.
+        if release.ends_with("-cloud") || release.ends_with("-rt") {
+            return None;
+        }
+        let numbers = numbers(release);
         (numbers.len() > 2 && numbers.starts_with(&wanted)).then_some(numbers)
     };
     packages
@@ -141,15 +140,6 @@ fn numbers(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit())
         .filter_map(|part| part.parse().ok())
         .collect()
-}
-
-/// As Debian calls it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// The only file in a folder whose name begins like that.
@@ -168,9 +158,10 @@ fn sole(folder: &Path, prefix: &str) -> Result<PathBuf> {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
-    use super::newest;
+    use super::{Flavour, newest};
+    use crate::arch::Arch;
 
     #[test]
     fn the_newest_package_of_a_version() {
@@ -183,11 +174,20 @@ mod tests {
             "linux-image-6.12.99+deb12-cloud-amd64",
             "linux-image-6.12.117+deb12-cloud-amd64",
             "linux-image-6.12.118+deb12-cloud-arm64",
+            "linux-image-6.1.0-55-amd64",
+            "linux-image-6.1.0-59-rt-amd64",
         ];
-        let newest = |version| newest(version, packages.map(str::to_owned).to_vec());
-        assert_eq!(newest("6.1").as_deref(), Some(packages[1]));
-        assert_eq!(newest("6.12").as_deref(), Some(packages[6]));
-        assert_eq!(newest("6.12.99").as_deref(), Some(packages[5]));
-        assert_eq!(newest("6.6"), None);
+        let of = |flavour: Flavour, arch, version| {
+            let suffix = flavour.suffix(Arch::parse(arch).expect("known"));
+            newest(&suffix, version, packages.map(str::to_owned).to_vec())
+        };
+        let newest = |arch, version| of(Flavour::Cloud, arch, version);
+        let full = of(Flavour::Full, "x86_64", "6.1");
+        assert_eq!(full.as_deref(), Some(packages[8]));
+        assert_eq!(newest("x86_64", "6.1").as_deref(), Some(packages[1]));
+        assert_eq!(newest("x86_64", "6.12").as_deref(), Some(packages[6]));
+        assert_eq!(newest("x86_64", "6.12.99").as_deref(), Some(packages[5]));
+        assert_eq!(newest("x86_64", "6.6"), None);
+        assert_eq!(newest("aarch64", "6.12").as_deref(), Some(packages[7]));
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask vm`: the kernel tests on kernels other than the one that runs.
 
 mod cpio;
+mod drivers;
 mod guests;
 mod hooks;
 mod initramfs;
@@ -10,17 +11,32 @@ mod page;
 mod programs;
 pub mod qemu;
 mod tree;
+mod userland;
 mod verdict;
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use self::{guests::Guests, qemu::Machine};
-use crate::workspace::Workspace;
+use self::{
+    guests::{Guests, Hardware},
+    qemu::Machine,
+};
+use crate::{arch::Arch, workspace::Workspace};
 
 /// The kernels that every change is tested with, besides the one that runs.
 const KERNELS: &[&str] = &["6.1", "6.12"];
+/// The guest whose CPU has counters of hardware events.
+const WITH_COUNTERS: (&str, &str) = ("aarch64", "6.12");
+/// What is tested there besides the counters: that the programs do on another architecture what they do here. All tests
+/// would take eight minutes.
+const NEED_THIS_ARCH: [&str; 5] = [NEED_COUNTERS, "perf::", "programs::", "sched::", "usage::"];
+/// The tests that need a PMU.
+pub const NEED_COUNTERS: &str = "pmu::";
+/// The kernel whose devices are played.
+const WITH_DEVICES: &str = "6.1";
+/// The tests that need these devices.
+pub const NEED_DEVICES: &str = "devices::";
 /// The tests take a minute or two; emulation on a busy machine several times that.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -30,6 +46,12 @@ pub struct Args {
     /// Versions of Debian's cloud kernels (6.1), or files of kernel images
     #[arg(required = true, value_name = "KERNEL")]
     kernels: Vec<String>,
+    /// Architecture of the machine, this one's if not given; of aarch64 the emulated CPU has counters of hardware events
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Arch::names()))]
+    arch: Option<String>,
+    /// Boot Debian's kernel for all machines, build modules that play devices, and run the tests that need these
+    #[arg(long, conflicts_with_all = ["modules", "cpus", "write_table"])]
+    devices: bool,
     /// Modules of the kernels given as files: their /lib/modules/RELEASE
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
@@ -46,7 +68,7 @@ pub struct Args {
     #[arg(long, default_value_t = TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Write what was found, here and in the guests, to docs/kernels.md
-    #[arg(long, conflicts_with = "filter")]
+    #[arg(long, conflicts_with_all = ["filter", "arch"])]
     write_table: bool,
     /// Passed to the tests: names, for example
     #[arg(last = true)]
@@ -54,17 +76,30 @@ pub struct Args {
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let arch = args.arch.as_deref().and_then(Arch::parse);
     let machine = Machine {
         memory: args.memory.clone(),
-        cpus: args.cpus,
+        cpus: if args.devices { 1 } else { args.cpus },
+        counted: args.devices,
         accelerator: args.accelerator.clone(),
         timeout: Duration::from_secs(args.timeout),
     };
     let names: Vec<&str> = args.kernels.iter().map(String::as_str).collect();
+    let (hardware, default) = if args.devices {
+        (Hardware::Played, vec![NEED_DEVICES.to_owned()])
+    } else {
+        (Hardware::Common, Vec::new())
+    };
     let guests = Guests {
+        arch: arch.map_or_else(Arch::host, Ok)?,
         machine,
+        hardware,
         modules: args.modules.as_deref(),
-        filter: &args.filter,
+        filter: if args.filter.is_empty() {
+            &default
+        } else {
+            &args.filter
+        },
     };
     let session = guests.test(workspace, &names)?;
     let result = session.result();
@@ -77,12 +112,9 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// The tier `kernels` of `cargo xtask test`.
 pub fn test(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let guests = Guests {
-        machine: Machine {
-            memory: Machine::MEMORY.into(),
-            cpus: Machine::CPUS,
-            accelerator: Machine::ACCELERATOR.into(),
-            timeout: TIMEOUT,
-        },
+        arch: Arch::host()?,
+        machine: Machine::new(Machine::CPUS, TIMEOUT),
+        hardware: Hardware::Common,
         modules: None,
         filter,
     };
@@ -90,4 +122,35 @@ pub fn test(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let tests = session.result()?;
     page::check(workspace, &session.hooks()?)?;
     Ok(format!("{tests} tests on {}", KERNELS.join(", ")))
+}
+
+/// The tests of devices that are played.
+pub fn devices(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    let all = [NEED_DEVICES.to_owned()];
+    let guests = Guests {
+        arch: Arch::host()?,
+        machine: Machine::counted(TIMEOUT),
+        hardware: Hardware::Played,
+        modules: None,
+        filter: if filter.is_empty() { &all } else { filter },
+    };
+    let tests = guests.test(workspace, &[WITH_DEVICES])?.result()?;
+    Ok(format!("{tests} tests on {WITH_DEVICES}"))
+}
+
+/// The tests of counters, on an emulated CPU that has some.
+pub fn counters(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    let (arch, kernel) = WITH_COUNTERS;
+    let arch = Arch::parse(arch).with_context(|| format!("{arch} is no architecture"))?;
+    let chosen = NEED_THIS_ARCH.map(str::to_owned);
+    let guests = Guests {
+        arch,
+        // Of several, QEMU adds the instructions of all to those of each.
+        machine: Machine::new(1, TIMEOUT),
+        hardware: Hardware::Common,
+        modules: None,
+        filter: if filter.is_empty() { &chosen } else { filter },
+    };
+    let tests = guests.test(workspace, &[kernel])?.result()?;
+    Ok(format!("{tests} tests on {kernel} ({})", arch.name))
 }

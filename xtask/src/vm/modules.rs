@@ -12,8 +12,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::shell;
 
-/// What the kernel tests use, with the parameters.
-const WANTED: &[(&str, &str)] = &[
+/// Names of modules, with their parameters.
+pub type Wanted = [(&'static str, &'static str)];
+
+/// What the kernel tests use.
+pub const WANTED: &Wanted = &[
     ("ext4", ""),
     ("loop", ""),
     ("overlay", ""),
@@ -37,13 +40,13 @@ pub struct Module {
 }
 
 /// The wanted modules among those below `folder`, each after those that it needs.
-pub fn collect(folder: &Path) -> Result<Vec<Module>> {
+pub fn collect(folder: &Path, wanted: &Wanted) -> Result<Vec<Module>> {
     let mut collection = Collection {
         files: files(folder)?,
         seen: BTreeSet::new(),
         modules: Vec::new(),
     };
-    for (name, parameters) in WANTED {
+    for (name, parameters) in wanted {
         collection.add(name, parameters)?;
     }
     Ok(collection.modules)

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::{
-    bpf,
+    arch::Arch,
+    bpf, cross,
     shell::{self, progress},
     workspace::Workspace,
 };
@@ -21,11 +22,14 @@ pub struct Programs {
 }
 
 /// Builds them with the whole workspace selected, so that no dependency is compiled twice.
-pub fn build(workspace: &Workspace) -> Result<Programs> {
-    bpf::build(workspace)?;
+pub fn build(workspace: &Workspace, arch: &Arch) -> Result<Programs> {
+    let object = bpf::build_for(workspace, arch.name)?;
+    let mut cargo = cross::cargo_build(workspace, arch)?;
+    if !arch.is_host() {
+        cargo.env("PROFILER_BPF_OBJECT", object);
+    }
     progress("building the programs and their tests");
-    let messages = shell::stdout(workspace.cargo().args([
-        "build",
+    let messages = shell::stdout(cargo.args([
         "--quiet",
         "--release",
         "--workspace",

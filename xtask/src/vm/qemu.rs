@@ -12,16 +12,16 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::{kernel::Kernel, verdict::End};
-use crate::{apt, shell};
-
-pub const PROGRAM: &str = "qemu-system-x86_64";
-pub const PACKAGE: &str = "qemu-system-x86";
+use crate::{apt, arch::Arch, shell};
 
 /// What a machine has.
 pub struct Machine {
     pub memory: String,
     pub cpus: u32,
     pub accelerator: String,
+    /// Its time is that of its instructions, a nanosecond each, and a sleep takes none of ours: what else runs here does
+    /// not show there. For one CPU.
+    pub counted: bool,
     pub timeout: Duration,
 }
 
@@ -31,16 +31,36 @@ impl Machine {
     /// Needs no support by the host. One thread for all CPUs: with several, QEMU 7.2 at times goes on executing the breakpoint
     /// by which the kernel patches its code, and hangs.
     pub const ACCELERATOR: &str = "tcg,thread=single";
+
+    /// One as the tiers of `cargo xtask test` have it.
+    pub fn new(cpus: u32, timeout: Duration) -> Self {
+        Self {
+            memory: Self::MEMORY.into(),
+            cpus,
+            accelerator: Self::ACCELERATOR.into(),
+            counted: false,
+            timeout,
+        }
+    }
+
+    /// The same, for tests that compare with time.
+    pub fn counted(timeout: Duration) -> Self {
+        Self {
+            counted: true,
+            ..Self::new(1, timeout)
+        }
+    }
 }
 
 /// Installs the emulator if it is missing.
-pub fn obtain() -> Result<()> {
-    if shell::which(PROGRAM).is_some() {
+pub fn obtain(arch: &Arch) -> Result<()> {
+    let (program, package) = arch.qemu;
+    if shell::which(program).is_some() {
         return Ok(());
     }
-    let packages = [PACKAGE.to_owned()];
+    let packages = [package.to_owned()];
     if !apt::available() {
-        bail!("no {PROGRAM}: run `{}`", apt::command(&packages));
+        bail!("no {program}: run `{}`", apt::command(&packages));
     }
     apt::install(&packages, "boots the kernels to test with")
 }
@@ -62,14 +82,25 @@ impl Drop for Guest {
 }
 
 /// Boots, and shows each line as `prefix | line`.
-pub fn boot(kernel: &Kernel, initramfs: &Path, machine: &Machine) -> Result<Console> {
-    let mut command = Command::new(PROGRAM);
+pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -> Result<Console> {
+    let (program, _) = arch.qemu;
+    let mut command = Command::new(program);
+    command.args(arch.machine);
+    if machine.accelerator.starts_with("tcg") {
+        command.args(arch.emulation);
+        if machine.counted && !arch.emulation.contains(&"-icount") {
+            command.args(["-icount", "shift=0,sleep=off"]);
+            // AMD's processors, as the emulated one is otherwise, have no counter for the cores of a package.
+            command.args(["-cpu", "max,vendor=GenuineIntel"]);
+        }
+    }
     command
         .args(["-nodefaults", "-no-user-config", "-no-reboot"])
-        .args(["-display", "none", "-serial", "stdio", "-cpu", "max"])
+        .args(["-display", "none", "-serial", "stdio"])
         .args(["-accel", &machine.accelerator, "-m", &machine.memory])
         .args(["-smp", &machine.cpus.to_string()])
-        .args(["-append", CMDLINE, "-kernel"])
+        .args(["-append", &format!("console={} {CMDLINE}", arch.console)])
+        .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(initramfs)
@@ -111,7 +142,7 @@ pub fn boot(kernel: &Kernel, initramfs: &Path, machine: &Machine) -> Result<Cons
 }
 
 /// An oops becomes a panic, a panic a reboot, and a reboot the end. Only errors and worse are shown.
-const CMDLINE: &str = "console=ttyS0 quiet oops=panic panic=-1 rdinit=/init";
+const CMDLINE: &str = "quiet oops=panic panic=-1 rdinit=/init";
 
 fn relay(console: impl Read, mut each: impl FnMut(String) -> bool) {
     let lines = BufReader::new(console).split(b'\n');

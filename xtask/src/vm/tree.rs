@@ -1,4 +1,4 @@
-//! The files of a guest: each lies where it lies on the host, with what it is linked with.
+//! The files of a guest: each lies where it lies on the host, or in the user land of its own, with what it is linked with.
 
 use std::{
     collections::BTreeMap,
@@ -6,13 +6,11 @@ use std::{
     io::{BufWriter, Write},
     os::unix::fs::PermissionsExt as _,
     path::{Component, Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use super::cpio::Archive;
-use crate::shell;
+use super::{cpio::Archive, userland::Userland};
 
 enum Entry {
     Directory(u32),
@@ -27,20 +25,31 @@ enum Content {
     Of(PathBuf),
 }
 
-/// Sorted, so that a directory comes before what is in it.
-#[derive(Default)]
-pub struct Tree(BTreeMap<PathBuf, Entry>);
+pub struct Tree<'a> {
+    userland: &'a Userland,
+    /// Sorted, so that a directory comes before what is in it.
+    entries: BTreeMap<PathBuf, Entry>,
+}
 
-impl Tree {
+impl<'a> Tree<'a> {
+    pub fn new(userland: &'a Userland) -> Self {
+        Self {
+            userland,
+            entries: BTreeMap::new(),
+        }
+    }
+
     pub fn directory(&mut self, path: impl AsRef<Path>, permissions: u32) -> Result<()> {
         let place = self.place(path.as_ref())?;
-        self.0.entry(place).or_insert(Entry::Directory(permissions));
+        self.entries
+            .entry(place)
+            .or_insert(Entry::Directory(permissions));
         Ok(())
     }
 
     pub fn device(&mut self, path: impl AsRef<Path>, number: (u32, u32)) -> Result<()> {
         let place = self.place(path.as_ref())?;
-        self.0.insert(place, Entry::CharacterDevice(number));
+        self.entries.insert(place, Entry::CharacterDevice(number));
         Ok(())
     }
 
@@ -51,40 +60,50 @@ impl Tree {
             permissions,
             content,
         };
-        self.0.insert(place, file);
+        self.entries.insert(place, file);
         Ok(())
     }
 
-    /// A file of the host and the libraries that it is linked with.
+    /// A file of the user land and the libraries that it is linked with.
     pub fn program(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        self.program_as(&path, &path)
+        let place = self.own_file(path.as_ref())?;
+        let from = self.userland.real(&place);
+        self.libraries_of(&from)
     }
 
-    /// The same, with its content from elsewhere.
+    /// A file of the host, and the libraries.
     pub fn program_as(&mut self, path: impl AsRef<Path>, from: impl AsRef<Path>) -> Result<()> {
-        self.host_file(path.as_ref(), from.as_ref())?;
-        for library in libraries(from.as_ref())? {
-            self.host_file(&library, &library)?;
+        let place = self.place(path.as_ref())?;
+        self.content(place, from.as_ref())?;
+        self.libraries_of(from.as_ref())
+    }
+
+    fn libraries_of(&mut self, program: &Path) -> Result<()> {
+        for library in self.userland.libraries(program)? {
+            self.own_file(&library)?;
         }
         Ok(())
     }
 
-    fn host_file(&mut self, path: &Path, from: &Path) -> Result<()> {
+    /// Returns where its path has led.
+    fn own_file(&mut self, path: &Path) -> Result<PathBuf> {
         let place = self.place(path)?;
-        let from = from
-            .canonicalize()
-            .with_context(|| format!("looking for {}", from.display()))?;
-        let permissions = fs::metadata(&from)?.permissions().mode() & 0o777;
-        let content = Content::Of(from);
+        self.content(place.clone(), &self.userland.real(&place))?;
+        Ok(place)
+    }
+
+    fn content(&mut self, place: PathBuf, from: &Path) -> Result<()> {
+        let metadata =
+            fs::metadata(from).with_context(|| format!("looking for {}", from.display()))?;
         let file = Entry::File {
-            permissions,
-            content,
+            permissions: metadata.permissions().mode() & 0o777,
+            content: Content::Of(from.to_owned()),
         };
-        self.0.insert(place, file);
+        self.entries.insert(place, file);
         Ok(())
     }
 
-    /// Where a path leads, with its directories and links as the host has them.
+    /// Where a path leads, with its directories and links as the user land has them.
     fn place(&mut self, path: &Path) -> Result<PathBuf> {
         const MOST_LINKS: usize = 40;
         let mut rest: Vec<PathBuf> = parts(path);
@@ -97,7 +116,7 @@ impl Tree {
                 continue;
             }
             let next = place.join(name);
-            if let Ok(target) = fs::read_link(&next) {
+            if let Ok(target) = fs::read_link(self.userland.real(&next)) {
                 links += 1;
                 if links > MOST_LINKS {
                     bail!("{}: too many links", path.display());
@@ -106,10 +125,10 @@ impl Tree {
                     place = PathBuf::from("/");
                 }
                 rest.splice(0..0, parts(&target));
-                self.0.insert(next, Entry::Symlink(target));
+                self.entries.insert(next, Entry::Symlink(target));
             } else {
                 if !rest.is_empty() {
-                    let directory = self.0.entry(next.clone());
+                    let directory = self.entries.entry(next.clone());
                     directory.or_insert(Entry::Directory(0o755));
                 }
                 place = next;
@@ -123,7 +142,7 @@ impl Tree {
         let write = || {
             let file = BufWriter::new(fs::File::create(path)?);
             let mut archive = Archive::new(file);
-            for (path, entry) in &self.0 {
+            for (path, entry) in &self.entries {
                 write_entry(&mut archive, path, entry)?;
             }
             archive.finish()?.flush()
@@ -165,40 +184,12 @@ fn parts(path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The libraries of a program, with the one that loads them.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    // What is not a dynamic program (a script, a static one) has none: ldd fails then.
-    let Ok(text) = shell::stdout(Command::new("ldd").arg(program)) else {
-        return Ok(Vec::new());
-    };
-    if let Some(line) = text.lines().find(|line| line.contains("not found")) {
-        bail!("{} lacks a library: {}", program.display(), line.trim());
-    }
-    Ok(paths(&text))
-}
-
-/// Reads `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
-fn paths(ldd: &str) -> Vec<PathBuf> {
-    let words = ldd.split_whitespace();
-    words
-        .filter(|word| word.starts_with('/'))
-        .map(Into::into)
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
-    use super::{Entry, Tree, paths};
-
-    #[test]
-    fn what_ldd_prints() {
-        let text =
-            "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so (0x3)\n";
-        let expected: [PathBuf; 2] = ["/lib/libc.so.6".into(), "/lib64/ld.so".into()];
-        assert_eq!(paths(text), expected);
-    }
+    use super::{Entry, Tree, Userland};
+    use crate::arch::Arch;
 
     #[test]
     fn links_are_kept_and_followed() {
@@ -207,11 +198,12 @@ mod tests {
         std::fs::create_dir_all(&real).expect("a folder");
         std::fs::write(real.join("file"), "x").expect("a file");
         std::os::unix::fs::symlink("real/../real", folder.join("link")).expect("a link");
-        let mut tree = Tree::default();
-        let placed = tree.host_file(&folder.join("link/file"), &real.join("file"));
+        let userland = Userland::host(Arch::host().expect("known"));
+        let mut tree = Tree::new(&userland);
+        let placed = tree.own_file(&folder.join("link/file"));
         std::fs::remove_dir_all(&folder).expect("removed");
         placed.expect("placed");
-        let is = |path: &Path, test: fn(&Entry) -> bool| tree.0.get(path).is_some_and(test);
+        let is = |path: &Path, test: fn(&Entry) -> bool| tree.entries.get(path).is_some_and(test);
         assert!(is(&folder.join("link"), |e| matches!(e, Entry::Symlink(_))));
         assert!(is(&real, |e| matches!(e, Entry::Directory(_))));
         assert!(is(&real.join("file"), |e| matches!(e, Entry::File { .. })));

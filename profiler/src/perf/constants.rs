@@ -1,0 +1,126 @@
+//! Constants of the machine that formulas may use (see `perfevents::CONSTANTS`).
+
+use std::collections::BTreeSet;
+
+use perfevents::{CORE_PMU, Device};
+
+use crate::host::{Host, number};
+
+use super::machine::Cpu;
+
+/// What does not change during a run; `None` where the machine does not say.
+#[derive(Clone, Debug, Default)]
+pub struct Constants {
+    sockets: Option<f64>,
+    numa: Option<f64>,
+    cores: Option<f64>,
+    cpus: Option<f64>,
+    smt: Option<f64>,
+    tsc_hz: Option<f64>,
+    base_hz: Option<f64>,
+    slots: Option<f64>,
+    sve_bits: Option<f64>,
+    line_size: Option<f64>,
+}
+
+impl Constants {
+    /// Reads them.
+    pub(super) fn read(host: &Host, cpus: &[Cpu]) -> Self {
+        let count = |of: fn(&Cpu) -> (u32, u32)| {
+            let all: BTreeSet<_> = cpus.iter().map(of).collect();
+            (!all.is_empty()).then_some(all.len() as f64)
+        };
+        let folder = host.sysfs.join("devices/system/cpu/cpu0");
+        let file = |name: &str| number::<f64>(&folder.join(name));
+        let (cores, cpu_count) = (
+            count(|cpu| (cpu.socket, cpu.core)),
+            count(|cpu| (cpu.number, 0)),
+        );
+        let sve = host.procfs.join("sys/abi/sve_default_vector_length");
+        Self {
+            sockets: count(|cpu| (cpu.socket, 0)),
+            numa: count(|cpu| (cpu.node, 0)),
+            cores,
+            cpus: cpu_count,
+            smt: cores
+                .zip(cpu_count)
+                .map(|(cores, cpus)| f64::from(u8::from(cpus > cores))),
+            tsc_hz: tsc_hz(),
+            base_hz: file("cpufreq/base_frequency").map(|khz| khz * 1000.0),
+            slots: Device::all(&host.sysfs, CORE_PMU)
+                .first()
+                .and_then(|device| device.capability("slots"))
+                .filter(|slots| *slots != 0)
+                .map(|slots| slots as f64),
+            sve_bits: number::<f64>(&sve).map(|bytes| bytes * 8.0),
+            line_size: file("cache/index0/coherency_line_size"),
+        }
+    }
+
+    /// Whether cores have several threads.
+    pub fn has_smt(&self) -> bool {
+        self.smt.is_some_and(|smt| smt > 0.0)
+    }
+
+    /// A constant by its name, for an interval of so many seconds.
+    pub fn get(&self, name: &str, seconds: f64) -> Option<f64> {
+        match name {
+            "time" => Some(seconds),
+            "num_sockets" => self.sockets,
+            "num_numa" => self.numa,
+            "num_cores" => self.cores,
+            "num_cpus" => self.cpus,
+            "smt" => self.smt,
+            "tsc_hz" => self.tsc_hz,
+            "base_hz" => self.base_hz,
+            "slots" => self.slots,
+            "sve_bits" => self.sve_bits,
+            "line_size" => self.line_size,
+            _ => None,
+        }
+    }
+}
+
+/// By leaf 0x15 of CPUID (Intel's manual, volume 2A); most processors of others do not have it.
+#[cfg(target_arch = "x86_64")]
+fn tsc_hz() -> Option<f64> {
+    use std::arch::x86_64::{__cpuid, __get_cpuid_max};
+    const TSC: u32 = 0x15;
+    let (last, _) = __get_cpuid_max(0);
+    if last < TSC {
+        return None;
+    }
+    let leaf = __cpuid(TSC);
+    let known = leaf.eax != 0 && leaf.ebx != 0 && leaf.ecx != 0;
+    known.then(|| f64::from(leaf.ecx) * f64::from(leaf.ebx) / f64::from(leaf.eax))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc_hz() -> Option<f64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_constant_of_the_formulas_has_a_place() {
+        let all = Constants {
+            sockets: Some(1.0),
+            numa: Some(1.0),
+            cores: Some(1.0),
+            cpus: Some(1.0),
+            smt: Some(1.0),
+            tsc_hz: Some(1.0),
+            base_hz: Some(1.0),
+            slots: Some(1.0),
+            sve_bits: Some(1.0),
+            line_size: Some(1.0),
+        };
+        for name in perfevents::CONSTANTS {
+            assert!(all.get(name, 1.0).is_some(), "{name}");
+        }
+        assert_eq!(all.get("x", 1.0), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! `profiler events --validate`: opens every group of this machine, to see whether it can be counted.
+
+use std::fmt::Write as _;
+
+use perfevents::{Catalog, Request};
+
+use super::{Machine, Places, Plan, Selection};
+use crate::host::Host;
+
+/// A line for each group of each table.
+pub fn validate(host: &Host, catalog: &Catalog) -> String {
+    let machine = Machine::read(host, catalog);
+    let mut text = String::new();
+    for table in machine.tables() {
+        let width = table.groups.keys().map(String::len).max().unwrap_or(0);
+        let _ = writeln!(text, "{} ({})", table.name, table.id);
+        for name in table.groups.keys() {
+            let selection = Selection {
+                groups: Some(vec![name.clone()]),
+                events: Request::default(),
+                tables: None,
+            };
+            let verdict = match Plan::new(&machine, &selection) {
+                Ok(plan) => verdict(plan, &machine, name),
+                Err(error) => error.to_string(),
+            };
+            let _ = writeln!(text, "  {name:width$}  {verdict}");
+        }
+    }
+    text
+}
+
+/// What came of opening it.
+fn verdict(mut plan: Plan, machine: &Machine<'_>, name: &str) -> String {
+    plan.probe(machine);
+    let places = Places::open(&mut plan, machine, false);
+    let counted = !plan.core.is_empty() || !places.is_empty();
+    let notes: Vec<String> = plan
+        .notes
+        .iter()
+        .map(|note| match &note.what[..] {
+            [what] if what == name => note.why.clone(),
+            _ => note.to_string(),
+        })
+        .collect();
+    match (counted, notes.is_empty()) {
+        (true, true) => "counted".to_owned(),
+        (true, false) => format!("counted, but {}", notes.join("; ")),
+        (false, _) => format!("not counted: {}", notes.join("; ")),
+    }
+}

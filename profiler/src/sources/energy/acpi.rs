@@ -1,0 +1,85 @@
+//! ACPI's power meters (Documentation/hwmon/acpi_power_meter.rst): of the whole node in servers, where the firmware asks the
+//! BMC by IPMI; of the parts of each socket on NVIDIA's Grace, which have no counter.
+
+use super::{
+    files::Power,
+    hwmon::{self, Chip},
+    meter::{Domain, Instrument, Meter, locked},
+};
+use crate::host::{number, text};
+
+/// What the driver calls its devices.
+pub(super) const CHIP: &str = "power_meter";
+
+/// All meters.
+pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
+    let mut meters = Vec::new();
+    for chip in chips.iter().filter(|chip| chip.is_acpi()) {
+        for (power, file) in hwmon::powers(&chip.folder) {
+            let fact = |name: &str| chip.folder.join(format!("power{power}_{name}"));
+            if number::<u32>(&fact("is_battery")) == Some(1) {
+                continue;
+            }
+            let oem_info = text(&fact("oem_info")).unwrap_or_default();
+            meters.push(Meter {
+                domain: domain(&oem_info),
+                provider: "acpi_power",
+                trouble: locked(&file),
+                instrument: Instrument::Gauge(Box::new(Power::new(file))),
+            });
+        }
+    }
+    let of_node = |meter: &Meter| meter.domain.name == "node";
+    if meters.iter().filter(|meter| of_node(meter)).count() > 1 {
+        // Several that do not say of what: neither of them is known to be the node's.
+        meters.retain(|meter| !of_node(meter));
+    }
+    meters
+}
+
+/// What `Grace Power Socket 1` and the like are measured of; a text that names no socket is the vendor's.
+fn domain(oem_info: &str) -> Domain {
+    let text = oem_info.to_ascii_lowercase();
+    if !text.contains("socket") {
+        return Domain::of_node("node");
+    }
+    let parts = text.rsplit_once(" power socket ");
+    match parts.and_then(|(what, socket)| Some((what, socket.parse().ok()?))) {
+        Some((what, socket)) => {
+            let name = match what {
+                "grace" | "total" => "package",
+                "cpu" => "core",
+                other => other,
+            };
+            Domain::of_socket(socket, name)
+        }
+        None => Domain::of_node(format!("{CHIP} {oem_info}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vendor_says_of_what() {
+        for (oem_info, socket, name) in [
+            ("Module Power Socket 0", Some(0), "module"),
+            ("Grace Power Socket 1", Some(1), "package"),
+            ("CPU Power Socket 0", Some(0), "core"),
+            ("SysIO Power Socket 3", Some(3), "sysio"),
+            ("DRAM Power socket 0", Some(0), "dram"),
+            ("", None, "node"),
+            ("Intel(R) Node Manager", None, "node"),
+            (
+                "Total Power in uW socket 0",
+                None,
+                "power_meter Total Power in uW socket 0",
+            ),
+            ("CPU Power Socket x", None, "power_meter CPU Power Socket x"),
+        ] {
+            let domain = domain(oem_info);
+            assert_eq!((domain.socket, &*domain.name), (socket, name), "{oem_info}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Counters of a node's board in HPE Cray systems: `/sys/cray/pm_counters`, ten times a second, in whole joules
+//! ("User Access to Compute Node Power Data" in the documentation of HPE Cray EX). A file says `12345 J 1700061210920464 us`.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow};
+
+use super::{
+    files::read_number,
+    integral::SILENCE,
+    meter::{Counter, Domain, Instrument, Limits, Meter, Reading, unreadable},
+};
+use crate::{
+    clock::monotonic_ns,
+    host::{Host, names},
+    sources::kernel_file::{KernelFile, number, words},
+};
+
+/// All counters.
+pub(super) fn meters(host: &Host) -> Vec<Meter> {
+    let folder = host.sysfs.join("cray/pm_counters");
+    let files = names(&folder, "");
+    let mut found: Vec<(Domain, &str)> = files
+        .iter()
+        .filter_map(|file| Some((domain(file)?, file.as_str())))
+        .collect();
+    if found.iter().any(|(domain, _)| is_one_accelerator(domain)) {
+        found.retain(|(domain, _)| domain.name != "accel");
+    }
+    // One package is better than all together.
+    found.sort_by_key(|(domain, _)| domain.socket.is_none());
+    let meters = found.into_iter().map(|(domain, name)| {
+        let file = folder.join(name);
+        let remedy = format!("sudo, or: chmod a+r {}/*", folder.display());
+        Meter {
+            domain,
+            provider: "cray",
+            trouble: unreadable(&file, &remedy),
+            instrument: Instrument::Counter(
+                Box::new(PmCounter::new(&folder, name)),
+                Limits::default(),
+            ),
+        }
+    });
+    meters.collect()
+}
+
+/// What a file counts: `energy` is the node, which holds the others.
+fn domain(file: &str) -> Option<Domain> {
+    if file == "energy" {
+        return Some(Domain::of_node("node"));
+    }
+    let name = file.strip_suffix("_energy")?;
+    let number = |part: &str| name.strip_prefix(part)?.parse().ok();
+    Some(match name {
+        "cpu" => Domain::of_node("package"),
+        "memory" => Domain::of_node("dram"),
+        _ => match (number("cpu"), number("memory")) {
+            (Some(socket), _) => Domain::of_socket(socket, "package"),
+            (_, Some(socket)) => Domain::of_socket(socket, "dram"),
+            _ => Domain::of_node(name),
+        },
+    })
+}
+
+fn is_one_accelerator(domain: &Domain) -> bool {
+    let number = domain.name.strip_prefix("accel");
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+struct PmCounter {
+    file: KernelFile,
+    /// Changes when all counters begin anew.
+    startup: KernelFile,
+    started: Option<u64>,
+    /// The last time of the file, µs, and when it was seen first, ns.
+    fresh: Option<(u64, u64)>,
+}
+
+impl PmCounter {
+    fn new(folder: &Path, name: &str) -> Self {
+        Self {
+            file: KernelFile::new(folder.join(name)),
+            startup: KernelFile::new(folder.join("startup")),
+            started: None,
+            fresh: None,
+        }
+    }
+}
+
+impl Counter for PmCounter {
+    fn read(&mut self) -> Result<Option<Reading>> {
+        let now = monotonic_ns();
+        let started = read_number(&mut self.startup).ok();
+        let path = self.file.path().display().to_string();
+        let text = self.file.read().with_context(|| path.clone())?;
+        let (joules, time) = parse(text).with_context(|| format!("{path}: not as it should be"))?;
+        let before = std::mem::replace(&mut self.started, started);
+        if before.is_some() && before != started {
+            return Ok(None);
+        }
+        let energy_uj = joules
+            .checked_mul(1_000_000)
+            .with_context(|| format!("{path}: too large"))?;
+        let Some(time) = time else {
+            let at = now;
+            return Ok(Some(Reading { energy_uj, at }));
+        };
+        let seen = match self.fresh {
+            Some((known, seen)) if known == time => seen,
+            _ => now,
+        };
+        self.fresh = Some((time, seen));
+        let silent = now.saturating_sub(seen);
+        if silent > SILENCE {
+            return Err(anyhow!(
+                "{path}: nothing new for {} s",
+                silent / 1_000_000_000
+            ));
+        }
+        Ok(Some(Reading {
+            energy_uj,
+            at: time.saturating_mul(1000),
+        }))
+    }
+}
+
+/// Energy, J, and the time of its measurement, µs, which the oldest systems do not tell.
+fn parse(text: &[u8]) -> Option<(u64, Option<u64>)> {
+    let mut words = words(text);
+    let joules = number(words.next()?)?;
+    if words.next()? != b"J" {
+        return None;
+    }
+    let time = match (words.next(), words.next(), words.next()) {
+        (None, ..) => None,
+        (Some(time), Some(b"us"), None) => Some(number(time)?),
+        _ => return None,
+    };
+    Some((joules, time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_energy_and_time() {
+        let time = Some(1_700_061_210_920_464);
+        assert_eq!(
+            parse(b"81147367 J 1700061210920464 us\n"),
+            Some((81_147_367, time))
+        );
+        assert_eq!(parse(b"5 J\n"), Some((5, None)));
+        for bad in [
+            "",
+            "5",
+            "J",
+            "5 W 1 us",
+            "-5 J 1 us",
+            "5 J 1",
+            "5 J x us",
+            "5 J 1 ms",
+            "5 J 1 us 2",
+        ] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn files_are_domains() {
+        let of = |file| domain(file).map(|domain| (domain.socket, domain.name));
+        let named = |name: &str| Some((None, name.to_owned()));
+        assert_eq!(of("energy"), named("node"));
+        assert_eq!(of("cpu_energy"), named("package"));
+        assert_eq!(of("cpu1_energy"), Some((Some(1), "package".to_owned())));
+        assert_eq!(of("memory_energy"), named("dram"));
+        assert_eq!(of("accel3_energy"), named("accel3"));
+        assert_eq!(of("power"), None);
+        assert_eq!(of("cpu0_temp"), None);
+    }
+}

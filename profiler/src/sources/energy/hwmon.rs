@@ -1,0 +1,157 @@
+//! Sensors of the hardware monitoring framework (Documentation/hwmon/sysfs-interface.rst): counters of energy, and gauges
+//! of power where a sensor has no counter. `amd_energy` counts sockets and cores; ACPI's meters are in `acpi`.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    acpi,
+    files::{Energies, Power},
+    meter::{Domain, Instrument, Limits, Meter, locked, unreadable},
+};
+use crate::host::{Host, names, number, text};
+
+/// Drivers of GPUs on buses without a class; their energy is in another table.
+const GPUS: [&str; 5] = ["amdgpu", "radeon", "nouveau", "i915", "xe"];
+
+/// A device with sensors.
+pub(super) struct Chip {
+    /// The folder of its attributes.
+    pub(super) folder: PathBuf,
+    /// Name of its driver.
+    name: String,
+    /// Name of its device, which tells chips of one kind apart.
+    pub(super) device: String,
+}
+
+/// All chips but those of GPUs.
+pub(super) fn chips(host: &Host) -> Vec<Chip> {
+    let class = host.sysfs.join("class/hwmon");
+    let chips = names(&class, "hwmon").into_iter().filter_map(|name| {
+        // By the device's own path: the number may be another's after a hot plug.
+        let chip = class.join(name).canonicalize().ok()?;
+        let device = chip.join("device");
+        let class: String = text(&device.join("class")).unwrap_or_default();
+        let name = text(&chip.join("name")).or_else(|| text(&device.join("name")))?;
+        // Older drivers have their attributes there.
+        let folders = [chip, device.clone()];
+        let folder = folders.into_iter().find(|folder| has_sensors(folder))?;
+        // PCI's class of display controllers
+        let is_gpu = GPUS.contains(&name.as_str()) || class.starts_with("0x03");
+        let device = device.canonicalize().unwrap_or_else(|_| folder.clone());
+        (!is_gpu).then_some(Chip {
+            device: device.file_name()?.to_str()?.to_owned(),
+            folder,
+            name,
+        })
+    });
+    chips.collect()
+}
+
+fn has_sensors(folder: &Path) -> bool {
+    attributes(folder, "energy", "input").next().is_some() || !powers(folder).is_empty()
+}
+
+/// Counters of energy, then gauges of power.
+pub(super) fn meters(host: &Host, chips: &[Chip]) -> Vec<Meter> {
+    let mut meters = Vec::new();
+    let others = || chips.iter().filter(|chip| chip.name != acpi::CHIP);
+    for chip in others() {
+        for (domain, files) in counters(host, chips, chip) {
+            let remedy = format!(
+                "sudo, or: chmod a+r {}/energy*_input",
+                chip.folder.display()
+            );
+            let trouble = files.iter().find_map(|file| unreadable(file, &remedy));
+            meters.push(Meter {
+                domain,
+                provider: "hwmon",
+                instrument: Instrument::Counter(Box::new(Energies::new(files)), Limits::default()),
+                trouble,
+            });
+        }
+    }
+    for chip in others() {
+        for (number, file) in powers(&chip.folder) {
+            let domain = Domain::of_node(chip.sensor(chips, "power", number));
+            meters.push(Meter {
+                domain,
+                provider: "hwmon_power",
+                trouble: locked(&file),
+                instrument: Instrument::Gauge(Box::new(Power::new(file))),
+            });
+        }
+    }
+    meters
+}
+
+/// Energies of a chip by their domains.
+fn counters(host: &Host, chips: &[Chip], chip: &Chip) -> BTreeMap<Domain, Vec<PathBuf>> {
+    let mut counters: BTreeMap<Domain, Vec<PathBuf>> = BTreeMap::new();
+    for (number, file) in attributes(&chip.folder, "energy", "input") {
+        let domain = if chip.name == "amd_energy" {
+            let label = text(&chip.folder.join(format!("energy{number}_label")));
+            label.and_then(|label| of_amd(host, &label))
+        } else {
+            Some(Domain::of_node(chip.sensor(chips, "energy", number)))
+        };
+        if let Some(domain) = domain {
+            counters.entry(domain).or_default().push(file);
+        }
+    }
+    counters
+}
+
+/// `Esocket0` is a package; `Ecore017` is the core of CPU 17, and all of a socket add up.
+fn of_amd(host: &Host, label: &str) -> Option<Domain> {
+    if let Some(socket) = label.strip_prefix("Esocket") {
+        return Some(Domain::of_socket(socket.parse().ok()?, "package"));
+    }
+    let cpu: u32 = label.strip_prefix("Ecore")?.parse().ok()?;
+    let topology = format!("devices/system/cpu/cpu{cpu}/topology/physical_package_id");
+    Some(Domain::of_socket(
+        number(&host.sysfs.join(topology))?,
+        "core",
+    ))
+}
+
+/// The best file of each power: the chip's own average, or its last measurement.
+pub(super) fn powers(folder: &Path) -> BTreeMap<u32, PathBuf> {
+    let mut powers: BTreeMap<_, _> = attributes(folder, "power", "input").collect();
+    powers.extend(attributes(folder, "power", "average"));
+    powers
+}
+
+/// Files such as `energy3_input`, with their numbers.
+fn attributes<'a>(
+    folder: &'a Path,
+    kind: &'a str,
+    suffix: &'a str,
+) -> impl Iterator<Item = (u32, PathBuf)> + 'a {
+    names(folder, kind).into_iter().filter_map(move |name| {
+        let (number, rest) = name.strip_prefix(kind)?.split_once('_')?;
+        (rest == suffix).then_some((number.parse().ok()?, folder.join(&name)))
+    })
+}
+
+impl Chip {
+    /// Whether it is one of ACPI's meters.
+    pub(super) fn is_acpi(&self) -> bool {
+        self.name == acpi::CHIP
+    }
+
+    /// A name for one of its sensors: of the driver, of the device where it drives several, and the sensor's label or
+    /// number.
+    fn sensor(&self, chips: &[Chip], kind: &str, number: u32) -> String {
+        let several = chips.iter().filter(|chip| chip.name == self.name).count() > 1;
+        let chip = if several {
+            format!("{} {}", self.name, self.device)
+        } else {
+            self.name.clone()
+        };
+        let label = text(&self.folder.join(format!("{kind}{number}_label")));
+        format!("{chip} {}", label.unwrap_or_else(|| number.to_string()))
+    }
+}

@@ -1,0 +1,189 @@
+//! RAPL counters through perf_event_open(2): the kernel's PMUs `power` and, for AMD's cores, `power_core`
+//! (arch/x86/events/rapl.c). The kernel keeps their counts in 64 bits, so they never wrap.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::{Context as _, Result, anyhow};
+use perfevents::{Device, Term};
+
+use super::{
+    meter::{Counter, Domain, Instrument, Limits, Meter, Reading, Trouble},
+    tally::whole,
+};
+use crate::{
+    clock::monotonic_ns,
+    host::{Host, cpu_list, names, number, text},
+    perf::{
+        counters::{Attributes, Counters, Of},
+        explain, remedy,
+    },
+};
+
+/// Of packages, and of each core.
+const PMUS: [&str; 2] = ["power", "power_core"];
+
+/// Domains that are `wanted`: only their events are opened.
+pub(super) fn meters(host: &Host, wanted: impl Fn(&Domain) -> bool) -> Vec<Meter> {
+    let mut meters = Vec::new();
+    for pmu in PMUS {
+        for device in Device::all(&host.sysfs, pmu) {
+            let folder = host.sysfs.join("bus/event_source/devices").join(pmu);
+            for event in events(&folder, &device) {
+                for (domain, cpus) in domains(host, &device, &event) {
+                    if wanted(&domain) {
+                        meters.push(open(host, domain, &event, &cpus));
+                    }
+                }
+            }
+        }
+    }
+    meters
+}
+
+/// An event of energy.
+struct Event {
+    /// `energy-pkg`
+    name: String,
+    attributes: Attributes,
+    /// J that one count is worth.
+    scale: f64,
+}
+
+/// Those that say what they are worth.
+fn events(folder: &Path, device: &Device) -> Vec<Event> {
+    let folder = folder.join("events");
+    let names = names(&folder, "energy-").into_iter();
+    let events = names.filter_map(|name| {
+        let unit = text(&folder.join(format!("{name}.unit")))?;
+        let scale: f64 = number(&folder.join(format!("{name}.scale")))?;
+        let (encoding, _) = device.encode_terms(&[Term::Alias(name.clone())]).ok()?;
+        let attributes = Attributes {
+            encoding,
+            // The PMU refuses to leave anything out.
+            user: true,
+            kernel: true,
+        };
+        let is_energy = unit == "Joules" && scale.is_finite() && scale > 0.0;
+        is_energy.then_some(Event {
+            name,
+            attributes,
+            scale,
+        })
+    });
+    events.collect()
+}
+
+/// The domains that an event counts, each with the CPUs on which it is opened.
+fn domains(host: &Host, device: &Device, event: &Event) -> BTreeMap<Domain, Vec<u32>> {
+    let mask = device.cpumask().and_then(|mask| cpu_list(&mask));
+    let cpus: Vec<u32> = (mask.unwrap_or_default().into_iter())
+        .filter_map(|cpu| u32::try_from(cpu).ok())
+        .collect();
+    let mut domains: BTreeMap<Domain, Vec<u32>> = BTreeMap::new();
+    let name = match event.name.as_str() {
+        "energy-pkg" => "package",
+        // The counter of the whole platform is the same on all packages.
+        "energy-psys" => {
+            domains.insert(Domain::of_node("psys"), cpus.into_iter().take(1).collect());
+            return domains;
+        }
+        "energy-cores" | "energy-core" => "core",
+        "energy-ram" => "dram",
+        "energy-gpu" => "uncore",
+        other => other.trim_start_matches("energy-"),
+    };
+    let topology = host.sysfs.join("devices/system/cpu");
+    let fact = |cpu: u32, file: &str| -> Option<u32> {
+        number(&topology.join(format!("cpu{cpu}/topology/{file}")))
+    };
+    let socket = |cpu| fact(cpu, "physical_package_id").unwrap_or(0);
+    let is_of_core = event.name == "energy-core";
+    for &cpu in &cpus {
+        // It counts dies where a package has several CPUs in the mask.
+        let has_dies = || {
+            cpus.iter()
+                .filter(|other| socket(**other) == socket(cpu))
+                .count()
+                > 1
+        };
+        let domain = Domain {
+            die: if is_of_core || !has_dies() {
+                None
+            } else {
+                fact(cpu, "die_id")
+            },
+            ..Domain::of_socket(socket(cpu), name)
+        };
+        domains.entry(domain).or_default().push(cpu);
+    }
+    domains
+}
+
+fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
+    let mut opened = Vec::new();
+    let mut trouble = None;
+    for cpu in cpus {
+        match Counters::open(&[event.attributes], Of::Cpu(*cpu)) {
+            Ok(counters) => opened.push(counters),
+            Err(refused) => {
+                let why = explain(&refused.error, host);
+                trouble = Some(Trouble {
+                    why: format!("{} on CPU {cpu}: {why}", event.name),
+                    remedy: remedy(&refused.error, host).to_owned(),
+                });
+                break;
+            }
+        }
+    }
+    let counter = Events {
+        refused: trouble.as_ref().map(|trouble| trouble.why.clone()),
+        name: event.name.clone(),
+        opened,
+        scale: event.scale,
+        count: 0,
+    };
+    Meter {
+        domain,
+        provider: "perf",
+        instrument: Instrument::Counter(Box::new(counter), Limits::default()),
+        trouble,
+    }
+}
+
+/// An event on some CPUs, which add up.
+struct Events {
+    name: String,
+    refused: Option<String>,
+    opened: Vec<Counters>,
+    scale: f64,
+    /// Since it was opened.
+    count: u64,
+}
+
+impl Counter for Events {
+    fn read(&mut self) -> Result<Option<Reading>> {
+        if let Some(why) = &self.refused {
+            return Err(anyhow!("{why}"));
+        }
+        let at = monotonic_ns();
+        let mut result = Ok(());
+        for counters in &mut self.opened {
+            match counters.read() {
+                Ok(increase) if increase.running < increase.enabled => {
+                    result = Err(anyhow!("{}: it was not counted all the time", self.name));
+                }
+                Ok(increase) => {
+                    let count: u64 = increase.counts.iter().sum();
+                    self.count = self.count.saturating_add(count);
+                }
+                Err(error) => result = Err(error).with_context(|| self.name.clone()),
+            }
+        }
+        result?;
+        Ok(Some(Reading {
+            // 53 bits of counts, 2 MJ of RAPL's units, are exact.
+            energy_uj: whole(self.count as f64 * self.scale * 1e6),
+            at,
+        }))
+    }
+}

@@ -1,0 +1,319 @@
+//! Ports: where they are in sysfs, and which of their counters make which column.
+
+use std::{fs, path::Path};
+
+use super::{
+    super::kernel_file::{KernelFile, number, words},
+    counters::{Folder, Kind, Reading},
+};
+use crate::{
+    host::{names, text},
+    schema::Label,
+};
+
+/// A kind of device, as folders of `/sys/class` tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    /// All that the kernel's RDMA core knows (Documentation/ABI/stable/sysfs-class-infiniband): also RoCE, iWARP, EFA
+    /// and Omni-Path.
+    Infiniband,
+    /// Slingshot's network interface Cassini, whose driver is HPE's.
+    Cxi,
+}
+
+impl Class {
+    pub(super) const ALL: [Self; 2] = [Self::Infiniband, Self::Cxi];
+
+    /// Names of the devices that are there.
+    pub(super) fn devices(self, sysfs: &Path) -> Vec<String> {
+        match self {
+            Self::Infiniband => names(&sysfs.join("class/infiniband"), ""),
+            Self::Cxi => names(&sysfs.join("class/cxi"), "cxi"),
+        }
+    }
+
+    /// The ports of a device, and the device itself where it has counters of its own.
+    pub(super) fn ports(self, sysfs: &Path, device: &str) -> Vec<Port> {
+        match self {
+            Self::Infiniband => infiniband(&sysfs.join("class/infiniband").join(device), device),
+            Self::Cxi => vec![slingshot(&sysfs.join("class/cxi").join(device))],
+        }
+    }
+}
+
+/// What counts.
+#[derive(Debug)]
+pub(super) struct Port {
+    /// Null for a device as a whole, and where a device is a port.
+    pub(super) number: Option<u32>,
+    /// `None` for a device as a whole, which has no row of its own in `fabric`.
+    pub(super) link: Option<Link>,
+    pub(super) folders: Vec<Folder>,
+    columns: [Column; COLUMNS],
+    /// When it was read last, monotonic ns.
+    pub(super) read_at: Option<u64>,
+}
+
+/// The port's other facts.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) layer: Option<Label>,
+    state: KernelFile,
+    rate: KernelFile,
+    class: Class,
+}
+
+/// What makes up one column: places of counters as (folder, counter), and the unit of these.
+#[derive(Debug, Default)]
+struct Column {
+    places: Vec<(usize, usize)>,
+    unit: u64,
+}
+
+/// tx_bytes, rx_bytes, tx_packets, rx_packets, xmit_wait, errors, discards.
+pub(super) const COLUMNS: usize = 7;
+
+/// A number of data is in words of the port.
+const WORDS: u64 = 0;
+
+/// Where each column is from: the first of these that a port has, and its unit. A name with `_` at its end stands for
+/// several with a number, which add up.
+const SOURCES: [&[(Kind, &str, u64)]; COLUMNS] = [
+    &[
+        (Kind::Counters, "port_xmit_data", WORDS),
+        (Kind::HwCounters, "tx_bytes", 1),
+        (Kind::Telemetry, "hni_sts_tx_ok_octets", 1),
+    ],
+    &[
+        (Kind::Counters, "port_rcv_data", WORDS),
+        (Kind::HwCounters, "rx_bytes", 1),
+        (Kind::Telemetry, "hni_sts_rx_ok_octets", 1),
+    ],
+    &[
+        (Kind::Counters, "port_xmit_packets", 1),
+        (Kind::HwCounters, "tx_pkts", 1),
+        (Kind::HwCounters, "sent_pkts", 1),
+        (Kind::Telemetry, "hni_pkts_sent_by_tc_", 1),
+    ],
+    &[
+        (Kind::Counters, "port_rcv_packets", 1),
+        (Kind::HwCounters, "rx_pkts", 1),
+        (Kind::HwCounters, "rcvd_pkts", 1),
+        (Kind::Telemetry, "hni_pkts_recv_by_tc_", 1),
+    ],
+    &[(Kind::Counters, "port_xmit_wait", 1)],
+    &[(Kind::Counters, "port_rcv_errors", 1)],
+    &[
+        (Kind::Counters, "port_xmit_discards", 1),
+        (Kind::Telemetry, "hni_discard_cntr_", 1),
+    ],
+];
+
+/// `PortXmitData` counts words of 32 bits.
+const INFINIBAND_WORD: u64 = 4;
+/// hfi1 hands on what its hardware counts: flits (`pma_get_opa_port_dctrs` of drivers/infiniband/hw/hfi1/mad.c).
+const OMNI_PATH_FLIT: u64 = 8;
+
+fn infiniband(device: &Path, name: &str) -> Vec<Port> {
+    let driver = fs::read_link(device.join("device/driver")).unwrap_or_default();
+    // Its link layer calls itself InfiniBand.
+    let is_omni_path = driver.file_name().is_some_and(|name| name == "hfi1")
+        || driver.as_os_str().is_empty() && name.starts_with("hfi1_");
+    let folder = device.join("ports");
+    let numbers = names(&folder, "").into_iter().filter_map(|name| {
+        let number = name.parse().ok()?;
+        Some((number, folder.join(name)))
+    });
+    let ports = numbers.map(|(number, folder)| {
+        let layer = if is_omni_path {
+            Some(Label::Static("OmniPath"))
+        } else {
+            text(&folder.join("link_layer")).map(Label::from)
+        };
+        let link = Link {
+            layer,
+            state: KernelFile::new(folder.join("state")),
+            rate: KernelFile::new(folder.join("rate")),
+            class: Class::Infiniband,
+        };
+        let kinds = [Kind::Counters, Kind::HwCounters];
+        let word = if is_omni_path {
+            OMNI_PATH_FLIT
+        } else {
+            INFINIBAND_WORD
+        };
+        let folders = kinds.map(|kind| Folder::find(&folder, kind));
+        Port::new(
+            Some(number),
+            Some(link),
+            folders.into_iter().flatten(),
+            word,
+        )
+    });
+    let own = Folder::find(device, Kind::HwCounters).map(|own| Port::new(None, None, [own], 1));
+    ports.chain(own).collect()
+}
+
+fn slingshot(device: &Path) -> Port {
+    let device = device.join("device");
+    let link = Link {
+        layer: Some(Label::Static("Slingshot")),
+        state: KernelFile::new(device.join("port/link")),
+        rate: KernelFile::new(device.join("port/speed")),
+        class: Class::Cxi,
+    };
+    Port::new(None, Some(link), Folder::find(&device, Kind::Telemetry), 1)
+}
+
+impl Port {
+    fn new(
+        number: Option<u32>,
+        link: Option<Link>,
+        folders: impl IntoIterator<Item = Folder>,
+        word: u64,
+    ) -> Self {
+        let folders: Vec<_> = folders.into_iter().collect();
+        let columns = SOURCES.map(|sources| {
+            let found = sources.iter().find_map(|(kind, name, unit)| {
+                let places = places(&folders, *kind, name);
+                let unit = if *unit == WORDS { word } else { *unit };
+                (!places.is_empty()).then_some(Column { places, unit })
+            });
+            found.unwrap_or_default()
+        });
+        Self {
+            number,
+            link,
+            folders,
+            columns,
+            read_at: None,
+        }
+    }
+
+    /// Files that are kept open.
+    pub(super) fn files(&self) -> usize {
+        let counters: usize = self
+            .folders
+            .iter()
+            .map(|folder| folder.counters.len())
+            .sum();
+        counters + 2
+    }
+
+    /// The increase of each column.
+    pub(super) fn increases(&self) -> [Option<u64>; COLUMNS] {
+        self.columns.each_ref().map(|column| {
+            let increase = |(folder, counter): &(usize, usize)| {
+                let folder: &Folder = self.folders.get(*folder)?;
+                folder.counters.get(*counter)?.increase
+            };
+            let increases = column.places.iter().map(increase);
+            let sum = increases.reduce(|sum, increase| sum?.checked_add(increase?))??;
+            sum.checked_mul(column.unit)
+        })
+    }
+
+    /// Whether a counter is a column already.
+    pub(super) fn is_column(&self, folder: usize, counter: usize) -> bool {
+        let mut columns = self.columns.iter();
+        columns.any(|column| column.places == [(folder, counter)])
+    }
+}
+
+fn places(folders: &[Folder], kind: Kind, name: &str) -> Vec<(usize, usize)> {
+    let is = |candidate: &str| {
+        candidate == name
+            || name.ends_with('_')
+                && candidate.strip_prefix(name).is_some_and(|rest| {
+                    !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit())
+                })
+    };
+    let mut found = Vec::new();
+    for (folder, of_folder) in folders.iter().enumerate() {
+        let counters = of_folder.counters.iter().enumerate();
+        let named =
+            counters.filter(|(_, counter)| of_folder.kind == kind && is(counter.name.as_str()));
+        found.extend(named.map(|(counter, _)| (folder, counter)));
+    }
+    found
+}
+
+impl Link {
+    /// State and rate, bit/s.
+    pub(super) fn read(&mut self, reading: &mut Reading) -> (Option<Label>, Option<u64>) {
+        let state = reading
+            .of(&mut self.state)
+            .and_then(|text| state(self.class, text));
+        let rate = reading
+            .of(&mut self.rate)
+            .and_then(|text| rate(self.class, text));
+        (state, rate)
+    }
+}
+
+/// `4: ACTIVE`; Slingshot's `up`.
+fn state(class: Class, text: &[u8]) -> Option<Label> {
+    let mut words = words(text);
+    if class == Class::Infiniband {
+        let number = words.next()?.strip_suffix(b":")?;
+        number.iter().all(u8::is_ascii_digit).then_some(())?;
+    }
+    let word = words.next()?;
+    // `NOT IMPLEMENTED!!` of Cassini 2 is none.
+    words.next().is_none().then_some(())?;
+    Some(Label::from(str::from_utf8(word).ok()?.to_owned()))
+}
+
+/// `2.5 Gb/sec (1X SDR)`; Slingshot's `BS_200G`.
+fn rate(class: Class, text: &[u8]) -> Option<u64> {
+    let mut words = words(text);
+    let first = words.next()?;
+    let gigabits = match class {
+        Class::Infiniband if words.next() == Some(b"Gb/sec") => first,
+        Class::Infiniband => return None,
+        Class::Cxi => {
+            let begin = first.iter().position(|&byte| byte == b'_')? + 1;
+            first[begin..].strip_suffix(b"G")?
+        }
+    };
+    let dot = gigabits.iter().position(|&byte| byte == b'.');
+    let (whole, tenths) = gigabits.split_at(dot.unwrap_or(gigabits.len()));
+    let tenths = match tenths {
+        [] => 0,
+        [b'.', digit @ b'0'..=b'9'] => u64::from(digit - b'0'),
+        _ => return None,
+    };
+    let tenths = number(whole)?.checked_mul(10)?.checked_add(tenths)?;
+    tenths.checked_mul(100_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_and_rates() {
+        let of = |text: &str| {
+            let state = state(Class::Infiniband, text.as_bytes());
+            state.map(|state| state.as_str().to_owned())
+        };
+        assert_eq!(of("4: ACTIVE\n").as_deref(), Some("ACTIVE"));
+        assert_eq!(of("5: ACTIVE_DEFER\n").as_deref(), Some("ACTIVE_DEFER"));
+        for bad in ["", "4", "4: ", "ACTIVE", "x: ACTIVE", "4: \u{0}\u{1} y"] {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+        let up = state(Class::Cxi, b"up");
+        assert_eq!(up.as_ref().map(Label::as_str), Some("up"));
+        assert_eq!(state(Class::Cxi, b"NOT IMPLEMENTED!!\n"), None);
+        let of = |text: &str| rate(Class::Infiniband, text.as_bytes());
+        assert_eq!(of("400 Gb/sec (4X NDR)\n"), Some(400_000_000_000));
+        assert_eq!(of("2.5 Gb/sec (1X SDR)\n"), Some(2_500_000_000));
+        for bad in ["", "100", "-1 Gb/sec", "fast Gb/sec", "100 Mb/sec"] {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+        assert_eq!(rate(Class::Cxi, b"BS_200G"), Some(200_000_000_000));
+        for bad in ["NA", "NOT IMPLEMENTED!!\n", "BS_G", "BS_"] {
+            assert_eq!(rate(Class::Cxi, bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A process that asks file systems for their sizes. `statfs(2)` on a hung server does not return, not even for
+//! SIGKILL; a thread that waits in it would keep the profiler from ending.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+};
+
+/// Size and use, bytes and files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    pub total: u64,
+    pub free: u64,
+    pub available: u64,
+    pub inodes_total: u64,
+    pub inodes_free: u64,
+}
+
+/// The longest path, with the zero at its end (`PATH_MAX`).
+const LONGEST: usize = 4096;
+/// An answer: errno, then block size, blocks, free, available, inodes, free inodes.
+const WORDS: usize = 7;
+
+/// The process.
+pub struct Asker {
+    child: Pid,
+    questions: File,
+    answers: File,
+}
+
+impl Asker {
+    /// Starts it.
+    pub fn start() -> io::Result<Self> {
+        let (question, questions) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (answers, answer) = pipe_with(PipeFlags::CLOEXEC)?;
+        // SAFETY: the child calls nothing but system calls, and never returns.
+        let child = match unsafe { libc::fork() } {
+            -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: as above.
+            0 => unsafe { answer_questions(question.as_raw_fd(), answer.as_raw_fd()) },
+            child => Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?,
+        };
+        drop::<(OwnedFd, OwnedFd)>((question, answer));
+        Ok(Self {
+            child,
+            questions: questions.into(),
+            answers: answers.into(),
+        })
+    }
+
+    /// Asks for a path.
+    pub fn ask(&mut self, path: &str) -> io::Result<()> {
+        let path = CString::new(path).map_err(io::Error::other)?;
+        let path = path.as_bytes_with_nul();
+        if path.len() > LONGEST {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        self.questions.write_all(path)
+    }
+
+    /// The answer, if it comes within `timeout`.
+    pub fn answer(&mut self, timeout: Duration) -> io::Result<Option<Size>> {
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        let mut answers = [PollFd::new(&self.answers, PollFlags::IN)];
+        if poll(&mut answers, Some(&timeout))? == 0 {
+            return Ok(None);
+        }
+        let mut bytes = [0; WORDS * 8];
+        self.answers.read_exact(&mut bytes)?;
+        let mut words = [0u64; WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        let [
+            errno,
+            block,
+            blocks,
+            free,
+            available,
+            inodes_total,
+            inodes_free,
+        ] = words;
+        if errno != 0 {
+            return Err(io::Error::from_raw_os_error(
+                i32::try_from(errno).unwrap_or(libc::EIO),
+            ));
+        }
+        let bytes = |blocks: u64| blocks.checked_mul(block);
+        let (total, free, available) = bytes(blocks)
+            .zip(bytes(free))
+            .zip(bytes(available))
+            .map(|((total, free), available)| (total, free, available))
+            .ok_or_else(|| io::Error::other("larger than 16 EiB"))?;
+        Ok(Some(Size {
+            total,
+            free,
+            available,
+            inodes_total,
+            inodes_free,
+        }))
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        let _ = kill_process(self.child, Signal::KILL);
+        // One that is stuck is left to init.
+        let _ = waitpid(Some(self.child), WaitOptions::NOHANG);
+    }
+}
+
+/// The child: a path up to its zero, an answer, and so on until the pipe is closed.
+///
+/// # Safety
+///
+/// Only in a process of its own, just forked.
+unsafe fn answer_questions(question: RawFd, answer: RawFd) -> ! {
+    // SAFETY: system calls on memory of this function; the parent's locks and heap are not touched. Counters and
+    // programs must not live on through this process, nor signals be handled in it.
+    unsafe {
+        libc::dup2(question, 0);
+        libc::dup2(answer, 1);
+        libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
+        let mut path = [0u8; LONGEST];
+        let mut length = 0;
+        loop {
+            let room = path.len() - length;
+            let count = libc::read(0, path.as_mut_ptr().add(length).cast(), room);
+            let Ok(count @ 1..) = usize::try_from(count) else {
+                libc::_exit(0);
+            };
+            length += count;
+            // One question at a time.
+            if path[length - 1] != 0 {
+                if length == path.len() {
+                    libc::_exit(1);
+                }
+                continue;
+            }
+            length = 0;
+            let mut found: libc::statfs = std::mem::zeroed();
+            let result = libc::statfs(path.as_ptr().cast(), &raw mut found);
+            let errno = if result == 0 {
+                0
+            } else {
+                u64::from((*libc::__errno_location()).unsigned_abs())
+            };
+            let words: [u64; WORDS] = [
+                errno,
+                found.f_bsize.cast_unsigned(),
+                found.f_blocks,
+                found.f_bfree,
+                found.f_bavail,
+                found.f_files,
+                found.f_ffree,
+            ];
+            libc::write(1, words.as_ptr().cast(), size_of_val(&words));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_answers_as_it_answers_us() {
+        let mut asker = Asker::start().expect("forks");
+        let wait = Duration::from_secs(10);
+        for _ in 0..2 {
+            asker.ask("/proc").expect("writes");
+            assert_eq!(asker.answer(wait).expect("answers").expect("soon").total, 0);
+            asker.ask("/dev").expect("writes");
+            let size = asker.answer(wait).expect("answers").expect("soon");
+            let ours = rustix::fs::statvfs("/dev").expect("statvfs");
+            assert_eq!(size.total, ours.f_blocks * ours.f_frsize);
+            assert_eq!(size.inodes_total, ours.f_files);
+            asker.ask("/none").expect("writes");
+            let error = asker.answer(wait).expect_err("there is none");
+            assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        }
+        assert!(asker.ask(&"x".repeat(LONGEST)).is_err());
+        assert!(asker.ask("a\0b").is_err());
+        assert_eq!(asker.answer(Duration::ZERO).expect("no answer"), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The cards of `/sys/class/drm`.
+
+use std::path::PathBuf;
+
+use super::super::GpuKey;
+use crate::{
+    host::{Host, names, text},
+    schema::{Label, Timestamp},
+};
+
+/// Drivers whose sysfs files are known here.
+const DRIVERS: [(&str, &str); 3] = [("amdgpu", "amd"), ("i915", "intel"), ("xe", "intel")];
+
+/// One card.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Card {
+    /// N of `cardN`.
+    pub(super) index: u32,
+    /// `/sys/class/drm/cardN`.
+    pub(super) folder: PathBuf,
+    /// Its `device`.
+    pub(super) device: PathBuf,
+    pub(super) driver: String,
+    vendor: &'static str,
+    pub(super) bdf: Option<String>,
+    pub(super) uuid: Option<String>,
+    name: Option<String>,
+}
+
+/// Those of drivers that are known, in the order of their numbers.
+pub(in super::super) fn cards(host: &Host) -> Vec<Card> {
+    let folder = host.sysfs.join("class/drm");
+    let found = names(&folder, "card").into_iter().filter_map(|name| {
+        // Connectors are there as well: card0-DP-1.
+        let index: u32 = name.strip_prefix("card")?.parse().ok()?;
+        let folder = folder.join(name);
+        let device = folder.join("device");
+        let uevent = text(&device.join("uevent"))?;
+        let fact = |key: &str| {
+            let mut lines = uevent.lines();
+            lines.find_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned()))
+        };
+        let driver = fact("DRIVER")?;
+        let (_, vendor) = DRIVERS.iter().find(|(name, _)| *name == driver)?;
+        Some(Card {
+            index,
+            driver,
+            vendor,
+            bdf: fact("PCI_SLOT_NAME"),
+            uuid: text(&device.join("unique_id")),
+            name: text(&device.join("product_name")),
+            folder,
+            device,
+        })
+    });
+    found.collect()
+}
+
+impl Card {
+    /// The same for the same device, and no other.
+    pub(super) fn id(&self) -> String {
+        let bdf = self.bdf.as_deref().unwrap_or_default();
+        format!("{} {bdf}", self.index)
+    }
+
+    /// Whether it is switched off until it is used.
+    pub(super) fn sleeps(&self) -> bool {
+        text(&self.device.join("power/runtime_status")).is_some_and(|status| status == "suspended")
+    }
+
+    pub(super) fn key(&self, ts: Timestamp, interval_ns: u64) -> GpuKey {
+        let label = |text: &Option<String>| text.clone().map(Label::from);
+        GpuKey {
+            ts,
+            interval_ns,
+            index: Some(self.index),
+            uuid: label(&self.uuid),
+            vendor: self.vendor.into(),
+            driver: self.driver.clone().into(),
+            name: label(&self.name),
+            bdf: label(&self.bdf),
+            parent_uuid: None,
+            gpu_instance: None,
+            compute_instance: None,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! amdgpu's binary table `gpu_metrics` (drivers/gpu/drm/amd/include/kgd_pp_interface.h), by its versions.
+//!
+//! A header of 4 bytes: size u16, format u8, content u8. Format 1 is of discrete GPUs, 2 and 3 of APUs. A value whose
+//! bits are all set is not available.
+
+use super::super::reading::named;
+use crate::schema::Label;
+
+/// What is taken from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Metrics {
+    /// %.
+    pub(super) utilization: Option<u64>,
+    /// %.
+    pub(super) memory_utilization: Option<u64>,
+    /// %.
+    pub(super) media_utilization: Option<u64>,
+    /// °C.
+    pub(super) temperature: Option<u64>,
+    /// µJ since the driver began.
+    pub(super) energy_uj: Option<u64>,
+    /// Bits that are the same for all chips (`SMU_THROTTLER_*_BIT`).
+    pub(super) throttlers: Option<u64>,
+}
+
+/// Where a version has its values, in bytes from the begin of the table.
+struct Layout {
+    /// At least as long.
+    size: usize,
+    utilization: usize,
+    memory_utilization: Option<usize>,
+    media_utilization: Option<usize>,
+    temperature: usize,
+    energy: Option<usize>,
+    throttlers: Option<usize>,
+    /// Parts of a per cent and of a degree.
+    scale: u64,
+}
+
+const fn layout(size: usize, utilization: usize, temperature: usize) -> Layout {
+    Layout {
+        size,
+        utilization,
+        memory_utilization: None,
+        media_utilization: None,
+        temperature,
+        energy: None,
+        throttlers: None,
+        scale: 1,
+    }
+}
+
+/// The layout of a version; `size` is what the table says of itself.
+fn of_version(format: u8, content: u8, size: usize) -> Option<Layout> {
+    let layout = match (format, content) {
+        (1, 0) => Layout {
+            memory_utilization: Some(30),
+            media_utilization: Some(32),
+            ..layout(72, 28, 16)
+        },
+        (1, 1..=3) => Layout {
+            memory_utilization: Some(18),
+            media_utilization: Some(20),
+            energy: Some(24),
+            throttlers: (content == 3).then_some(112),
+            ..layout(if content == 3 { 120 } else { 96 }, 16, 4)
+        },
+        (1, 4 | 7 | 8) => instinct(24),
+        (1, 5) => instinct(88),
+        // An early one had the layout of 1.5 with more behind it, and is shorter.
+        (1, 6) if size >= 1024 => instinct(16),
+        (2, 0) => Layout {
+            media_utilization: Some(42),
+            ..layout(112, 40, 16)
+        },
+        (2, 1..=4) => Layout {
+            media_utilization: Some(30),
+            throttlers: (content >= 2).then_some(120),
+            scale: if content == 4 { 100 } else { 1 },
+            ..layout(if content == 1 { 120 } else { 128 }, 28, 4)
+        },
+        (3, 0) => Layout {
+            media_utilization: Some(44),
+            ..layout(256, 42, 4)
+        },
+        _ => return None,
+    };
+    Some(layout)
+}
+
+/// Of Instinct accelerators: only the place of the energy differs.
+const fn instinct(energy: usize) -> Layout {
+    Layout {
+        memory_utilization: Some(14),
+        energy: Some(energy),
+        ..layout(energy + 8, 12, 4)
+    }
+}
+
+/// The values of a table whose version is known and which is complete.
+pub(super) fn parse(table: &[u8]) -> Option<Metrics> {
+    let size = usize::from(word(table, 0)?);
+    let (format, content) = (*table.get(2)?, *table.get(3)?);
+    let layout = of_version(format, content, size)?;
+    if size < layout.size || table.len() < size {
+        return None;
+    }
+    let percent = |offset: usize| {
+        let value = u64::from(word(table, offset).filter(|value| *value != u16::MAX)?);
+        let value = (value + layout.scale / 2) / layout.scale;
+        (value <= 100).then_some(value)
+    };
+    let degrees = word(table, layout.temperature).filter(|value| *value != u16::MAX);
+    let wide = |offset: usize| long(table, offset).filter(|value| *value != u64::MAX);
+    // Before 1.4 the unit is the same only on accelerators with HBM, which have its temperatures.
+    let energy = match (format, content) {
+        (1, 1..=3) => layout.energy.filter(|_| word(table, 88) != Some(u16::MAX)),
+        _ => layout.energy,
+    };
+    Some(Metrics {
+        utilization: percent(layout.utilization),
+        memory_utilization: layout.memory_utilization.and_then(percent),
+        media_utilization: layout.media_utilization.and_then(percent),
+        temperature: degrees.map(|degrees| u64::from(degrees) / layout.scale),
+        energy_uj: energy.and_then(wide).and_then(microjoules),
+        throttlers: layout.throttlers.and_then(wide),
+    })
+}
+
+/// From 2^-16 J.
+fn microjoules(units: u64) -> Option<u64> {
+    u64::try_from((u128::from(units) * 1_000_000) >> 16).ok()
+}
+
+fn word(table: &[u8], offset: usize) -> Option<u16> {
+    let bytes = table.get(offset..offset + 2)?;
+    Some(u16::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn long(table: &[u8], offset: usize) -> Option<u64> {
+    let bytes = table.get(offset..offset + 8)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// `SMU_THROTTLER_*_BIT` of drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h.
+const THROTTLERS: [(u8, &str); 27] = [
+    (0, "ppt0"),
+    (1, "ppt1"),
+    (2, "ppt2"),
+    (3, "ppt3"),
+    (4, "spl"),
+    (5, "fppt"),
+    (6, "sppt"),
+    (7, "sppt_apu"),
+    (16, "tdc_gfx"),
+    (17, "tdc_soc"),
+    (18, "tdc_mem"),
+    (19, "tdc_vdd"),
+    (20, "tdc_cvip"),
+    (21, "edc_cpu"),
+    (22, "edc_gfx"),
+    (23, "apcc"),
+    (32, "temp_gpu"),
+    (33, "temp_core"),
+    (34, "temp_mem"),
+    (35, "temp_edge"),
+    (36, "temp_hotspot"),
+    (37, "temp_soc"),
+    (38, "temp_vr_gfx"),
+    (39, "temp_vr_soc"),
+    (40, "temp_vr_mem0"),
+    (41, "temp_vr_mem1"),
+    (42, "temp_liquid0"),
+];
+
+/// Names of the bits that are set, joined.
+pub(super) fn throttlers(bits: u64) -> Label {
+    named(bits, THROTTLERS.map(|(bit, name)| (1 << bit, name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of a version in which nothing is available.
+    fn table(format: u8, content: u8, size: u16) -> Vec<u8> {
+        let mut table = vec![0xff; usize::from(size)];
+        table[..2].copy_from_slice(&size.to_le_bytes());
+        table[2..4].copy_from_slice(&[format, content]);
+        table
+    }
+
+    const VERSIONS: [(u8, u8, u16); 16] = [
+        (1, 0, 80),
+        (1, 1, 96),
+        (1, 2, 104),
+        (1, 3, 120),
+        (1, 4, 280),
+        (1, 5, 352),
+        (1, 6, 1664),
+        (1, 7, 2208),
+        (1, 8, 4000),
+        (2, 0, 112),
+        (2, 1, 120),
+        (2, 2, 128),
+        (2, 3, 152),
+        (2, 4, 164),
+        (3, 0, 264),
+        (1, 6, 400),
+    ];
+
+    #[test]
+    fn what_is_not_available_is_null_in_every_version() {
+        for (format, content, size) in VERSIONS {
+            let found = parse(&table(format, content, size));
+            let expected = (size != 400).then(Metrics::default);
+            assert_eq!(found, expected, "{format}.{content}");
+        }
+    }
+
+    #[test]
+    fn tables_that_are_cut_off_or_unknown_are_nothing() {
+        for (format, content, size) in VERSIONS {
+            let whole = table(format, content, size);
+            for length in 0..whole.len() {
+                assert_eq!(
+                    parse(&whole[..length]),
+                    None,
+                    "{format}.{content}: {length}"
+                );
+            }
+        }
+        for (format, content) in [(0, 0), (1, 9), (2, 5), (4, 0), (255, 255)] {
+            assert_eq!(parse(&table(format, content, 4096)), None);
+        }
+        assert_eq!(parse(&table(1, 3, 16)), None, "a size that is too small");
+    }
+
+    #[test]
+    fn energy_is_in_parts_of_a_joule() {
+        assert_eq!(microjoules(1 << 16), Some(1_000_000));
+        assert_eq!(microjoules(1), Some(15));
+        assert_eq!(microjoules(u64::MAX - 1), None);
+    }
+
+    #[test]
+    fn throttlers_are_named() {
+        assert_eq!(throttlers(0).as_str(), "none");
+        assert_eq!(throttlers(1 | 1 << 36).as_str(), "ppt0+temp_hotspot");
+        assert_eq!(throttlers(1 << 63).as_str(), "unknown");
+    }
+}

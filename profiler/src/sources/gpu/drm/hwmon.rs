@@ -1,0 +1,53 @@
+//! Sensors of a card (Documentation/hwmon/sysfs-interface.rst).
+
+use std::path::{Path, PathBuf};
+
+use super::{super::GpuRow, sysfs::Sysfs};
+use crate::host::{names, text};
+
+/// The folder of a card's sensors.
+#[derive(Debug)]
+pub(super) struct Hwmon(PathBuf);
+
+impl Hwmon {
+    pub(super) fn of(device: &Path) -> Option<Self> {
+        let folder = device.join("hwmon");
+        let name = names(&folder, "hwmon").into_iter().next()?;
+        Some(Self(folder.join(name)))
+    }
+
+    pub(super) fn number(&self, sysfs: &mut Sysfs, file: &str) -> Option<u64> {
+        sysfs.number(&self.0.join(file))
+    }
+
+    /// The number of the sensor of a kind with one of these labels, the first that there is.
+    pub(super) fn labelled(&self, kind: &str, labels: &[&str]) -> Option<u32> {
+        let label = |number: &u32| text(&self.0.join(format!("{kind}{number}_label")));
+        let found: Vec<_> = (1..=8).filter_map(|n| Some((n, label(&n)?))).collect();
+        labels.iter().find_map(|wanted| {
+            let sensor = found.iter().find(|(_, label)| label == wanted)?;
+            Some(sensor.0)
+        })
+    }
+
+    /// What AMD's and Intel's cards have alike.
+    pub(super) fn read(&self, sysfs: &mut Sysfs, row: &mut GpuRow) {
+        // µW.
+        let power = self.number(sysfs, "power1_average");
+        let power = power.or_else(|| self.number(sysfs, "power1_input"));
+        row.power_mw = power.map(|power| power / 1000);
+        let limit = self.number(sysfs, "power1_cap");
+        let limit = limit.or_else(|| self.number(sysfs, "power1_max"));
+        row.power_limit_mw = limit.map(|limit| limit / 1000);
+        row.fan_rpm = self.number(sysfs, "fan1_input");
+        // 255 is full speed.
+        let duty = self.number(sysfs, "pwm1").filter(|duty| *duty <= 255);
+        row.fan = duty.map(|duty| (duty * 100 + 127) / 255);
+    }
+
+    /// A temperature, from thousandths of a degree.
+    pub(super) fn temperature(&self, sysfs: &mut Sysfs, sensor: u32) -> Option<u64> {
+        let thousandths = self.number(sysfs, &format!("temp{sensor}_input"))?;
+        Some(thousandths / 1000)
+    }
+}

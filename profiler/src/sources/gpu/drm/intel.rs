@@ -1,0 +1,53 @@
+//! The files of i915 and xe (Documentation/ABI/testing/sysfs-driver-intel-i915-hwmon, -xe-hwmon, -xe-throttle).
+
+use std::path::Path;
+
+use super::{super::GpuRow, card::Card, hwmon::Hwmon, sysfs::Sysfs};
+use crate::{host::names, schema::Label};
+
+pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
+    let mut row = GpuRow::default();
+    if let Some(hwmon) = Hwmon::of(&card.device) {
+        hwmon.read(sysfs, &mut row);
+        // xe has one counter of the card and one of the package.
+        let energy = hwmon.labelled("energy", &["card", "pkg"]).unwrap_or(1);
+        row.energy_uj = hwmon.number(sysfs, &format!("energy{energy}_input"));
+        let sensor = hwmon.labelled("temp", &["pkg"]).unwrap_or(1);
+        row.temperature = hwmon.temperature(sysfs, sensor);
+        let memory = hwmon.labelled("temp", &["vram"]);
+        row.memory_temperature = memory.and_then(|sensor| hwmon.temperature(sysfs, sensor));
+    }
+    let (clock, throttle) = if card.driver == "xe" {
+        let gt = card.device.join("tile0/gt0/freq0");
+        (gt.join("act_freq"), (gt.join("throttle"), "reason_"))
+    } else {
+        let gt = card.folder.join("gt/gt0");
+        (gt.join("rps_act_freq_mhz"), (gt, "throttle_reason_"))
+    };
+    let mhz = sysfs.number(&clock);
+    // Of kernels before 5.19.
+    let mhz = mhz.or_else(|| sysfs.number(&card.folder.join("gt_act_freq_mhz")));
+    row.sm_clock = mhz.and_then(|mhz| mhz.checked_mul(1_000_000));
+    row.throttle_reasons = reasons(sysfs, &throttle.0, throttle.1);
+    row
+}
+
+/// Names of the files that say 1, joined. `status` says whether any does.
+fn reasons(sysfs: &mut Sysfs, folder: &Path, prefix: &str) -> Option<Label> {
+    let mut known = false;
+    let mut found = Vec::new();
+    for file in names(folder, prefix) {
+        let Some(value) = sysfs.number(&folder.join(&file)) else {
+            continue;
+        };
+        known = true;
+        let name = &file[prefix.len()..];
+        if value != 0 && name != "status" {
+            found.push(name.to_owned());
+        }
+    }
+    if found.is_empty() {
+        return known.then_some("none".into());
+    }
+    Some(found.join("+").into())
+}

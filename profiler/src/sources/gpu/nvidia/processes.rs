@@ -1,0 +1,150 @@
+//! The processes on a GPU: what they hold, and how much of it they use.
+
+use std::collections::BTreeMap;
+
+use nvml_wrapper::{
+    Device, enums::device::UsedGpuMemory, error::NvmlError, struct_wrappers::device::ProcessInfo,
+};
+
+use super::{
+    super::{GpuProcessRow, reading::Usage},
+    Facts,
+    answers::Answers,
+    mig::MigDevice,
+    percent,
+};
+use crate::schema::Label;
+
+/// How far the driver's samples of utilization were read.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    /// Its own time of the last one, µs.
+    seen: Option<u64>,
+}
+
+/// One process on one GPU or MIG instance.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Process {
+    pid: u32,
+    gpu_instance: Option<u32>,
+    compute_instance: Option<u32>,
+    memory_used: Option<u64>,
+    utilization: [Mean; 4],
+}
+
+/// Mean of the samples since the reading before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: u64,
+    count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, value: u32) {
+        if let Some(value) = percent(value) {
+            self.sum += value;
+            self.count += 1;
+        }
+    }
+
+    fn value(self) -> Option<u64> {
+        (self.sum + self.count / 2).checked_div(self.count)
+    }
+}
+
+impl Samples {
+    /// All processes on the device, whoever's they are.
+    pub(super) fn read(&mut self, device: &Device<'_>, answers: &mut Answers) -> Vec<Process> {
+        let mut found: BTreeMap<(u32, Option<u32>, Option<u32>), Process> = BTreeMap::new();
+        let lists: [(&str, Result<Vec<ProcessInfo>, NvmlError>); 3] = [
+            ("compute processes", device.running_compute_processes()),
+            ("graphics processes", device.running_graphics_processes()),
+            ("MPS processes", device.mps_running_compute_processes()),
+        ];
+        for (what, list) in lists {
+            for info in answers.of(what, list).into_iter().flatten() {
+                let key = (info.pid, info.gpu_instance_id, info.compute_instance_id);
+                let process = found.entry(key).or_default();
+                (process.pid, process.gpu_instance, process.compute_instance) = key;
+                // Who computes and draws is in both lists, with the same memory.
+                if let UsedGpuMemory::Used(bytes) = info.used_gpu_memory {
+                    process.memory_used = process.memory_used.max(Some(bytes));
+                }
+            }
+        }
+        let since = self.seen.unwrap_or(0);
+        let samples = device.process_utilization_stats(since);
+        let samples = answers.of("process utilization", samples);
+        for sample in samples.into_iter().flatten() {
+            if sample.timestamp <= since {
+                continue;
+            }
+            self.seen = self.seen.max(Some(sample.timestamp));
+            let process = found.entry((sample.pid, None, None)).or_default();
+            process.pid = sample.pid;
+            let values = [
+                sample.sm_util,
+                sample.mem_util,
+                sample.enc_util,
+                sample.dec_util,
+            ];
+            for (mean, value) in process.utilization.iter_mut().zip(values) {
+                mean.add(value);
+            }
+        }
+        found.into_values().collect()
+    }
+}
+
+impl Process {
+    /// Its row, if the target may see where it runs.
+    pub(super) fn usage(
+        self,
+        facts: &Facts,
+        instances: &[MigDevice],
+        interval_ns: u64,
+    ) -> Option<Usage> {
+        let instance = instances.iter().find(|instance| {
+            instance.gpu_instance == self.gpu_instance
+                && instance.compute_instance == self.compute_instance
+        });
+        if instance.is_some_and(|instance| !instance.visible) {
+            return None;
+        }
+        let own = instance.map(|instance| Label::from(instance.uuid.clone()));
+        let [sm, memory, encoder, decoder] = self.utilization.map(Mean::value);
+        Some(Usage {
+            pid: self.pid,
+            interval_ns,
+            row: GpuProcessRow {
+                index: Some(facts.index),
+                uuid: own.or_else(|| facts.uuid.clone()),
+                bdf: facts.bdf.clone(),
+                driver: Some(super::NAME.into()),
+                gpu_instance: self.gpu_instance,
+                compute_instance: self.compute_instance,
+                sm_utilization: sm,
+                memory_utilization: memory,
+                encoder_utilization: encoder,
+                decoder_utilization: decoder,
+                memory_used: self.memory_used,
+                ..GpuProcessRow::default()
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_of_values_that_make_sense() {
+        let mut mean = Mean::default();
+        assert_eq!(mean.value(), None);
+        for value in [10, 21, u32::MAX] {
+            mean.add(value);
+        }
+        assert_eq!(mean.value(), Some(16));
+    }
+}

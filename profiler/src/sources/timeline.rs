@@ -1,0 +1,281 @@
+//! `timeline`: the merged picture, computed from what the other sources read at the same tick.
+
+pub(super) mod reading;
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt64Type};
+
+use self::reading::{Rows, largest, sum, whole};
+use super::{
+    Context, Sample, Source, SourceSpec, Support,
+    attribution::{Attribution, busy},
+};
+use crate::{
+    columns,
+    ledger::{Ledger, Part},
+    schema::{Batch, Table, TableBuilder, TickKey},
+};
+
+columns! {
+    /// One tick of everything.
+    pub struct TimelineRow {
+        target_cpu: Option<f64> = Gauge("%", "CPU time of the target over the interval: 100 is one CPU (usage)"),
+        target_runqueue_ns: Option<u64> = Counter("ns", "Time that the target's threads were ready but waited for a CPU (sched)"),
+        target_memory: Option<u64> = Gauge("bytes", "Resident memory of the target's processes, shared pages once for each (usage.rss)"),
+        target_minor_faults: Option<u64> = Counter("1", "Page faults served without I/O (usage)"),
+        target_major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O (usage)"),
+        target_file_read_bytes: Option<u64> = Counter("bytes", "Returned by reads of files, cached or not (file_io)"),
+        target_file_write_bytes: Option<u64> = Counter("bytes", "Accepted by writes to files (file_io)"),
+        target_block_read_bytes: Option<u64> = Counter("bytes", "Read from block devices (block_io)"),
+        target_block_write_bytes: Option<u64> = Counter("bytes", "Written to block devices (block_io)"),
+        target_net_tx_bytes: Option<u64> = Counter("bytes", "Sent over TCP and UDP, loopback included (net_io)"),
+        target_net_rx_bytes: Option<u64> = Counter("bytes", "Received over TCP and UDP, loopback included (net_io)"),
+        target_cycles: Option<f64> = Counter("1", "CPU cycles (perf_event, group HW); with --node those of all CPUs, as of the columns up to l3_bw"),
+        target_instructions: Option<f64> = Counter("1", "Completed instructions (perf_event, group HW)"),
+        target_ipc: Option<f64> = Gauge("instructions/cycle", "target_instructions / target_cycles"),
+        target_flops: Option<f64> = Gauge("FLOP/s", "Floating-point operations per second, where the CPU does not tell precisions apart (perf_metric flops)"),
+        target_dp_flops: Option<f64> = Gauge("FLOP/s", "The same in double precision (perf_metric dp_flops)"),
+        target_sp_flops: Option<f64> = Gauge("FLOP/s", "The same in single precision (perf_metric sp_flops)"),
+        target_hp_flops: Option<f64> = Gauge("FLOP/s", "The same in half precision (perf_metric hp_flops)"),
+        target_l2_bw: Option<f64> = Gauge("B/s", "Data between L1 and L2 (perf_metric l2_bw)"),
+        target_l3_bw: Option<f64> = Gauge("B/s", "Data between L2 and L3 (perf_metric l3_bw); of the node where only the shared cache counts it"),
+        node_cpu: Option<f64> = Gauge("%", "CPU time of all processes of the node over the interval: 100 is one CPU (system, without interrupts)"),
+        node_memory: Option<u64> = Gauge("bytes", "Memory in use (system.memory_used)"),
+        node_block_read_bytes: Option<u64> = Counter("bytes", "Read from block devices (system.page_in_bytes)"),
+        node_block_write_bytes: Option<u64> = Counter("bytes", "Written to block devices (system.page_out_bytes)"),
+        node_net_tx_bytes: Option<u64> = Counter("bytes", "Sent by physical network interfaces (netdev)"),
+        node_net_rx_bytes: Option<u64> = Counter("bytes", "Received by physical network interfaces (netdev)"),
+        node_mem_bw: Option<f64> = Gauge("B/s", "Data read from and written to DRAM (perf_metric mem_bw); of the target where the CPU can tell"),
+        package_power: Option<f64> = Gauge("W", "Power of all packages (energy)"),
+        dram_power: Option<f64> = Gauge("W", "Power of all memory (energy)"),
+        fabric_tx_bytes: Option<u64> = Counter("bytes", "Sent by all ports (fabric); null while one of them cannot tell"),
+        fabric_rx_bytes: Option<u64> = Counter("bytes", "Received by all ports (fabric); likewise"),
+        gpu_utilization_sum: Option<f64> = Gauge("%", "Utilization of all GPUs: 100 is one of them (gpu, the reading that had ended: mostly that of the tick before); MIG instances are in their GPUs"),
+        gpu_utilization_max: Option<f64> = Gauge("%", "That of the busiest GPU (gpu)"),
+        gpu_memory_sum: Option<f64> = Gauge("bytes", "Device memory in use on all GPUs (gpu)"),
+        gpu_memory_max: Option<f64> = Gauge("bytes", "That of the fullest GPU (gpu)"),
+        gpu_power_sum: Option<f64> = Gauge("W", "Power of all GPUs (gpu)"),
+        gpu_power_max: Option<f64> = Gauge("W", "That of the GPU with the most (gpu)"),
+        target_energy_uj: Option<f64> = Counter("µJ", "The target's share of the packages' energy, as its share of the node's CPU time: a model, not a measurement", "cpu_time_share"),
+    }
+}
+
+static TABLE: Table = Table::new::<TickKey, TimelineRow>(
+    "timeline",
+    "The merged picture: one row per tick, made of the other tables' rows of the tick; null: nothing has it",
+);
+
+/// The entry of the registry.
+pub static SPEC: SourceSpec = SourceSpec {
+    name: "timeline",
+    help: "the merged picture: target, node, power, fabric and GPUs in one row per tick",
+    tables: &[&TABLE],
+    probe: |_| Support::Works,
+    tasks: false,
+    procfs: false,
+    feature: None,
+    default: true,
+    open: |_: &Context<'_>| {
+        Ok(Box::new(Timeline {
+            read_at: None,
+            runs: HashMap::new(),
+            rows: TableBuilder::new(&TABLE),
+        }))
+    },
+};
+
+struct Timeline {
+    read_at: Option<u64>,
+    /// Runs without error of each source up to the tick before.
+    runs: HashMap<&'static str, u64>,
+    rows: TableBuilder<TickKey, TimelineRow>,
+}
+
+impl Timeline {
+    /// The sources that have read at this tick without error: where they have no row, nothing happened.
+    fn have_read(&mut self, ledger: &Ledger) -> Vec<&'static str> {
+        let mut have_read = Vec::new();
+        for (part, name, account) in ledger.iter() {
+            let runs = account
+                .runs
+                .unwrap_or(0)
+                .saturating_sub(account.errors.unwrap_or(0));
+            if part == Part::Source && self.runs.insert(name, runs) != Some(runs) {
+                have_read.push(name);
+            }
+        }
+        have_read
+    }
+}
+
+impl Source for Timeline {
+    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let have_read = self.have_read(at.ledger);
+        let now = at.tick.monotonic_ns;
+        let Some(before) = self.read_at.replace(now) else {
+            return Ok(());
+        };
+        let interval_ns = now - before;
+        let tick = Tick {
+            batches: out,
+            have_read: &have_read,
+        };
+        self.rows.push(
+            TickKey {
+                ts: at.tick.ts,
+                interval_ns,
+            },
+            tick.row(interval_ns),
+        );
+        self.rows.finish(out);
+        Ok(())
+    }
+}
+
+/// What has been read at one tick.
+struct Tick<'a> {
+    batches: &'a [Batch],
+    have_read: &'a [&'static str],
+}
+
+impl Tick<'_> {
+    fn row(&self, interval_ns: u64) -> TimelineRow {
+        let usage = |column| self.target("usage", column, &[]);
+        let file = |column| self.target("file_io", column, &[]);
+        let block = |op| self.target("block_io", "bytes", &[("op", op)]);
+        let net = |column| {
+            let of = |protocol| self.target("net_io", column, &[("protocol", protocol)]);
+            Some(of("tcp")? + of("udp")?)
+        };
+        let cpu_ns = usage("user_ns").zip(usage("system_ns"));
+        let cpu_ns = cpu_ns.map(|(user, system)| user + system);
+        let percent = |ns: u64, of: u64| (of != 0).then(|| ns as f64 / of as f64 * 100.0);
+        let cycles = self.event("cpu-cycles");
+        let instructions = self.event("instructions");
+        let node = Rows::of(self.batches, "system");
+        let of_node = |column| sum(&node.values::<UInt64Type>(column, &[]));
+        let nodes_interval = of_node("interval_ns");
+        let interfaces = Rows::of(self.batches, "netdev");
+        let physical =
+            |column| whole(&interfaces.values::<UInt64Type>(column, &[("kind", "physical")]));
+        let ports = Rows::of(self.batches, "fabric");
+        let fabric = |column| whole(&ports.values::<UInt64Type>(column, &[]));
+        let [utilization, memory, power] =
+            ["utilization", "memory_used", "power_mw"].map(|column| self.gpus(column));
+        let watts = |milliwatts: f64| milliwatts / 1000.0;
+        TimelineRow {
+            target_cpu: cpu_ns.and_then(|ns| percent(ns, interval_ns)),
+            target_runqueue_ns: self.target("sched", "runqueue_ns", &[]),
+            target_memory: usage("rss"),
+            target_minor_faults: usage("minor_faults"),
+            target_major_faults: usage("major_faults"),
+            target_file_read_bytes: file("read_bytes"),
+            target_file_write_bytes: file("write_bytes"),
+            target_block_read_bytes: block("read"),
+            target_block_write_bytes: block("write"),
+            target_net_tx_bytes: net("tx_bytes"),
+            target_net_rx_bytes: net("rx_bytes"),
+            target_cycles: cycles,
+            target_instructions: instructions,
+            target_ipc: cycles
+                .zip(instructions)
+                .filter(|(cycles, _)| *cycles > 0.0)
+                .map(|(cycles, instructions)| instructions / cycles),
+            target_flops: self.metric("flops"),
+            target_dp_flops: self.metric("dp_flops"),
+            target_sp_flops: self.metric("sp_flops"),
+            target_hp_flops: self.metric("hp_flops"),
+            target_l2_bw: self.metric("l2_bw"),
+            target_l3_bw: self.metric("l3_bw"),
+            node_cpu: busy(&node)
+                .zip(nodes_interval)
+                .and_then(|(busy, interval)| percent(busy, interval)),
+            node_memory: of_node("memory_used"),
+            node_block_read_bytes: of_node("page_in_bytes"),
+            node_block_write_bytes: of_node("page_out_bytes"),
+            node_net_tx_bytes: physical("tx_bytes"),
+            node_net_rx_bytes: physical("rx_bytes"),
+            node_mem_bw: self.metric("mem_bw"),
+            package_power: self.power("package"),
+            dram_power: self.power("dram"),
+            fabric_tx_bytes: fabric("tx_bytes"),
+            fabric_rx_bytes: fabric("rx_bytes"),
+            gpu_utilization_sum: whole(&utilization),
+            gpu_utilization_max: largest(&utilization),
+            gpu_memory_sum: whole(&memory),
+            gpu_memory_max: largest(&memory),
+            gpu_power_sum: whole(&power).map(watts),
+            gpu_power_max: largest(&power).map(watts),
+            target_energy_uj: cpu_ns
+                .zip(Attribution::of(self.batches))
+                .map(|(ns, model)| model.share(ns)),
+        }
+    }
+
+    /// A sum over the target's processes; 0 where the source has no row, because nothing happened.
+    fn target(&self, table: &str, column: &str, wanted: &[(&str, &str)]) -> Option<u64> {
+        let values = Rows::of(self.batches, table).values::<UInt64Type>(column, wanted);
+        if values.is_empty() && self.have_read.contains(&table) {
+            return Some(0);
+        }
+        sum(&values)
+    }
+
+    /// A count of group HW, summed over processes, or over CPUs.
+    fn event(&self, event: &str) -> Option<f64> {
+        let rows = Rows::of(self.batches, "perf_event");
+        sum(&rows.values::<Float64Type>("value", &[("group", "HW"), ("event", event)]))
+    }
+
+    /// A rate of the target, of the node where there is none; summed over the kinds of cores.
+    fn metric(&self, name: &str) -> Option<f64> {
+        let rows = Rows::of(self.batches, "perf_metric");
+        ["target", "node"].into_iter().find_map(|scope| {
+            let wanted = [("metric", name), ("scope", scope)];
+            // The same metric may be in several groups.
+            let mut of_kinds: HashMap<Option<&str>, f64> = HashMap::new();
+            let kinds = rows.labels("pmu", &wanted);
+            for (kind, value) in kinds
+                .into_iter()
+                .zip(rows.values::<Float64Type>("value", &wanted))
+            {
+                if let Some(value) = value {
+                    of_kinds.entry(kind).or_insert(value);
+                }
+            }
+            (!of_kinds.is_empty()).then(|| of_kinds.values().sum())
+        })
+    }
+
+    /// A column of all GPUs, without MIG instances, of the last reading that has ended.
+    fn gpus(&self, column: &str) -> Vec<Option<f64>> {
+        let rows = Rows::of(self.batches, "gpu");
+        let times = rows.values::<TimestampNanosecondType>("ts", &[]);
+        let last = times.iter().max().copied();
+        let values = rows.values::<Float64Type>(column, &[]);
+        let parents = rows.labels("parent_uuid", &[]);
+        let all = times.into_iter().zip(parents).zip(values);
+        all.filter(|((ts, parent), _)| Some(*ts) == last && parent.is_none())
+            .map(|(_, value)| value)
+            .collect()
+    }
+
+    /// Power of a domain over all sockets, W: µJ per µs.
+    fn power(&self, domain: &str) -> Option<f64> {
+        let rows = Rows::of(self.batches, "energy");
+        let wanted = [("domain", domain)];
+        let energies = rows.values::<Float64Type>("energy_uj", &wanted);
+        let intervals = rows.values::<Float64Type>("interval_ns", &wanted);
+        let powers: Vec<_> = energies
+            .into_iter()
+            .zip(intervals)
+            .map(|(energy, interval)| {
+                let interval = interval.filter(|interval| *interval > 0.0)?;
+                Some(energy? * 1000.0 / interval)
+            })
+            .collect();
+        whole(&powers)
+    }
+}

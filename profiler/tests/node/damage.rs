@@ -1,0 +1,167 @@
+//! Files of devices that are wrong in every way that a file can be: nobody panics or waits, no increase is absurd, and
+//! once they are well again, so are the rows.
+
+use std::{fs, os::unix::fs::symlink, path::Path, time::Instant};
+
+use profiler::sources::{SourceSpec, disk, energy, filesystem, netdev};
+
+use crate::common::{DAMAGES, Reader, Rows, Tree, check};
+
+/// A machine with devices of every kind, and what reads them.
+const SOURCES: [&SourceSpec; 4] = [&disk::SPEC, &netdev::SPEC, &energy::SPEC, &filesystem::SPEC];
+
+fn machine(user: &str) -> Tree {
+    let tree = Tree::of("server", user);
+    tree.put(
+        "proc/diskstats",
+        "   8       0 sda 103 11 2008 4 54 6 480 65 3 600 1000 8 0 24 4 6 9\n",
+    );
+    tree.put(
+        "proc/net/dev",
+        "Inter-| Receive | Transmit\n face |bytes\n  eth0:1000 10 1 2 3 4 5 6 2000 20 7 8 9 10 11 12\n",
+    );
+    tree.put("sys/class/net/eth0/type", "1\n");
+    for (zone, name) in [("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "dram")] {
+        let folder = format!("sys/class/powercap/{zone}");
+        tree.put(format!("{folder}/name"), format!("{name}\n"));
+        tree.put(format!("{folder}/energy_uj"), "5\n");
+        tree.put(format!("{folder}/max_energy_range_uj"), "262143328850\n");
+    }
+    tree
+}
+
+/// The files that belong to devices.
+fn files(tree: &Tree) -> Vec<std::path::PathBuf> {
+    const OF_DEVICES: [&str; 5] = [
+        "proc/diskstats",
+        "proc/net/",
+        "proc/self/mountinfo",
+        "sys/class/net/eth0",
+        "sys/class/powercap",
+    ];
+    let all = tree.files().into_iter();
+    all.filter(|path| OF_DEVICES.iter().any(|start| path.starts_with(start)))
+        .collect()
+}
+
+/// Reads all sources once; the rows of each.
+fn read(readers: &mut [Reader], what: &str) -> Vec<usize> {
+    let read = readers.iter_mut().map(|reader| {
+        let (batches, _) = reader.attempt(false);
+        let counts = batches.into_iter().map(|batch| {
+            let rows = Rows(Some(batch));
+            check(&rows, what);
+            rows.len()
+        });
+        counts.sum()
+    });
+    read.collect()
+}
+
+fn open(tree: &Tree) -> Vec<Reader> {
+    let host = tree.host();
+    SOURCES
+        .iter()
+        .map(|spec| Reader::open(spec, &host))
+        .collect()
+}
+
+/// Rows of a machine that is well, `filesystem` apart: it answers when it likes.
+fn well(tree: &Tree) -> Vec<usize> {
+    let mut readers = open(tree);
+    read(&mut readers, "well");
+    let mut rows = read(&mut readers, "well");
+    rows.truncate(SOURCES.len() - 1);
+    rows
+}
+
+#[test]
+fn contents_of_all_kinds() {
+    let tree = machine("damage-contents");
+    let rows = well(&tree);
+    assert!(rows.iter().all(|rows| *rows > 0), "{rows:?}");
+    for path in files(&tree) {
+        let text = tree.get(&path);
+        let whole = String::from_utf8_lossy(&text).into_owned();
+        for (number, damage) in DAMAGES.iter().enumerate() {
+            let what = format!("{} damaged in way {number}", path.display());
+            let mut readers = open(&tree);
+            for damaged in [false, true, false, true, true, false, false] {
+                let text = if damaged {
+                    damage(&whole)
+                } else {
+                    text.clone()
+                };
+                tree.put(&path, text);
+                read(&mut readers, &what);
+            }
+            let mut again = read(&mut readers, &what);
+            again.truncate(rows.len());
+            assert_eq!(again, rows, "{what}: well again");
+        }
+    }
+}
+
+/// Puts something at a path that is no file.
+type Shape = fn(&Path);
+
+#[test]
+fn no_files_at_all() {
+    let tree = machine("damage-shapes");
+    let rows = well(&tree);
+    let shapes: [(&str, Shape); 4] = [
+        ("gone", |_| ()),
+        ("a folder", |path| fs::create_dir(path).expect("a folder")),
+        ("a loop", |path| symlink(path, path).expect("a link")),
+        ("a link to a device that waits", |path| {
+            symlink("/dev/zero", path).expect("a link");
+        }),
+    ];
+    for path in files(&tree) {
+        let text = tree.get(&path);
+        for (shape, make) in shapes {
+            let what = format!("{} is {shape}", path.display());
+            // Before the run, and between two readings.
+            for before in [true, false] {
+                let mut readers = if before { Vec::new() } else { open(&tree) };
+                read(&mut readers, &what);
+                fs::remove_file(tree.path(&path)).expect("it was there");
+                make(&tree.path(&path));
+                if before {
+                    readers = open(&tree);
+                }
+                let begin = Instant::now();
+                read(&mut readers, &what);
+                read(&mut readers, &what);
+                assert!(
+                    begin.elapsed().as_secs() < 2,
+                    "{what}: {:?}",
+                    begin.elapsed()
+                );
+                let at = tree.path(&path);
+                let _ = fs::remove_file(&at).or_else(|_| fs::remove_dir(&at));
+                tree.put(&path, &text);
+            }
+        }
+        assert_eq!(well(&tree), rows, "{} is back", path.display());
+    }
+}
+
+#[test]
+fn ten_thousand_interfaces() {
+    let tree = machine("damage-many");
+    let lines = |bytes: u64| -> String {
+        let line =
+            |number| format!("  eth{number}:{bytes} 10 1 2 3 4 5 6 {bytes} 20 7 8 9 10 11 12\n");
+        (0..10_000).map(line).collect()
+    };
+    tree.put("proc/net/dev", lines(1000));
+    let mut reader = Reader::open(&netdev::SPEC, &tree.host());
+    assert_eq!(reader.rows().len(), 0);
+    tree.put("proc/net/dev", lines(1500));
+    let begin = Instant::now();
+    let rows = reader.rows();
+    println!("netdev: 10,000 interfaces in {:?}", begin.elapsed());
+    assert_eq!(rows.len(), 10_000);
+    assert!((0..10_000).all(|row| rows.get(row, "rx_bytes") == Some(500)));
+}

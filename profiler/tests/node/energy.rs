@@ -1,0 +1,75 @@
+//! `energy` on trees as the drivers make them.
+
+mod board;
+mod gauges;
+mod perf;
+mod powercap;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use profiler::sources::{Support, energy};
+
+use crate::common::{Reader, Rows, Tree};
+
+/// Socket, die, domain, provider, energy.
+type Found = (Option<u64>, Option<u64>, String, String, Option<u64>);
+
+fn found(rows: &Rows) -> Vec<Found> {
+    (0..rows.len())
+        .map(|row| {
+            let text = |name| rows.text(row, name).expect("a name");
+            let (socket, die) = (rows.get(row, "socket"), rows.get(row, "die"));
+            let energy = rows.get(row, "energy_uj");
+            (socket, die, text("domain"), text("provider"), energy)
+        })
+        .collect()
+}
+
+/// A row without a die, written shortly.
+fn row(socket: Option<u64>, domain: &str, provider: &str, energy: Option<u64>) -> Found {
+    (socket, None, domain.to_owned(), provider.to_owned(), energy)
+}
+
+/// Reads until somebody has told something new.
+fn next_rows(reader: &mut Reader) -> Rows {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(20));
+        let rows = reader.rows();
+        if rows.len() != 0 {
+            return rows;
+        }
+    }
+    panic!("no row for 20 s");
+}
+
+/// Why a source is not complete, and what helps.
+fn trouble(tree: &Tree) -> (String, String) {
+    match (energy::SPEC.probe)(&tree.host()) {
+        Support::Works => panic!("it works"),
+        Support::Partly { why, remedy } | Support::No { why, remedy } => (why, remedy),
+    }
+}
+
+#[test]
+fn a_machine_without_a_meter_has_no_rows() {
+    let tree = Tree::of("vm", "energy-none");
+    // As hypervisors have it: the PMU is there, its events are not.
+    let power = "sys/bus/event_source/devices/power";
+    tree.put(format!("{power}/type"), "11\n");
+    tree.put(format!("{power}/cpumask"), "0\n");
+    tree.put(format!("{power}/format/event"), "config:0-7\n");
+    std::fs::create_dir_all(tree.path(format!("{power}/events"))).unwrap();
+    let support = (energy::SPEC.probe)(&tree.host());
+    assert!(matches!(support, Support::No { .. }), "{support:?}");
+    let (why, remedy) = trouble(&tree);
+    assert!(why.contains("no meter of energy"), "{why}");
+    assert!(remedy.contains("virtual machine"), "{remedy}");
+    let mut reader = Reader::open(&energy::SPEC, &tree.host());
+    for _ in 0..2 {
+        assert_eq!(reader.rows().len(), 0);
+    }
+}

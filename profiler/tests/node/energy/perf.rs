@@ -1,0 +1,143 @@
+//! Trees of the PMUs `power` and `power_core`. Their type is that of the kernel's own events here, so that what is opened
+//! and read is real: a clock that runs on each CPU, at 1 J a second.
+
+use std::{thread, time::Duration};
+
+use profiler::sources::{Support, energy};
+
+use super::{found, trouble};
+use crate::common::{Reader, Rows, Tree};
+
+/// `PERF_TYPE_SOFTWARE`, whose event 0 is the clock of a CPU in ns.
+const SOFTWARE: &str = "1\n";
+
+struct Pmu<'a>(&'a Tree, &'static str);
+
+impl Pmu<'_> {
+    fn put(&self, name: &str, text: &str) {
+        let path = format!("sys/bus/event_source/devices/{}/{name}", self.1);
+        self.0.put(path, text);
+    }
+
+    fn machine(&self, cpumask: &str, kind: &str) {
+        self.put("type", kind);
+        self.put("cpumask", cpumask);
+        self.put("format/event", "config:0-7\n");
+    }
+
+    fn event(&self, name: &str, scale: &str) {
+        self.put(&format!("events/{name}"), "event=0x00\n");
+        self.put(&format!("events/{name}.scale"), scale);
+        self.put(&format!("events/{name}.unit"), "Joules\n");
+    }
+}
+
+fn tree(user: &str) -> Tree {
+    let tree = Tree::of("vm", user);
+    let second = "sys/devices/system/cpu/cpu1/topology/physical_package_id";
+    tree.put(second, "1\n");
+    tree
+}
+
+/// J a second.
+fn power(rows: &Rows, row: usize) -> f64 {
+    let energy = rows.get(row, "energy_uj").expect("known") as f64;
+    energy * 1e3 / rows.get(row, "interval_ns").expect("known") as f64
+}
+
+#[test]
+fn events_are_opened_read_and_scaled() {
+    let tree = tree("energy-perf");
+    let pmu = Pmu(&tree, "power");
+    pmu.machine("0-1\n", SOFTWARE);
+    pmu.event("energy-pkg", "1.0e-09\n");
+    pmu.event("energy-ram", "2.0e-09\n");
+    pmu.event("energy-psys", "5.0e-09\n");
+    // Without a scale, or of something else, nobody knows what it is worth.
+    pmu.put("events/energy-gpu", "event=0x00\n");
+    pmu.event("energy-cores", "1\n");
+    pmu.put("events/energy-cores.unit", "Degrees\n");
+    pmu.event("energy-broken", "nan\n");
+    let core = Pmu(&tree, "power_core");
+    core.machine("0-1\n", SOFTWARE);
+    core.event("energy-core", "1.0e-09\n");
+    // A better one is not opened a second time.
+    tree.put("sys/class/powercap/intel-rapl:0/name", "package-1\n");
+    tree.put("sys/class/powercap/intel-rapl:0/energy_uj", "5\n");
+
+    assert_eq!((energy::SPEC.probe)(&tree.host()), Support::Works);
+    let mut reader = Reader::open(&energy::SPEC, &tree.host());
+    reader.rows();
+    thread::sleep(Duration::from_millis(300));
+    let rows = reader.rows();
+    let names: Vec<_> = found(&rows)
+        .into_iter()
+        .map(|(socket, die, domain, provider, _)| {
+            assert_eq!(die, None);
+            (socket, domain, provider)
+        })
+        .collect();
+    let expected = [
+        (None, "psys", "perf", 5.0),
+        (Some(0), "core", "perf", 1.0),
+        (Some(0), "dram", "perf", 2.0),
+        (Some(0), "package", "perf", 1.0),
+        (Some(1), "core", "perf", 1.0),
+        (Some(1), "dram", "perf", 2.0),
+        (Some(1), "package", "powercap", 0.0),
+    ];
+    assert_eq!(names.len(), expected.len(), "{names:?}");
+    for (row, (socket, domain, provider, watts)) in expected.into_iter().enumerate() {
+        assert_eq!(names[row], (socket, domain.to_owned(), provider.to_owned()));
+        let is = power(&rows, row);
+        assert!((is - watts).abs() <= watts * 0.05, "{domain}: {is} W");
+    }
+}
+
+#[test]
+fn cores_of_a_socket_add_up_and_dies_do_not() {
+    let tree = Tree::of("vm", "energy-dies");
+    for cpu in 0..2 {
+        let die = format!("sys/devices/system/cpu/cpu{cpu}/topology/die_id");
+        tree.put(die, format!("{cpu}\n"));
+    }
+    let pmu = Pmu(&tree, "power");
+    pmu.machine("0-1\n", SOFTWARE);
+    pmu.event("energy-pkg", "1.0e-09\n");
+    let core = Pmu(&tree, "power_core");
+    core.machine("0-1\n", SOFTWARE);
+    core.event("energy-core", "1.0e-09\n");
+    let mut reader = Reader::open(&energy::SPEC, &tree.host());
+    reader.rows();
+    thread::sleep(Duration::from_millis(200));
+    let rows = reader.rows();
+    let names: Vec<_> = (found(&rows).into_iter())
+        .map(|(socket, die, domain, ..)| (socket, die, domain))
+        .collect();
+    let expected = [
+        (Some(0), None, "core".to_owned()),
+        (Some(0), Some(0), "package".to_owned()),
+        (Some(0), Some(1), "package".to_owned()),
+    ];
+    assert_eq!(names, expected);
+    for (row, watts) in [2.0, 1.0, 1.0].into_iter().enumerate() {
+        let is = power(&rows, row);
+        assert!((is - watts).abs() < watts * 0.05, "{is} W");
+    }
+}
+
+#[test]
+fn what_the_kernel_refuses_is_null_and_named() {
+    let tree = tree("energy-refused");
+    let pmu = Pmu(&tree, "power");
+    // No PMU has this type.
+    pmu.machine("0\n", "987654\n");
+    pmu.event("energy-pkg", "1.0e-09\n");
+    let (why, _) = trouble(&tree);
+    assert!(why.starts_with("energy-pkg on CPU 0: "), "{why}");
+    let mut reader = Reader::open(&energy::SPEC, &tree.host());
+    reader.rows_and_error();
+    let (rows, error) = reader.rows_and_error();
+    assert!(error.is_some_and(|error| error.contains("energy-pkg")));
+    assert_eq!(rows.get(0, "energy_uj"), None);
+}

@@ -1,0 +1,178 @@
+//! `filesystem` on mounts of this machine, made for the purpose, and one that does not answer.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    os::fd::AsRawFd as _,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use profiler::sources::filesystem;
+
+use crate::common::{Reader, Rows, Tree};
+
+/// A mount that goes when it is dropped.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new(kind: &str, options: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mount = Command::new("mount")
+            .args(["-i", "-t", kind, "-o", options, "none"])
+            .arg(folder.path())
+            .status();
+        assert!(mount.expect("mount").success(), "only root may mount");
+        Self(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+/// A tree whose mounts are these lines: `major:minor mount-point type source`.
+fn tree(user: &str, mounts: &[(&str, &Path, &str)]) -> Tree {
+    let tree = Tree::of("vm", user);
+    let lines = mounts.iter().enumerate().map(|(id, (dev, path, kind))| {
+        format!("{id} 1 {dev} / {} rw - {kind} none rw\n", path.display())
+    });
+    tree.put("proc/self/mountinfo", lines.collect::<String>());
+    tree
+}
+
+fn find(rows: &Rows, path: &Path) -> Option<usize> {
+    let path = path.to_str();
+    (0..rows.len()).find(|row| rows.text(*row, "mount").as_deref() == path)
+}
+
+/// The rows of a run's end, when they have come.
+fn last(reader: &mut Reader) -> (Rows, Vec<String>) {
+    let begin = Instant::now();
+    let mut errors = Vec::new();
+    loop {
+        let (mut batches, result) = reader.attempt(true);
+        errors.extend(result.err().map(|error| format!("{error:#}")));
+        if let Some(batch) = batches.pop() {
+            return (Rows(Some(batch)), errors);
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "no rows");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn each_file_system_is_there_once_with_its_size() {
+    let mounted = Mounted::new("tmpfs", "size=8m,nr_inodes=1000");
+    std::fs::write(mounted.path().join("file"), vec![1; 3 << 20]).expect("written");
+    let proc = Path::new("/proc");
+    let tree = tree(
+        "filesystem",
+        &[
+            ("0:5", proc, "proc"),
+            ("0:77", mounted.path(), "tmpfs"),
+            ("0:77", Path::new("/bound/elsewhere"), "tmpfs"),
+            ("0:78", Path::new("/none/at/all"), "ext4"),
+            ("0:79", proc, "notinthelist"),
+        ],
+    );
+    let mut reader = Reader::open(&filesystem::SPEC, &tree.host());
+    assert_eq!(reader.rows().len(), 0);
+    let (rows, errors) = last(&mut reader);
+    assert_eq!(rows.len(), 2, "one of them is gone");
+    let row = find(&rows, mounted.path()).expect("a row");
+    let of = |name| rows.get(row, name);
+    assert_eq!((of("total"), of("used")), (Some(8 << 20), Some(3 << 20)));
+    assert_eq!(
+        (of("free"), of("available")),
+        (Some(5 << 20), Some(5 << 20))
+    );
+    assert_eq!(of("inodes_total"), Some(1000));
+    assert_eq!(of("inodes_free"), Some(998));
+    let gone = find(&rows, Path::new("/none/at/all")).expect("a row");
+    assert_eq!(rows.get(gone, "total"), None);
+    assert!(
+        errors[0].contains("/none/at/all: No such file"),
+        "{errors:?}"
+    );
+}
+
+/// A FUSE server that says hello and nothing more.
+fn silent_server() -> (Mounted, File) {
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .expect("FUSE");
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0",
+        device.as_raw_fd()
+    );
+    rustix::mount::mount(
+        "silent",
+        folder.path(),
+        "fuse.silent",
+        rustix::mount::MountFlags::empty(),
+        Some(std::ffi::CString::new(options).expect("no zero").as_c_str()),
+    )
+    .expect("mounts");
+    let mounted = Mounted(folder);
+    // FUSE_INIT (include/uapi/linux/fuse.h): the id of the request comes back with version 7.19.
+    let mut request = vec![0; 1 << 17];
+    let length = (&device).read(&mut request).expect("the first request");
+    assert!(length >= 40, "{length} bytes: no header");
+    let mut answer = [0u32; 4 + 16];
+    answer[0] = 80;
+    answer[2] = u32::from_ne_bytes(request[8..12].try_into().expect("4 bytes"));
+    answer[3] = u32::from_ne_bytes(request[12..16].try_into().expect("4 bytes"));
+    (answer[4], answer[5]) = (7, 19);
+    let bytes: Vec<u8> = answer.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    (&device).write_all(&bytes).expect("answered");
+    (mounted, device)
+}
+
+#[test]
+fn one_that_does_not_answer_delays_nobody_and_is_said() {
+    let (silent, server) = silent_server();
+    let mounted = Mounted::new("tmpfs", "size=1m");
+    let tree = tree(
+        "filesystem-hung",
+        &[
+            ("0:90", silent.path(), "fuse.silent"),
+            ("0:91", mounted.path(), "tmpfs"),
+        ],
+    );
+    let mut reader = Reader::open(&filesystem::SPEC, &tree.host());
+    reader.rows();
+    for again in [false, true] {
+        let begin = Instant::now();
+        let _ = reader.last();
+        assert!(
+            begin.elapsed() < Duration::from_millis(100),
+            "the loop waits"
+        );
+        let (rows, errors) = last(&mut reader);
+        let took = begin.elapsed();
+        // The second time nobody waits for it.
+        let most = if again { 500 } else { 1500 };
+        assert!(took < Duration::from_millis(most), "{took:?}");
+        let hung = find(&rows, silent.path()).expect("a row");
+        assert_eq!(rows.get(hung, "total"), None);
+        let other = find(&rows, mounted.path()).expect("a row");
+        assert_eq!(rows.get(other, "total"), Some(1 << 20));
+        assert!(errors[0].contains("no answer within 1 s"), "{errors:?}");
+    }
+    // The server's end aborts what waits: the mount answers again, with an error.
+    drop(server);
+    std::thread::sleep(Duration::from_millis(100));
+    let (_, errors) = last(&mut reader);
+    assert!(errors[0].contains("not connected"), "{errors:?}");
+}

@@ -1,0 +1,561 @@
+//! `gpu` and `gpu_process` of NVIDIA: the real wrapper with a library of our own (tests/nvml/stub.c).
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use profiler::sources::{
+    Support,
+    gpu::{open, support},
+};
+
+use crate::common::{Reader, Rows, Tree};
+
+/// A machine with NVIDIA's driver, and what its library says.
+struct Machine {
+    tree: Tree,
+    library: PathBuf,
+}
+
+const GPU0: &str = "\
+nvml count 1
+gpu0 uuid GPU-00000000-1111-2222-3333-444444444444
+gpu0 name NVIDIA H100 80GB HBM3
+gpu0 pci 1 59 0
+gpu0 max_pcie_generation 5
+gpu0 max_pcie_width 16
+";
+
+impl Machine {
+    fn new(user: &str) -> Self {
+        let tree = Tree::of("vm", user);
+        tree.put("sys/module/nvidia/version", "550.54.15\n");
+        let _ = fs::remove_file(tree.path("proc/self/ns/pid"));
+        fs::create_dir_all(tree.path("proc/self/ns")).unwrap();
+        symlink("pid:[4026531836]", tree.path("proc/self/ns/pid")).unwrap();
+        let library = tree.path("libnvidia-ml.so.1");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvml/stub.c");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(source)
+            .status();
+        assert!(built.expect("a C compiler").success());
+        Self { tree, library }
+    }
+
+    /// What the library says from now on.
+    fn say(&self, script: &str) {
+        let path = self.tree.path("libnvidia-ml.so.1.new");
+        fs::write(&path, script).unwrap();
+        // Never half of it.
+        fs::rename(path, self.tree.path("libnvidia-ml.so.1.script")).unwrap();
+    }
+
+    fn reader(&self) -> Reader {
+        let host = self.tree.host();
+        Reader::opened(&host, Duration::from_secs(1), |context| {
+            open(context, self.library.as_os_str())
+        })
+    }
+
+    fn support(&self) -> Support {
+        support(&self.tree.host(), self.library.as_os_str())
+    }
+
+    /// A process of the node.
+    fn start(&self, pid: u32) {
+        let stat = format!("{pid} (a) b) S 1 {}", "0 ".repeat(17));
+        self.tree
+            .put(format!("proc/{pid}/stat"), format!("{stat}500 0 0\n"));
+    }
+}
+
+/// Rows of both tables, and what failed. As at the end of a run, it waits.
+fn read(reader: &mut Reader) -> (Rows, Rows, Option<String>) {
+    let (batches, result) = reader.attempt(true);
+    let of = |table: &str| {
+        let found = batches.iter().find(|batch| batch.table.name == table);
+        Rows(found.cloned())
+    };
+    let error = result.err().map(|error| error.to_string());
+    (of("gpu"), of("gpu_process"), error)
+}
+
+const BEFORE: &str = "\
+gpu0 energy 1000
+gpu0 pcie_replays 3
+gpu0 ecc_corrected 10
+gpu0 ecc_uncorrected 1
+gpu0 violation0 1000000
+gpu0 violation1 2000000
+gpu0 violation3 3000000
+gpu0 violation5 4000000
+gpu0 field138.4294967295 3 100
+gpu0 field139.4294967295 3 200
+gpu0 field197.0 3 5000
+gpu0 field198.0 3 6000
+gpu0 gpm 1
+";
+
+const AFTER: &str = "\
+gpu0 utilization 97 41
+gpu0 memory 85520809984 623902720 1073741824
+gpu0 clocks 1980 1975 2619 1560
+gpu0 encoder 5
+gpu0 decoder 6
+gpu0 p_state 0
+gpu0 power 312345
+gpu0 power_limit 700000
+gpu0 temperature 45
+gpu0 fans 2
+gpu0 fan0 30
+gpu0 fan1 33
+gpu0 pcie_generation 5
+gpu0 pcie_width 16
+gpu0 throttle 12
+gpu0 energy 1250
+gpu0 pcie_replays 4
+gpu0 ecc_corrected 12
+gpu0 ecc_uncorrected 1
+gpu0 violation0 1500000
+gpu0 violation1 2000007
+gpu0 violation3 3000000
+gpu0 violation5 4000001
+gpu0 field82.0 1 52
+gpu0 field138.4294967295 3 110
+gpu0 field139.4294967295 3 201
+gpu0 field197.0 3 5500
+gpu0 field198.0 3 6006
+gpu0 gpm 1
+gpu0 gpm2 81.5
+gpu0 gpm3 47.25
+gpu0 gpm5 60.5
+gpu0 gpm10 33.5
+gpu0 gpm11 0
+gpu0 gpm12 12.5
+gpu0 gpm13 101
+";
+
+#[test]
+fn every_value_of_a_gpu_has_its_unit() {
+    let machine = Machine::new("gpu-values");
+    machine.say(&format!("{GPU0}{BEFORE}"));
+    assert_eq!(machine.support(), Support::Works);
+    let mut reader = machine.reader();
+    let (gpus, _, error) = read(&mut reader);
+    assert_eq!((gpus.len(), error), (0, None), "the baseline");
+    machine.say(&format!("{GPU0}{AFTER}"));
+    let (gpus, processes, error) = read(&mut reader);
+    assert_eq!((gpus.len(), processes.len(), error), (1, 0, None));
+    for (column, value) in [
+        ("index", 0),
+        ("utilization", 97),
+        ("memory_utilization", 41),
+        ("encoder_utilization", 5),
+        ("decoder_utilization", 6),
+        ("memory_total", 85_520_809_984),
+        ("memory_used", 1_073_741_824),
+        ("sm_clock", 1_975_000_000),
+        ("memory_clock", 2_619_000_000),
+        ("video_clock", 1_560_000_000),
+        ("performance_state", 0),
+        ("power_mw", 312_345),
+        ("power_limit_mw", 700_000),
+        ("energy_uj", 250_000),
+        ("temperature", 45),
+        ("memory_temperature", 52),
+        ("fan", 33),
+        ("pcie_tx_bytes", 500),
+        ("pcie_rx_bytes", 6),
+        ("pcie_replays", 1),
+        ("pcie_generation", 5),
+        ("pcie_width", 16),
+        ("nvlink_tx_bytes", 10 * 1024),
+        ("nvlink_rx_bytes", 1024),
+        ("ecc_corrected", 2),
+        ("ecc_uncorrected", 0),
+        ("power_violation_ns", 500_000),
+        ("thermal_violation_ns", 7),
+        ("board_limit_violation_ns", 0),
+        ("reliability_violation_ns", 1),
+    ] {
+        assert_eq!(gpus.get(0, column), Some(value), "{column}");
+    }
+    for (column, value) in [
+        ("uuid", "GPU-00000000-1111-2222-3333-444444444444"),
+        ("vendor", "nvidia"),
+        ("driver", "nvidia"),
+        ("name", "NVIDIA H100 80GB HBM3"),
+        ("bdf", "0001:3b:00.0"),
+        ("throttle_reasons", "sw_power_cap+hw_slowdown"),
+    ] {
+        assert_eq!(gpus.text(0, column).as_deref(), Some(value), "{column}");
+    }
+    for (column, value) in [
+        ("sm_activity", Some(81.5)),
+        ("sm_occupancy", Some(47.25)),
+        ("tensor_activity", Some(60.5)),
+        ("dram_activity", Some(33.5)),
+        ("fp64_activity", Some(0.0)),
+        ("fp32_activity", Some(12.5)),
+        ("fp16_activity", None),
+    ] {
+        assert_eq!(gpus.fraction(0, column), value, "{column}");
+    }
+    let nulls = gpus.nulls(0);
+    let others = [
+        "parent_uuid",
+        "gpu_instance",
+        "compute_instance",
+        "media_utilization",
+        "system_memory_used",
+        "fan_rpm",
+        "fp16_activity",
+    ];
+    assert_eq!(nulls, others);
+}
+
+/// Keys of the script whose failure makes exactly these columns null.
+const FAILURES: [(&str, &[&str]); 13] = [
+    ("utilization", &["memory_utilization", "utilization"]),
+    ("memory", &["memory_total", "memory_used"]),
+    ("clocks", &["memory_clock", "sm_clock", "video_clock"]),
+    ("encoder", &["encoder_utilization"]),
+    ("power", &["power_mw"]),
+    ("power_limit", &["power_limit_mw"]),
+    ("energy", &["energy_uj"]),
+    ("temperature", &["temperature"]),
+    ("throttle", &["throttle_reasons"]),
+    ("violation0", &["power_violation_ns"]),
+    ("ecc_corrected", &["ecc_corrected"]),
+    ("field138.4294967295", &["nvlink_tx_bytes"]),
+    ("gpm3", &["sm_occupancy"]),
+];
+
+#[test]
+fn a_query_that_fails_makes_its_own_columns_null() {
+    let machine = Machine::new("gpu-failures");
+    machine.say(&format!("{GPU0}{BEFORE}"));
+    let mut reader = machine.reader();
+    read(&mut reader);
+    machine.say(&format!("{GPU0}{AFTER}"));
+    let whole = read(&mut reader).0.nulls(0);
+    for (key, columns) in FAILURES {
+        // 999: unknown; 3: not supported; 4: no permission.
+        for code in [999, 3, 4] {
+            machine.say(&format!("{GPU0}{AFTER}gpu0 {key} error {code}\n"));
+            let (gpus, _, error) = read(&mut reader);
+            assert_eq!(gpus.len(), 1, "{key}");
+            let mut nulls = gpus.nulls(0);
+            nulls.retain(|column| !whole.contains(column));
+            nulls.sort();
+            assert_eq!(nulls, columns, "{key}");
+            // A field or metric that fails is null among others.
+            let counted = code == 999 && !key.starts_with("field");
+            assert_eq!(error.is_some(), counted, "{key} {code}: {error:?}");
+            machine.say(&format!("{GPU0}{AFTER}"));
+            read(&mut reader);
+        }
+    }
+}
+
+#[test]
+fn values_without_sense_are_null() {
+    let machine = Machine::new("gpu-nonsense");
+    machine.say(&format!("{GPU0}{BEFORE}"));
+    let mut reader = machine.reader();
+    read(&mut reader);
+    machine.say(&format!(
+        "{GPU0}{AFTER}gpu0 utilization 101 4294967295\ngpu0 p_state 32\ngpu0 p_state 77\n\
+         gpu0 energy 18446744073709551615\ngpu0 gpm3 nan\ngpu0 gpm2 -1\ngpu0 field82.0 9 1\n\
+         gpu0 throttle 9223372036854775808\n"
+    ));
+    let (gpus, _, _) = read(&mut reader);
+    for column in [
+        "utilization",
+        "memory_utilization",
+        "performance_state",
+        "energy_uj",
+        "sm_occupancy",
+        "sm_activity",
+        "memory_temperature",
+    ] {
+        assert!(gpus.nulls(0).contains(&column.to_owned()), "{column}");
+    }
+    let reasons = gpus.text(0, "throttle_reasons");
+    assert_eq!(reasons.as_deref(), Some("unknown"));
+    assert_eq!(gpus.get(0, "temperature"), Some(45));
+    // The driver was loaded anew: every counter is smaller.
+    machine.say(&format!("{GPU0}{BEFORE}"));
+    read(&mut reader);
+    machine.say(&format!("{GPU0}gpu0 energy 7\ngpu0 ecc_corrected 0\n"));
+    let (gpus, _, _) = read(&mut reader);
+    assert_eq!(gpus.get(0, "energy_uj"), None);
+    machine.say(&format!("{GPU0}gpu0 energy 9\ngpu0 ecc_corrected 0\n"));
+    let (gpus, _, _) = read(&mut reader);
+    assert_eq!(gpus.get(0, "energy_uj"), Some(2000));
+}
+
+#[test]
+fn a_gpu_that_is_lost_leaves_the_others() {
+    let machine = Machine::new("gpu-lost");
+    let two = "nvml count 2\ngpu0 uuid GPU-0\ngpu1 uuid GPU-1\ngpu0 power 1\ngpu1 power 2\n";
+    machine.say(two);
+    let mut reader = machine.reader();
+    read(&mut reader);
+    assert_eq!(read(&mut reader).0.len(), 2);
+    // 15: fallen off the bus.
+    machine.say(&format!("{two}gpu0 power error 15\n"));
+    let (gpus, _, error) = read(&mut reader);
+    assert_eq!(gpus.len(), 1);
+    assert_eq!(gpus.text(0, "uuid").as_deref(), Some("GPU-1"));
+    let error = error.expect("it is said");
+    assert!(error.contains("power"), "{error}");
+    machine.say(two);
+    assert_eq!(read(&mut reader).0.len(), 1, "its baseline");
+    assert_eq!(read(&mut reader).0.len(), 2);
+}
+
+#[test]
+fn gpus_that_a_cgroup_keeps_from_us_are_not_there() {
+    let machine = Machine::new("gpu-cgroup");
+    // 4: no permission.
+    machine.say("nvml count 2\ngpu0 handle error 4\ngpu1 uuid GPU-1\n");
+    let mut reader = machine.reader();
+    read(&mut reader);
+    let (gpus, _, error) = read(&mut reader);
+    assert_eq!((gpus.len(), error), (1, None));
+    assert_eq!(gpus.get(0, "index"), Some(1));
+}
+
+#[test]
+fn narrow_pcie_counters_are_helped_by_rates() {
+    let machine = Machine::new("gpu-pcie");
+    let script = |counter: u64, rate: &str| {
+        // 8 GB/s: 2^32 bytes take 537 ms.
+        let link = "gpu0 max_pcie_generation 2\n";
+        format!("{GPU0}{link}gpu0 gpm 1\ngpu0 field197.0 1 {counter}\ngpu0 field198.0 1 5\n{rate}")
+    };
+    machine.say(&script(4_294_967_290, ""));
+    let mut reader = machine.reader();
+    read(&mut reader);
+    machine.say(&script(10, ""));
+    let (gpus, _, _) = read(&mut reader);
+    assert!(gpus.get(0, "interval_ns") < Some(500_000_000), "too slow");
+    assert_eq!(gpus.get(0, "pcie_tx_bytes"), Some(16), "it wrapped once");
+    sleep(Duration::from_millis(560));
+    machine.say(&script(20, ""));
+    let (gpus, _, _) = read(&mut reader);
+    assert_eq!(gpus.get(0, "pcie_tx_bytes"), None);
+    sleep(Duration::from_millis(560));
+    machine.say(&script(30, "gpu0 gpm20 1000\n"));
+    let (gpus, _, _) = read(&mut reader);
+    let seconds = gpus.get(0, "interval_ns").unwrap() as f64 / 1e9;
+    let bytes = gpus.get(0, "pcie_tx_bytes").expect("by its rate") as f64;
+    let expected = 1000.0 * f64::from(1 << 20) * seconds;
+    assert!(
+        (bytes - expected).abs() < 0.05 * expected,
+        "{bytes} {expected}"
+    );
+    assert_eq!(gpus.get(0, "pcie_rx_bytes"), None);
+}
+
+#[test]
+fn processes_are_joined_with_ours() {
+    let machine = Machine::new("gpu-processes");
+    machine.start(41);
+    machine.start(42);
+    let none = "18446744073709551615 4294967295 4294967295";
+    let lists = format!(
+        "gpu0 compute 41 4096 4294967295 4294967295 42 {none} 43 1 4294967295 4294967295\n\
+         gpu0 graphics 41 4096 4294967295 4294967295\n"
+    );
+    machine.say(&format!("{GPU0}{lists}gpu0 samples 41 100 99 99 99 99\n"));
+    let mut reader = machine.reader();
+    read(&mut reader);
+    machine.say(&format!(
+        "{GPU0}{lists}gpu0 samples 41 100 99 99 99 99 41 200 10 20 0 1 41 300 20 21 0 4294967295\n"
+    ));
+    let (gpus, processes, error) = read(&mut reader);
+    assert_eq!((gpus.len(), error), (1, None));
+    // 43 is no process here: it has ended.
+    assert_eq!(processes.len(), 2);
+    for (column, value) in [
+        ("pid", 41),
+        ("index", 0),
+        ("memory_used", 4096),
+        ("sm_utilization", 15),
+        ("memory_utilization", 21),
+        ("encoder_utilization", 0),
+        ("decoder_utilization", 1),
+    ] {
+        assert_eq!(processes.get(0, column), Some(value), "{column}");
+    }
+    assert_eq!(processes.get(0, "interval_ns"), gpus.get(0, "interval_ns"));
+    assert_eq!(processes.text(0, "bdf").as_deref(), Some("0001:3b:00.0"));
+    assert_eq!(processes.get(1, "pid"), Some(42));
+    for column in ["memory_used", "sm_utilization", "tid", "engines_ns"] {
+        assert_eq!(processes.get(1, column), None, "{column}");
+    }
+    // No new sample: null, not what it was.
+    let (_, processes, _) = read(&mut reader);
+    assert_eq!(processes.get(0, "sm_utilization"), None);
+    assert_eq!(processes.get(0, "memory_used"), Some(4096));
+}
+
+#[test]
+fn processes_of_another_namespace_are_not_guessed() {
+    let machine = Machine::new("gpu-namespace");
+    fs::remove_file(machine.tree.path("proc/self/ns/pid")).unwrap();
+    symlink("pid:[4026532000]", machine.tree.path("proc/self/ns/pid")).unwrap();
+    machine.start(41);
+    machine.say(&format!(
+        "{GPU0}gpu0 compute 41 4096 4294967295 4294967295\n"
+    ));
+    let mut reader = machine.reader();
+    read(&mut reader);
+    let (gpus, processes, _) = read(&mut reader);
+    assert_eq!((gpus.len(), processes.len()), (1, 0));
+}
+
+#[test]
+fn instances_come_and_go() {
+    let machine = Machine::new("gpu-mig");
+    machine.start(41);
+    let first = "gpu0 mig_instance0 0\nmig0 uuid MIG-aaaa\nmig0 name NVIDIA H100 MIG 1g.10gb\n\
+        mig0 memory 1000 10 100\nmig0 gpu_instance 7\nmig0 compute_instance 0\ngpu0 gpm3.7 25\n";
+    let second = "gpu0 mig_instance3 1\nmig1 uuid MIG-bbbb\nmig1 memory 2000 20 200\n\
+        mig1 gpu_instance 9\nmig1 compute_instance 1\n";
+    let gpu = format!("{GPU0}gpu0 mig 1\ngpu0 mig_count 7\ngpu0 gpm 1\ngpu0 power 5\n");
+    let process = "gpu0 compute 41 64 7 0\n";
+    machine.say(&format!("{gpu}{first}{process}"));
+    let mut reader = machine.reader();
+    read(&mut reader);
+    machine.say(&format!("{gpu}{first}{second}{process}"));
+    let (gpus, processes, error) = read(&mut reader);
+    assert_eq!(
+        (gpus.len(), error),
+        (2, None),
+        "the second has its baseline"
+    );
+    assert_eq!(gpus.get(0, "power_mw"), Some(5));
+    for (column, value) in [
+        ("gpu_instance", 7),
+        ("compute_instance", 0),
+        ("memory_total", 1000),
+        ("memory_used", 100),
+    ] {
+        assert_eq!(gpus.get(1, column), Some(value), "{column}");
+    }
+    assert_eq!(
+        (gpus.get(1, "index"), gpus.get(1, "power_mw")),
+        (None, None)
+    );
+    let parent = gpus.text(1, "parent_uuid");
+    assert_eq!(parent, gpus.text(0, "uuid"));
+    assert_eq!(gpus.text(1, "uuid").as_deref(), Some("MIG-aaaa"));
+    assert_eq!(gpus.fraction(1, "sm_occupancy"), Some(25.0));
+    assert_eq!(processes.text(0, "uuid").as_deref(), Some("MIG-aaaa"));
+    assert_eq!(processes.get(0, "gpu_instance"), Some(7));
+    machine.say(&format!("{gpu}{second}"));
+    let (gpus, processes, _) = read(&mut reader);
+    assert_eq!((gpus.len(), processes.len()), (2, 0));
+    assert_eq!(gpus.text(1, "uuid").as_deref(), Some("MIG-bbbb"));
+}
+
+#[test]
+fn a_slow_library_delays_no_tick() {
+    let machine = Machine::new("gpu-slow");
+    machine.say(&format!("{GPU0}gpu0 energy 1000\n"));
+    let mut reader = machine.reader();
+    read(&mut reader);
+    machine.say(&format!("{GPU0}gpu0 energy sleep 1500 3000\n"));
+    let begun = Instant::now();
+    let (batches, result) = reader.attempt(false);
+    assert!(batches.is_empty() && result.is_ok(), "it is asked");
+    let (batches, result) = reader.attempt(false);
+    assert!(begun.elapsed() < Duration::from_secs(1), "it waited");
+    assert!(batches.is_empty());
+    let error = result.expect_err("it is said").to_string();
+    assert!(error.contains("has not ended"), "{error}");
+    sleep(Duration::from_millis(2500));
+    machine.say(&format!("{GPU0}gpu0 energy 9000\n"));
+    let (batches, result) = reader.attempt(false);
+    assert!(result.is_ok());
+    let gpus = Rows(batches.into_iter().next());
+    assert_eq!(gpus.get(0, "energy_uj"), Some(2_000_000));
+    // Its own interval: until it was asked, not until it was taken.
+    assert!(gpus.get(0, "interval_ns") < Some(1_500_000_000));
+    sleep(Duration::from_millis(200));
+    let (batches, _) = reader.attempt(false);
+    let gpus = Rows(batches.into_iter().next());
+    assert_eq!(gpus.get(0, "energy_uj"), Some(6_000_000), "never twice");
+}
+
+#[test]
+fn a_library_that_hangs_holds_up_no_end() {
+    let machine = Machine::new("gpu-hang");
+    machine.say(GPU0);
+    let mut reader = machine.reader();
+    read(&mut reader);
+    machine.say(&format!("{GPU0}gpu0 power sleep 100000000 1\n"));
+    let begun = Instant::now();
+    for _ in 0..3 {
+        let _ = reader.attempt(false);
+    }
+    assert!(begun.elapsed() < Duration::from_millis(300));
+    let (gpus, _, error) = read(&mut reader);
+    assert_eq!(gpus.len(), 0);
+    assert!(error.is_some());
+    drop(reader);
+    assert!(begun.elapsed() < Duration::from_secs(4));
+}
+
+/// Why there is no such source.
+fn refusal(support: Support) -> String {
+    match support {
+        Support::No { why, .. } => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let machine = Machine::new("gpu-missing");
+    machine.tree.remove("sys/module/nvidia");
+    machine.say(GPU0);
+    assert!(refusal(machine.support()).contains("no GPU"));
+    let device = "sys/bus/pci/devices/0000:3b:00.0";
+    machine.tree.put(format!("{device}/vendor"), "0x10de\n");
+    machine.tree.put(format!("{device}/class"), "0x030200\n");
+    assert!(refusal(machine.support()).contains("not loaded"));
+    machine.tree.put("sys/module/nvidia/version", "1\n");
+    // It is loaded once; each answer needs a library of its own.
+    let mut libraries = 0;
+    let mut with = |script: &str| {
+        libraries += 1;
+        let library = machine.tree.path(format!("{libraries}.so"));
+        fs::copy(&machine.library, &library).unwrap();
+        fs::write(machine.tree.path(format!("{libraries}.so.script")), script).unwrap();
+        refusal(support(&machine.tree.host(), library.as_os_str()))
+    };
+    assert!(with("nvml count 0\n").contains("knows no GPU"));
+    // 9: driver not loaded; 18: the kernel module is of another version; 999: unknown.
+    for (code, why) in [(9, "driver"), (18, "mismatch"), (999, "internal")] {
+        let said = with(&format!("nvml init error {code}\n"));
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(with("nvml count error 4\n").contains("permission"));
+    let absent = machine.tree.path("none.so");
+    let said = refusal(support(&machine.tree.host(), absent.as_os_str()));
+    assert!(said.contains("none.so"), "{said}");
+    machine.tree.put("text.so", "this is no library");
+    let text = machine.tree.path("text.so");
+    refusal(support(&machine.tree.host(), text.as_os_str()));
+}

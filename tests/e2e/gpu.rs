@@ -1,0 +1,124 @@
+//! The whole way of `gpu` with a library that stands in for NVIDIA's (profiler/tests/nvml/stub.c).
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use e2e::runs::Profiler;
+use tempfile::TempDir;
+
+/// This machine, with the driver's module and library.
+struct Machine(TempDir);
+
+impl Machine {
+    fn new(script: &str) -> Self {
+        let folder = TempDir::new().expect("a temporary directory");
+        let sysfs = folder.path().join("sys");
+        fs::create_dir_all(sysfs.join("module/nvidia")).expect("a folder");
+        for entry in fs::read_dir("/sys").expect("readable").flatten() {
+            if entry.file_name() != "module" {
+                symlink(entry.path(), sysfs.join(entry.file_name())).expect("a link");
+            }
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/tests/nvml/stub.c");
+        let library = folder.path().join("libnvidia-ml.so.1");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(source)
+            .status();
+        assert!(built.expect("a C compiler").success());
+        fs::write(folder.path().join("libnvidia-ml.so.1.script"), script).expect("written");
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn profiler(&self) -> Profiler {
+        Profiler::new()
+            .env("LD_LIBRARY_PATH", self.0.path())
+            .args([Path::new("--sysfs"), &self.path("sys")])
+    }
+}
+
+const GPU: &str = "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu1 uuid GPU-1\n";
+
+#[test]
+fn a_gpu_and_its_process_are_in_the_dataset() {
+    let mut target = Command::new("sleep").arg("60").spawn().expect("started");
+    let pid = target.id();
+    let machine = Machine::new(&format!(
+        "{GPU}gpu0 compute {pid} 4096 4294967295 4294967295 1 5 4294967295 4294967295\n"
+    ));
+    let finished = machine
+        .profiler()
+        .args(["--interval", "100ms", "--duration", "1s"])
+        .pid(pid)
+        .finish();
+    target
+        .kill()
+        .and_then(|()| target.wait())
+        .expect("our child");
+    let dataset = finished.dataset();
+    dataset.assert_complete();
+    let rows = dataset.table("gpu");
+    let of = |uuid| {
+        rows.iter()
+            .filter(move |row| row.text("uuid") == Some(uuid))
+    };
+    assert!((7..=12).contains(&of("GPU-0").count()), "{}", rows.len());
+    assert_eq!(of("GPU-0").count(), of("GPU-1").count());
+    assert!(of("GPU-0").all(|row| row.u64("power_mw") == Some(300_000)));
+    assert!(of("GPU-1").all(|row| row.u64("power_mw").is_none()));
+    let spent: u64 = of("GPU-0").filter_map(|row| row.u64("interval_ns")).sum();
+    assert!((900_000_000..1_200_000_000).contains(&spent), "{spent}");
+    let used = dataset.table("gpu_process");
+    assert_eq!(used.len(), of("GPU-0").count());
+    // Process 1 is not of the target.
+    assert!(used.iter().all(|row| row.u64("pid") == Some(pid.into())));
+    let process = &dataset.table("process")[0];
+    assert_eq!(used[0].i64("start_ts"), process.i64("start_ts"));
+    assert_eq!(used[0].u64("memory_used"), Some(4096));
+}
+
+#[test]
+fn a_command_sees_the_gpus_that_it_may_use() {
+    let machine = Machine::new(GPU);
+    let finished = machine
+        .profiler()
+        .env("CUDA_VISIBLE_DEVICES", "1")
+        .args(["--source", "gpu", "--interval", "50ms"])
+        .command(&["sleep", "0.3"])
+        .finish();
+    let rows = finished.dataset().table("gpu");
+    assert!(!rows.is_empty());
+    assert!(rows.iter().all(|row| row.text("uuid") == Some("GPU-1")));
+}
+
+#[test]
+fn a_library_that_hangs_holds_up_neither_ticks_nor_the_end() {
+    let machine = Machine::new(&format!("{GPU}gpu1 power sleep 1000000 1\n"));
+    let begun = Instant::now();
+    let finished = machine
+        .profiler()
+        .args(["--node", "--source", "gpu,system,overhead"])
+        .args(["--interval", "100ms", "--duration", "1s"])
+        .finish();
+    assert!(begun.elapsed() < Duration::from_secs(6), "it waited");
+    let dataset = finished.dataset();
+    assert!(!dataset.path().join("gpu").exists());
+    assert!(dataset.table("system").len() >= 8);
+    assert!(finished.stderr.contains("source gpu: nvidia: a reading"));
+    let overhead = dataset.table("overhead");
+    let errors = overhead
+        .iter()
+        .filter(|row| row.text("component") == Some("gpu"));
+    let errors: u64 = errors.filter_map(|row| row.u64("errors")).sum();
+    assert!(errors >= 7, "{errors}");
+}

@@ -1,0 +1,215 @@
+//! GPUs of NVIDIA against nvidia-smi, which asks the driver on its own. They need one, and run where there is one:
+//! `cargo xtask test gpu`. Whatever runs on the GPUs meanwhile is compared; with nothing, it is idle values.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use e2e::{rows::Row, runs::Profiler};
+
+/// What a tool said of one GPU at one moment, by our names of columns.
+#[derive(Debug)]
+struct Said {
+    at_ns: i64,
+    index: u64,
+    values: BTreeMap<&'static str, f64>,
+}
+
+/// A tool that says so again and again.
+struct Tool {
+    child: Child,
+    said: Receiver<Said>,
+}
+
+impl Tool {
+    /// `parse` makes GPU and values of a line.
+    fn start(
+        arguments: &[&str],
+        mut parse: impl FnMut(&str) -> Option<(u64, BTreeMap<&'static str, f64>)> + Send + 'static,
+    ) -> Self {
+        let mut child = Command::new("nvidia-smi")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("nvidia-smi, which comes with the driver");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let (sender, said) = channel();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after");
+                if let Some((index, values)) = parse(&line) {
+                    let at_ns = i64::try_from(now.as_nanos()).expect("this century");
+                    let _ = sender.send(Said {
+                        at_ns,
+                        index,
+                        values,
+                    });
+                }
+            }
+        });
+        Self { child, said }
+    }
+
+    fn stop(mut self) -> Vec<Said> {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.said.iter().collect()
+    }
+}
+
+const MIB: f64 = 1_048_576.0;
+
+/// Column, nvidia-smi's name, our unit in its unit, and what they may differ by in ours.
+const QUERIES: [(&str, &str, f64, f64); 11] = [
+    ("utilization", "utilization.gpu", 1.0, 10.0),
+    ("memory_utilization", "utilization.memory", 1.0, 10.0),
+    ("memory_used", "memory.used", MIB, 64.0 * MIB),
+    ("memory_total", "memory.total", MIB, MIB),
+    ("temperature", "temperature.gpu", 1.0, 2.0),
+    ("power_mw", "power.draw", 1e3, 20e3),
+    ("power_limit_mw", "enforced.power.limit", 1e3, 10.0),
+    ("sm_clock", "clocks.sm", 1e6, 60e6),
+    ("memory_clock", "clocks.mem", 1e6, 60e6),
+    ("pcie_width", "pcie.link.width.current", 1.0, 0.0),
+    ("pcie_generation", "pcie.link.gen.current", 1.0, 1.0),
+];
+
+/// The same of `nvidia-smi dmon`, by the heads of its columns.
+const DMON: [(&str, &str, f64, f64); 8] = [
+    ("power_mw", "pwr", 1e3, 20e3),
+    ("temperature", "gtemp", 1.0, 2.0),
+    ("memory_temperature", "mtemp", 1.0, 2.0),
+    ("utilization", "sm", 1.0, 10.0),
+    ("memory_utilization", "mem", 1.0, 10.0),
+    ("encoder_utilization", "enc", 1.0, 10.0),
+    ("sm_clock", "pclk", 1e6, 60e6),
+    ("memory_used", "fb", MIB, 64.0 * MIB),
+];
+
+/// A run of the profiler while the tool watches.
+fn watched(tool: Tool) -> (Vec<Row>, Vec<Said>) {
+    // Its first lines.
+    thread::sleep(Duration::from_secs(2));
+    let finished = Profiler::new()
+        .args(["--node", "--source", "gpu,overhead", "--interval", "500ms"])
+        .args(["--duration", "10s"])
+        .finish();
+    thread::sleep(Duration::from_secs(2));
+    let rows = finished.dataset().table("gpu");
+    let whole = rows.into_iter().filter(|row| row.u64("index").is_some());
+    (whole.collect(), tool.stop())
+}
+
+/// One step of the tools and of the driver's own sampling, ns.
+const STEP: i64 = 1_500_000_000;
+
+/// Each value lies between those that the tool said within a step of it.
+fn assert_between(rows: &[Row], said: &[Said], columns: &[(&'static str, &str, f64, f64)]) {
+    assert!(!rows.is_empty() && !said.is_empty(), "nothing was said");
+    let mut compared = 0;
+    for (column, _, _, tolerance) in columns {
+        let mut off = Vec::new();
+        let mut count = 0;
+        for row in rows {
+            let ts = row.i64("ts").expect("known");
+            let near = said.iter().filter(|said| {
+                Some(said.index) == row.u64("index") && (said.at_ns - ts).abs() <= STEP
+            });
+            let values: Vec<f64> = near
+                .filter_map(|said| said.values.get(column).copied())
+                .collect();
+            let Some(own) = row.u64(column) else {
+                assert!(
+                    values.is_empty(),
+                    "{column} is null, and not so for nvidia-smi"
+                );
+                continue;
+            };
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min) - tolerance;
+            let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max) + tolerance;
+            if values.is_empty() {
+                continue;
+            }
+            count += 1;
+            if !(low..=high).contains(&(own as f64)) {
+                off.push((own, low, high));
+            }
+        }
+        println!("{column}: {count} compared, {} off", off.len());
+        compared += count;
+        // A step of load may be seen by one and not the other.
+        assert!(off.len() * 20 <= count, "{column}: {off:?}");
+    }
+    assert!(compared != 0, "nothing was compared");
+}
+
+#[test]
+fn gauges_are_those_of_a_query() {
+    let names: Vec<_> = QUERIES.iter().map(|(_, name, _, _)| *name).collect();
+    let query = format!("--query-gpu=index,{}", names.join(","));
+    let arguments = [&query, "--format=csv,noheader,nounits", "-lms", "250"];
+    let tool = Tool::start(&arguments, |line| {
+        let mut words = line.split(',').map(str::trim);
+        let index = words.next()?.parse().ok()?;
+        // "[N/A]", "[Not Supported]".
+        let known = QUERIES
+            .iter()
+            .zip(words)
+            .filter_map(|((column, _, unit, _), word)| {
+                Some((*column, word.parse::<f64>().ok()? * unit))
+            });
+        Some((index, known.collect()))
+    });
+    let (rows, said) = watched(tool);
+    assert_between(&rows, &said, &QUERIES);
+}
+
+#[test]
+fn gauges_are_those_of_dmon() {
+    let mut heads: Vec<String> = Vec::new();
+    let tool = Tool::start(&["dmon", "-s", "pucm", "-d", "1"], move |line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if line.starts_with('#') {
+            if words.get(1) == Some(&"gpu") {
+                heads = words[1..].iter().map(|&word| word.to_owned()).collect();
+            }
+            return None;
+        }
+        let index = words.first()?.parse().ok()?;
+        let value = |head: &str| {
+            let at = heads.iter().position(|known| known == head)?;
+            words.get(at)?.parse::<f64>().ok()
+        };
+        let known = DMON
+            .iter()
+            .filter_map(|(column, head, unit, _)| Some((*column, value(head)? * unit)));
+        Some((index, known.collect()))
+    });
+    let (rows, said) = watched(tool);
+    assert_between(&rows, &said, &DMON);
+}
+
+/// Power is a gauge and energy a counter of the driver's own: their means are the same.
+#[test]
+fn energy_is_power_times_time() {
+    let finished = Profiler::new()
+        .args(["--node", "--source", "gpu", "--interval", "200ms"])
+        .args(["--duration", "10s"])
+        .finish();
+    let rows = finished.dataset().table("gpu");
+    let of_first = rows.iter().filter(|row| row.u64("index") == Some(0));
+    let (mut by_counter, mut by_gauge) = (0.0, 0.0);
+    for row in of_first {
+        let seconds = row.u64("interval_ns").expect("known") as f64 / 1e9;
+        by_counter += row.u64("energy_uj").expect("since Volta") as f64 / 1e6;
+        by_gauge += row.u64("power_mw").expect("known") as f64 / 1e3 * seconds;
+    }
+    println!("energy {by_counter:.1} J, power × time {by_gauge:.1} J");
+    assert!((by_counter - by_gauge).abs() <= 0.15 * by_gauge);
+}

@@ -1,0 +1,353 @@
+//! `timeline` is what the other tables say, and nothing else.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    runs::{Finished, Profiler},
+    setting,
+};
+
+/// This machine's sysfs, with RAPL zones that count as two packages of 50 W and 15 W, and memory of 8 W, would.
+struct Powered {
+    folder: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    meter: Option<JoinHandle<()>>,
+}
+
+const ZONES: [(&str, &str, u64); 3] = [
+    ("intel-rapl:0", "package-0", 50),
+    ("intel-rapl:0:0", "dram", 8),
+    ("intel-rapl:1", "package-1", 15),
+];
+
+impl Powered {
+    fn new() -> Self {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        links(Path::new("/sys"), folder.path(), &["class"]);
+        let class = folder.path().join("class");
+        fs::create_dir(&class).expect("a folder");
+        links(Path::new("/sys/class"), &class, &OWN);
+        put(&class, "infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
+        put(&class, "infiniband/mlx5_1/ports/1/state", "4: ACTIVE");
+        for (card, busy, microwatts) in [("card0", 90, 250_000_000), ("card1", 40, 100_000_000)] {
+            let device = class.join("drm").join(card).join("device");
+            put(
+                &device,
+                "uevent",
+                &format!("DRIVER=amdgpu\nPCI_SLOT_NAME=0000:c1:00.{busy}"),
+            );
+            put(&device, "gpu_busy_percent", &busy.to_string());
+            put(&device, "mem_info_vram_used", "1048576");
+            put(
+                &device,
+                "hwmon/hwmon0/power1_average",
+                &microwatts.to_string(),
+            );
+        }
+        let files: Vec<(PathBuf, u64)> = ZONES
+            .iter()
+            .map(|(zone, name, watts)| {
+                let zone = class.join("powercap").join(zone);
+                fs::create_dir_all(&zone).expect("a folder");
+                fs::write(zone.join("name"), format!("{name}\n")).expect("written");
+                fs::write(zone.join("max_energy_range_uj"), "262143328850\n").expect("written");
+                fs::write(zone.join("energy_uj"), "0000000000000\n").expect("written");
+                (zone.join("energy_uj"), *watts)
+            })
+            .collect();
+        let words = ["mlx5_0", "mlx5_1"].iter().flat_map(|device| {
+            let counters = class.join(format!("infiniband/{device}/ports/1/counters"));
+            ["port_xmit_data", "port_rcv_data"].map(|name| {
+                put(&counters, name, "0000000000000");
+                (counters.join(name), 1000)
+            })
+        });
+        let files: Vec<_> = files.into_iter().chain(words).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let meter = std::thread::spawn(move || {
+            let begin = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                for (file, watts) in &files {
+                    let energy = begin.elapsed().as_micros() * u128::from(*watts);
+                    // In one write of the same length: no reader sees half of it.
+                    let file = fs::File::options().write(true).open(file).expect("opens");
+                    let text = format!("{energy:013}\n");
+                    std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0)
+                        .expect("written");
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        Self {
+            folder,
+            stop,
+            meter: Some(meter),
+        }
+    }
+}
+
+impl Drop for Powered {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(meter) = self.meter.take() {
+            let _ = meter.join();
+        }
+    }
+}
+
+/// A file of sysfs.
+fn put(folder: &Path, file: &str, text: &str) {
+    let path = folder.join(file);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    fs::write(path, format!("{text}\n")).expect("written");
+}
+
+/// What this machine does not lend to the one that is made.
+const OWN: [&str; 3] = ["drm", "infiniband", "powercap"];
+
+/// Links to everything of a folder but what is made.
+fn links(from: &Path, to: &Path, but: &[&str]) {
+    for entry in fs::read_dir(from).expect("a folder").flatten() {
+        if but.iter().all(|but| entry.file_name() != *but) {
+            symlink(entry.path(), to.join(entry.file_name())).expect("a link");
+        }
+    }
+}
+
+/// Computes, writes and reads a file, talks over TCP and UDP, and has children that do so.
+const WORK: &str = r"
+import os, socket, sys, time
+def work(path):
+    with open(path, 'wb') as file:
+        file.write(bytes(3 << 20)); file.flush(); os.fsync(file.fileno())
+    with open(path, 'rb') as file:
+        while file.read(1 << 16): pass
+    a = socket.create_server(('127.0.0.1', 0)); b = socket.create_connection(a.getsockname()); c, _ = a.accept()
+    for _ in range(50):
+        b.sendall(bytes(10000)); c.recv(10000, socket.MSG_WAITALL)
+    u = socket.socket(type=socket.SOCK_DGRAM); u.bind(('127.0.0.1', 0)); u.sendto(b'datagram', u.getsockname()); u.recv(100)
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end: pass
+for n in range(3):
+    if (pid := os.fork()) == 0:
+        work(sys.argv[1] + str(n)); os._exit(0)
+    work(sys.argv[1]); os.waitpid(pid, 0); time.sleep(0.25)
+";
+
+fn run(extra: &[&str]) -> Finished {
+    let powered = Powered::new();
+    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let file = folder.path().join("file");
+    let [sysfs, file] = [powered.folder.path(), &file].map(|path| path.to_str().expect("UTF-8"));
+    let finished = Profiler::new()
+        .args(["-i", "100ms", "--sysfs", sysfs])
+        .args(extra)
+        .command(&[&setting("PROFILER_TEST_PYTHON"), "-c", WORK, file])
+        .finish();
+    finished.dataset().assert_complete();
+    finished
+}
+
+/// What the column is, by the other tables' rows `WHERE ts = t.ts`. A source without a row has seen nothing.
+const COLUMNS: [(&str, &str); 26] = [
+    (
+        "target_cpu",
+        "SELECT coalesce(sum(user_ns + system_ns), 0) * 100.0 / t.interval_ns FROM usage WHERE tid IS NULL",
+    ),
+    (
+        "target_runqueue_ns",
+        "SELECT coalesce(sum(runqueue_ns), 0) FROM sched WHERE tid IS NULL",
+    ),
+    (
+        "target_memory",
+        "SELECT sum(rss) FROM usage WHERE tid IS NULL",
+    ),
+    (
+        "target_minor_faults",
+        "SELECT coalesce(sum(minor_faults), 0) FROM usage WHERE tid IS NULL",
+    ),
+    (
+        "target_major_faults",
+        "SELECT coalesce(sum(major_faults), 0) FROM usage WHERE tid IS NULL",
+    ),
+    (
+        "target_file_read_bytes",
+        "SELECT coalesce(sum(read_bytes), 0) FROM file_io WHERE tid IS NULL",
+    ),
+    (
+        "target_file_write_bytes",
+        "SELECT coalesce(sum(write_bytes), 0) FROM file_io WHERE tid IS NULL",
+    ),
+    (
+        "target_block_read_bytes",
+        "SELECT coalesce(sum(bytes) FILTER (WHERE op = 'read'), 0) FROM block_io WHERE tid IS NULL",
+    ),
+    (
+        "target_block_write_bytes",
+        "SELECT coalesce(sum(bytes) FILTER (WHERE op = 'write'), 0) FROM block_io WHERE tid IS NULL",
+    ),
+    (
+        "target_net_tx_bytes",
+        "SELECT coalesce(sum(tx_bytes), 0) FROM net_io WHERE tid IS NULL AND protocol <> 'unix'",
+    ),
+    (
+        "target_net_rx_bytes",
+        "SELECT coalesce(sum(rx_bytes), 0) FROM net_io WHERE tid IS NULL AND protocol <> 'unix'",
+    ),
+    (
+        "target_cycles",
+        "SELECT sum(value) FROM events WHERE \"group\" = 'HW' AND event = 'cpu-cycles'",
+    ),
+    (
+        "target_instructions",
+        "SELECT sum(value) FROM events WHERE \"group\" = 'HW' AND event = 'instructions'",
+    ),
+    (
+        "target_dp_flops",
+        "SELECT sum(value) FROM metrics WHERE metric = 'dp_flops' AND scope = 'target'",
+    ),
+    (
+        "node_cpu",
+        "SELECT (user_ns + nice_ns + system_ns + guest_ns + guest_nice_ns) * 100.0 / interval_ns FROM system WHERE true",
+    ),
+    ("node_memory", "SELECT memory_used FROM system WHERE true"),
+    (
+        "node_block_read_bytes",
+        "SELECT page_in_bytes FROM system WHERE true",
+    ),
+    (
+        "node_block_write_bytes",
+        "SELECT page_out_bytes FROM system WHERE true",
+    ),
+    (
+        "node_net_tx_bytes",
+        "SELECT sum(tx_bytes) FROM netdev WHERE kind = 'physical'",
+    ),
+    (
+        "node_net_rx_bytes",
+        "SELECT sum(rx_bytes) FROM netdev WHERE kind = 'physical'",
+    ),
+    (
+        "node_mem_bw",
+        "SELECT sum(value) FROM metrics WHERE metric = 'mem_bw' AND scope = 'node'",
+    ),
+    (
+        "package_power",
+        "SELECT sum(energy_uj * 1000.0 / interval_ns) FROM energy WHERE domain = 'package'",
+    ),
+    (
+        "dram_power",
+        "SELECT sum(energy_uj * 1000.0 / interval_ns) FROM energy WHERE domain = 'dram'",
+    ),
+    (
+        "fabric_tx_bytes",
+        "SELECT sum(tx_bytes) FROM fabric WHERE true",
+    ),
+    (
+        "fabric_rx_bytes",
+        "SELECT sum(rx_bytes) FROM fabric WHERE true",
+    ),
+    (
+        "target_energy_uj",
+        "SELECT (SELECT sum(energy_uj) FROM energy WHERE domain = 'package' AND ts = t.ts) * coalesce(sum(user_ns + system_ns), 0) \
+         / greatest(1, sum(user_ns + system_ns), (SELECT user_ns + nice_ns + system_ns + guest_ns + guest_nice_ns FROM system \
+         WHERE ts = t.ts)) FROM usage WHERE tid IS NULL",
+    ),
+];
+
+/// Of each column, ours and what DuckDB makes of the other tables.
+type Tick = Vec<(Option<f64>, Option<f64>)>;
+
+#[test]
+fn every_column_is_what_duckdb_makes_of_the_other_tables() {
+    for extra in [&[][..], &["--threads"]] {
+        let run = run(extra);
+        let data = run.dataset();
+        let tables = data.manifest()["tables"].clone();
+        // Tables of hardware counters have no file where there is no PMU.
+        let or_none = |table: &str, columns: &str| match tables.get(table) {
+            Some(_) => format!("SELECT * FROM {table}"),
+            None => format!("SELECT {columns} WHERE false"),
+        };
+        let events = or_none(
+            "perf_event",
+            "now() AS ts, 0.0 AS value, '' AS \"group\", '' AS event",
+        );
+        let metrics = or_none(
+            "perf_metric",
+            "now() AS ts, 0.0 AS value, '' AS metric, '' AS scope",
+        );
+        let pairs = COLUMNS
+            .map(|(column, sql)| format!("[t.{column}::DOUBLE, ({sql} AND ts = t.ts)::DOUBLE]"));
+        let ticks: Vec<(Tick,)> = data.rows(&format!(
+            "WITH events AS ({events}), metrics AS ({metrics}) SELECT [{}] FROM timeline t ORDER BY ts",
+            pairs.join(", ")
+        ));
+        assert!(ticks.len() >= 15, "{} ticks", ticks.len());
+        for (place, (column, _)) in COLUMNS.iter().enumerate() {
+            let rows: Vec<_> = ticks.iter().map(|(tick,)| tick[place]).collect();
+            for (index, (ours, theirs)) in rows.iter().enumerate() {
+                let equal = match (ours, theirs) {
+                    (Some(ours), Some(theirs)) => (ours - theirs).abs() <= 1e-9 * theirs.abs(),
+                    (ours, theirs) => ours.is_none() && theirs.is_none(),
+                };
+                assert!(equal, "{column}, tick {index}: {ours:?}, not {theirs:?}");
+            }
+            let positive = rows.iter().filter(|row| row.0 > Some(0.0)).count();
+            let rare = [
+                "major_faults",
+                "read_bytes",
+                "net_",
+                "cycles",
+                "instructions",
+                "flops",
+                "mem_bw",
+            ];
+            assert!(
+                positive > 0 || rare.iter().any(|rare| column.contains(rare)),
+                "{column} is 0 in all of {} ticks",
+                rows.len()
+            );
+        }
+        // Readings of GPUs arrive with the next tick, at the last with itself.
+        let (ticks, with_gpus): (u64, u64) =
+            data.row("SELECT count(*), count(gpu_utilization_sum) FROM timeline");
+        let of_gpus: [Option<f64>; 5] = data.row(
+            "SELECT max(gpu_utilization_sum), min(gpu_utilization_max), \
+             min(gpu_memory_sum), min(gpu_power_sum), max(gpu_power_max) FROM timeline",
+        );
+        assert!(with_gpus * 2 > ticks, "{with_gpus} of {ticks}");
+        let expected = [130.0, 90.0, 2.0 * 1_048_576.0, 350.0, 250.0];
+        assert_eq!(of_gpus, expected.map(Some));
+        let (package, dram): (f64, f64) =
+            data.row("SELECT avg(package_power), avg(dram_power) FROM timeline");
+        assert!((package - 65.0).abs() < 2.0, "{package} W");
+        assert!((dram - 8.0).abs() < 0.3, "{dram} W");
+    }
+}
+
+#[test]
+fn the_energies_of_the_processes_add_up_to_the_targets() {
+    let run = run(&[]);
+    let data = run.dataset();
+    let (processes, target, known): (f64, f64, u64) = data.row(
+        "SELECT (SELECT sum(energy_uj) FROM process), (SELECT sum(target_energy_uj) FROM timeline), \
+         (SELECT count(energy_uj) FROM process)",
+    );
+    assert_eq!(known, 4);
+    assert!(
+        target > 0.0 && (processes - target).abs() < target * 1e-6,
+        "{processes}, not {target}"
+    );
+}

@@ -1,0 +1,25 @@
+//! Texts about hardware events: formulas, requests as perf takes them, tables, files of a PMU.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use perfevents::{Catalog, Format, Formula, Request};
+
+fuzz_target!(|text: &str| {
+    if let Ok(formula) = text.parse::<Formula>() {
+        for value in [None, Some(0.0), Some(1.5), Some(f64::MAX), Some(f64::NAN)] {
+            // A number or nothing.
+            if let Some(result) = formula.evaluate(|_| value) {
+                assert!(result.is_finite());
+            }
+        }
+        let _ = formula.names();
+    }
+    if let Ok(request) = text.parse::<Request>() {
+        for item in request.0.iter().flatten() {
+            let _ = format!("{item:?}");
+        }
+    }
+    let _ = text.parse::<Format>();
+    let _ = Catalog::parse([("fuzz.toml", text)]);
+});

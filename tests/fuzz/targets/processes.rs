@@ -1,0 +1,56 @@
+//! Files of `/proc/PID`, as they are read where BPF cannot be used: a zero byte ends each.
+
+#![no_main]
+
+#[path = "../../../profiler/tests/node/common.rs"]
+#[allow(dead_code)]
+mod common;
+
+use std::cell::RefCell;
+
+use common::Tree;
+use libfuzzer_sys::fuzz_target;
+use profiler::{
+    clock::{Clock, Tick, monotonic_ns},
+    tasks::{
+        Keeps, Reader, TaskTable,
+        flows::Flows,
+        walk::{Scope, Walker},
+    },
+};
+
+/// In the order in which the fuzzer gives them.
+const FILES: [&str; 6] = ["stat", "status", "io", "statm", "smaps_rollup", "cgroup"];
+
+thread_local! {
+    static TREE: RefCell<Tree> = RefCell::new(Tree::of("vm", "fuzz-processes"));
+}
+
+fuzz_target!(|data: &[u8]| {
+    TREE.with_borrow(|tree| {
+        let mut contents = data.splitn(FILES.len(), |byte| *byte == 0);
+        for file in FILES {
+            let content = contents.next().unwrap_or_default();
+            tree.put(format!("proc/4242/{file}"), content);
+            tree.put(format!("proc/4242/task/4242/{file}"), content);
+        }
+        let host = tree.host();
+        let clock = Clock::new();
+        let keeps = Keeps {
+            run_delay: false,
+            io: true,
+            sched: false,
+        };
+        let reader = Reader::Procfs(Walker::new(Scope::Node, true));
+        let mut tasks = TaskTable::new(&host, clock, reader, Flows::default(), keeps, true);
+        for number in 0..2 {
+            let monotonic_ns = monotonic_ns();
+            let tick = Tick {
+                number,
+                monotonic_ns,
+                ts: clock.wall(monotonic_ns),
+            };
+            let _ = tasks.refresh(&tick, number == 1);
+        }
+    });
+});

@@ -1,0 +1,274 @@
+//! Counters of the kernel's own events, which are there on every machine, against what /proc says.
+
+use std::fs;
+
+use e2e::{
+    procfs::{number, state},
+    puppet::Puppet,
+    rows::Row,
+    runs::{Finished, Kept, Profiler, pid_of, wait_until},
+};
+use rustix::process::{Signal, kill_process};
+
+use crate::WORKLOAD;
+
+/// The counts of an event in all rows of one scope.
+pub fn counts(finished: &Finished, scope: &str, event: &str) -> Vec<Row> {
+    let mut rows = finished.dataset().table("perf_event");
+    rows.retain(|row| row.text("scope") == Some(scope) && row.text("event") == Some(event));
+    assert!(
+        !rows.is_empty(),
+        "no {event} of any {scope}:\n{}",
+        finished.stderr
+    );
+    rows
+}
+
+/// The sum of what was counted, as it was counted.
+pub fn raw(finished: &Finished, scope: &str, event: &str) -> u64 {
+    let rows = counts(finished, scope, event);
+    rows.iter()
+        .map(|row| row.u64("raw").expect("a count"))
+        .sum()
+}
+
+/// `minflt` of /proc/PID/stat.
+fn minor_faults(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
+    let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+    let faults = fields.split_whitespace().nth(7).expect("a tenth field");
+    faults.parse().expect("a number")
+}
+
+#[test]
+fn faults_and_switches_are_what_proc_says() {
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let pid = puppet.pid();
+    let faults = || minor_faults(pid);
+    let switches = || {
+        let of = |name| number(pid, "status", name);
+        of("voluntary_ctxt_switches") + of("nonvoluntary_ctxt_switches")
+    };
+    let before = (faults(), switches());
+    let profiler = Profiler::new()
+        .args(["--source", "perf", "--groups", "SW"])
+        .pid(pid)
+        .start();
+    puppet.tell("touch 30000000");
+    puppet.tell("nap 50");
+    let finished = profiler.interrupt();
+    let after = (faults(), switches());
+    assert_eq!(
+        raw(&finished, "process", "minor-faults"),
+        after.0 - before.0
+    );
+    assert_eq!(
+        raw(&finished, "process", "context-switches"),
+        after.1 - before.1
+    );
+    // With huge pages there are few.
+    assert!(after.0 > before.0, "{before:?}, {after:?}");
+    for row in counts(&finished, "process", "minor-faults") {
+        assert_eq!(row.u64("enabled_ns"), row.u64("running_ns"));
+        assert_eq!(row.u64("id"), Some(pid.into()));
+        assert_eq!(row.u64("pid"), Some(pid.into()));
+        assert_eq!(row.text("group"), Some("SW"));
+    }
+}
+
+/// What lives between two ticks, and what ends, is counted: each child makes its pages resident, and is gone.
+#[test]
+fn children_and_late_threads_count_with_the_process_that_was_opened() {
+    let count = |children: usize| {
+        let mut puppet = Puppet::new(WORKLOAD, 2);
+        let profiler = Profiler::new()
+            .args([
+                "-i",
+                "1h",
+                "--source",
+                "perf",
+                "--events",
+                "minor-faults,task-clock",
+            ])
+            .pid(puppet.pid())
+            .start();
+        for _ in 0..children {
+            puppet.tell("spin-child 1000");
+        }
+        puppet.tell("threads 5");
+        let finished = profiler.interrupt();
+        let rows = finished.dataset().table("perf_event");
+        assert_eq!(rows.len(), 2, "one process is open");
+        (
+            raw(&finished, "process", "minor-faults"),
+            raw(&finished, "process", "task-clock"),
+        )
+    };
+    let ((faults, _), (more, clock)) = (count(2), count(12));
+    // A process cannot begin and end with fewer: its stack, its code, its data.
+    assert!(more >= faults + 10 * 10, "{faults}, {more}");
+    // Five threads that burn 3 ms each.
+    assert!(clock >= 15_000_000, "{clock}");
+}
+
+/// An opened process makes another and ends before the next tick: that one is counted already, with its parent.
+#[test]
+fn an_orphan_is_not_opened_a_second_time() {
+    let shell = Kept::spawn(&["sh", "-c", "kill -STOP $$; sleep 1 &"]);
+    let folder = format!("/proc/{}", shell.pid());
+    wait_until("the shell has stopped", || state(&folder) == Some('T'));
+    let profiler = Profiler::new()
+        .args([
+            "-i",
+            "100ms",
+            "--source",
+            "perf,process",
+            "--events",
+            "minor-faults",
+        ])
+        .pid(shell.pid())
+        .start();
+    kill_process(pid_of(shell.pid()), Signal::CONT).expect("it is alive");
+    let finished = profiler.finish();
+    let processes = finished.dataset().table("process");
+    assert_eq!(processes.len(), 2);
+    let orphan = processes.iter().max_by_key(|row| row.i64("start_ts"));
+    let orphan = orphan.and_then(|row| row.u64("pid"));
+    for row in counts(&finished, "process", "minor-faults") {
+        assert_ne!(row.u64("id"), orphan);
+    }
+}
+
+#[test]
+fn a_command_is_counted_from_its_first_instruction_to_its_last() {
+    let finished = Profiler::new()
+        .args(["--source", "perf,process", "--events", "task-clock"])
+        .command(&[WORKLOAD, "spin", "300000000"])
+        .finish();
+    let process = finished.dataset().table("process").remove(0);
+    let cpu = process.u64("user_ns").expect("known") + process.u64("system_ns").expect("known");
+    let clock = raw(&finished, "process", "task-clock");
+    // It is attached between fork and exec, and its end is seen a moment before the event's: some 50 µs of a tenth of a
+    // second.
+    assert!(
+        clock * 100 >= cpu * 95 && clock * 100 <= cpu * 101,
+        "{clock} of {cpu}"
+    );
+    assert!(
+        finished.stderr.contains("task-clock"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn cpus_are_counted_with_the_node() {
+    let finished = Profiler::new()
+        .args(["--node", "-d", "1s", "-i", "200ms"])
+        .args(["--source", "perf", "--groups", "SW"])
+        .finish();
+    let rows = counts(&finished, "cpu", "context-switches");
+    let cpus = std::thread::available_parallelism().expect("known").get() as u64;
+    for cpu in 0..cpus {
+        let own: Vec<&Row> = rows
+            .iter()
+            .filter(|row| row.u64("id") == Some(cpu))
+            .collect();
+        assert!(own.len() >= 4, "cpu {cpu}: {} rows", own.len());
+        assert!(own.iter().all(|row| row.u64("pid").is_none()));
+    }
+    assert!(raw(&finished, "cpu", "context-switches") > 0);
+}
+
+/// A group of one's own, of events that are there on every machine.
+const OWN: &str = "
+    name = 'Mine'
+    vendor = 'Me'
+    source = 'me'
+    [match]
+    [pmu.software]
+    [event.clock]
+    help = 'Time'
+    pmu = 'software'
+    code = { config = 1 }
+    sources = []
+    validated = false
+    [event.faults]
+    help = 'Page faults'
+    pmu = 'software'
+    code = { config = 2 }
+    sources = []
+    validated = false
+    [group.OWN]
+    help = 'Mine'
+    events = { c = 'clock', f = 'faults' }
+    metrics = [
+        { name = 'cycle_rate', formula = 'c / time' },
+        { name = 'ipc', formula = 'f / c' },
+        { name = 'cpi', formula = 'c / (f - f)' },
+    ]
+";
+
+#[test]
+fn metrics_follow_from_the_counts_of_their_interval() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // In place of the kernel's generic events, which every CPU has.
+    fs::write(folder.path().join("generic.toml"), OWN).expect("written");
+    let finished = Profiler::new()
+        .args(["-i", "50ms", "--source", "perf", "--groups", "own"])
+        .args(["--perfevents".as_ref(), folder.path().as_os_str()])
+        .command(&[WORKLOAD, "spin", "300000000"])
+        .finish();
+    let metrics = finished.dataset().table("perf_metric");
+    let of = |scope: &str, metric: &str| -> Vec<&Row> {
+        let wanted =
+            |row: &&Row| row.text("scope") == Some(scope) && row.text("metric") == Some(metric);
+        metrics.iter().filter(wanted).collect()
+    };
+    let clocks = counts(&finished, "process", "clock");
+    let faults = counts(&finished, "process", "faults");
+    let (rates, ratios) = (of("process", "cycle_rate"), of("process", "ipc"));
+    assert!(clocks.len() > 1 && clocks.len() == rates.len());
+    for (((clock, faults), rate), ratio) in clocks.iter().zip(&faults).zip(rates).zip(ratios) {
+        let value = |row: &Row| row.f64("value").expect("counted");
+        let seconds = rate.u64("interval_ns").expect("known") as f64 / 1e9;
+        assert!((value(rate) - value(clock) / seconds).abs() <= 1e-9 * value(rate));
+        assert!((value(ratio) - value(faults) / value(clock)).abs() <= 1e-12);
+        assert_eq!(rate.f64("quality"), Some(1.0));
+        assert_eq!(
+            (rate.text("unit"), rate.text("group")),
+            (Some("1/s"), Some("OWN"))
+        );
+        assert_eq!(rate.i64("ts"), clock.i64("ts"));
+    }
+    assert_eq!(of("target", "cycle_rate").len(), clocks.len());
+    assert!(
+        of("process", "cpi")
+            .iter()
+            .all(|row| row.f64("value").is_none())
+    );
+    assert!(
+        finished.stderr.contains("cycle_rate"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn what_cannot_be_counted_is_an_error_of_one_line() {
+    let refused = |arguments: &[&str], what: &str| {
+        let profiler = Profiler::new().args(["--source", "perf"]).args(arguments);
+        profiler.command(&["true"]).finish().assert_refused(2, what);
+    };
+    refused(&["--groups", "NONE"], "--groups NONE: this CPU has ");
+    refused(&["--events", "cpu/"], "--events \"cpu/\"");
+    refused(&["--events", "no-such-event"], "profiler events");
+    refused(
+        &["--events", "no_such_pmu/event=1/"],
+        "there is no PMU for it here; there are ",
+    );
+    refused(
+        &["--events", "software/config=99999999999999999999/"],
+        "--events",
+    );
+}

@@ -1,0 +1,214 @@
+//! Counters of a real PMU, with programs whose number of instructions is known. They need one, and run where there is one:
+//! `cargo xtask test counters`.
+
+use e2e::{
+    puppet::Puppet,
+    rows::Row,
+    runs::{Finished, Profiler},
+};
+
+use crate::{
+    WORKLOAD,
+    perf::{counts, raw},
+};
+
+/// Instructions of a round of `spin`.
+const PER_ROUND: u64 = 2;
+
+fn assert_near(found: f64, truth: u64, percent: u64) {
+    let off = (found - truth as f64).abs();
+    assert!(
+        off * 100.0 <= truth as f64 * percent as f64,
+        "{found}, not {truth} ± {percent} %"
+    );
+}
+
+/// What is the same in two runs, such as the start of the program, is not in their difference.
+fn assert_difference(run: impl Fn(u64) -> u64, spins: u64) {
+    let (few, many) = (10_000_000, 30_000_000);
+    let (less, more) = (run(few), run(many));
+    assert_near((more - less) as f64, (many - few) * PER_ROUND * spins, 1);
+}
+
+fn instructions(arguments: &[&str]) -> Profiler {
+    Profiler::new()
+        .args(["--source", "perf", "--events", "instructions:u"])
+        .args(arguments)
+}
+
+#[test]
+fn a_command_has_the_instructions_that_it_has() {
+    let run = |rounds: u64| {
+        let finished = instructions(&[])
+            .command(&[WORKLOAD, "spin", &rounds.to_string()])
+            .finish();
+        for row in counts(&finished, "process", "instructions:u") {
+            assert_eq!(row.u64("enabled_ns"), row.u64("running_ns"));
+            assert_eq!(row.f64("value"), row.u64("raw").map(|raw| raw as f64));
+        }
+        raw(&finished, "process", "instructions:u")
+    };
+    assert_difference(run, 1);
+}
+
+#[test]
+fn threads_late_threads_and_children_count_once() {
+    let run = |rounds: u64| {
+        let mut puppet = Puppet::new(WORKLOAD, 2);
+        let profiler = instructions(&["-i", "100ms"]).pid(puppet.pid()).start();
+        for order in ["spin", "spin-all", "spin-late", "spin-child"] {
+            puppet.tell(&format!("{order} {rounds}"));
+        }
+        let finished = profiler.interrupt();
+        raw(&finished, "process", "instructions:u")
+    };
+    // One, two threads, one, one.
+    assert_difference(run, 5);
+}
+
+#[test]
+fn who_has_ended_is_counted_to_the_end() {
+    let run = |rounds: u64| {
+        let mut puppet = Puppet::new(WORKLOAD, 1);
+        let profiler = instructions(&["-i", "1h"]).pid(puppet.pid()).start();
+        puppet.tell(&format!("spin-all {rounds}"));
+        puppet.tell(&format!("spin-child {rounds}"));
+        puppet.order("exit 0");
+        let finished = profiler.finish();
+        raw(&finished, "process", "instructions:u")
+    };
+    assert_difference(run, 2);
+}
+
+#[test]
+fn a_group_is_counted_at_the_same_time() {
+    let finished = Profiler::new()
+        .args(["--source", "perf", "--groups", "HW"])
+        .command(&[WORKLOAD, "spin", "50000000"])
+        .finish();
+    let dataset = finished.dataset();
+    let instructions = counts(&finished, "process", "instructions");
+    let cycles = counts(&finished, "process", "cpu-cycles");
+    for (a, b) in instructions.iter().zip(&cycles) {
+        assert_eq!(a.u64("enabled_ns"), b.u64("enabled_ns"));
+        assert_eq!(a.u64("running_ns"), b.u64("running_ns"));
+        assert_eq!(a.text("group"), Some("HW"));
+    }
+    let metrics = dataset.table("perf_metric");
+    let ipc = metrics
+        .iter()
+        .rfind(|row| row.text("metric") == Some("ipc") && row.text("scope") == Some("process"));
+    let ipc = ipc.expect("a row");
+    let last = |rows: &[Row]| rows.last().and_then(|row| row.f64("value"));
+    let expected = last(&instructions).expect("counted") / last(&cycles).expect("counted");
+    assert_eq!(ipc.f64("value"), Some(expected));
+    assert_eq!(ipc.f64("quality"), Some(1.0));
+    assert_eq!(ipc.text("unit"), Some("instructions/cycle"));
+}
+
+/// Sixteen events on six counters.
+fn multiplexed(scope: &[&str], command: &[&str]) -> Finished {
+    let events: Vec<String> = (0..16)
+        .map(|number| format!("cpu/event=0x8,name=i{number}/u"))
+        .collect();
+    Profiler::new()
+        .args([
+            "--source",
+            "perf",
+            "-i",
+            "200ms",
+            "--events",
+            &events.join(","),
+        ])
+        .args(scope)
+        .command(command)
+        .finish()
+}
+
+#[test]
+fn more_events_than_counters_take_turns() {
+    let rounds = 400_000_000;
+    let finished = multiplexed(&[], &[WORKLOAD, "spin", &rounds.to_string()]);
+    for number in 0..16 {
+        let name = format!("i{number}");
+        let rows = counts(&finished, "process", &name);
+        // The last interval may be too short for each to have had its turn: such a count has no value.
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            rows.iter().partition(|row| row.f64("value").is_some());
+        assert!(
+            known.len() >= 3 && unknown.len() <= 1,
+            "{name}: {}",
+            known.len()
+        );
+        let of = |rows: &[&Row], column| -> u64 {
+            rows.iter().map(|row| row.u64(column).expect("known")).sum()
+        };
+        let value: f64 = known.iter().filter_map(|row| row.f64("value")).sum();
+        let missed = of(&unknown, "enabled_ns") as f64 / of(&known, "enabled_ns") as f64;
+        assert_near(value * (1.0 + missed), rounds * PER_ROUND, 5);
+        let quality = of(&known, "running_ns") as f64 / of(&known, "enabled_ns") as f64;
+        assert!((0.2..0.6).contains(&quality), "{name}: {quality}");
+        assert!(raw(&finished, "process", &name) < rounds * PER_ROUND * 6 / 10);
+    }
+}
+
+/// The kernel takes a group of as many events as there are counters, the one of cycles among them, which counts nothing else:
+/// together they would never be counted.
+#[test]
+fn a_group_that_does_not_fit_is_split() {
+    let events: Vec<String> = (0..9)
+        .map(|number| format!("cpu/event=0x8,name=i{number}/u"))
+        .collect();
+    for count in [7, 9] {
+        let rounds: u64 = 200_000_000;
+        let finished = Profiler::new()
+            .args(["--source", "perf", "-i", "1h"])
+            .args(["--events", &format!("{{{}}}", events[..count].join(","))])
+            .command(&[WORKLOAD, "spin", &rounds.to_string()])
+            .finish();
+        let said = "events by hand: more events than counters, so they are counted in turns";
+        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        for number in 0..count {
+            let rows = counts(&finished, "process", &format!("i{number}"));
+            let value = rows.iter().filter_map(|row| row.f64("value")).sum();
+            assert_near(value, rounds * PER_ROUND, 5);
+        }
+    }
+}
+
+#[test]
+fn cpus_count_whatever_runs_on_them() {
+    let mut puppet = Puppet::new(WORKLOAD, 2);
+    let profiler = instructions(&["--node"]).start();
+    let rounds = 50_000_000;
+    puppet.tell(&format!("spin-all {rounds}"));
+    let finished = profiler.interrupt();
+    let all = raw(&finished, "cpu", "instructions:u");
+    let spun = 2 * rounds * PER_ROUND;
+    // The profiler and its reader are user space as well.
+    assert!((spun..spun * 3 / 2).contains(&all), "{all}, not {spun}");
+}
+
+/// What this PMU does not have is said, and the rest counted.
+#[test]
+fn an_event_that_is_refused_takes_no_other_with_it() {
+    let finished = Profiler::new()
+        .args(["--source", "perf"])
+        .args(["--events", "instructions:u,branch-instructions"])
+        .command(&[WORKLOAD, "spin", "1000000"])
+        .finish();
+    assert!(raw(&finished, "process", "instructions:u") >= 1_000_000 * PER_ROUND);
+    let table = finished.dataset().table("perf_event");
+    assert!(
+        table
+            .iter()
+            .all(|row| row.text("event") != Some("branch-instructions"))
+    );
+    assert!(
+        finished
+            .stderr
+            .contains("only partly: perf: branch-instructions: "),
+        "{}",
+        finished.stderr
+    );
+}

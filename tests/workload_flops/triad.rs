@@ -1,0 +1,93 @@
+//! a = b + s * c over arrays that no cache holds: the triad of STREAM.
+
+use std::{fs, hint::black_box};
+
+use crate::Work;
+
+pub const NAME: &str = "triad";
+/// STREAM's rule: each array is so many times as large as the last cache.
+const TIMES: usize = 4;
+/// Where the kernel does not tell.
+const LAST_CACHE: usize = 64 << 20;
+const SCALE: f64 = 3.0;
+
+pub struct Triad {
+    a: Vec<f64>,
+    b: Vec<f64>,
+    c: Vec<f64>,
+}
+
+impl Triad {
+    pub fn new(elements: usize) -> Self {
+        // Pages are the machine's once they are written.
+        Self {
+            a: vec![1.0; elements],
+            b: vec![2.0; elements],
+            c: vec![0.5; elements],
+        }
+    }
+
+    pub fn run(&mut self, iterations: u64) {
+        for _ in 0..iterations {
+            let both = self.b.iter().zip(&self.c);
+            for (a, (b, c)) in self.a.iter_mut().zip(both) {
+                *a = b + SCALE * c;
+            }
+            black_box(&mut self.a);
+        }
+    }
+
+    /// Two are read, one is written; its lines are read too where stores allocate them.
+    pub fn work(elements: usize) -> Work {
+        let elements = elements as u64;
+        Work {
+            flops: 2 * elements,
+            bytes: 3 * 8 * elements,
+            bytes_with_allocate: 4 * 8 * elements,
+        }
+    }
+}
+
+/// As many as the arrays of this machine need.
+pub fn elements() -> usize {
+    TIMES * last_cache().unwrap_or(LAST_CACHE) / size_of::<f64>()
+}
+
+/// The largest cache of the first CPU.
+fn last_cache() -> Option<usize> {
+    let entries = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    let sizes = entries.flatten().filter_map(|entry| {
+        let text = fs::read_to_string(entry.path().join("size")).ok()?;
+        bytes(text.trim())
+    });
+    sizes.max()
+}
+
+/// `32768K`.
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.strip_suffix('K') {
+        Some(digits) => (digits, 1 << 10),
+        None => (text.strip_suffix('M')?, 1 << 20),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_computes_what_it_says() {
+        let mut triad = Triad::new(1000);
+        triad.run(3);
+        assert!(triad.a.iter().all(|a| (a - 3.5).abs() < f64::EPSILON));
+        assert_eq!(Triad::work(1000).bytes_with_allocate, 32_000);
+    }
+
+    #[test]
+    fn sizes_are_as_sysfs_has_them() {
+        assert_eq!(bytes("32768K"), Some(32 << 20));
+        assert_eq!(bytes("2M"), Some(2 << 20));
+        assert_eq!(bytes("large"), None);
+    }
+}

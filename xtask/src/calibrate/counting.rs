@@ -1,0 +1,226 @@
+//! What the profiler can count here, and what it counts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use perfevents::{CORE_PMU, Device};
+use serde_json::Value;
+
+use super::{verdict::Counted, workload::Metric};
+use crate::{run, shell};
+
+const INTERVAL: &str = "200ms";
+
+/// A rate times its interval is what was counted. Of several kinds of cores, the one on which the kernel ran.
+const TOTALS: &str = "\
+SELECT metric, arg_max(total, share), max(share)
+FROM (
+  SELECT metric, pmu, sum(value * interval_ns / 1e9) AS total,
+    sum(quality * interval_ns) / sum(interval_ns) FILTER (quality IS NOT NULL) AS share
+  FROM perf_metric WHERE scope = '{scope}' GROUP BY metric, pmu
+)
+WHERE total IS NOT NULL AND share IS NOT NULL
+GROUP BY metric";
+
+/// Says so where there is nothing that could count.
+pub fn require_pmu(sysfs: &Path) -> Result<()> {
+    ensure!(
+        !Device::all(sysfs, CORE_PMU).is_empty(),
+        "this machine has no PMU (no core's in {}), so nothing can be compared; what helps: hardware, or a virtual \
+         machine whose host passes its PMU on (QEMU: -cpu host,pmu=on)",
+        sysfs.join("bus/event_source/devices").display()
+    );
+    Ok(())
+}
+
+/// The groups of this CPU.
+pub struct Groups {
+    /// Metrics by group.
+    metrics: BTreeMap<String, BTreeSet<String>>,
+    /// Why a group is not counted.
+    refused: BTreeMap<String, String>,
+}
+
+impl Groups {
+    /// What the tables have, and what of it can be opened.
+    pub fn read(profiler: &Path) -> Result<Self> {
+        let mut command = Command::new(profiler);
+        let tables = shell::stdout(command.args(["events", "--json"]))?;
+        let tables = serde_json::from_str(&tables)
+            .with_context(|| format!("reading `{}`", shell::display(&command)))?;
+        let mut command = run::privileged(profiler);
+        let opened = shell::stdout(command.args(["events", "--validate"]))?;
+        Self::new(metrics(&tables), refused(&opened))
+    }
+
+    fn new(
+        metrics: BTreeMap<String, BTreeSet<String>>,
+        refused: BTreeMap<String, String>,
+    ) -> Result<Self> {
+        ensure!(
+            !metrics.is_empty(),
+            "this CPU is in no table, or in one without groups, so nothing can be compared; what helps: a table of \
+             your own (PROFILER_PERFEVENTS=DIR, see docs/perfevents.md)"
+        );
+        Ok(Self { metrics, refused })
+    }
+
+    pub fn has_flops(&self) -> bool {
+        self.metrics.keys().any(|group| group.starts_with("FLOPS"))
+    }
+
+    /// The first of these that the CPU has.
+    pub fn choose(&self, wanted: &[Metric]) -> Option<Metric> {
+        let has = |(group, metric): &&Metric| {
+            let metrics = self.metrics.get(*group);
+            metrics.is_some_and(|metrics| metrics.contains(*metric))
+        };
+        wanted.iter().find(has).copied()
+    }
+
+    /// Why the group cannot be counted, if so.
+    pub fn refusal(&self, group: &str) -> Option<&str> {
+        self.refused.get(group).map(String::as_str)
+    }
+}
+
+/// Of `profiler events --json`.
+fn metrics(tables: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let tables = tables.as_array().into_iter().flatten();
+    for (name, group) in tables.flat_map(|table| table["groups"].as_object().into_iter().flatten())
+    {
+        let metrics = group["metrics"].as_array().into_iter().flatten();
+        let names = metrics.filter_map(|metric| metric["name"].as_str());
+        all.entry(name.clone())
+            .or_default()
+            .extend(names.map(str::to_owned));
+    }
+    all
+}
+
+/// Of `profiler events --validate`: `  GROUP  not counted: WHY`, for each kind of core.
+fn refused(text: &str) -> BTreeMap<String, String> {
+    let mut refused = BTreeMap::new();
+    let mut counted = BTreeSet::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("  ")) {
+        let Some((group, verdict)) = line.split_once(' ') else {
+            continue;
+        };
+        match verdict.trim_start().strip_prefix("not counted: ") {
+            Some(why) => drop(refused.insert(group.to_owned(), why.to_owned())),
+            None => drop(counted.insert(group.to_owned())),
+        }
+    }
+    refused.retain(|group, _| !counted.contains(group));
+    refused
+}
+
+/// Runs the profiler.
+pub struct Counting<'a> {
+    pub profiler: &'a Path,
+    pub python: &'a Path,
+    /// `tests/read.py`.
+    pub reader: &'a Path,
+    /// Where the runs go.
+    pub folder: &'a Path,
+}
+
+impl Counting<'_> {
+    /// What all metrics of the group are over a command's run, by name.
+    pub fn count(
+        &self,
+        group: &str,
+        scope: &str,
+        label: &str,
+        words: &[String],
+    ) -> Result<BTreeMap<String, Counted>> {
+        let out = self.folder.join(label);
+        let mut command = run::privileged(self.profiler);
+        command
+            .args(["run", "--source", "perf", "--groups", group, "--strict"])
+            .args(["--interval", INTERVAL, "--quiet", "--out"])
+            .arg(&out)
+            .arg("--")
+            .args(words);
+        shell::run_quietly(&mut command)?;
+        self.totals(&only_entry(&out)?, scope)
+    }
+
+    fn totals(&self, run: &Path, scope: &str) -> Result<BTreeMap<String, Counted>> {
+        let mut command = Command::new(self.python);
+        command
+            .arg(self.reader)
+            .arg(run)
+            .arg(TOTALS.replace("{scope}", scope));
+        let rows = shell::stdout(&mut command)?;
+        let rows: Vec<(String, f64, f64)> = serde_json::from_str(&rows)
+            .with_context(|| format!("reading the totals of {}: {rows}", run.display()))?;
+        let totals = rows
+            .into_iter()
+            .map(|(metric, total, share)| (metric, Counted { total, share }));
+        Ok(totals.collect())
+    }
+}
+
+/// The run in a folder that was made for it.
+fn only_entry(folder: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = entries.with_context(|| format!("reading {}", folder.display()))?;
+    match &entries[..] {
+        [run] => Ok(run.path()),
+        _ => bail!("{} runs in {}, not one", entries.len(), folder.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn groups_are_those_of_all_kinds_of_cores() {
+        let table = |group: &str, metric: &str| json!({ "groups": { group: { "metrics": [{ "name": metric }] } } });
+        let tables = json!([table("FLOPS_DP", "dp_flops"), table("FLOPS", "flops")]);
+        let groups = Groups::new(metrics(&tables), BTreeMap::new()).expect("groups");
+        let wanted = |first| [first, ("FLOPS", "flops")];
+        assert_eq!(
+            groups.choose(&wanted(("FLOPS_DP", "dp_flops"))),
+            Some(("FLOPS_DP", "dp_flops"))
+        );
+        assert_eq!(
+            groups.choose(&wanted(("FLOPS_SP", "sp_flops"))),
+            Some(("FLOPS", "flops"))
+        );
+        assert_eq!(groups.choose(&[("MEM", "mem_bw")]), None);
+        assert!(groups.has_flops());
+        let memory = Groups::new(metrics(&json!([table("MEM", "mem_bw")])), BTreeMap::new());
+        assert!(!memory.expect("groups").has_flops());
+        let none = Groups::new(metrics(&json!([])), BTreeMap::new());
+        let error = none.err().expect("no groups").to_string();
+        assert!(error.contains("in no table"), "{error}");
+    }
+
+    #[test]
+    fn a_group_is_refused_when_no_kind_of_core_counts_it() {
+        let text = "P (adl-p)\n  FLOPS_DP  counted\n  MEM       not counted: there is no PMU uncore_imc_* here\n\
+                    E (adl-e)\n  FLOPS_DP  not counted: this CPU has no such event\n  L2  counted, but in turns\n";
+        let refused = refused(text);
+        assert_eq!(refused.keys().collect::<Vec<_>>(), ["MEM"]);
+        assert_eq!(refused["MEM"], "there is no PMU uncore_imc_* here");
+    }
+
+    #[test]
+    fn a_machine_without_pmu_is_told_what_helps() {
+        let error = require_pmu(Path::new("/nonexistent")).expect_err("nothing there");
+        let text = error.to_string();
+        assert!(text.contains("no PMU") && text.contains("helps"), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+}

@@ -1,0 +1,159 @@
+//! Modules of ours that play devices (`tests/guest/drivers`), built for one of Debian's kernels with its own headers.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{kernel::Kernel, modules::Wanted};
+use crate::{
+    apt::{self, Lists},
+    arch::Arch,
+    shell::{self, progress},
+    workspace::Workspace,
+};
+
+/// What the tests of devices call or open beside the other tools, and Debian's package of it.
+pub const TOOLS: &[(&str, &str)] = &[
+    ("rdma", "iproute2"),
+    ("ibv_rc_pingpong", "ibverbs-utils"),
+    (PROVIDER, "ibverbs-providers"),
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+];
+
+/// What libibverbs loads for soft RoCE.
+const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-*";
+
+/// What of the kernel they need.
+pub const MODULES: &Wanted = &[
+    ("ib_uverbs", ""),
+    // Without it rdma_rxe finds no algorithm, and fails.
+    ("crc32_generic", ""),
+    ("rdma_rxe", ""),
+    ("dummy", "numdummies=1"),
+];
+
+/// Where their sources are.
+const SOURCES: &str = "tests/guest/drivers";
+
+/// Builds them in `folder`; returns the modules.
+pub fn build(
+    workspace: &Workspace,
+    arch: &Arch,
+    kernel: &Kernel,
+    folder: &Path,
+) -> Result<Vec<PathBuf>> {
+    let Some(release) = &kernel.release else {
+        bail!("drivers are built for Debian's kernels only: give a version, such as 6.1");
+    };
+    let headers = obtain_headers(workspace, arch, release)?;
+    let sources = folder.join("drivers");
+    copy(&workspace.root.join(SOURCES), &sources)?;
+    progress("building the modules that play devices");
+    shell::run_quietly(
+        Command::new("make")
+            .arg("--quiet")
+            .arg("-C")
+            .arg(headers.join(format!("usr/src/linux-headers-{release}")))
+            // That folder's own Makefile wants to be below /usr/src.
+            .arg("-f")
+            .arg(headers.join(format!("usr/src/{}/Makefile", common(release))))
+            .arg(format!("M={}", sources.display()))
+            .arg("modules"),
+    )
+    .with_context(|| format!("building {SOURCES}"))?;
+    let mut modules = Vec::new();
+    for file in files(&sources)? {
+        if file.extension().is_some_and(|ending| ending == "ko") {
+            let mut strip = Command::new(arch.tool("strip"));
+            shell::run_quietly(strip.arg("--strip-debug").arg(&file))?;
+            modules.push(file);
+        }
+    }
+    Ok(modules)
+}
+
+/// The package of the headers that all flavours share: `linux-headers-6.1.0-56-common`.
+fn common(release: &str) -> String {
+    let version = release
+        .rsplit_once('-')
+        .map_or(release, |(version, _)| version);
+    format!("linux-headers-{version}-common")
+}
+
+/// Headers, and the programs that build with them; unpacked, and not installed. Only the compiler is this machine's.
+fn obtain_headers(workspace: &Workspace, arch: &Arch, release: &str) -> Result<PathBuf> {
+    let package = format!("linux-headers-{release}");
+    let folder = workspace.target.join("vm/headers").join(&package);
+    let lists = Lists::of(workspace, arch)?;
+    let depends = lists.depends(&package)?;
+    if !folder.is_dir() {
+        let mut packages = vec![package];
+        let parts = ["linux-headers-", "linux-kbuild-"];
+        let is_part = |name: &&String| parts.iter().any(|part| name.starts_with(part));
+        packages.extend(depends.iter().filter(is_part).cloned());
+        fs::create_dir_all(workspace.target.join("vm/headers"))?;
+        lists.unpack(&packages, &folder)?;
+    }
+    let compiler = depends.iter().find_map(|name| compiler(name));
+    let compiler = compiler.context("the headers do not name their compiler")?;
+    let tools = [("make", "make".to_owned()), (&compiler, compiler.clone())];
+    let missing = tools
+        .iter()
+        .filter(|(tool, _)| shell::which(tool).is_none());
+    let missing: Vec<String> = missing.map(|(_, package)| package.clone()).collect();
+    if !missing.is_empty() {
+        if !apt::available() {
+            bail!(
+                "no {}: run `{}`",
+                missing.join(", "),
+                apt::command(&missing)
+            );
+        }
+        apt::install(&missing, "builds kernel modules for guests")?;
+    }
+    Ok(folder)
+}
+
+/// `gcc-12` of `linux-compiler-gcc-12-x86`.
+fn compiler(package: &str) -> Option<String> {
+    let name = package.strip_prefix("linux-compiler-")?;
+    Some(name.rsplit_once('-')?.0.to_owned())
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// Into an empty folder.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;
+    for file in files(from)? {
+        let name = file.file_name().context("a file has a name")?;
+        fs::copy(&file, to.join(name)).with_context(|| format!("copying {}", file.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{common, compiler};
+
+    #[test]
+    fn names_of_packages() {
+        assert_eq!(common("6.1.0-56-amd64"), "linux-headers-6.1.0-56-common");
+        let found = compiler("linux-compiler-gcc-12-x86");
+        assert_eq!(found.as_deref(), Some("gcc-12"));
+        assert_eq!(compiler("linux-kbuild-6.1"), None);
+    }
+}

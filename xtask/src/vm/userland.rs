@@ -1,0 +1,199 @@
+//! Where the tools and libraries of a guest are from: this machine, or Debian's packages for another architecture, unpacked
+//! below `target/` and not installed.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    apt::{self, Lists},
+    arch::Arch,
+    shell,
+    workspace::Workspace,
+};
+
+/// Where tools are looked for that are not on this machine's PATH: a user's lacks those of the administrator.
+const FOLDERS: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+pub struct Userland {
+    pub arch: &'static Arch,
+    /// What is `/` to the guest.
+    root: PathBuf,
+}
+
+impl Userland {
+    /// That of this machine.
+    pub fn host(arch: &'static Arch) -> Self {
+        Self {
+            arch,
+            root: "/".into(),
+        }
+    }
+
+    /// One that has these tools, given with their packages.
+    pub fn obtain(
+        workspace: &Workspace,
+        arch: &'static Arch,
+        tools: &[(&str, &str)],
+    ) -> Result<Self> {
+        let mut userland = Self::host(arch);
+        if !arch.is_host() {
+            userland.root = workspace.target.join("vm/userland").join(arch.debian);
+        }
+        let missing = || tools.iter().find(|(tool, _)| userland.find(tool).is_none());
+        if missing().is_some() {
+            userland.complete(workspace, tools)?;
+        }
+        match missing() {
+            None => Ok(userland),
+            Some((tool, package)) if arch.is_host() => {
+                let install = apt::command(&[(*package).into()]);
+                bail!("no `{tool}` to test with: run `{install}`")
+            }
+            Some((tool, package)) => {
+                bail!("no `{tool}` in {package} for {}", arch.debian)
+            }
+        }
+    }
+
+    fn complete(&self, workspace: &Workspace, tools: &[(&str, &str)]) -> Result<()> {
+        let packages = |tools: Vec<&(&str, &str)>| -> Vec<String> {
+            let names: BTreeSet<&str> = tools.iter().map(|(_, package)| *package).collect();
+            names.into_iter().map(str::to_owned).collect()
+        };
+        if self.arch.is_host() {
+            let missing = tools.iter().filter(|(tool, _)| self.find(tool).is_none());
+            let missing = packages(missing.collect());
+            if apt::available() {
+                apt::install(&missing, "tools that the kernel tests use")?;
+            }
+            return Ok(());
+        }
+        let mut all = packages(tools.iter().collect());
+        // Where /lib is a link, it is from here.
+        all.push("base-files".into());
+        let unpacked = Lists::of(workspace, self.arch)?.unpack_all(&all, &self.root);
+        unpacked.context("the guest's tools are from Debian's packages")
+    }
+
+    /// Where a path of the guest is on this machine.
+    pub fn real(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// The path of a tool, as the guest sees it. Of another file the path is given, up to a `*`.
+    pub fn find(&self, tool: &str) -> Option<PathBuf> {
+        if tool.starts_with('/') {
+            return self.file(Path::new(tool));
+        }
+        let own = || self.arch.is_host().then(|| shell::which(tool)).flatten();
+        own().or_else(|| {
+            let mut paths = FOLDERS.iter().map(|folder| Path::new(folder).join(tool));
+            paths.find(|path| shell::is_executable(&self.real(path)))
+        })
+    }
+
+    fn file(&self, path: &Path) -> Option<PathBuf> {
+        let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
+        let Some(begin) = name.strip_suffix('*') else {
+            return self.real(path).is_file().then(|| path.to_owned());
+        };
+        let mut entries = fs::read_dir(self.real(folder)).ok()?.flatten();
+        let found = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(begin));
+        Some(folder.join(found?.file_name()))
+    }
+
+    /// The libraries of a program that lies on this machine, with the one that loads them, as the guest sees them.
+    pub fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>> {
+        if !self.arch.is_host() {
+            return self.needed(program);
+        }
+        // What is not a dynamic program (a script, a static one) has none: ldd fails then.
+        let Ok(text) = shell::stdout(Command::new("ldd").arg(program)) else {
+            return Ok(Vec::new());
+        };
+        if let Some(line) = text.lines().find(|line| line.contains("not found")) {
+            bail!("{} lacks a library: {}", program.display(), line.trim());
+        }
+        Ok(paths(&text))
+    }
+
+    /// The same of a program that this machine cannot load.
+    fn needed(&self, program: &Path) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        let mut programs = vec![program.to_owned()];
+        while let Some(program) = programs.pop() {
+            let mut readelf = Command::new(self.arch.tool("readelf"));
+            let headers = readelf.args(["--wide", "--program-headers", "--dynamic"]);
+            let text = shell::stdout(headers.arg(&program))?;
+            for name in names(&text) {
+                let path = self
+                    .library(name)
+                    .with_context(|| format!("{} lacks a library: {name}", program.display()))?;
+                if !found.contains(&path) {
+                    programs.push(self.real(&path));
+                    found.push(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// By its name, or the path of what loads them.
+    fn library(&self, name: &str) -> Option<PathBuf> {
+        let folders = ["lib", "usr/lib"].map(|folder| Path::new("/").join(folder));
+        let folders = folders
+            .iter()
+            .flat_map(|folder| [folder.join(self.arch.gnu), folder.clone()]);
+        // An absolute path stays what it is.
+        let mut paths = folders.map(|folder| folder.join(name));
+        paths.find(|path| self.real(path).is_file())
+    }
+}
+
+/// Reads `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+fn paths(ldd: &str) -> Vec<PathBuf> {
+    let words = ldd.split_whitespace();
+    words
+        .filter(|word| word.starts_with('/'))
+        .map(Into::into)
+        .collect()
+}
+
+/// Reads `[Requesting program interpreter: /lib/ld.so]` and `0x1 (NEEDED) Shared library: [libc.so.6]`.
+fn names(readelf: &str) -> Vec<&str> {
+    const BEFORE: [&str; 2] = ["program interpreter: ", "Shared library: ["];
+    let lines = readelf.lines().filter_map(|line| {
+        let (_, rest) = BEFORE.iter().find_map(|words| line.split_once(words))?;
+        Some(rest.split_once(']')?.0)
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{names, paths};
+
+    #[test]
+    fn what_ldd_prints() {
+        let text =
+            "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so (0x3)\n";
+        let expected: [PathBuf; 2] = ["/lib/libc.so.6".into(), "/lib64/ld.so".into()];
+        assert_eq!(paths(text), expected);
+    }
+
+    #[test]
+    fn what_readelf_prints() {
+        let text = "      [Requesting program interpreter: /lib/ld.so]\n\
+                    0x01 (NEEDED)             Shared library: [libc.so.6]\n\
+                    0x0e (SONAME)             Library soname: [liba.so]\n";
+        assert_eq!(names(text), ["/lib/ld.so", "libc.so.6"]);
+    }
+}
