@@ -16,7 +16,6 @@ use crate::{
 
 mod acpi;
 mod battery;
-mod repeated;
 mod cray;
 mod files;
 mod hwmon;
@@ -24,12 +23,13 @@ mod integral;
 mod meter;
 mod perf;
 mod powercap;
+mod repeated;
 mod tally;
 
 use self::{
-    repeated::Repeated,
     integral::Integral,
     meter::{Domain, Instrument, Limits, Meter, Meters},
+    repeated::Repeated,
     tally::Tally,
 };
 

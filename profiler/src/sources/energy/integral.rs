@@ -10,8 +10,8 @@ use std::{
 use anyhow::{Result, anyhow};
 
 use super::{
-    repeated::Repeated,
     meter::{Counter, Gauge, Reading},
+    repeated::Repeated,
     tally::{NODE_POWER, whole},
 };
 use crate::clock::monotonic_ns;
