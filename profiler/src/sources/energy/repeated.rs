@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn it_works_until_it_is_dropped() {
         let (sender, worked) = channel();
-        let thread = Repeated::every(Duration::from_millis(5), move || {
+        let repeated = Repeated::every(Duration::from_millis(5), move || {
             let _ = sender.send(());
         })
         .expect("a thread");

@@ -11,7 +11,7 @@ use nvml_wrapper::{
 
 use super::{
     GpuKey, GpuRow, Request,
-    reading::{Before, Reading},
+    reading::{Before, Reading, named},
     visible::{Candidate, Visible},
 };
 use crate::{clock::monotonic_ns, schema::Label};
