@@ -1,6 +1,6 @@
 //! Pages that programs write: the code is the only place where a column or an option is described.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -19,16 +19,17 @@ pub struct Args {
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     bpf::build(workspace)?;
+    let profiler = bpf::build_controller(workspace, true)?;
     if args.check {
-        check(workspace)
+        check(workspace, &profiler)
     } else {
-        generate(workspace)
+        generate(workspace, &profiler)
     }
 }
 
-pub fn check(workspace: &Workspace) -> Result<()> {
+pub fn check(workspace: &Workspace, profiler: &Path) -> Result<()> {
     let mut stale = Vec::new();
-    for (page, text) in pages(workspace)? {
+    for (page, text) in pages(profiler)? {
         if fs::read_to_string(workspace.root.join(page)).ok() != Some(text) {
             stale.push(page);
         }
@@ -42,8 +43,8 @@ pub fn check(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn generate(workspace: &Workspace) -> Result<()> {
-    for (page, text) in pages(workspace)? {
+fn generate(workspace: &Workspace, profiler: &Path) -> Result<()> {
+    for (page, text) in pages(profiler)? {
         let path = workspace.root.join(page);
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
             continue;
@@ -56,10 +57,9 @@ fn generate(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn pages(workspace: &Workspace) -> Result<Vec<(&'static str, String)>> {
-    let profiler = bpf::build_controller(workspace, true)?;
+fn pages(profiler: &Path) -> Result<Vec<(&'static str, String)>> {
     PAGES
         .iter()
-        .map(|(page, args)| Ok((*page, shell::stdout(Command::new(&profiler).args(*args))?)))
+        .map(|(page, args)| Ok((*page, shell::stdout(Command::new(profiler).args(*args))?)))
         .collect()
 }

@@ -16,7 +16,7 @@ use ::perfevents::{CORE_PMU, Device};
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::{bpf, docs, perfevents, shell, vm, workspace::Workspace};
+use crate::{docs, perfevents, shell, vm, workspace::Workspace};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -141,10 +141,7 @@ impl Tier {
             Self::Fmt => shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))?,
             Self::Lint => lint::run(workspace)?,
             Self::Deny => return deny::run(workspace),
-            Self::Docs => {
-                bpf::build(workspace)?;
-                docs::check(workspace)?;
-            }
+            Self::Docs => docs::check(workspace, &rust::build(workspace)?)?,
             Self::Tables => perfevents::check()?,
             Self::Unit => return rust::unit(workspace, filter),
             Self::E2e => return rust::end_to_end(workspace, filter),

@@ -91,7 +91,7 @@ enum Tests {
 }
 
 /// Builds everything and tells where the controller is.
-fn build(workspace: &Workspace) -> Result<PathBuf> {
+pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     bpf::build(workspace)?;
     shell::run_slowly(
         workspace.cargo().args([
