@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint};
 use crate::{
     config::{Config, File, Target, select_sources},
     failure::{Failure, Reason},
+    marks::send::Arguments,
     perf::Selection,
     units,
 };
@@ -64,6 +65,10 @@ pub enum Command {
         #[arg(required = true, value_hint = ValueHint::DirPath)]
         run: Vec<PathBuf>,
     },
+    /// Mark a region, an event or a value of the process that calls, for the profiler that profiles it
+    ///
+    /// Does nothing, and does not fail, where nobody profiles.
+    Mark(Box<Arguments>),
     /// Print every table and column with type, unit and meaning
     Schema {
         /// As the reference in docs/metrics.md

@@ -11,6 +11,7 @@ pub mod events;
 pub mod failure;
 pub mod host;
 pub mod ledger;
+pub mod marks;
 pub mod perf;
 pub mod privileges;
 pub mod reference;

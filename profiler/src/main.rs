@@ -63,6 +63,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
                 print(&selection.text());
             }
         }
+        Command::Mark(mark) => return mark.send(),
         Command::Recover { run } => return recover_all(&run),
         Command::Schema { markdown: true, .. } => print(&reference::markdown()),
         Command::Schema { json: true, .. } => print(&format!("{:#}\n", reference::json())),

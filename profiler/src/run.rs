@@ -2,6 +2,7 @@
 //!
 //! The only place that knows both sources and the sink.
 
+mod boundary;
 mod setup;
 mod ticker;
 
@@ -16,6 +17,7 @@ use tokio::{
 };
 
 use self::{
+    boundary::{Boundaries, due},
     setup::Setup,
     ticker::{Ticker, readable},
 };
@@ -28,7 +30,7 @@ use crate::{
     privileges, say,
     schema::Batch,
     sink::Sink,
-    sources::{Sample, Source},
+    sources::{Sample, Source, read_at_boundaries},
     summary::Summary,
     target::{self, Running},
     tasks::TaskTable,
@@ -96,6 +98,7 @@ struct Session<'a> {
     ledger: Ledger,
     summary: Summary,
     command: Option<Running>,
+    boundaries: Option<Boundaries>,
     run_dir: std::path::PathBuf,
     cgroup: Option<std::path::PathBuf>,
     seen_live: bool,
@@ -119,6 +122,7 @@ impl<'a> Session<'a> {
             ledger: Ledger::default(),
             summary: Summary::default(),
             command: None,
+            boundaries: setup.marks.map(Boundaries::new),
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
             // Attaching to pids has proved that they lived.
@@ -205,6 +209,9 @@ impl<'a> Session<'a> {
                 .collect();
             say!("{}", self.summary.text(elapsed, ticks, &counters, &run_dir));
         }
+        // A command that outlives its profiling has nobody to tell anything.
+        self.sources.clear();
+        self.boundaries = None;
         exit_code(command, stop, self.config.quiet)
     }
 
@@ -237,6 +244,7 @@ impl<'a> Session<'a> {
                     return Ok(stop);
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
+                () = due(self.boundaries.as_ref()) => self.boundary(),
                 fired = ticker.next() => {
                     let fired = fired.map_err(|error| cannot_wait(&error))?;
                     self.number += fired.passed;
@@ -320,22 +328,61 @@ impl<'a> Session<'a> {
         );
         self.summary.add(&self.tasks);
         self.account();
+        let read = self.read_sources(tick, last, false);
+        let mut batches = Vec::new();
+        if let Some(boundaries) = &mut self.boundaries {
+            boundaries.have_ticked(monotonic_ns);
+            batches = boundaries.release();
+        }
+        batches.extend(read);
+        self.sink.submit(batches);
+        self.ticks += u64::from(self.number != 0);
+        self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+    }
+
+    /// Reads the sources of processes once more, between two ticks.
+    fn boundary(&mut self) {
+        let monotonic_ns = monotonic_ns();
+        let tick = Tick {
+            number: self.number,
+            monotonic_ns,
+            ts: self.clock.wall(monotonic_ns),
+        };
+        let result = self.tasks.refresh(&tick, false);
+        self.report_tasks(result);
+        self.summary.add(&self.tasks);
+        let read = self.read_sources(tick, false, true);
+        let rows = read.iter().map(|batch| batch.rows.num_rows() as u64).sum();
+        if let Some(boundaries) = &mut self.boundaries {
+            boundaries.have_read(monotonic_ns, rows);
+            let batches = boundaries.hold(read);
+            self.sink.submit(batches);
+        }
+        self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+    }
+
+    /// Reads all sources, or those of processes, at the moment at which the processes were read.
+    fn read_sources(&mut self, tick: Tick, last: bool, boundary: bool) -> Vec<Batch> {
         let mut batches: Vec<Batch> = Vec::new();
         for (name, source, failed) in &mut self.sources {
-            let begin = crate::clock::monotonic_ns();
+            if boundary && !read_at_boundaries(name) {
+                continue;
+            }
+            let begin = monotonic_ns();
             let before = batches.len();
             let at = Sample {
                 tick,
                 tasks: &self.tasks,
                 ledger: &self.ledger,
                 last,
+                boundary,
             };
             let result = source.sample(&at, &mut batches);
             let rows = batches[before..]
                 .iter()
                 .map(|batch| batch.rows.num_rows() as u64)
                 .sum();
-            let ns = crate::clock::monotonic_ns() - begin;
+            let ns = monotonic_ns() - begin;
             self.ledger.ran(name, ns, rows, result.is_err());
             if let Err(error) = result
                 && !std::mem::replace(failed, true)
@@ -343,9 +390,7 @@ impl<'a> Session<'a> {
                 say!("profiler: source {name}: {error:#}");
             }
         }
-        self.sink.submit(batches);
-        self.ticks += u64::from(self.number != 0);
-        self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+        batches
     }
 
     fn report_tasks(&mut self, result: Result<()>) {
@@ -371,6 +416,13 @@ impl<'a> Session<'a> {
         sink.errors = Some(stats.errors);
         if let Some(error) = stats.last_error {
             say!("profiler: output: {error}");
+        }
+        if let Some(boundaries) = &self.boundaries {
+            for (loss, count) in boundaries.inbox.losses() {
+                let account = self.ledger.account(Part::Marks, loss.name());
+                let lost = loss.is_lost();
+                *if lost { &mut account.dropped } else { &mut account.errors } = Some(count);
+            }
         }
         let Some(programs) = self.tasks.programs() else {
             return;
@@ -424,6 +476,19 @@ impl<'a> Session<'a> {
                     what: what.to_owned(),
                     count: lost,
                     why,
+                });
+            }
+        }
+        for (loss, count) in self.boundaries.iter().flat_map(|b| b.inbox.losses()) {
+            if loss.is_lost() && count != 0 {
+                let why = loss.why();
+                if !self.config.quiet {
+                    say!("profiler: {count} marks lost: {why}");
+                }
+                losses.push(crate::sink::manifest::Loss {
+                    what: "marks".to_owned(),
+                    count,
+                    why: why.to_owned(),
                 });
             }
         }

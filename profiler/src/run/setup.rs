@@ -1,6 +1,6 @@
 //! Everything before the first tick, in the order in which it can fail without leaving anything behind.
 
-use std::{collections::HashSet, path::PathBuf};
+use std::{collections::HashSet, path::{Path, PathBuf}, sync::Arc};
 
 use anyhow::Result;
 use caps::Capability;
@@ -11,6 +11,7 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
+    marks::Inbox,
     perf::{Machine, Plan},
     privileges, say,
     sink::{
@@ -18,7 +19,7 @@ use crate::{
         manifest::{SourceState, SourceStatus},
     },
     sources::{
-        Context, DERIVED, REGISTRY, Source, SourceSpec, Support, is_absent, outcome_support,
+        Context, DERIVED, REGISTRY, Source, SourceSpec, Support, is_absent, outcome_support, region,
     },
     target::{self, Stopped},
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
@@ -39,6 +40,8 @@ pub struct Setup {
     pub missing: Vec<String>,
     /// What the ticks after the first need besides what they always do.
     pub keeps_capabilities: &'static [Capability],
+    /// Where applications send marks.
+    pub marks: Option<Arc<Inbox>>,
 }
 
 /// What the target is for the programs and for /proc.
@@ -69,9 +72,12 @@ impl Setup {
             Plan::new(&Machine::read(&host, &catalog), &config.perf)?;
         }
         let mut stopped = None;
-        let found = find(config, &host, &mut stopped)?;
+        let marks = open_marks(config, clock);
+        let path = marks.as_ref().ok().and_then(Option::as_ref);
+        let path = path.map(|inbox| inbox.path());
+        let found = find(config, &host, path, &mut stopped)?;
         // Whatever fails from here on must not let the command run.
-        let result = Self::attach(config, &host, clock, found, command_line);
+        let result = Self::attach(config, &host, clock, found, marks, command_line);
         match (result, stopped) {
             (Ok(setup), stopped) => Ok(Self { stopped, ..setup }),
             (Err(failure), Some(stopped)) => {
@@ -87,6 +93,7 @@ impl Setup {
         host: &Host,
         clock: Clock,
         found: Found,
+        marks: Result<Option<Arc<Inbox>>, String>,
         command_line: Vec<String>,
     ) -> Result<Self, Failure> {
         let (mut reader, keeps, problem) = reader(config, host, &found)?;
@@ -94,6 +101,10 @@ impl Setup {
             Reader::Bpf(programs) => Flows::open(programs)
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?,
             Reader::Procfs(_) | Reader::None => Flows::default(),
+        };
+        let (inbox, no_marks) = match marks {
+            Ok(inbox) => (inbox, None),
+            Err(why) => (None, Some(why)),
         };
         let mut states = Vec::new();
         let mut sources = Vec::new();
@@ -125,6 +136,13 @@ impl Setup {
                 },
                 _ => (spec.probe)(host),
             };
+            let support = match &no_marks {
+                Some(why) if spec.name == region::SPEC.name => Support::No {
+                    why: why.clone(),
+                    remedy: String::new(),
+                },
+                _ => support,
+            };
             let (support, why) = match support {
                 Support::Works => (SourceStatus::Works, None),
                 Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
@@ -142,6 +160,7 @@ impl Setup {
                 node: matches!(config.target, Target::Node),
                 strangers_join: matches!(config.target, Target::Cgroup(_)),
                 perf: &config.perf,
+                marks: inbox.as_ref(),
             }) {
                 Ok(source) => {
                     if let Support::Partly { why, .. } = source.support() {
@@ -172,7 +191,7 @@ impl Setup {
             _ => &[],
         };
 
-        let (sink, run_dir) = open_sink(config, host, clock, &found, states, command_line)?;
+        let (sink, run_dir) = open_sink(config, host, clock, &found, inbox.as_deref(), states, command_line)?;
         let tasks = TaskTable::new(host, clock, reader, flows, keeps, config.threads);
         Ok(Self {
             clock,
@@ -185,11 +204,31 @@ impl Setup {
             what: found.what,
             missing,
             keeps_capabilities,
+            marks: inbox,
         })
     }
 }
 
-fn find(config: &Config, host: &Host, stopped: &mut Option<Stopped>) -> Result<Found, Failure> {
+/// The socket for marks, or why there is none.
+fn open_marks(config: &Config, clock: Clock) -> Result<Option<Arc<Inbox>>, String> {
+    if !config.sources.has(region::SPEC.name) {
+        return Ok(None);
+    }
+    // The run's name without the host's: the path of a socket has room for 107 bytes.
+    let name = run_id(clock.wall(monotonic_ns()).0, "").replace("--", "-");
+    let all = matches!(config.target, Target::Node);
+    match Inbox::open(&name, all) {
+        Ok(inbox) => Ok(Some(Arc::new(inbox))),
+        Err(error) => Err(format!("no socket for marks: {error}")),
+    }
+}
+
+fn find(
+    config: &Config,
+    host: &Host,
+    marks: Option<&Path>,
+    stopped: &mut Option<Stopped>,
+) -> Result<Found, Failure> {
     let pids = |roots: Roots, what: String| Found {
         scope: bpf::Scope::Pids,
         walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect::<HashSet<_>>()),
@@ -206,7 +245,7 @@ fn find(config: &Config, host: &Host, stopped: &mut Option<Stopped>) -> Result<F
             )
         }
         Target::Command(command) => {
-            let started = target::start(command)?;
+            let started = target::start(command, marks)?;
             let pid = started.pid;
             *stopped = Some(started);
             let name = command
@@ -377,6 +416,7 @@ fn open_sink(
     host: &Host,
     clock: Clock,
     found: &Found,
+    marks: Option<&Inbox>,
     sources: Vec<SourceState>,
     command_line: Vec<String>,
 ) -> Result<(Sink, PathBuf), Failure> {
@@ -409,6 +449,7 @@ fn open_sink(
         .or_else(|_| std::env::var("USER"))
         .unwrap_or_default();
     manifest.sources = sources;
+    manifest.socket = marks.map(|marks| marks.path().to_owned());
     let run_dir = config.out.join(&run_id);
     let mut options = sink::Options::new(run_dir.clone(), &host.hostname, &run_id);
     options.checkpoint = config.checkpoint;
