@@ -30,7 +30,7 @@ use crate::{
     privileges, say,
     schema::Batch,
     sink::Sink,
-    sources::{Sample, Source, read_at_boundaries},
+    sources::{Sample, Source, read_at_boundaries, region},
     summary::Summary,
     target::{self, Running},
     tasks::TaskTable,
@@ -158,6 +158,11 @@ impl<'a> Session<'a> {
                 setup.what,
                 session.run_dir.display()
             );
+            let started = session.command.is_some();
+            if let Some(boundaries) = session.boundaries.as_ref().filter(|_| !started) {
+                let path = boundaries.inbox.path().display();
+                say!("marks are taken with {}={path}", crate::marks::VARIABLE);
+            }
         }
         Ok(session)
     }
@@ -384,6 +389,11 @@ impl<'a> Session<'a> {
                 .sum();
             let ns = monotonic_ns() - begin;
             self.ledger.ran(name, ns, rows, result.is_err());
+            if let Some(boundaries) = &self.boundaries
+                && *name == region::SPEC.name
+            {
+                boundaries.account(&mut self.ledger);
+            }
             if let Err(error) = result
                 && !std::mem::replace(failed, true)
             {
@@ -416,13 +426,6 @@ impl<'a> Session<'a> {
         sink.errors = Some(stats.errors);
         if let Some(error) = stats.last_error {
             say!("profiler: output: {error}");
-        }
-        if let Some(boundaries) = &self.boundaries {
-            for (loss, count) in boundaries.inbox.losses() {
-                let account = self.ledger.account(Part::Marks, loss.name());
-                let lost = loss.is_lost();
-                *if lost { &mut account.dropped } else { &mut account.errors } = Some(count);
-            }
         }
         let Some(programs) = self.tasks.programs() else {
             return;

@@ -12,6 +12,7 @@ mod nvidia;
 mod perf;
 mod psutil;
 mod readers;
+mod regions;
 mod sched;
 mod ticks;
 mod timeline;

@@ -94,8 +94,7 @@ impl Mark {
     ///
     /// What is wrong with it, in words for its author.
     pub fn parse(datagram: &[u8]) -> Result<Self, String> {
-        let mut mark: Self =
-            serde_json::from_slice(datagram).map_err(|error| error.to_string())?;
+        let mut mark: Self = serde_json::from_slice(datagram).map_err(|error| error.to_string())?;
         let named = mark.name.as_ref().is_some_and(|name| !name.is_empty());
         let missing = match mark.op {
             Op::End => None,
@@ -139,7 +138,10 @@ mod tests {
     fn everything_that_a_mark_can_say() {
         let mark = Mark::parse(FULL.as_bytes()).unwrap();
         assert_eq!((mark.op, mark.name.as_deref()), (Op::Start, Some("fit")));
-        assert_eq!((mark.id.as_deref(), mark.parent.as_deref()), (Some("7"), Some("a")));
+        assert_eq!(
+            (mark.id.as_deref(), mark.parent.as_deref()),
+            (Some("7"), Some("a"))
+        );
         assert_eq!((mark.pid, mark.dropped), (Some(12), 3));
         // What is not known is kept; what was said explicitly goes first.
         let attributes = Value::Object(mark.attrs).to_string();
@@ -181,7 +183,11 @@ mod tests {
             }
         }
         // As deep as fits.
-        let deep = [br#"{"op":"event","name":"x","used":"#, &[b'['; MAX_BYTES][..]].concat();
+        let deep = [
+            br#"{"op":"event","name":"x","used":"#,
+            &[b'['; MAX_BYTES][..],
+        ]
+        .concat();
         assert!(Mark::parse(&deep).is_err());
     }
 }

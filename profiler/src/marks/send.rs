@@ -140,7 +140,11 @@ impl Arguments {
                 value,
                 unit,
                 more,
-            } => ("gauge", more, json!({"name": name, "value": value, "unit": unit})),
+            } => (
+                "gauge",
+                more,
+                json!({"name": name, "value": value, "unit": unit}),
+            ),
         };
         let list = |things: &[String]| (!things.is_empty()).then(|| json!(things));
         let attributes: Map<_, _> = more.attr.iter().cloned().collect();
@@ -172,7 +176,10 @@ impl Arguments {
     pub fn send(&self) -> Result<u8, Failure> {
         let mark = self.mark().to_string();
         if mark.len() > MAX_BYTES {
-            let message = format!("a mark of {} bytes: at most {MAX_BYTES} are taken", mark.len());
+            let message = format!(
+                "a mark of {} bytes: at most {MAX_BYTES} are taken",
+                mark.len()
+            );
             return Err(Failure::new(Reason::Usage, message));
         }
         let why = match self.socket.clone().map(OsString::from) {

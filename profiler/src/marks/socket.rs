@@ -129,7 +129,10 @@ fn sweep(folder: &Path) {
         let Ok(metadata) = entry.metadata() else {
             continue;
         };
-        let age = metadata.modified().ok().and_then(|time| time.elapsed().ok());
+        let age = metadata
+            .modified()
+            .ok()
+            .and_then(|time| time.elapsed().ok());
         if metadata.file_type().is_socket() && age > Some(STALE) {
             let probe = UnixDatagram::unbound().and_then(|probe| probe.connect(entry.path()));
             if probe.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {

@@ -6,6 +6,7 @@ use arrow::compute::concat_batches;
 
 use crate::{
     clock::monotonic_ns,
+    ledger::{Ledger, Part},
     marks::{Inbox, Wanted},
     schema::Batch,
 };
@@ -80,6 +81,18 @@ impl Boundaries {
             .max((now - began) * SHARE)
             .max(rows.saturating_mul(PER_ROW));
         self.earliest = began + gap;
+    }
+
+    /// Brings what became of the marks up to date.
+    pub fn account(&self, ledger: &mut Ledger) {
+        for (loss, count) in self.inbox.losses().filter(|(_, count)| *count != 0) {
+            let account = ledger.account(Part::Marks, loss.name());
+            if loss.is_lost() {
+                account.dropped = Some(count);
+            } else {
+                account.errors = Some(count);
+            }
+        }
     }
 
     /// Keeps the rows of a reading; returns those that have waited long enough.

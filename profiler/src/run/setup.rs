@@ -1,6 +1,10 @@
 //! Everything before the first tick, in the order in which it can fail without leaving anything behind.
 
-use std::{collections::HashSet, path::{Path, PathBuf}, sync::Arc};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Result;
 use caps::Capability;
@@ -191,7 +195,15 @@ impl Setup {
             _ => &[],
         };
 
-        let (sink, run_dir) = open_sink(config, host, clock, &found, inbox.as_deref(), states, command_line)?;
+        let (sink, run_dir) = open_sink(
+            config,
+            host,
+            clock,
+            &found,
+            inbox.as_deref(),
+            states,
+            command_line,
+        )?;
         let tasks = TaskTable::new(host, clock, reader, flows, keeps, config.threads);
         Ok(Self {
             clock,

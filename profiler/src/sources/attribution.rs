@@ -18,12 +18,14 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// From the batches of a tick; `None` where energy or CPU time is not known.
-    pub fn of(batches: &[Batch]) -> Option<Self> {
+    /// From the batches of a tick, and the CPU time of the target at the boundaries before it, ns; `None` where energy or CPU
+    /// time is not known.
+    pub fn of(batches: &[Batch], earlier_ns: u64) -> Option<Self> {
         let package = [("domain", "package")];
         let busy = busy(&Rows::of(batches, "system"))?;
         // The node's time comes in steps of 10 ms, the target's to the nanosecond.
-        let busy = busy.max(cpu_ns(&Rows::of(batches, "usage")).unwrap_or(0));
+        let target = cpu_ns(&Rows::of(batches, "usage")).unwrap_or(0);
+        let busy = busy.max(earlier_ns + target);
         Some(Self {
             package_uj: whole(
                 &Rows::of(batches, "energy").values::<Float64Type>("energy_uj", &package),
@@ -81,6 +83,6 @@ mod tests {
             ..model
         };
         assert_eq!((idle.share(0), idle.share(1)), (0.0, 1000.0));
-        assert_eq!(Attribution::of(&[]), None);
+        assert_eq!(Attribution::of(&[], 0), None);
     }
 }

@@ -71,6 +71,8 @@ pub static SPEC: SourceSpec = SourceSpec {
     open: |_| {
         Ok(Box::new(Processes {
             energies: HashMap::new(),
+            used: HashMap::new(),
+            held: Vec::new(),
             rows: TableBuilder::new(&TABLE),
         }))
     },
@@ -79,12 +81,22 @@ pub static SPEC: SourceSpec = SourceSpec {
 struct Processes {
     /// Modelled energy of those that live, µJ; `None` since an interval had no energy.
     energies: HashMap<ProcessId, Option<f64>>,
+    /// CPU time at the boundaries since the last tick, ns: its energy is known at the next one.
+    used: HashMap<ProcessId, u64>,
+    /// Rows of processes that ended at these boundaries.
+    held: Vec<(ProcessId, LifetimeKey, ProcessRow)>,
     rows: TableBuilder<LifetimeKey, ProcessRow>,
 }
 
 impl Source for Processes {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
         self.attribute(at, out);
+        if !at.boundary {
+            for (id, key, mut row) in std::mem::take(&mut self.held) {
+                row.energy_uj = self.energies.get(&id).copied().flatten();
+                self.rows.push(key, row);
+            }
+        }
         let mut ids: Vec<ProcessId> = at.tasks.changed.clone();
         if at.last {
             let known: HashSet<_> = ids.iter().copied().collect();
@@ -97,12 +109,14 @@ impl Source for Processes {
                 self.push(at, at.tasks, process);
             }
         }
-        let lives = |id: &ProcessId| {
-            at.tasks
-                .get(*id)
-                .is_some_and(|process| process.end.is_none())
-        };
-        self.energies.retain(|id, _| lives(id));
+        if !at.boundary {
+            let lives = |id: &ProcessId| {
+                at.tasks
+                    .get(*id)
+                    .is_some_and(|process| process.end.is_none())
+            };
+            self.energies.retain(|id, _| lives(id));
+        }
         self.rows.finish(out);
         Ok(())
     }
@@ -110,11 +124,17 @@ impl Source for Processes {
 
 impl Processes {
     fn attribute(&mut self, at: &Sample<'_>, batches: &[Batch]) {
-        let model = Attribution::of(batches);
+        let earlier = self.used.values().sum();
         for row in at.tasks.rows.iter().filter(|row| row.tid.is_none()) {
-            let used = row.cpu_time.user + row.cpu_time.system;
+            *self.used.entry(row.id).or_default() += row.cpu_time.user + row.cpu_time.system;
+        }
+        if at.boundary {
+            return;
+        }
+        let model = Attribution::of(batches, earlier);
+        for (id, used) in self.used.drain() {
             let share = model.map(|model| model.share(used));
-            let energy = self.energies.entry(row.id).or_insert(Some(0.0));
+            let energy = self.energies.entry(id).or_insert(Some(0.0));
             *energy = energy.zip(share).map(|(energy, share)| energy + share);
         }
     }
@@ -128,7 +148,7 @@ impl Processes {
         let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
         let names = &process.description;
         let totals = &process.totals;
-        self.rows.push(
+        let (key, row) = (
             LifetimeKey {
                 ts: at.tick.ts,
                 interval_ns: until.saturating_sub(process.followed_since),
@@ -169,5 +189,11 @@ impl Processes {
                 },
             },
         );
+        // The energy of those that live is asked for again.
+        if at.boundary && process.end.is_some() {
+            self.held.push((process.id, key, row));
+        } else {
+            self.rows.push(key, row);
+        }
     }
 }

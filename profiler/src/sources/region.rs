@@ -4,10 +4,7 @@ mod counters;
 mod family;
 mod open;
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::{Result, anyhow};
 use hashbrown::{HashMap, HashSet};
@@ -137,7 +134,9 @@ pub static SPEC: SourceSpec = SourceSpec {
     feature: None,
     default: true,
     open: |context| {
-        let inbox = context.marks.ok_or_else(|| anyhow!("no socket for marks"))?;
+        let inbox = context
+            .marks
+            .ok_or_else(|| anyhow!("no socket for marks"))?;
         Ok(Box::new(Marked::new(inbox.clone())))
     },
 };
@@ -379,7 +378,9 @@ impl Marked {
 
     fn end(&mut self, at: &Sample<'_>, of: Who, received: &Received) {
         if let Some(mut open) = self.regions.end(of, &received.mark) {
-            open.mark.status.get_or_insert_with(|| "finished".to_owned());
+            open.mark
+                .status
+                .get_or_insert_with(|| "finished".to_owned());
             self.close(at, of, &open, at.tasks.clock.wall(received.at).0);
             return;
         }
@@ -456,7 +457,10 @@ impl Marked {
         self.usage.push(key.clone(), row);
         let Some(root) = root else { return };
         for ((pmu, group, event), counts) in &root.events {
-            let before = open.from.events.get(&(pmu.clone(), group.clone(), event.clone()));
+            let before = open
+                .from
+                .events
+                .get(&(pmu.clone(), group.clone(), event.clone()));
             let counts = counts.since(&before.copied().unwrap_or_default());
             self.events.push(
                 key.clone(),
@@ -566,6 +570,8 @@ impl<'a> Processes<'a> {
             self.tasks.clock.monotonic_of_boottime(start) <= at + Self::TICK
         };
         let candidates = self.of.get(&pid)?.iter().filter(started);
-        candidates.max_by_key(|process| process.id.start_boottime).copied()
+        candidates
+            .max_by_key(|process| process.id.start_boottime)
+            .copied()
     }
 }

@@ -3,9 +3,7 @@
 use arrow::{
     array::{Array, AsArray as _, RecordBatch, StringArray, UInt32Array},
     compute::cast,
-    datatypes::{
-        DataType, Float64Type, TimestampNanosecondType, UInt32Type, UInt64Type,
-    },
+    datatypes::{DataType, Float64Type, TimestampNanosecondType, UInt32Type, UInt64Type},
 };
 use hashbrown::HashMap;
 
@@ -256,7 +254,13 @@ impl Increases {
     fn add_events(&mut self, rows: &RecordBatch) {
         let owners = owners(rows);
         let label = |name| words(rows, name);
-        let count = |name| Some(rows.column_by_name(name)?.as_primitive_opt::<UInt64Type>()?.clone());
+        let count = |name| {
+            Some(
+                rows.column_by_name(name)?
+                    .as_primitive_opt::<UInt64Type>()?
+                    .clone(),
+            )
+        };
         let value = rows
             .column_by_name("value")
             .and_then(|value| value.as_primitive_opt::<Float64Type>());
@@ -275,7 +279,11 @@ impl Increases {
             let text = |words: &StringArray| Label::from(words.value(row).to_owned());
             let group = groups.is_valid(row).then(|| text(&groups));
             let counts = Counts {
-                value: if value.is_valid(row) { value.value(row) } else { 0.0 },
+                value: if value.is_valid(row) {
+                    value.value(row)
+                } else {
+                    0.0
+                },
                 unknown: u32::from(value.is_null(row) && enabled.value(row) != 0),
                 raw: raw.value(row),
                 enabled_ns: enabled.value(row),

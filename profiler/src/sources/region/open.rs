@@ -46,7 +46,14 @@ impl Regions {
     }
 
     /// Opens one.
-    pub fn open(&mut self, of: Who, number: u64, start: &Received, parent: Option<u64>, from: Arc<Snapshot>) {
+    pub fn open(
+        &mut self,
+        of: Who,
+        number: u64,
+        start: &Received,
+        parent: Option<u64>,
+        from: Arc<Snapshot>,
+    ) {
         self.count += 1;
         // Parsed it takes a multiple.
         let bytes = 4 * start.bytes;
@@ -190,7 +197,10 @@ mod tests {
         );
         let open = regions.end(PROCESS, &end.mark).unwrap();
         let text = |value: Option<Value>| value.unwrap().to_string();
-        assert_eq!(Value::Object(open.mark.attrs).to_string(), r#"{"m":1,"n":2}"#);
+        assert_eq!(
+            Value::Object(open.mark.attrs).to_string(),
+            r#"{"m":1,"n":2}"#
+        );
         assert_eq!(text(open.mark.used), r#"["i","j"]"#);
         assert_eq!(text(open.mark.generated), r#"{"o":1}"#);
         assert_eq!(text(open.mark.tags), r#"{"a":1,"b":2}"#);
