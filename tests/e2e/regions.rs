@@ -89,7 +89,7 @@ struct Sample {
 fn a_region_has_what_its_process_says_of_itself() {
     let folder = tempfile::TempDir::new().expect("a folder");
     let file = folder.path().join("file");
-    let finished = Profiler::new()
+    let finished = Profiler::undelayed()
         .command(&[
             &setting("PROFILER_TEST_PYTHON"),
             "-c",
@@ -177,8 +177,14 @@ time.sleep(0.05)
              AND t.ts <= u.ts) FROM region_usage u ORDER BY region"
         ));
         assert_eq!(rows.len(), 9, "{rows:?}");
+        let known = rows.iter().filter(|(_, value, _)| value.is_some());
+        assert!(known.count() >= 3, "{rows:?}");
         for (name, value, sum) in rows {
-            assert_eq!(value, Some(sum), "{name}: {column}");
+            // Nothing is known where one reading had to stand for start and end: the machine was busy.
+            assert!(
+                value.is_none_or(|value| value == sum),
+                "{name}: {column} {value:?}, not {sum}"
+            );
         }
     }
     let unix: u64 = data.value("SELECT unix_tx_bytes FROM region_usage WHERE name = 'all'");
@@ -190,19 +196,20 @@ fn all_descendants_count_those_too_that_have_ended() {
     let finished = script(
         &[],
         r#"
+reader, writer = os.pipe()
 if os.fork() == 0:
     burn(0.3); os._exit(0)
-mark("start", "tree")
+mark("start", "tree"); time.sleep(0.02)
 for _ in range(3):
     if os.fork() == 0:
         if os.fork() == 0:
             time.sleep(0.01); burn(0.1); os._exit(0)
         os._exit(0)          # the grandchild has no parent
     os.wait()
-time.sleep(0.6)
+os.close(writer); os.read(reader, 1)   # nobody else has it any more
 mark("end", "tree")
 if os.fork() == 0:
-    mark("start", "child", parent="x"); burn(0.1); mark("end", "child"); time.sleep(0.05); os._exit(0)
+    mark("start", "child", parent="x"); time.sleep(0.02); burn(0.1); mark("end", "child"); time.sleep(0.05); os._exit(0)
 os.wait()
 "#,
     );

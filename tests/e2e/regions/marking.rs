@@ -34,7 +34,9 @@ mark end
 echo $$
 "#
     );
-    let finished = Profiler::new().command(&["sh", "-c", &script]).finish();
+    let finished = Profiler::undelayed()
+        .command(&["sh", "-c", &script])
+        .finish();
     let data = finished.dataset();
     data.assert_complete();
     assert_eq!(counted(&data, "refused"), 0, "{}", finished.stderr);

@@ -40,7 +40,10 @@ fn run(folder: &Path, command: &[&str]) -> Finished {
     );
     let folder = folder.to_str().expect("UTF-8");
     let within = [&["sh", "-c", "cd \"$0\" && exec \"$@\"", folder], command].concat();
-    Profiler::new().env("PATH", path).command(&within).finish()
+    Profiler::undelayed()
+        .env("PATH", path)
+        .command(&within)
+        .finish()
 }
 
 /// It wrote a file of a million bytes in its region `write`, and all regions ended as they should.
