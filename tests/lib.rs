@@ -7,6 +7,7 @@
 )]
 
 pub mod dataset;
+pub mod metronome;
 pub mod mounts;
 pub mod procfs;
 pub mod puppet;
