@@ -13,6 +13,7 @@ pub mod procfs;
 pub mod puppet;
 pub mod rows;
 pub mod runs;
+pub mod sysfs;
 
 /// An environment variable that `cargo xtask test` sets.
 pub fn setting(name: &str) -> String {

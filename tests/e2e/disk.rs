@@ -83,7 +83,10 @@ fn a_disk_that_fills_costs_rows_but_neither_the_target_nor_what_was_written() {
     // When it happens, not at each of the fifty ticks.
     assert!((1..10).contains(&told.count()), "{}", finished.stderr);
     let run = disk.run();
-    python("read_all.py", &["--full", run.path().to_str().expect("UTF-8")]);
+    python(
+        "read_all.py",
+        &["--full", run.path().to_str().expect("UTF-8")],
+    );
     let ticks: u64 = run.value("SELECT count(*) FROM system");
     assert!(ticks >= 15, "{ticks}");
     // What the journals still hold finds its place when there is room.

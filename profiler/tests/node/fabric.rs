@@ -76,7 +76,8 @@ struct Found {
 
 impl Tables {
     fn read(&mut self) -> Found {
-        let (batches, result) = self.0.attempt(false);
+        // As at the end of a run, it waits.
+        let (batches, result) = self.0.attempt(true);
         let of = |table: &str| {
             let mut of_table = batches.iter().filter(|batch| batch.table.name == table);
             Rows(of_table.next().cloned())
