@@ -52,6 +52,11 @@ impl Metronome {
 }
 
 impl Stalls {
+    /// All of them together.
+    pub fn total(&self) -> Duration {
+        self.0.iter().sum()
+    }
+
     /// The most deadlines, so long apart, that can have passed meanwhile.
     pub fn deadlines(&self, interval: Duration) -> u64 {
         let count = |stall: &Duration| deadlines(*stall, interval) + 1;

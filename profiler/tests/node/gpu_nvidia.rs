@@ -508,12 +508,12 @@ fn a_library_that_hangs_holds_up_no_end() {
     for _ in 0..3 {
         let _ = reader.attempt(false);
     }
-    assert!(begun.elapsed() < Duration::from_millis(300));
+    assert!(begun.elapsed() < Duration::from_secs(2), "it waited");
     let (gpus, _, error) = read(&mut reader);
     assert_eq!(gpus.len(), 0);
     assert!(error.is_some());
     drop(reader);
-    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
 }
 
 /// Why there is no such source.
