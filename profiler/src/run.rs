@@ -23,7 +23,7 @@ use self::{
 };
 use crate::{
     bpf::Stats,
-    clock::{Clock, Tick, monotonic_ns},
+    clock::{Clock, Tick, monotonic_ns, thread_cpu_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
     ledger::{Ledger, Part},
@@ -353,13 +353,14 @@ impl<'a> Session<'a> {
             monotonic_ns,
             ts: self.clock.wall(monotonic_ns),
         };
+        let cpu_ns = thread_cpu_ns();
         let result = self.tasks.refresh(&tick, false);
         self.report_tasks(result);
         self.summary.add(&self.tasks);
         let read = self.read_sources(tick, false, true);
         let rows = read.iter().map(|batch| batch.rows.num_rows() as u64).sum();
         if let Some(boundaries) = &mut self.boundaries {
-            boundaries.have_read(monotonic_ns, rows);
+            boundaries.have_read(monotonic_ns, thread_cpu_ns() - cpu_ns, rows);
             let batches = boundaries.hold(read);
             self.sink.submit(batches);
         }

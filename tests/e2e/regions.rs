@@ -214,20 +214,21 @@ os.wait()
 "#,
     );
     let data = finished.dataset();
-    let (tree, child): (u64, u64) = data.row(
+    let (tree, child): (u64, Option<u64>) = data.row(
         "SELECT (SELECT oncpu_ns FROM region_usage WHERE name = 'tree'), (SELECT oncpu_ns FROM region_usage WHERE name = 'child')",
     );
     let offset: i64 = data.value("SELECT start_offset_ns FROM region_usage WHERE name = 'child'");
     // The child that was there before counts from the start on; the three grandchildren whole.
     assert!((300_000_000..900_000_000).contains(&tree), "{tree}");
-    assert!(
-        i64::try_from(child).unwrap() > 100_000_000 - offset.max(0),
-        "{child}"
-    );
-    assert!(
-        child < 150_000_000,
-        "{child}: the others' time is not the child's"
-    );
+    // Nothing is known of it on a machine that was too busy to read while it was open.
+    if let Some(child) = child {
+        let least = 100_000_000 - offset.max(0);
+        assert!(child.cast_signed() > least, "{child}, at least {least}");
+        assert!(
+            child < 150_000_000,
+            "{child}: the others' time is not the child's"
+        );
+    }
 }
 
 #[test]

@@ -2,26 +2,22 @@
 
 use std::{
     collections::HashMap,
-    io::{self, IoSliceMut},
-    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
 
-use nix::{
-    cmsg_space,
-    sys::socket::{ControlMessageOwned, MsgFlags, Shutdown, UnixCredentials, recvmsg, shutdown},
-    sys::time::TimeSpec,
-};
+use nix::sys::socket::{Shutdown, shutdown};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     time::{ClockId, clock_gettime},
 };
 use tokio::sync::Notify;
 
-use super::{MAX_BYTES, Mark, Op, socket::Bound};
+use super::{MAX_BYTES, Mark, Op, receive::receive, socket::Bound};
 use crate::{clock::monotonic_ns, say};
 
 /// Marks per second that a process may send for long, and all together.
@@ -147,7 +143,6 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     buffer: Vec<u8>,
-    control: Vec<u8>,
     marks: Vec<Received>,
     bytes: usize,
     rates: Rates,
@@ -186,7 +181,6 @@ impl Inbox {
             bound,
             state: Mutex::new(State {
                 buffer: vec![0; MAX_BYTES + 1],
-                control: control(),
                 marks: Vec::new(),
                 bytes: 0,
                 rates: Rates::default(),
@@ -345,11 +339,6 @@ impl Shared {
     }
 }
 
-/// Room for the sender and the time, and for nothing else: descriptors that are sent along are closed by the kernel.
-fn control() -> Vec<u8> {
-    cmsg_space!(UnixCredentials, TimeSpec)
-}
-
 impl State {
     /// Receives what is there and returns how many datagrams that were.
     fn drain(&mut self, fd: &OwnedFd) -> usize {
@@ -366,31 +355,20 @@ impl State {
     }
 
     fn receive_one(&mut self, fd: &OwnedFd, now: &Now) -> bool {
-        let mut buffer = [IoSliceMut::new(&mut self.buffer)];
-        let flags = MsgFlags::MSG_DONTWAIT;
-        let fd = fd.as_fd().as_raw_fd();
-        let Ok(message) = recvmsg::<()>(fd, &mut buffer, Some(&mut self.control), flags) else {
+        let Some(envelope) = receive(fd, &mut self.buffer) else {
             return false;
         };
-        let bytes = message.bytes;
-        let oversized = message.flags.contains(MsgFlags::MSG_TRUNC) || bytes > MAX_BYTES;
-        let (mut pid, mut uid, mut at) = (0, u32::MAX, now.monotonic);
-        for control in message.cmsgs().into_iter().flatten() {
-            match control {
-                ControlMessageOwned::ScmCredentials(sender) => {
-                    (pid, uid) = (sender.pid().cast_unsigned(), sender.uid());
-                }
-                ControlMessageOwned::ScmTimestampns(sent) => {
-                    // Whatever has become of the wall clock meanwhile.
-                    at = now.monotonic_of(&sent).clamp(self.empty_at.min(at), at);
-                }
-                _ => {}
-            }
-        }
-        if bytes == 0 && pid == 0 {
+        let bytes = envelope.bytes;
+        let oversized = envelope.truncated || bytes > MAX_BYTES;
+        let Some((pid, uid)) = envelope.sender else {
             // The end of the socket.
             return false;
-        }
+        };
+        let at = envelope.sent.map_or(now.monotonic, |sent| {
+            // Whatever has become of the wall clock meanwhile.
+            now.monotonic_of(sent)
+                .clamp(self.empty_at.min(now.monotonic), now.monotonic)
+        });
         let whose = |what: &str| format!("from process {pid}: {what}");
         if !self.rates.allow(pid, now.monotonic) {
             self.lose(Loss::TooFast, 1, &whose("sent too fast"));
@@ -487,8 +465,7 @@ impl Now {
     }
 
     /// The kernel stamps datagrams with the wall clock.
-    fn monotonic_of(&self, sent: &TimeSpec) -> u64 {
-        let sent = sent.tv_sec() * 1_000_000_000 + sent.tv_nsec();
+    fn monotonic_of(&self, sent: i64) -> u64 {
         let ago = self.realtime.saturating_sub(sent);
         self.monotonic.saturating_add_signed(-ago)
     }

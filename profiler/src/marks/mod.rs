@@ -3,6 +3,7 @@
 //! The grammar is in `docs/regions.md`. What the marks mean is decided by the source `region`.
 
 mod inbox;
+mod receive;
 pub mod send;
 mod socket;
 

@@ -14,7 +14,7 @@ use crate::{
 /// Readings have at least this distance, ns.
 const GAP: u64 = 5_000_000;
 
-/// They take at most one part in so many of the time.
+/// They take at most one part in so many of a CPU's time.
 const SHARE: u64 = 20;
 
 /// Time for which a row of theirs is paid, ns: 10,000 rows per second.
@@ -74,12 +74,9 @@ impl Boundaries {
         self.earliest = self.earliest.max(began + GAP);
     }
 
-    /// Notes that a reading has been made.
-    pub fn have_read(&mut self, began: u64, rows: u64) {
-        let now = monotonic_ns();
-        let gap = GAP
-            .max((now - began) * SHARE)
-            .max(rows.saturating_mul(PER_ROW));
+    /// Notes that a reading has been made, for which so much CPU time was used.
+    pub fn have_read(&mut self, began: u64, cpu_ns: u64, rows: u64) {
+        let gap = GAP.max(cpu_ns * SHARE).max(rows.saturating_mul(PER_ROW));
         self.earliest = began + gap;
     }
 
