@@ -78,6 +78,9 @@ look(15)
 print(json.dumps(samples))
 "#;
 
+/// A reading takes a moment, ns; the process does next to nothing around it.
+const READING: i64 = 15_000_000;
+
 #[derive(Deserialize)]
 struct Sample {
     begin: i64,
@@ -111,8 +114,6 @@ fn a_region_has_what_its_process_says_of_itself() {
             "SELECT epoch_ns(region_start_ts) + start_offset_ns, epoch_ns(region_end_ts) + end_offset_ns, {counter} \
              FROM region_usage JOIN region USING (host, region) WHERE region_usage.name = 'work'"
         ));
-        // A reading takes a moment; the process does next to nothing around it.
-        const READING: i64 = 15_000_000;
         let before = |ts: i64| {
             let last = samples.iter().rfind(|sample| sample.end < ts);
             last.expect("one before").values[counter]
@@ -231,11 +232,19 @@ os.wait()
     }
 }
 
-#[test]
-fn structure_and_times() {
-    let finished = script(
-        &[],
-        r#"
+/// Name, op, id, parent, status, start, end, length.
+type Row = (
+    String,
+    String,
+    Option<String>,
+    Option<u64>,
+    Option<String>,
+    i64,
+    i64,
+    u64,
+);
+
+const STRUCTURE: &str = r#"
 told = {}
 told["outer"] = [mark("start", "outer", id="o", group="g", kind="k", attrs={"n": 1}, tags=["a"], used=["in"], extra=7)]
 told["left"] = [mark("start", "left", id=2, parent="o")]
@@ -255,21 +264,14 @@ os.waitpid(pid, 0)
 mark("start", "replaced")
 print(json.dumps(told)); sys.stdout.flush()
 os.execv("/bin/sleep", ["sleep", "0.1"])
-"#,
-    );
+"#;
+
+#[test]
+fn structure_and_times() {
+    let finished = script(&[], STRUCTURE);
     let told: std::collections::BTreeMap<String, Vec<[i64; 2]>> = said(&finished);
     let data = finished.dataset();
     data.assert_complete();
-    type Row = (
-        String,
-        String,
-        Option<String>,
-        Option<u64>,
-        Option<String>,
-        i64,
-        i64,
-        u64,
-    );
     let rows: Vec<Row> = data.rows(
         "SELECT name, op, id, parent_region, status, epoch_ns(region_start_ts), epoch_ns(region_end_ts), interval_ns \
          FROM region ORDER BY region",

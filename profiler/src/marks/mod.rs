@@ -98,7 +98,6 @@ impl Mark {
         let mut mark: Self = serde_json::from_slice(datagram).map_err(|error| error.to_string())?;
         let named = mark.name.as_ref().is_some_and(|name| !name.is_empty());
         let missing = match mark.op {
-            Op::End => None,
             Op::Start | Op::Event | Op::Phase | Op::Gauge if !named => Some("name"),
             Op::Phase if mark.seconds.is_none() => Some("seconds"),
             Op::Gauge if mark.value.is_none() => Some("value"),

@@ -9,13 +9,12 @@ use std::{
 };
 
 /// Bytes of the control messages that are wanted: a time and credentials, and nothing else.
-const CONTROL: usize = {
-    // SAFETY: arithmetic only.
-    unsafe {
-        libc::CMSG_SPACE(size_of::<libc::timespec>() as u32) as usize
-            + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) as usize
-    }
-};
+const CONTROL: usize = space(size_of::<libc::timespec>()) + space(size_of::<libc::ucred>());
+
+/// Bytes of a control message: `CMSG_SPACE` of a 64-bit kernel.
+const fn space(length: usize) -> usize {
+    size_of::<libc::cmsghdr>() + length.next_multiple_of(size_of::<usize>())
+}
 
 /// What the kernel says of a datagram.
 #[derive(Clone, Copy, Debug, Default)]

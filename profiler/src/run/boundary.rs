@@ -15,7 +15,7 @@ use crate::{
 const GAP: u64 = 5_000_000;
 
 /// They take at most one part in so many of a CPU's time.
-const SHARE: u64 = 20;
+const SHARE: u64 = 10;
 
 /// Time for which a row of theirs is paid, ns: 10,000 rows per second.
 const PER_ROW: u64 = 100_000;

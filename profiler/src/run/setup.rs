@@ -77,8 +77,7 @@ impl Setup {
         }
         let mut stopped = None;
         let marks = open_marks(config, clock);
-        let path = marks.as_ref().ok().and_then(Option::as_ref);
-        let path = path.map(|inbox| inbox.path());
+        let path = marks.as_ref().ok().map(|inbox| inbox.path());
         let found = find(config, &host, path, &mut stopped)?;
         // Whatever fails from here on must not let the command run.
         let result = Self::attach(config, &host, clock, found, marks, command_line);
@@ -97,7 +96,7 @@ impl Setup {
         host: &Host,
         clock: Clock,
         found: Found,
-        marks: Result<Option<Arc<Inbox>>, String>,
+        marks: Result<Arc<Inbox>, String>,
         command_line: Vec<String>,
     ) -> Result<Self, Failure> {
         let (mut reader, keeps, problem) = reader(config, host, &found)?;
@@ -105,10 +104,6 @@ impl Setup {
             Reader::Bpf(programs) => Flows::open(programs)
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?,
             Reader::Procfs(_) | Reader::None => Flows::default(),
-        };
-        let (inbox, no_marks) = match marks {
-            Ok(inbox) => (inbox, None),
-            Err(why) => (None, Some(why)),
         };
         let mut states = Vec::new();
         let mut sources = Vec::new();
@@ -140,13 +135,6 @@ impl Setup {
                 },
                 _ => (spec.probe)(host),
             };
-            let support = match &no_marks {
-                Some(why) if spec.name == region::SPEC.name => Support::No {
-                    why: why.clone(),
-                    remedy: String::new(),
-                },
-                _ => support,
-            };
             let (support, why) = match support {
                 Support::Works => (SourceStatus::Works, None),
                 Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
@@ -164,7 +152,7 @@ impl Setup {
                 node: matches!(config.target, Target::Node),
                 strangers_join: matches!(config.target, Target::Cgroup(_)),
                 perf: &config.perf,
-                marks: inbox.as_ref(),
+                marks: marks.as_ref().map_err(String::as_str),
             }) {
                 Ok(source) => {
                     if let Support::Partly { why, .. } = source.support() {
@@ -188,19 +176,13 @@ impl Setup {
             derived.map_or(0, |place| place + 1)
         });
         let missing = missing(config, host, &states)?;
-        // Who joins a cgroup is opened when it does.
-        let perf = config.sources.has(crate::sources::perf::SPEC.name);
-        let keeps_capabilities = match config.target {
-            Target::Cgroup(_) if perf => privileges::for_events(host),
-            _ => &[],
-        };
 
         let (sink, run_dir) = open_sink(
             config,
             host,
             clock,
             &found,
-            inbox.as_deref(),
+            marks.as_ref().ok().map(Arc::as_ref),
             states,
             command_line,
         )?;
@@ -215,24 +197,33 @@ impl Setup {
             cgroup: found.cgroup,
             what: found.what,
             missing,
-            keeps_capabilities,
-            marks: inbox,
+            keeps_capabilities: keeps_capabilities(config, host),
+            marks: marks.ok(),
         })
     }
 }
 
+/// Who joins a cgroup is opened for the counters when it does.
+fn keeps_capabilities(config: &Config, host: &Host) -> &'static [Capability] {
+    let perf = config.sources.has(crate::sources::perf::SPEC.name);
+    match config.target {
+        Target::Cgroup(_) if perf => privileges::for_events(host),
+        _ => &[],
+    }
+}
+
 /// The socket for marks, or why there is none.
-fn open_marks(config: &Config, clock: Clock) -> Result<Option<Arc<Inbox>>, String> {
+fn open_marks(config: &Config, clock: Clock) -> Result<Arc<Inbox>, String> {
     if !config.sources.has(region::SPEC.name) {
-        return Ok(None);
+        return Err("not asked for".to_owned());
     }
     // The run's name without the host's: the path of a socket has room for 107 bytes.
     let name = run_id(clock.wall(monotonic_ns()).0, "").replace("--", "-");
     let all = matches!(config.target, Target::Node);
-    match Inbox::open(&name, all) {
-        Ok(inbox) => Ok(Some(Arc::new(inbox))),
-        Err(error) => Err(format!("no socket for marks: {error}")),
-    }
+    let inbox = Inbox::open(&name, all);
+    inbox
+        .map(Arc::new)
+        .map_err(|error| format!("no socket for marks: {error}"))
 }
 
 fn find(

@@ -129,8 +129,8 @@ pub struct Context<'a> {
     pub strangers_join: bool,
     /// Which hardware events are wanted.
     pub perf: &'a Selection,
-    /// What applications mark.
-    pub marks: Option<&'a Arc<Inbox>>,
+    /// What applications mark, or why they cannot.
+    pub marks: Result<&'a Arc<Inbox>, &'a str>,
 }
 
 /// An entry of the registry.

@@ -4,7 +4,7 @@ mod counters;
 mod family;
 mod open;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Result, anyhow};
 use hashbrown::{HashMap, HashSet};
@@ -134,12 +134,14 @@ pub static SPEC: SourceSpec = SourceSpec {
     feature: None,
     default: true,
     open: |context| {
-        let inbox = context
-            .marks
-            .ok_or_else(|| anyhow!("no socket for marks"))?;
+        let inbox = context.marks.map_err(|why| anyhow!("{why}"))?;
         Ok(Box::new(Marked::new(inbox.clone())))
     },
 };
+
+/// A mark waits so long for a reading that has all processes that it is about, ns: where they come and go all the time, some
+/// are always missing, with what they did since the reading before.
+const PATIENCE: u64 = 100_000_000;
 
 /// What a process with regions, and its descendants, used up to a reading.
 #[derive(Debug, Default)]
@@ -205,21 +207,7 @@ impl Source for Marked {
         let users: HashSet<u32> = at.tasks.iter().map(|process| process.uid).collect();
         self.inbox.allow(users);
         self.add_up(at, out);
-        let mut marks = self.inbox.take();
-        if !at.last {
-            // What was sent after the reading had begun belongs to the next one.
-            let later = |received: &mut Received| received.at > at.tick.monotonic_ns;
-            let later: Vec<_> = marks.extract_if(.., later).collect();
-            if !later.is_empty() {
-                self.inbox.put_back(later);
-            }
-        }
-        if !marks.is_empty() {
-            let processes = Processes::of(at.tasks);
-            for received in marks {
-                self.take(at, &processes, &received);
-            }
-        }
+        self.take_marks(at);
         self.end_with_their_processes(at);
         self.family.forget_ended(at.tasks);
         for root in self.roots.values_mut() {
@@ -291,8 +279,39 @@ impl Marked {
         have_read
     }
 
-    fn take(&mut self, at: &Sample<'_>, processes: &Processes<'_>, received: &Received) {
-        let Some(process) = processes.meant_by(received) else {
+    /// Takes the marks that this reading can tell about; the others wait for the next one.
+    fn take_marks(&mut self, at: &Sample<'_>) {
+        let marks = self.inbox.take();
+        if marks.is_empty() {
+            return;
+        }
+        let processes = Processes::of(at.tasks);
+        let missed = at
+            .tasks
+            .missed()
+            .map(|process| who(&at.tasks.clock, process.id));
+        let missed: HashSet<Who> = missed.flat_map(|who| self.family.line(who)).collect();
+        let mut later = Vec::new();
+        for received in marks {
+            let process = processes.meant_by(&received);
+            let of = process.map(|process| who(&at.tasks.clock, process.id));
+            // It was sent after the reading had begun, or the reading lacks somebody of whom it is.
+            let age = at.tick.monotonic_ns.checked_sub(received.at);
+            let waits =
+                age.is_none_or(|age| age < PATIENCE && of.is_some_and(|of| missed.contains(&of)));
+            if waits && !at.last {
+                later.push(received);
+            } else {
+                self.take(at, of, &received);
+            }
+        }
+        if !later.is_empty() {
+            self.inbox.put_back(later);
+        }
+    }
+
+    fn take(&mut self, at: &Sample<'_>, of: Option<Who>, received: &Received) {
+        let Some(of) = of else {
             let whose = match received.mark.pid {
                 Some(claimed) if claimed != received.pid => {
                     format!("process {} for process {claimed}", received.pid)
@@ -303,7 +322,6 @@ impl Marked {
             self.inbox.lose(Loss::Refused, 1, &whose);
             return;
         };
-        let of = who(&at.tasks.clock, process.id);
         let mark = &received.mark;
         match mark.op {
             Op::Start => self.start(at, of, received),
@@ -333,17 +351,19 @@ impl Marked {
             Op::Event | Op::Phase => {
                 self.last += 1;
                 let mut mark = mark.clone();
-                let seconds = mark.seconds.unwrap_or(0.0);
                 if mark.op == Op::Phase {
                     mark.status.get_or_insert_with(|| "finished".to_owned());
                 }
-                // Longer than a century is a mistake, and no number.
-                let ns = (seconds.clamp(0.0, 4e9) * 1e9).round() as i64;
+                let length = Duration::try_from_secs_f64(mark.seconds.unwrap_or(0.0));
+                // Longer than since 1970 is a mistake.
+                let ns = length.map_or(i64::MAX, |length| {
+                    i64::try_from(length.as_nanos()).unwrap_or(i64::MAX)
+                });
                 let end = at.tasks.clock.wall(received.at).0;
                 let region = Region {
                     number: self.last,
                     parent: self.parent(of, &mark),
-                    start: Some(end.saturating_sub(ns)),
+                    start: Some(end.saturating_sub(ns).max(0)),
                     end: Some(end),
                 };
                 self.push(at, of, &mark, &region);

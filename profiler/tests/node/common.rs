@@ -166,7 +166,7 @@ impl Reader {
             node: true,
             strangers_join: false,
             perf: &Selection::default(),
-            marks: None,
+            marks: Err("none"),
         };
         let clock = Clock::new();
         Self {

@@ -15,6 +15,17 @@ fn mark(args: &[&str]) -> Output {
         .expect("the profiler starts")
 }
 
+/// Name, op, pid, parent, status, attributes, tags.
+type Row = (
+    String,
+    String,
+    u32,
+    Option<u64>,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+);
+
 #[test]
 fn a_script_marks_its_own_regions() {
     let bin = setting("PROFILER_BIN");
@@ -42,15 +53,6 @@ echo $$
     assert_eq!(counted(&data, "refused"), 0, "{}", finished.stderr);
     assert_eq!(counted(&data, "end_without_start"), 1);
     let shell: u32 = finished.stdout.trim().parse().expect("a pid");
-    type Row = (
-        String,
-        String,
-        u32,
-        Option<u64>,
-        Option<String>,
-        Option<String>,
-        Option<String>,
-    );
     let rows: Vec<Row> = data.rows(
         "SELECT coalesce(name, '-'), op, pid, parent_region, status, attributes, tags FROM region ORDER BY region",
     );
