@@ -4,7 +4,11 @@ mod counters;
 mod family;
 mod open;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Result, anyhow};
 use hashbrown::{HashMap, HashSet};
@@ -139,17 +143,20 @@ pub static SPEC: SourceSpec = SourceSpec {
     },
 };
 
-/// A mark waits so long for a reading that has all processes that it is about, ns: where they come and go all the time, some
-/// are always missing, with what they did since the reading before.
-const PATIENCE: u64 = 100_000_000;
-
 /// What a process with regions, and its descendants, used up to a reading.
 #[derive(Debug, Default)]
 struct Snapshot {
     /// Of the reading.
     ts: i64,
-    sums: Sums,
+    /// The next reading adds what processes did that were ending while they were to be read.
+    sums: Mutex<Sums>,
     events: BTreeMap<EventKey, Counts>,
+}
+
+impl Snapshot {
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// An event's name in a form that has an order.
@@ -160,8 +167,16 @@ type EventKey = (String, Option<String>, String);
 struct Root {
     sums: Sums,
     events: BTreeMap<EventKey, Counts>,
-    /// Of the present reading.
+    /// Of the last reading, if a region began or ended there.
     snapshot: Option<Arc<Snapshot>>,
+}
+
+/// A region whose end has been read.
+struct Closing {
+    of: Who,
+    open: Open,
+    end: i64,
+    to: Arc<Snapshot>,
 }
 
 impl Root {
@@ -169,7 +184,7 @@ impl Root {
         let snapshot = self.snapshot.get_or_insert_with(|| {
             Arc::new(Snapshot {
                 ts,
-                sums: self.sums.clone(),
+                sums: Mutex::new(self.sums.clone()),
                 events: self.events.clone(),
             })
         });
@@ -191,6 +206,9 @@ struct Marked {
     family: Family,
     regions: Regions,
     roots: HashMap<Who, Root>,
+    /// Regions that ended at the last reading, and whom that one had missed.
+    closing: Vec<Closing>,
+    missed: HashSet<Who>,
     /// Number of the last region.
     last: u64,
     /// Runs without error of each source up to the reading before.
@@ -207,13 +225,23 @@ impl Source for Marked {
         let users: HashSet<u32> = at.tasks.iter().map(|process| process.uid).collect();
         self.inbox.allow(users);
         self.add_up(at, out);
-        self.take_marks(at);
-        self.end_with_their_processes(at);
-        self.family.forget_ended(at.tasks);
+        self.store_closed();
         for root in self.roots.values_mut() {
             root.snapshot = None;
         }
-        self.roots.retain(|who, _| self.regions.any_of(*who));
+        self.take_marks(at);
+        self.end_with_their_processes(at);
+        self.family.forget_ended(at.tasks);
+        let missed = at.tasks.missed();
+        self.missed = missed
+            .map(|process| who(&at.tasks.clock, process.id))
+            .collect();
+        if self.missed.is_empty() || at.last {
+            self.store_closed();
+        }
+        let closing: HashSet<Who> = self.closing.iter().map(|closing| closing.of).collect();
+        self.roots
+            .retain(|who, _| self.regions.any_of(*who) || closing.contains(who));
         self.rows.finish(out);
         self.usage.finish(out);
         self.events.finish(out);
@@ -229,6 +257,8 @@ impl Marked {
             family: Family::default(),
             regions: Regions::default(),
             roots: HashMap::new(),
+            closing: Vec::new(),
+            missed: HashSet::new(),
             last: 0,
             runs: HashMap::new(),
             rows: TableBuilder::new(&REGION),
@@ -252,6 +282,11 @@ impl Marked {
             for ancestor in self.family.line(*who) {
                 if let Some(root) = self.roots.get_mut(&ancestor) {
                     root.sums.add(sums);
+                    if let Some(before) = &root.snapshot
+                        && self.missed.contains(who)
+                    {
+                        before.sums().add(sums);
+                    }
                 }
             }
         }
@@ -286,19 +321,12 @@ impl Marked {
             return;
         }
         let processes = Processes::of(at.tasks);
-        let missed = at
-            .tasks
-            .missed()
-            .map(|process| who(&at.tasks.clock, process.id));
-        let missed: HashSet<Who> = missed.flat_map(|who| self.family.line(who)).collect();
         let mut later = Vec::new();
         for received in marks {
             let process = processes.meant_by(&received);
             let of = process.map(|process| who(&at.tasks.clock, process.id));
-            // It was sent after the reading had begun, or the reading lacks somebody of whom it is.
-            let age = at.tick.monotonic_ns.checked_sub(received.at);
-            let waits =
-                age.is_none_or(|age| age < PATIENCE && of.is_some_and(|of| missed.contains(&of)));
+            // What was sent after the reading had begun belongs to the next one.
+            let waits = received.at > at.tick.monotonic_ns;
             if waits && !at.last {
                 later.push(received);
             } else {
@@ -393,7 +421,9 @@ impl Marked {
             end: None,
         };
         self.push(at, of, &received.mark, &region);
-        self.regions.open(of, self.last, received, parent, from);
+        let start = at.tasks.clock.wall(received.at).0;
+        self.regions
+            .open(of, self.last, received, start, parent, from);
     }
 
     fn end(&mut self, at: &Sample<'_>, of: Who, received: &Received) {
@@ -401,7 +431,7 @@ impl Marked {
             open.mark
                 .status
                 .get_or_insert_with(|| "finished".to_owned());
-            self.close(at, of, &open, at.tasks.clock.wall(received.at).0);
+            self.close(at, of, open, at.tasks.clock.wall(received.at).0);
             return;
         }
         let mut mark = received.mark.clone();
@@ -438,7 +468,7 @@ impl Marked {
             };
             for mut open in self.regions.end_all(of) {
                 open.mark.status = Some(status.to_owned());
-                self.close(at, of, &open, end);
+                self.close(at, of, open, end);
             }
         }
     }
@@ -450,51 +480,56 @@ impl Marked {
         line.find_map(|ancestor| Some(self.regions.by_id(ancestor, id)?.number))
     }
 
-    /// Stores the end of a region and what was used during it.
-    fn close(&mut self, at: &Sample<'_>, of: Who, open: &Open, end: i64) {
-        let start = at.tasks.clock.wall(open.at).0;
+    /// Stores the end of a region; what was used during it follows when it is complete.
+    fn close(&mut self, at: &Sample<'_>, of: Who, open: Open, end: i64) {
         let region = Region {
             number: open.number,
             parent: open.parent,
-            start: Some(start),
+            start: Some(open.start),
             end: Some(end),
         };
         self.push(at, of, &open.mark, &region);
-        let now = at.tick.ts.0;
-        let interval_ns = u64::try_from(now - open.from.ts).ok().filter(|ns| *ns != 0);
-        let key = UsageKey {
-            ts: at.tick.ts,
-            interval_ns,
-            pid: of.0,
-            start_ts: Timestamp(of.1),
-            region: open.number,
-        };
-        let name = label(open.mark.name.as_ref());
-        let root = self.roots.get(&of).filter(|_| interval_ns.is_some());
-        let offsets = [open.from.ts - start, now - end];
-        let values = root.map(|root| root.sums.since(&open.from.sums));
-        let row = UsageRow::new(name.clone(), offsets, values.unwrap_or([None; _]));
-        self.usage.push(key.clone(), row);
-        let Some(root) = root else { return };
-        for ((pmu, group, event), counts) in &root.events {
-            let before = open
-                .from
-                .events
-                .get(&(pmu.clone(), group.clone(), event.clone()));
-            let counts = counts.since(&before.copied().unwrap_or_default());
-            self.events.push(
-                key.clone(),
-                EventRow {
-                    name: name.clone(),
-                    pmu: pmu.clone().into(),
-                    group: group.clone().map(Into::into),
-                    event: event.clone().into(),
-                    value: (counts.unknown == 0).then_some(counts.value),
-                    raw: counts.raw,
-                    enabled_ns: counts.enabled_ns,
-                    running_ns: counts.running_ns,
-                },
-            );
+        let to = self.roots.entry(of).or_default().snapshot(at.tick.ts.0);
+        self.closing.push(Closing { of, open, end, to });
+    }
+
+    /// Stores what was used during the regions that have ended.
+    fn store_closed(&mut self) {
+        for Closing { of, open, end, to } in std::mem::take(&mut self.closing) {
+            let from = &open.from;
+            let interval_ns = u64::try_from(to.ts - from.ts).ok().filter(|ns| *ns != 0);
+            let key = UsageKey {
+                ts: Timestamp(to.ts),
+                interval_ns,
+                pid: of.0,
+                start_ts: Timestamp(of.1),
+                region: open.number,
+            };
+            let name = label(open.mark.name.as_ref());
+            let offsets = [from.ts - open.start, to.ts - end];
+            let values = match interval_ns {
+                Some(_) => to.sums().since(&from.sums()),
+                None => [None; _],
+            };
+            self.usage
+                .push(key.clone(), UsageRow::new(name.clone(), offsets, values));
+            for (event, counts) in to.events.iter().filter(|_| interval_ns.is_some()) {
+                let counts = counts.since(&from.events.get(event).copied().unwrap_or_default());
+                let (pmu, group, event) = event.clone();
+                self.events.push(
+                    key.clone(),
+                    EventRow {
+                        name: name.clone(),
+                        pmu: pmu.into(),
+                        group: group.map(Into::into),
+                        event: event.into(),
+                        value: (counts.unknown == 0).then_some(counts.value),
+                        raw: counts.raw,
+                        enabled_ns: counts.enabled_ns,
+                        running_ns: counts.running_ns,
+                    },
+                );
+            }
         }
     }
 

@@ -21,8 +21,8 @@ pub struct Open {
     pub number: u64,
     /// What was told of it so far.
     pub mark: Mark,
-    /// When its start was sent, ns of `CLOCK_MONOTONIC`.
-    pub at: u64,
+    /// When its start was sent, ns of wall clock.
+    pub start: i64,
     /// Number of the region that it is part of.
     pub parent: Option<u64>,
     /// What its process had used at the reading at its start.
@@ -50,18 +50,19 @@ impl Regions {
         &mut self,
         of: Who,
         number: u64,
-        start: &Received,
+        received: &Received,
+        start: i64,
         parent: Option<u64>,
         from: Arc<Snapshot>,
     ) {
         self.count += 1;
         // Parsed it takes a multiple.
-        let bytes = 4 * start.bytes;
+        let bytes = 4 * received.bytes;
         self.bytes += bytes;
         self.of.entry(of).or_default().push(Open {
             number,
-            mark: start.mark.clone(),
-            at: start.at,
+            mark: received.mark.clone(),
+            start,
             parent,
             from,
             bytes,
@@ -161,7 +162,7 @@ mod tests {
     fn opened(marks: &[&str]) -> Regions {
         let mut regions = Regions::default();
         for (number, text) in (1..).zip(marks) {
-            regions.open(PROCESS, number, &mark(text), None, Arc::default());
+            regions.open(PROCESS, number, &mark(text), 0, None, Arc::default());
         }
         regions
     }
@@ -214,7 +215,7 @@ mod tests {
         for number in 0..MOST[1] as u64 {
             let of = (u32::try_from(number).unwrap() / 4096, 1);
             assert!(regions.has_room(of));
-            regions.open(of, number, &start, None, Arc::default());
+            regions.open(of, number, &start, 0, None, Arc::default());
             assert_eq!(regions.has_room(of), number % 4096 != 4095);
         }
         assert!(!regions.has_room((9, 9)));
