@@ -277,6 +277,13 @@ impl Marked {
         for root in self.roots.values_mut() {
             root.sums.miss_all_but(&have_read);
         }
+        // Of one that lives on, most of it is of after that reading.
+        let ended = |of: &Who| {
+            let mut processes = at.tasks.iter();
+            processes
+                .any(|process| process.end.is_some() && who(&at.tasks.clock, process.id) == *of)
+        };
+        self.missed.retain(ended);
         let increases = Increases::of(batches);
         for (who, sums) in &increases.sums {
             for ancestor in self.family.line(*who) {
