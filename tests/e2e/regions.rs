@@ -209,9 +209,10 @@ for _ in range(3):
     os.wait()
 os.close(writer); os.read(reader, 1)   # nobody else has it any more
 mark("end", "tree")
-if os.fork() == 0:
+pid = os.fork()
+if pid == 0:
     mark("start", "child", parent="x"); time.sleep(0.02); burn(0.1); mark("end", "child"); time.sleep(0.05); os._exit(0)
-os.wait()
+os.waitpid(pid, 0)     # the run ends with the command
 "#,
     );
     let data = finished.dataset();
