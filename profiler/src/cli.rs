@@ -18,7 +18,7 @@ use crate::{
 #[command(
     version,
     max_term_width = 100,
-    after_help = "Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.\nExit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict."
+    after_help = "Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.\nExit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict, 7 verify."
 )]
 pub struct Cli {
     /// What to do.
@@ -64,6 +64,17 @@ pub enum Command {
         #[arg(required = true, value_hint = ValueHint::DirPath)]
         run: Vec<PathBuf>,
     },
+    /// Check that runs are whole: every host, table, part and tick; clocks; what was left behind
+    ///
+    /// Reads everything and changes nothing. Exit code 0 if all is well, 7 if not.
+    Verify {
+        /// Directories of runs
+        #[arg(required = true, value_hint = ValueHint::DirPath)]
+        run: Vec<PathBuf>,
+        /// Machine-readable
+        #[arg(long)]
+        json: bool,
+    },
     /// Print every table and column with type, unit and meaning
     Schema {
         /// As the reference in docs/metrics.md
@@ -103,6 +114,10 @@ pub struct Run {
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     command: Vec<OsString>,
 
+    /// With --node: a run of its own for each batch job, with the rows of its processes
+    #[arg(long, value_name = "BY", requires = "node")]
+    split_by: Option<SplitBy>,
+
     /// Time between ticks, 10ms to 1h; a plain number is seconds [default: 1s]
     #[arg(short, long, env = "PROFILER_INTERVAL", value_parser = units::interval)]
     interval: Option<Duration>,
@@ -112,6 +127,13 @@ pub struct Run {
     /// Directory in which each run gets a directory of its own [default: profiles]
     #[arg(short, long, env = "PROFILER_OUT", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
+    /// Name of the run, for several nodes that write into one; a run that has ended is continued
+    /// [default: time, node and process]
+    #[arg(long = "run-id", env = "PROFILER_RUN_ID", value_name = "NAME")]
+    shared: Option<String>,
+    /// End with 0, not an error, when this node already has a profiler of the run
+    #[arg(long)]
+    once: bool,
     /// Sources to read: names (see `profiler check`), or +name,-name to change the default
     ///
     /// Some sources can work in several ways; name=way chooses one: file_io=syscalls.
@@ -153,8 +175,11 @@ pub struct Run {
     /// Print errors only
     #[arg(short, long)]
     quiet: bool,
+    /// Append to this file what would go to stderr; {host}, or else the end of the name, becomes the node's
+    #[arg(long, env = "PROFILER_LOG", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    log: Option<PathBuf>,
     /// Read settings from this TOML file: interval, duration, out, source, groups, events, perfevents,
-    /// max_entries, threads, checkpoint, sync, strict, quiet [default: /etc/profiler.toml if it exists]
+    /// max_entries, threads, checkpoint, sync, strict, quiet, log [default: /etc/profiler.toml if it exists]
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Name of this node in the dataset [default: the system's]
@@ -185,13 +210,15 @@ impl Run {
         } else {
             Target::Pids(self.pid)
         };
-        let hostname = match self.hostname {
-            Some(name) if !crate::sink::files::is_plain_name(&name) => {
-                let message = format!("--hostname {name}: not a name for a folder");
-                return Err(Failure::new(Reason::Usage, message));
+        let plain = |option, name: Option<String>| match name {
+            Some(name) if name.starts_with('.') || !crate::sink::files::is_plain_name(&name) => {
+                let message = format!("{option} {name}: not a name for a folder");
+                Err(Failure::new(Reason::Usage, message))
             }
-            name => name,
+            name => Ok(name),
         };
+        let hostname = plain("--hostname", self.hostname)?;
+        let run_id = plain("--run-id", self.shared)?;
         let setting = |name, given: Option<Duration>, text: Option<&String>, parse| match given {
             Some(given) => Ok(Some(given)),
             None => File::parse(name, text, parse),
@@ -233,8 +260,19 @@ impl Run {
             procfs: self.procfs,
             sysfs: self.sysfs,
             hostname,
+            run_id,
+            once: self.once,
+            split_by_job: self.split_by.is_some(),
+            log: self.log.or(file.log),
         })
     }
+}
+
+/// What `--split-by` divides a run by.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SplitBy {
+    /// Batch jobs
+    Job,
 }
 
 /// Writes a completion script to stdout.

@@ -61,6 +61,14 @@ pub struct Config {
     pub sysfs: PathBuf,
     /// Name of this node, if not the system's.
     pub hostname: Option<String>,
+    /// Name of the run, which it shares with other nodes and starts, if not one of its own.
+    pub run_id: Option<String>,
+    /// Whether it is no error that this node already has a profiler of the run.
+    pub once: bool,
+    /// Whether each batch job gets a run of its own.
+    pub split_by_job: bool,
+    /// Where to say what would go to stderr.
+    pub log: Option<PathBuf>,
 }
 
 /// The settings that a file can hold.
@@ -93,6 +101,8 @@ pub struct File {
     pub strict: Option<bool>,
     /// As `--quiet`.
     pub quiet: Option<bool>,
+    /// As `--log`.
+    pub log: Option<PathBuf>,
 }
 
 impl File {
@@ -279,6 +289,7 @@ impl Config {
             "checkpoint": units::format_ns(u64::try_from(self.checkpoint.as_nanos()).unwrap_or(u64::MAX)),
             "sync": self.sync,
             "strict": self.strict,
+            "split_by": self.split_by_job.then_some("job"),
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The only place that knows both sources and the sink.
 
+mod guard;
 mod setup;
 mod ticker;
 
@@ -16,16 +17,18 @@ use tokio::{
 };
 
 use self::{
+    guard::{Answer, Guard},
     setup::Setup,
     ticker::{Ticker, readable},
 };
 use crate::{
     bpf::Stats,
-    clock::{Clock, Tick, monotonic_ns},
+    clock::{Clock, Tick, Timekeeping, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
+    host,
     ledger::{Ledger, Part},
-    privileges, say,
+    log, privileges, say,
     schema::Batch,
     sink::Sink,
     sources::{Sample, Source},
@@ -40,6 +43,29 @@ use crate::{
 ///
 /// With the reason that decides the exit code.
 pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
+    let hostname = match &config.hostname {
+        Some(name) => name.clone(),
+        None => host::own_name(&config.procfs),
+    };
+    if let Some(path) = &config.log {
+        log::open(path, &hostname, target::owner())?;
+    }
+    let _guard = match &config.run_id {
+        None => None,
+        Some(run_id) => match Guard::take(&config.out, run_id, &hostname)? {
+            Answer::Ours(guard) => Some(guard),
+            Answer::Taken(pid) => {
+                let message = format!("process {pid} already profiles for run {run_id} here");
+                if !config.once {
+                    return Err(Failure::new(Reason::Output, message));
+                }
+                if !config.quiet {
+                    say!("profiler: {message}");
+                }
+                return Ok(0);
+            }
+        },
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -140,7 +166,10 @@ impl<'a> Session<'a> {
                     // Nothing was profiled: leave nothing behind.
                     let run_dir = session.run_dir.clone();
                     let _ = session.sink.finish();
-                    let _ = std::fs::remove_dir_all(run_dir);
+                    // A run with a name can hold what others have written.
+                    if config.run_id.is_none() {
+                        let _ = std::fs::remove_dir_all(run_dir);
+                    }
                     return Err(failure);
                 }
             }
@@ -175,7 +204,10 @@ impl<'a> Session<'a> {
         let elapsed = monotonic_ns() - self.started;
         let end = self.clock.wall(monotonic_ns());
         self.losses();
-        self.sink.describe(|manifest| manifest.set_end(end.0));
+        self.sink.describe(|manifest| {
+            manifest.set_end(end.0);
+            manifest.clock.end = Some(Timekeeping::now());
+        });
         let (run_dir, ticks, command) = (self.run_dir.clone(), self.ticks, self.command.take());
         let outcome = self
             .sink

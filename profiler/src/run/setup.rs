@@ -7,7 +7,7 @@ use caps::Capability;
 
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
-    clock::{Clock, monotonic_ns},
+    clock::{Clock, Timekeeping, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
@@ -393,7 +393,10 @@ fn open_sink(
             Err(error) => say!("profiler: cannot recover {}: {error}", path.display()),
         }
     }
-    let run_id = run_id(start.0, &host.hostname);
+    let run_id = match &config.run_id {
+        Some(name) => name.clone(),
+        None => run_id(start.0, &host.hostname),
+    };
     let mut manifest = Manifest::new(&run_id, &host.hostname, start.0)
         .map_err(|error| output(&format!("/proc: {error}")))?;
     manifest.command = command_line;
@@ -409,6 +412,7 @@ fn open_sink(
         .or_else(|_| std::env::var("USER"))
         .unwrap_or_default();
     manifest.sources = sources;
+    manifest.clock.start = Some(Timekeeping::of(&clock));
     let run_dir = config.out.join(&run_id);
     let mut options = sink::Options::new(run_dir.clone(), &host.hostname, &run_id);
     options.checkpoint = config.checkpoint;

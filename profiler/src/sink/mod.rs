@@ -3,13 +3,13 @@
 //! A thread of its own does all writing, so that a slow or full disk never delays a tick. See `docs/architecture.md`.
 
 pub mod files;
-mod journal;
+pub(crate) mod journal;
 mod lifetimes;
 pub mod manifest;
-mod part;
+pub(crate) mod part;
 pub mod recover;
 mod rows;
-mod stream;
+pub(crate) mod stream;
 mod table;
 pub mod views;
 mod writer;
@@ -226,8 +226,8 @@ impl Sink {
     /// When the kernel refuses a thread.
     pub fn start(options: Options) -> Result<Self, OutputError> {
         let run_dir = options.run_dir.clone();
-        let manifest = options.manifest.clone();
         let writer = writer::Writer::new(options)?;
+        let manifest = writer.manifest();
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 queue: VecDeque::new(),

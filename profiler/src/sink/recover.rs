@@ -228,8 +228,9 @@ fn update_manifest(
     report: &Report,
 ) -> io::Result<()> {
     let before = manifest.clone();
-    let unfinished = matches!(manifest.state, State::Running | State::Incomplete);
-    if !unfinished && report.rows.is_empty() {
+    let unfinished =
+        |session: &Manifest| matches!(session.state, State::Running | State::Incomplete);
+    if !manifest.sessions().any(unfinished) && report.rows.is_empty() {
         return Ok(());
     }
     for table in run.names()? {
@@ -240,25 +241,47 @@ fn update_manifest(
             continue;
         };
         let (parts, rows) = count(&folder)?;
+        let earlier: Vec<_> = manifest
+            .earlier
+            .iter()
+            .filter_map(|session| session.tables.get(&table))
+            .copied()
+            .collect();
         if parts > 0 || manifest.tables.contains_key(&table) {
             let entry = manifest.tables.entry(table).or_default();
-            entry.parts = parts;
-            entry.rows = rows;
-            if report.is_complete() {
-                entry.in_journal = 0;
-            }
+            entry.parts = parts.saturating_sub(earlier.iter().map(|table| table.parts).sum());
+            entry.rows = rows.saturating_sub(earlier.iter().map(|table| table.rows).sum());
         }
     }
-    let lost = manifest.tables.values().any(|table| table.dropped > 0);
-    manifest.state = match manifest.state {
-        _ if !report.is_complete() => State::Incomplete,
-        State::Incomplete if lost => State::Incomplete,
-        _ => State::Recovered,
-    };
+    for session in manifest
+        .earlier
+        .iter_mut()
+        .filter(|session| session.has_journals())
+    {
+        session.settle(report.is_complete());
+    }
+    manifest.settle(report.is_complete());
     if manifest != before {
         manifest.write(run, file)?;
     }
     Ok(())
+}
+
+impl Manifest {
+    /// Says what is left to say when journals have been recovered: all of them if `complete`.
+    fn settle(&mut self, complete: bool) {
+        if complete {
+            for table in self.tables.values_mut() {
+                table.in_journal = 0;
+            }
+        }
+        let lost = self.tables.values().any(|table| table.dropped > 0);
+        self.state = match self.state {
+            _ if !complete => State::Incomplete,
+            State::Incomplete if lost => State::Incomplete,
+            _ => State::Recovered,
+        };
+    }
 }
 
 /// Parts in a folder, and the rows in them.

@@ -14,6 +14,7 @@ use super::{
     table::{Context, Counts, TableWriter},
     views, wait,
 };
+use crate::schema::{Batch, Table};
 
 /// Rows wait for encoding in at most this much memory (bytes) over all tables.
 const RAW_BYTES: usize = 8 << 20;
@@ -33,6 +34,8 @@ pub struct Writer {
     /// Parts when the views were last written.
     tables_with_parts: usize,
     ticks: u64,
+    /// Ticks of which there are rows, besides lifetimes.
+    ticks_with_rows: u64,
     errors: u64,
     last_error: Option<String>,
     said: HashSet<String>,
@@ -70,7 +73,7 @@ impl Writer {
         let made = !options.run_dir.exists();
         let run = files::create_run_dir(&options.run_dir, options.owner)?;
         let mut manifest_file = manifest::FILE.to_owned();
-        if let Some(manifest) = &options.manifest {
+        if let Some(manifest) = &mut options.manifest {
             match manifest.create(&run) {
                 Ok(name) => manifest_file = name,
                 Err(error) => {
@@ -93,12 +96,18 @@ impl Writer {
             tables: Vec::new(),
             tables_with_parts: 0,
             ticks: 0,
+            ticks_with_rows: 0,
             errors: 0,
             last_error: None,
             said: HashSet::new(),
             write_time: Duration::ZERO,
             manifest_file,
         })
+    }
+
+    /// What `run.json` says at the start.
+    pub fn manifest(&self) -> Option<Manifest> {
+        self.options.manifest.clone()
     }
 
     /// Memory in bytes that rows may take before some are dropped.
@@ -128,6 +137,11 @@ impl Writer {
 
     fn tick(&mut self, tick: Tick) {
         self.ticks += 1;
+        let per_tick = |table: &Table| {
+            !table.lifetimes && table.columns().any(|column| column.name == "interval_ns")
+        };
+        let counts = |batch: &Batch| batch.rows.num_rows() != 0 && per_tick(batch.table);
+        self.ticks_with_rows += u64::from(tick.batches.iter().any(counts));
         for batch in tick.batches {
             let known = self
                 .tables
@@ -201,7 +215,8 @@ impl Writer {
         }
         self.limit_memory();
         let with_parts = self.tables.iter().filter(|t| t.counts.parts > 0).count();
-        if with_parts != self.tables_with_parts {
+        // Another host may have brought tables since.
+        if last || with_parts != self.tables_with_parts {
             match views::refresh(&self.context.run, &self.options.hostname) {
                 Ok(()) => self.tables_with_parts = with_parts,
                 Err(error) => self.context.errors.push(format!("views.sql: {error}")),
@@ -247,19 +262,15 @@ impl Writer {
         let queue_dropped = state.dropped.clone();
         drop(state);
         let before = manifest.clone();
-        manifest.tables = self
-            .table_summaries(&queue_dropped)
-            .into_iter()
-            .map(|(name, table)| {
-                let table = manifest::TableState {
-                    rows: table.rows,
-                    parts: table.parts,
-                    dropped: table.dropped,
-                    in_journal: table.in_journal,
-                };
-                (name.to_owned(), table)
-            })
-            .collect();
+        manifest.tables.clone_from(&manifest.tables_before);
+        for (name, table) in self.table_summaries(&queue_dropped) {
+            let sum = manifest.tables.entry(name.to_owned()).or_default();
+            sum.rows += table.rows;
+            sum.parts += table.parts;
+            sum.dropped += table.dropped;
+            sum.in_journal += table.in_journal;
+        }
+        manifest.ticks = Some(manifest.ticks_before + self.ticks_with_rows);
         change(&mut manifest);
         if !described && manifest == before {
             return;
@@ -269,6 +280,7 @@ impl Writer {
         match written {
             Ok(()) => {
                 if let Some(kept) = &mut state.manifest {
+                    kept.ticks = manifest.ticks;
                     kept.tables = manifest.tables;
                 }
             }
@@ -381,7 +393,7 @@ impl Writer {
 #[cfg(test)]
 impl Writer {
     /// One tick without a thread.
-    pub fn test_tick(&mut self, batches: Vec<crate::schema::Batch>) {
+    pub fn test_tick(&mut self, batches: Vec<Batch>) {
         self.tick(Tick { batches, bytes: 0 });
     }
 
