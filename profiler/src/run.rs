@@ -4,6 +4,7 @@
 
 mod guard;
 mod setup;
+mod split;
 mod ticker;
 
 use std::{os::fd::OwnedFd, time::Duration};
@@ -19,6 +20,7 @@ use tokio::{
 use self::{
     guard::{Answer, Guard},
     setup::Setup,
+    split::{Moment, Split},
     ticker::{Ticker, readable},
 };
 use crate::{
@@ -30,7 +32,7 @@ use crate::{
     ledger::{Ledger, Part},
     log, privileges, say,
     schema::Batch,
-    sink::Sink,
+    sink::{Sink, manifest::Loss},
     sources::{Sample, Source},
     summary::Summary,
     target::{self, Running},
@@ -119,6 +121,7 @@ struct Session<'a> {
     tasks: TaskTable,
     tasks_failed: bool,
     sink: Sink,
+    split: Option<Split>,
     ledger: Ledger,
     summary: Summary,
     command: Option<Running>,
@@ -135,6 +138,11 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(config: &'a Config, setup: Setup) -> Result<Self, Failure> {
+        let split = setup
+            .template
+            .map(|template| Split::new(template, config.interval, config.quiet))
+            .transpose()
+            .map_err(|error| Failure::new(Reason::Internal, format!("a thread: {error}")))?;
         let mut session = Self {
             config,
             clock: setup.clock,
@@ -142,6 +150,7 @@ impl<'a> Session<'a> {
             tasks: setup.tasks,
             tasks_failed: false,
             sink: setup.sink,
+            split,
             ledger: Ledger::default(),
             summary: Summary::default(),
             command: None,
@@ -208,6 +217,7 @@ impl<'a> Session<'a> {
             manifest.set_end(end.0);
             manifest.clock.end = Some(Timekeeping::now());
         });
+        let lost_of_jobs = self.end_jobs();
         let (run_dir, ticks, command) = (self.run_dir.clone(), self.ticks, self.command.take());
         let outcome = self
             .sink
@@ -229,6 +239,9 @@ impl<'a> Session<'a> {
             }
             return Err(Failure::new(Reason::Output, message));
         }
+        if !lost_of_jobs.is_empty() {
+            return Err(Failure::new(Reason::Output, lost_of_jobs.join("; ")));
+        }
         if !self.config.quiet {
             let counters: String = self
                 .sources
@@ -238,6 +251,24 @@ impl<'a> Session<'a> {
             say!("{}", self.summary.text(elapsed, ticks, &counters, &run_dir));
         }
         exit_code(command, stop, self.config.quiet)
+    }
+
+    /// Ends the runs of jobs, and tells what is lost of them.
+    fn end_jobs(&mut self) -> Vec<String> {
+        let monotonic_ns = monotonic_ns();
+        let moment = Moment {
+            monotonic_ns,
+            ts: self.clock.wall(monotonic_ns),
+            losses: self.lost(),
+        };
+        let split = self.split.take();
+        split.map_or_else(Vec::new, |split| {
+            let (opened, lost) = (split.opened(), split.finish(&moment));
+            if !self.config.quiet {
+                say!("profiled {opened} jobs");
+            }
+            lost
+        })
     }
 
     async fn sample_until_stopped(
@@ -375,6 +406,15 @@ impl<'a> Session<'a> {
                 say!("profiler: source {name}: {error:#}");
             }
         }
+        let batches = match self.split.take() {
+            Some(mut split) => {
+                let moment = self.moment(&tick);
+                let of_node = split.take(&self.tasks, &moment, batches);
+                self.split = Some(split);
+                of_node
+            }
+            None => batches,
+        };
         self.sink.submit(batches);
         self.ticks += u64::from(self.number != 0);
         self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
@@ -427,12 +467,20 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Puts what is not in the data into run.json.
-    fn losses(&mut self) {
+    fn moment(&self, tick: &Tick) -> Moment {
+        Moment {
+            monotonic_ns: tick.monotonic_ns,
+            ts: tick.ts,
+            losses: self.lost(),
+        }
+    }
+
+    /// What is not in the data so far.
+    fn lost(&self) -> Vec<Loss> {
         let mut losses = Vec::new();
         if self.missed != 0 {
             let why = "the machine or the profiler was too busy".to_owned();
-            losses.push(crate::sink::manifest::Loss {
+            losses.push(Loss {
                 what: "ticks".to_owned(),
                 count: self.missed,
                 why,
@@ -449,18 +497,26 @@ impl<'a> Session<'a> {
                 _ => continue,
             };
             if lost != 0 {
-                if !self.config.quiet {
-                    say!("profiler: {lost} {what} lost: {why}");
-                }
-                losses.push(crate::sink::manifest::Loss {
+                losses.push(Loss {
                     what: what.to_owned(),
                     count: lost,
                     why,
                 });
             }
         }
-        if self.missed != 0 && !self.config.quiet {
-            say!("profiler: {} ticks missed", self.missed);
+        losses
+    }
+
+    /// Puts what is not in the data into run.json.
+    fn losses(&mut self) {
+        let losses = self.lost();
+        if !self.config.quiet {
+            for loss in losses.iter().filter(|loss| loss.what != "ticks") {
+                say!("profiler: {} {} lost: {}", loss.count, loss.what, loss.why);
+            }
+            if self.missed != 0 {
+                say!("profiler: {} ticks missed", self.missed);
+            }
         }
         self.sink
             .describe(|manifest| manifest.losses.extend(losses));

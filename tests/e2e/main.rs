@@ -6,6 +6,7 @@ mod crash;
 mod disk;
 mod ends;
 mod errors;
+mod fleet;
 mod gpu;
 mod namespace;
 mod nvidia;

@@ -5,6 +5,7 @@ use std::{collections::HashSet, path::PathBuf};
 use anyhow::Result;
 use caps::Capability;
 
+use super::split::Template;
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
     clock::{Clock, Timekeeping, monotonic_ns},
@@ -37,6 +38,8 @@ pub struct Setup {
     pub what: String,
     /// What is missing, to be said when nothing can fail any more: an error is one line.
     pub missing: Vec<String>,
+    /// What the runs of jobs have in common, with `--split-by job`.
+    pub template: Option<Template>,
     /// What the ticks after the first need besides what they always do.
     pub keeps_capabilities: &'static [Capability],
 }
@@ -172,7 +175,8 @@ impl Setup {
             _ => &[],
         };
 
-        let (sink, run_dir) = open_sink(config, host, clock, &found, states, command_line)?;
+        let (sink, run_dir, template) =
+            open_sink(config, host, clock, &found, states, command_line)?;
         let tasks = TaskTable::new(host, clock, reader, flows, keeps, config.threads);
         Ok(Self {
             clock,
@@ -181,6 +185,7 @@ impl Setup {
             sink,
             stopped: None,
             run_dir,
+            template: config.split_by_job.then_some(template),
             cgroup: found.cgroup,
             what: found.what,
             missing,
@@ -379,7 +384,7 @@ fn open_sink(
     found: &Found,
     sources: Vec<SourceState>,
     command_line: Vec<String>,
-) -> Result<(Sink, PathBuf), Failure> {
+) -> Result<(Sink, PathBuf, Template), Failure> {
     let output = |error: &dyn std::fmt::Display| Failure::new(Reason::Output, error.to_string());
     let start = clock.wall(monotonic_ns());
     // A directory that cannot be read is a clearer error when the run's own is made in it.
@@ -418,9 +423,14 @@ fn open_sink(
     options.checkpoint = config.checkpoint;
     options.sync = config.sync;
     options.owner = target::owner();
+    let template = Template {
+        options: options.clone(),
+        out: std::path::absolute(&config.out).unwrap_or_else(|_| config.out.clone()),
+        manifest: manifest.clone(),
+    };
     options.manifest = Some(manifest);
     let sink = Sink::start(options).map_err(|error| output(&error))?;
-    Ok((sink, run_dir))
+    Ok((sink, run_dir, template))
 }
 
 /// Sorts by time, and is unique on a shared file system: `20261120T190500Z-node1-4711`.

@@ -218,6 +218,12 @@ impl Manifest {
         })
     }
 
+    /// Says that the run begins at `start_ts` (ns since 1970-01-01 UTC).
+    pub fn begins(&mut self, start_ts: i64) {
+        self.start = rfc3339(start_ts);
+        self.start_ts = start_ts;
+    }
+
     /// Whether rows can still be in journals.
     pub(super) fn has_journals(&self) -> bool {
         let here = match self.state {
@@ -231,6 +237,17 @@ impl Manifest {
     /// All sessions of the host, oldest first.
     pub fn sessions(&self) -> impl Iterator<Item = &Self> {
         self.earlier.iter().chain([self])
+    }
+
+    /// Takes over what was found when the file was made.
+    pub(super) fn continues(&mut self, found: Self) {
+        self.earlier = found.earlier;
+        (self.start, self.start_ts) = (found.start, found.start_ts);
+        self.clock.start = found.clock.start;
+        self.losses.splice(0..0, found.losses);
+        self.tables = found.tables;
+        self.tables_before = found.tables_before;
+        (self.ticks, self.ticks_before) = (found.ticks, found.ticks_before);
     }
 
     /// Takes over what `before`, the session of this host before this one, has left. The same profiler goes on where

@@ -23,6 +23,9 @@ const TABLE_RAW_BYTES: usize = 4 << 20;
 /// A part is ended early at this size in bytes.
 const PART_BYTES: usize = 32 << 20;
 
+/// A run directory that could not be made is tried again after this time.
+const RETRY: Duration = Duration::from_secs(5);
+
 /// So many different errors are said at most.
 const MAX_SAID: usize = 1000;
 
@@ -138,7 +141,10 @@ impl Writer {
     fn tick(&mut self, tick: Tick) {
         self.ticks += 1;
         let per_tick = |table: &Table| {
-            !table.lifetimes && table.columns().any(|column| column.name == "interval_ns")
+            !table.lifetimes
+                && table
+                    .columns()
+                    .any(|column| column.name == "interval_ns" && !column.nullable)
         };
         let counts = |batch: &Batch| batch.rows.num_rows() != 0 && per_tick(batch.table);
         self.ticks_with_rows += u64::from(tick.batches.iter().any(counts));
@@ -401,6 +407,56 @@ impl Writer {
     pub fn test_checkpoint(&mut self) {
         for table in &mut self.tables {
             table.checkpoint(&mut self.context, false);
+        }
+    }
+}
+
+/// Makes the run directory, as often as it takes, and writes until the sink ends.
+pub fn begin(options: &Options, shared: &Shared) {
+    let alive = Alive(shared);
+    loop {
+        let error = match Writer::new(options.clone()) {
+            Ok(writer) => {
+                let mut state = shared.lock();
+                // What was said of it meanwhile stays.
+                if let (Some(kept), Some(found)) = (&mut state.manifest, writer.manifest()) {
+                    kept.continues(found);
+                }
+                drop(state);
+                std::mem::forget(alive);
+                return writer.run(shared);
+            }
+            Err(error) => error.to_string(),
+        };
+        let mut state = shared.lock();
+        state.stats.errors += 1;
+        state.stats.last_error = Some(error.clone());
+        let until = Instant::now() + RETRY;
+        while state.phase == Phase::Running {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = wait(&shared.work, state, left);
+        }
+        if state.phase != Phase::Running {
+            for tick in std::mem::take(&mut state.queue) {
+                state.drop_tick(&tick);
+            }
+            let tables = state.dropped.iter().map(|(table, rows)| {
+                let lost = TableSummary {
+                    dropped: *rows,
+                    ..TableSummary::default()
+                };
+                (*table, lost)
+            });
+            state.summary = Some(Summary {
+                tables: tables.collect(),
+                errors: state.stats.errors,
+                last_error: Some(error),
+                ..Summary::default()
+            });
+            return;
         }
     }
 }

@@ -215,7 +215,9 @@ impl Part {
             }
         }
         let per_tick = schema.index_of("ts").is_ok()
-            && schema.index_of("interval_ns").is_ok()
+            && schema
+                .field_with_name("interval_ns")
+                .is_ok_and(|field| !field.is_nullable())
             && fact(metadata::LIFETIMES).is_none();
         let mut last = i64::MIN;
         for batch in reader.build().map_err(|error| wrong(&error))? {

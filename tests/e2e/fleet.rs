@@ -1,0 +1,294 @@
+//! Many nodes in one run directory, and one profiler for all jobs of a node.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::{Command, Output},
+};
+
+use e2e::{
+    dataset::Dataset,
+    puppet::Puppet,
+    runs::{Kept, Profiler, Running, wait_until},
+    setting,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{
+    WORKLOAD,
+    cgroup::{Group, put},
+};
+
+const OUTPUT: i32 = 5;
+const UNWELL: i32 = 7;
+
+/// `profiler verify RUN --json`: its exit code, and what it has found.
+fn verify(run: &Path) -> (i32, Value) {
+    let Output { status, stdout, .. } = Command::new(setting("PROFILER_BIN"))
+        .args(["verify", "--json"])
+        .arg(run)
+        .output()
+        .expect("the profiler starts");
+    let reports: Value = serde_json::from_slice(&stdout).expect("JSON");
+    (status.code().expect("a code"), reports[0].clone())
+}
+
+fn problems(report: &Value) -> Vec<&str> {
+    let problems = report["problems"].as_array().expect("a list");
+    problems.iter().filter_map(Value::as_str).collect()
+}
+
+/// 64 nodes played by 64 profilers. Some are killed and started again while the others go on.
+#[test]
+fn sixty_four_hosts_in_one_run() {
+    const HOSTS: usize = 64;
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let host = |number: usize| format!("node{number:02}");
+    let start = |number: usize| -> Running {
+        Profiler::writing_to(folder.path())
+            .args(["--run-id", "job-1", "--hostname", &host(number), "-i", "1s"])
+            .args(["--source", "system,process,usage", "--checkpoint", "3s"])
+            .pid(puppet.pid())
+            .spawn()
+    };
+    // A few at a time: two CPUs cannot load the programs of 64 profilers at once.
+    let mut running: Vec<Running> = Vec::new();
+    for number in 0..HOSTS {
+        running.push(start(number));
+        if number % 8 == 7 {
+            for profiler in &mut running[number - 7..=number] {
+                profiler.wait_for("profiling ");
+            }
+        }
+    }
+    let run = folder.path().join("job-1");
+    let (code, report) = verify(&run);
+    assert_eq!(code, UNWELL);
+    assert_eq!(report["hosts"].as_object().expect("hosts").len(), HOSTS);
+    assert!(problems(&report).iter().all(|p| p.contains("still being profiled")), "{report:#}");
+
+    // Every eighth is killed in the middle of its work, and comes back.
+    let killed: BTreeSet<usize> = (0..HOSTS).step_by(8).collect();
+    for &number in &killed {
+        running[number].signal(Signal::KILL);
+    }
+    for &number in &killed {
+        let before = std::mem::replace(&mut running[number], start(number));
+        before.finish();
+        running[number].wait_for("profiling ");
+    }
+    for profiler in &running {
+        profiler.signal(Signal::INT);
+    }
+    for (number, profiler) in running.into_iter().enumerate() {
+        let ended = profiler.finish();
+        assert_eq!(ended.code(), 0, "{}: {}", host(number), ended.stderr);
+    }
+
+    let (code, report) = verify(&run);
+    let found = problems(&report);
+    assert_eq!(code, UNWELL, "{found:?}");
+    assert_eq!(found.len(), killed.len(), "{found:?}");
+    for (number, problem) in killed.iter().zip(&found) {
+        let expected = format!("{}: the session of ", host(*number));
+        assert!(problem.starts_with(&expected), "{problem}");
+        assert!(problem.ends_with("was killed; what it had written is recovered"), "{problem}");
+    }
+    // All of it in one query, and what that finds is what verify tells.
+    let data = Dataset::new(run);
+    let rows: Vec<(String, u64, u64, u64)> = data.rows(
+        "SELECT host, count(*), count(DISTINCT s.ts), \
+         (SELECT count(*) FROM usage u WHERE u.host = s.host) FROM system s GROUP BY host ORDER BY host",
+    );
+    let hosts: Vec<_> = rows.iter().map(|(host, ..)| host.clone()).collect();
+    assert_eq!(hosts, (0..HOSTS).map(host).collect::<Vec<_>>());
+    for (name, system, ticks, usage) in rows {
+        let of = &report["hosts"][&name];
+        assert!(ticks >= 2 && system == ticks, "{name}: {system} rows at {ticks} ticks");
+        assert_eq!(of["ticks"]["found"], ticks, "{name}");
+        assert_eq!(of["ticks"]["missing"], 0, "{name}");
+        assert_eq!(of["tables"]["system"], system, "{name}");
+        assert_eq!(of["tables"]["usage"], usage, "{name}");
+        // One kernel: their clocks are the same.
+        assert!(of["clock"]["offset_ns"].as_i64().expect("known").abs() < 1_000_000, "{of:#}");
+    }
+    let sessions = |number: usize| report["hosts"][&host(number)]["sessions"].as_u64();
+    for number in 0..HOSTS {
+        let expected = if killed.contains(&number) { 2 } else { 1 };
+        assert_eq!(sessions(number), Some(expected), "{}", host(number));
+    }
+    let tables = ["process", "system", "usage"];
+    for table in tables {
+        assert_eq!(report["tables"][table]["hosts"], HOSTS, "{table}");
+    }
+    let manifests = std::fs::read_dir(data.path()).expect("a folder");
+    let manifests = manifests.filter(|entry| {
+        let name = entry.as_ref().expect("an entry").file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("run.") && name.ends_with("json")
+    });
+    assert_eq!(manifests.count(), HOSTS);
+}
+
+#[test]
+fn the_second_profiler_of_a_node_says_so() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let start = |more: &[&str]| {
+        Profiler::writing_to(folder.path())
+            .args(["--run-id", "one", "--source", "system,process", "-i", "100ms"])
+            .args(more)
+            .pid(puppet.pid())
+    };
+    let first = start(&[]).start();
+    let said = format!("process {} already profiles", first.pid());
+    let second = start(&[]).finish();
+    assert_eq!(second.code(), OUTPUT);
+    assert_eq!(second.stderr.lines().count(), 1, "{}", second.stderr);
+    assert!(second.stderr.contains(&said), "{}", second.stderr);
+    let once = start(&["--once"]).finish();
+    assert_eq!((once.code(), once.stdout.as_str()), (0, ""));
+    assert!(once.stderr.contains(&said), "{}", once.stderr);
+    let quiet = start(&["--once", "--quiet"]).finish();
+    assert_eq!((quiet.code(), quiet.stderr.as_str()), (0, ""));
+    // Another node, and another run, are nobody's business.
+    assert_eq!(start(&["--hostname", "other", "-d", "200ms"]).finish().code(), 0);
+    // It goes with its owner, however that ends.
+    first.signal(Signal::KILL);
+    first.finish();
+    let next = start(&["--once", "-d", "200ms"]).finish();
+    assert_eq!(next.code(), 0, "{}", next.stderr);
+    assert!(next.stderr.contains("recovered"), "{}", next.stderr);
+    let (_, report) = verify(&folder.path().join("one"));
+    assert_eq!(report["hosts"].as_object().expect("hosts").len(), 2, "{report:#}");
+}
+
+#[test]
+fn what_would_go_to_stderr_is_in_the_log() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let log = folder.path().join("p.log");
+    let out = folder.path().join("out");
+    for _ in 0..2 {
+        let ended = Profiler::writing_to(&out)
+            .args(["--hostname", "n1", "-i", "100ms", "-d", "300ms", "--source", "system,process"])
+            .args(["--log", log.to_str().expect("UTF-8")])
+            .pid(puppet.pid())
+            .finish();
+        assert_eq!((ended.code(), ended.stdout.as_str(), ended.stderr.as_str()), (0, "", ""));
+    }
+    let text = std::fs::read_to_string(folder.path().join("p.n1.log")).expect("a log");
+    let stamp = |line: &str| line.get(..25).is_some_and(|time| time.starts_with("20") && time.ends_with("Z "));
+    assert!(text.lines().all(stamp), "{text}");
+    let begun = text.lines().filter(|line| line.contains("Z profiling process"));
+    assert_eq!(begun.count(), 2, "{text}");
+    let refused = Profiler::writing_to(&out)
+        .args(["--log", "/nowhere/at/all"])
+        .pid(puppet.pid())
+        .finish();
+    assert_eq!(refused.code(), OUTPUT);
+    assert!(refused.stderr.contains("no such folder"), "{}", refused.stderr);
+}
+
+/// Which processes have rows of a table in a run.
+fn pids(data: &Dataset, table: &str) -> BTreeSet<u32> {
+    let rows: Vec<(u32,)> = data.rows(&format!("SELECT DISTINCT pid FROM {table} WHERE pid IS NOT NULL"));
+    rows.into_iter().map(|(pid,)| pid).collect()
+}
+
+/// Jobs come and go under one profiler: each has a run of its own with all rows of its processes, and no others.
+#[test]
+fn each_job_has_a_run_of_its_own() {
+    let group = Group::new(&["-t", "cgroup", "-o", "freezer"]);
+    let slurm = group.outer().join("slurm_n1/uid_0");
+    let step = |job: u32, step: u32| {
+        let path = slurm.join(format!("job_{job}/step_{step}"));
+        std::fs::create_dir_all(&path).expect("a group");
+        path
+    };
+    // What a job does: a program that is started in the group of its step.
+    let begin = |job: u32, number: u32, script: &str| {
+        let group = step(job, number);
+        let script = format!("echo $$ > {}/cgroup.procs; exec sh -c '{script}'", group.display());
+        Kept::spawn(&["sh", "-c", &script])
+    };
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let stranger = Puppet::new(WORKLOAD, 0);
+    let mut profiler = Profiler::writing_to(folder.path())
+        .args(["--node", "--split-by", "job", "--run-id", "node", "-i", "100ms"])
+        .args(["--source", "process,usage,sched,file_io,system", "--checkpoint", "1s"])
+        .start();
+    let node = folder.path().join("node");
+    let one = begin(1, 0, "while :; do head -c 1000000 /dev/zero > /dev/null; done");
+    let two = begin(2, 0, "sleep 100; :");
+    profiler.wait_for("profiling job ");
+    profiler.wait_for("profiling job ");
+    // The first job ends, and comes back with another step before it is over.
+    drop(one);
+    let again = begin(1, 1, "sleep 0.4; exec sleep 0.4");
+    let again_pid = again.pid();
+    profiler.wait_for("job 1 has no process any more");
+    drop(again);
+    let end = |run: &str| -> Value {
+        Dataset::new(folder.path().join(run)).manifest()["state"].clone()
+    };
+    assert_eq!((end("slurm-1"), end("slurm-2")), ("complete".into(), "running".into()));
+    // A job whose run has ended is continued.
+    let late = begin(1, 2, "exec sleep 100");
+    let late_pid = late.pid();
+    profiler.wait_for("profiling job 1");
+    let two_pid = two.pid();
+    wait_until("it is described", || verify(&folder.path().join("slurm-1")).1["hosts"] != Value::Null);
+    let ended = profiler.interrupt();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    drop((two, late));
+
+    let [first, second, rest] = ["slurm-1", "slurm-2", "node"].map(|run| Dataset::new(folder.path().join(run)));
+    for data in [&first, &second, &rest] {
+        let (code, report) = verify(data.path());
+        assert_eq!(code, 0, "{report:#}");
+    }
+    assert_eq!(second.manifest()["target"]["node_run"], "node");
+    let of_first = pids(&first, "process");
+    assert!(of_first.contains(&again_pid) && of_first.contains(&late_pid), "{of_first:?}");
+    assert_eq!(pids(&second, "process").first(), Some(&two_pid));
+    // Programs that were started by a process of the job are of it too.
+    let heads: u64 = first.value("SELECT count(*) FROM process WHERE comm = 'head'");
+    assert!(heads > 0);
+    let strangers = pids(&rest, "process");
+    assert!(strangers.contains(&stranger.pid()) && strangers.contains(&std::process::id()));
+    for table in ["usage", "sched", "file_io"] {
+        let [of_first, of_second, of_rest] = [&first, &second, &rest].map(|data| pids(data, table));
+        assert!(of_first.is_disjoint(&of_second) && of_second.is_disjoint(&of_rest), "{table}");
+        // The shell that moves itself into the group is not of the job before it has.
+        let moved: BTreeSet<u32> = of_first.intersection(&of_rest).copied().collect();
+        assert!(moved.len() <= 3, "{table}: {moved:?}");
+        assert!(of_second.len() <= 2, "{table}: {of_second:?}");
+    }
+    // What a job has read is in its run alone, and is all that its processes say of themselves.
+    let [counted, lifetime]: [u64; 2] = first.value(
+        "SELECT [(SELECT sum(read_bytes)::BIGINT FROM file_io WHERE pid IN (SELECT pid FROM process WHERE comm = 'head')), \
+         (SELECT sum(read_chars)::BIGINT FROM process WHERE comm = 'head')]",
+    );
+    assert!(counted <= lifetime && counted > lifetime / 2, "{counted} of {lifetime}");
+    // Node-wide tables are in the node's run only, at the same ticks.
+    assert!(!first.path().join("system").exists() && rest.path().join("system").exists());
+    let strays: u64 = rest.value(&format!(
+        "SELECT count(*) FROM (SELECT DISTINCT ts FROM read_parquet('{}/usage/host=*/part-*.parquet')) \
+         WHERE ts NOT IN (SELECT ts FROM read_parquet('system/host=*/part-*.parquet'))",
+        first.path().display()
+    ));
+    assert_eq!(strays, 0);
+    for (job, steps) in [(1, 3), (2, 1)] {
+        for number in 0..steps {
+            let group = step(job, number);
+            wait_until("the group is empty", || std::fs::remove_dir(&group).is_ok());
+        }
+        std::fs::remove_dir(slurm.join(format!("job_{job}"))).expect("empty");
+    }
+    for path in [&slurm, slurm.parent().expect("a folder")] {
+        std::fs::remove_dir(path).expect("empty");
+    }
+}
