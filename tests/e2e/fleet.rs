@@ -15,10 +15,7 @@ use e2e::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{
-    WORKLOAD,
-    cgroup::{Group, put},
-};
+use crate::{WORKLOAD, cgroup::Group};
 
 const OUTPUT: i32 = 5;
 const UNWELL: i32 = 7;
@@ -67,7 +64,12 @@ fn sixty_four_hosts_in_one_run() {
     let (code, report) = verify(&run);
     assert_eq!(code, UNWELL);
     assert_eq!(report["hosts"].as_object().expect("hosts").len(), HOSTS);
-    assert!(problems(&report).iter().all(|p| p.contains("still being profiled")), "{report:#}");
+    assert!(
+        problems(&report)
+            .iter()
+            .all(|p| p.contains("still being profiled")),
+        "{report:#}"
+    );
 
     // Every eighth is killed in the middle of its work, and comes back.
     let killed: BTreeSet<usize> = (0..HOSTS).step_by(8).collect();
@@ -94,7 +96,10 @@ fn sixty_four_hosts_in_one_run() {
     for (number, problem) in killed.iter().zip(&found) {
         let expected = format!("{}: the session of ", host(*number));
         assert!(problem.starts_with(&expected), "{problem}");
-        assert!(problem.ends_with("was killed; what it had written is recovered"), "{problem}");
+        assert!(
+            problem.ends_with("was killed; what it had written is recovered"),
+            "{problem}"
+        );
     }
     // All of it in one query, and what that finds is what verify tells.
     let data = Dataset::new(run);
@@ -106,13 +111,19 @@ fn sixty_four_hosts_in_one_run() {
     assert_eq!(hosts, (0..HOSTS).map(host).collect::<Vec<_>>());
     for (name, system, ticks, usage) in rows {
         let of = &report["hosts"][&name];
-        assert!(ticks >= 2 && system == ticks, "{name}: {system} rows at {ticks} ticks");
+        assert!(
+            ticks >= 2 && system == ticks,
+            "{name}: {system} rows at {ticks} ticks"
+        );
         assert_eq!(of["ticks"]["found"], ticks, "{name}");
         assert_eq!(of["ticks"]["missing"], 0, "{name}");
         assert_eq!(of["tables"]["system"], system, "{name}");
         assert_eq!(of["tables"]["usage"], usage, "{name}");
         // One kernel: their clocks are the same.
-        assert!(of["clock"]["offset_ns"].as_i64().expect("known").abs() < 1_000_000, "{of:#}");
+        assert!(
+            of["clock"]["offset_ns"].as_i64().expect("known").abs() < 1_000_000,
+            "{of:#}"
+        );
     }
     let sessions = |number: usize| report["hosts"][&host(number)]["sessions"].as_u64();
     for number in 0..HOSTS {
@@ -138,7 +149,14 @@ fn the_second_profiler_of_a_node_says_so() {
     let puppet = Puppet::new(WORKLOAD, 0);
     let start = |more: &[&str]| {
         Profiler::writing_to(folder.path())
-            .args(["--run-id", "one", "--source", "system,process", "-i", "100ms"])
+            .args([
+                "--run-id",
+                "one",
+                "--source",
+                "system,process",
+                "-i",
+                "100ms",
+            ])
             .args(more)
             .pid(puppet.pid())
     };
@@ -154,7 +172,12 @@ fn the_second_profiler_of_a_node_says_so() {
     let quiet = start(&["--once", "--quiet"]).finish();
     assert_eq!((quiet.code(), quiet.stderr.as_str()), (0, ""));
     // Another node, and another run, are nobody's business.
-    assert_eq!(start(&["--hostname", "other", "-d", "200ms"]).finish().code(), 0);
+    assert_eq!(
+        start(&["--hostname", "other", "-d", "200ms"])
+            .finish()
+            .code(),
+        0
+    );
     // It goes with its owner, however that ends.
     first.signal(Signal::KILL);
     first.finish();
@@ -162,7 +185,11 @@ fn the_second_profiler_of_a_node_says_so() {
     assert_eq!(next.code(), 0, "{}", next.stderr);
     assert!(next.stderr.contains("recovered"), "{}", next.stderr);
     let (_, report) = verify(&folder.path().join("one"));
-    assert_eq!(report["hosts"].as_object().expect("hosts").len(), 2, "{report:#}");
+    assert_eq!(
+        report["hosts"].as_object().expect("hosts").len(),
+        2,
+        "{report:#}"
+    );
 }
 
 #[test]
@@ -173,28 +200,51 @@ fn what_would_go_to_stderr_is_in_the_log() {
     let out = folder.path().join("out");
     for _ in 0..2 {
         let ended = Profiler::writing_to(&out)
-            .args(["--hostname", "n1", "-i", "100ms", "-d", "300ms", "--source", "system,process"])
+            .args([
+                "--hostname",
+                "n1",
+                "-i",
+                "100ms",
+                "-d",
+                "300ms",
+                "--source",
+                "system,process",
+            ])
             .args(["--log", log.to_str().expect("UTF-8")])
             .pid(puppet.pid())
             .finish();
-        assert_eq!((ended.code(), ended.stdout.as_str(), ended.stderr.as_str()), (0, "", ""));
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str(), ended.stderr.as_str()),
+            (0, "", "")
+        );
     }
     let text = std::fs::read_to_string(folder.path().join("p.n1.log")).expect("a log");
-    let stamp = |line: &str| line.get(..25).is_some_and(|time| time.starts_with("20") && time.ends_with("Z "));
+    let stamp = |line: &str| {
+        line.get(..25)
+            .is_some_and(|time| time.starts_with("20") && time.ends_with("Z "))
+    };
     assert!(text.lines().all(stamp), "{text}");
-    let begun = text.lines().filter(|line| line.contains("Z profiling process"));
+    let begun = text
+        .lines()
+        .filter(|line| line.contains("Z profiling process"));
     assert_eq!(begun.count(), 2, "{text}");
     let refused = Profiler::writing_to(&out)
         .args(["--log", "/nowhere/at/all"])
         .pid(puppet.pid())
         .finish();
     assert_eq!(refused.code(), OUTPUT);
-    assert!(refused.stderr.contains("no such folder"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("no such folder"),
+        "{}",
+        refused.stderr
+    );
 }
 
 /// Which processes have rows of a table in a run.
 fn pids(data: &Dataset, table: &str) -> BTreeSet<u32> {
-    let rows: Vec<(u32,)> = data.rows(&format!("SELECT DISTINCT pid FROM {table} WHERE pid IS NOT NULL"));
+    let rows: Vec<(u32,)> = data.rows(&format!(
+        "SELECT DISTINCT pid FROM {table} WHERE pid IS NOT NULL"
+    ));
     rows.into_iter().map(|(pid,)| pid).collect()
 }
 
@@ -211,17 +261,36 @@ fn each_job_has_a_run_of_its_own() {
     // What a job does: a program that is started in the group of its step.
     let begin = |job: u32, number: u32, script: &str| {
         let group = step(job, number);
-        let script = format!("echo $$ > {}/cgroup.procs; exec sh -c '{script}'", group.display());
+        let script = format!(
+            "echo $$ > {}/cgroup.procs; exec sh -c '{script}'",
+            group.display()
+        );
         Kept::spawn(&["sh", "-c", &script])
     };
     let folder = tempfile::TempDir::new().expect("a folder");
     let stranger = Puppet::new(WORKLOAD, 0);
     let mut profiler = Profiler::writing_to(folder.path())
-        .args(["--node", "--split-by", "job", "--run-id", "node", "-i", "100ms"])
-        .args(["--source", "process,usage,sched,file_io,system", "--checkpoint", "1s"])
+        .args([
+            "--node",
+            "--split-by",
+            "job",
+            "--run-id",
+            "node",
+            "-i",
+            "100ms",
+        ])
+        .args([
+            "--source",
+            "process,usage,sched,file_io,system",
+            "--checkpoint",
+            "1s",
+        ])
         .start();
-    let node = folder.path().join("node");
-    let one = begin(1, 0, "while :; do head -c 1000000 /dev/zero > /dev/null; done");
+    let one = begin(
+        1,
+        0,
+        "while :; do head -c 1000000 /dev/zero > /dev/null; done",
+    );
     let two = begin(2, 0, "sleep 100; :");
     profiler.wait_for("profiling job ");
     profiler.wait_for("profiling job ");
@@ -231,28 +300,36 @@ fn each_job_has_a_run_of_its_own() {
     let again_pid = again.pid();
     profiler.wait_for("job 1 has no process any more");
     drop(again);
-    let end = |run: &str| -> Value {
-        Dataset::new(folder.path().join(run)).manifest()["state"].clone()
-    };
-    assert_eq!((end("slurm-1"), end("slurm-2")), ("complete".into(), "running".into()));
+    let end =
+        |run: &str| -> Value { Dataset::new(folder.path().join(run)).manifest()["state"].clone() };
+    assert_eq!(
+        (end("slurm-1"), end("slurm-2")),
+        ("complete".into(), "running".into())
+    );
     // A job whose run has ended is continued.
     let late = begin(1, 2, "exec sleep 100");
     let late_pid = late.pid();
     profiler.wait_for("profiling job 1");
     let two_pid = two.pid();
-    wait_until("it is described", || verify(&folder.path().join("slurm-1")).1["hosts"] != Value::Null);
+    wait_until("it is described", || {
+        verify(&folder.path().join("slurm-1")).1["hosts"] != Value::Null
+    });
     let ended = profiler.interrupt();
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
     drop((two, late));
 
-    let [first, second, rest] = ["slurm-1", "slurm-2", "node"].map(|run| Dataset::new(folder.path().join(run)));
+    let [first, second, rest] =
+        ["slurm-1", "slurm-2", "node"].map(|run| Dataset::new(folder.path().join(run)));
     for data in [&first, &second, &rest] {
         let (code, report) = verify(data.path());
         assert_eq!(code, 0, "{report:#}");
     }
     assert_eq!(second.manifest()["target"]["node_run"], "node");
     let of_first = pids(&first, "process");
-    assert!(of_first.contains(&again_pid) && of_first.contains(&late_pid), "{of_first:?}");
+    assert!(
+        of_first.contains(&again_pid) && of_first.contains(&late_pid),
+        "{of_first:?}"
+    );
     assert_eq!(pids(&second, "process").first(), Some(&two_pid));
     // Programs that were started by a process of the job are of it too.
     let heads: u64 = first.value("SELECT count(*) FROM process WHERE comm = 'head'");
@@ -261,7 +338,10 @@ fn each_job_has_a_run_of_its_own() {
     assert!(strangers.contains(&stranger.pid()) && strangers.contains(&std::process::id()));
     for table in ["usage", "sched", "file_io"] {
         let [of_first, of_second, of_rest] = [&first, &second, &rest].map(|data| pids(data, table));
-        assert!(of_first.is_disjoint(&of_second) && of_second.is_disjoint(&of_rest), "{table}");
+        assert!(
+            of_first.is_disjoint(&of_second) && of_second.is_disjoint(&of_rest),
+            "{table}"
+        );
         // The shell that moves itself into the group is not of the job before it has.
         let moved: BTreeSet<u32> = of_first.intersection(&of_rest).copied().collect();
         assert!(moved.len() <= 3, "{table}: {moved:?}");
@@ -272,7 +352,10 @@ fn each_job_has_a_run_of_its_own() {
         "SELECT [(SELECT sum(read_bytes)::BIGINT FROM file_io WHERE pid IN (SELECT pid FROM process WHERE comm = 'head')), \
          (SELECT sum(read_chars)::BIGINT FROM process WHERE comm = 'head')]",
     );
-    assert!(counted <= lifetime && counted > lifetime / 2, "{counted} of {lifetime}");
+    assert!(
+        counted <= lifetime && counted > lifetime / 2,
+        "{counted} of {lifetime}"
+    );
     // Node-wide tables are in the node's run only, at the same ticks.
     assert!(!first.path().join("system").exists() && rest.path().join("system").exists());
     let strays: u64 = rest.value(&format!(

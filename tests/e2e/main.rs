@@ -3,6 +3,7 @@
 mod births;
 mod cgroup;
 mod crash;
+mod deploy;
 mod disk;
 mod ends;
 mod errors;

@@ -172,6 +172,22 @@ impl Folder {
         Ok(fd.into())
     }
 
+    /// When something of this name was last written, s since 1970 by the clock of the file system.
+    pub fn modified(&self, name: &str) -> io::Result<i64> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(stat.st_mtime)
+    }
+
+    /// The time by the clock of the file system, which may be another machine's, s since 1970.
+    pub fn now(&self) -> io::Result<i64> {
+        let name = format!(".now.{}.{}.tmp", std::process::id(), thread_id());
+        let written = self
+            .write_synced(&name, b"x")
+            .and_then(|()| self.modified(&name));
+        self.remove(&name)?;
+        written
+    }
+
     /// Opens an existing file for reading.
     pub fn read(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -21,12 +21,12 @@ impl Report {
         let sum = |of: fn(&super::TableReport) -> u64| self.tables.values().map(of).sum::<u64>();
         let _ = writeln!(
             text,
-            "{}: {} hosts, {} tables, {} rows in {} parts, {}",
+            "{}: {}, {}, {} in {}, {}",
             self.path.display(),
-            self.hosts.len(),
-            self.tables.len(),
-            sum(|table| table.rows),
-            sum(|table| table.parts),
+            count(self.hosts.len() as u64, "host"),
+            count(self.tables.len() as u64, "table"),
+            count(sum(|table| table.rows), "row"),
+            count(sum(|table| table.parts), "part"),
             format_bytes(sum(|table| table.bytes)),
         );
         self.table_of_hosts(&mut text);
@@ -38,9 +38,9 @@ impl Report {
             };
             let _ = writeln!(
                 text,
-                "  {table}: {} rows in {} parts, {}{remark}",
-                of.rows,
-                of.parts,
+                "  {table}: {} in {}, {}{remark}",
+                count(of.rows, "row"),
+                count(of.parts, "part"),
                 format_bytes(of.bytes)
             );
         }
@@ -146,6 +146,10 @@ fn shown(text: &mut String, kind: &str, lines: &[String]) {
     if lines.len() > LINES {
         let _ = writeln!(text, "  and {} more of these", lines.len() - LINES);
     }
+}
+
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Where the longest time between two ticks is.
