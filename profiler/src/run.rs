@@ -4,6 +4,7 @@
 
 mod setup;
 mod ticker;
+mod watch;
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -18,6 +19,7 @@ use tokio::{
 use self::{
     setup::Setup,
     ticker::{Ticker, readable},
+    watch::Watch,
 };
 use crate::{
     bpf::Stats,
@@ -46,9 +48,14 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
         .map_err(|error| Failure::new(Reason::Internal, format!("tokio: {error}")))?;
     runtime.block_on(async {
         // Before anything is written or started, so that a signal always ends in order.
-        let signals = Signals::new()
+        let mut signals = Signals::new()
             .map_err(|error| Failure::new(Reason::Internal, format!("signals: {error}")))?;
-        let setup = Setup::new(config, command_line)?;
+        watch::check_ipc_file(config)?;
+        let job = tokio::select! {
+            job = watch::find(config) => job?,
+            signal = signals.next() => return Ok(of_signal(signal)),
+        };
+        let setup = Setup::new(config, command_line, job.as_ref())?;
         Session::new(config, setup)?.run(signals).await
     })
 }
@@ -98,6 +105,7 @@ struct Session<'a> {
     command: Option<Running>,
     run_dir: std::path::PathBuf,
     cgroup: Option<std::path::PathBuf>,
+    job: Option<Watch>,
     seen_live: bool,
     forwarded: bool,
     started: u64,
@@ -121,6 +129,7 @@ impl<'a> Session<'a> {
             command: None,
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
+            job: setup.job,
             // Attaching to pids has proved that they lived.
             seen_live: !matches!(config.target, Target::Cgroup(_)),
             forwarded: false,
@@ -220,6 +229,10 @@ impl<'a> Session<'a> {
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
             .map_err(|error| cannot_wait(&error))?;
+        let bell = match &self.job {
+            Some(job) => Some(job.bell().map_err(|error| cannot_wait(&error))?),
+            None => None,
+        };
         let spent = Duration::from_nanos(monotonic_ns() - self.started);
         let deadline = async {
             match self.config.duration {
@@ -237,6 +250,7 @@ impl<'a> Session<'a> {
                     return Ok(stop);
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
+                () = wait_readable(bell.as_ref()) => self.follow_job(),
                 fired = ticker.next() => {
                     let fired = fired.map_err(|error| cannot_wait(&error))?;
                     self.number += fired.passed;
@@ -265,6 +279,14 @@ impl<'a> Session<'a> {
         self.report_tasks(result);
     }
 
+    /// Follows what has become known of the job.
+    fn follow_job(&mut self) {
+        if let Some(job) = &self.job {
+            let result = job.follow(&mut self.tasks);
+            self.report_tasks(result);
+        }
+    }
+
     /// A signal goes to the command, whose end then ends the run. Without a command, or the second time, it ends
     /// the run itself.
     fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
@@ -278,6 +300,11 @@ impl<'a> Session<'a> {
     }
 
     fn target_has_ended(&mut self) -> bool {
+        if let Some(job) = &self.job
+            && let Some(ended) = job.has_ended(&self.tasks)
+        {
+            return ended;
+        }
         if matches!(self.config.target, Target::Node | Target::Command(_)) {
             return false;
         }
@@ -439,13 +466,17 @@ fn cannot_wait(error: &std::io::Error) -> Failure {
     Failure::new(Reason::Internal, format!("cannot wait: {error}"))
 }
 
+fn of_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(1)
+}
+
 /// The command's exit code is ours; when it outlives the profiling by its duration, it is waited for.
 fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
     let Some(mut running) = command else {
         return Ok(0);
     };
     match stop {
-        Stop::Signal(signal) => return Ok(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+        Stop::Signal(signal) => return Ok(of_signal(signal)),
         Stop::Duration if !quiet => say!("waiting for the command to end"),
         Stop::Duration | Stop::Target => {}
     }
