@@ -7,6 +7,8 @@ mod disk;
 mod ends;
 mod errors;
 mod gpu;
+mod job_layouts;
+mod jobs;
 mod namespace;
 mod nvidia;
 mod perf;

@@ -101,6 +101,7 @@ impl Membership {
         if let Some(step) = &place.step {
             self.step = Some(step.as_str().into());
         }
+        self.rank = self.rank.or(place.task);
     }
 
     /// Takes over what the environment says, which is inherited and can be of another job.

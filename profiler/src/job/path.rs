@@ -21,7 +21,7 @@ pub struct Place {
     pub job: String,
     /// Step: a number, `batch`, `extern`, `interactive`.
     pub step: Option<String>,
-    /// Number of the task in the step.
+    /// Number of the task. Slurm counts it on this node in the hierarchy `memory`, and in the whole step in `cpuacct`.
     pub task: Option<u32>,
     /// Length of that part of the path that is the job's own folder, bytes.
     pub folder: usize,
@@ -76,11 +76,21 @@ pub fn identify_unit(path: &str, name: &str) -> Option<Place> {
     Some(parts.place(Scheduler::None, name.to_owned(), at))
 }
 
-/// The best of what the lines of /proc/PID/cgroup (`hierarchy:controllers:path`) say, of all hierarchies together.
+/// The best of what the lines of /proc/PID/cgroup (`hierarchy:controllers:path`) say, of all hierarchies together. The task
+/// is its number in the whole step, if that can be told.
 pub fn identify_all(lines: &str) -> Option<Place> {
-    let paths = lines.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let mut best: Option<Place> = None;
-    for place in paths.filter_map(identify) {
+    for line in lines.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let Some(mut place) = identify(path) else {
+            continue;
+        };
+        if !controllers.split(',').any(|name| name == "cpuacct") {
+            place.task = None;
+        }
         let Some(known) = &mut best else {
             best = Some(place);
             continue;
@@ -428,19 +438,20 @@ mod tests {
 
     #[test]
     fn hierarchies_are_taken_together() {
-        let lines = "12:cpuset:/slurm/uid_0/job_6/step_0/task_1\n\
+        let lines = "12:memory:/slurm/uid_0/job_6/step_0/task_1\n\
+                     6:cpu,cpuacct:/slurm/uid_0/job_6/step_0/task_3\n\
                      4:freezer:/slurm/uid_0/job_6/step_0\n\
                      1:name=systemd:/system.slice/run-u3.service\n0::/\n";
         let place = identify_all(lines).expect("a job");
         assert_eq!(
             (&place.job[..], place.step.as_deref(), place.task),
-            ("6", Some("0"), Some(1))
+            ("6", Some("0"), Some(3))
         );
         let reversed: Vec<_> = lines.lines().rev().collect();
         let place = identify_all(&reversed.join("\n")).expect("a job");
         assert_eq!(
             (&place.job[..], place.step.as_deref(), place.task),
-            ("6", Some("0"), Some(1))
+            ("6", Some("0"), Some(3))
         );
         assert_eq!(identify_all("0::/\ngarbage\n:\n"), None);
     }

@@ -288,9 +288,10 @@ impl Work {
 
     /// Whether no process is to be found in any way.
     fn is_deserted(&mut self) -> bool {
-        let own = std::process::id();
-        let lives_in =
-            |folder: &Folder| folders::members(&folder.path).iter().any(|pid| *pid != own);
+        let lives_in = |folder: &Folder| {
+            let members = folders::members(&folder.path);
+            !find::alive(&self.host, members).is_empty()
+        };
         if self.found.folders.iter().any(lives_in) {
             return false;
         }

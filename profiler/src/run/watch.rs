@@ -125,8 +125,7 @@ impl Watch {
         }
         let job = self.job.as_ref()?;
         // The profiler can be a process of the job itself.
-        let own = u64::from(tasks.follows(std::process::id()));
-        let idle = tasks.live().unwrap_or(0) <= own;
+        let idle = tasks.live().unwrap_or(0) <= tasks.own();
         Some(job.is_over(idle) && idle)
     }
 }

@@ -570,10 +570,15 @@ impl TaskTable {
         self.memory.read_last(&self.processes);
     }
 
-    /// Whether a process with this pid is one of the target's that live, as of the last reading.
-    pub fn follows(&self, pid: u32) -> bool {
-        let mut processes = self.processes.values();
-        processes.any(|process| process.id.pid == pid && process.end.is_none())
+    /// Processes of the target that live and are this one or its children, as of the last reading.
+    pub fn own(&self) -> u64 {
+        let own = std::process::id();
+        let ours = |process: &&Process| process.id.pid == own || process.ppid == own;
+        let live = self
+            .processes
+            .values()
+            .filter(|process| process.end.is_none());
+        live.filter(ours).count() as u64
     }
 
     /// Follows the members of these cgroups, instead of those before, and these processes, with all their descendants.
