@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint};
 use crate::{
     config::{Config, File, Target, select_sources},
     failure::{Failure, Reason},
+    job,
     perf::Selection,
     units,
 };
@@ -106,6 +107,9 @@ pub struct Run {
     /// Profile the members of this cgroup (v1 or v2) and of those below it
     #[arg(long, value_name = "PATH", group = "target", value_hint = ValueHint::DirPath)]
     cgroup: Option<PathBuf>,
+    /// Profile the processes of this batch job on this node; of the job that the environment names, when ID is left out
+    #[arg(long, value_name = "ID", group = "target", num_args = 0..=1, default_missing_value = "")]
+    job: Option<String>,
     /// Profile every process of this node
     #[arg(long, group = "target")]
     node: bool,
@@ -117,6 +121,15 @@ pub struct Run {
     /// With --node: a run of its own for each batch job, with the rows of its processes
     #[arg(long, value_name = "BY", requires = "node")]
     split_by: Option<SplitBy>,
+    /// What runs the job [default: found out from the environment, the cgroups, daemons, commands]
+    #[arg(long, value_name = "NAME", requires = "job")]
+    scheduler: Option<job::Scheduler>,
+    /// How long to wait for the first process of the job
+    #[arg(long, value_name = "TIME", requires = "job", default_value = "60s", value_parser = units::duration)]
+    wait: Duration,
+    /// End when this file no longer reads INPROGRESS; a batch script writes it
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    ipc_file: Option<PathBuf>,
 
     /// Time between ticks, 10ms to 1h; a plain number is seconds [default: 1s]
     #[arg(short, long, env = "PROFILER_INTERVAL", value_parser = units::interval)]
@@ -205,6 +218,12 @@ impl Run {
             Target::Command(self.command)
         } else if let Some(path) = self.cgroup {
             Target::Cgroup(path)
+        } else if let Some(id) = self.job {
+            Target::Job(job::Request {
+                id: Some(id).filter(|id| !id.is_empty()),
+                scheduler: self.scheduler,
+                wait: self.wait,
+            })
         } else if self.node {
             Target::Node
         } else {
@@ -238,6 +257,7 @@ impl Run {
                 file.duration.as_ref(),
                 units::positive,
             )?,
+            ipc_file: self.ipc_file,
             out: self.out.or(file.out).unwrap_or_else(|| "profiles".into()),
             sources: select_sources(self.source.or(file.source).as_deref())?,
             perf: Selection::new(

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::{
     bpf::Wanted,
     failure::{Failure, Reason},
+    job,
     perf::Selection,
     sources::{REGISTRY, SourceSpec},
     units,
@@ -24,6 +25,8 @@ pub enum Target {
     Command(Vec<OsString>),
     /// Members of a cgroup.
     Cgroup(PathBuf),
+    /// The processes of a batch job on this node.
+    Job(job::Request),
     /// Everything.
     Node,
 }
@@ -37,6 +40,8 @@ pub struct Config {
     pub interval: Duration,
     /// When to stop, if not with the target.
     pub duration: Option<Duration>,
+    /// A file that says when the work is done.
+    pub ipc_file: Option<PathBuf>,
     /// Directory of the runs.
     pub out: PathBuf,
     /// Sources to read.
@@ -279,6 +284,7 @@ impl Config {
         serde_json::json!({
             "interval_ns": u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX),
             "duration_ns": self.duration.map(|duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+            "ipc_file": self.ipc_file,
             "out": self.out,
             "max_entries": self.max_entries,
             "sources": self.sources.iter().map(|spec| spec.name).collect::<Vec<_>>(),

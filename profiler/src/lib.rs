@@ -10,6 +10,7 @@ pub mod config;
 pub mod events;
 pub mod failure;
 pub mod host;
+pub mod job;
 pub mod ledger;
 pub mod log;
 pub mod perf;

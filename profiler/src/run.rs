@@ -6,6 +6,7 @@ mod guard;
 mod setup;
 mod split;
 mod ticker;
+mod watch;
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -22,13 +23,14 @@ use self::{
     setup::Setup,
     split::{Moment, Split},
     ticker::{Ticker, readable},
+    watch::Watch,
 };
 use crate::{
     bpf::Stats,
     clock::{Clock, Tick, Timekeeping, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
-    host,
+    host, job,
     ledger::{Ledger, Part},
     log, privileges, say,
     schema::Batch,
@@ -52,33 +54,61 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
     if let Some(path) = &config.log {
         log::open(path, &hostname, target::owner())?;
     }
-    let _guard = match &config.run_id {
-        None => None,
-        Some(run_id) => match Guard::take(&config.out, run_id, &hostname)? {
-            Answer::Ours(guard) => Some(guard),
-            Answer::Taken(pid) => {
-                let message = format!("process {pid} already profiles for run {run_id} here");
-                if !config.once {
-                    return Err(Failure::new(Reason::Output, message));
-                }
-                if !config.quiet {
-                    say!("profiler: {message}");
-                }
-                return Ok(0);
-            }
-        },
-    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Reason::Internal, format!("tokio: {error}")))?;
     runtime.block_on(async {
         // Before anything is written or started, so that a signal always ends in order.
-        let signals = Signals::new()
+        let mut signals = Signals::new()
             .map_err(|error| Failure::new(Reason::Internal, format!("signals: {error}")))?;
-        let setup = Setup::new(config, command_line)?;
+        watch::check_ipc_file(config)?;
+        let job = tokio::select! {
+            job = watch::find(config) => job?,
+            signal = signals.next() => return Ok(of_signal(signal)),
+        };
+        let run_id = match &job {
+            // All nodes of a job find the same name.
+            Some(job) if config.run_id.is_none() => Some(job::run_id(job.scheduler, &job.id)),
+            _ => config.run_id.clone(),
+        };
+        let config = &Config {
+            run_id,
+            ..config.clone()
+        };
+        let Guarded::Ours(_guard) = guard(config, &hostname)? else {
+            return Ok(0);
+        };
+        let setup = Setup::new(config, command_line, job.as_ref())?;
         Session::new(config, setup)?.run(signals).await
     })
+}
+
+/// Asks for the right to write the run, if it is one that others can write.
+fn guard(config: &Config, hostname: &str) -> Result<Guarded, Failure> {
+    let Some(run_id) = &config.run_id else {
+        return Ok(Guarded::Ours(None));
+    };
+    let pid = match Guard::take(&config.out, run_id, hostname)? {
+        Answer::Ours(guard) => return Ok(Guarded::Ours(Some(guard))),
+        Answer::Taken(pid) => pid,
+    };
+    let message = format!("process {pid} already profiles for run {run_id} here");
+    if !config.once {
+        return Err(Failure::new(Reason::Output, message));
+    }
+    if !config.quiet {
+        say!("profiler: {message}");
+    }
+    Ok(Guarded::Needless)
+}
+
+/// Whether there is something to do.
+enum Guarded {
+    /// Nobody else writes the run as long as this is kept; of a name of its own, nobody can.
+    Ours(Option<Guard>),
+    /// Another process does it.
+    Needless,
 }
 
 /// The signals that end a run.
@@ -127,6 +157,7 @@ struct Session<'a> {
     command: Option<Running>,
     run_dir: std::path::PathBuf,
     cgroup: Option<std::path::PathBuf>,
+    job: Option<Watch>,
     seen_live: bool,
     forwarded: bool,
     started: u64,
@@ -156,6 +187,7 @@ impl<'a> Session<'a> {
             command: None,
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
+            job: setup.job,
             // Attaching to pids has proved that they lived.
             seen_live: !matches!(config.target, Target::Cgroup(_)),
             forwarded: false,
@@ -283,6 +315,10 @@ impl<'a> Session<'a> {
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
             .map_err(|error| cannot_wait(&error))?;
+        let bell = match &self.job {
+            Some(job) => Some(job.bell().map_err(|error| cannot_wait(&error))?),
+            None => None,
+        };
         let spent = Duration::from_nanos(monotonic_ns() - self.started);
         let deadline = async {
             match self.config.duration {
@@ -300,6 +336,7 @@ impl<'a> Session<'a> {
                     return Ok(stop);
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
+                () = wait_readable(bell.as_ref()) => self.follow_job(),
                 fired = ticker.next() => {
                     let fired = fired.map_err(|error| cannot_wait(&error))?;
                     self.number += fired.passed;
@@ -328,6 +365,14 @@ impl<'a> Session<'a> {
         self.report_tasks(result);
     }
 
+    /// Follows what has become known of the job.
+    fn follow_job(&mut self) {
+        if let Some(job) = &self.job {
+            let result = job.follow(&mut self.tasks);
+            self.report_tasks(result);
+        }
+    }
+
     /// A signal goes to the command, whose end then ends the run. Without a command, or the second time, it ends
     /// the run itself.
     fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
@@ -341,6 +386,11 @@ impl<'a> Session<'a> {
     }
 
     fn target_has_ended(&mut self) -> bool {
+        if let Some(job) = &self.job
+            && let Some(ended) = job.has_ended(&self.tasks)
+        {
+            return ended;
+        }
         if matches!(self.config.target, Target::Node | Target::Command(_)) {
             return false;
         }
@@ -527,13 +577,17 @@ fn cannot_wait(error: &std::io::Error) -> Failure {
     Failure::new(Reason::Internal, format!("cannot wait: {error}"))
 }
 
+fn of_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(1)
+}
+
 /// The command's exit code is ours; when it outlives the profiling by its duration, it is waited for.
 fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
     let Some(mut running) = command else {
         return Ok(0);
     };
     match stop {
-        Stop::Signal(signal) => return Ok(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+        Stop::Signal(signal) => return Ok(of_signal(signal)),
         Stop::Duration if !quiet => say!("waiting for the command to end"),
         Stop::Duration | Stop::Target => {}
     }

@@ -74,11 +74,11 @@ fn the_capabilities_of_the_unit_are_enough() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .expect("open to all");
-    let set: String = capabilities
-        .split_whitespace()
-        .map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase()))
-        .collect();
-    let set = format!("-all{set}");
+    let mut set = "-all".to_owned();
+    for name in capabilities.split_whitespace() {
+        set += ",+";
+        set += &name.trim_start_matches("CAP_").to_lowercase();
+    }
     let id = USER.to_string();
     let output = Command::new("setpriv")
         .args([

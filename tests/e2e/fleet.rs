@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output},
 };
 
@@ -248,26 +248,56 @@ fn pids(data: &Dataset, table: &str) -> BTreeSet<u32> {
     rows.into_iter().map(|(pid,)| pid).collect()
 }
 
+/// Groups as Slurm's on a node, in a hierarchy of version 1.
+struct Slurm {
+    group: Group,
+}
+
+impl Slurm {
+    fn new() -> Self {
+        Self {
+            group: Group::new(&["-t", "cgroup", "-o", "freezer"]),
+        }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.group.outer().join("slurm_n1")
+    }
+
+    /// What a job does: a program that is started in the group of its step.
+    fn begin(&self, job: u32, step: u32, script: &str) -> Kept {
+        let group = self.root().join(format!("uid_0/job_{job}/step_{step}"));
+        std::fs::create_dir_all(&group).expect("a group");
+        let group = group.display();
+        let script = format!("echo $$ > {group}/cgroup.procs; exec sh -c '{script}'");
+        Kept::spawn(&["sh", "-c", &script])
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        remove_groups(&self.root());
+    }
+}
+
+/// A group can be removed when its last member has been gone for a moment.
+fn remove_groups(group: &Path) {
+    for entry in std::fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_groups(&entry.path());
+        }
+    }
+    wait_until("the group is empty", || {
+        std::fs::remove_dir(group).is_ok() || !group.exists()
+    });
+}
+
 /// Jobs come and go under one profiler: each has a run of its own with all rows of its processes, and no others.
 #[test]
 fn each_job_has_a_run_of_its_own() {
-    let group = Group::new(&["-t", "cgroup", "-o", "freezer"]);
-    let slurm = group.outer().join("slurm_n1/uid_0");
-    let step = |job: u32, step: u32| {
-        let path = slurm.join(format!("job_{job}/step_{step}"));
-        std::fs::create_dir_all(&path).expect("a group");
-        path
-    };
-    // What a job does: a program that is started in the group of its step.
-    let begin = |job: u32, number: u32, script: &str| {
-        let group = step(job, number);
-        let script = format!(
-            "echo $$ > {}/cgroup.procs; exec sh -c '{script}'",
-            group.display()
-        );
-        Kept::spawn(&["sh", "-c", &script])
-    };
+    let slurm = Slurm::new();
     let folder = tempfile::TempDir::new().expect("a folder");
+    let run = |name: &str| Dataset::new(folder.path().join(name));
     let stranger = Puppet::new(WORKLOAD, 0);
     let mut profiler = Profiler::writing_to(folder.path())
         .args([
@@ -286,40 +316,32 @@ fn each_job_has_a_run_of_its_own() {
             "1s",
         ])
         .start();
-    let one = begin(
-        1,
+    let one = slurm.begin(
+        900_001,
         0,
         "while :; do head -c 1000000 /dev/zero > /dev/null; done",
     );
-    let two = begin(2, 0, "sleep 100; :");
-    profiler.wait_for("profiling job ");
-    profiler.wait_for("profiling job ");
-    // The first job ends, and comes back with another step before it is over.
+    profiler.wait_for("profiling job 900001");
+    let two = slurm.begin(900_002, 0, "sleep 100; :");
+    profiler.wait_for("profiling job 900002");
+    // The first job's step ends, and another one follows before the job is over.
     drop(one);
-    let again = begin(1, 1, "sleep 0.4; exec sleep 0.4");
+    let again = slurm.begin(900_001, 1, "sleep 0.4; exec sleep 0.4");
     let again_pid = again.pid();
-    profiler.wait_for("job 1 has no process any more");
+    profiler.wait_for("job 900001 has no process any more");
     drop(again);
-    let end =
-        |run: &str| -> Value { Dataset::new(folder.path().join(run)).manifest()["state"].clone() };
-    assert_eq!(
-        (end("slurm-1"), end("slurm-2")),
-        ("complete".into(), "running".into())
-    );
+    assert_eq!(run("slurm-900001").manifest()["state"], "complete");
+    assert_eq!(run("slurm-900002").manifest()["state"], "running");
     // A job whose run has ended is continued.
-    let late = begin(1, 2, "exec sleep 100");
+    let late = slurm.begin(900_001, 2, "exec sleep 100");
     let late_pid = late.pid();
-    profiler.wait_for("profiling job 1");
-    let two_pid = two.pid();
-    wait_until("it is described", || {
-        verify(&folder.path().join("slurm-1")).1["hosts"] != Value::Null
-    });
+    profiler.wait_for("profiling job 900001");
     let ended = profiler.interrupt();
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let two_pid = two.pid();
     drop((two, late));
 
-    let [first, second, rest] =
-        ["slurm-1", "slurm-2", "node"].map(|run| Dataset::new(folder.path().join(run)));
+    let [first, second, rest] = ["slurm-900001", "slurm-900002", "node"].map(run);
     for data in [&first, &second, &rest] {
         let (code, report) = verify(data.path());
         assert_eq!(code, 0, "{report:#}");
@@ -330,48 +352,47 @@ fn each_job_has_a_run_of_its_own() {
         of_first.contains(&again_pid) && of_first.contains(&late_pid),
         "{of_first:?}"
     );
-    assert_eq!(pids(&second, "process").first(), Some(&two_pid));
-    // Programs that were started by a process of the job are of it too.
-    let heads: u64 = first.value("SELECT count(*) FROM process WHERE comm = 'head'");
-    assert!(heads > 0);
+    assert!(pids(&second, "process").contains(&two_pid));
     let strangers = pids(&rest, "process");
     assert!(strangers.contains(&stranger.pid()) && strangers.contains(&std::process::id()));
+    for data in [&first, &second] {
+        let others: u64 =
+            data.value("SELECT count(*) FROM process WHERE job_id NOT IN ('900001', '900002')");
+        assert_eq!(others, 0);
+    }
     for table in ["usage", "sched", "file_io"] {
         let [of_first, of_second, of_rest] = [&first, &second, &rest].map(|data| pids(data, table));
-        assert!(
-            of_first.is_disjoint(&of_second) && of_second.is_disjoint(&of_rest),
-            "{table}"
-        );
-        // The shell that moves itself into the group is not of the job before it has.
-        let moved: BTreeSet<u32> = of_first.intersection(&of_rest).copied().collect();
-        assert!(moved.len() <= 3, "{table}: {moved:?}");
-        assert!(of_second.len() <= 2, "{table}: {of_second:?}");
+        assert!(of_first.is_disjoint(&of_second), "{table}");
+        // The shells that move themselves into a group are not of the job before they have.
+        let moved = of_first
+            .union(&of_second)
+            .filter(|pid| of_rest.contains(pid))
+            .count();
+        assert!(moved <= 4, "{table}: {moved}");
     }
-    // What a job has read is in its run alone, and is all that its processes say of themselves.
-    let [counted, lifetime]: [u64; 2] = first.value(
-        "SELECT [(SELECT sum(read_bytes)::BIGINT FROM file_io WHERE pid IN (SELECT pid FROM process WHERE comm = 'head')), \
-         (SELECT sum(read_chars)::BIGINT FROM process WHERE comm = 'head')]",
+    only_there(&first, &rest);
+}
+
+/// What a job has read is in its run, and in no other, and node-wide rows are in the node's.
+fn only_there(job: &Dataset, node: &Dataset) {
+    // Programs that are started by a process of the job are of it too.
+    let [heads, counted, lifetime]: [u64; 3] = job.value(
+        "SELECT [count(*), sum(read)::BIGINT, sum(read_chars)::BIGINT] FROM process JOIN \
+         (SELECT pid, start_ts, sum(read_bytes) AS read FROM file_io GROUP BY ALL) \
+         USING (pid, start_ts) WHERE comm = 'head'",
     );
     assert!(
-        counted <= lifetime && counted > lifetime / 2,
-        "{counted} of {lifetime}"
+        heads > 0 && counted == lifetime,
+        "{heads}: {counted} of {lifetime}"
     );
-    // Node-wide tables are in the node's run only, at the same ticks.
-    assert!(!first.path().join("system").exists() && rest.path().join("system").exists());
-    let strays: u64 = rest.value(&format!(
+    let elsewhere: u64 =
+        node.value("SELECT count(*) FROM process WHERE comm = 'head' AND job_id = '900001'");
+    assert_eq!(elsewhere, 0);
+    assert!(!job.path().join("system").exists() && node.path().join("system").exists());
+    let strays: u64 = node.value(&format!(
         "SELECT count(*) FROM (SELECT DISTINCT ts FROM read_parquet('{}/usage/host=*/part-*.parquet')) \
          WHERE ts NOT IN (SELECT ts FROM read_parquet('system/host=*/part-*.parquet'))",
-        first.path().display()
+        job.path().display()
     ));
-    assert_eq!(strays, 0);
-    for (job, steps) in [(1, 3), (2, 1)] {
-        for number in 0..steps {
-            let group = step(job, number);
-            wait_until("the group is empty", || std::fs::remove_dir(&group).is_ok());
-        }
-        std::fs::remove_dir(slurm.join(format!("job_{job}"))).expect("empty");
-    }
-    for path in [&slurm, slurm.parent().expect("a folder")] {
-        std::fs::remove_dir(path).expect("empty");
-    }
+    assert_eq!(strays, 0, "all runs have the same ticks");
 }

@@ -9,6 +9,8 @@ mod ends;
 mod errors;
 mod fleet;
 mod gpu;
+mod job_layouts;
+mod jobs;
 mod namespace;
 mod nvidia;
 mod perf;

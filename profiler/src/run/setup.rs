@@ -5,13 +5,14 @@ use std::{collections::HashSet, path::PathBuf};
 use anyhow::Result;
 use caps::Capability;
 
-use super::split::Template;
+use super::{split::Template, watch::Watch};
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
     clock::{Clock, Timekeeping, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
+    job::{self, ROOTS_MAX},
     perf::{Machine, Plan},
     privileges, say,
     sink::{
@@ -34,6 +35,8 @@ pub struct Setup {
     pub stopped: Option<Stopped>,
     pub run_dir: PathBuf,
     pub cgroup: Option<PathBuf>,
+    /// What looks for more of the job, and for its end.
+    pub job: Option<Watch>,
     /// The target, for the line that says that profiling has begun.
     pub what: String,
     /// What is missing, to be said when nothing can fail any more: an error is one line.
@@ -50,12 +53,17 @@ struct Found {
     roots: Roots,
     walk: walk::Scope,
     cgroup: Option<PathBuf>,
+    job: Option<serde_json::Value>,
     what: String,
 }
 
 impl Setup {
     /// Finds the target, loads the programs, opens the sources and the output.
-    pub fn new(config: &Config, command_line: Vec<String>) -> Result<Self, Failure> {
+    pub fn new(
+        config: &Config,
+        command_line: Vec<String>,
+        job: Option<&job::Found>,
+    ) -> Result<Self, Failure> {
         let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
         let clock = Clock::new();
         let wants_tasks = config.sources.need_tasks();
@@ -72,9 +80,19 @@ impl Setup {
             Plan::new(&Machine::read(&host, &catalog), &config.perf)?;
         }
         let mut stopped = None;
-        let found = find(config, &host, &mut stopped)?;
+        let found = find(config, &host, job, &mut stopped)?;
         // Whatever fails from here on must not let the command run.
-        let result = Self::attach(config, &host, clock, found, command_line);
+        let result =
+            Self::attach(config, &host, clock, found, command_line).and_then(|mut setup| {
+                if let Some(job) = job {
+                    setup.tasks.are_of_job(&job.id);
+                }
+                let watch = Watch::start(config, &host, job)?;
+                Ok(Self {
+                    job: watch,
+                    ..setup
+                })
+            });
         match (result, stopped) {
             (Ok(setup), stopped) => Ok(Self { stopped, ..setup }),
             (Err(failure), Some(stopped)) => {
@@ -143,7 +161,7 @@ impl Setup {
                 threads: config.threads,
                 outcome,
                 node: matches!(config.target, Target::Node),
-                strangers_join: matches!(config.target, Target::Cgroup(_)),
+                strangers_join: matches!(config.target, Target::Cgroup(_) | Target::Job(_)),
                 perf: &config.perf,
             }) {
                 Ok(source) => {
@@ -171,7 +189,7 @@ impl Setup {
         // Who joins a cgroup is opened when it does.
         let perf = config.sources.has(crate::sources::perf::SPEC.name);
         let keeps_capabilities = match config.target {
-            Target::Cgroup(_) if perf => privileges::for_events(host),
+            Target::Cgroup(_) | Target::Job(_) if perf => privileges::for_events(host),
             _ => &[],
         };
 
@@ -187,6 +205,7 @@ impl Setup {
             run_dir,
             template: config.split_by_job.then_some(template),
             cgroup: found.cgroup,
+            job: None,
             what: found.what,
             missing,
             keeps_capabilities,
@@ -194,12 +213,18 @@ impl Setup {
     }
 }
 
-fn find(config: &Config, host: &Host, stopped: &mut Option<Stopped>) -> Result<Found, Failure> {
+fn find(
+    config: &Config,
+    host: &Host,
+    job: Option<&job::Found>,
+    stopped: &mut Option<Stopped>,
+) -> Result<Found, Failure> {
     let pids = |roots: Roots, what: String| Found {
         scope: bpf::Scope::Pids,
         walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect::<HashSet<_>>()),
         roots,
         cgroup: None,
+        job: None,
         what,
     };
     Ok(match &config.target {
@@ -228,15 +253,53 @@ fn find(config: &Config, host: &Host, stopped: &mut Option<Stopped>) -> Result<F
                 walk: walk::Scope::Cgroup(folder.clone()),
                 what: format!("cgroup {}", folder.display()),
                 cgroup: Some(folder),
+                job: None,
             }
         }
+        Target::Job(_) => of_job(host, job)?,
         Target::Node => Found {
             scope: bpf::Scope::Node,
             roots: Vec::new(),
             walk: walk::Scope::Node,
             cgroup: None,
+            job: None,
             what: format!("node {}", host.hostname),
         },
+    })
+}
+
+fn of_job(host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
+    let job = job.ok_or_else(|| Failure::new(Reason::Internal, "the job was not looked for"))?;
+    let hierarchy = match job.folders.first() {
+        Some(folder) => match target::cgroup(host, &folder.path)? {
+            (_, bpf::Scope::Cgroup { hierarchy, .. }) => hierarchy,
+            _ => 0,
+        },
+        None => 0,
+    };
+    Ok(Found {
+        scope: bpf::Scope::Job {
+            ids: job.folders.iter().map(|folder| folder.id).collect(),
+            hierarchy,
+        },
+        // Those beyond the room of the map are found by the first look of the watcher.
+        roots: job
+            .pids
+            .iter()
+            .map(|pid| (*pid, 0))
+            .take(ROOTS_MAX)
+            .collect(),
+        walk: walk::Scope::Job {
+            folders: job
+                .folders
+                .iter()
+                .map(|folder| folder.path.clone())
+                .collect(),
+            pids: job.pids.iter().copied().collect(),
+        },
+        cgroup: None,
+        job: Some(job.to_json()),
+        what: job.to_string(),
     })
 }
 
@@ -264,7 +327,10 @@ fn reader(
         scope: found.scope.clone(),
         sched: config.sources.has(crate::sources::sched::SPEC.name),
         threads: config.threads,
-        moves: matches!(found.scope, bpf::Scope::Cgroup { .. }),
+        moves: matches!(
+            found.scope,
+            bpf::Scope::Cgroup { .. } | bpf::Scope::Job { .. }
+        ),
         features: config.sources.features(),
         max_entries: config.max_entries,
     };
@@ -319,6 +385,9 @@ fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, L
         programs.mark()?;
     }
     programs.armed()?;
+    if matches!(found.scope, bpf::Scope::Job { .. }) {
+        programs.forget_roots()?;
+    }
     Ok(programs)
 }
 
@@ -410,6 +479,7 @@ fn open_sink(
         "what": found.what,
         "pids": found.roots.iter().map(|(pid, _)| pid).collect::<Vec<_>>(),
         "cgroup": found.cgroup,
+        "job": found.job,
         "node": matches!(config.target, Target::Node),
     });
     manifest.kernel = host.kernel_release.clone().unwrap_or_default();

@@ -21,11 +21,13 @@ use crate::{
     privileges, say,
     schema::{Batch, Timestamp},
     sink::{self, FinishError, Manifest, Sink, Summary, manifest::Loss},
-    tasks::{ProcessId, TaskTable},
+    tasks::{Process, ProcessId, TaskTable},
 };
 
 /// Memory in bytes that the rows of a job may take before some are dropped and counted.
 const BUDGET: usize = 8 << 20;
+/// Everybody can claim to be of a job that there is not: so many at a time.
+const MAX_OPEN: usize = 512;
 /// A job without processes is over after so many intervals, between these bounds: steps follow each other.
 const PAUSE: u32 = 30;
 const SHORTEST: Duration = Duration::from_secs(3);
@@ -76,6 +78,8 @@ pub struct Split {
 /// The run of a job.
 struct Run {
     name: JobName,
+    /// Whose job it is: others' processes could claim to be of it.
+    user: Option<u32>,
     sink: Sink,
     guard: Guard,
     live: u64,
@@ -83,6 +87,19 @@ struct Run {
     idle_since: Option<(u64, Timestamp)>,
     /// What had been lost on the node before.
     losses: Vec<Loss>,
+}
+
+impl Run {
+    /// Whether a process that says to be of the job is. Its cgroup cannot be forged; its environment is believed if it is
+    /// of the same user as the others.
+    fn admits(&mut self, process: &Process) -> bool {
+        let certain = process.description.job.is_by_cgroup();
+        // Daemons of the scheduler are root's.
+        if process.uid != 0 && (certain || self.user.is_none()) {
+            self.user = Some(process.uid);
+        }
+        certain || self.user.is_none_or(|user| user == process.uid)
+    }
 }
 
 /// The moment of a tick and what had been lost until then.
@@ -116,6 +133,7 @@ impl Split {
                 }
             })?;
         crate::sources::raise_file_limit();
+        share_memory();
         let pause = (interval * PAUSE).clamp(SHORTEST, LONGEST);
         Ok(Self {
             template,
@@ -189,10 +207,15 @@ impl Split {
                     known = self.join(&name, moment);
                 }
                 if let Some(job) = known {
-                    self.members.insert(key, job);
-                    if let Some(run) = self.open.get_mut(&job) {
+                    let run = self.open.get_mut(&job);
+                    if let Some(run) = run
+                        && run.admits(process)
+                    {
+                        self.members.insert(key, job);
                         run.live += 1;
                         run.idle_since = None;
+                    } else {
+                        known = None;
                     }
                 } else {
                     refused.insert(name);
@@ -220,6 +243,12 @@ impl Split {
         }
         let run_id = name.run_id();
         let host = self.template.options.hostname.clone();
+        if self.open.len() >= MAX_OPEN {
+            self.say_once(format!(
+                "{MAX_OPEN} jobs at a time: processes of more stay in the node's run"
+            ));
+            return None;
+        }
         // Its run is being ended at this moment: a little later it is continued.
         if self.ending.iter().any(|run| run.name == *name) {
             return None;
@@ -244,7 +273,7 @@ impl Split {
         options.memory_budget = BUDGET;
         manifest.target = serde_json::json!({
             "what": format!("job {} ({})", name.id, name.scheduler),
-            "job": { "scheduler": name.scheduler, "id": &*name.id },
+            "job": { "scheduler": name.scheduler.name().to_lowercase(), "id": &*name.id },
             "node_run": manifest.run_id,
         });
         manifest.run_id.clone_from(&run_id);
@@ -266,6 +295,7 @@ impl Split {
         self.by_name.insert(name.clone(), job);
         let run = Run {
             name: name.clone(),
+            user: None,
             sink,
             guard,
             live: 0,
@@ -332,12 +362,15 @@ impl Split {
 
     /// Says what became of the runs that have ended.
     fn collect(&mut self) {
-        for run in std::mem::take(&mut self.ending) {
-            if run.sink.has_ended() {
+        let (over, ending): (Vec<_>, Vec<_>) = std::mem::take(&mut self.ending)
+            .into_iter()
+            .partition(|run| run.sink.has_ended());
+        self.ending = ending;
+        if !over.is_empty() {
+            for run in over {
                 self.ended(run);
-            } else {
-                self.ending.push(run);
             }
+            return_memory();
         }
         for run in self.open.values() {
             if let Some(error) = run.sink.take_error() {
@@ -378,6 +411,25 @@ impl Split {
             self.ended(run);
         }
         self.lost
+    }
+}
+
+/// glibc has a heap for each of many threads, none of which gets smaller: with threads that come and go with the jobs, two
+/// for all take half the memory.
+fn share_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes two numbers, and there is no other thread in malloc that would mind.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Gives back what the threads of a job have left.
+fn return_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number; glibc locks its heaps.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -193,9 +193,9 @@ impl Processes {
                 exit_signal: status
                     .map(|status| (status & 0x7f).cast_signed())
                     .filter(|signal| *signal != 0),
-                job_id: None,
-                step_id: None,
-                task_rank: None,
+                job_id: label(&tasks.job_of(process)),
+                step_id: label(&names.job.step),
+                task_rank: names.job.rank,
                 user_ns: total(process.cpu_time.user),
                 system_ns: total(process.cpu_time.system),
                 oncpu_ns: total(totals.oncpu),

@@ -2,44 +2,36 @@
 
 use std::sync::Arc;
 
-use crate::tasks::Process;
+use crate::{
+    job::{self, Scheduler},
+    tasks::Process,
+};
 
 /// A batch job.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JobName {
     /// Who runs it.
-    pub scheduler: &'static str,
+    pub scheduler: Scheduler,
     /// Its name there.
     pub id: Arc<str>,
 }
 
 impl JobName {
-    /// Name of the run, which every node finds by itself: `slurm-4711`.
+    /// Name of the run.
     pub fn run_id(&self) -> String {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "._-[]".contains(c);
-        let id: String = self
-            .id
-            .chars()
-            .map(|c| if plain(c) { c } else { '_' })
-            .collect();
-        format!("{}-{id}", self.scheduler)
+        job::run_id(self.scheduler, &self.id)
     }
 }
 
-/// The job of a process, if it is of one.
+/// The job of a process, if it is of one. A scope of systemd is no batch job.
 pub fn job_of(process: &Process) -> Option<JobName> {
-    of_path(process.description.cgroup.as_deref()?)
-}
-
-/// Slurm's cgroups: `/slurm_node1/uid_0/job_12/step_0` (v1), `/system.slice/slurmstepd.scope/job_12/step_0` (v2).
-fn of_path(path: &str) -> Option<JobName> {
-    let mut parts = path
-        .split('/')
-        .skip_while(|part| !part.starts_with("slurm") && !part.ends_with("slurmstepd.scope"));
-    let id = parts.find_map(|part| part.strip_prefix("job_"))?;
+    let membership = &process.description.job;
+    let scheduler = membership
+        .scheduler
+        .filter(|scheduler| *scheduler != Scheduler::None)?;
     Some(JobName {
-        scheduler: "slurm",
-        id: id.into(),
+        scheduler,
+        id: membership.job.clone()?,
     })
 }
 
@@ -50,12 +42,12 @@ mod tests {
     #[test]
     fn runs_of_jobs_are_folders() {
         for (id, run) in [
-            ("4711", "slurm-4711"),
-            ("12[3].server", "slurm-12[3].server"),
-            ("../x y", "slurm-.._x_y"),
+            ("4711", "pbs-4711"),
+            ("12[3].server", "pbs-12[3].server"),
+            ("../x y", "pbs-.._x_y"),
         ] {
             let name = JobName {
-                scheduler: "slurm",
+                scheduler: Scheduler::Pbs,
                 id: id.into(),
             };
             assert_eq!(name.run_id(), run);
