@@ -85,7 +85,7 @@ fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
         0,
         "no log is left"
     );
-    assert_eq!(cluster.state(&job), "COMPLETED");
+    wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
     let data = Dataset::new(at("out").join(format!("slurm-{job}")));
     data.assert_complete();
     assert_well(data.path());
