@@ -100,7 +100,7 @@ fn the_capabilities_of_the_unit_are_enough() {
         .arg(&binary)
         .arg("run")
         .args(&given)
-        .args(["-d", "1500ms", "--out"])
+        .args(["-d", "1500ms", "--run-id", "node", "--out"])
         .arg(&out)
         .arg("--log")
         .arg(log.join("profiler.log"))
@@ -116,17 +116,22 @@ fn the_capabilities_of_the_unit_are_enough() {
         "{output:?}"
     );
     assert!(said.contains("profiling node"), "{said}");
-    let run = std::fs::read_dir(&out)
-        .expect("a folder")
-        .next()
-        .expect("a run")
-        .expect("an entry");
-    let data = Dataset::new(run.path());
-    data.assert_complete();
+    // Whatever batch jobs this machine may have are beside it.
+    let run = out.join("node");
     assert_eq!(run.metadata().expect("there").uid(), USER);
-
-    let root = Profiler::new().args(&given).args(["-d", "300ms"]).finish();
-    assert_eq!(sources(&data), sources(&root.dataset()), "{said}");
+    let data = Dataset::new(run);
+    data.assert_complete();
+    let root = folder.path().join("root");
+    let by_root = Profiler::writing_to(&root)
+        .args(&given)
+        .args(["-d", "300ms", "--run-id", "node"])
+        .finish();
+    assert_eq!(by_root.code(), 0, "{}", by_root.stderr);
+    assert_eq!(
+        sources(&data),
+        sources(&Dataset::new(root.join("node"))),
+        "{said}"
+    );
     // Others' processes are there, with what only the privileged may know of them.
     let (others, named): (u64, u64) =
         data.row("SELECT count(*), count(exe) FROM process WHERE uid = 0 AND cmdline IS NOT NULL");

@@ -73,6 +73,10 @@ fn sixty_four_hosts_in_one_run() {
 
     // Every eighth is killed in the middle of its work, and comes back.
     let killed: BTreeSet<usize> = (0..HOSTS).step_by(8).collect();
+    let journal = |number: &usize| run.join(format!("system/host={}", host(*number)));
+    wait_until("all have written", || {
+        killed.iter().map(journal).all(|path| path.exists())
+    });
     for &number in &killed {
         running[number].signal(Signal::KILL);
     }
@@ -134,7 +138,7 @@ fn agree(data: &Dataset, report: &Value, expected: &[String]) {
     for (name, system, ticks, usage) in rows {
         let of = &report["hosts"][&name];
         assert!(
-            ticks >= 2 && system == ticks,
+            ticks >= 1 && system == ticks,
             "{name}: {system} rows at {ticks} ticks"
         );
         assert_eq!(of["ticks"]["found"], ticks, "{name}");

@@ -9,6 +9,7 @@ use std::{
 
 use e2e::{
     dataset::Dataset,
+    procfs,
     runs::{Profiler, wait_until},
     setting,
 };
@@ -76,9 +77,11 @@ fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
         text.trim().parse().expect("a pid")
     };
     wait_until("the epilog has run", || !pid_file.exists());
+    // Nobody may have waited for it yet.
+    let state = procfs::state(format!("/proc/{pid}"));
     assert!(
-        !Path::new(&format!("/proc/{pid}")).exists(),
-        "the profiler has ended"
+        matches!(state, None | Some('Z')),
+        "the profiler has not ended: {state:?}"
     );
     assert_eq!(
         fs::read_dir(at("run")).expect("a folder").count(),

@@ -79,11 +79,11 @@ fn another_machine_is_left_alone_while_it_writes() {
     }
     let report = recover(&run, Hosts::All).unwrap();
     assert!(
-        report.errors[0].contains("node1 is still being written"),
+        report.errors[1].contains("node1 is still being written"),
         "{report:?}"
     );
     assert!(
-        report.errors[1].contains("far wrote 140 s ago"),
+        report.errors[0].contains("far wrote 140 s ago"),
         "{report:?}"
     );
     assert_eq!((report.journals.len(), report.is_complete()), (0, false));
