@@ -318,6 +318,10 @@ impl Watches {
 
     /// Watches where folders come and go, and in version 2 whether somebody lives in them.
     fn follow(&mut self, found: &Found) {
+        if found.folders.is_empty() {
+            // They may come back where they were.
+            return;
+        }
         for watch in self.watched.drain(..) {
             let _ = inotify::remove_watch(&self.inotify, watch);
         }

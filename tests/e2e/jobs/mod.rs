@@ -137,7 +137,8 @@ fn between_two_steps_a_job_is_not_over() {
     drop(second);
     assert!(!waiting.has_ended(), "{}", waiting.said());
     cluster.ask("scancel", &[&job]);
-    let data = waiting.finish().dataset();
+    let finished = waiting.finish();
+    let data = finished.dataset();
     data.assert_complete();
     found_by(&data, "cgroup", &job);
     let naps: Vec<(String, u32, String)> = data.rows(
@@ -156,7 +157,8 @@ fn without_cgroups_slurm_lists_the_processes() {
     );
     let running = profiler(&cluster).args(["--job", &job]).start();
     fs::write(cluster.folder().join("go"), "").expect("written");
-    let data = running.finish().dataset();
+    let finished = running.finish();
+    let data = finished.dataset();
     data.assert_complete();
     found_by(&data, "scheduler", &job);
     let step: (String, String, u32, i32) =
@@ -188,7 +190,8 @@ fn mpirun_in_an_allocation() {
         running.said()
     );
     fs::write(cluster.folder().join("go"), "").expect("written");
-    let data = running.finish().dataset();
+    let finished = running.finish();
+    let data = finished.dataset();
     data.assert_complete();
     found_by(&data, "environment", &job);
     let ranks: Vec<(String, u32, i32)> = data.rows(
@@ -254,7 +257,8 @@ fn jobs_of_a_node() {
     wait_until("the jobs are over", || {
         jobs.iter().all(|job| cluster.state(job) == "COMPLETED")
     });
-    let data = running.interrupt().dataset();
+    let finished = running.interrupt();
+    let data = finished.dataset();
     let mut steps: Vec<(String, String, u32, i32)> = data.rows(
         "SELECT job_id, step_id, task_rank, exit_code FROM process WHERE comm = 'bash' AND exit_code IN (7, 8)",
     );
