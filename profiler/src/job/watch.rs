@@ -6,7 +6,10 @@ use std::{
     fs,
     os::fd::OwnedFd,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,7 +22,7 @@ use rustix::{
 
 use super::{
     Found, Scheduler, Way, command,
-    command::{Silence, State},
+    command::{Silence, Standing, State},
     find,
     folders::{self, Folder, Wanted},
 };
@@ -112,6 +115,7 @@ impl Watcher {
             wake: wake.clone(),
             watches: Watches::new()?,
             may_ask: true,
+            asked: None,
         };
         thread::Builder::new()
             .name("job".to_owned())
@@ -158,6 +162,8 @@ struct Work {
     watches: Watches,
     /// Whether the scheduler has answered so far, or was not asked.
     may_ask: bool,
+    /// A question that has no answer yet.
+    asked: Option<Receiver<Result<Standing, Silence>>>,
 }
 
 impl Work {
@@ -174,12 +180,17 @@ impl Work {
                 }
                 shared.idle && !shared.over
             };
-            let until = if idle {
+            let asks = idle && self.asked.is_none();
+            let until = if asks {
                 next_look.min(next_ask)
             } else {
                 next_look
             };
             let woken = self.watches.wait(&self.wake, until);
+            if let Some(answer) = self.asked.as_ref().and_then(|asked| asked.try_recv().ok()) {
+                self.asked = None;
+                self.hear(answer);
+            }
             let now = Instant::now();
             if woken || now >= next_look {
                 self.look();
@@ -189,7 +200,7 @@ impl Work {
                 // Our own commands can be processes of the job for a moment.
                 next_ask = next_ask.min(may_ask_again);
                 pause = LOOK;
-            } else if Instant::now() >= next_ask {
+            } else if self.asked.is_none() && Instant::now() >= next_ask {
                 self.ask();
                 may_ask_again = Instant::now() + LOOK;
                 next_ask = Instant::now() + pause;
@@ -250,14 +261,28 @@ impl Work {
         }
     }
 
-    /// Finds out whether the job, of which no process is known, is over.
+    /// Asks the scheduler whether the job, of which no process is known, is over. Meanwhile, new processes are looked for.
     fn ask(&mut self) {
+        let (scheduler, id) = (self.found.scheduler, self.found.id.clone());
+        if !self.may_ask {
+            self.hear(Err(Silence::None(scheduler)));
+            return;
+        }
+        let (answer, asked) = channel();
+        let wake = self.wake.clone();
+        let asking = thread::Builder::new()
+            .name("job-asks".to_owned())
+            .spawn(move || {
+                let _ = answer.send(command::standing(scheduler, &id));
+                wake.ring();
+            });
+        // Without a thread to be had, the next time.
+        self.asked = asking.ok().map(|_| asked);
+    }
+
+    /// Takes over how the job stands.
+    fn hear(&mut self, standing: Result<Standing, Silence>) {
         let found = &self.found;
-        let standing = if self.may_ask {
-            command::standing(found.scheduler, &found.id)
-        } else {
-            Err(Silence::None(found.scheduler))
-        };
         let over = match standing {
             Ok(standing) => match standing.state {
                 State::Over(_) | State::Unknown => true,

@@ -124,10 +124,7 @@ fn between_two_steps_a_job_is_not_over() {
     };
     let _first = step("2");
     waiting.wait_for("profiling ");
-    let folder = format!(
-        "/sys/fs/cgroup/freezer/slurm_e2e{}/uid_0/job_{job}",
-        std::process::id()
-    );
+    let folder = cluster.cgroup(&job);
     wait_until("the folder is gone", || {
         !fs::exists(&folder).expect("a path")
     });
