@@ -2,10 +2,9 @@
 //! environments takes long.
 
 use std::{
-    collections::HashSet,
-    fs,
+    collections::{BTreeSet, HashSet},
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, channel},
@@ -231,6 +230,8 @@ impl Work {
             scheduler: self.found.scheduler,
             id: &self.found.id,
         };
+        // Before the look, so that no change falls between the two.
+        self.watches.follow(&self.found);
         let folders = wanted.folders(&self.host, hierarchy);
         if folders == self.found.folders {
             return;
@@ -329,7 +330,8 @@ impl Work {
 /// What tells of changes to the cgroups at once.
 struct Watches {
     inotify: OwnedFd,
-    watched: Vec<i32>,
+    /// Folders above those of the job, which come and go like them; from the top.
+    above: BTreeSet<PathBuf>,
 }
 
 impl Watches {
@@ -337,38 +339,27 @@ impl Watches {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         Ok(Self {
             inotify: inotify::init(flags)?,
-            watched: Vec::new(),
+            above: BTreeSet::new(),
         })
     }
 
-    /// Watches where folders come and go, and in version 2 whether somebody lives in them.
+    /// Watches where the folders come and go, and in version 2 whether somebody lives in them. What is watched already stays
+    /// so; the kernel forgets what is gone.
     fn follow(&mut self, found: &Found) {
-        if found.folders.is_empty() {
-            // They may come back where they were.
+        let Some(hierarchy) = &found.hierarchy else {
             return;
-        }
-        for watch in self.watched.drain(..) {
-            let _ = inotify::remove_watch(&self.inotify, watch);
-        }
-        let parents: HashSet<PathBuf> = found
-            .folders
-            .iter()
-            .filter_map(|folder| Some(folder.path.parent()?.to_owned()))
-            .collect();
+        };
         let comes_and_goes = inotify::WatchFlags::CREATE | inotify::WatchFlags::DELETE;
-        let events = found
-            .folders
-            .iter()
-            .map(|folder| folder.path.join("cgroup.events"));
-        let events = events.filter(|path| fs::exists(path).unwrap_or(false));
-        let wanted = parents
-            .into_iter()
-            .map(|parent| (parent, comes_and_goes))
-            .chain(events.map(|path| (path, inotify::WatchFlags::MODIFY)));
-        for (path, flags) in wanted {
-            // It may just have gone; then the next look tells.
-            self.watched
-                .extend(inotify::add_watch(&self.inotify, path, flags));
+        for folder in &found.folders {
+            let above = folder.path.ancestors().skip(1);
+            let below = above.take_while(|path| *path != hierarchy.mount_point);
+            self.above.extend(below.map(Path::to_owned));
+            // It may just have gone, and in version 1 there is no such file; then the next look tells.
+            let events = folder.path.join("cgroup.events");
+            let _ = inotify::add_watch(&self.inotify, events, inotify::WatchFlags::MODIFY);
+        }
+        for path in &self.above {
+            let _ = inotify::add_watch(&self.inotify, path, comes_and_goes);
         }
     }
 
