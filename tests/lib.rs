@@ -7,11 +7,13 @@
 )]
 
 pub mod dataset;
+pub mod metronome;
 pub mod mounts;
 pub mod procfs;
 pub mod puppet;
 pub mod rows;
 pub mod runs;
+pub mod sysfs;
 
 /// An environment variable that `cargo xtask test` sets.
 pub fn setting(name: &str) -> String {

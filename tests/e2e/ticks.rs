@@ -1,8 +1,13 @@
 //! Ticks: absolute deadlines; a late one shifts no other, a missed one is counted.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use e2e::{dataset::Dataset, puppet::Puppet, runs::Profiler};
+use e2e::{
+    dataset::Dataset,
+    metronome::{Metronome, deadlines},
+    puppet::Puppet,
+    runs::Profiler,
+};
 use rustix::process::Signal;
 
 use crate::WORKLOAD;
@@ -30,37 +35,55 @@ pub fn count(data: &Dataset) -> (u64, u64) {
     )
 }
 
+/// What a machine that stands still makes the profiler miss is not the profiler's fault; everything else is.
 #[test]
 fn a_hundred_hertz_for_ten_seconds_is_a_thousand_ticks() {
+    const INTERVAL: Duration = Duration::from_millis(10);
     let puppet = Puppet::new(WORKLOAD, 0);
+    let metronome = Metronome::start();
     let finished = Profiler::undelayed()
         .args(["-i", "10ms", "-d", "10s"])
         .pid(puppet.pid())
         .finish();
+    let stalls = metronome.stop();
     let (ticks, missed) = count(&finished.dataset());
     assert!(
         (999..=1001).contains(&(ticks + missed)),
         "{ticks} + {missed}"
     );
-    assert!(missed <= 10, "{missed} missed");
+    let most = 10 + stalls.deadlines(INTERVAL);
+    assert!(
+        missed <= most,
+        "{missed} missed of at most {most}: {stalls:?}"
+    );
 }
 
 #[test]
 fn ticks_missed_while_stopped_are_counted_and_not_invented() {
+    const INTERVAL: Duration = Duration::from_millis(50);
     let puppet = Puppet::new(WORKLOAD, 0);
-    let profiler = Profiler::new()
+    let metronome = Metronome::start();
+    let profiler = Profiler::undelayed()
         .args(["-i", "50ms", "-d", "3s"])
         .pid(puppet.pid())
         .start();
     std::thread::sleep(Duration::from_millis(500));
+    let begin = Instant::now();
     profiler.signal(Signal::STOP);
+    let stopped = Instant::now();
     std::thread::sleep(Duration::from_secs(1));
+    let least = stopped.elapsed();
     profiler.signal(Signal::CONT);
+    let most = begin.elapsed();
     let finished = profiler.finish();
+    let stalls = metronome.stop();
     let data = finished.dataset();
     let (ticks, missed) = count(&data);
     assert!((59..=61).contains(&(ticks + missed)), "{ticks} + {missed}");
-    assert!((18..=20).contains(&missed), "{missed} missed");
+    // The last deadline of the pause is a tick, a late one.
+    let known =
+        deadlines(least, INTERVAL) - 2..=deadlines(most, INTERVAL) + 1 + stalls.deadlines(INTERVAL);
+    assert!(known.contains(&missed), "{missed} missed, not {known:?}");
     let told = format!("{missed} ticks missed");
     assert!(finished.stderr.contains(&told), "{}", finished.stderr);
     let losses = &data.manifest()["losses"];

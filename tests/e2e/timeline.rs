@@ -1,128 +1,35 @@
 //! `timeline` is what the other tables say, and nothing else.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
-
 use e2e::{
     runs::{Finished, Profiler},
     setting,
+    sysfs::{Rising, Sysfs},
 };
 
-/// This machine's sysfs, with RAPL zones that count as two packages of 50 W and 15 W, and memory of 8 W, would.
-struct Powered {
-    folder: tempfile::TempDir,
-    stop: Arc<AtomicBool>,
-    meter: Option<JoinHandle<()>>,
-}
-
-const ZONES: [(&str, &str, u64); 3] = [
-    ("intel-rapl:0", "package-0", 50),
-    ("intel-rapl:0:0", "dram", 8),
-    ("intel-rapl:1", "package-1", 15),
-];
-
-impl Powered {
-    fn new() -> Self {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        links(Path::new("/sys"), folder.path(), &["class"]);
-        let class = folder.path().join("class");
-        fs::create_dir(&class).expect("a folder");
-        links(Path::new("/sys/class"), &class, &OWN);
-        put(&class, "infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
-        put(&class, "infiniband/mlx5_1/ports/1/state", "4: ACTIVE");
-        for (card, busy, microwatts) in [("card0", 90, 250_000_000), ("card1", 40, 100_000_000)] {
-            let device = class.join("drm").join(card).join("device");
-            put(
-                &device,
-                "uevent",
-                &format!("DRIVER=amdgpu\nPCI_SLOT_NAME=0000:c1:00.{busy}"),
-            );
-            put(&device, "gpu_busy_percent", &busy.to_string());
-            put(&device, "mem_info_vram_used", "1048576");
-            put(
-                &device,
-                "hwmon/hwmon0/power1_average",
-                &microwatts.to_string(),
-            );
-        }
-        let files: Vec<(PathBuf, u64)> = ZONES
-            .iter()
-            .map(|(zone, name, watts)| {
-                let zone = class.join("powercap").join(zone);
-                fs::create_dir_all(&zone).expect("a folder");
-                fs::write(zone.join("name"), format!("{name}\n")).expect("written");
-                fs::write(zone.join("max_energy_range_uj"), "262143328850\n").expect("written");
-                fs::write(zone.join("energy_uj"), "0000000000000\n").expect("written");
-                (zone.join("energy_uj"), *watts)
-            })
-            .collect();
-        let words = ["mlx5_0", "mlx5_1"].iter().flat_map(|device| {
-            let counters = class.join(format!("infiniband/{device}/ports/1/counters"));
-            ["port_xmit_data", "port_rcv_data"].map(|name| {
-                put(&counters, name, "0000000000000");
-                (counters.join(name), 1000)
-            })
-        });
-        let files: Vec<_> = files.into_iter().chain(words).collect();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let meter = std::thread::spawn(move || {
-            let begin = Instant::now();
-            while !stopped.load(Ordering::Relaxed) {
-                for (file, watts) in &files {
-                    let energy = begin.elapsed().as_micros() * u128::from(*watts);
-                    // In one write of the same length: no reader sees half of it.
-                    let file = fs::File::options().write(true).open(file).expect("opens");
-                    let text = format!("{energy:013}\n");
-                    std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0)
-                        .expect("written");
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        });
-        Self {
-            folder,
-            stop,
-            meter: Some(meter),
+/// RAPL zones that count as two packages of 50 W and 15 W, and memory of 8 W, would; two ports and two GPUs.
+fn powered() -> Rising {
+    let mut sysfs = Sysfs::without(&["drm", "infiniband", "powercap"]);
+    sysfs.zone("intel-rapl:0", "package-0", 50);
+    sysfs.zone("intel-rapl:0:0", "dram", 8);
+    sysfs.zone("intel-rapl:1", "package-1", 15);
+    for device in ["mlx5_0", "mlx5_1"] {
+        let port = format!("infiniband/{device}/ports/1");
+        sysfs.put(&format!("{port}/state"), "4: ACTIVE");
+        for name in ["port_xmit_data", "port_rcv_data"] {
+            sysfs.rise(&format!("{port}/counters/{name}"), 1000);
         }
     }
-}
-
-impl Drop for Powered {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(meter) = self.meter.take() {
-            let _ = meter.join();
-        }
+    for (card, busy, microwatts) in [("card0", 90, 250_000_000), ("card1", 40, 100_000_000)] {
+        let put = |file: &str, text: &str| sysfs.put(&format!("drm/{card}/device/{file}"), text);
+        put(
+            "uevent",
+            &format!("DRIVER=amdgpu\nPCI_SLOT_NAME=0000:c1:00.{busy}"),
+        );
+        put("gpu_busy_percent", &busy.to_string());
+        put("mem_info_vram_used", "1048576");
+        put("hwmon/hwmon0/power1_average", &microwatts.to_string());
     }
-}
-
-/// A file of sysfs.
-fn put(folder: &Path, file: &str, text: &str) {
-    let path = folder.join(file);
-    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-    fs::write(path, format!("{text}\n")).expect("written");
-}
-
-/// What this machine does not lend to the one that is made.
-const OWN: [&str; 3] = ["drm", "infiniband", "powercap"];
-
-/// Links to everything of a folder but what is made.
-fn links(from: &Path, to: &Path, but: &[&str]) {
-    for entry in fs::read_dir(from).expect("a folder").flatten() {
-        if but.iter().all(|but| entry.file_name() != *but) {
-            symlink(entry.path(), to.join(entry.file_name())).expect("a link");
-        }
-    }
+    sysfs.start()
 }
 
 /// Computes, writes and reads a file, talks over TCP and UDP, and has children that do so.
@@ -146,12 +53,12 @@ for n in range(3):
 ";
 
 fn run(extra: &[&str]) -> Finished {
-    let powered = Powered::new();
+    let powered = powered();
     let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let file = folder.path().join("file");
-    let [sysfs, file] = [powered.folder.path(), &file].map(|path| path.to_str().expect("UTF-8"));
+    let file = file.to_str().expect("UTF-8");
     let finished = Profiler::new()
-        .args(["-i", "100ms", "--sysfs", sysfs])
+        .args(["-i", "100ms", "--sysfs", powered.path()])
         .args(extra)
         .command(&[&setting("PROFILER_TEST_PYTHON"), "-c", WORK, file])
         .finish();
@@ -160,7 +67,7 @@ fn run(extra: &[&str]) -> Finished {
 }
 
 /// What the column is, by the other tables' rows `WHERE ts = t.ts`. A source without a row has seen nothing.
-const COLUMNS: [(&str, &str); 26] = [
+const COLUMNS: [(&str, &str); 24] = [
     (
         "target_cpu",
         "SELECT coalesce(sum(user_ns + system_ns), 0) * 100.0 / t.interval_ns FROM usage WHERE tid IS NULL",
@@ -251,14 +158,6 @@ const COLUMNS: [(&str, &str); 26] = [
         "SELECT sum(energy_uj * 1000.0 / interval_ns) FROM energy WHERE domain = 'dram'",
     ),
     (
-        "fabric_tx_bytes",
-        "SELECT sum(tx_bytes) FROM fabric WHERE true",
-    ),
-    (
-        "fabric_rx_bytes",
-        "SELECT sum(rx_bytes) FROM fabric WHERE true",
-    ),
-    (
         "target_energy_uj",
         "SELECT (SELECT sum(energy_uj) FROM energy WHERE domain = 'package' AND ts = t.ts) * coalesce(sum(user_ns + system_ns), 0) \
          / greatest(1, sum(user_ns + system_ns), (SELECT user_ns + nice_ns + system_ns + guest_ns + guest_nice_ns FROM system \
@@ -320,6 +219,13 @@ fn every_column_is_what_duckdb_makes_of_the_other_tables() {
                 rows.len()
             );
         }
+        // A port that takes long has its rows with the next tick.
+        let (sent, received): ([u64; 2], [u64; 2]) = data.row(
+            "SELECT [sum(fabric_tx_bytes), (SELECT sum(tx_bytes) FROM fabric)]::UBIGINT[], \
+             [sum(fabric_rx_bytes), (SELECT sum(rx_bytes) FROM fabric)]::UBIGINT[] FROM timeline",
+        );
+        assert!(sent[0] > 0, "nothing sent");
+        assert_eq!((sent[0], received[0]), (sent[1], received[1]));
         // Readings of GPUs arrive with the next tick, at the last with itself.
         let (ticks, with_gpus): (u64, u64) =
             data.row("SELECT count(*), count(gpu_utilization_sum) FROM timeline");

@@ -7,6 +7,8 @@ use e2e::{
     runs::{Finished, Profiler},
 };
 
+mod timeline;
+
 use crate::{
     WORKLOAD,
     perf::{counts, raw},

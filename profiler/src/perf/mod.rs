@@ -10,6 +10,7 @@ mod count;
 pub mod counters;
 mod machine;
 mod metrics;
+pub mod node_cycles;
 mod places;
 mod plan;
 mod processes;

@@ -513,7 +513,7 @@ fn group_plan(
     }
 }
 
-fn everywhere(encoding: Encoding) -> Attributes {
+pub(super) fn everywhere(encoding: Encoding) -> Attributes {
     Attributes {
         encoding,
         user: true,

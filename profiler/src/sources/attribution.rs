@@ -1,45 +1,63 @@
-//! Whose energy it was: a model, as no counter knows.
+//! Whose energy it was: models, as no counter knows.
 //!
-//! `cpu_time_share`: the energy of all packages in an interval, idle power included, is divided among processes like
-//! the CPU time that was used in it.
+//! The energy of all packages in an interval, idle power included, is divided among processes like something that was
+//! used in it: `cpu_time_share` takes CPU time, `cycle_share` clock cycles, of which a slow CPU has fewer.
 
 use arrow::datatypes::{Float64Type, UInt64Type};
 
-use super::timeline::reading::{Rows, sum, whole};
-use crate::schema::Batch;
+use super::{
+    energy::PACKAGE,
+    timeline::reading::{Rows, sum, whole},
+};
+use crate::{perf::node_cycles::OF_NODE, schema::Batch};
 
 /// What is to be divided in one tick.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
     /// Energy of all packages, µJ.
     package_uj: f64,
-    /// CPU time of all processes of the node, ns.
-    busy_ns: f64,
+    /// What all processes of the node used.
+    used: f64,
 }
 
 impl Attribution {
-    /// From the batches of a tick; `None` where energy or CPU time is not known.
-    pub fn of(batches: &[Batch]) -> Option<Self> {
-        let package = [("domain", "package")];
+    /// By CPU time in ns, from the batches of a tick; `None` where energy or CPU time is not known.
+    pub fn by_cpu_time(batches: &[Batch]) -> Option<Self> {
         let busy = busy(&Rows::of(batches, "system"))?;
         // The node's time comes in steps of 10 ms, the target's to the nanosecond.
         let busy = busy.max(cpu_ns(&Rows::of(batches, "usage")).unwrap_or(0));
         Some(Self {
-            package_uj: whole(
-                &Rows::of(batches, "energy").values::<Float64Type>("energy_uj", &package),
-            )?,
-            busy_ns: busy as f64,
+            package_uj: package_uj(batches)?,
+            used: busy as f64,
         })
     }
 
-    /// The share of who used so much CPU time, µJ.
-    pub fn share(&self, cpu_ns: u64) -> f64 {
-        let cpu_ns = cpu_ns as f64;
-        if cpu_ns == 0.0 {
+    /// By cycles; `None` where energy or the cycles of the node are not known.
+    pub fn by_cycles(batches: &[Batch]) -> Option<Self> {
+        Some(Self {
+            package_uj: package_uj(batches)?,
+            used: counted(&Rows::of(batches, "perf_event"), OF_NODE)?,
+        })
+    }
+
+    /// The share of who used so much, µJ.
+    pub fn share(&self, used: f64) -> f64 {
+        if used == 0.0 {
             return 0.0;
         }
-        self.package_uj * (cpu_ns / self.busy_ns.max(cpu_ns))
+        self.package_uj * (used / self.used.max(used))
     }
+}
+
+/// Energy of all packages, if that of each is known.
+fn package_uj(batches: &[Batch]) -> Option<f64> {
+    let package = [("domain", PACKAGE)];
+    whole(&Rows::of(batches, "energy").values::<Float64Type>("energy_uj", &package))
+}
+
+/// A count of table `perf_event` by group and event, summed over processes, CPUs, sockets and kinds of cores.
+pub fn counted(events: &Rows<'_>, [group, event]: [&str; 2]) -> Option<f64> {
+    sum(&events.values::<Float64Type>("value", &[("group", group), ("event", event)]))
 }
 
 /// Times in which a CPU works for a process, of table `system`.
@@ -71,16 +89,14 @@ mod tests {
     fn shares_are_those_of_the_cpu_time() {
         let model = Attribution {
             package_uj: 1000.0,
-            busy_ns: 4e9,
+            used: 4e9,
         };
-        assert!((model.share(1_000_000_000) - 250.0).abs() < 1e-9);
+        assert!((model.share(1e9) - 250.0).abs() < 1e-9);
         // Never more than there is.
-        assert!((model.share(5_000_000_000) - 1000.0).abs() < 1e-9);
-        let idle = Attribution {
-            busy_ns: 0.0,
-            ..model
-        };
-        assert_eq!((idle.share(0), idle.share(1)), (0.0, 1000.0));
-        assert_eq!(Attribution::of(&[]), None);
+        assert!((model.share(5e9) - 1000.0).abs() < 1e-9);
+        let idle = Attribution { used: 0.0, ..model };
+        assert_eq!((idle.share(0.0), idle.share(1.0)), (0.0, 1000.0));
+        assert_eq!(Attribution::by_cpu_time(&[]), None);
+        assert_eq!(Attribution::by_cycles(&[]), None);
     }
 }

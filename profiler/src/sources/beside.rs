@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::privileges;
+
 /// The thread, seen from the loop. It ends when the loop has nothing more to ask; nobody waits for that.
 pub(super) struct Beside<Question, Answer> {
     name: &'static str,
@@ -18,7 +20,8 @@ pub(super) struct Beside<Question, Answer> {
 }
 
 impl<Question: Send + 'static, Answer: Send + 'static> Beside<Question, Answer> {
-    /// Starts the thread, in which `open` makes what answers.
+    /// Starts the thread, in which `open` makes what answers. After its first answer it needs no more privileges than the
+    /// loop.
     pub(super) fn start<Answering: FnMut(Question) -> Answer>(
         name: &'static str,
         open: impl FnOnce() -> Answering + Send + 'static,
@@ -27,9 +30,14 @@ impl<Question: Send + 'static, Answer: Send + 'static> Beside<Question, Answer> 
         let (answer, answers) = sync_channel(1);
         let work = move || {
             let mut answering = open();
+            let mut first = true;
             for question in asked {
                 if answer.send(answering(question)).is_err() {
                     return;
+                }
+                // What it needed more for is open now.
+                if std::mem::take(&mut first) {
+                    privileges::keep_for_sampling(&[]);
                 }
             }
         };

@@ -76,6 +76,16 @@ fn meters(host: &Host) -> Vec<Meter> {
     meters.finish()
 }
 
+/// The domain that is attributed to processes.
+pub const PACKAGE: &str = "package";
+
+/// Whether the energy of packages can be read.
+pub fn has_packages(host: &Host) -> bool {
+    meters(host)
+        .iter()
+        .any(|meter| meter.domain.name == PACKAGE && meter.trouble.is_none())
+}
+
 fn probe(host: &Host) -> Support {
     let meters = meters(host);
     if meters.is_empty() {

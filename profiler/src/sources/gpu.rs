@@ -14,7 +14,6 @@ use super::{Context, Sample, Source, SourceSpec, Support, beside::Beside};
 use crate::{
     columns,
     host::Host,
-    privileges,
     schema::{Batch, Label, ProcessKey, Table, TableBuilder, Timestamp},
 };
 
@@ -177,7 +176,7 @@ pub fn open(context: &Context<'_>, library: &OsStr) -> Result<Box<dyn Source>> {
         let knows_pids = host.init_pid_namespace == Some(true);
         let driver = move || {
             let mut nvidia = nvidia::Nvidia::open(nvml, &visible, knows_pids);
-            then_drop_privileges(move |request| nvidia.read(&request))
+            move |request: Request| nvidia.read(&request)
         };
         drivers.push(Beside::start("nvidia", driver)?);
     }
@@ -185,7 +184,7 @@ pub fn open(context: &Context<'_>, library: &OsStr) -> Result<Box<dyn Source>> {
         let own = host.clone();
         let driver = move || {
             let mut drm = drm::Drm::open(&own);
-            then_drop_privileges(move |request| drm.read(&request))
+            move |request: Request| drm.read(&request)
         };
         drivers.push(Beside::start("drm", driver)?);
     }
@@ -202,20 +201,6 @@ pub fn open(context: &Context<'_>, library: &OsStr) -> Result<Box<dyn Source>> {
         rows: TableBuilder::new(&GPUS),
         process_rows: TableBuilder::new(&PROCESSES),
     }))
-}
-
-/// A driver's thread has the device nodes open after its first reading, and needs no more than the loop then.
-fn then_drop_privileges(
-    mut read: impl FnMut(Request) -> Reading,
-) -> impl FnMut(Request) -> Reading {
-    let mut first = true;
-    move |request| {
-        let reading = read(request);
-        if std::mem::take(&mut first) {
-            privileges::keep_for_sampling(&[]);
-        }
-        reading
-    }
 }
 
 struct Gpus {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::{Context, Sample, Source, SourceSpec, Support, file_limit};
+use super::{Context, Sample, Source, SourceSpec, Support, energy, file_limit};
 use crate::{
     clock::monotonic_ns,
     columns,
@@ -129,6 +129,10 @@ impl Perf {
         // A descriptor for each event of each thread.
         file_limit::raise();
         plan.probe(&machine);
+        // With --node, the cycles of the node are those of its CPUs.
+        if !context.node && energy::has_packages(context.host) {
+            plan.add_node_cycles(&machine);
+        }
         let places = Places::open(&mut plan, &machine, context.node);
         if plan.is_empty() || context.node && places.is_empty() {
             let why = plan.why();

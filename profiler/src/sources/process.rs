@@ -6,10 +6,14 @@ use std::{
 };
 
 use anyhow::Result;
+use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt32Type};
 
-use super::{Sample, Source, SourceSpec, attribution::Attribution, task_support};
+use super::{
+    Sample, Source, SourceSpec, attribution::Attribution, task_support, timeline::reading::Rows,
+};
 use crate::{
     columns,
+    perf::node_cycles::OF_TARGET,
     schema::{Batch, Label, Table, TableBuilder, Timestamp},
     tasks::{Process, ProcessId, TaskTable},
 };
@@ -50,6 +54,7 @@ columns! {
         major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O, likewise"),
         peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory of its life"),
         energy_uj: Option<f64> = Counter("µJ", "Its share of the packages' energy while it was followed, as its share of the node's CPU time: a model, not a measurement; null where an interval's energy is not known", "cpu_time_share"),
+        energy_by_cycles_uj: Option<f64> = Counter("µJ", "The same, as the share of the node's cycles that it had together with all that was born of it while it was counted (perf_event, scope process): a model, not a measurement; null for who has no counters of its own", "cycle_share"),
     }
 }
 
@@ -71,6 +76,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     open: |_| {
         Ok(Box::new(Processes {
             energies: HashMap::new(),
+            energies_by_cycles: HashMap::new(),
             rows: TableBuilder::new(&TABLE),
         }))
     },
@@ -79,6 +85,8 @@ pub static SPEC: SourceSpec = SourceSpec {
 struct Processes {
     /// Modelled energy of those that live, µJ; `None` since an interval had no energy.
     energies: HashMap<ProcessId, Option<f64>>,
+    /// Likewise, by cycles.
+    energies_by_cycles: HashMap<ProcessId, Option<f64>>,
     rows: TableBuilder<LifetimeKey, ProcessRow>,
 }
 
@@ -103,19 +111,52 @@ impl Source for Processes {
                 .is_some_and(|process| process.end.is_none())
         };
         self.energies.retain(|id, _| lives(id));
+        self.energies_by_cycles.retain(|id, _| lives(id));
         self.rows.finish(out);
         Ok(())
     }
 }
 
+/// What a share adds to the energy of a process: nothing is known any more once one is not.
+fn add(energies: &mut HashMap<ProcessId, Option<f64>>, id: ProcessId, share: Option<f64>) {
+    let energy = energies.entry(id).or_insert(Some(0.0));
+    *energy = energy.zip(share).map(|(energy, share)| energy + share);
+}
+
+/// Cycles of each process that has counters, by pid and start, summed over the kinds of cores.
+fn cycles_of_processes(batches: &[Batch]) -> HashMap<(u32, Timestamp), Option<f64>> {
+    let [group, event] = OF_TARGET;
+    let wanted = [("scope", "process"), ("group", group), ("event", event)];
+    let events = Rows::of(batches, "perf_event");
+    let pids = events.values::<UInt32Type>("pid", &wanted);
+    let starts = events.values::<TimestampNanosecondType>("start_ts", &wanted);
+    let counts = events.values::<Float64Type>("value", &wanted);
+    let mut cycles = HashMap::new();
+    for ((pid, start), count) in pids.into_iter().zip(starts).zip(counts) {
+        if let (Some(pid), Some(start)) = (pid, start) {
+            let sum = cycles.entry((pid, Timestamp(start))).or_insert(Some(0.0));
+            *sum = sum.zip(count).map(|(sum, count): (f64, f64)| sum + count);
+        }
+    }
+    cycles
+}
+
 impl Processes {
     fn attribute(&mut self, at: &Sample<'_>, batches: &[Batch]) {
-        let model = Attribution::of(batches);
+        let model = Attribution::by_cpu_time(batches);
         for row in at.tasks.rows.iter().filter(|row| row.tid.is_none()) {
             let used = row.cpu_time.user + row.cpu_time.system;
-            let share = model.map(|model| model.share(used));
-            let energy = self.energies.entry(row.id).or_insert(Some(0.0));
-            *energy = energy.zip(share).map(|(energy, share)| energy + share);
+            let share = model.map(|model| model.share(used as f64));
+            add(&mut self.energies, row.id, share);
+        }
+        let model = Attribution::by_cycles(batches);
+        let cycles = cycles_of_processes(batches);
+        for process in at.tasks.iter().filter(|_| !cycles.is_empty()) {
+            let start = at.tasks.clock.wall_of_boottime(process.id.start_boottime);
+            if let Some(cycles) = cycles.get(&(process.id.pid, start)) {
+                let share = cycles.zip(model).map(|(used, model)| model.share(used));
+                add(&mut self.energies_by_cycles, process.id, share);
+            }
         }
     }
 
@@ -128,6 +169,9 @@ impl Processes {
         let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
         let names = &process.description;
         let totals = &process.totals;
+        let energy = |of: &HashMap<ProcessId, Option<f64>>| {
+            of.get(&process.id).copied().flatten().filter(|_| complete)
+        };
         self.rows.push(
             LifetimeKey {
                 ts: at.tick.ts,
@@ -162,11 +206,8 @@ impl Processes {
                 minor_faults: total(totals.min_flt),
                 major_faults: total(totals.maj_flt),
                 peak_rss: process.peak_rss,
-                energy_uj: if complete {
-                    self.energies.get(&process.id).copied().flatten()
-                } else {
-                    None
-                },
+                energy_uj: energy(&self.energies),
+                energy_by_cycles_uj: energy(&self.energies_by_cycles),
             },
         );
     }

@@ -10,11 +10,12 @@ use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt64Type};
 use self::reading::{Rows, largest, sum, whole};
 use super::{
     Context, Sample, Source, SourceSpec, Support,
-    attribution::{Attribution, busy},
+    attribution::{Attribution, busy, counted},
 };
 use crate::{
     columns,
     ledger::{Ledger, Part},
+    perf::node_cycles::{OF_NODE, OF_TARGET},
     schema::{Batch, Table, TableBuilder, TickKey},
 };
 
@@ -50,7 +51,7 @@ columns! {
         node_mem_bw: Option<f64> = Gauge("B/s", "Data read from and written to DRAM (perf_metric mem_bw); of the target where the CPU can tell"),
         package_power: Option<f64> = Gauge("W", "Power of all packages (energy)"),
         dram_power: Option<f64> = Gauge("W", "Power of all memory (energy)"),
-        fabric_tx_bytes: Option<u64> = Counter("bytes", "Sent by all ports (fabric); null while one of them cannot tell"),
+        fabric_tx_bytes: Option<u64> = Counter("bytes", "Sent by all ports (fabric, what had been read; of an adapter that takes long, a tick later); null while one of them cannot tell"),
         fabric_rx_bytes: Option<u64> = Counter("bytes", "Received by all ports (fabric); likewise"),
         gpu_utilization_sum: Option<f64> = Gauge("%", "Utilization of all GPUs: 100 is one of them (gpu, the reading that had ended: mostly that of the tick before); MIG instances are in their GPUs"),
         gpu_utilization_max: Option<f64> = Gauge("%", "That of the busiest GPU (gpu)"),
@@ -58,7 +59,9 @@ columns! {
         gpu_memory_max: Option<f64> = Gauge("bytes", "That of the fullest GPU (gpu)"),
         gpu_power_sum: Option<f64> = Gauge("W", "Power of all GPUs (gpu)"),
         gpu_power_max: Option<f64> = Gauge("W", "That of the GPU with the most (gpu)"),
+        node_cycles: Option<f64> = Counter("1", "CPU cycles of all CPUs, whoever used them (perf_event, group NODE); counted where the energy of packages is known, and not with --node"),
         target_energy_uj: Option<f64> = Counter("µJ", "The target's share of the packages' energy, as its share of the node's CPU time: a model, not a measurement", "cpu_time_share"),
+        target_energy_by_cycles_uj: Option<f64> = Counter("µJ", "The same, as its share of the node's cycles (target_cycles / node_cycles): a model, not a measurement", "cycle_share"),
     }
 }
 
@@ -152,8 +155,9 @@ impl Tick<'_> {
         let cpu_ns = usage("user_ns").zip(usage("system_ns"));
         let cpu_ns = cpu_ns.map(|(user, system)| user + system);
         let percent = |ns: u64, of: u64| (of != 0).then(|| ns as f64 / of as f64 * 100.0);
-        let cycles = self.event("cpu-cycles");
-        let instructions = self.event("instructions");
+        let events = Rows::of(self.batches, "perf_event");
+        let target_cycles = counted(&events, OF_TARGET);
+        let instructions = counted(&events, [OF_TARGET[0], "instructions"]);
         let node = Rows::of(self.batches, "system");
         let of_node = |column| sum(&node.values::<UInt64Type>(column, &[]));
         let nodes_interval = of_node("interval_ns");
@@ -177,9 +181,9 @@ impl Tick<'_> {
             target_block_write_bytes: block("write"),
             target_net_tx_bytes: net("tx_bytes"),
             target_net_rx_bytes: net("rx_bytes"),
-            target_cycles: cycles,
+            target_cycles,
             target_instructions: instructions,
-            target_ipc: cycles
+            target_ipc: target_cycles
                 .zip(instructions)
                 .filter(|(cycles, _)| *cycles > 0.0)
                 .map(|(cycles, instructions)| instructions / cycles),
@@ -208,9 +212,13 @@ impl Tick<'_> {
             gpu_memory_max: largest(&memory),
             gpu_power_sum: whole(&power).map(watts),
             gpu_power_max: largest(&power).map(watts),
+            node_cycles: counted(&events, OF_NODE),
             target_energy_uj: cpu_ns
-                .zip(Attribution::of(self.batches))
-                .map(|(ns, model)| model.share(ns)),
+                .zip(Attribution::by_cpu_time(self.batches))
+                .map(|(ns, model)| model.share(ns as f64)),
+            target_energy_by_cycles_uj: target_cycles
+                .zip(Attribution::by_cycles(self.batches))
+                .map(|(cycles, model)| model.share(cycles)),
         }
     }
 
@@ -221,12 +229,6 @@ impl Tick<'_> {
             return Some(0);
         }
         sum(&values)
-    }
-
-    /// A count of group HW, summed over processes, or over CPUs.
-    fn event(&self, event: &str) -> Option<f64> {
-        let rows = Rows::of(self.batches, "perf_event");
-        sum(&rows.values::<Float64Type>("value", &[("group", "HW"), ("event", event)]))
     }
 
     /// A rate of the target, of the node where there is none; summed over the kinds of cores.

@@ -283,6 +283,15 @@ impl Rows {
     }
 }
 
+/// `/proc/PID/stat` of a process that sleeps, and started at this time (proc_pid_stat(5): 52 fields, it is the 22nd).
+pub fn stat(pid: u32, comm: &str, start: u64) -> String {
+    format!(
+        "{pid} ({comm}) S 1 {}{start} {}0\n",
+        "0 ".repeat(17),
+        "0 ".repeat(29)
+    )
+}
+
 /// Ways in which a file can be wrong.
 pub const DAMAGES: [fn(&str) -> Vec<u8>; 9] = [
     |_| Vec::new(),

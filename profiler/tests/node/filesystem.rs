@@ -156,13 +156,13 @@ fn one_that_does_not_answer_delays_nobody_and_is_said() {
         let begin = Instant::now();
         let _ = reader.last();
         assert!(
-            begin.elapsed() < Duration::from_millis(100),
-            "the loop waits"
+            begin.elapsed() < Duration::from_millis(700),
+            "the loop waits for the second that it hangs"
         );
         let (rows, errors) = last(&mut reader);
         let took = begin.elapsed();
         // The second time nobody waits for it.
-        let most = if again { 500 } else { 1500 };
+        let most = if again { 900 } else { 1900 };
         assert!(took < Duration::from_millis(most), "{took:?}");
         let hung = find(&rows, silent.path()).expect("a row");
         assert_eq!(rows.get(hung, "total"), None);

@@ -7,7 +7,7 @@ use profiler::sources::{
     gpu::{self, open, support},
 };
 
-use crate::common::{Reader, Rows, Tree};
+use crate::common::{Reader, Rows, Tree, stat};
 
 /// No library of NVIDIA.
 const NONE: &str = "/nonexistent/libnvidia-ml.so.1";
@@ -299,8 +299,7 @@ fn open_file(tree: &Tree, pid: u32, fd: u32, target: &str, info: &str) {
     let _ = fs::remove_file(folder.join(fd.to_string()));
     symlink(target, folder.join(fd.to_string())).unwrap();
     tree.put(format!("proc/{pid}/fdinfo/{fd}"), info);
-    let stat = format!("{pid} (a) S 1 {}", "0 ".repeat(17));
-    tree.put(format!("proc/{pid}/stat"), format!("{stat}700 0 0\n"));
+    tree.put(format!("proc/{pid}/stat"), stat(pid, "a", 700));
 }
 
 fn info(client: u32, gfx: u64, compute: u64, vram: u64) -> String {

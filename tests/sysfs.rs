@@ -1,0 +1,113 @@
+//! This machine's sysfs with devices that it does not have, whose counters rise as time goes on.
+
+use std::{
+    fs,
+    os::unix::fs::{FileExt as _, symlink},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// What is below `/sys/class` and not made is this machine's.
+pub struct Sysfs {
+    folder: tempfile::TempDir,
+    rising: Vec<(PathBuf, u64)>,
+}
+
+/// The same, with counters that rise until it is dropped.
+pub struct Rising {
+    folder: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    meter: Option<JoinHandle<()>>,
+}
+
+impl Sysfs {
+    /// Without the classes that will be made.
+    pub fn without(classes: &[&str]) -> Self {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        links(Path::new("/sys"), folder.path(), &["class"]);
+        let class = folder.path().join("class");
+        fs::create_dir(&class).expect("a folder");
+        links(Path::new("/sys/class"), &class, classes);
+        Self {
+            folder,
+            rising: Vec::new(),
+        }
+    }
+
+    /// Makes a file below `class`.
+    pub fn put(&self, file: &str, text: &str) {
+        let path = self.folder.path().join("class").join(file);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, format!("{text}\n")).expect("written");
+    }
+
+    /// Makes a counter that rises so much per µs.
+    pub fn rise(&mut self, file: &str, rate: u64) {
+        self.put(file, "0000000000000");
+        self.rising
+            .push((self.folder.path().join("class").join(file), rate));
+    }
+
+    /// Makes a zone of RAPL with so much power.
+    pub fn zone(&mut self, zone: &str, name: &str, watts: u64) {
+        self.put(&format!("powercap/{zone}/name"), name);
+        let range = format!("powercap/{zone}/max_energy_range_uj");
+        self.put(&range, "262143328850");
+        self.rise(&format!("powercap/{zone}/energy_uj"), watts);
+    }
+
+    /// Lets the counters rise.
+    pub fn start(self) -> Rising {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let Self { folder, rising } = self;
+        let meter = std::thread::spawn(move || {
+            let begin = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                for (file, rate) in &rising {
+                    let count = begin.elapsed().as_micros() * u128::from(*rate);
+                    // In one write of the same length: no reader sees half of it.
+                    let file = fs::File::options().write(true).open(file).expect("opens");
+                    let text = format!("{count:013}\n");
+                    file.write_all_at(text.as_bytes(), 0).expect("written");
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        Rising {
+            folder,
+            stop,
+            meter: Some(meter),
+        }
+    }
+}
+
+impl Rising {
+    /// For `--sysfs`.
+    pub fn path(&self) -> &str {
+        self.folder.path().to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for Rising {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(meter) = self.meter.take() {
+            let _ = meter.join();
+        }
+    }
+}
+
+/// Links to everything of a folder but what is made.
+fn links(from: &Path, to: &Path, but: &[&str]) {
+    for entry in fs::read_dir(from).expect("a folder").flatten() {
+        if but.iter().all(|but| entry.file_name() != *but) {
+            symlink(entry.path(), to.join(entry.file_name())).expect("a link");
+        }
+    }
+}
