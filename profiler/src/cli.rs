@@ -12,7 +12,7 @@ use crate::{
     units,
 };
 
-/// Where did the time go? For a process tree, a cgroup or the whole node.
+/// Where did the time go? For a process tree, a batch job, a cgroup or the whole node.
 ///
 /// Follows processes in the kernel with eBPF and writes Parquet that DuckDB and pandas open directly.
 #[derive(Debug, Parser)]
@@ -98,7 +98,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("target").required(true).multiple(false),
-    after_help = "Examples:\n  profiler run --pid 4711                  a process and all its descendants, until they end\n  profiler run -i 100ms -- mpirun ./solver  a command from its first instruction\n  profiler run --node -d 60s                everything, for a minute\n\nThen: cd profiles/<run> && duckdb -init views.sql"
+    after_help = "Examples:\n  profiler run --pid 4711                  a process and all its descendants, until they end\n  profiler run -i 100ms -- mpirun ./solver  a command from its first instruction\n  profiler run --job 4711                   a batch job on this node, until it is over\n  profiler run --node -d 60s                everything, for a minute\n\nThen: cd profiles/<run> && duckdb -init views.sql"
 )]
 pub struct Run {
     /// Profile this process and all its descendants, whoever owns them; repeatable

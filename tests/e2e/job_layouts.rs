@@ -9,7 +9,6 @@ use std::{
 };
 
 use e2e::{
-    dataset::Dataset,
     procfs::Reading,
     puppet::Puppet,
     runs::{Profiler, Running, wait_until},
@@ -85,6 +84,16 @@ fn oncpu(puppet: &Puppet) -> u64 {
     Reading::now(puppet.pid()).sum(|thread| thread.oncpu_ns)
 }
 
+/// How much has been written of a table.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(data) if data.is_dir() => bytes_below(&entry.path()),
+        data => data.map_or(0, |data| data.len()),
+    });
+    bytes.sum()
+}
+
 /// No scheduler is at hand, also where one is installed.
 fn profiler() -> Profiler {
     Profiler::new()
@@ -100,6 +109,8 @@ struct Layout<'a> {
     id: &'a str,
     /// Groups of the two.
     groups: [&'a str; 2],
+    /// One of another job, with a similar name.
+    similar: &'a str,
     /// What the columns are to say of the two.
     job: &'a str,
     steps: [Option<&'a str>; 2],
@@ -114,7 +125,7 @@ impl Layout<'_> {
     fn check(&self) {
         let mut tree = Tree::mounted(self.version);
         let groups = self.groups.map(|group| tree.make(group));
-        let similar = tree.make(&format!("{}1", self.groups[0]));
+        let similar = tree.make(self.similar);
         let mut first = Puppet::new(WORKLOAD, 1);
         let mut task = Puppet::with(WORKLOAD, 1, self.variables);
         let mut comes = Puppet::new(WORKLOAD, 1);
@@ -126,13 +137,18 @@ impl Layout<'_> {
         let mut running = profiler().args(["--job", self.id]).start();
         first.tell("burn 100");
         task.tell("burn 100");
+        let told = bytes_below(&running.run_dir().join("process"));
         put(&comes, &groups[1]);
         comes.tell("burn 50");
         let after = [oncpu(&first), oncpu(&task)];
+        wait_until("it is known", || {
+            bytes_below(&running.run_dir().join("process")) > told
+        });
         let pids = [first.pid(), task.pid(), comes.pid()];
         assert!(!running.has_ended(), "{}", running.said());
         drop((first, task, comes));
-        let data = running.finish().dataset();
+        let finished = running.finish();
+        let data = finished.dataset();
         data.assert_complete();
         let target = data.manifest()["target"]["job"].clone();
         assert_eq!(target["found_by"], "cgroup", "{target}");
@@ -179,6 +195,7 @@ fn slurm_with_cgroup_v1() {
             "slurm_node-1/uid_0/job_4000001/step_batch",
             "slurm_node-1/uid_0/job_4000001/step_3/task_1",
         ],
+        similar: "slurm_node-1/uid_0/job_40000011/step_batch",
         job: "4000001",
         steps: [Some("batch"), Some("3")],
         variables: &[
@@ -201,6 +218,7 @@ fn slurm_with_cgroup_v2() {
             "system.slice/n1_slurmstepd.scope/job_4000002/step_extern/user/task_special",
             "system.slice/n1_slurmstepd.scope/job_4000002/step_0/user/task_0",
         ],
+        similar: "system.slice/n1_slurmstepd.scope/job_400000/step_0/user/task_0",
         job: "4000002",
         steps: [Some("extern"), Some("0")],
         // mpirun's rank within Slurm's task.
@@ -226,6 +244,7 @@ fn slurm_with_sluids() {
             "system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_1",
             "system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0",
         ],
+        similar: "system.slice/slurmstepd.scope/s5K1KKYAYG5D01/step_0/user/task_0",
         job: "4000003",
         steps: [Some("0"), Some("0")],
         variables: &[("SLURM_JOB_ID", "4000003"), ("PMIX_RANK", "0")],
@@ -244,6 +263,7 @@ fn pbs_with_cgroup_v1() {
             "pbspro.service/jobid/4000004.server",
             "pbspro.service/jobid/4000004.server/below",
         ],
+        similar: "pbspro.service/jobid/40000041.server",
         job: "4000004.server",
         steps: [None, None],
         variables: &[("PBS_JOBID", "4000004.server"), ("PALS_RANKID", "2")],
@@ -262,6 +282,7 @@ fn pbs_with_cgroup_v2() {
             "pbs_jobs.service/jobs/4000005.server",
             "pbs_jobs.service/jobs/4000005.server/below",
         ],
+        similar: "pbs_jobs.service/jobs/4000005.other",
         job: "4000005.server",
         steps: [None, None],
         variables: &[("PMI_RANK", "1")],
@@ -277,6 +298,7 @@ fn oar_with_cpusets() {
         scheduler: "oar",
         id: "4000006",
         groups: ["oar/some_body_4000006", "oar/some_body_4000006/below"],
+        similar: "oar/some_4000006_1",
         job: "4000006",
         steps: [None, None],
         variables: &[("OAR_JOB_ID", "4000006")],
@@ -295,6 +317,7 @@ fn oar_with_slices() {
             "oar.slice/oar-u1000.slice/oar-u1000-j4000007.slice",
             "oar.slice/oar-u1000.slice/oar-u1000-j4000007.slice/oar-u1000-j4000007-s12.scope",
         ],
+        similar: "oar.slice/oar-u1000.slice/oar-u1000-j40000071.slice",
         job: "4000007",
         steps: [None, None],
         variables: &[("OAR_JOB_ID", "4000007"), ("MV2_COMM_WORLD_RANK", "4")],
@@ -313,6 +336,7 @@ fn flux() {
             "user.slice/user@500.service/shell-0-f2RtKLfMbN.service",
             "user.slice/user@500.service/shell-0-f2RtKLfMbN.service/below",
         ],
+        similar: "user.slice/user@500.service/shell-0-f2RtKLfMbNa.service",
         job: "f2RtKLfMbN",
         steps: [None, None],
         variables: &[("FLUX_JOB_ID", "ƒ2RtKLfMbN"), ("FLUX_TASK_RANK", "3")],
@@ -331,6 +355,7 @@ fn a_scope_of_systemd() {
             "user.slice/run-r0123456789abcdef.scope",
             "user.slice/run-r0123456789abcdef.scope/below",
         ],
+        similar: "user.slice/run-r0123456789abcde.scope",
         job: "run-r0123456789abcdef.scope",
         steps: [None, None],
         variables: &[],
@@ -349,6 +374,7 @@ fn a_named_service() {
             "system.slice/e2e-solver.service",
             "system.slice/e2e-solver.service/below",
         ],
+        similar: "system.slice/e2e-solver2.service",
         job: "e2e-solver",
         steps: [None, None],
         variables: &[],
@@ -372,11 +398,10 @@ fn puppet_of(id: &str) -> Puppet {
 
 /// Two processes that only their environment names; the second comes later.
 #[track_caller]
-fn followed_by_environment(mut running: Running, id: &str, first: Puppet, note: &str) -> Dataset {
+fn followed_by_environment(mut running: Running, id: &str, first: Puppet) {
+    let note = "environment names it;";
     let mut second = puppet_of(id);
     let pids = [first.pid(), second.pid()];
-    let threads = format!("/proc/{}/task", running.pid());
-    assert!(fs::read_dir(threads).is_ok(), "{}", running.said());
     // It is looked for every second.
     let begin = Instant::now();
     while begin.elapsed().as_millis() < 1500 {
@@ -409,7 +434,6 @@ fn followed_by_environment(mut running: Running, id: &str, first: Puppet, note: 
         pids[1]
     ));
     assert!(counted >= truth, "{counted}, not {truth}");
-    data
 }
 
 #[test]
@@ -421,7 +445,7 @@ fn without_cgroup_and_scheduler_the_environment_tells() {
     let note = "scontrol is not installed or not in PATH";
     // Once to find it, once when it is empty.
     assert!(running.said().contains(note), "{}", running.said());
-    followed_by_environment(running, "4000010", first, "environment names it;");
+    followed_by_environment(running, "4000010", first);
 }
 
 #[test]
@@ -438,7 +462,7 @@ fn a_scheduler_that_hangs_is_not_waited_for() {
         .start();
     let note = "scontrol did not answer within 5 s, asked 2 times";
     assert!(running.said().contains(note), "{}", running.said());
-    followed_by_environment(running, "4000011", first, "environment names it;");
+    followed_by_environment(running, "4000011", first);
 }
 
 #[test]
@@ -509,7 +533,8 @@ fn a_file_ends_the_run() {
     puppet.tell("burn 100");
     assert!(!running.has_ended(), "{}", running.said());
     fs::write(&file, "FINISHED\n").expect("written");
-    let data = running.finish().dataset();
+    let finished = running.finish();
+    let data = finished.dataset();
     data.assert_complete();
     // A last reading, though the process lives.
     let totals: u64 = data.value("SELECT count(oncpu_ns) FROM process WHERE end_ts IS NULL");

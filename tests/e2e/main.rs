@@ -13,6 +13,7 @@ mod job_layouts;
 mod jobs;
 mod namespace;
 mod nvidia;
+mod oar;
 mod perf;
 mod psutil;
 mod readers;

@@ -122,7 +122,7 @@ pub fn name(host: &Host, request: &Request) -> Result<(Scheduler, String), Failu
                             };
                             wanted.folders(host, &hierarchy).into_iter().next()
                         })?;
-                    number_of(host, &folder)
+                    folder.number(host)
                 })
                 .flatten();
             (place.scheduler, number.unwrap_or(place.job))
@@ -294,11 +294,12 @@ fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<Found> {
             let is_lived_in = folders
                 .iter()
                 .any(|folder| !folders::members(&folder.path).is_empty());
-            let sluid = path::is_sluid(id)
-                .then(|| folders.first().and_then(|folder| number_of(host, folder)));
             is_lived_in.then(|| Found {
                 scheduler,
-                id: sluid.flatten().unwrap_or_else(|| id.to_owned()),
+                id: folders
+                    .first()
+                    .and_then(|folder| folder.number(host))
+                    .unwrap_or_else(|| id.to_owned()),
                 way: Way::Cgroup,
                 hierarchy: Some(hierarchy),
                 folders,
@@ -306,14 +307,6 @@ fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<Found> {
                 notes: Vec::new(),
             })
         })
-}
-
-/// The number of a job of Slurm whose folder is named by a SLUID.
-fn number_of(host: &Host, folder: &Folder) -> Option<String> {
-    let members = folders::members(&folder.path);
-    members
-        .into_iter()
-        .find_map(|pid| super::slurm_number(&host.procfs, pid))
 }
 
 fn without_cgroup(

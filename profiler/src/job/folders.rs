@@ -17,8 +17,23 @@ const DEPTH: u32 = 12;
 pub struct Folder {
     /// Where.
     pub path: PathBuf,
+    /// The job as it names it.
+    pub job: String,
     /// Its inode, which another folder of the same name does not have.
     pub id: u64,
+}
+
+impl Folder {
+    /// The name that users know the job by; `None` where the folder is named by a SLUID, and no process in it tells.
+    pub fn number(&self, host: &Host) -> Option<String> {
+        if !path::is_sluid(&self.job) {
+            return Some(self.job.clone());
+        }
+        let members = members(&self.path);
+        members
+            .into_iter()
+            .find_map(|pid| slurm_number(&host.procfs, pid))
+    }
 }
 
 /// A job as its folders are to be recognized.
@@ -67,6 +82,7 @@ impl Wanted<'_> {
                         {
                             found.push(Folder {
                                 path: folder,
+                                job: place.job,
                                 id: data.ino(),
                             });
                         }

@@ -175,8 +175,18 @@ impl Numbers {
             return place.job.as_str().into();
         };
         let number: Arc<str> = number.into();
-        self.0.insert(place.job.clone(), Arc::clone(&number));
+        self.learn(&place.job, Arc::clone(&number));
         number
+    }
+
+    /// Takes over what has been found out elsewhere.
+    pub fn learn(&mut self, sluid: &str, number: Arc<str>) {
+        self.0.insert(sluid.to_owned(), number);
+    }
+
+    /// The number of a job that was first known by its SLUID only.
+    pub fn known(&self, job: &Arc<str>) -> Arc<str> {
+        self.0.get(&**job).unwrap_or(job).clone()
     }
 }
 

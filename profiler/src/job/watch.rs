@@ -2,11 +2,13 @@
 //! environments takes long.
 
 use std::{
-    collections::HashSet,
-    fs,
+    collections::{BTreeSet, HashSet},
     os::fd::OwnedFd,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,7 +21,7 @@ use rustix::{
 
 use super::{
     Found, Scheduler, Way, command,
-    command::{Silence, State},
+    command::{Silence, Standing, State},
     find,
     folders::{self, Folder, Wanted},
 };
@@ -112,6 +114,7 @@ impl Watcher {
             wake: wake.clone(),
             watches: Watches::new()?,
             may_ask: true,
+            asked: None,
         };
         thread::Builder::new()
             .name("job".to_owned())
@@ -158,6 +161,8 @@ struct Work {
     watches: Watches,
     /// Whether the scheduler has answered so far, or was not asked.
     may_ask: bool,
+    /// A question that has no answer yet.
+    asked: Option<Receiver<Result<Standing, Silence>>>,
 }
 
 impl Work {
@@ -174,12 +179,17 @@ impl Work {
                 }
                 shared.idle && !shared.over
             };
-            let until = if idle {
+            let asks = idle && self.asked.is_none();
+            let until = if asks {
                 next_look.min(next_ask)
             } else {
                 next_look
             };
             let woken = self.watches.wait(&self.wake, until);
+            if let Some(answer) = self.asked.as_ref().and_then(|asked| asked.try_recv().ok()) {
+                self.asked = None;
+                self.hear(answer);
+            }
             let now = Instant::now();
             if woken || now >= next_look {
                 self.look();
@@ -189,7 +199,7 @@ impl Work {
                 // Our own commands can be processes of the job for a moment.
                 next_ask = next_ask.min(may_ask_again);
                 pause = LOOK;
-            } else if Instant::now() >= next_ask {
+            } else if self.asked.is_none() && Instant::now() >= next_ask {
                 self.ask();
                 may_ask_again = Instant::now() + LOOK;
                 next_ask = Instant::now() + pause;
@@ -220,6 +230,8 @@ impl Work {
             scheduler: self.found.scheduler,
             id: &self.found.id,
         };
+        // Before the look, so that no change falls between the two.
+        self.watches.follow(&self.found);
         let folders = wanted.folders(&self.host, hierarchy);
         if folders == self.found.folders {
             return;
@@ -250,14 +262,28 @@ impl Work {
         }
     }
 
-    /// Finds out whether the job, of which no process is known, is over.
+    /// Asks the scheduler whether the job, of which no process is known, is over. Meanwhile, new processes are looked for.
     fn ask(&mut self) {
+        let (scheduler, id) = (self.found.scheduler, self.found.id.clone());
+        if !self.may_ask {
+            self.hear(Err(Silence::None(scheduler)));
+            return;
+        }
+        let (answer, asked) = channel();
+        let wake = self.wake.clone();
+        let asking = thread::Builder::new()
+            .name("job-asks".to_owned())
+            .spawn(move || {
+                let _ = answer.send(command::standing(scheduler, &id));
+                wake.ring();
+            });
+        // Without a thread to be had, the next time.
+        self.asked = asking.ok().map(|_| asked);
+    }
+
+    /// Takes over how the job stands.
+    fn hear(&mut self, standing: Result<Standing, Silence>) {
         let found = &self.found;
-        let standing = if self.may_ask {
-            command::standing(found.scheduler, &found.id)
-        } else {
-            Err(Silence::None(found.scheduler))
-        };
         let over = match standing {
             Ok(standing) => match standing.state {
                 State::Over(_) | State::Unknown => true,
@@ -304,7 +330,8 @@ impl Work {
 /// What tells of changes to the cgroups at once.
 struct Watches {
     inotify: OwnedFd,
-    watched: Vec<i32>,
+    /// Folders above those of the job, which come and go like them; from the top.
+    above: BTreeSet<PathBuf>,
 }
 
 impl Watches {
@@ -312,34 +339,27 @@ impl Watches {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         Ok(Self {
             inotify: inotify::init(flags)?,
-            watched: Vec::new(),
+            above: BTreeSet::new(),
         })
     }
 
-    /// Watches where folders come and go, and in version 2 whether somebody lives in them.
+    /// Watches where the folders come and go, and in version 2 whether somebody lives in them. What is watched already stays
+    /// so; the kernel forgets what is gone.
     fn follow(&mut self, found: &Found) {
-        for watch in self.watched.drain(..) {
-            let _ = inotify::remove_watch(&self.inotify, watch);
-        }
-        let parents: HashSet<PathBuf> = found
-            .folders
-            .iter()
-            .filter_map(|folder| Some(folder.path.parent()?.to_owned()))
-            .collect();
+        let Some(hierarchy) = &found.hierarchy else {
+            return;
+        };
         let comes_and_goes = inotify::WatchFlags::CREATE | inotify::WatchFlags::DELETE;
-        let events = found
-            .folders
-            .iter()
-            .map(|folder| folder.path.join("cgroup.events"));
-        let events = events.filter(|path| fs::exists(path).unwrap_or(false));
-        let wanted = parents
-            .into_iter()
-            .map(|parent| (parent, comes_and_goes))
-            .chain(events.map(|path| (path, inotify::WatchFlags::MODIFY)));
-        for (path, flags) in wanted {
-            // It may just have gone; then the next look tells.
-            self.watched
-                .extend(inotify::add_watch(&self.inotify, path, flags));
+        for folder in &found.folders {
+            let above = folder.path.ancestors().skip(1);
+            let below = above.take_while(|path| *path != hierarchy.mount_point);
+            self.above.extend(below.map(Path::to_owned));
+            // It may just have gone, and in version 1 there is no such file; then the next look tells.
+            let events = folder.path.join("cgroup.events");
+            let _ = inotify::add_watch(&self.inotify, events, inotify::WatchFlags::MODIFY);
+        }
+        for path in &self.above {
+            let _ = inotify::add_watch(&self.inotify, path, comes_and_goes);
         }
     }
 

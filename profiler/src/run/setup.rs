@@ -85,7 +85,7 @@ impl Setup {
         let result =
             Self::attach(config, &host, clock, found, command_line).and_then(|mut setup| {
                 if let Some(job) = job {
-                    setup.tasks.are_of_job(&job.id);
+                    setup.tasks.are_of_job(job);
                 }
                 let watch = Watch::start(config, &host, job)?;
                 Ok(Self {

@@ -30,7 +30,7 @@ use crate::{
     bpf::{Event, Programs, Reading as BpfReading, Record},
     clock::{Clock, Tick},
     host::Host,
-    job::{Folder, Numbers, ROOTS_MAX},
+    job::{self, Folder, Numbers, ROOTS_MAX, path},
 };
 
 /// Processes whose command line is looked up per tick, so that a large node does not delay a tick.
@@ -158,17 +158,22 @@ impl TaskTable {
     }
 
     /// The batch job that all processes are of, also those that neither their cgroup nor their environment tell of.
-    pub fn are_of_job(&mut self, id: &str) {
-        self.job = Some(id.into());
+    pub fn are_of_job(&mut self, found: &job::Found) {
+        let id: Arc<str> = found.id.as_str().into();
+        for folder in found
+            .folders
+            .iter()
+            .filter(|folder| path::is_sluid(&folder.job))
+        {
+            self.numbers.learn(&folder.job, Arc::clone(&id));
+        }
+        self.job = Some(id);
     }
 
     /// The job of a process.
     pub fn job_of(&self, process: &Process) -> Option<Arc<str>> {
-        process
-            .description
-            .job
-            .job
-            .clone()
+        let own = process.description.job.job.as_ref();
+        own.map(|job| self.numbers.known(job))
             .or_else(|| self.job.clone())
     }
 

@@ -32,7 +32,8 @@ impl Cluster {
     pub fn with(plugin: &str, more: &str) -> Self {
         let folder = TempDir::new().expect("a folder");
         let path = folder.path();
-        let node = format!("e2e{}", std::process::id());
+        // As the machine is called: else mpirun takes it for another one.
+        let node = hostname();
         let key: Vec<u8> = (0..128_u8).map(|byte| byte.wrapping_mul(31)).collect();
         write(&path.join("munge.key"), &key, 0o400);
         write(
@@ -128,6 +129,11 @@ impl Cluster {
         )
     }
 
+    /// Where the folder of a job is while it has processes.
+    pub fn cgroup(&self, job: &str) -> String {
+        format!("/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}", self.node)
+    }
+
     /// How a job stands, in Slurm's word.
     pub fn state(&self, job: &str) -> String {
         let said = self.ask("scontrol", &["--oneliner", "show", "job", job]);
@@ -157,6 +163,14 @@ impl Drop for Cluster {
     }
 }
 
+fn hostname() -> String {
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    name.split('.').next().expect("a name").to_owned()
+}
+
 fn option(name: &str, path: &Path) -> String {
     format!("{name}={}", path.display())
 }
@@ -171,15 +185,10 @@ fn configuration(folder: &Path, node: &str, plugin: &str) -> String {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let [controller, daemon] =
         listeners.map(|listener| listener.local_addr().expect("an address").port());
-    let hostname = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    let hostname = hostname.split('.').next().expect("a name");
     let folder = folder.display();
     format!(
         "ClusterName=e2e\n\
-         SlurmctldHost={hostname}(127.0.0.1)\n\
+         SlurmctldHost={node}(127.0.0.1)\n\
          SlurmUser=root\n\
          SlurmdUser=root\n\
          AuthType=auth/munge\n\

@@ -39,6 +39,11 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our file");
 }
 
+/// Numbers of jobs that no other Slurm on this machine uses.
+fn own_numbers() -> String {
+    format!("FirstJobId={}\n", 1_000_000 + std::process::id())
+}
+
 #[test]
 fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
     let folder = tempfile::TempDir::new().expect("a folder");
@@ -56,7 +61,8 @@ fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
         script(&at(name), &text);
     }
     let more = format!(
-        "Prolog={}\nEpilog={}\nPrologFlags=Alloc\n",
+        "{}Prolog={}\nEpilog={}\nPrologFlags=Alloc\n",
+        own_numbers(),
         at("prolog").display(),
         at("epilog").display()
     );
@@ -103,7 +109,7 @@ fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
 
 #[test]
 fn one_profiler_for_two_jobs() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::with("proctrack/cgroup", &own_numbers());
     let folder = tempfile::TempDir::new().expect("a folder");
     let mut profiler = Profiler::writing_to(folder.path())
         .env("SLURM_CONF", cluster.conf())
