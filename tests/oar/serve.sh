@@ -28,7 +28,8 @@ sed -i "s/^#*listen_addresses.*/listen_addresses = '"'127.0.0.1'"'/" /etc/postgr
 pg_ctlcluster 15 main start
 until pg_isready -q; do sleep 0.1; done
 sed -i "s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=\"oar\"/; s/^DB_BASE_PASSWD_RO=.*/DB_BASE_PASSWD_RO=\"oar_ro\"/; \
-    s/^SERVER_HOSTNAME=.*/SERVER_HOSTNAME=\"127.0.0.1\"/" /etc/oar/oar.conf
+    s/^SERVER_HOSTNAME=.*/SERVER_HOSTNAME=\"127.0.0.1\"/; \
+    s/^#*DETACH_JOB_FROM_SERVER=.*/DETACH_JOB_FROM_SERVER=\"0\"/" /etc/oar/oar.conf
 # Anew each time: what was running when it was last killed would be taken to run still.
 su postgres -c "cd /tmp && dropdb --if-exists oar && dropuser --if-exists oar && dropuser --if-exists oar_ro" >/dev/null 2>&1
 (cd /tmp && oar-database --create --db-is-local) >/tmp/database.log 2>&1
