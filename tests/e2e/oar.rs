@@ -25,12 +25,7 @@ struct Oar {
 impl Oar {
     fn start() -> Self {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = tests.with_file_name("target").join("oar");
-        if !root.exists() {
-            let mut make = Command::new("sh");
-            let status = make.arg(tests.join("oar/make.sh")).arg(&root).status();
-            assert!(status.expect("sh").success(), "no Debian with OAR");
-        }
+        let root = PathBuf::from(e2e::setting("PROFILER_TEST_OAR"));
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--pid", "--fork", "--kill-child", "sh"])

@@ -28,21 +28,21 @@ sed -i "s/^#*listen_addresses.*/listen_addresses = '"'127.0.0.1'"'/" /etc/postgr
 pg_ctlcluster 15 main start
 until pg_isready -q; do sleep 0.1; done
 sed -i "s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=\"oar\"/; s/^DB_BASE_PASSWD_RO=.*/DB_BASE_PASSWD_RO=\"oar_ro\"/; \
-    s/^SERVER_HOSTNAME=.*/SERVER_HOSTNAME=\"127.0.0.1\"/" /etc/oar/oar.conf
-if [ ! -e /var/lib/oar/made ]; then
-    (cd /tmp && oar-database --create --db-is-local) >/tmp/database.log 2>&1
-    touch /var/lib/oar/made
-fi
+    s/^SERVER_HOSTNAME=.*/SERVER_HOSTNAME=\"127.0.0.1\"/; \
+    s/^#*DETACH_JOB_FROM_SERVER=.*/DETACH_JOB_FROM_SERVER=\"0\"/" /etc/oar/oar.conf
+# Anew each time: what was running when it was last killed would be taken to run still.
+su postgres -c "cd /tmp && dropdb --if-exists oar && dropuser --if-exists oar && dropuser --if-exists oar_ro" >/dev/null 2>&1
+(cd /tmp && oar-database --create --db-is-local) >/tmp/database.log 2>&1
 grep -q "^ListenAddress 127.0.0.1" /etc/oar/sshd_config || {
     sed -i "/^#*ListenAddress/d" /etc/oar/sshd_config
     echo "ListenAddress 127.0.0.1" >>/etc/oar/sshd_config
 }
 /usr/sbin/sshd -f /etc/oar/sshd_config
 /etc/init.d/oar-server start >/tmp/server.log 2>&1 || true
-pgrep -x Almighty >/dev/null || oar-server >>/tmp/server.log 2>&1 &
 until oarnodes -s >/dev/null 2>&1; do sleep 0.2; done
 oarnodes -s 2>/dev/null | grep -q 127.0.0.1 || oarnodesetting -a -h 127.0.0.1 -p cpuset=0 >/dev/null 2>&1
 until oarnodes -s 2>/dev/null | grep -q Alive; do sleep 0.2; done
 echo ready
-exec sleep infinity
+# The first process of a pid namespace has to reap the others: OAR waits for them to be gone.
+while :; do sleep 1; done
 '

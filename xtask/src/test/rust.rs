@@ -78,6 +78,13 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
 /// Under OAR in a folder of its own.
 pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
     install(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
+    let root = workspace.target.join("oar");
+    if !root.exists() {
+        let script = workspace.root.join("tests/oar/make.sh");
+        let mut make = Command::new("sh");
+        let what = "making a Debian with OAR (some minutes)";
+        shell::run_slowly(make.arg(script).arg(root), what)?;
+    }
     on_kernel(workspace, Tests::Oar, filter)
 }
 
@@ -113,7 +120,8 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
     let mut command = runner(workspace, tests, filter);
     command
         .env("PROFILER_BIN", profiler)
-        .env("PROFILER_TEST_PYTHON", python);
+        .env("PROFILER_TEST_PYTHON", python)
+        .env("PROFILER_TEST_OAR", workspace.target.join("oar"));
     if by_sudo {
         let variable = format!("CARGO_TARGET_{}_RUNNER", host_triple()?.replace('-', "_"));
         command.env(variable.to_uppercase(), "sudo --preserve-env --");
