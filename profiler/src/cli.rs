@@ -8,6 +8,7 @@ use crate::{
     config::{Config, File, Target, select_sources},
     failure::{Failure, Reason},
     job,
+    marks::send::Arguments,
     perf::Selection,
     units,
 };
@@ -76,6 +77,10 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Mark a region, an event or a value of the process that calls, for the profiler that profiles it
+    ///
+    /// Does nothing, and does not fail, where nobody profiles.
+    Mark(Box<Arguments>),
     /// Print every table and column with type, unit and meaning
     Schema {
         /// As the reference in docs/metrics.md

@@ -15,6 +15,11 @@ pub fn monotonic_ns() -> u64 {
     now(ClockId::Monotonic)
 }
 
+/// CPU time of the calling thread, ns.
+pub fn thread_cpu_ns() -> u64 {
+    now(ClockId::ThreadCPUTime)
+}
+
 /// A clock of the kernel that cannot be negative.
 fn now(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);

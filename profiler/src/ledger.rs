@@ -11,6 +11,8 @@ pub enum Part {
     Program,
     /// A BPF map.
     Map,
+    /// Marks of applications, by what became of them.
+    Marks,
     /// The writer of files.
     Sink,
     /// The profiler's process.
@@ -24,6 +26,7 @@ impl Part {
             Self::Source => "source",
             Self::Program => "program",
             Self::Map => "map",
+            Self::Marks => "marks",
             Self::Sink => "sink",
             Self::Controller => "controller",
         }

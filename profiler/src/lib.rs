@@ -13,6 +13,7 @@ pub mod host;
 pub mod job;
 pub mod ledger;
 pub mod log;
+pub mod marks;
 pub mod perf;
 pub mod privileges;
 pub mod reference;

@@ -64,6 +64,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             }
         }
         Command::Verify { run, json } => return verify(&run, json),
+        Command::Mark(mark) => return mark.send(),
         Command::Recover { run } => return recover_all(&run),
         Command::Schema { markdown: true, .. } => print(&reference::markdown()),
         Command::Schema { json: true, .. } => print(&format!("{:#}\n", reference::json())),

@@ -45,6 +45,11 @@ pub fn keep_for_files() {
     ]);
 }
 
+/// Keeps none of this thread's capabilities.
+pub fn keep_none() {
+    keep(&[]);
+}
+
 /// A kernel before 5.8 does not know CAP_BPF; there, and when anything else fails, nothing is given up.
 fn keep(needed: &[Capability]) {
     let Ok(permitted) = caps::read(None, CapSet::Permitted) else {

@@ -2,6 +2,7 @@
 //!
 //! The only place that knows both sources and the sink.
 
+mod boundary;
 mod guard;
 mod setup;
 mod split;
@@ -19,6 +20,7 @@ use tokio::{
 };
 
 use self::{
+    boundary::{Boundaries, due},
     guard::{Answer, Guard},
     setup::Setup,
     split::{Moment, Split},
@@ -27,7 +29,7 @@ use self::{
 };
 use crate::{
     bpf::Stats,
-    clock::{Clock, Tick, Timekeeping, monotonic_ns},
+    clock::{Clock, Tick, Timekeeping, monotonic_ns, thread_cpu_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
     host, job,
@@ -35,7 +37,7 @@ use crate::{
     log, privileges, say,
     schema::Batch,
     sink::{Sink, manifest::Loss},
-    sources::{Sample, Source},
+    sources::{Sample, Source, read_at_boundaries, region},
     summary::Summary,
     target::{self, Running},
     tasks::TaskTable,
@@ -155,6 +157,7 @@ struct Session<'a> {
     ledger: Ledger,
     summary: Summary,
     command: Option<Running>,
+    boundaries: Option<Boundaries>,
     run_dir: std::path::PathBuf,
     cgroup: Option<std::path::PathBuf>,
     job: Option<Watch>,
@@ -185,6 +188,7 @@ impl<'a> Session<'a> {
             ledger: Ledger::default(),
             summary: Summary::default(),
             command: None,
+            boundaries: setup.marks.map(Boundaries::new),
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
             job: setup.job,
@@ -224,6 +228,11 @@ impl<'a> Session<'a> {
                 setup.what,
                 session.run_dir.display()
             );
+            let started = session.command.is_some();
+            if let Some(boundaries) = session.boundaries.as_ref().filter(|_| !started) {
+                let path = boundaries.inbox.path().display();
+                say!("marks are taken with {}={path}", crate::marks::VARIABLE);
+            }
         }
         Ok(session)
     }
@@ -282,6 +291,9 @@ impl<'a> Session<'a> {
                 .collect();
             say!("{}", self.summary.text(elapsed, ticks, &counters, &run_dir));
         }
+        // A command that outlives its profiling has nobody to tell anything.
+        self.sources.clear();
+        self.boundaries = None;
         exit_code(command, stop, self.config.quiet)
     }
 
@@ -337,6 +349,7 @@ impl<'a> Session<'a> {
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
                 () = wait_readable(bell.as_ref()) => self.follow_job(),
+                () = due(self.boundaries.as_ref()) => self.boundary(),
                 fired = ticker.next() => {
                     let fired = fired.map_err(|error| cannot_wait(&error))?;
                     self.number += fired.passed;
@@ -433,41 +446,89 @@ impl<'a> Session<'a> {
         );
         self.summary.add(&self.tasks);
         self.account();
-        let mut batches: Vec<Batch> = Vec::new();
-        for (name, source, failed) in &mut self.sources {
-            let begin = crate::clock::monotonic_ns();
-            let before = batches.len();
-            let at = Sample {
-                tick,
-                tasks: &self.tasks,
-                ledger: &self.ledger,
-                last,
-            };
-            let result = source.sample(&at, &mut batches);
-            let rows = batches[before..]
-                .iter()
-                .map(|batch| batch.rows.num_rows() as u64)
-                .sum();
-            let ns = crate::clock::monotonic_ns() - begin;
-            self.ledger.ran(name, ns, rows, result.is_err());
-            if let Err(error) = result
-                && !std::mem::replace(failed, true)
-            {
-                say!("profiler: source {name}: {error:#}");
-            }
+        let read = self.read_sources(tick, last, false);
+        let mut batches = Vec::new();
+        if let Some(boundaries) = &mut self.boundaries {
+            boundaries.have_ticked(monotonic_ns);
+            batches = boundaries.release();
         }
-        let batches = match self.split.take() {
+        batches.extend(read);
+        self.submit(&tick, batches);
+        self.ticks += u64::from(self.number != 0);
+        self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+    }
+
+    /// Reads the sources of processes once more, between two ticks.
+    fn boundary(&mut self) {
+        let monotonic_ns = monotonic_ns();
+        let tick = Tick {
+            number: self.number,
+            monotonic_ns,
+            ts: self.clock.wall(monotonic_ns),
+        };
+        let cpu_ns = thread_cpu_ns();
+        let result = self.tasks.refresh(&tick, false);
+        self.report_tasks(result);
+        self.summary.add(&self.tasks);
+        let read = self.read_sources(tick, false, true);
+        let rows = read.iter().map(|batch| batch.rows.num_rows() as u64).sum();
+        if let Some(boundaries) = &mut self.boundaries {
+            boundaries.have_read(monotonic_ns, thread_cpu_ns() - cpu_ns, rows);
+            let batches = boundaries.hold(read);
+            self.submit(&tick, batches);
+        }
+        self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+    }
+
+    /// Hands rows over: those of jobs to their runs, if each has one.
+    fn submit(&mut self, tick: &Tick, batches: Vec<Batch>) {
+        let of_node = match self.split.take() {
             Some(mut split) => {
-                let moment = self.moment(&tick);
+                let moment = self.moment(tick);
                 let of_node = split.take(&self.tasks, &moment, batches);
                 self.split = Some(split);
                 of_node
             }
             None => batches,
         };
-        self.sink.submit(batches);
-        self.ticks += u64::from(self.number != 0);
-        self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+        self.sink.submit(of_node);
+    }
+
+    /// Reads all sources, or those of processes, at the moment at which the processes were read.
+    fn read_sources(&mut self, tick: Tick, last: bool, boundary: bool) -> Vec<Batch> {
+        let mut batches: Vec<Batch> = Vec::new();
+        for (name, source, failed) in &mut self.sources {
+            if boundary && !read_at_boundaries(name) {
+                continue;
+            }
+            let begin = monotonic_ns();
+            let before = batches.len();
+            let at = Sample {
+                tick,
+                tasks: &self.tasks,
+                ledger: &self.ledger,
+                last,
+                boundary,
+            };
+            let result = source.sample(&at, &mut batches);
+            let rows = batches[before..]
+                .iter()
+                .map(|batch| batch.rows.num_rows() as u64)
+                .sum();
+            let ns = monotonic_ns() - begin;
+            self.ledger.ran(name, ns, rows, result.is_err());
+            if let Some(boundaries) = &self.boundaries
+                && *name == region::SPEC.name
+            {
+                boundaries.account(&mut self.ledger);
+            }
+            if let Err(error) = result
+                && !std::mem::replace(failed, true)
+            {
+                say!("profiler: source {name}: {error:#}");
+            }
+        }
+        batches
     }
 
     fn report_tasks(&mut self, result: Result<()>) {
@@ -551,6 +612,15 @@ impl<'a> Session<'a> {
                     what: what.to_owned(),
                     count: lost,
                     why,
+                });
+            }
+        }
+        for (loss, count) in self.boundaries.iter().flat_map(|b| b.inbox.losses()) {
+            if loss.is_lost() && count != 0 {
+                losses.push(Loss {
+                    what: "marks".to_owned(),
+                    count,
+                    why: loss.why().to_owned(),
                 });
             }
         }

@@ -338,8 +338,8 @@ pub struct Table {
     pub name: &'static str,
     /// What one row is.
     pub help: &'static str,
-    /// Rows with the same `(pid, start_ts)` replace each other; those whose `end_ts` is null are still open and
-    /// are stored only when the run ends.
+    /// Rows with the same `(pid, start_ts)` replace each other, or `(pid, region)` where there is such a column; those
+    /// whose `end_ts` or `region_end_ts` is null are still open and are stored only when the run ends.
     pub lifetimes: bool,
     columns: [&'static [Column]; 2],
     schema: OnceLock<SchemaRef>,

@@ -162,12 +162,12 @@ pub struct Running {
 
 /// Starts `command` as a process that waits before it executes the program.
 ///
-/// When the profiler was raised by sudo for the user (`PROFILER_RAISED`), the command runs as the user.
+/// It is told the socket for its marks. When the profiler was raised by sudo for the user (`PROFILER_RAISED`), the command runs as the user.
 ///
 /// # Errors
 ///
 /// When no process can be made.
-pub fn start(command: &[OsString]) -> Result<Stopped, Failure> {
+pub fn start(command: &[OsString], marks: Option<&Path>) -> Result<Stopped, Failure> {
     let name = command
         .first()
         .map(|name| name.to_string_lossy().into_owned())
@@ -179,6 +179,9 @@ pub fn start(command: &[OsString]) -> Result<Stopped, Failure> {
     let (go_reader, go) = std::io::pipe().map_err(fail)?;
     let mut spawn = Command::new(&command[0]);
     spawn.args(&command[1..]);
+    if let Some(marks) = marks {
+        spawn.env(crate::marks::VARIABLE, marks);
+    }
     let user = invoking_user();
     let mut wait = wait_for_release(pid_writer, go_reader, go.as_raw_fd());
     let wait = move || {
@@ -355,21 +358,21 @@ mod tests {
     #[test]
     fn a_stopped_command_can_be_cancelled() {
         let folder = std::env::temp_dir().join(format!("stopped-{}", std::process::id()));
-        let stopped = start(&["touch".into(), folder.clone().into()]).expect("starts");
+        let stopped = start(&["touch".into(), folder.clone().into()], None).expect("starts");
         stopped.cancel();
         assert!(!folder.exists());
     }
 
     #[test]
     fn a_released_command_runs() {
-        let stopped = start(&["sh".into(), "-c".into(), "exit 7".into()]).expect("starts");
+        let stopped = start(&["sh".into(), "-c".into(), "exit 7".into()], None).expect("starts");
         let status = stopped.release().expect("runs").wait().expect("ends");
         assert_eq!(exit_code(status), 7);
     }
 
     #[test]
     fn no_such_program() {
-        let stopped = start(&["/no/such/program".into()]).expect("starts");
+        let stopped = start(&["/no/such/program".into()], None).expect("starts");
         let error = stopped.release().err().expect("fails");
         assert_eq!(error.reason, Reason::NotFound);
     }

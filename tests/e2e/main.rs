@@ -17,6 +17,7 @@ mod oar;
 mod perf;
 mod psutil;
 mod readers;
+mod regions;
 mod sched;
 mod ticks;
 mod timeline;

@@ -32,10 +32,14 @@ fn powered() -> Rising {
     sysfs.start()
 }
 
-/// Computes, writes and reads a file, talks over TCP and UDP, and has children that do so.
+/// Computes, writes and reads a file, talks over TCP and UDP, and has children that do so, in regions: the processes are
+/// read between the ticks too.
 const WORK: &str = r"
-import os, socket, sys, time
+import json, os, socket, sys, time
+marks = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def mark(**what): marks.sendto(json.dumps(what).encode(), os.environ['PROFILER_SOCKET'])
 def work(path):
+    mark(op='start', name='work')
     with open(path, 'wb') as file:
         file.write(bytes(3 << 20)); file.flush(); os.fsync(file.fileno())
     with open(path, 'rb') as file:
@@ -46,6 +50,7 @@ def work(path):
     u = socket.socket(type=socket.SOCK_DGRAM); u.bind(('127.0.0.1', 0)); u.sendto(b'datagram', u.getsockname()); u.recv(100)
     end = time.monotonic() + 0.2
     while time.monotonic() < end: pass
+    mark(op='end', name='work')
 for n in range(3):
     if (pid := os.fork()) == 0:
         work(sys.argv[1] + str(n)); os._exit(0)
@@ -66,7 +71,8 @@ fn run(extra: &[&str]) -> Finished {
     finished
 }
 
-/// What the column is, by the other tables' rows `WHERE ts = t.ts`. A source without a row has seen nothing.
+/// What the column is, by the other tables' rows of the tick, for counters with those of the readings since the tick
+/// before. A source without a row has seen nothing.
 const COLUMNS: [(&str, &str); 24] = [
     (
         "target_cpu",
@@ -187,13 +193,25 @@ fn every_column_is_what_duckdb_makes_of_the_other_tables() {
             "perf_metric",
             "now() AS ts, 0.0 AS value, '' AS metric, '' AS scope",
         );
-        let pairs = COLUMNS
-            .map(|(column, sql)| format!("[t.{column}::DOUBLE, ({sql} AND ts = t.ts)::DOUBLE]"));
+        let pairs = COLUMNS.map(|(column, sql)| {
+            let when = if column == "target_memory" {
+                "ts = t.ts"
+            } else {
+                "ts > t.before AND ts <= t.ts"
+            };
+            format!("[t.{column}::DOUBLE, ({sql} AND {when})::DOUBLE]")
+        });
         let ticks: Vec<(Tick,)> = data.rows(&format!(
-            "WITH events AS ({events}), metrics AS ({metrics}) SELECT [{}] FROM timeline t ORDER BY ts",
+            "WITH events AS ({events}), metrics AS ({metrics}) SELECT [{}] FROM \
+             (SELECT *, coalesce(lag(ts) OVER (ORDER BY ts), '1970-01-01') AS before FROM timeline) t ORDER BY ts",
             pairs.join(", ")
         ));
         assert!(ticks.len() >= 15, "{} ticks", ticks.len());
+        // Between the ticks there were readings.
+        let boundaries: u64 = data.value(
+            "SELECT count(DISTINCT ts) FROM usage WHERE ts NOT IN (SELECT ts FROM timeline)",
+        );
+        assert!(boundaries >= 6, "{boundaries} readings at regions");
         for (place, (column, _)) in COLUMNS.iter().enumerate() {
             let rows: Vec<_> = ticks.iter().map(|(tick,)| tick[place]).collect();
             for (index, (ours, theirs)) in rows.iter().enumerate() {

@@ -1,6 +1,10 @@
 //! Everything before the first tick, in the order in which it can fail without leaving anything behind.
 
-use std::{collections::HashSet, path::PathBuf};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Result;
 use caps::Capability;
@@ -13,6 +17,7 @@ use crate::{
     failure::{Failure, Reason},
     host::Host,
     job::{self, ROOTS_MAX},
+    marks::Inbox,
     perf::{Machine, Plan},
     privileges, say,
     sink::{
@@ -20,7 +25,7 @@ use crate::{
         manifest::{SourceState, SourceStatus},
     },
     sources::{
-        Context, DERIVED, REGISTRY, Source, SourceSpec, Support, is_absent, outcome_support,
+        Context, DERIVED, REGISTRY, Source, SourceSpec, Support, is_absent, outcome_support, region,
     },
     target::{self, Stopped},
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
@@ -45,6 +50,8 @@ pub struct Setup {
     pub template: Option<Template>,
     /// What the ticks after the first need besides what they always do.
     pub keeps_capabilities: &'static [Capability],
+    /// Where applications send marks.
+    pub marks: Option<Arc<Inbox>>,
 }
 
 /// What the target is for the programs and for /proc.
@@ -80,10 +87,12 @@ impl Setup {
             Plan::new(&Machine::read(&host, &catalog), &config.perf)?;
         }
         let mut stopped = None;
-        let found = find(config, &host, job, &mut stopped)?;
+        let marks = open_marks(config, clock);
+        let path = marks.as_ref().ok().map(|inbox| inbox.path());
+        let found = find(config, &host, path, job, &mut stopped)?;
         // Whatever fails from here on must not let the command run.
         let result =
-            Self::attach(config, &host, clock, found, command_line).and_then(|mut setup| {
+            Self::attach(config, &host, clock, found, marks, command_line).and_then(|mut setup| {
                 if let Some(job) = job {
                     setup.tasks.are_of_job(job);
                 }
@@ -108,6 +117,7 @@ impl Setup {
         host: &Host,
         clock: Clock,
         found: Found,
+        marks: Result<Arc<Inbox>, String>,
         command_line: Vec<String>,
     ) -> Result<Self, Failure> {
         let (mut reader, keeps, problem) = reader(config, host, &found)?;
@@ -163,6 +173,7 @@ impl Setup {
                 node: matches!(config.target, Target::Node),
                 strangers_join: matches!(config.target, Target::Cgroup(_) | Target::Job(_)),
                 perf: &config.perf,
+                marks: marks.as_ref().map_err(String::as_str),
             }) {
                 Ok(source) => {
                     if let Support::Partly { why, .. } = source.support() {
@@ -186,15 +197,16 @@ impl Setup {
             derived.map_or(0, |place| place + 1)
         });
         let missing = missing(config, host, &states)?;
-        // Who joins a cgroup is opened when it does.
-        let perf = config.sources.has(crate::sources::perf::SPEC.name);
-        let keeps_capabilities = match config.target {
-            Target::Cgroup(_) | Target::Job(_) if perf => privileges::for_events(host),
-            _ => &[],
-        };
 
-        let (sink, run_dir, template) =
-            open_sink(config, host, clock, &found, states, command_line)?;
+        let (sink, run_dir, template) = open_sink(
+            config,
+            host,
+            clock,
+            &found,
+            marks.as_ref().ok().map(Arc::as_ref),
+            states,
+            command_line,
+        )?;
         let tasks = TaskTable::new(host, clock, reader, flows, keeps, config.threads);
         Ok(Self {
             clock,
@@ -208,14 +220,39 @@ impl Setup {
             job: None,
             what: found.what,
             missing,
-            keeps_capabilities,
+            keeps_capabilities: keeps_capabilities(config, host),
+            marks: marks.ok(),
         })
     }
+}
+
+/// Who joins a cgroup is opened for the counters when it does.
+fn keeps_capabilities(config: &Config, host: &Host) -> &'static [Capability] {
+    let perf = config.sources.has(crate::sources::perf::SPEC.name);
+    match config.target {
+        Target::Cgroup(_) | Target::Job(_) if perf => privileges::for_events(host),
+        _ => &[],
+    }
+}
+
+/// The socket for marks, or why there is none.
+fn open_marks(config: &Config, clock: Clock) -> Result<Arc<Inbox>, String> {
+    if !config.sources.has(region::SPEC.name) {
+        return Err("not asked for".to_owned());
+    }
+    // The run's name without the host's: the path of a socket has room for 107 bytes.
+    let name = run_id(clock.wall(monotonic_ns()).0, "").replace("--", "-");
+    let all = matches!(config.target, Target::Node);
+    let inbox = Inbox::open(&name, all);
+    inbox
+        .map(Arc::new)
+        .map_err(|error| format!("no socket for marks: {error}"))
 }
 
 fn find(
     config: &Config,
     host: &Host,
+    marks: Option<&Path>,
     job: Option<&job::Found>,
     stopped: &mut Option<Stopped>,
 ) -> Result<Found, Failure> {
@@ -236,7 +273,7 @@ fn find(
             )
         }
         Target::Command(command) => {
-            let started = target::start(command)?;
+            let started = target::start(command, marks)?;
             let pid = started.pid;
             *stopped = Some(started);
             let name = command
@@ -451,6 +488,7 @@ fn open_sink(
     host: &Host,
     clock: Clock,
     found: &Found,
+    marks: Option<&Inbox>,
     sources: Vec<SourceState>,
     command_line: Vec<String>,
 ) -> Result<(Sink, PathBuf, Template), Failure> {
@@ -488,6 +526,7 @@ fn open_sink(
         .unwrap_or_default();
     manifest.sources = sources;
     manifest.clock.start = Some(Timekeeping::of(&clock));
+    manifest.socket = marks.map(|marks| marks.path().to_owned());
     let run_dir = config.out.join(&run_id);
     let mut options = sink::Options::new(run_dir.clone(), &host.hostname, &run_id);
     options.checkpoint = config.checkpoint;

@@ -1,4 +1,5 @@
-//! Tables of lifetimes: of all rows with the same `(pid, start_ts)` only the last one is stored, once it is closed.
+//! Tables of lifetimes, of processes or of regions: of all rows with the same `(pid, start_ts)`, or `(pid, region)`, only
+//! the last one is stored, once it is closed.
 //!
 //! A closed row is final from the next checkpoint on: a row that came later would be stored as well.
 
@@ -16,8 +17,17 @@ use arrow::{
 /// Replaced rows are thrown away when they are more than the others by this many.
 const SLACK: usize = 1024;
 
-/// What identifies a lifetime: `(pid, start_ts)`.
+/// What identifies a lifetime: two columns, the second of which only one of [`KINDS`] has.
 pub type Key = (i64, i64);
+
+/// The second column of the key, and the one that is null while the lifetime is open. A region also has `start_ts`, that of
+/// its process.
+const KINDS: [[&str; 2]; 2] = [["region", "region_end_ts"], ["start_ts", "end_ts"]];
+
+fn kind(rows: &RecordBatch) -> [&'static str; 2] {
+    let is = |[key, _]: &[&str; 2]| rows.column_by_name(key).is_some();
+    KINDS.into_iter().find(is).unwrap_or(KINDS[1])
+}
 
 /// The last row of each lifetime.
 #[derive(Debug)]
@@ -59,7 +69,7 @@ impl Lifetimes {
             return Ok(());
         }
         let keys = keys(&rows)?;
-        let end = column(&rows, "end_ts")?;
+        let end = column(&rows, kind(&rows)[1])?;
         let batch = self.batches.len();
         for (row, key) in keys.into_iter().enumerate() {
             let open = end.is_null(row);
@@ -136,7 +146,7 @@ impl Lifetimes {
 /// When the columns are missing or of another type.
 pub fn keys(rows: &RecordBatch) -> Result<Vec<Key>, ArrowError> {
     let pids = integers(column(rows, "pid")?)?;
-    let starts = integers(column(rows, "start_ts")?)?;
+    let starts = integers(column(rows, kind(rows)[0])?)?;
     Ok(pids.into_iter().zip(starts).collect())
 }
 

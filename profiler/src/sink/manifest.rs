@@ -172,6 +172,9 @@ pub struct Manifest {
     pub config: Value,
     /// What was profiled.
     pub target: Value,
+    /// Where applications sent marks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<std::path::PathBuf>,
     /// Release of the kernel.
     pub kernel: String,
     /// Who started the profiler.

@@ -48,6 +48,11 @@ const PROCESS_CPU: &str = "\n-- one row per process: where its time went over th
 
 /// So often the file is written again when another host has meanwhile brought a table.
 const TRIES: usize = 8;
+const PROCESS_REGION: &str = "\n-- one row per region: whose it was, when, and what it used\n\
+     CREATE OR REPLACE VIEW process_region AS\n\
+     SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (host, ts, interval_ns, pid, start_ts, region, name)\n\
+     FROM region r LEFT JOIN region_usage u USING (host, region)\n  \
+     LEFT JOIN process p ON p.host = r.host AND p.pid = r.pid AND p.start_ts = r.start_ts;\n";
 
 /// Rewrites the file when the tables that have parts are others than before. `writer` keeps the temporary files
 /// of several hosts apart.
@@ -155,6 +160,12 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
     if tables.contains_key("sched") {
         sql.push_str(PROCESS_CPU);
     }
+    if ["region", "region_usage"]
+        .iter()
+        .all(|&table| tables.contains_key(table))
+    {
+        sql.push_str(PROCESS_REGION);
+    }
     sql
 }
 
@@ -180,6 +191,9 @@ mod tests {
         assert!(sched.contains("VIEW \"sched\" AS") && !sched.contains("process_cpu"));
         let both = sql(&tables(&["sched", "process"]));
         assert!(both.contains("VIEW process_cpu AS") && !both.contains("process_usage"));
+        let regions = sql(&tables(&["process", "region", "region_usage"]));
+        assert!(regions.contains("VIEW process_region AS"));
+        assert!(!sql(&tables(&["process", "region"])).contains("process_region"));
     }
 
     #[test]

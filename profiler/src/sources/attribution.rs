@@ -21,11 +21,13 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// By CPU time in ns, from the batches of a tick; `None` where energy or CPU time is not known.
-    pub fn by_cpu_time(batches: &[Batch]) -> Option<Self> {
+    /// By CPU time in ns, from the batches of a tick and the CPU time of the target at the boundaries before it; `None` where
+    /// energy or CPU time is not known.
+    pub fn by_cpu_time(batches: &[Batch], earlier_ns: u64) -> Option<Self> {
         let busy = busy(&Rows::of(batches, "system"))?;
         // The node's time comes in steps of 10 ms, the target's to the nanosecond.
-        let busy = busy.max(cpu_ns(&Rows::of(batches, "usage")).unwrap_or(0));
+        let target = cpu_ns(&Rows::of(batches, "usage")).unwrap_or(0);
+        let busy = busy.max(earlier_ns + target);
         Some(Self {
             package_uj: package_uj(batches)?,
             used: busy as f64,
@@ -96,7 +98,7 @@ mod tests {
         assert!((model.share(5e9) - 1000.0).abs() < 1e-9);
         let idle = Attribution { used: 0.0, ..model };
         assert_eq!((idle.share(0.0), idle.share(1.0)), (0.0, 1000.0));
-        assert_eq!(Attribution::by_cpu_time(&[]), None);
+        assert_eq!(Attribution::by_cpu_time(&[], 0), None);
         assert_eq!(Attribution::by_cycles(&[]), None);
     }
 }

@@ -17,6 +17,7 @@ pub mod netdev;
 pub mod overhead;
 pub mod perf;
 pub mod process;
+pub mod region;
 pub mod sched;
 pub mod syscalls;
 pub mod system;
@@ -38,7 +39,10 @@ mod pressure;
 mod proc_stat;
 mod process_count;
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use anyhow::Result;
 
@@ -47,6 +51,7 @@ use crate::{
     clock::Tick,
     host::Host,
     ledger::Ledger,
+    marks::Inbox,
     perf::Selection,
     privileges,
     schema::{Batch, OwnerKey, ProcessKey, Table},
@@ -63,6 +68,8 @@ pub struct Sample<'a> {
     pub ledger: &'a Ledger,
     /// Whether this is the run's last reading.
     pub last: bool,
+    /// Whether it is between two ticks, because a region begins or ends: see [`read_at_boundaries`].
+    pub boundary: bool,
 }
 
 /// Something that is read at every tick.
@@ -122,6 +129,8 @@ pub struct Context<'a> {
     pub strangers_join: bool,
     /// Which hardware events are wanted.
     pub perf: &'a Selection,
+    /// What applications mark, or why they cannot.
+    pub marks: Result<&'a Arc<Inbox>, &'a str>,
 }
 
 /// An entry of the registry.
@@ -151,6 +160,7 @@ pub use file_limit::raise as raise_file_limit;
 /// Every source.
 pub static REGISTRY: &[&SourceSpec] = &[
     &process::SPEC,
+    &region::SPEC,
     &sched::SPEC,
     &usage::SPEC,
     &file_io::SPEC,
@@ -172,7 +182,18 @@ pub static REGISTRY: &[&SourceSpec] = &[
 ];
 
 /// Those made from what the others have read at the tick, in the order in which they follow them.
-pub static DERIVED: &[&SourceSpec] = &[&process::SPEC, &timeline::SPEC, &overhead::SPEC];
+pub static DERIVED: &[&SourceSpec] = &[
+    &region::SPEC,
+    &process::SPEC,
+    &timeline::SPEC,
+    &overhead::SPEC,
+];
+
+/// Whether a source is read where a region begins or ends: those of processes, and who adds up what they read.
+pub fn read_at_boundaries(name: &str) -> bool {
+    let mut specs = REGISTRY.iter();
+    specs.any(|spec| spec.name == name && (spec.tasks || spec.name == timeline::SPEC.name))
+}
 
 /// Whether a source has nothing to tell because the hardware is not there: no news, unless it was asked for.
 pub fn is_absent(name: &str, host: &Host) -> bool {

@@ -15,12 +15,12 @@ use crate::{
 columns! {
     /// One component of the profiler.
     pub struct OverheadRow {
-        part: Label = Label("", "Kind of component: source, program (BPF), map (BPF), sink, controller"),
+        part: Label = Label("", "Kind of component: source, program (BPF), map (BPF), marks (what became of those that were not stored as they were meant), sink, controller"),
         component: Label = Label("", "Name of the component"),
         runs: Option<u64> = Counter("1", "Times it ran; for the controller, ticks; of BPF programs only with kernel.bpf_stats_enabled=1"),
         run_ns: Option<u64> = Counter("ns", "Wall time it took; for the controller, the work of its ticks"),
         rows: Option<u64> = Counter("1", "Rows it made or wrote"),
-        dropped: Option<u64> = Counter("1", "What it lost: rows (sink), entries or events (map), ticks (controller)"),
+        dropped: Option<u64> = Counter("1", "What it lost: rows (sink), entries or events (map), marks, ticks (controller)"),
         errors: Option<u64> = Counter("1", "Failures"),
         late_ns: Option<u64> = Gauge("ns", "How late the tick began (controller)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory (controller)"),

@@ -119,6 +119,8 @@ struct Perf {
     metrics: TableBuilder<OwnerKey, MetricRow>,
     report: Report,
     read_at: Option<u64>,
+    /// Counts of the target since `read_at`, up to the last boundary.
+    since_tick: Vec<Option<Count>>,
 }
 
 impl Perf {
@@ -153,6 +155,7 @@ impl Perf {
             events: TableBuilder::new(&EVENTS),
             metrics: TableBuilder::new(&METRICS),
             read_at: None,
+            since_tick: Vec::new(),
         })
     }
 
@@ -162,7 +165,8 @@ impl Perf {
             return Ok(());
         };
         let mut result = Ok(());
-        let mut sum = vec![None; self.plan.slots.len()];
+        let mut sum = std::mem::take(&mut self.since_tick);
+        sum.resize(self.plan.slots.len(), None);
         let mut rows = Rows {
             at,
             plan: &self.plan,
@@ -186,11 +190,15 @@ impl Perf {
             };
             rows.push("process", Some(entry.id.pid), &key, &entry.counts);
         }
-        if let Some(before) = self.read_at {
-            let key = place_key(at, monotonic_ns() - before);
-            rows.push_metrics("target", None, &key, &sum);
+        if at.boundary {
+            self.since_tick = sum;
+        } else {
+            if let Some(before) = self.read_at {
+                let key = place_key(at, monotonic_ns() - before);
+                rows.push_metrics("target", None, &key, &sum);
+            }
+            self.report.add(&sum);
         }
-        self.report.add(&sum);
         // First, so that a child is known by its parent, which may have ended since.
         let opened = processes.adopt(at.tasks, &self.host, &self.plan);
         processes.close_ended(at.tasks);
@@ -269,8 +277,11 @@ fn add(sum: &mut [Option<Count>], counts: &[Option<Count>]) {
 impl Source for Perf {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let processes = self.read_processes(at);
-        let places = self.read_places(at);
-        self.read_at = Some(monotonic_ns());
+        let mut places = Ok(());
+        if !at.boundary {
+            places = self.read_places(at);
+            self.read_at = Some(monotonic_ns());
+        }
         self.events.finish(out);
         self.metrics.finish(out);
         processes.and(places)

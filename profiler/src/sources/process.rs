@@ -77,6 +77,9 @@ pub static SPEC: SourceSpec = SourceSpec {
         Ok(Box::new(Processes {
             energies: HashMap::new(),
             energies_by_cycles: HashMap::new(),
+            used: HashMap::new(),
+            cycles: HashMap::new(),
+            held: Vec::new(),
             rows: TableBuilder::new(&TABLE),
         }))
     },
@@ -87,12 +90,25 @@ struct Processes {
     energies: HashMap<ProcessId, Option<f64>>,
     /// Likewise, by cycles.
     energies_by_cycles: HashMap<ProcessId, Option<f64>>,
+    /// CPU time since the last tick, boundaries included, ns: its energy is known at the next one.
+    used: HashMap<ProcessId, u64>,
+    /// Likewise, cycles.
+    cycles: HashMap<ProcessId, Option<f64>>,
+    /// Rows of processes that ended at these boundaries.
+    held: Vec<(ProcessId, LifetimeKey, ProcessRow)>,
     rows: TableBuilder<LifetimeKey, ProcessRow>,
 }
 
 impl Source for Processes {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
         self.attribute(at, out);
+        if !at.boundary {
+            for (id, key, mut row) in std::mem::take(&mut self.held) {
+                row.energy_uj = self.energies.get(&id).copied().flatten();
+                row.energy_by_cycles_uj = self.energies_by_cycles.get(&id).copied().flatten();
+                self.rows.push(key, row);
+            }
+        }
         let mut ids: Vec<ProcessId> = at.tasks.changed.clone();
         if at.last {
             let known: HashSet<_> = ids.iter().copied().collect();
@@ -105,22 +121,24 @@ impl Source for Processes {
                 self.push(at, at.tasks, process);
             }
         }
-        let lives = |id: &ProcessId| {
-            at.tasks
-                .get(*id)
-                .is_some_and(|process| process.end.is_none())
-        };
-        self.energies.retain(|id, _| lives(id));
-        self.energies_by_cycles.retain(|id, _| lives(id));
+        if !at.boundary {
+            let lives = |id: &ProcessId| {
+                at.tasks
+                    .get(*id)
+                    .is_some_and(|process| process.end.is_none())
+            };
+            self.energies.retain(|id, _| lives(id));
+            self.energies_by_cycles.retain(|id, _| lives(id));
+        }
         self.rows.finish(out);
         Ok(())
     }
 }
 
-/// What a share adds to the energy of a process: nothing is known any more once one is not.
-fn add(energies: &mut HashMap<ProcessId, Option<f64>>, id: ProcessId, share: Option<f64>) {
-    let energy = energies.entry(id).or_insert(Some(0.0));
-    *energy = energy.zip(share).map(|(energy, share)| energy + share);
+/// Adds up what a process has: nothing is known any more once one is not.
+fn add(sums: &mut HashMap<ProcessId, Option<f64>>, id: ProcessId, more: Option<f64>) {
+    let sum = sums.entry(id).or_insert(Some(0.0));
+    *sum = sum.zip(more).map(|(sum, more)| sum + more);
 }
 
 /// Cycles of each process that has counters, by pid and start, summed over the kinds of cores.
@@ -143,20 +161,29 @@ fn cycles_of_processes(batches: &[Batch]) -> HashMap<(u32, Timestamp), Option<f6
 
 impl Processes {
     fn attribute(&mut self, at: &Sample<'_>, batches: &[Batch]) {
-        let model = Attribution::by_cpu_time(batches);
+        let earlier = self.used.values().sum();
         for row in at.tasks.rows.iter().filter(|row| row.tid.is_none()) {
-            let used = row.cpu_time.user + row.cpu_time.system;
-            let share = model.map(|model| model.share(used as f64));
-            add(&mut self.energies, row.id, share);
+            *self.used.entry(row.id).or_default() += row.cpu_time.user + row.cpu_time.system;
         }
-        let model = Attribution::by_cycles(batches);
         let cycles = cycles_of_processes(batches);
         for process in at.tasks.iter().filter(|_| !cycles.is_empty()) {
             let start = at.tasks.clock.wall_of_boottime(process.id.start_boottime);
             if let Some(cycles) = cycles.get(&(process.id.pid, start)) {
-                let share = cycles.zip(model).map(|(used, model)| model.share(used));
-                add(&mut self.energies_by_cycles, process.id, share);
+                add(&mut self.cycles, process.id, *cycles);
             }
+        }
+        if at.boundary {
+            return;
+        }
+        let model = Attribution::by_cpu_time(batches, earlier);
+        for (id, used) in self.used.drain() {
+            let share = model.map(|model| model.share(used as f64));
+            add(&mut self.energies, id, share);
+        }
+        let model = Attribution::by_cycles(batches);
+        for (id, used) in self.cycles.drain() {
+            let share = used.zip(model).map(|(used, model)| model.share(used));
+            add(&mut self.energies_by_cycles, id, share);
         }
     }
 
@@ -172,7 +199,7 @@ impl Processes {
         let energy = |of: &HashMap<ProcessId, Option<f64>>| {
             of.get(&process.id).copied().flatten().filter(|_| complete)
         };
-        self.rows.push(
+        let (key, row) = (
             LifetimeKey {
                 ts: at.tick.ts,
                 interval_ns: until.saturating_sub(process.followed_since),
@@ -210,5 +237,11 @@ impl Processes {
                 energy_by_cycles_uj: energy(&self.energies_by_cycles),
             },
         );
+        // The energy of those that live is asked for again.
+        if at.boundary && process.end.is_some() {
+            self.held.push((process.id, key, row));
+        } else {
+            self.rows.push(key, row);
+        }
     }
 }

@@ -84,6 +84,7 @@ pub static SPEC: SourceSpec = SourceSpec {
         Ok(Box::new(Timeline {
             read_at: None,
             runs: HashMap::new(),
+            earlier: Target::default(),
             rows: TableBuilder::new(&TABLE),
         }))
     },
@@ -93,6 +94,8 @@ struct Timeline {
     read_at: Option<u64>,
     /// Runs without error of each source up to the tick before.
     runs: HashMap<&'static str, u64>,
+    /// What the target did up to the boundaries since the last tick.
+    earlier: Target,
     rows: TableBuilder<TickKey, TimelineRow>,
 }
 
@@ -116,25 +119,66 @@ impl Timeline {
 impl Source for Timeline {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let have_read = self.have_read(at.ledger);
+        let tick = Tick {
+            batches: out,
+            have_read: &have_read,
+        };
+        let earlier = self.earlier;
+        let target = earlier.and(&tick.target());
+        if at.boundary {
+            self.earlier = target;
+            return Ok(());
+        }
+        self.earlier = Target::default();
         let now = at.tick.monotonic_ns;
         let Some(before) = self.read_at.replace(now) else {
             return Ok(());
         };
         let interval_ns = now - before;
-        let tick = Tick {
-            batches: out,
-            have_read: &have_read,
-        };
         self.rows.push(
             TickKey {
                 ts: at.tick.ts,
                 interval_ns,
             },
-            tick.row(interval_ns),
+            tick.row(interval_ns, &target, earlier.cpu_ns.unwrap_or(0)),
         );
         self.rows.finish(out);
         Ok(())
     }
+}
+
+macro_rules! target {
+    ($($name:ident: $type:ty,)*) => {
+        /// What the target did; `None` where nothing tells.
+        #[derive(Clone, Copy, Default)]
+        struct Target {
+            $($name: Option<$type>,)*
+        }
+
+        impl Target {
+            /// Both together, as far as they are known.
+            fn and(&self, later: &Self) -> Self {
+                Self {
+                    $($name: sum(&[self.$name, later.$name]),)*
+                }
+            }
+        }
+    };
+}
+
+target! {
+    cpu_ns: u64,
+    runqueue_ns: u64,
+    minor_faults: u64,
+    major_faults: u64,
+    file_read_bytes: u64,
+    file_write_bytes: u64,
+    block_read_bytes: u64,
+    block_write_bytes: u64,
+    net_tx_bytes: u64,
+    net_rx_bytes: u64,
+    cycles: f64,
+    instructions: f64,
 }
 
 /// What has been read at one tick.
@@ -144,20 +188,36 @@ struct Tick<'a> {
 }
 
 impl Tick<'_> {
-    fn row(&self, interval_ns: u64) -> TimelineRow {
-        let usage = |column| self.target("usage", column, &[]);
-        let file = |column| self.target("file_io", column, &[]);
-        let block = |op| self.target("block_io", "bytes", &[("op", op)]);
+    /// What the target did since the reading before.
+    fn target(&self) -> Target {
+        let usage = |column| self.of_target("usage", column, &[]);
+        let file = |column| self.of_target("file_io", column, &[]);
+        let block = |op| self.of_target("block_io", "bytes", &[("op", op)]);
         let net = |column| {
-            let of = |protocol| self.target("net_io", column, &[("protocol", protocol)]);
+            let of = |protocol| self.of_target("net_io", column, &[("protocol", protocol)]);
             Some(of("tcp")? + of("udp")?)
         };
         let cpu_ns = usage("user_ns").zip(usage("system_ns"));
-        let cpu_ns = cpu_ns.map(|(user, system)| user + system);
-        let percent = |ns: u64, of: u64| (of != 0).then(|| ns as f64 / of as f64 * 100.0);
         let events = Rows::of(self.batches, "perf_event");
-        let target_cycles = counted(&events, OF_TARGET);
-        let instructions = counted(&events, [OF_TARGET[0], "instructions"]);
+        Target {
+            cpu_ns: cpu_ns.map(|(user, system)| user + system),
+            runqueue_ns: self.of_target("sched", "runqueue_ns", &[]),
+            minor_faults: usage("minor_faults"),
+            major_faults: usage("major_faults"),
+            file_read_bytes: file("read_bytes"),
+            file_write_bytes: file("write_bytes"),
+            block_read_bytes: block("read"),
+            block_write_bytes: block("write"),
+            net_tx_bytes: net("tx_bytes"),
+            net_rx_bytes: net("rx_bytes"),
+            cycles: counted(&events, OF_TARGET),
+            instructions: counted(&events, [OF_TARGET[0], "instructions"]),
+        }
+    }
+
+    /// The row of a tick; `earlier_ns`: the part of the target's CPU time that is not in its rows.
+    fn row(&self, interval_ns: u64, target: &Target, earlier_ns: u64) -> TimelineRow {
+        let percent = |ns: u64, of: u64| (of != 0).then(|| ns as f64 / of as f64 * 100.0);
         let node = Rows::of(self.batches, "system");
         let of_node = |column| sum(&node.values::<UInt64Type>(column, &[]));
         let nodes_interval = of_node("interval_ns");
@@ -170,21 +230,22 @@ impl Tick<'_> {
             ["utilization", "memory_used", "power_mw"].map(|column| self.gpus(column));
         let watts = |milliwatts: f64| milliwatts / 1000.0;
         TimelineRow {
-            target_cpu: cpu_ns.and_then(|ns| percent(ns, interval_ns)),
-            target_runqueue_ns: self.target("sched", "runqueue_ns", &[]),
-            target_memory: usage("rss"),
-            target_minor_faults: usage("minor_faults"),
-            target_major_faults: usage("major_faults"),
-            target_file_read_bytes: file("read_bytes"),
-            target_file_write_bytes: file("write_bytes"),
-            target_block_read_bytes: block("read"),
-            target_block_write_bytes: block("write"),
-            target_net_tx_bytes: net("tx_bytes"),
-            target_net_rx_bytes: net("rx_bytes"),
-            target_cycles,
-            target_instructions: instructions,
-            target_ipc: target_cycles
-                .zip(instructions)
+            target_cpu: target.cpu_ns.and_then(|ns| percent(ns, interval_ns)),
+            target_runqueue_ns: target.runqueue_ns,
+            target_memory: self.of_target("usage", "rss", &[]),
+            target_minor_faults: target.minor_faults,
+            target_major_faults: target.major_faults,
+            target_file_read_bytes: target.file_read_bytes,
+            target_file_write_bytes: target.file_write_bytes,
+            target_block_read_bytes: target.block_read_bytes,
+            target_block_write_bytes: target.block_write_bytes,
+            target_net_tx_bytes: target.net_tx_bytes,
+            target_net_rx_bytes: target.net_rx_bytes,
+            target_cycles: target.cycles,
+            target_instructions: target.instructions,
+            target_ipc: target
+                .cycles
+                .zip(target.instructions)
                 .filter(|(cycles, _)| *cycles > 0.0)
                 .map(|(cycles, instructions)| instructions / cycles),
             target_flops: self.metric("flops"),
@@ -212,18 +273,20 @@ impl Tick<'_> {
             gpu_memory_max: largest(&memory),
             gpu_power_sum: whole(&power).map(watts),
             gpu_power_max: largest(&power).map(watts),
-            node_cycles: counted(&events, OF_NODE),
-            target_energy_uj: cpu_ns
-                .zip(Attribution::by_cpu_time(self.batches))
+            node_cycles: counted(&Rows::of(self.batches, "perf_event"), OF_NODE),
+            target_energy_uj: target
+                .cpu_ns
+                .zip(Attribution::by_cpu_time(self.batches, earlier_ns))
                 .map(|(ns, model)| model.share(ns as f64)),
-            target_energy_by_cycles_uj: target_cycles
+            target_energy_by_cycles_uj: target
+                .cycles
                 .zip(Attribution::by_cycles(self.batches))
                 .map(|(cycles, model)| model.share(cycles)),
         }
     }
 
     /// A sum over the target's processes; 0 where the source has no row, because nothing happened.
-    fn target(&self, table: &str, column: &str, wanted: &[(&str, &str)]) -> Option<u64> {
+    fn of_target(&self, table: &str, column: &str, wanted: &[(&str, &str)]) -> Option<u64> {
         let values = Rows::of(self.batches, table).values::<UInt64Type>(column, wanted);
         if values.is_empty() && self.have_read.contains(&table) {
             return Some(0);

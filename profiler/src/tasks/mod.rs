@@ -113,6 +113,8 @@ pub struct TaskTable {
     events: Vec<Event>,
     ended_threads: HashSet<(ProcessId, u32)>,
     flows_read_at: u64,
+    /// When the last reading began, ns of `CLOCK_MONOTONIC`.
+    read_at: u64,
 }
 
 impl TaskTable {
@@ -144,6 +146,7 @@ impl TaskTable {
             events: Vec::new(),
             ended_threads: HashSet::new(),
             flows_read_at: 0,
+            read_at: 0,
         }
     }
 
@@ -195,6 +198,14 @@ impl TaskTable {
         self.processes.values()
     }
 
+    /// Those that lived when the reading began and are not in it: they were ending. What they did comes with the next one.
+    pub fn missed(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values().filter(|process| {
+            let born = self.clock.monotonic_of_boottime(process.id.start_boottime);
+            process.end.is_none() && process.read_at != Some(self.read_at) && born <= self.read_at
+        })
+    }
+
     /// Processes of the target that live.
     ///
     /// # Errors
@@ -242,6 +253,7 @@ impl TaskTable {
         self.close_vanished(now);
         self.describe(first, last);
         self.publish(now, last);
+        self.read_at = now;
         self.read_flows(now, first, last)?;
         self.memory.update(&mut self.processes);
         self.changed.clear();

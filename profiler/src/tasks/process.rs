@@ -52,6 +52,8 @@ pub struct Process {
     pub id: ProcessId,
     /// Parent's pid.
     pub ppid: u32,
+    /// Who that was; `None` for who was there before the run.
+    pub parent: Option<ProcessId>,
     /// Real user id.
     pub uid: u32,
     /// Names.
@@ -114,6 +116,7 @@ pub(super) fn entry(
     processes.entry(id).or_insert_with(|| Process {
         id,
         ppid: 0,
+        parent: None,
         uid: 0,
         description: Description::default(),
         totals: Totals::default(),
@@ -162,6 +165,7 @@ pub(super) fn be_born(
     );
     process.born_here = true;
     process.ppid = birth.ppid;
+    process.parent = Some(parent);
     process.uid = birth.uid;
     if let Some((true, description)) = inherited {
         process.description = description;

@@ -166,6 +166,7 @@ impl Reader {
             node: true,
             strangers_join: false,
             perf: &Selection::default(),
+            marks: Err("none"),
         };
         let clock = Clock::new();
         Self {
@@ -201,6 +202,7 @@ impl Reader {
             tasks: &self.tasks,
             ledger: &self.ledger,
             last,
+            boundary: false,
         };
         let mut out = Vec::new();
         let result = self.source.sample(&sample, &mut out);

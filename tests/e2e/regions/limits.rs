@@ -1,0 +1,285 @@
+//! Marks that are wrong, too many, or from others: each is counted, said once, and takes nothing else with it.
+
+use std::{
+    os::unix::net::UnixDatagram,
+    process::{Command, Stdio},
+};
+
+use e2e::{
+    runs::{Finished, Kept, Profiler},
+    setting,
+};
+
+use super::{MARKS, counted, said, script};
+
+/// How often the profiler said something.
+fn times_said(finished: &Finished, what: &str) -> usize {
+    finished
+        .stderr
+        .lines()
+        .filter(|line| line.contains(what))
+        .count()
+}
+
+#[test]
+fn what_is_wrong_is_counted_and_said_once() {
+    let finished = script(
+        &[],
+        r#"
+for wrong in b"", b"{", b"[]", b"nonsense", b'{"op":"start"}', b'{"op":"begin","name":"x"}', b'\xff\xfe', b"[" * 8000, b'{"op":"phase","name":"x","seconds":-1}':
+    raw(wrong); raw(wrong)
+raw(json.dumps({"op": "event", "name": "fits", "attrs": {"text": "x" * 8100}}).encode())
+for _ in range(3): raw(json.dumps({"op": "event", "name": "large", "attrs": {"text": "x" * 8200}}).encode())
+marks.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20); raw(b"x" * 100000)
+for _ in range(4): mark("end", "none")
+for _ in range(3): mark("start", "twice", id="same")
+for _ in range(3): mark("end", id="same")
+mark("event", "foreign", pid=1); mark("event", "foreign", pid=1 << 30)
+mark("event", "own", pid=os.getpid())
+# Descriptors that come along are not for the profiler.
+marks.connect(path)
+socket.send_fds(marks, [b'{"op":"event","name":"descriptors"}'], [0, 1, 2], 0, path)
+for _ in range(50): socket.send_fds(marks, [b'{"op":"event","name":"descriptors"}'], [0, 1, 2], 0, path)
+mark("start", "look"); time.sleep(0.1); mark("end", "look")
+"#,
+    );
+    let data = finished.dataset();
+    data.assert_complete();
+    for (what, count) in [
+        ("malformed", 18),
+        ("oversized", 4),
+        ("end_without_start", 4),
+        ("duplicate_id", 2),
+        ("refused", 2),
+        ("too_fast", 0),
+        ("socket_full", 0),
+        ("too_many_open", 0),
+    ] {
+        assert_eq!(counted(&data, what), count, "{what}\n{}", finished.stderr);
+    }
+    for what in [
+        "EOF while parsing",
+        "larger than 8 KiB",
+        "no region \"none\" is open",
+        "\"same\" is open already",
+        "not of the target",
+    ] {
+        let lines = finished
+            .stderr
+            .lines()
+            .filter(|line| line.contains(what) && line.contains("from process"));
+        assert_eq!(lines.count(), 1, "{what}\n{}", finished.stderr);
+    }
+    assert_eq!(
+        times_said(&finished, "marks lost"),
+        3,
+        "{}",
+        finished.stderr
+    );
+    let rows: Vec<(String, Option<String>, u64)> =
+        data.rows("SELECT name, status, count(*) FROM region GROUP BY ALL ORDER BY ALL");
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|(name, status, count)| (&**name, status.as_deref(), *count))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("descriptors", None, 51),
+            ("fits", None, 1),
+            ("look", Some("finished"), 1),
+            ("none", Some("unmatched"), 4),
+            ("own", None, 1),
+            ("twice", Some("finished"), 3),
+        ]
+    );
+    let losses = data.manifest()["losses"].clone();
+    let marks = losses
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|loss| loss["what"] == "marks");
+    let counts: Vec<u64> = marks
+        .map(|loss| loss["count"].as_u64().expect("a count"))
+        .collect();
+    assert_eq!(counts, [18, 4, 2]);
+}
+
+#[test]
+fn descriptors_that_are_sent_along_are_closed() {
+    let finished = script(
+        &[],
+        r#"
+def descriptors(): return len(os.listdir(f"/proc/{os.getppid()}/fd"))
+marks.connect(path); mark("start", "first"); time.sleep(0.05); before = descriptors()
+for _ in range(200): socket.send_fds(marks, [b'{"op":"event","name":"descriptors"}'], [0, 1, 2], 0, path)
+while True:
+    # All of them have been received when the queue is empty.
+    if descriptors() <= before + 2: break
+    time.sleep(0.1)
+mark("end", "first")
+"#,
+    );
+    let data = finished.dataset();
+    let events: u64 = data.value("SELECT count(*) FROM region WHERE name = 'descriptors'");
+    assert_eq!(events, 200);
+}
+
+/// Every mark that was tried is in the data, or counted as lost.
+#[test]
+fn a_flood_is_counted_to_the_last_mark() {
+    let finished = script(
+        &[],
+        r#"
+marks.setblocking(False)
+tried = dropped = 0
+end = time.monotonic() + 1.5
+while time.monotonic() < end or tried < 30000:
+    tried += 1
+    try: mark("event", "flood", dropped=dropped); dropped = 0
+    except BlockingIOError: dropped += 1
+marks.setblocking(True)
+time.sleep(0.3)
+mark("event", "last", dropped=dropped)
+print(json.dumps(tried))
+"#,
+    );
+    let tried: u64 = said(&finished);
+    let data = finished.dataset();
+    data.assert_complete();
+    let stored: u64 = data.value("SELECT count(*) FROM region WHERE name = 'flood'");
+    let [too_fast, full] = ["too_fast", "socket_full"].map(|what| counted(&data, what));
+    assert!(
+        too_fast > 0 && stored >= 10_000,
+        "{stored} stored, {too_fast} too fast, {full} dropped"
+    );
+    // The last one may have been one too many itself.
+    let all = stored + too_fast + full;
+    assert!(
+        (tried..=tried + 1).contains(&all),
+        "{tried} tried: {stored} + {too_fast} + {full}"
+    );
+}
+
+#[test]
+fn so_many_regions_may_be_open() {
+    let finished = script(
+        &[],
+        r#"
+for n in range(4200): mark("start", "many", id=n)
+for n in range(4200): mark("end", id=n)
+mark("start", "after"); mark("end", "after")
+"#,
+    );
+    let data = finished.dataset();
+    assert_eq!(counted(&data, "too_many_open"), 104);
+    assert_eq!(counted(&data, "end_without_start"), 104);
+    let rows: Vec<(String, u64)> =
+        data.rows("SELECT status, count(*) FROM region GROUP BY ALL ORDER BY ALL");
+    assert_eq!(
+        rows,
+        [("finished".to_owned(), 4097), ("unmatched".to_owned(), 104)]
+    );
+}
+
+/// A process of nobody, with what it said.
+fn as_nobody(socket: &str, text: &str) -> String {
+    let python = setting("PROFILER_TEST_PYTHON");
+    let script = format!("{MARKS}\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n{text}");
+    let output = Command::new(python)
+        .args(["-c", &script])
+        .env("PROFILER_SOCKET", socket)
+        .stdin(Stdio::null())
+        .output()
+        .expect("python starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn only_the_targets_users_may_write_to_the_socket() {
+    const TRY: &str = r#"
+try: mark("event", "foreign"); print("sent")
+except PermissionError: print("denied")
+"#;
+    let sleeper = Kept::spawn(&["sleep", "60"]);
+    let mut running = Profiler::new()
+        .args(["-i", "50ms"])
+        .pid(sleeper.pid())
+        .start();
+    running.wait_for("PROFILER_SOCKET=");
+    let socket = running
+        .said()
+        .lines()
+        .find_map(|line| line.split_once("PROFILER_SOCKET="));
+    let socket = socket.expect("a path").1.trim().to_owned();
+    assert_eq!(as_nobody(&socket, TRY), "denied");
+    // Root may write, but is not of the target unless it says for whom it speaks.
+    let own = UnixDatagram::unbound().expect("a socket");
+    own.send_to(br#"{"op":"event","name":"stranger"}"#, &socket)
+        .expect("sent");
+    let claim = format!(
+        r#"{{"op":"event","name":"claimed","pid":{}}}"#,
+        sleeper.pid()
+    );
+    own.send_to(claim.as_bytes(), &socket).expect("sent");
+    let finished = running.interrupt();
+    assert!(!std::path::Path::new(&socket).exists());
+    let data = finished.dataset();
+    assert_eq!(counted(&data, "refused"), 1);
+    let names: Vec<(String, u32)> = data.rows("SELECT name, pid FROM region");
+    assert_eq!(names, [("claimed".to_owned(), sleeper.pid())]);
+}
+
+#[test]
+fn users_of_the_target_may_mark_themselves_and_nobody_else() {
+    // Processes of another user in the target may write as soon as they have been seen.
+    let finished = script(
+        &["-i", "50ms"],
+        r#"
+root = os.getpid()
+pid = os.fork()
+if pid == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    while True:
+        try: mark("event", "nobody"); break
+        except PermissionError: time.sleep(0.01)
+    mark("event", "for root", pid=root)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(json.dumps([root, pid]))
+"#,
+    );
+    let [_, nobody]: [u32; 2] = said(&finished);
+    let data = finished.dataset();
+    assert_eq!(counted(&data, "refused"), 1);
+    let rows: Vec<(String, u32)> = data.rows("SELECT name, pid FROM region");
+    assert_eq!(rows, [("nobody".to_owned(), nobody)]);
+}
+
+#[test]
+fn with_node_everybody_marks() {
+    let mut running = Profiler::new().args(["-i", "100ms", "--node"]).start();
+    running.wait_for("PROFILER_SOCKET=");
+    let socket = running
+        .said()
+        .lines()
+        .find_map(|line| line.split_once("PROFILER_SOCKET="));
+    let socket = socket.expect("a path").1.trim().to_owned();
+    let pid = as_nobody(
+        &socket,
+        r#"mark("start", "work"); burn(0.1); mark("end", "work"); print(os.getpid()); sys.stdout.flush(); time.sleep(0.05)"#,
+    );
+    let finished = running.interrupt();
+    let data = finished.dataset();
+    let rows: Vec<(String, u32, u64)> = data.rows("SELECT name, pid, oncpu_ns FROM region_usage");
+    let [(name, of, oncpu)] = &rows[..] else {
+        panic!("{rows:?}")
+    };
+    assert_eq!((&**name, of.to_string()), ("work", pid));
+    assert!((50_000_000..200_000_000).contains(oncpu), "{oncpu}");
+}

@@ -1,0 +1,164 @@
+//! The snippets of docs/regions.md: each is run as it is on the page.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{
+    dataset::Dataset,
+    runs::{Finished, Profiler},
+    setting,
+};
+
+const PAGE: &str = include_str!("../../../docs/regions.md");
+
+/// The two blocks of a language: what is to be copied, and a program that uses it.
+fn program(language: &str) -> String {
+    let fence = format!("```{language}\n");
+    let blocks: Vec<_> = PAGE
+        .split(&fence)
+        .skip(1)
+        .map(|rest| rest.split_once("```").expect("an end").0)
+        .collect();
+    let [snippet, usage] = blocks[..] else {
+        panic!("{language}: {} blocks", blocks.len())
+    };
+    let lines = snippet.lines().count();
+    assert!(lines < 20, "{language}: {lines} lines");
+    format!("{snippet}\n{usage}")
+}
+
+/// The program's run in a folder of its own.
+fn run(folder: &Path, command: &[&str]) -> Finished {
+    let bin = PathBuf::from(setting("PROFILER_BIN"));
+    let path = format!(
+        "{}:{}",
+        bin.parent().expect("a folder").display(),
+        setting("PATH")
+    );
+    let folder = folder.to_str().expect("UTF-8");
+    let within = [&["sh", "-c", "cd \"$0\" && exec \"$@\"", folder], command].concat();
+    Profiler::undelayed()
+        .env("PATH", path)
+        .command(&within)
+        .finish()
+}
+
+/// It wrote a file of a million bytes in its region `write`, and all regions ended as they should.
+fn check(language: &str, data: &Dataset, expected: &[(&str, &str)]) {
+    data.assert_complete();
+    let rows: Vec<(String, String)> = data.rows("SELECT name, status FROM region ORDER BY region");
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|(name, status)| (&**name, &**status))
+        .collect();
+    assert_eq!(rows, expected, "{language}");
+    let (written, kind): (Option<u64>, String) =
+        data.row("SELECT write_chars, typeof(write_chars) FROM region_usage WHERE name = 'write'");
+    let written =
+        written.unwrap_or_else(|| panic!("{language}: one reading for start and end ({kind})"));
+    assert!(
+        (1_000_000..1_010_000).contains(&written),
+        "{language}: {written}"
+    );
+}
+
+fn compiled(folder: &Path, compiler: &Path, source: &str, text: &str, options: &[&str]) -> String {
+    fs::write(folder.join(source), text).expect("written");
+    let output = Command::new(compiler)
+        .current_dir(folder)
+        .args(options)
+        .args([source, "-o", "program"])
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", compiler.display()));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{source}: {said}"
+    );
+    folder.join("program").to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn python() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let python = setting("PROFILER_TEST_PYTHON");
+    let run = run(folder.path(), &[&python, "-c", &program("python")]);
+    let data = run.dataset();
+    check(
+        "python",
+        &data,
+        &[
+            ("write", "finished"),
+            ("fail", "finished"),
+            ("inner", "error"),
+        ],
+    );
+    let gauge: (String, f64, String) = data.row("SELECT name, value, unit FROM region_gauge");
+    assert_eq!(
+        gauge,
+        (
+            "peak_memory".to_owned(),
+            f64::from(1 << 30),
+            "bytes".to_owned()
+        )
+    );
+    let attributes: String = data.value("SELECT attributes FROM region WHERE name = 'fail'");
+    assert_eq!(attributes, r#"{"epoch":3}"#);
+    // Where nobody profiles it does the same.
+    let alone = Command::new(python)
+        .current_dir(folder.path())
+        .args(["-c", &program("python")])
+        .env_remove("PROFILER_SOCKET")
+        .output()
+        .expect("python starts");
+    assert!(
+        alone.status.success() && alone.stderr.is_empty(),
+        "{alone:?}"
+    );
+}
+
+#[test]
+fn bash() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let run = run(folder.path(), &["bash", "-ec", &program("bash")]);
+    check(
+        "bash",
+        &run.dataset(),
+        &[("write", "finished"), ("fail", "error")],
+    );
+}
+
+#[test]
+fn c() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let options = ["-O1", "-Wall", "-Wextra", "-Werror"];
+    let program = compiled(
+        folder.path(),
+        Path::new("cc"),
+        "program.c",
+        &program("c"),
+        &options,
+    );
+    let run = run(folder.path(), &[&program]);
+    check("c", &run.dataset(), &[("write", "finished")]);
+}
+
+#[test]
+fn rust() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    // That of the cargo which runs the tests; sudo may have another PATH.
+    let compiler = Path::new(env!("CARGO")).with_file_name("rustc");
+    let options = ["--edition=2024"];
+    let program = compiled(
+        folder.path(),
+        &compiler,
+        "program.rs",
+        &program("rust"),
+        &options,
+    );
+    let run = run(folder.path(), &[&program]);
+    check("rust", &run.dataset(), &[("write", "finished")]);
+}
