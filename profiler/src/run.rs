@@ -22,7 +22,7 @@ use tokio::{
 use self::{
     boundary::{Boundaries, due},
     guard::{Answer, Guard},
-    setup::Setup,
+    setup::{Opened, Setup},
     split::{Moment, Split},
     ticker::{Ticker, readable},
     watch::Watch,
@@ -37,7 +37,7 @@ use crate::{
     log, privileges, say,
     schema::Batch,
     sink::{Sink, manifest::Loss},
-    sources::{Sample, Source, read_at_boundaries, region},
+    sources::{Sample, read_at_boundaries, region},
     summary::Summary,
     target::{self, Running},
     tasks::TaskTable,
@@ -149,7 +149,7 @@ enum Stop {
 struct Session<'a> {
     config: &'a Config,
     clock: Clock,
-    sources: Vec<(&'static str, Box<dyn Source>, bool)>,
+    sources: Vec<Opened>,
     tasks: TaskTable,
     tasks_failed: bool,
     sink: Sink,

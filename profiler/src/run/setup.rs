@@ -1,5 +1,7 @@
 //! Everything before the first tick, in the order in which it can fail without leaving anything behind.
 
+mod sources;
+
 use std::{
     collections::HashSet,
     path::{Path, PathBuf},
@@ -9,6 +11,7 @@ use std::{
 use anyhow::Result;
 use caps::Capability;
 
+pub use self::sources::Opened;
 use super::{split::Template, watch::Watch};
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
@@ -24,9 +27,7 @@ use crate::{
         self, Manifest, Sink,
         manifest::{SourceState, SourceStatus},
     },
-    sources::{
-        Context, DERIVED, REGISTRY, Source, SourceSpec, Support, is_absent, outcome_support, region,
-    },
+    sources::{REGISTRY, SourceSpec, is_absent, region},
     target::{self, Stopped},
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
 };
@@ -34,7 +35,7 @@ use crate::{
 /// A run that is ready for its first tick.
 pub struct Setup {
     pub clock: Clock,
-    pub sources: Vec<(&'static str, Box<dyn Source>, bool)>,
+    pub sources: Vec<Opened>,
     pub tasks: TaskTable,
     pub sink: Sink,
     pub stopped: Option<Stopped>,
@@ -126,76 +127,7 @@ impl Setup {
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?,
             Reader::Procfs(_) | Reader::None => Flows::default(),
         };
-        let mut states = Vec::new();
-        let mut sources = Vec::new();
-        for spec in REGISTRY {
-            if !config.sources.has(spec.name) {
-                states.push(state(spec.name, SourceStatus::Off, None));
-                continue;
-            }
-            let outcome = match &reader {
-                Reader::Bpf(programs) => programs
-                    .features
-                    .iter()
-                    .find(|outcome| outcome.source == spec.name),
-                Reader::Procfs(_) | Reader::None => None,
-            };
-            let support = match (&problem, &reader) {
-                (Some(problem), _) if spec.tasks => {
-                    let why = problem.clone();
-                    let remedy = String::new();
-                    if spec.procfs {
-                        Support::Partly { why, remedy }
-                    } else {
-                        Support::No { why, remedy }
-                    }
-                }
-                (None, Reader::Bpf(_)) if spec.tasks => match (outcome, spec.feature) {
-                    (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
-                    _ => Support::Works,
-                },
-                _ => (spec.probe)(host),
-            };
-            let (support, why) = match support {
-                Support::Works => (SourceStatus::Works, None),
-                Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
-                Support::No { why, .. } => (SourceStatus::No, Some(why)),
-            };
-            states.push(state(spec.name, support, why));
-            if support == SourceStatus::No {
-                continue;
-            }
-            match (spec.open)(&Context {
-                host,
-                interval: config.interval,
-                threads: config.threads,
-                outcome,
-                node: matches!(config.target, Target::Node),
-                strangers_join: matches!(config.target, Target::Cgroup(_) | Target::Job(_)),
-                perf: &config.perf,
-                marks: marks.as_ref().map_err(String::as_str),
-            }) {
-                Ok(source) => {
-                    if let Support::Partly { why, .. } = source.support() {
-                        states.pop();
-                        states.push(state(spec.name, SourceStatus::Partly, Some(why)));
-                    }
-                    sources.push((spec.name, source, false));
-                }
-                Err(error) => {
-                    states.pop();
-                    states.push(state(
-                        spec.name,
-                        SourceStatus::No,
-                        Some(format!("{error:#}")),
-                    ));
-                }
-            }
-        }
-        sources.sort_by_key(|(name, ..)| {
-            let derived = DERIVED.iter().position(|spec| spec.name == *name);
-            derived.map_or(0, |place| place + 1)
-        });
+        let (sources, states) = sources::open(config, host, &reader, problem.as_deref(), &marks);
         let missing = missing(config, host, &states)?;
 
         let (sink, run_dir, template) = open_sink(
