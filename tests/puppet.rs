@@ -17,8 +17,14 @@ pub struct Puppet {
 impl Puppet {
     /// Starts `program` with this many threads to burn CPU time.
     pub fn new(program: &str, threads: u32) -> Self {
+        Self::with(program, threads, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn with(program: &str, threads: u32, variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(program)
             .arg(threads.to_string())
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -102,6 +102,8 @@ offsets! {
     mm_end_code = "mm_struct"."end_code";
     mm_arg_start = "mm_struct"."arg_start";
     mm_arg_end = "mm_struct"."arg_end";
+    mm_env_start = "mm_struct"."env_start";
+    mm_env_end = "mm_struct"."env_end";
     mm_rss_stat = "mm_struct"."rss_stat";
     percpu_counter_count = "percpu_counter"."count";
     percpu_counter_counters = "percpu_counter"."counters";

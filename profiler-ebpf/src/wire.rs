@@ -17,6 +17,9 @@ pub const FDS_MAX: u32 = 1 << 20;
 /// The table of file descriptors is larger than [`FDS_MAX`] or there is none.
 pub const FDS_UNKNOWN: u32 = u32::MAX;
 
+/// Cgroups that can be the target at the same time.
+pub const CGROUPS_MAX: u32 = 256;
+
 /// Which tasks belong to the target.
 pub mod scope {
     /// Roots given by pid, and their descendants.
@@ -25,15 +28,15 @@ pub mod scope {
     pub const CGROUP: u32 = 1;
     /// Everything.
     pub const NODE: u32 = 2;
+    /// Members of cgroups, roots given by pid, and the descendants of both; all can grow.
+    pub const JOB: u32 = 3;
 }
 
 /// Read-only global, set before load.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// [`scope`]: inode of the cgroup's folder.
-    pub cgroup_id: u64,
-    /// Hierarchy the cgroup belongs to, 0 for v2.
+    /// Hierarchy that the cgroups of the map `CGROUPS` belong to, 0 for v2.
     pub cgroup_hierarchy: u32,
     /// One of [`scope`].
     pub scope: u32,
@@ -59,8 +62,6 @@ pub struct Config {
     pub writeback_bit: u32,
     /// Whether the controller is in another pid namespace than the initial one.
     pub contained: u32,
-    /// Nothing.
-    pub reserved: u32,
 }
 
 /// Bits of [`Config::calls`].
@@ -74,7 +75,6 @@ pub mod calls {
 impl Config {
     /// All zero.
     pub const ZERO: Self = Self {
-        cgroup_id: 0,
         cgroup_hierarchy: 0,
         scope: 0,
         sched: 0,
@@ -88,7 +88,6 @@ impl Config {
         dirty_pages: 0,
         writeback_bit: 64,
         contained: 0,
-        reserved: 0,
     };
 }
 
@@ -493,6 +492,8 @@ pub mod event {
     pub const THREAD_END: u32 = 5;
     /// One word: a task was moved between cgroups.
     pub const CGROUP_MOVE: u32 = 6;
+    /// [`super::Environment`]: which batch job and rank a program was started for.
+    pub const ENVIRONMENT: u32 = 7;
 }
 
 /// A process is born by fork.
@@ -546,6 +547,46 @@ pub struct ExecBuffer {
     /// Arguments, each ended by NUL.
     pub args: [u8; ARGS_MAX],
 }
+
+/// Variables of an environment that name batch jobs, their steps and ranks. No others are read: an environment is full of
+/// secrets.
+pub const VARIABLES: [&str; 12] = [
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "PBS_JOBID",
+    "OAR_JOB_ID",
+    "FLUX_JOB_ID",
+    "FLUX_TASK_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PALS_RANKID",
+];
+/// Longest part of such a variable that is carried, bytes of `NAME=value` and NUL.
+pub const VARIABLE_MAX: usize = 128;
+
+/// Some of the [`VARIABLES`] with which a process runs another program; sent after [`Exec`] when there are any.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Environment {
+    /// [`event::ENVIRONMENT`].
+    pub event: u32,
+    /// Process id in the controller's pid namespace.
+    pub pid: u32,
+    /// Its start, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+    /// How many of the places are used; only these are sent.
+    pub count: u32,
+    /// Whether the environment is longer than what was looked at.
+    pub torn: u32,
+    /// `NAME=value`, each ended by NUL.
+    pub variables: [[u8; VARIABLE_MAX]; VARIABLES.len()],
+}
+
+/// Length of an [`Environment`] with no variable, bytes.
+pub const ENVIRONMENT_HEADER: usize = 24;
 
 /// A thread has ended.
 #[repr(C)]
@@ -692,7 +733,7 @@ pub struct ProcessRecord {
 }
 
 const _: () = {
-    assert!(size_of::<Config>() == 64);
+    assert!(size_of::<Config>() == 52);
     assert!(size_of::<Control>() == 24);
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 192);
@@ -711,6 +752,7 @@ const _: () = {
     assert!(size_of::<Birth>() == 48);
     assert!(size_of::<Exec>() == 48 + PATH_MAX);
     assert!(size_of::<ExecBuffer>() == 48 + PATH_MAX + ARGS_MAX);
+    assert!(size_of::<Environment>() == ENVIRONMENT_HEADER + VARIABLE_MAX * VARIABLES.len());
     assert!(size_of::<ThreadEnd>() == 32 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Thread>() == 48 + size_of::<Totals>());
     assert!(size_of::<Quiet>() == 56);

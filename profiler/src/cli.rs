@@ -7,19 +7,20 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint};
 use crate::{
     config::{Config, File, Target, select_sources},
     failure::{Failure, Reason},
+    job,
     marks::send::Arguments,
     perf::Selection,
     units,
 };
 
-/// Where did the time go? For a process tree, a cgroup or the whole node.
+/// Where did the time go? For a process tree, a batch job, a cgroup or the whole node.
 ///
 /// Follows processes in the kernel with eBPF and writes Parquet that DuckDB and pandas open directly.
 #[derive(Debug, Parser)]
 #[command(
     version,
     max_term_width = 100,
-    after_help = "Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.\nExit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict."
+    after_help = "Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.\nExit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict, 7 verify."
 )]
 pub struct Cli {
     /// What to do.
@@ -65,6 +66,17 @@ pub enum Command {
         #[arg(required = true, value_hint = ValueHint::DirPath)]
         run: Vec<PathBuf>,
     },
+    /// Check that runs are whole: every host, table, part and tick; clocks; what was left behind
+    ///
+    /// Reads everything and changes nothing. Exit code 0 if all is well, 7 if not.
+    Verify {
+        /// Directories of runs
+        #[arg(required = true, value_hint = ValueHint::DirPath)]
+        run: Vec<PathBuf>,
+        /// Machine-readable
+        #[arg(long)]
+        json: bool,
+    },
     /// Mark a region, an event or a value of the process that calls, for the profiler that profiles it
     ///
     /// Does nothing, and does not fail, where nobody profiles.
@@ -91,7 +103,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("target").required(true).multiple(false),
-    after_help = "Examples:\n  profiler run --pid 4711                  a process and all its descendants, until they end\n  profiler run -i 100ms -- mpirun ./solver  a command from its first instruction\n  profiler run --node -d 60s                everything, for a minute\n\nThen: cd profiles/<run> && duckdb -init views.sql"
+    after_help = "Examples:\n  profiler run --pid 4711                  a process and all its descendants, until they end\n  profiler run -i 100ms -- mpirun ./solver  a command from its first instruction\n  profiler run --job 4711                   a batch job on this node, until it is over\n  profiler run --node -d 60s                everything, for a minute\n\nThen: cd profiles/<run> && duckdb -init views.sql"
 )]
 pub struct Run {
     /// Profile this process and all its descendants, whoever owns them; repeatable
@@ -100,6 +112,9 @@ pub struct Run {
     /// Profile the members of this cgroup (v1 or v2) and of those below it
     #[arg(long, value_name = "PATH", group = "target", value_hint = ValueHint::DirPath)]
     cgroup: Option<PathBuf>,
+    /// Profile the processes of this batch job on this node; of the job that the environment names, when ID is left out
+    #[arg(long, value_name = "ID", group = "target", num_args = 0..=1, default_missing_value = "")]
+    job: Option<String>,
     /// Profile every process of this node
     #[arg(long, group = "target")]
     node: bool,
@@ -107,6 +122,19 @@ pub struct Run {
     /// Ctrl-C goes to it
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     command: Vec<OsString>,
+
+    /// With --node: a run of its own for each batch job, with the rows of its processes
+    #[arg(long, value_name = "BY", requires = "node")]
+    split_by: Option<SplitBy>,
+    /// What runs the job [default: found out from the environment, the cgroups, daemons, commands]
+    #[arg(long, value_name = "NAME", requires = "job")]
+    scheduler: Option<job::Scheduler>,
+    /// How long to wait for the first process of the job
+    #[arg(long, value_name = "TIME", requires = "job", default_value = "60s", value_parser = units::duration)]
+    wait: Duration,
+    /// End when this file no longer reads INPROGRESS; a batch script writes it
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    ipc_file: Option<PathBuf>,
 
     /// Time between ticks, 10ms to 1h; a plain number is seconds [default: 1s]
     #[arg(short, long, env = "PROFILER_INTERVAL", value_parser = units::interval)]
@@ -117,6 +145,13 @@ pub struct Run {
     /// Directory in which each run gets a directory of its own [default: profiles]
     #[arg(short, long, env = "PROFILER_OUT", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
+    /// Name of the run, for several nodes that write into one; a run that has ended is continued
+    /// [default: time, node and process]
+    #[arg(long = "run-id", env = "PROFILER_RUN_ID", value_name = "NAME")]
+    shared: Option<String>,
+    /// End with 0, not an error, when this node already has a profiler of the run
+    #[arg(long)]
+    once: bool,
     /// Sources to read: names (see `profiler check`), or +name,-name to change the default
     ///
     /// Some sources can work in several ways; name=way chooses one: file_io=syscalls.
@@ -158,8 +193,11 @@ pub struct Run {
     /// Print errors only
     #[arg(short, long)]
     quiet: bool,
+    /// Append to this file what would go to stderr; {host}, or else the end of the name, becomes the node's
+    #[arg(long, env = "PROFILER_LOG", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    log: Option<PathBuf>,
     /// Read settings from this TOML file: interval, duration, out, source, groups, events, perfevents,
-    /// max_entries, threads, checkpoint, sync, strict, quiet [default: /etc/profiler.toml if it exists]
+    /// max_entries, threads, checkpoint, sync, strict, quiet, log [default: /etc/profiler.toml if it exists]
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Name of this node in the dataset [default: the system's]
@@ -185,18 +223,26 @@ impl Run {
             Target::Command(self.command)
         } else if let Some(path) = self.cgroup {
             Target::Cgroup(path)
+        } else if let Some(id) = self.job {
+            Target::Job(job::Request {
+                id: Some(id).filter(|id| !id.is_empty()),
+                scheduler: self.scheduler,
+                wait: self.wait,
+            })
         } else if self.node {
             Target::Node
         } else {
             Target::Pids(self.pid)
         };
-        let hostname = match self.hostname {
-            Some(name) if !crate::sink::files::is_plain_name(&name) => {
-                let message = format!("--hostname {name}: not a name for a folder");
-                return Err(Failure::new(Reason::Usage, message));
+        let plain = |option, name: Option<String>| match name {
+            Some(name) if name.starts_with('.') || !crate::sink::files::is_plain_name(&name) => {
+                let message = format!("{option} {name}: not a name for a folder");
+                Err(Failure::new(Reason::Usage, message))
             }
-            name => name,
+            name => Ok(name),
         };
+        let hostname = plain("--hostname", self.hostname)?;
+        let run_id = plain("--run-id", self.shared)?;
         let setting = |name, given: Option<Duration>, text: Option<&String>, parse| match given {
             Some(given) => Ok(Some(given)),
             None => File::parse(name, text, parse),
@@ -216,6 +262,7 @@ impl Run {
                 file.duration.as_ref(),
                 units::positive,
             )?,
+            ipc_file: self.ipc_file,
             out: self.out.or(file.out).unwrap_or_else(|| "profiles".into()),
             sources: select_sources(self.source.or(file.source).as_deref())?,
             perf: Selection::new(
@@ -238,8 +285,19 @@ impl Run {
             procfs: self.procfs,
             sysfs: self.sysfs,
             hostname,
+            run_id,
+            once: self.once,
+            split_by_job: self.split_by.is_some(),
+            log: self.log.or(file.log),
         })
     }
+}
+
+/// What `--split-by` divides a run by.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SplitBy {
+    /// Batch jobs
+    Job,
 }
 
 /// Writes a completion script to stdout.

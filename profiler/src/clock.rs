@@ -3,8 +3,11 @@
 //! Ticks are points on `CLOCK_MONOTONIC`; wall clock times come from one offset taken at the start of the run,
 //! so that a step of the system's clock never makes a series jump.
 
+mod timekeeping;
+
 use rustix::time::{ClockId, clock_gettime};
 
+pub use self::timekeeping::Timekeeping;
 use crate::schema::Timestamp;
 
 /// ns of `CLOCK_MONOTONIC`, what BPF calls `bpf_ktime_get_ns`.
@@ -38,6 +41,11 @@ impl Clock {
             realtime_minus_monotonic: offset(ClockId::Realtime, ClockId::Monotonic),
             realtime_minus_boottime: offset(ClockId::Realtime, ClockId::Boottime),
         }
+    }
+
+    /// Wall clock minus `CLOCK_MONOTONIC` in ns: the one offset that all timestamps have.
+    pub fn offset_ns(&self) -> i64 {
+        self.realtime_minus_monotonic
     }
 
     /// Wall clock of a point on `CLOCK_MONOTONIC`.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::{
     bpf::Wanted,
     failure::{Failure, Reason},
+    job,
     perf::Selection,
     sources::{REGISTRY, SourceSpec},
     units,
@@ -24,6 +25,8 @@ pub enum Target {
     Command(Vec<OsString>),
     /// Members of a cgroup.
     Cgroup(PathBuf),
+    /// The processes of a batch job on this node.
+    Job(job::Request),
     /// Everything.
     Node,
 }
@@ -37,6 +40,8 @@ pub struct Config {
     pub interval: Duration,
     /// When to stop, if not with the target.
     pub duration: Option<Duration>,
+    /// A file that says when the work is done.
+    pub ipc_file: Option<PathBuf>,
     /// Directory of the runs.
     pub out: PathBuf,
     /// Sources to read.
@@ -61,6 +66,14 @@ pub struct Config {
     pub sysfs: PathBuf,
     /// Name of this node, if not the system's.
     pub hostname: Option<String>,
+    /// Name of the run, which it shares with other nodes and starts, if not one of its own.
+    pub run_id: Option<String>,
+    /// Whether it is no error that this node already has a profiler of the run.
+    pub once: bool,
+    /// Whether each batch job gets a run of its own.
+    pub split_by_job: bool,
+    /// Where to say what would go to stderr.
+    pub log: Option<PathBuf>,
 }
 
 /// The settings that a file can hold.
@@ -93,6 +106,8 @@ pub struct File {
     pub strict: Option<bool>,
     /// As `--quiet`.
     pub quiet: Option<bool>,
+    /// As `--log`.
+    pub log: Option<PathBuf>,
 }
 
 impl File {
@@ -269,6 +284,7 @@ impl Config {
         serde_json::json!({
             "interval_ns": u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX),
             "duration_ns": self.duration.map(|duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+            "ipc_file": self.ipc_file,
             "out": self.out,
             "max_entries": self.max_entries,
             "sources": self.sources.iter().map(|spec| spec.name).collect::<Vec<_>>(),
@@ -279,6 +295,7 @@ impl Config {
             "checkpoint": units::format_ns(u64::try_from(self.checkpoint.as_nanos()).unwrap_or(u64::MAX)),
             "sync": self.sync,
             "strict": self.strict,
+            "split_by": self.split_by_job.then_some("job"),
         })
     }
 }

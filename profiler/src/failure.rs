@@ -17,6 +17,8 @@ pub enum Reason {
     Output = 5,
     /// With `--strict`: a source is missing.
     Strict = 6,
+    /// `verify`: not all is well.
+    Unwell = 7,
     /// The command exists but cannot be run, as in sh(1).
     CannotRun = 126,
     /// The command was not found, as in sh(1).
@@ -50,13 +52,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Writes a line to stderr; that nobody reads it is no reason to end.
+/// Says a line on stderr or, with `--log`, in the file.
 #[macro_export]
 macro_rules! say {
-    ($($arg:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($arg)*);
-    }};
+    ($($arg:tt)*) => {
+        $crate::log::line(format_args!($($arg)*))
+    };
 }
 
 /// Errors without a reason of their own, with all their causes in one line.

@@ -89,7 +89,7 @@ impl Host {
         let kernel = procfs.join("sys/kernel");
         let btf = sysfs.join("kernel/btf/vmlinux");
         Self {
-            hostname: hostname.unwrap_or_else(|| hostname_of(&kernel)),
+            hostname: hostname.unwrap_or_else(|| own_name(&procfs)),
             kernel_release: text(&kernel.join("osrelease")),
             btf: btf.exists().then_some(btf),
             capabilities: caps::read(None, CapSet::Effective).unwrap_or_default(),
@@ -150,8 +150,8 @@ pub(crate) fn selected(words: &str) -> Option<&str> {
 }
 
 /// The kernel's name of this node, fit for a folder.
-fn hostname_of(kernel: &Path) -> String {
-    let name = text(&kernel.join("hostname")).unwrap_or_else(|| {
+pub fn own_name(procfs: &Path) -> String {
+    let name = text(&procfs.join("sys/kernel/hostname")).unwrap_or_else(|| {
         rustix::system::uname()
             .nodename()
             .to_string_lossy()

@@ -63,6 +63,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
                 print(&selection.text());
             }
         }
+        Command::Verify { run, json } => return verify(&run, json),
         Command::Mark(mark) => return mark.send(),
         Command::Recover { run } => return recover_all(&run),
         Command::Schema { markdown: true, .. } => print(&reference::markdown()),
@@ -79,6 +80,29 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
 /// Writes to stdout; a reader that has gone is no error.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn verify(runs: &[std::path::PathBuf], json: bool) -> Result<u8, Failure> {
+    // What a decoder says of a damaged file is a line of the report.
+    std::panic::set_hook(Box::new(|_| {}));
+    let reports = runs.iter().map(|run| {
+        profiler::verify::verify(run)
+            .map_err(|error| Failure::new(Reason::Target, format!("{}: {error}", run.display())))
+    });
+    let reports = reports.collect::<Result<Vec<_>, _>>()?;
+    let _ = std::panic::take_hook();
+    for report in &reports {
+        if !json {
+            print(&report.text());
+        }
+    }
+    if json {
+        let text = serde_json::to_string_pretty(&reports)
+            .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        print(&format!("{text}\n"));
+    }
+    let well = reports.iter().all(|report| report.well);
+    Ok(if well { 0 } else { Reason::Unwell as u8 })
 }
 
 fn recover_all(runs: &[std::path::PathBuf]) -> Result<u8, Failure> {

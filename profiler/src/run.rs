@@ -3,8 +3,11 @@
 //! The only place that knows both sources and the sink.
 
 mod boundary;
+mod guard;
 mod setup;
+mod split;
 mod ticker;
+mod watch;
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -18,19 +21,23 @@ use tokio::{
 
 use self::{
     boundary::{Boundaries, due},
-    setup::Setup,
+    guard::{Answer, Guard},
+    setup::{Opened, Setup},
+    split::{Moment, Split},
     ticker::{Ticker, readable},
+    watch::Watch,
 };
 use crate::{
     bpf::Stats,
-    clock::{Clock, Tick, monotonic_ns, thread_cpu_ns},
+    clock::{Clock, Tick, Timekeeping, monotonic_ns, thread_cpu_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
+    host, job,
     ledger::{Ledger, Part},
-    privileges, say,
+    log, privileges, say,
     schema::Batch,
-    sink::Sink,
-    sources::{Sample, Source, read_at_boundaries, region},
+    sink::{Sink, manifest::Loss},
+    sources::{Sample, read_at_boundaries, region},
     summary::Summary,
     target::{self, Running},
     tasks::TaskTable,
@@ -42,17 +49,68 @@ use crate::{
 ///
 /// With the reason that decides the exit code.
 pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
+    let hostname = match &config.hostname {
+        Some(name) => name.clone(),
+        None => host::own_name(&config.procfs),
+    };
+    if let Some(path) = &config.log {
+        log::open(path, &hostname, target::owner())?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Reason::Internal, format!("tokio: {error}")))?;
     runtime.block_on(async {
         // Before anything is written or started, so that a signal always ends in order.
-        let signals = Signals::new()
+        let mut signals = Signals::new()
             .map_err(|error| Failure::new(Reason::Internal, format!("signals: {error}")))?;
-        let setup = Setup::new(config, command_line)?;
+        watch::check_ipc_file(config)?;
+        let job = tokio::select! {
+            job = watch::find(config) => job?,
+            signal = signals.next() => return Ok(of_signal(signal)),
+        };
+        let run_id = match &job {
+            // All nodes of a job find the same name.
+            Some(job) if config.run_id.is_none() => Some(job::run_id(job.scheduler, &job.id)),
+            _ => config.run_id.clone(),
+        };
+        let config = &Config {
+            run_id,
+            ..config.clone()
+        };
+        let Guarded::Ours(_guard) = guard(config, &hostname)? else {
+            return Ok(0);
+        };
+        let setup = Setup::new(config, command_line, job.as_ref())?;
         Session::new(config, setup)?.run(signals).await
     })
+}
+
+/// Asks for the right to write the run, if it is one that others can write.
+fn guard(config: &Config, hostname: &str) -> Result<Guarded, Failure> {
+    let Some(run_id) = &config.run_id else {
+        return Ok(Guarded::Ours(None));
+    };
+    let pid = match Guard::take(&config.out, run_id, hostname)? {
+        Answer::Ours(guard) => return Ok(Guarded::Ours(Some(guard))),
+        Answer::Taken(pid) => pid,
+    };
+    let message = format!("process {pid} already profiles for run {run_id} here");
+    if !config.once {
+        return Err(Failure::new(Reason::Output, message));
+    }
+    if !config.quiet {
+        say!("profiler: {message}");
+    }
+    Ok(Guarded::Needless)
+}
+
+/// Whether there is something to do.
+enum Guarded {
+    /// Nobody else writes the run as long as this is kept; of a name of its own, nobody can.
+    Ours(Option<Guard>),
+    /// Another process does it.
+    Needless,
 }
 
 /// The signals that end a run.
@@ -91,16 +149,18 @@ enum Stop {
 struct Session<'a> {
     config: &'a Config,
     clock: Clock,
-    sources: Vec<(&'static str, Box<dyn Source>, bool)>,
+    sources: Vec<Opened>,
     tasks: TaskTable,
     tasks_failed: bool,
     sink: Sink,
+    split: Option<Split>,
     ledger: Ledger,
     summary: Summary,
     command: Option<Running>,
     boundaries: Option<Boundaries>,
     run_dir: std::path::PathBuf,
     cgroup: Option<std::path::PathBuf>,
+    job: Option<Watch>,
     seen_live: bool,
     forwarded: bool,
     started: u64,
@@ -112,6 +172,11 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(config: &'a Config, setup: Setup) -> Result<Self, Failure> {
+        let split = setup
+            .template
+            .map(|template| Split::new(template, config.interval, config.quiet))
+            .transpose()
+            .map_err(|error| Failure::new(Reason::Internal, format!("a thread: {error}")))?;
         let mut session = Self {
             config,
             clock: setup.clock,
@@ -119,12 +184,14 @@ impl<'a> Session<'a> {
             tasks: setup.tasks,
             tasks_failed: false,
             sink: setup.sink,
+            split,
             ledger: Ledger::default(),
             summary: Summary::default(),
             command: None,
             boundaries: setup.marks.map(Boundaries::new),
             run_dir: setup.run_dir,
             cgroup: setup.cgroup,
+            job: setup.job,
             // Attaching to pids has proved that they lived.
             seen_live: !matches!(config.target, Target::Cgroup(_)),
             forwarded: false,
@@ -144,7 +211,10 @@ impl<'a> Session<'a> {
                     // Nothing was profiled: leave nothing behind.
                     let run_dir = session.run_dir.clone();
                     let _ = session.sink.finish();
-                    let _ = std::fs::remove_dir_all(run_dir);
+                    // A run with a name can hold what others have written.
+                    if config.run_id.is_none() {
+                        let _ = std::fs::remove_dir_all(run_dir);
+                    }
                     return Err(failure);
                 }
             }
@@ -184,7 +254,11 @@ impl<'a> Session<'a> {
         let elapsed = monotonic_ns() - self.started;
         let end = self.clock.wall(monotonic_ns());
         self.losses();
-        self.sink.describe(|manifest| manifest.set_end(end.0));
+        self.sink.describe(|manifest| {
+            manifest.set_end(end.0);
+            manifest.clock.end = Some(Timekeeping::now());
+        });
+        let lost_of_jobs = self.end_jobs();
         let (run_dir, ticks, command) = (self.run_dir.clone(), self.ticks, self.command.take());
         let outcome = self
             .sink
@@ -206,6 +280,9 @@ impl<'a> Session<'a> {
             }
             return Err(Failure::new(Reason::Output, message));
         }
+        if !lost_of_jobs.is_empty() {
+            return Err(Failure::new(Reason::Output, lost_of_jobs.join("; ")));
+        }
         if !self.config.quiet {
             let counters: String = self
                 .sources
@@ -220,6 +297,24 @@ impl<'a> Session<'a> {
         exit_code(command, stop, self.config.quiet)
     }
 
+    /// Ends the runs of jobs, and tells what is lost of them.
+    fn end_jobs(&mut self) -> Vec<String> {
+        let monotonic_ns = monotonic_ns();
+        let moment = Moment {
+            monotonic_ns,
+            ts: self.clock.wall(monotonic_ns),
+            losses: self.lost(),
+        };
+        let split = self.split.take();
+        split.map_or_else(Vec::new, |split| {
+            let (opened, lost) = (split.opened(), split.finish(&moment));
+            if !self.config.quiet {
+                say!("profiled {opened} jobs");
+            }
+            lost
+        })
+    }
+
     async fn sample_until_stopped(
         &mut self,
         mut signals: Signals,
@@ -232,6 +327,10 @@ impl<'a> Session<'a> {
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
             .map_err(|error| cannot_wait(&error))?;
+        let bell = match &self.job {
+            Some(job) => Some(job.bell().map_err(|error| cannot_wait(&error))?),
+            None => None,
+        };
         let spent = Duration::from_nanos(monotonic_ns() - self.started);
         let deadline = async {
             match self.config.duration {
@@ -249,6 +348,7 @@ impl<'a> Session<'a> {
                     return Ok(stop);
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
+                () = wait_readable(bell.as_ref()) => self.follow_job(),
                 () = due(self.boundaries.as_ref()) => self.boundary(),
                 fired = ticker.next() => {
                     let fired = fired.map_err(|error| cannot_wait(&error))?;
@@ -278,6 +378,14 @@ impl<'a> Session<'a> {
         self.report_tasks(result);
     }
 
+    /// Follows what has become known of the job.
+    fn follow_job(&mut self) {
+        if let Some(job) = &self.job {
+            let result = job.follow(&mut self.tasks);
+            self.report_tasks(result);
+        }
+    }
+
     /// A signal goes to the command, whose end then ends the run. Without a command, or the second time, it ends
     /// the run itself.
     fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
@@ -291,6 +399,11 @@ impl<'a> Session<'a> {
     }
 
     fn target_has_ended(&mut self) -> bool {
+        if let Some(job) = &self.job
+            && let Some(ended) = job.has_ended(&self.tasks)
+        {
+            return ended;
+        }
         if matches!(self.config.target, Target::Node | Target::Command(_)) {
             return false;
         }
@@ -340,7 +453,7 @@ impl<'a> Session<'a> {
             batches = boundaries.release();
         }
         batches.extend(read);
-        self.sink.submit(batches);
+        self.submit(&tick, batches);
         self.ticks += u64::from(self.number != 0);
         self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
     }
@@ -362,9 +475,23 @@ impl<'a> Session<'a> {
         if let Some(boundaries) = &mut self.boundaries {
             boundaries.have_read(monotonic_ns, thread_cpu_ns() - cpu_ns, rows);
             let batches = boundaries.hold(read);
-            self.sink.submit(batches);
+            self.submit(&tick, batches);
         }
         self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
+    }
+
+    /// Hands rows over: those of jobs to their runs, if each has one.
+    fn submit(&mut self, tick: &Tick, batches: Vec<Batch>) {
+        let of_node = match self.split.take() {
+            Some(mut split) => {
+                let moment = self.moment(tick);
+                let of_node = split.take(&self.tasks, &moment, batches);
+                self.split = Some(split);
+                of_node
+            }
+            None => batches,
+        };
+        self.sink.submit(of_node);
     }
 
     /// Reads all sources, or those of processes, at the moment at which the processes were read.
@@ -451,12 +578,20 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Puts what is not in the data into run.json.
-    fn losses(&mut self) {
+    fn moment(&self, tick: &Tick) -> Moment {
+        Moment {
+            monotonic_ns: tick.monotonic_ns,
+            ts: tick.ts,
+            losses: self.lost(),
+        }
+    }
+
+    /// What is not in the data so far.
+    fn lost(&self) -> Vec<Loss> {
         let mut losses = Vec::new();
         if self.missed != 0 {
             let why = "the machine or the profiler was too busy".to_owned();
-            losses.push(crate::sink::manifest::Loss {
+            losses.push(Loss {
                 what: "ticks".to_owned(),
                 count: self.missed,
                 why,
@@ -473,10 +608,7 @@ impl<'a> Session<'a> {
                 _ => continue,
             };
             if lost != 0 {
-                if !self.config.quiet {
-                    say!("profiler: {lost} {what} lost: {why}");
-                }
-                losses.push(crate::sink::manifest::Loss {
+                losses.push(Loss {
                     what: what.to_owned(),
                     count: lost,
                     why,
@@ -485,19 +617,26 @@ impl<'a> Session<'a> {
         }
         for (loss, count) in self.boundaries.iter().flat_map(|b| b.inbox.losses()) {
             if loss.is_lost() && count != 0 {
-                let why = loss.why();
-                if !self.config.quiet {
-                    say!("profiler: {count} marks lost: {why}");
-                }
-                losses.push(crate::sink::manifest::Loss {
+                losses.push(Loss {
                     what: "marks".to_owned(),
                     count,
-                    why: why.to_owned(),
+                    why: loss.why().to_owned(),
                 });
             }
         }
-        if self.missed != 0 && !self.config.quiet {
-            say!("profiler: {} ticks missed", self.missed);
+        losses
+    }
+
+    /// Puts what is not in the data into run.json.
+    fn losses(&mut self) {
+        let losses = self.lost();
+        if !self.config.quiet {
+            for loss in losses.iter().filter(|loss| loss.what != "ticks") {
+                say!("profiler: {} {} lost: {}", loss.count, loss.what, loss.why);
+            }
+            if self.missed != 0 {
+                say!("profiler: {} ticks missed", self.missed);
+            }
         }
         self.sink
             .describe(|manifest| manifest.losses.extend(losses));
@@ -508,13 +647,17 @@ fn cannot_wait(error: &std::io::Error) -> Failure {
     Failure::new(Reason::Internal, format!("cannot wait: {error}"))
 }
 
+fn of_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(1)
+}
+
 /// The command's exit code is ours; when it outlives the profiling by its duration, it is waited for.
 fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
     let Some(mut running) = command else {
         return Ok(0);
     };
     match stop {
-        Stop::Signal(signal) => return Ok(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+        Stop::Signal(signal) => return Ok(of_signal(signal)),
         Stop::Duration if !quiet => say!("waiting for the command to end"),
         Stop::Duration | Stop::Target => {}
     }

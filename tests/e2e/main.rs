@@ -3,12 +3,17 @@
 mod births;
 mod cgroup;
 mod crash;
+mod deploy;
 mod disk;
 mod ends;
 mod errors;
+mod fleet;
 mod gpu;
+mod job_layouts;
+mod jobs;
 mod namespace;
 mod nvidia;
+mod oar;
 mod perf;
 mod psutil;
 mod readers;

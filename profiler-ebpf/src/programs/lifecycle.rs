@@ -11,6 +11,7 @@ use aya_ebpf::{
 };
 
 use super::{
+    environment,
     flows::raise,
     kernel::{Object, Task, config, copy, offset},
     maps::{
@@ -31,6 +32,7 @@ pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
     let of_target = match config!(scope) {
         scope::NODE => true,
         scope::CGROUP => in_cgroup(child),
+        scope::JOB => TASKS.get(parent).is_some() || in_cgroup(child),
         _ => TASKS.get(parent).is_some(),
     };
     let is_process = child.tid() == child.tgid();
@@ -39,7 +41,7 @@ pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
             born(event::BIRTH, parent, child);
         }
     } else if is_process
-        && config!(scope) == scope::PIDS
+        && config!(scope) != scope::CGROUP
         && control().is_some_and(|c| c.arming != 0)
     {
         born(event::STRANGER, parent, child);
@@ -113,6 +115,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
         size_of::<Exec>() as u64 + length,
         false,
     );
+    environment::report(task, mm);
     0
 }
 
@@ -120,7 +123,9 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "cgroup_attach_task")]
 pub fn cgroup_attach(ctx: BtfTracePointContext) -> i32 {
     let task = Task(Object(ctx.arg(2)));
-    if in_cgroup(task) != TASKS.get(task).is_some() {
+    let (member, followed) = (in_cgroup(task), TASKS.get(task).is_some());
+    // Whoever leaves the cgroup of a job is still its descendant.
+    if member != followed && (member || config!(scope) == scope::CGROUP) {
         let moved = [event::CGROUP_MOVE, 0];
         send(&raw const moved, size_of_val(&moved) as u64, true);
     }
@@ -206,7 +211,7 @@ fn fold(process: &mut Process, totals: &Totals, runqueue: &Histogram) {
 
 /// Puts an event into the ring buffer; wakes the controller only when `now` or when half of the buffer is full.
 #[inline(always)]
-fn send<T>(event: *const T, size: u64, now: bool) {
+pub fn send<T>(event: *const T, size: u64, now: bool) {
     const BPF_RB_AVAIL_DATA: u64 = 0;
     let events = &raw const EVENTS;
     // SAFETY: `size` bytes at `event` are valid, which the verifier checks.

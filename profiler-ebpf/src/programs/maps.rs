@@ -17,8 +17,8 @@ use aya_ebpf::{
 
 use super::kernel::{Object, Task, config, number, offset, read};
 use crate::wire::{
-    CPUS_MAX, Control, Counters, ExecBuffer, Map, Namespace, Process, ProcessRecord, TaskState,
-    Thread, ThreadEnd,
+    CGROUPS_MAX, CPUS_MAX, Control, Counters, Environment, ExecBuffer, Map, Namespace, Process,
+    ProcessRecord, TaskState, Thread, ThreadEnd,
 };
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: a value attached to a task, freed with it.
@@ -102,6 +102,10 @@ pub static PROCESSES: HashMap<u32, Process, 16384, 1> = HashMap::new();
 #[btf_map]
 pub static ROOTS: HashMap<u32, u64, 4096> = HashMap::new();
 
+/// Inodes of the folders of cgroups that are the target; a batch job can have several, one after the other.
+#[btf_map]
+pub static CGROUPS: HashMap<u64, u32, { CGROUPS_MAX as usize }> = HashMap::new();
+
 /// Bytes of [`EVENTS`]: some 10,000 births, execs and ends between two readings.
 pub const EVENTS_SIZE: u64 = 8 << 20;
 
@@ -129,11 +133,18 @@ static NAMESPACE: Array<Namespace, 1> = Array::new();
 #[btf_map]
 static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
+/// Bytes of an environment that are looked at in one go.
+pub const VARIABLE_ROOM: usize = 1024;
+
 /// See [`scratch`].
 #[repr(C)]
 pub struct Scratch {
     /// Used by `process_exec`.
     pub exec: ExecBuffer,
+    /// Used by `process_exec`.
+    pub environment: Environment,
+    /// Used by `process_exec`: one variable.
+    pub variable: [u64; VARIABLE_ROOM / 8],
     /// Used at the end of a thread.
     pub end: ThreadEnd,
     /// A fresh process.

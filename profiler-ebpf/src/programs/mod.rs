@@ -21,6 +21,7 @@
 
 mod block;
 mod calls;
+mod environment;
 mod files;
 mod flows;
 mod iter;

@@ -4,7 +4,7 @@ use core::ptr;
 
 use super::{
     kernel::{Object, Task, clear, config, io_totals, ktime, offset, read},
-    maps::{PROCESSES, ROOTS, TASKS, add, counters, decrement, dropped, process, scratch},
+    maps::{CGROUPS, PROCESSES, ROOTS, TASKS, add, counters, decrement, dropped, process, scratch},
 };
 use crate::{
     offsets::MISSING,
@@ -32,11 +32,15 @@ pub fn belongs(task: Task) -> bool {
     match config!(scope) {
         scope::NODE => true,
         scope::CGROUP => in_cgroup(task),
-        _ => {
-            let tgid = task.tgid();
-            process(tgid).is_some() || process(task.parent().tgid()).is_some() || is_root(task)
-        }
+        scope::JOB => is_related(task) || in_cgroup(task),
+        _ => is_related(task),
     }
+}
+
+/// Whether the task or its parent is one of a followed process, or its process was named.
+#[inline(always)]
+fn is_related(task: Task) -> bool {
+    process(task.tgid()).is_some() || process(task.parent().tgid()).is_some() || is_root(task)
 }
 
 /// Whether the task's process was named by its pid; its start tells it from another that has the pid now.
@@ -50,7 +54,7 @@ fn is_root(task: Task) -> bool {
     }
 }
 
-/// Whether the task is in the cgroup or in one below it, in any hierarchy (cgroup v1 and v2).
+/// Whether the task is in one of the cgroups or below one, in any hierarchy (cgroup v1 and v2).
 ///
 /// Walks `task->cgroups->cgrp_links`, which has one entry per hierarchy (kernel/cgroup/cgroup.c).
 #[inline(always)]
@@ -77,14 +81,15 @@ pub fn in_cgroup(task: Task) -> bool {
     false
 }
 
-/// Whether `cgroup` or one of its ancestors is the target's.
+/// Whether `cgroup` or one of its ancestors is one of the target's.
 #[inline(always)]
 fn below(mut cgroup: Object) -> bool {
     let mut level = 0;
     while level < CGROUP_DEPTH && !cgroup.is_null() {
         let node = pointer(at(cgroup, offset!(cgroup_kn)));
-        let id = read(at(node, offset!(kernfs_node_id)).0.cast::<u64>());
-        if id == Some(config!(cgroup_id)) {
+        if let Some(id) = read(at(node, offset!(kernfs_node_id)).0.cast::<u64>())
+            && CGROUPS.get_ptr(&id).is_some()
+        {
             return true;
         }
         cgroup = pointer(at(cgroup, offset!(cgroup_parent)));

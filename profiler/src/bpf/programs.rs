@@ -92,11 +92,18 @@ impl LoadError {
 pub enum Scope {
     /// Processes named by pid, and their descendants.
     Pids,
-    /// Members of a cgroup.
+    /// Members of a cgroup and of those below it.
     Cgroup {
         /// Inode of its folder.
         id: u64,
         /// Hierarchy it belongs to, 0 for v2.
+        hierarchy: u32,
+    },
+    /// Members of cgroups, processes named by pid, and the descendants of both; both can grow.
+    Job {
+        /// Inodes of the folders.
+        ids: Vec<u64>,
+        /// Hierarchy they belong to, 0 for v2.
         hierarchy: u32,
     },
     /// Everything.
@@ -129,6 +136,7 @@ pub struct Programs {
     control: Array<MapData, Control>,
     counters: Array<MapData, Counters>,
     roots: HashMap<MapData, u32, u64>,
+    cgroups: HashMap<MapData, u64, u32>,
     events: RingBuf<MapData>,
     state: Control,
     buffer: Vec<u64>,
@@ -206,6 +214,7 @@ impl Programs {
             control: typed(&mut ebpf, "CONTROL")?,
             counters: typed(&mut ebpf, "COUNTERS")?,
             roots: typed(&mut ebpf, "ROOTS")?,
+            cgroups: typed(&mut ebpf, "CGROUPS")?,
             events: typed(&mut ebpf, "EVENTS")?,
             ebpf,
             state: Control {
@@ -225,6 +234,11 @@ impl Programs {
             },
         };
         programs.write_state()?;
+        match &settings.scope {
+            Scope::Cgroup { id, .. } => programs.set_cgroups(&[*id])?,
+            Scope::Job { ids, .. } => programs.set_cgroups(ids)?,
+            Scope::Pids | Scope::Node => {}
+        }
         programs.mark()?;
         programs.state.arming = ARMING_REPORT;
         programs.write_state()?;
@@ -269,6 +283,51 @@ impl Programs {
             self.roots
                 .insert(pid, start, 0)
                 .map_err(|error| LoadError::Object(format!("map ROOTS: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Follows processes that are there, and their descendants. That they are roots is forgotten then, so that nobody who
+    /// has one of these pids later is taken for one.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many at a time, or the iterator cannot be read.
+    pub fn adopt(&mut self, roots: &Roots) -> Result<(), LoadError> {
+        self.add_roots(roots)?;
+        let marked = self.mark();
+        self.forget_roots()?;
+        marked
+    }
+
+    /// Nobody is a root any more; who is followed still is, with all descendants.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn forget_roots(&mut self) -> Result<(), LoadError> {
+        let roots: Vec<u32> = self.roots.keys().filter_map(Result::ok).collect();
+        for pid in roots {
+            self.roots
+                .remove(&pid)
+                .map_err(|error| LoadError::Object(format!("map ROOTS: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the cgroups with these inodes the target; [`Programs::mark`] then finds their members.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many.
+    pub fn set_cgroups(&mut self, ids: &[u64]) -> Result<(), LoadError> {
+        let fail = |error| LoadError::Object(format!("map CGROUPS: {error}"));
+        let known: Vec<u64> = self.cgroups.keys().filter_map(Result::ok).collect();
+        for gone in known.iter().filter(|id| !ids.contains(id)) {
+            self.cgroups.remove(gone).map_err(fail)?;
+        }
+        for id in ids {
+            self.cgroups.insert(id, 0, 0).map_err(fail)?;
         }
         Ok(())
     }
@@ -434,13 +493,13 @@ fn verifier_log_level() -> VerifierLogLevel {
 }
 
 fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
-    let (scope, cgroup_id, cgroup_hierarchy) = match settings.scope {
-        Scope::Pids => (scope::PIDS, 0, 0),
-        Scope::Cgroup { id, hierarchy } => (scope::CGROUP, id, hierarchy),
-        Scope::Node => (scope::NODE, 0, 0),
+    let (scope, cgroup_hierarchy) = match settings.scope {
+        Scope::Pids => (scope::PIDS, 0),
+        Scope::Cgroup { hierarchy, .. } => (scope::CGROUP, hierarchy),
+        Scope::Job { hierarchy, .. } => (scope::JOB, hierarchy),
+        Scope::Node => (scope::NODE, 0),
     };
     Config {
-        cgroup_id,
         cgroup_hierarchy,
         scope,
         sched: settings.sched.into(),
@@ -454,7 +513,6 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
         writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
         contained: is_contained().into(),
-        reserved: 0,
     }
 }
 

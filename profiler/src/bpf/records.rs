@@ -1,8 +1,8 @@
 //! Bytes from the kernel, as the structs of `profiler_ebpf::wire`.
 
 use profiler_ebpf::wire::{
-    Birth, Exec, Histogram, HistogramHeader, Process, ProcessRecord, Quiet, Thread, ThreadEnd,
-    Totals, event, record,
+    Birth, ENVIRONMENT_HEADER, Environment, Exec, Histogram, HistogramHeader, Process,
+    ProcessRecord, Quiet, Thread, ThreadEnd, Totals, VARIABLE_MAX, VARIABLES, event, record,
 };
 
 /// One record of a reading.
@@ -29,6 +29,8 @@ pub enum Event {
     Stranger(Birth),
     /// A process runs another program; with the bytes of its command line.
     Exec(Box<Exec>, Vec<u8>),
+    /// It does so with these variables of [`profiler_ebpf::wire::VARIABLES`].
+    Environment(Box<Environment>),
     /// A process has ended.
     Exit(Box<Process>),
     /// A thread has ended.
@@ -111,9 +113,30 @@ pub fn event(mut bytes: &[u8]) -> Option<Event> {
             let args = bytes.get(..header.args_len as usize)?;
             Event::Exec(Box::new(*header), args.to_vec())
         }
+        event::ENVIRONMENT => Event::Environment(environment(bytes)?),
         event::EXIT => Event::Exit(Box::new(*take(&mut bytes)?)),
         event::THREAD_END => Event::ThreadEnd(Box::new(*take(&mut bytes)?)),
         event::CGROUP_MOVE => Event::CgroupMove,
         _ => return None,
     })
+}
+
+/// As long as its count says; the rest is empty.
+fn environment(bytes: &[u8]) -> Option<Box<Environment>> {
+    let (header, places) = bytes.split_at_checked(ENVIRONMENT_HEADER)?;
+    let word = |at: usize| first_word(header.get(at..)?);
+    let mut environment = Box::new(Environment {
+        event: event::ENVIRONMENT,
+        pid: word(4)?,
+        start_boottime: u64::from_ne_bytes(header[8..16].try_into().ok()?),
+        count: word(16)?,
+        torn: word(20)?,
+        variables: [[0; VARIABLE_MAX]; VARIABLES.len()],
+    });
+    let count = environment.count as usize;
+    let places = places.chunks_exact(VARIABLE_MAX).take(count);
+    for (to, from) in environment.variables.iter_mut().zip(places) {
+        to.copy_from_slice(from);
+    }
+    Some(environment)
 }

@@ -1,5 +1,7 @@
 //! Everything before the first tick, in the order in which it can fail without leaving anything behind.
 
+mod sources;
+
 use std::{
     collections::HashSet,
     path::{Path, PathBuf},
@@ -9,12 +11,15 @@ use std::{
 use anyhow::Result;
 use caps::Capability;
 
+pub use self::sources::Opened;
+use super::{split::Template, watch::Watch};
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
-    clock::{Clock, monotonic_ns},
+    clock::{Clock, Timekeeping, monotonic_ns},
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
+    job::{self, ROOTS_MAX},
     marks::Inbox,
     perf::{Machine, Plan},
     privileges, say,
@@ -22,9 +27,7 @@ use crate::{
         self, Manifest, Sink,
         manifest::{SourceState, SourceStatus},
     },
-    sources::{
-        Context, DERIVED, REGISTRY, Source, SourceSpec, Support, is_absent, outcome_support, region,
-    },
+    sources::{REGISTRY, SourceSpec, is_absent, region},
     target::{self, Stopped},
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
 };
@@ -32,16 +35,20 @@ use crate::{
 /// A run that is ready for its first tick.
 pub struct Setup {
     pub clock: Clock,
-    pub sources: Vec<(&'static str, Box<dyn Source>, bool)>,
+    pub sources: Vec<Opened>,
     pub tasks: TaskTable,
     pub sink: Sink,
     pub stopped: Option<Stopped>,
     pub run_dir: PathBuf,
     pub cgroup: Option<PathBuf>,
+    /// What looks for more of the job, and for its end.
+    pub job: Option<Watch>,
     /// The target, for the line that says that profiling has begun.
     pub what: String,
     /// What is missing, to be said when nothing can fail any more: an error is one line.
     pub missing: Vec<String>,
+    /// What the runs of jobs have in common, with `--split-by job`.
+    pub template: Option<Template>,
     /// What the ticks after the first need besides what they always do.
     pub keeps_capabilities: &'static [Capability],
     /// Where applications send marks.
@@ -54,12 +61,17 @@ struct Found {
     roots: Roots,
     walk: walk::Scope,
     cgroup: Option<PathBuf>,
+    job: Option<serde_json::Value>,
     what: String,
 }
 
 impl Setup {
     /// Finds the target, loads the programs, opens the sources and the output.
-    pub fn new(config: &Config, command_line: Vec<String>) -> Result<Self, Failure> {
+    pub fn new(
+        config: &Config,
+        command_line: Vec<String>,
+        job: Option<&job::Found>,
+    ) -> Result<Self, Failure> {
         let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
         let clock = Clock::new();
         let wants_tasks = config.sources.need_tasks();
@@ -78,9 +90,19 @@ impl Setup {
         let mut stopped = None;
         let marks = open_marks(config, clock);
         let path = marks.as_ref().ok().map(|inbox| inbox.path());
-        let found = find(config, &host, path, &mut stopped)?;
+        let found = find(config, &host, path, job, &mut stopped)?;
         // Whatever fails from here on must not let the command run.
-        let result = Self::attach(config, &host, clock, found, marks, command_line);
+        let result =
+            Self::attach(config, &host, clock, found, marks, command_line).and_then(|mut setup| {
+                if let Some(job) = job {
+                    setup.tasks.are_of_job(job);
+                }
+                let watch = Watch::start(config, &host, job)?;
+                Ok(Self {
+                    job: watch,
+                    ..setup
+                })
+            });
         match (result, stopped) {
             (Ok(setup), stopped) => Ok(Self { stopped, ..setup }),
             (Err(failure), Some(stopped)) => {
@@ -105,79 +127,10 @@ impl Setup {
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?,
             Reader::Procfs(_) | Reader::None => Flows::default(),
         };
-        let mut states = Vec::new();
-        let mut sources = Vec::new();
-        for spec in REGISTRY {
-            if !config.sources.has(spec.name) {
-                states.push(state(spec.name, SourceStatus::Off, None));
-                continue;
-            }
-            let outcome = match &reader {
-                Reader::Bpf(programs) => programs
-                    .features
-                    .iter()
-                    .find(|outcome| outcome.source == spec.name),
-                Reader::Procfs(_) | Reader::None => None,
-            };
-            let support = match (&problem, &reader) {
-                (Some(problem), _) if spec.tasks => {
-                    let why = problem.clone();
-                    let remedy = String::new();
-                    if spec.procfs {
-                        Support::Partly { why, remedy }
-                    } else {
-                        Support::No { why, remedy }
-                    }
-                }
-                (None, Reader::Bpf(_)) if spec.tasks => match (outcome, spec.feature) {
-                    (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
-                    _ => Support::Works,
-                },
-                _ => (spec.probe)(host),
-            };
-            let (support, why) = match support {
-                Support::Works => (SourceStatus::Works, None),
-                Support::Partly { why, .. } => (SourceStatus::Partly, Some(why)),
-                Support::No { why, .. } => (SourceStatus::No, Some(why)),
-            };
-            states.push(state(spec.name, support, why));
-            if support == SourceStatus::No {
-                continue;
-            }
-            match (spec.open)(&Context {
-                host,
-                interval: config.interval,
-                threads: config.threads,
-                outcome,
-                node: matches!(config.target, Target::Node),
-                strangers_join: matches!(config.target, Target::Cgroup(_)),
-                perf: &config.perf,
-                marks: marks.as_ref().map_err(String::as_str),
-            }) {
-                Ok(source) => {
-                    if let Support::Partly { why, .. } = source.support() {
-                        states.pop();
-                        states.push(state(spec.name, SourceStatus::Partly, Some(why)));
-                    }
-                    sources.push((spec.name, source, false));
-                }
-                Err(error) => {
-                    states.pop();
-                    states.push(state(
-                        spec.name,
-                        SourceStatus::No,
-                        Some(format!("{error:#}")),
-                    ));
-                }
-            }
-        }
-        sources.sort_by_key(|(name, ..)| {
-            let derived = DERIVED.iter().position(|spec| spec.name == *name);
-            derived.map_or(0, |place| place + 1)
-        });
+        let (sources, states) = sources::open(config, host, &reader, problem.as_deref(), &marks);
         let missing = missing(config, host, &states)?;
 
-        let (sink, run_dir) = open_sink(
+        let (sink, run_dir, template) = open_sink(
             config,
             host,
             clock,
@@ -194,7 +147,9 @@ impl Setup {
             sink,
             stopped: None,
             run_dir,
+            template: config.split_by_job.then_some(template),
             cgroup: found.cgroup,
+            job: None,
             what: found.what,
             missing,
             keeps_capabilities: keeps_capabilities(config, host),
@@ -207,7 +162,7 @@ impl Setup {
 fn keeps_capabilities(config: &Config, host: &Host) -> &'static [Capability] {
     let perf = config.sources.has(crate::sources::perf::SPEC.name);
     match config.target {
-        Target::Cgroup(_) if perf => privileges::for_events(host),
+        Target::Cgroup(_) | Target::Job(_) if perf => privileges::for_events(host),
         _ => &[],
     }
 }
@@ -230,6 +185,7 @@ fn find(
     config: &Config,
     host: &Host,
     marks: Option<&Path>,
+    job: Option<&job::Found>,
     stopped: &mut Option<Stopped>,
 ) -> Result<Found, Failure> {
     let pids = |roots: Roots, what: String| Found {
@@ -237,6 +193,7 @@ fn find(
         walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect::<HashSet<_>>()),
         roots,
         cgroup: None,
+        job: None,
         what,
     };
     Ok(match &config.target {
@@ -265,15 +222,53 @@ fn find(
                 walk: walk::Scope::Cgroup(folder.clone()),
                 what: format!("cgroup {}", folder.display()),
                 cgroup: Some(folder),
+                job: None,
             }
         }
+        Target::Job(_) => of_job(host, job)?,
         Target::Node => Found {
             scope: bpf::Scope::Node,
             roots: Vec::new(),
             walk: walk::Scope::Node,
             cgroup: None,
+            job: None,
             what: format!("node {}", host.hostname),
         },
+    })
+}
+
+fn of_job(host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
+    let job = job.ok_or_else(|| Failure::new(Reason::Internal, "the job was not looked for"))?;
+    let hierarchy = match job.folders.first() {
+        Some(folder) => match target::cgroup(host, &folder.path)? {
+            (_, bpf::Scope::Cgroup { hierarchy, .. }) => hierarchy,
+            _ => 0,
+        },
+        None => 0,
+    };
+    Ok(Found {
+        scope: bpf::Scope::Job {
+            ids: job.folders.iter().map(|folder| folder.id).collect(),
+            hierarchy,
+        },
+        // Those beyond the room of the map are found by the first look of the watcher.
+        roots: job
+            .pids
+            .iter()
+            .map(|pid| (*pid, 0))
+            .take(ROOTS_MAX)
+            .collect(),
+        walk: walk::Scope::Job {
+            folders: job
+                .folders
+                .iter()
+                .map(|folder| folder.path.clone())
+                .collect(),
+            pids: job.pids.iter().copied().collect(),
+        },
+        cgroup: None,
+        job: Some(job.to_json()),
+        what: job.to_string(),
     })
 }
 
@@ -301,7 +296,10 @@ fn reader(
         scope: found.scope.clone(),
         sched: config.sources.has(crate::sources::sched::SPEC.name),
         threads: config.threads,
-        moves: matches!(found.scope, bpf::Scope::Cgroup { .. }),
+        moves: matches!(
+            found.scope,
+            bpf::Scope::Cgroup { .. } | bpf::Scope::Job { .. }
+        ),
         features: config.sources.features(),
         max_entries: config.max_entries,
     };
@@ -356,6 +354,9 @@ fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, L
         programs.mark()?;
     }
     programs.armed()?;
+    if matches!(found.scope, bpf::Scope::Job { .. }) {
+        programs.forget_roots()?;
+    }
     Ok(programs)
 }
 
@@ -422,7 +423,7 @@ fn open_sink(
     marks: Option<&Inbox>,
     sources: Vec<SourceState>,
     command_line: Vec<String>,
-) -> Result<(Sink, PathBuf), Failure> {
+) -> Result<(Sink, PathBuf, Template), Failure> {
     let output = |error: &dyn std::fmt::Display| Failure::new(Reason::Output, error.to_string());
     let start = clock.wall(monotonic_ns());
     // A directory that cannot be read is a clearer error when the run's own is made in it.
@@ -436,7 +437,10 @@ fn open_sink(
             Err(error) => say!("profiler: cannot recover {}: {error}", path.display()),
         }
     }
-    let run_id = run_id(start.0, &host.hostname);
+    let run_id = match &config.run_id {
+        Some(name) => name.clone(),
+        None => run_id(start.0, &host.hostname),
+    };
     let mut manifest = Manifest::new(&run_id, &host.hostname, start.0)
         .map_err(|error| output(&format!("/proc: {error}")))?;
     manifest.command = command_line;
@@ -445,6 +449,7 @@ fn open_sink(
         "what": found.what,
         "pids": found.roots.iter().map(|(pid, _)| pid).collect::<Vec<_>>(),
         "cgroup": found.cgroup,
+        "job": found.job,
         "node": matches!(config.target, Target::Node),
     });
     manifest.kernel = host.kernel_release.clone().unwrap_or_default();
@@ -452,15 +457,21 @@ fn open_sink(
         .or_else(|_| std::env::var("USER"))
         .unwrap_or_default();
     manifest.sources = sources;
+    manifest.clock.start = Some(Timekeeping::of(&clock));
     manifest.socket = marks.map(|marks| marks.path().to_owned());
     let run_dir = config.out.join(&run_id);
     let mut options = sink::Options::new(run_dir.clone(), &host.hostname, &run_id);
     options.checkpoint = config.checkpoint;
     options.sync = config.sync;
     options.owner = target::owner();
+    let template = Template {
+        options: options.clone(),
+        out: std::path::absolute(&config.out).unwrap_or_else(|_| config.out.clone()),
+        manifest: manifest.clone(),
+    };
     options.manifest = Some(manifest);
     let sink = Sink::start(options).map_err(|error| output(&error))?;
-    Ok((sink, run_dir))
+    Ok((sink, run_dir, template))
 }
 
 /// Sorts by time, and is unique on a shared file system: `20261120T190500Z-node1-4711`.

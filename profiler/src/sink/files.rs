@@ -172,10 +172,41 @@ impl Folder {
         Ok(fd.into())
     }
 
+    /// When something of this name was last written, s since 1970 by the clock of the file system.
+    pub fn modified(&self, name: &str) -> io::Result<i64> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(stat.st_mtime)
+    }
+
+    /// The time by the clock of the file system, which may be another machine's, s since 1970.
+    pub fn now(&self) -> io::Result<i64> {
+        let name = format!(".now.{}.{}.tmp", std::process::id(), thread_id());
+        let written = self
+            .write_synced(&name, b"x")
+            .and_then(|()| self.modified(&name));
+        self.remove(&name)?;
+        written
+    }
+
     /// Opens an existing file for reading.
     pub fn read(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.fd, name, flags, Mode::empty())?.into())
+    }
+
+    /// The same, of a file that may be anything: no pipe is waited for.
+    pub fn read_regular(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty());
+        let file = File::from(fd.map_err(|error| match error {
+            Errno::LOOP => io::Error::other("a link"),
+            error => error.into(),
+        })?);
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::Error::other("not a regular file"))
+        }
     }
 
     /// Names of everything in the folder that is valid UTF-8, sorted.
@@ -213,14 +244,31 @@ impl Folder {
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
             // Not every file system can do it in one step (NFS).
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                if self.has(to)? {
-                    return Err(Errno::EXIST.into());
-                }
-                Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
-            }
+            Err(Errno::INVAL | Errno::NOSYS) => self.rename_by_link(from, to),
             result => Ok(result?),
         }
+    }
+
+    /// A second name, which every file system refuses if it is taken, and then the first one is removed.
+    fn rename_by_link(&self, from: &str, to: &str) -> io::Result<()> {
+        match rustix::fs::linkat(&self.fd, from, &self.fd, to, AtFlags::empty()) {
+            Ok(()) => {}
+            // A file server whose first answer was lost says that its own doing is in the way.
+            Err(Errno::EXIST) if self.is_same(from, to)? => {}
+            Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
+            // No second names here: nothing better is left than to look first.
+            Err(_) if self.has(to)? => return Err(Errno::EXIST.into()),
+            Err(_) => return Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?),
+        }
+        self.remove(from)
+    }
+
+    fn is_same(&self, one: &str, other: &str) -> io::Result<bool> {
+        let file = |name| {
+            let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok::<_, io::Error>((stat.st_dev, stat.st_ino))
+        };
+        Ok(file(one)? == file(other)?)
     }
 
     /// Whether the folder was removed, or its file system is gone.
@@ -240,11 +288,19 @@ impl Folder {
     /// Stores `bytes` under a free name: a temporary file, synced, renamed, the folder synced. On an error
     /// nothing is left behind.
     pub fn write_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let temporary = format!(".{name}.tmp");
+        self.store_new(&format!(".{name}.tmp"), name, bytes)
+    }
+
+    /// The same in a folder in which several hosts write; `writer` keeps their temporary files apart.
+    pub fn write_new_among(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
+        self.store_new(&format!(".{name}.{writer}.tmp"), name, bytes)
+    }
+
+    fn store_new(&self, temporary: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         let stored = self
-            .write_synced(&temporary, bytes)
-            .and_then(|()| self.rename(&temporary, name));
-        self.end_write(&temporary, stored)
+            .write_synced(temporary, bytes)
+            .and_then(|()| self.rename(temporary, name));
+        self.end_write(temporary, stored)
     }
 
     /// Like [`Folder::write_new`], but takes the place of a file that has the name. `writer` keeps the temporary
@@ -320,13 +376,20 @@ fn create_and_probe(
         }
     }
     let folder = Folder::open(path, owner).map_err(|e| OutputError::new(path, e))?;
-    let name = format!(".probe.{}.tmp", std::process::id());
+    // Processes of other hosts, which may have our id, try the same at the same time.
+    let node = rustix::system::uname();
+    let node = node.nodename().to_string_lossy().replace('/', "_");
+    let name = format!(".probe.{node}.{}.{}.tmp", std::process::id(), thread_id());
     let written = folder.write_synced(&name, &[0; PROBE_BYTES]);
     let removed = folder.remove(&name);
     written
         .and(removed)
         .map_err(|error| OutputError::new(path, error))?;
     Ok(folder)
+}
+
+fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 #[cfg(test)]
@@ -410,6 +473,68 @@ mod tests {
         symlink(elsewhere.path().join("x"), folder.path().join(".part.tmp")).unwrap();
         folder.write_new("part", b"1").unwrap();
         assert_eq!(elsewhere.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_stays_whose_it_is() {
+        let out = TempDir::new().unwrap();
+        let folder = create_run_dir(out.path(), None).unwrap();
+        let taken = |result: io::Result<()>| result.unwrap_err().kind();
+        for (name, rename) in [
+            ("a", Folder::rename as fn(&Folder, &str, &str) -> _),
+            ("b", Folder::rename_by_link),
+        ] {
+            folder.write_new("new", b"1").unwrap();
+            rename(&folder, "new", name).unwrap();
+            folder.write_new("new", b"2").unwrap();
+            let refused = taken(rename(&folder, "new", name));
+            assert_eq!(refused, io::ErrorKind::AlreadyExists, "{name}");
+            assert_eq!(std::fs::read(out.path().join(name)).unwrap(), b"1");
+            folder.remove("new").unwrap();
+        }
+        // The answer to a first try was lost.
+        folder.write_new("new", b"3").unwrap();
+        std::fs::hard_link(out.path().join("new"), out.path().join("c")).unwrap();
+        folder.rename_by_link("new", "c").unwrap();
+        assert_eq!(folder.names().unwrap(), ["a", "b", "c"]);
+    }
+
+    /// What each of many writes is whole, and only one of them was the first.
+    #[test]
+    fn many_writers_do_not_disturb_each_other() {
+        let out = TempDir::new().unwrap();
+        let path = out.path().join("runs/run");
+        let begin = std::sync::Barrier::new(16);
+        let firsts: usize = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..16)
+                .map(|number| {
+                    let (path, begin) = (&path, &begin);
+                    scope.spawn(move || {
+                        begin.wait();
+                        let folder = create_run_dir(path, None).unwrap();
+                        let writer = format!("node{number}");
+                        let bytes = writer.repeat(50_000);
+                        let first = folder.write_new_among("once", &writer, bytes.as_bytes());
+                        for _ in 0..5 {
+                            folder.replace("often", &writer, bytes.as_bytes()).unwrap();
+                        }
+                        usize::from(first.is_ok())
+                    })
+                })
+                .collect();
+            writers
+                .into_iter()
+                .map(|writer| writer.join().unwrap())
+                .sum()
+        });
+        assert_eq!(firsts, 1);
+        let folder = Folder::open(&path, None).unwrap();
+        assert_eq!(folder.names().unwrap(), ["often", "once"]);
+        for name in ["often", "once"] {
+            let text = std::fs::read_to_string(path.join(name)).unwrap();
+            let end = 4 + text[4..].find('n').unwrap();
+            assert_eq!(text, text[..end].repeat(50_000), "{name} is whole");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::{Folder, OutputError};
-use crate::schema::SCHEMA_VERSION;
+use crate::{clock::Timekeeping, schema::SCHEMA_VERSION};
 
 /// Name of the file. Where several hosts share a run, the others write `run.<hostname>.json`.
 pub const FILE: &str = "run.json";
@@ -43,6 +43,16 @@ pub enum SourceStatus {
     No,
     /// Not asked for.
     Off,
+}
+
+/// The clock of the node when the session began and when it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Clocks {
+    /// At the start: all timestamps of the session have this offset.
+    pub start: Option<Timekeeping>,
+    /// At the end; `None` after a kill.
+    pub end: Option<Timekeeping>,
 }
 
 /// One source of the run.
@@ -108,6 +118,12 @@ impl ProcessIdentity {
         })
     }
 
+    /// Whether the process still runs; `None` if it is one of another machine, or of this one before it was booted.
+    pub fn is_alive_here(&self) -> Option<bool> {
+        let here = boot_id().is_ok_and(|boot| boot == self.boot_id);
+        here.then(|| self.is_alive())
+    }
+
     /// Whether the process still runs.
     pub fn is_alive(&self) -> bool {
         boot_id().is_ok_and(|boot| boot == self.boot_id)
@@ -171,6 +187,19 @@ pub struct Manifest {
     pub tables: BTreeMap<String, TableState>,
     /// What is not in the data.
     pub losses: Vec<Loss>,
+    /// Ticks of which there are rows.
+    pub ticks: Option<u64>,
+    /// The node's clock.
+    pub clock: Clocks,
+    /// Sessions of this host in this run before this one, oldest first: a run can be continued.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Manifest>,
+    /// What this same profiler had stored when it took up the run once more.
+    #[serde(skip)]
+    pub(crate) tables_before: BTreeMap<String, TableState>,
+    /// The ticks of that.
+    #[serde(skip)]
+    pub(crate) ticks_before: u64,
 }
 
 impl Manifest {
@@ -192,12 +221,52 @@ impl Manifest {
         })
     }
 
+    /// Says that the run begins at `start_ts` (ns since 1970-01-01 UTC).
+    pub fn begins(&mut self, start_ts: i64) {
+        self.start = rfc3339(start_ts);
+        self.start_ts = start_ts;
+    }
+
     /// Whether rows can still be in journals.
     pub(super) fn has_journals(&self) -> bool {
-        match self.state {
+        let here = match self.state {
             State::Running => true,
             State::Incomplete => self.tables.values().any(|table| table.in_journal > 0),
             State::Complete | State::Recovered => false,
+        };
+        here || self.earlier.iter().any(Self::has_journals)
+    }
+
+    /// All sessions of the host, oldest first.
+    pub fn sessions(&self) -> impl Iterator<Item = &Self> {
+        self.earlier.iter().chain([self])
+    }
+
+    /// Takes over what was found when the file was made.
+    pub(super) fn continues(&mut self, found: Self) {
+        self.earlier = found.earlier;
+        (self.start, self.start_ts) = (found.start, found.start_ts);
+        self.clock.start = found.clock.start;
+        self.losses.splice(0..0, found.losses);
+        self.tables = found.tables;
+        self.tables_before = found.tables_before;
+        (self.ticks, self.ticks_before) = (found.ticks, found.ticks_before);
+    }
+
+    /// Takes over what `before`, the session of this host before this one, has left. The same profiler goes on where
+    /// it was; another one begins a new session.
+    fn follow(&mut self, mut before: Self) {
+        self.earlier = std::mem::take(&mut before.earlier);
+        if before.process == self.process && before.state != State::Running {
+            (self.start, self.start_ts) = (before.start, before.start_ts);
+            self.clock.start = before.clock.start;
+            self.losses.splice(0..0, before.losses);
+            self.tables.clone_from(&before.tables);
+            self.tables_before = before.tables;
+            self.ticks = before.ticks;
+            self.ticks_before = before.ticks.unwrap_or(0);
+        } else {
+            self.earlier.push(before);
         }
     }
 
@@ -229,23 +298,35 @@ impl Manifest {
         };
     }
 
-    /// Writes the file for the first time and returns its name.
+    /// Writes the file for the first time and returns its name. Where the host has been in this run before, that
+    /// stays said.
     ///
     /// # Errors
     ///
     /// When it cannot be written.
-    pub(super) fn create(&self, run: &Folder) -> Result<String, OutputError> {
+    pub(super) fn create(&mut self, run: &Folder) -> Result<String, OutputError> {
         let of_host = format!("run.{}.json", self.hostname);
         let error = |error| OutputError::new(run.path(), error);
         let bytes = self.to_json().map_err(error)?;
-        match run.write_new(FILE, &bytes) {
+        match run.write_new_among(FILE, &self.hostname, &bytes) {
             Ok(()) => return Ok(FILE.to_owned()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(error(source)),
         }
         // The run is continued, or another host was first.
-        let ours = Self::read(run, FILE).is_ok_and(|there| there.hostname == self.hostname);
-        let name = if ours { FILE } else { &of_host };
+        let ours = |name| {
+            Self::read(run, name)
+                .ok()
+                .filter(|m| m.hostname == self.hostname)
+        };
+        let (name, before) = match ours(FILE) {
+            Some(before) => (FILE, Some(before)),
+            None => (&*of_host, ours(&of_host)),
+        };
+        if let Some(before) = before {
+            self.follow(before);
+        }
+        let bytes = self.to_json().map_err(error)?;
         run.replace(name, &self.hostname, &bytes).map_err(error)?;
         Ok(name.to_owned())
     }

@@ -3,13 +3,13 @@
 //! A thread of its own does all writing, so that a slow or full disk never delays a tick. See `docs/architecture.md`.
 
 pub mod files;
-mod journal;
+pub(crate) mod journal;
 mod lifetimes;
 pub mod manifest;
-mod part;
+pub(crate) mod part;
 pub mod recover;
 mod rows;
-mod stream;
+pub(crate) mod stream;
 mod table;
 pub mod views;
 mod writer;
@@ -161,6 +161,9 @@ pub enum FinishError {
 #[derive(Debug)]
 pub struct Sink {
     shared: Arc<Shared>,
+    /// Nobody has asked for its end.
+    open: bool,
+    /// Its writer, if that was started here.
     thread: Option<JoinHandle<()>>,
     run_dir: PathBuf,
 }
@@ -226,26 +229,8 @@ impl Sink {
     /// When the kernel refuses a thread.
     pub fn start(options: Options) -> Result<Self, OutputError> {
         let run_dir = options.run_dir.clone();
-        let manifest = options.manifest.clone();
         let writer = writer::Writer::new(options)?;
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                queue: VecDeque::new(),
-                queued_bytes: 0,
-                held_bytes: 0,
-                budget: writer.memory_budget(),
-                phase: Phase::Running,
-                progress: 0,
-                dropped: BTreeMap::new(),
-                stats: Stats::default(),
-                manifest,
-                manifest_changed: false,
-                manifest_urgent: false,
-                summary: None,
-            }),
-            work: Condvar::new(),
-            done: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::new(writer.memory_budget(), writer.manifest()));
         let thread = std::thread::Builder::new()
             .name("sink".to_owned())
             .spawn({
@@ -258,9 +243,28 @@ impl Sink {
             .expect("a thread for the sink");
         Ok(Self {
             shared,
+            open: true,
             thread: Some(thread),
             run_dir,
         })
+    }
+
+    /// The same without waiting for the disk: `start` gets the writer, to run it in a thread. Until the run
+    /// directory can be made, rows wait in memory, and it is tried again.
+    pub fn begin(options: Options, start: impl FnOnce(Box<dyn FnOnce() + Send>)) -> Self {
+        let manifest = options.manifest.clone();
+        let shared = Arc::new(Shared::new(options.memory_budget, manifest));
+        let run_dir = options.run_dir.clone();
+        start(Box::new({
+            let shared = shared.clone();
+            move || writer::begin(&options, &shared)
+        }));
+        Self {
+            shared,
+            open: true,
+            thread: None,
+            run_dir,
+        }
     }
 
     /// Hands over the rows of one tick. Never waits for the disk; beyond the memory budget the oldest rows that
@@ -320,15 +324,31 @@ impl Sink {
         self.end()
     }
 
-    fn end(&mut self) -> Result<Summary, FinishError> {
-        let Some(thread) = self.thread.take() else {
-            return Ok(Summary::default());
-        };
+    /// Tells the writer to store everything and end, without waiting for that.
+    pub fn ask_to_end(&self) {
         let mut state = self.shared.lock();
         if state.phase == Phase::Running {
             state.phase = Phase::Ending;
         }
         self.shared.work.notify_one();
+    }
+
+    /// Whether the writer has ended: then [`Sink::finish`] waits for nothing.
+    pub fn has_ended(&self) -> bool {
+        self.shared.lock().phase == Phase::Ended
+    }
+
+    /// An error that no earlier call has returned.
+    pub fn take_error(&self) -> Option<String> {
+        self.shared.lock().stats.last_error.take()
+    }
+
+    fn end(&mut self) -> Result<Summary, FinishError> {
+        if !std::mem::replace(&mut self.open, false) {
+            return Ok(Summary::default());
+        }
+        self.ask_to_end();
+        let mut state = self.shared.lock();
         let mut progress = (state.progress, Instant::now());
         while state.phase != Phase::Ended {
             if progress.0 != state.progress {
@@ -345,7 +365,7 @@ impl Sink {
         }
         let summary = state.summary.take();
         drop(state);
-        let ended = thread.join();
+        let ended = self.thread.take().map_or(Ok(()), JoinHandle::join);
         match (summary, ended) {
             (Some(summary), Ok(())) => Ok(summary),
             _ => Err(FinishError::Panicked {
@@ -362,6 +382,27 @@ impl Drop for Sink {
 }
 
 impl Shared {
+    fn new(budget: usize, manifest: Option<Manifest>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                queued_bytes: 0,
+                held_bytes: 0,
+                budget,
+                phase: Phase::Running,
+                progress: 0,
+                dropped: BTreeMap::new(),
+                stats: Stats::default(),
+                manifest,
+                manifest_changed: false,
+                manifest_urgent: false,
+                summary: None,
+            }),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        }
+    }
+
     /// The state stays consistent under a panic: every change of it is a single step.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

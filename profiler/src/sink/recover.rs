@@ -27,6 +27,10 @@ use super::{
     views,
 };
 
+/// A profiler on another machine that has written nothing for this long (s), and for three intervals, is gone. Clients of
+/// file servers keep what is written for half a minute.
+const QUIET: u64 = 120;
+
 /// Whose journals are recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts<'a> {
@@ -143,9 +147,13 @@ pub fn recover_orphans(
         let Ok(run) = Folder::open(&path, None) else {
             continue;
         };
-        let orphaned = manifests(&run).iter().any(|(_, manifest)| {
-            manifest.hostname == hostname && manifest.has_journals() && !manifest.process.is_alive()
-        });
+        let orphaned = manifests(&run, Hosts::Only(hostname))
+            .iter()
+            .any(|(_, manifest)| {
+                manifest.hostname == hostname
+                    && manifest.has_journals()
+                    && !manifest.process.is_alive()
+            });
         if orphaned {
             let report = recover(&path, Hosts::Only(hostname));
             reports.push((path, report));
@@ -166,18 +174,33 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
     };
     let run = Folder::open(run_dir, None).map_err(io_error)?;
     let run = Folder::open(run_dir, run.owner_for_root().map_err(io_error)?).map_err(io_error)?;
-    for (_, manifest) in manifests(&run) {
-        if hosts.include(&manifest.hostname)
-            && manifest.state == State::Running
-            && manifest.process.is_alive()
-        {
-            return Err(RecoverError::Running {
-                path: run_dir.to_owned(),
-                pid: manifest.process.pid,
-            });
-        }
-    }
     let mut report = Report::default();
+    let mut at_work = HashSet::new();
+    let all = manifests(&run, hosts);
+    for (file, manifest) in &all {
+        if manifest.state != State::Running {
+            continue;
+        }
+        if manifest.process.is_alive() {
+            if all.len() == 1 {
+                return Err(RecoverError::Running {
+                    path: run_dir.to_owned(),
+                    pid: manifest.process.pid,
+                });
+            }
+            let pid = manifest.process.pid;
+            let error = format!(
+                "{} is still being written by process {pid}",
+                manifest.hostname
+            );
+            report.errors.push(error);
+        } else if let Some(error) = elsewhere(&run, file, manifest, hosts).map_err(io_error)? {
+            report.errors.push(error);
+        } else {
+            continue;
+        }
+        at_work.insert(manifest.hostname.clone());
+    }
     for table in run.names().map_err(io_error)? {
         // Not a folder: not a table.
         let Ok(table_folder) = run.sub(&table) else {
@@ -186,6 +209,7 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
         for name in table_folder.names().map_err(io_error)? {
             if let Some(host) = files::host_of_folder(&name)
                 && hosts.include(host)
+                && !at_work.contains(host)
                 && let Ok(folder) = table_folder.sub(&name)
                 && let Err(error) = recover_folder(&folder, &table, &mut report)
             {
@@ -195,21 +219,73 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
             }
         }
     }
-    for (file, manifest) in manifests(&run) {
-        if hosts.include(&manifest.hostname)
+    for (file, manifest) in manifests(&run, hosts) {
+        if !at_work.contains(&manifest.hostname)
             && let Err(error) = update_manifest(&run, &file, manifest, &report)
         {
             report.errors.push(format!("{file}: {error}"));
         }
     }
-    if let Err(error) = views::refresh(&run, "recover") {
+    let writer = match hosts {
+        Hosts::Only(host) => host.to_owned(),
+        Hosts::All => format!("recover.{}", std::process::id()),
+    };
+    if let Err(error) = views::refresh(&run, &writer) {
         report.errors.push(format!("{}: {error}", views::FILE));
     }
     Ok(report)
 }
 
-fn manifests(run: &Folder) -> Vec<(String, Manifest)> {
-    let names = run.names().unwrap_or_default();
+/// A profiler on another machine cannot be seen from here, but what it writes can: it is at work as long as something has
+/// been written lately, by the clock that the file system has for all. Says so, or nothing.
+fn elsewhere(
+    run: &Folder,
+    file: &str,
+    manifest: &Manifest,
+    hosts: Hosts<'_>,
+) -> io::Result<Option<String>> {
+    let host = &manifest.hostname;
+    // A process of this machine before it was booted is gone.
+    let here = manifest.process.is_alive_here().is_some()
+        || hosts == Hosts::Only(host)
+        || *host == crate::host::own_name(Path::new("/proc"));
+    if here {
+        return Ok(None);
+    }
+    let interval = manifest
+        .config
+        .get("interval_ns")
+        .and_then(serde_json::Value::as_u64);
+    let patience = QUIET + interval.unwrap_or(0).saturating_mul(3) / 1_000_000_000;
+    let mut last = run.modified(file)?;
+    for table in run.names()? {
+        let folder = run
+            .sub(&table)
+            .and_then(|table| table.sub(&files::host_folder(host)));
+        for name in folder.iter().flat_map(Folder::names).flatten() {
+            // What is gone meanwhile was there a moment ago.
+            if let Some(written) = folder.as_ref().ok().and_then(|f| f.modified(&name).ok()) {
+                last = last.max(written);
+            }
+        }
+    }
+    let ago = run.now()?.saturating_sub(last).max(0).unsigned_abs();
+    Ok((ago < patience).then(|| {
+        format!(
+            "{host} wrote {ago} s ago: its profiler may be at work on another machine; if it is not, \
+             recover again in {} s",
+            patience - ago
+        )
+    }))
+}
+
+/// Those of the hosts.
+fn manifests(run: &Folder, hosts: Hosts<'_>) -> Vec<(String, Manifest)> {
+    let names = match hosts {
+        Hosts::All => run.names().unwrap_or_default(),
+        // Of many nodes only one's are read.
+        Hosts::Only(host) => vec![manifest::FILE.to_owned(), format!("run.{host}.json")],
+    };
     names
         .into_iter()
         .filter(|name| manifest::is_manifest(name))
@@ -217,6 +293,7 @@ fn manifests(run: &Folder) -> Vec<(String, Manifest)> {
             let manifest = Manifest::read(run, &name).ok()?;
             Some((name, manifest))
         })
+        .filter(|(_, manifest)| hosts.include(&manifest.hostname))
         .collect()
 }
 
@@ -228,8 +305,9 @@ fn update_manifest(
     report: &Report,
 ) -> io::Result<()> {
     let before = manifest.clone();
-    let unfinished = matches!(manifest.state, State::Running | State::Incomplete);
-    if !unfinished && report.rows.is_empty() {
+    let unfinished =
+        |session: &Manifest| matches!(session.state, State::Running | State::Incomplete);
+    if !manifest.sessions().any(unfinished) && report.rows.is_empty() {
         return Ok(());
     }
     for table in run.names()? {
@@ -240,25 +318,47 @@ fn update_manifest(
             continue;
         };
         let (parts, rows) = count(&folder)?;
+        let earlier: Vec<_> = manifest
+            .earlier
+            .iter()
+            .filter_map(|session| session.tables.get(&table))
+            .copied()
+            .collect();
         if parts > 0 || manifest.tables.contains_key(&table) {
             let entry = manifest.tables.entry(table).or_default();
-            entry.parts = parts;
-            entry.rows = rows;
-            if report.is_complete() {
-                entry.in_journal = 0;
-            }
+            entry.parts = parts.saturating_sub(earlier.iter().map(|table| table.parts).sum());
+            entry.rows = rows.saturating_sub(earlier.iter().map(|table| table.rows).sum());
         }
     }
-    let lost = manifest.tables.values().any(|table| table.dropped > 0);
-    manifest.state = match manifest.state {
-        _ if !report.is_complete() => State::Incomplete,
-        State::Incomplete if lost => State::Incomplete,
-        _ => State::Recovered,
-    };
+    for session in manifest
+        .earlier
+        .iter_mut()
+        .filter(|session| session.has_journals())
+    {
+        session.settle(report.is_complete());
+    }
+    manifest.settle(report.is_complete());
     if manifest != before {
         manifest.write(run, file)?;
     }
     Ok(())
+}
+
+impl Manifest {
+    /// Says what is left to say when journals have been recovered: all of them if `complete`.
+    fn settle(&mut self, complete: bool) {
+        if complete {
+            for table in self.tables.values_mut() {
+                table.in_journal = 0;
+            }
+        }
+        let lost = self.tables.values().any(|table| table.dropped > 0);
+        self.state = match self.state {
+            _ if !complete => State::Incomplete,
+            State::Incomplete if lost => State::Incomplete,
+            _ => State::Recovered,
+        };
+    }
 }
 
 /// Parts in a folder, and the rows in them.

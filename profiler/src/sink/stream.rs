@@ -53,8 +53,14 @@ impl Stream {
         {
             return Ok(None);
         }
+        let stream = Self::of(file)?;
+        Ok(Some(Self { number, ..stream }))
+    }
+
+    /// A journal that nobody else is asked about.
+    pub fn of(file: std::fs::File) -> io::Result<Self> {
         let mut stream = Self {
-            number,
+            number: 0,
             file,
             decoder: StreamDecoder::new(),
             ahead: Vec::new(),
@@ -63,7 +69,7 @@ impl Stream {
             end: None,
         };
         stream.ahead = stream.read_step()?;
-        Ok(Some(stream))
+        Ok(stream)
     }
 
     /// The schema, once it has been read.

@@ -46,6 +46,8 @@ const PROCESS_CPU: &str = "\n-- one row per process: where its time went over th
      GROUP BY s.host, s.pid, s.start_ts\n\
      ORDER BY oncpu_s DESC;\n";
 
+/// So often the file is written again when another host has meanwhile brought a table.
+const TRIES: usize = 8;
 const PROCESS_REGION: &str = "\n-- one row per region: whose it was, when, and what it used\n\
      CREATE OR REPLACE VIEW process_region AS\n\
      SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (host, ts, interval_ns, pid, start_ts, region, name)\n\
@@ -59,6 +61,17 @@ const PROCESS_REGION: &str = "\n-- one row per region: whose it was, when, and w
 ///
 /// When the run cannot be read or the file cannot be written.
 pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
+    // Who writes last has looked after writing: what another host wrote in between is not undone.
+    for _ in 0..TRIES {
+        if !refresh_once(run, writer)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file was not right, and was written.
+fn refresh_once(run: &Folder, writer: &str) -> io::Result<bool> {
     let mut tables = BTreeMap::new();
     for name in run.names()? {
         if let Ok(table) = run.sub(&name)
@@ -73,9 +86,10 @@ pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
         .read(FILE)
         .and_then(|mut file| file.read_to_string(&mut before));
     if read.is_ok() && before == sql {
-        return Ok(());
+        return Ok(false);
     }
-    run.replace(FILE, writer, sql.as_bytes())
+    run.replace(FILE, writer, sql.as_bytes())?;
+    Ok(true)
 }
 
 /// The columns of a table that are points in time, if it has any parts.

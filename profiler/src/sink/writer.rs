@@ -14,6 +14,7 @@ use super::{
     table::{Context, Counts, TableWriter},
     views, wait,
 };
+use crate::schema::{Batch, Table};
 
 /// Rows wait for encoding in at most this much memory (bytes) over all tables.
 const RAW_BYTES: usize = 8 << 20;
@@ -21,6 +22,9 @@ const RAW_BYTES: usize = 8 << 20;
 const TABLE_RAW_BYTES: usize = 4 << 20;
 /// A part is ended early at this size in bytes.
 const PART_BYTES: usize = 32 << 20;
+
+/// A run directory that could not be made is tried again after this time.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// So many different errors are said at most.
 const MAX_SAID: usize = 1000;
@@ -33,6 +37,8 @@ pub struct Writer {
     /// Parts when the views were last written.
     tables_with_parts: usize,
     ticks: u64,
+    /// Ticks of which there are rows, besides lifetimes.
+    ticks_with_rows: u64,
     errors: u64,
     last_error: Option<String>,
     said: HashSet<String>,
@@ -70,7 +76,7 @@ impl Writer {
         let made = !options.run_dir.exists();
         let run = files::create_run_dir(&options.run_dir, options.owner)?;
         let mut manifest_file = manifest::FILE.to_owned();
-        if let Some(manifest) = &options.manifest {
+        if let Some(manifest) = &mut options.manifest {
             match manifest.create(&run) {
                 Ok(name) => manifest_file = name,
                 Err(error) => {
@@ -93,12 +99,18 @@ impl Writer {
             tables: Vec::new(),
             tables_with_parts: 0,
             ticks: 0,
+            ticks_with_rows: 0,
             errors: 0,
             last_error: None,
             said: HashSet::new(),
             write_time: Duration::ZERO,
             manifest_file,
         })
+    }
+
+    /// What `run.json` says at the start.
+    pub fn manifest(&self) -> Option<Manifest> {
+        self.options.manifest.clone()
     }
 
     /// Memory in bytes that rows may take before some are dropped.
@@ -128,6 +140,14 @@ impl Writer {
 
     fn tick(&mut self, tick: Tick) {
         self.ticks += 1;
+        let per_tick = |table: &Table| {
+            !table.lifetimes
+                && table
+                    .columns()
+                    .any(|column| column.name == "interval_ns" && !column.nullable)
+        };
+        let counts = |batch: &Batch| batch.rows.num_rows() != 0 && per_tick(batch.table);
+        self.ticks_with_rows += u64::from(tick.batches.iter().any(counts));
         for batch in tick.batches {
             let known = self
                 .tables
@@ -201,7 +221,8 @@ impl Writer {
         }
         self.limit_memory();
         let with_parts = self.tables.iter().filter(|t| t.counts.parts > 0).count();
-        if with_parts != self.tables_with_parts {
+        // Another host may have brought tables since.
+        if last || with_parts != self.tables_with_parts {
             match views::refresh(&self.context.run, &self.options.hostname) {
                 Ok(()) => self.tables_with_parts = with_parts,
                 Err(error) => self.context.errors.push(format!("views.sql: {error}")),
@@ -247,19 +268,15 @@ impl Writer {
         let queue_dropped = state.dropped.clone();
         drop(state);
         let before = manifest.clone();
-        manifest.tables = self
-            .table_summaries(&queue_dropped)
-            .into_iter()
-            .map(|(name, table)| {
-                let table = manifest::TableState {
-                    rows: table.rows,
-                    parts: table.parts,
-                    dropped: table.dropped,
-                    in_journal: table.in_journal,
-                };
-                (name.to_owned(), table)
-            })
-            .collect();
+        manifest.tables.clone_from(&manifest.tables_before);
+        for (name, table) in self.table_summaries(&queue_dropped) {
+            let sum = manifest.tables.entry(name.to_owned()).or_default();
+            sum.rows += table.rows;
+            sum.parts += table.parts;
+            sum.dropped += table.dropped;
+            sum.in_journal += table.in_journal;
+        }
+        manifest.ticks = Some(manifest.ticks_before + self.ticks_with_rows);
         change(&mut manifest);
         if !described && manifest == before {
             return;
@@ -269,6 +286,7 @@ impl Writer {
         match written {
             Ok(()) => {
                 if let Some(kept) = &mut state.manifest {
+                    kept.ticks = manifest.ticks;
                     kept.tables = manifest.tables;
                 }
             }
@@ -381,7 +399,7 @@ impl Writer {
 #[cfg(test)]
 impl Writer {
     /// One tick without a thread.
-    pub fn test_tick(&mut self, batches: Vec<crate::schema::Batch>) {
+    pub fn test_tick(&mut self, batches: Vec<Batch>) {
         self.tick(Tick { batches, bytes: 0 });
     }
 
@@ -389,6 +407,56 @@ impl Writer {
     pub fn test_checkpoint(&mut self) {
         for table in &mut self.tables {
             table.checkpoint(&mut self.context, false);
+        }
+    }
+}
+
+/// Makes the run directory, as often as it takes, and writes until the sink ends.
+pub fn begin(options: &Options, shared: &Shared) {
+    let alive = Alive(shared);
+    loop {
+        let error = match Writer::new(options.clone()) {
+            Ok(writer) => {
+                let mut state = shared.lock();
+                // What was said of it meanwhile stays.
+                if let (Some(kept), Some(found)) = (&mut state.manifest, writer.manifest()) {
+                    kept.continues(found);
+                }
+                drop(state);
+                std::mem::forget(alive);
+                return writer.run(shared);
+            }
+            Err(error) => error.to_string(),
+        };
+        let mut state = shared.lock();
+        state.stats.errors += 1;
+        state.stats.last_error = Some(error.clone());
+        let until = Instant::now() + RETRY;
+        while state.phase == Phase::Running {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = wait(&shared.work, state, left);
+        }
+        if state.phase != Phase::Running {
+            for tick in std::mem::take(&mut state.queue) {
+                state.drop_tick(&tick);
+            }
+            let tables = state.dropped.iter().map(|(table, rows)| {
+                let lost = TableSummary {
+                    dropped: *rows,
+                    ..TableSummary::default()
+                };
+                (*table, lost)
+            });
+            state.summary = Some(Summary {
+                tables: tables.collect(),
+                errors: state.stats.errors,
+                last_error: Some(error),
+                ..Summary::default()
+            });
+            return;
         }
     }
 }

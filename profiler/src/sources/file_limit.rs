@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises it from the 1024 that a shell gives to all that is allowed.
-pub(super) fn raise() {
+pub fn raise() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
         Resource::Nofile,

@@ -155,6 +155,8 @@ pub struct SourceSpec {
     pub open: fn(&Context<'_>) -> Result<Box<dyn Source>>,
 }
 
+pub use file_limit::raise as raise_file_limit;
+
 /// Every source.
 pub static REGISTRY: &[&SourceSpec] = &[
     &process::SPEC,

@@ -2,10 +2,13 @@
 
 use std::{fs, sync::Arc};
 
-use profiler_ebpf::wire::Exec;
+use profiler_ebpf::wire::{Environment, Exec, VARIABLE_MAX};
 
 use super::ProcessId;
-use crate::host::Host;
+use crate::{
+    host::Host,
+    job::{Membership, Numbers, Stated, path},
+};
 
 /// Names of a process; `None` when they could not be found out.
 #[derive(Clone, Debug)]
@@ -19,6 +22,8 @@ pub struct Description {
     pub cmdline: Option<Arc<str>>,
     /// Path of its cgroup: v2, or if that is the root, of the first v1 hierarchy in which it is in a group.
     pub cgroup: Option<Arc<str>>,
+    /// Batch job.
+    pub job: Membership,
 }
 
 impl Default for Description {
@@ -28,13 +33,14 @@ impl Default for Description {
             exe: None,
             cmdline: None,
             cgroup: None,
+            job: Membership::default(),
         }
     }
 }
 
 impl Description {
     /// Reads what /proc says of a process that was there before.
-    pub fn look_up(&mut self, host: &Host, pid: u32) {
+    pub fn look_up(&mut self, host: &Host, numbers: &mut Numbers, pid: u32) {
         let folder = host.procfs.join(pid.to_string());
         if let Ok(cmdline) = fs::read(folder.join("cmdline"))
             && !cmdline.is_empty()
@@ -42,11 +48,40 @@ impl Description {
             self.cmdline = Some(joined(&cmdline));
         }
         self.exe = executable(host, pid);
-        self.cgroup = cgroup(host, pid);
+        self.look_up_cgroup(host, numbers, pid);
+        // Kernel threads have neither.
+        if self.exe.is_some()
+            && let Some(stated) = Stated::read(&host.procfs, pid)
+        {
+            self.job.states(&stated);
+        }
+    }
+
+    fn look_up_cgroup(&mut self, host: &Host, numbers: &mut Numbers, pid: u32) {
+        let Ok(lines) = fs::read(host.procfs.join(pid.to_string()).join("cgroup")) else {
+            return;
+        };
+        let lines = String::from_utf8_lossy(&lines);
+        self.cgroup = cgroup(&lines);
+        // Version 1 takes a process out of its groups when it ends.
+        if self.cgroup.as_deref() == Some("/") && has_ended(host, pid) {
+            self.cgroup = None;
+        }
+        if let Some(place) = path::identify_all(&lines) {
+            self.job
+                .is_in(&place, numbers.of(&host.procfs, pid, &place));
+        }
     }
 
     /// The process runs another program now.
-    pub fn exec(&mut self, host: &Host, id: ProcessId, exec: &Exec, args: &[u8]) {
+    pub fn exec(
+        &mut self,
+        host: &Host,
+        numbers: &mut Numbers,
+        id: ProcessId,
+        exec: &Exec,
+        args: &[u8],
+    ) {
         self.comm_is(&exec.comm);
         self.exe = Some(text(&exec.path));
         let whole = u64::from(exec.args_len) == exec.args_total && exec.args_len != 0;
@@ -62,9 +97,19 @@ impl Description {
         {
             self.cmdline = Some(joined(&cmdline));
         }
-        if let Some(cgroup) = cgroup(host, id.pid) {
-            self.cgroup = Some(cgroup);
-        }
+        self.look_up_cgroup(host, numbers, id.pid);
+    }
+
+    /// It does so with this environment.
+    pub fn environment(&mut self, host: &Host, id: ProcessId, environment: &Environment) {
+        let torn = environment.torn != 0 && is_alive(host, id);
+        let whole = torn.then(|| Stated::read(&host.procfs, id.pid)).flatten();
+        let stated = whole.unwrap_or_else(|| {
+            let count = environment.count as usize;
+            let variables = environment.variables.iter().take(count);
+            Stated::of(variables.map(<[u8; VARIABLE_MAX]>::as_slice))
+        });
+        self.job.states(&stated);
     }
 
     /// Takes over the command name.
@@ -103,9 +148,7 @@ fn executable(host: &Host, pid: u32) -> Option<Arc<str>> {
 }
 
 /// The most telling line of /proc/PID/cgroup (`hierarchy:controllers:path`).
-fn cgroup(host: &Host, pid: u32) -> Option<Arc<str>> {
-    let file = fs::read(host.procfs.join(pid.to_string()).join("cgroup")).ok()?;
-    let file = String::from_utf8_lossy(&file);
+fn cgroup(file: &str) -> Option<Arc<str>> {
     let paths = || {
         file.lines()
             .filter_map(|line| line.splitn(3, ':').nth(2).map(|path| (line, path)))
@@ -130,6 +173,12 @@ pub fn is_alive(host: &Host, id: ProcessId) -> bool {
         == Some(id.start_boottime / 10_000_000)
 }
 
+/// Whether nobody but its parent knows the process any more.
+fn has_ended(host: &Host, pid: u32) -> bool {
+    let stat = super::walk::stat_of(&host.procfs.join(pid.to_string()));
+    stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +195,7 @@ mod tests {
     fn describes_this_process() {
         let host = Host::probe("/proc", "/sys", None);
         let mut description = Description::default();
-        description.look_up(&host, std::process::id());
+        description.look_up(&host, &mut Numbers::default(), std::process::id());
         let exe = std::env::current_exe()
             .expect("exe")
             .to_string_lossy()

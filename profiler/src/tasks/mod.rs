@@ -11,6 +11,8 @@ mod process;
 mod threads;
 pub mod walk;
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result};
 use counters::{CpuTime, Latency};
 use hashbrown::{HashMap, HashSet};
@@ -28,6 +30,7 @@ use crate::{
     bpf::{Event, Programs, Reading as BpfReading, Record},
     clock::{Clock, Tick},
     host::Host,
+    job::{self, Folder, Numbers, ROOTS_MAX, path},
 };
 
 /// Processes whose command line is looked up per tick, so that a large node does not delay a tick.
@@ -101,6 +104,8 @@ pub struct TaskTable {
     reader: Reader,
     memory: memory::Reader,
     host: Host,
+    numbers: Numbers,
+    job: Option<Arc<str>>,
     with_threads: bool,
     page: u64,
     started: u64,
@@ -132,6 +137,8 @@ impl TaskTable {
             reader,
             memory: memory::Reader::new(host),
             host: host.clone(),
+            numbers: Numbers::default(),
+            job: None,
             with_threads: threads,
             page: rustix::param::page_size() as u64,
             started: crate::clock::monotonic_ns(),
@@ -151,6 +158,26 @@ impl TaskTable {
             sched: false,
         };
         Self::new(host, clock, Reader::None, Flows::default(), keeps, false)
+    }
+
+    /// The batch job that all processes are of, also those that neither their cgroup nor their environment tell of.
+    pub fn are_of_job(&mut self, found: &job::Found) {
+        let id: Arc<str> = found.id.as_str().into();
+        for folder in found
+            .folders
+            .iter()
+            .filter(|folder| path::is_sluid(&folder.job))
+        {
+            self.numbers.learn(&folder.job, Arc::clone(&id));
+        }
+        self.job = Some(id);
+    }
+
+    /// The job of a process.
+    pub fn job_of(&self, process: &Process) -> Option<Arc<str>> {
+        let own = process.description.job.job.as_ref();
+        own.map(|job| self.numbers.known(job))
+            .or_else(|| self.job.clone())
     }
 
     /// The BPF programs, if the readings come from them.
@@ -261,9 +288,24 @@ impl TaskTable {
                     };
                     let process = entry(processes, id, now);
                     process.uid = exec.uid;
-                    process.description.exec(&self.host, id, &exec, &args);
+                    process
+                        .description
+                        .exec(&self.host, &mut self.numbers, id, &exec, &args);
                     process.described = true;
                     process.changed = true;
+                }
+                Event::Environment(environment) => {
+                    let id = ProcessId {
+                        pid: environment.pid,
+                        start_boottime: environment.start_boottime,
+                    };
+                    // Its exec came before, unless that was lost.
+                    if let Some(process) = processes.get_mut(&id) {
+                        process
+                            .description
+                            .environment(&self.host, id, &environment);
+                        process.changed = true;
+                    }
                 }
                 Event::Exit(_) | Event::ThreadEnd(_) => ends.push(event),
                 Event::CgroupMove | Event::Stranger(_) => {}
@@ -448,7 +490,9 @@ impl TaskTable {
             .values_mut()
             .filter(|process| !process.described);
         for process in waiting.take(budget) {
-            process.description.look_up(&self.host, process.id.pid);
+            process
+                .description
+                .look_up(&self.host, &mut self.numbers, process.id.pid);
             process.described = true;
             process.changed = true;
         }
@@ -541,6 +585,41 @@ impl TaskTable {
     /// Reads proportional and unique memory once more, for the last tick.
     pub fn read_footprints(&mut self) {
         self.memory.read_last(&self.processes);
+    }
+
+    /// Processes of the target that live and are this one or its children, as of the last reading.
+    pub fn own(&self) -> u64 {
+        let own = std::process::id();
+        let ours = |process: &&Process| process.id.pid == own || process.ppid == own;
+        let live = self
+            .processes
+            .values()
+            .filter(|process| process.end.is_none());
+        live.filter(ours).count() as u64
+    }
+
+    /// Follows the members of these cgroups, instead of those before, and these processes, with all their descendants.
+    ///
+    /// # Errors
+    ///
+    /// When the programs' maps or the tasks cannot be read or written.
+    pub fn follow_more(&mut self, folders: Option<&[Folder]>, pids: &[u32]) -> Result<()> {
+        match &mut self.reader {
+            Reader::Bpf(programs) => {
+                if let Some(folders) = folders {
+                    let ids: Vec<u64> = folders.iter().map(|folder| folder.id).collect();
+                    programs.set_cgroups(&ids)?;
+                    programs.mark()?;
+                }
+                for some in pids.chunks(ROOTS_MAX) {
+                    let roots: Vec<_> = some.iter().map(|pid| (*pid, 0)).collect();
+                    programs.adopt(&roots)?;
+                }
+            }
+            Reader::Procfs(walker) => walker.follow_more(folders, pids),
+            Reader::None => {}
+        }
+        Ok(())
     }
 
     /// Takes over the events that wait in the kernel's buffer, and follows tasks that were moved into the

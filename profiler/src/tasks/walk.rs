@@ -14,7 +14,7 @@ use procfs::{
 };
 use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 
-use crate::host::Host;
+use crate::{host::Host, job::Folder};
 
 /// Which processes are read.
 #[derive(Clone, Debug)]
@@ -23,6 +23,13 @@ pub enum Scope {
     Pids(HashSet<u32>),
     /// Members of the cgroup with this folder, and of those below it.
     Cgroup(std::path::PathBuf),
+    /// Members of the cgroups with these folders, these processes, and the descendants of both.
+    Job {
+        /// The folders.
+        folders: Vec<std::path::PathBuf>,
+        /// The processes, until they are found.
+        pids: HashSet<u32>,
+    },
     /// Everything.
     Node,
 }
@@ -61,6 +68,16 @@ impl Walker {
         }
     }
 
+    /// Follows the members of these cgroups, instead of those before, and these processes; of a job only.
+    pub fn follow_more(&mut self, now: Option<&[Folder]>, more: &[u32]) {
+        if let Scope::Job { folders, pids } = &mut self.scope {
+            if let Some(now) = now {
+                *folders = now.iter().map(|folder| folder.path.clone()).collect();
+            }
+            pids.extend(more);
+        }
+    }
+
     /// Reads all processes of the target; those that vanish meanwhile are left out.
     ///
     /// # Errors
@@ -78,8 +95,16 @@ impl Walker {
         }
         let in_cgroup = match &self.scope {
             Scope::Cgroup(folder) => Some(members_of(folder)),
-            _ => None,
+            Scope::Job { folders, .. } => Some(
+                folders
+                    .iter()
+                    .flat_map(|folder| members_of(folder))
+                    .collect(),
+            ),
+            Scope::Pids(_) | Scope::Node => None,
         };
+        let in_cgroup: Option<HashSet<u32>> = in_cgroup;
+        let leaves = matches!(self.scope, Scope::Cgroup(_));
         // A pid that is used again is another process.
         self.members.retain(|pid, start| {
             stats
@@ -97,13 +122,24 @@ impl Walker {
                         roots.contains(&pid)
                             || self.members.contains_key(&stat.ppid.cast_unsigned())
                     }
+                    Scope::Job { pids, .. } => {
+                        pids.contains(&pid)
+                            || self.members.contains_key(&stat.ppid.cast_unsigned())
+                            || in_cgroup
+                                .as_ref()
+                                .is_some_and(|members| members.contains(&pid))
+                    }
                 };
                 if belongs {
                     grown |= self.members.insert(pid, stat.starttime).is_none();
-                } else if in_cgroup.is_some() {
+                } else if leaves {
                     self.members.remove(&pid);
                 }
             }
+        }
+        if let Scope::Job { pids, .. } = &mut self.scope {
+            // Found now, or gone; whoever has the pid later is somebody else.
+            pids.clear();
         }
         let mut observed: Vec<_> = self
             .members

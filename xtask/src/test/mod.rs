@@ -21,12 +21,12 @@ use crate::{docs, perfevents, shell, vm, workspace::Workspace};
 /// `cargo xtask test`
 #[derive(clap::Args)]
 pub struct Args {
-    /// The tiers to run; all of them but `gpu` if none is named
+    /// The tiers to run; all of them but `gpu` and `oar` if none is named
     tiers: Vec<Tier>,
     /// List the tiers and what they test
     #[arg(long)]
     list: bool,
-    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters` and `gpu`: names of tests, for example
+    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters`, `jobs`, `gpu` and `oar`: names of tests, for example
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -53,9 +53,16 @@ enum Tier {
     Devices,
     /// Hardware counters: those of this machine or, where it has none, of an emulated arm64 machine
     Counters,
+    /// Batch jobs under a real Slurm, ranks under a real Open MPI: needs Debian's packages
+    Jobs,
     /// GPUs of NVIDIA against nvidia-smi: needs one, and runs only when it is named
     Gpu,
+    /// Batch jobs under a real OAR, in a Debian of its own that takes minutes to make: runs only when it is named
+    Oar,
 }
+
+/// Those that run only when they are named.
+const NAMED: [Tier; 2] = [Tier::Gpu, Tier::Oar];
 
 struct Outcome {
     tier: Tier,
@@ -76,7 +83,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let asked =
-        |tier: &&Tier| args.tiers.contains(tier) || args.tiers.is_empty() && **tier != Tier::Gpu;
+        |tier: &&Tier| args.tiers.contains(tier) || args.tiers.is_empty() && !NAMED.contains(*tier);
     let outcomes: Vec<Outcome> = Tier::value_variants()
         .iter()
         .filter(asked)
@@ -149,7 +156,9 @@ impl Tier {
             Self::Devices => return vm::devices(workspace, filter),
             Self::Counters if has_counters() => return rust::counters(workspace, filter),
             Self::Counters => return vm::counters(workspace, filter),
+            Self::Jobs => return rust::jobs(workspace, filter),
             Self::Gpu => return rust::gpu(workspace, filter),
+            Self::Oar => return rust::oar(workspace, filter),
         }
         Ok(String::new())
     }

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    bpf, python, shell,
+    apt, bpf, python, shell,
     vm::{NEED_COUNTERS, NEED_DEVICES},
     workspace::Workspace,
 };
@@ -22,8 +22,12 @@ const END_TO_END: &str = "e2e";
 
 /// Tests that need a GPU of NVIDIA.
 const NEED_GPU: &str = "nvidia::";
+/// Tests that need Slurm and Open MPI.
+const NEED_JOBS: &str = "jobs::";
+/// Tests that need OAR.
+const NEED_OAR: &str = "oar::";
 /// Those of the end-to-end tests that need what not every machine has.
-const NEED_MORE: [&str; 3] = [NEED_COUNTERS, NEED_DEVICES, NEED_GPU];
+const NEED_MORE: [&str; 5] = [NEED_COUNTERS, NEED_DEVICES, NEED_GPU, NEED_JOBS, NEED_OAR];
 
 pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
     build(workspace)?;
@@ -56,6 +60,53 @@ pub fn gpu(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Gpu, filter)
 }
 
+/// Under Debian's Slurm and Open MPI.
+pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    const PROGRAMS: [(&str, &str); 7] = [
+        ("slurmctld", "slurmctld"),
+        ("slurmd", "slurmd"),
+        ("srun", "slurm-client"),
+        ("munged", "munge"),
+        ("mpirun", "openmpi-bin"),
+        ("setpriv", "util-linux"),
+        ("systemd-analyze", "systemd"),
+    ];
+    install(&PROGRAMS, "batch jobs to profile")?;
+    on_kernel(workspace, Tests::Jobs, filter)
+}
+
+/// Under OAR in a folder of its own.
+pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    install(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
+    let root = workspace.target.join("oar");
+    if !root.exists() {
+        let script = workspace.root.join("tests/oar/make.sh");
+        let mut make = Command::new("sh");
+        let what = "making a Debian with OAR (some minutes)";
+        shell::run_slowly(make.arg(script).arg(root), what)?;
+    }
+    on_kernel(workspace, Tests::Oar, filter)
+}
+
+/// Installs the packages of those programs that are missing.
+fn install(programs: &[(&str, &str)], purpose: &str) -> Result<()> {
+    let missing = programs
+        .iter()
+        .filter(|(program, _)| shell::which(program).is_none());
+    let packages: Vec<String> = missing.map(|(_, package)| (*package).to_owned()).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !apt::available() {
+        bail!(
+            "{} missing: {}",
+            packages.join(", "),
+            apt::command(&packages)
+        );
+    }
+    apt::install(&packages, purpose)
+}
+
 fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         bail!("this kernel has no BTF (/sys/kernel/btf/vmlinux): boot one that has");
@@ -69,7 +120,8 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
     let mut command = runner(workspace, tests, filter);
     command
         .env("PROFILER_BIN", profiler)
-        .env("PROFILER_TEST_PYTHON", python);
+        .env("PROFILER_TEST_PYTHON", python)
+        .env("PROFILER_TEST_OAR", workspace.target.join("oar"));
     if by_sudo {
         let variable = format!("CARGO_TARGET_{}_RUNNER", host_triple()?.replace('-', "_"));
         command.env(variable.to_uppercase(), "sudo --preserve-env --");
@@ -88,6 +140,10 @@ enum Tests {
     Counters,
     /// Of these, those that need a GPU.
     Gpu,
+    /// Of these, those that need Slurm and Open MPI.
+    Jobs,
+    /// Of these, those that need OAR.
+    Oar,
 }
 
 /// Builds everything and tells where the controller is.
@@ -118,6 +174,8 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             }
             Tests::Counters => format!("package({END_TO_END}) & test(/^{NEED_COUNTERS}/)"),
             Tests::Gpu => format!("package({END_TO_END}) & test(/^{NEED_GPU}/)"),
+            Tests::Jobs => format!("package({END_TO_END}) & test(/^{NEED_JOBS}/)"),
+            Tests::Oar => format!("package({END_TO_END}) & test(/^{NEED_OAR}/)"),
         };
         command
             .args([
@@ -153,6 +211,8 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
         }
         Tests::Counters => command.args(["--test-threads=1", NEED_COUNTERS]),
         Tests::Gpu => command.args(["--test-threads=1", NEED_GPU]),
+        Tests::Jobs => command.args(["--test-threads=1", NEED_JOBS]),
+        Tests::Oar => command.args(["--test-threads=1", NEED_OAR]),
     };
     command
 }

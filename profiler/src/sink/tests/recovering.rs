@@ -46,6 +46,62 @@ fn a_killed_run_is_recovered() {
     assert!(run.join("views.sql").exists());
 }
 
+/// Nobody can see from here whether a process of another machine lives; that it writes can be seen.
+#[test]
+fn another_machine_is_left_alone_while_it_writes() {
+    let out = TempDir::new().unwrap();
+    let run = out.path().join("run");
+    for host in ["node1", "far"] {
+        let mut options = Options::new(run.clone(), host, "run");
+        let mut manifest = Manifest::new("run", host, 5).unwrap();
+        manifest.config = serde_json::json!({"interval_ns": 10_000_000_000_u64});
+        options.manifest = Some(manifest);
+        let sink = Sink::start(options).unwrap();
+        sink.submit(tick(0, 10));
+        wait(&sink, 1);
+        sink.shared.lock().manifest = None;
+        std::mem::forget(sink);
+        let journal = run.join(format!("ticks/host={host}/_part-00000.arrows"));
+        // Without the lock: file servers need not have any.
+        let bytes = fs::read(&journal).unwrap();
+        fs::remove_file(&journal).unwrap();
+        fs::write(&journal, bytes).unwrap();
+    }
+    let far = run.join("run.far.json");
+    let file = |path: &Path| File::options().write(true).open(path).unwrap();
+    let mut value: Manifest = serde_json::from_slice(&fs::read(&far).unwrap()).unwrap();
+    value.process.boot_id = "another".to_owned();
+    fs::write(&far, serde_json::to_vec(&value).unwrap()).unwrap();
+    let journal = run.join("ticks/host=far/_part-00000.arrows");
+    let before = std::time::SystemTime::now() - Duration::from_secs(140);
+    for path in [&far, &journal] {
+        file(path).set_modified(before).unwrap();
+    }
+    let report = recover(&run, Hosts::All).unwrap();
+    assert!(
+        report.errors[1].contains("node1 is still being written"),
+        "{report:?}"
+    );
+    assert!(
+        report.errors[0].contains("far wrote 140 s ago"),
+        "{report:?}"
+    );
+    assert_eq!((report.journals.len(), report.is_complete()), (0, false));
+    assert!(journal.exists());
+    // 120 s, and three intervals of 10 s.
+    for path in [&far, &journal] {
+        file(path)
+            .set_modified(before - Duration::from_secs(20))
+            .unwrap();
+    }
+    let report = recover(&run, Hosts::All).unwrap();
+    assert_eq!(report.errors.len(), 1, "{report:?}");
+    assert_eq!(report.rows["ticks"], 10);
+    assert!(!journal.exists() && run.join("ticks/host=node1/_part-00000.arrows").exists());
+    let value: Manifest = serde_json::from_slice(&fs::read(&far).unwrap()).unwrap();
+    assert_eq!(value.state, manifest::State::Recovered);
+}
+
 #[test]
 fn a_journal_in_use_is_left_alone() {
     let out = TempDir::new().unwrap();

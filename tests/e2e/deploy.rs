@@ -1,0 +1,139 @@
+//! What docs/deploy is for: the unit starts a profiler that has all that it needs, and no more.
+
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::Path, process::Command};
+
+use e2e::{dataset::Dataset, runs::Profiler, setting};
+
+/// Nobody.
+const USER: u32 = 65534;
+
+fn unit() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploy/profiler.service");
+    std::fs::read_to_string(path).expect("the unit")
+}
+
+/// The value of a setting of the unit.
+fn value<'a>(unit: &'a str, name: &str) -> &'a str {
+    let mut lines = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    let value = lines.next().unwrap_or_else(|| panic!("no {name}="));
+    assert_eq!(lines.next(), None, "{name}= twice");
+    value
+}
+
+/// What each source can do, as `run.json` tells.
+fn sources(data: &Dataset) -> BTreeMap<String, String> {
+    let manifest = data.manifest();
+    let sources = manifest["sources"].as_array().expect("a list");
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    sources
+        .iter()
+        .map(|source| (text(&source["name"]), text(&source["status"])))
+        .collect()
+}
+
+/// As the unit has it: another user, and its capabilities alone. All sources do what they do for root.
+#[test]
+fn the_capabilities_of_the_unit_are_enough() {
+    let unit = unit();
+    let capabilities = value(&unit, "AmbientCapabilities");
+    assert_eq!(capabilities, value(&unit, "CapabilityBoundingSet"));
+    let mut words = value(&unit, "ExecStart").split_whitespace();
+    assert_eq!(words.next(), Some("/usr/local/bin/profiler"));
+    assert_eq!(words.next(), Some("run"));
+    let mut given: Vec<&str> = words.collect();
+    // Where it writes is the state folder, which systemd makes.
+    let out = given
+        .iter()
+        .position(|word| *word == "--out")
+        .expect("--out");
+    assert_eq!(given.drain(out..out + 2).nth(1), Some("/var/lib/profiler"));
+    assert_eq!(value(&unit, "StateDirectory"), "profiler");
+    let log = given
+        .iter()
+        .position(|word| *word == "--log")
+        .expect("--log");
+    assert_eq!(
+        given.drain(log..log + 2).nth(1),
+        Some("/var/log/profiler/profiler.log")
+    );
+    assert_eq!(value(&unit, "LogsDirectory"), "profiler");
+
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let binary = folder.path().join("profiler");
+    std::fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
+    let out = folder.path().join("state");
+    let log = folder.path().join("log");
+    for path in [&out, &log] {
+        std::fs::create_dir(path).expect("a folder");
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).expect("ours to give");
+    }
+    std::fs::set_permissions(
+        folder.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .expect("open to all");
+    let mut set = "-all".to_owned();
+    for name in capabilities.split_whitespace() {
+        set += ",+";
+        set += &name.trim_start_matches("CAP_").to_lowercase();
+    }
+    let id = USER.to_string();
+    let output = Command::new("setpriv")
+        .args([
+            "--reuid",
+            &id,
+            "--regid",
+            &id,
+            "--clear-groups",
+            "--no-new-privs",
+        ])
+        .args([
+            "--bounding-set",
+            &set,
+            "--inh-caps",
+            &set,
+            "--ambient-caps",
+            &set,
+        ])
+        .arg(&binary)
+        .arg("run")
+        .args(&given)
+        .args(["-d", "1500ms", "--run-id", "node", "--out"])
+        .arg(&out)
+        .arg("--log")
+        .arg(log.join("profiler.log"))
+        .output()
+        .expect("setpriv of util-linux");
+    let said: String = std::fs::read_dir(&log)
+        .expect("a folder")
+        .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text"))
+        .collect();
+    assert!(output.status.success(), "{said}{output:?}");
+    assert!(
+        output.stdout.is_empty() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    assert!(said.contains("profiling node"), "{said}");
+    // Whatever batch jobs this machine may have are beside it.
+    let run = out.join("node");
+    assert_eq!(run.metadata().expect("there").uid(), USER);
+    let data = Dataset::new(run);
+    data.assert_complete();
+    let root = folder.path().join("root");
+    let by_root = Profiler::writing_to(&root)
+        .args(&given)
+        .args(["-d", "300ms", "--run-id", "node"])
+        .finish();
+    assert_eq!(by_root.code(), 0, "{}", by_root.stderr);
+    assert_eq!(
+        sources(&data),
+        sources(&Dataset::new(root.join("node"))),
+        "{said}"
+    );
+    // Others' processes are there, with what only the privileged may know of them.
+    let (others, named): (u64, u64) =
+        data.row("SELECT count(*), count(exe) FROM process WHERE uid = 0 AND cmdline IS NOT NULL");
+    assert!(others > 1 && named * 10 > others * 9, "{named} of {others}");
+}

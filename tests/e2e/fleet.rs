@@ -1,0 +1,420 @@
+//! Many nodes in one run directory, and one profiler for all jobs of a node.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use e2e::{
+    dataset::Dataset,
+    puppet::Puppet,
+    runs::{Kept, Profiler, Running, wait_until},
+    setting,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{WORKLOAD, cgroup::Group};
+
+const OUTPUT: i32 = 5;
+const UNWELL: i32 = 7;
+
+/// `profiler verify RUN --json`: its exit code, and what it has found.
+fn verify(run: &Path) -> (i32, Value) {
+    let Output { status, stdout, .. } = Command::new(setting("PROFILER_BIN"))
+        .args(["verify", "--json"])
+        .arg(run)
+        .output()
+        .expect("the profiler starts");
+    let reports: Value = serde_json::from_slice(&stdout).expect("JSON");
+    (status.code().expect("a code"), reports[0].clone())
+}
+
+fn problems(report: &Value) -> Vec<&str> {
+    let problems = report["problems"].as_array().expect("a list");
+    problems.iter().filter_map(Value::as_str).collect()
+}
+
+/// 64 nodes played by 64 profilers. Some are killed and started again while the others go on.
+#[test]
+fn sixty_four_hosts_in_one_run() {
+    const HOSTS: usize = 64;
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let host = |number: usize| format!("node{number:02}");
+    let start = |number: usize| -> Running {
+        Profiler::writing_to(folder.path())
+            .args(["--run-id", "job-1", "--hostname", &host(number), "-i", "1s"])
+            .args(["--source", "system,process,usage", "--checkpoint", "3s"])
+            .pid(puppet.pid())
+            .spawn()
+    };
+    // A few at a time: two CPUs cannot load the programs of 64 profilers at once.
+    let mut running: Vec<Running> = Vec::new();
+    for number in 0..HOSTS {
+        running.push(start(number));
+        if number % 8 == 7 {
+            for profiler in &mut running[number - 7..=number] {
+                profiler.wait_for("profiling ");
+            }
+        }
+    }
+    let run = folder.path().join("job-1");
+    let (code, report) = verify(&run);
+    assert_eq!(code, UNWELL);
+    assert_eq!(report["hosts"].as_object().expect("hosts").len(), HOSTS);
+    assert!(
+        problems(&report)
+            .iter()
+            .all(|p| p.contains("still being profiled")),
+        "{report:#}"
+    );
+
+    // Every eighth is killed in the middle of its work, and comes back.
+    let killed: BTreeSet<usize> = (0..HOSTS).step_by(8).collect();
+    let journal = |number: &usize| run.join(format!("system/host={}", host(*number)));
+    wait_until("all have written", || {
+        killed.iter().map(journal).all(|path| path.exists())
+    });
+    for &number in &killed {
+        running[number].signal(Signal::KILL);
+    }
+    let others = running.into_iter().enumerate();
+    let (killed_now, others): (Vec<_>, Vec<_>) =
+        others.partition(|(number, _)| killed.contains(number));
+    for (_, profiler) in killed_now {
+        profiler.finish();
+    }
+    let mut again: Vec<_> = killed
+        .iter()
+        .map(|number| (*number, start(*number)))
+        .collect();
+    for (_, profiler) in &mut again {
+        profiler.wait_for("profiling ");
+    }
+    let running: Vec<_> = others.into_iter().chain(again).collect();
+    for (_, profiler) in &running {
+        profiler.signal(Signal::INT);
+    }
+    for (number, profiler) in running {
+        let ended = profiler.finish();
+        assert_eq!(ended.code(), 0, "{}: {}", host(number), ended.stderr);
+    }
+
+    let (code, report) = verify(&run);
+    let found = problems(&report);
+    assert_eq!(code, UNWELL, "{found:?}");
+    assert_eq!(found.len(), killed.len(), "{found:?}");
+    for (number, problem) in killed.iter().zip(&found) {
+        let expected = format!("{}: the session of ", host(*number));
+        assert!(problem.starts_with(&expected), "{problem}");
+        assert!(
+            problem.ends_with("was killed; what it had written is recovered"),
+            "{problem}"
+        );
+    }
+    agree(
+        &Dataset::new(run),
+        &report,
+        &(0..HOSTS).map(host).collect::<Vec<_>>(),
+    );
+    let sessions = |number: usize| report["hosts"][&host(number)]["sessions"].as_u64();
+    for number in 0..HOSTS {
+        let expected = if killed.contains(&number) { 2 } else { 1 };
+        assert_eq!(sessions(number), Some(expected), "{}", host(number));
+    }
+}
+
+/// All of it in one query, and what that finds is what verify tells.
+#[track_caller]
+fn agree(data: &Dataset, report: &Value, expected: &[String]) {
+    let rows: Vec<(String, u64, u64, u64)> = data.rows(
+        "WITH ticks AS (SELECT host, ts FROM system UNION ALL SELECT host, ts FROM usage) \
+         SELECT host, count(*), (SELECT count(DISTINCT ts) FROM ticks t WHERE t.host = s.host), \
+         (SELECT count(*) FROM usage u WHERE u.host = s.host) FROM system s GROUP BY host ORDER BY host",
+    );
+    let hosts: Vec<_> = rows.iter().map(|(host, ..)| host.clone()).collect();
+    assert_eq!(hosts, expected);
+    for (name, system, ticks, usage) in rows {
+        let of = &report["hosts"][&name];
+        // A kill can come between the tables of a tick.
+        let torn = ticks - system;
+        assert!(
+            system >= 1 && torn <= 1,
+            "{name}: {system} rows at {ticks} ticks"
+        );
+        assert_eq!(of["ticks"]["found"], ticks, "{name}");
+        assert_eq!(of["ticks"]["missing"], 0, "{name}");
+        assert_eq!(of["tables"]["system"], system, "{name}");
+        assert_eq!(of["tables"]["usage"], usage, "{name}");
+        // One kernel: their clocks are the same.
+        let offset = of["clock"]["offset_ns"].as_i64().expect("known");
+        assert!(offset.abs() < 1_000_000, "{of:#}");
+    }
+    for table in ["process", "system", "usage"] {
+        assert_eq!(report["tables"][table]["hosts"], expected.len(), "{table}");
+    }
+    let manifests = std::fs::read_dir(data.path())
+        .expect("a folder")
+        .filter(|entry| {
+            let name = entry.as_ref().expect("an entry").file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("run.") && name.ends_with("json")
+        });
+    assert_eq!(manifests.count(), expected.len());
+}
+
+#[test]
+fn the_second_profiler_of_a_node_says_so() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let start = |more: &[&str]| {
+        Profiler::writing_to(folder.path())
+            .args([
+                "--run-id",
+                "one",
+                "--source",
+                "system,process",
+                "-i",
+                "100ms",
+            ])
+            .args(more)
+            .pid(puppet.pid())
+    };
+    let first = start(&[]).start();
+    let said = format!("process {} already profiles", first.pid());
+    let second = start(&[]).finish();
+    assert_eq!(second.code(), OUTPUT);
+    assert_eq!(second.stderr.lines().count(), 1, "{}", second.stderr);
+    assert!(second.stderr.contains(&said), "{}", second.stderr);
+    let once = start(&["--once"]).finish();
+    assert_eq!((once.code(), once.stdout.as_str()), (0, ""));
+    assert!(once.stderr.contains(&said), "{}", once.stderr);
+    let quiet = start(&["--once", "--quiet"]).finish();
+    assert_eq!((quiet.code(), quiet.stderr.as_str()), (0, ""));
+    // Another node, and another run, are nobody's business.
+    assert_eq!(
+        start(&["--hostname", "other", "-d", "200ms"])
+            .finish()
+            .code(),
+        0
+    );
+    // It goes with its owner, however that ends.
+    first.signal(Signal::KILL);
+    first.finish();
+    let next = start(&["--once", "-d", "200ms"]).finish();
+    assert_eq!(next.code(), 0, "{}", next.stderr);
+    assert!(next.stderr.contains("recovered"), "{}", next.stderr);
+    let (_, report) = verify(&folder.path().join("one"));
+    assert_eq!(
+        report["hosts"].as_object().expect("hosts").len(),
+        2,
+        "{report:#}"
+    );
+}
+
+#[test]
+fn what_would_go_to_stderr_is_in_the_log() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let log = folder.path().join("p.log");
+    let out = folder.path().join("out");
+    for _ in 0..2 {
+        let ended = Profiler::writing_to(&out)
+            .args([
+                "--hostname",
+                "n1",
+                "-i",
+                "100ms",
+                "-d",
+                "300ms",
+                "--source",
+                "system,process",
+            ])
+            .args(["--log", log.to_str().expect("UTF-8")])
+            .pid(puppet.pid())
+            .finish();
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str(), ended.stderr.as_str()),
+            (0, "", "")
+        );
+    }
+    let text = std::fs::read_to_string(folder.path().join("p.n1.log")).expect("a log");
+    let stamp = |line: &str| {
+        line.get(..25)
+            .is_some_and(|time| time.starts_with("20") && time.ends_with("Z "))
+    };
+    assert!(text.lines().all(stamp), "{text}");
+    let begun = text
+        .lines()
+        .filter(|line| line.contains("Z profiling process"));
+    assert_eq!(begun.count(), 2, "{text}");
+    let refused = Profiler::writing_to(&out)
+        .args(["--log", "/nowhere/at/all"])
+        .pid(puppet.pid())
+        .finish();
+    assert_eq!(refused.code(), OUTPUT);
+    assert!(
+        refused.stderr.contains("no such folder"),
+        "{}",
+        refused.stderr
+    );
+}
+
+/// Which processes have rows of a table in a run.
+fn pids(data: &Dataset, table: &str) -> BTreeSet<u32> {
+    let rows: Vec<(u32,)> = data.rows(&format!(
+        "SELECT DISTINCT pid FROM {table} WHERE pid IS NOT NULL"
+    ));
+    rows.into_iter().map(|(pid,)| pid).collect()
+}
+
+/// Groups as Slurm's on a node, in a hierarchy of version 1.
+struct Slurm {
+    group: Group,
+}
+
+impl Slurm {
+    fn new() -> Self {
+        Self {
+            group: Group::new(&["-t", "cgroup", "-o", "freezer"]),
+        }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.group.outer().join("slurm_n1")
+    }
+
+    /// What a job does: a program that is started in the group of its step.
+    fn begin(&self, job: u32, step: u32, script: &str) -> Kept {
+        let group = self.root().join(format!("uid_0/job_{job}/step_{step}"));
+        std::fs::create_dir_all(&group).expect("a group");
+        let group = group.display();
+        let script = format!("echo $$ > {group}/cgroup.procs; exec sh -c '{script}'");
+        Kept::spawn(&["sh", "-c", &script])
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        remove_groups(&self.root());
+    }
+}
+
+/// A group can be removed when its last member has been gone for a moment.
+fn remove_groups(group: &Path) {
+    for entry in std::fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_groups(&entry.path());
+        }
+    }
+    wait_until("the group is empty", || {
+        std::fs::remove_dir(group).is_ok() || !group.exists()
+    });
+}
+
+/// Jobs come and go under one profiler: each has a run of its own with all rows of its processes, and no others.
+#[test]
+fn each_job_has_a_run_of_its_own() {
+    let slurm = Slurm::new();
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let run = |name: &str| Dataset::new(folder.path().join(name));
+    let stranger = Puppet::new(WORKLOAD, 0);
+    let mut profiler = Profiler::writing_to(folder.path())
+        .args([
+            "--node",
+            "--split-by",
+            "job",
+            "--run-id",
+            "node",
+            "-i",
+            "100ms",
+        ])
+        .args([
+            "--source",
+            "process,usage,sched,file_io,system",
+            "--checkpoint",
+            "1s",
+        ])
+        .start();
+    let one = slurm.begin(
+        900_001,
+        0,
+        "while :; do head -c 1000000 /dev/zero > /dev/null; done",
+    );
+    profiler.wait_for("profiling job 900001");
+    let two = slurm.begin(900_002, 0, "sleep 100; :");
+    profiler.wait_for("profiling job 900002");
+    // The first job's step ends, and another one follows before the job is over.
+    drop(one);
+    let again = slurm.begin(900_001, 1, "sleep 0.4; exec sleep 0.4");
+    let again_pid = again.pid();
+    profiler.wait_for("job 900001 has no process any more");
+    drop(again);
+    assert_eq!(run("slurm-900001").manifest()["state"], "complete");
+    assert_eq!(run("slurm-900002").manifest()["state"], "running");
+    // A job whose run has ended is continued.
+    let late = slurm.begin(900_001, 2, "exec sleep 100");
+    let late_pid = late.pid();
+    profiler.wait_for("profiling job 900001");
+    let ended = profiler.interrupt();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let two_pid = two.pid();
+    drop((two, late));
+
+    let [first, second, rest] = ["slurm-900001", "slurm-900002", "node"].map(run);
+    for data in [&first, &second, &rest] {
+        let (code, report) = verify(data.path());
+        assert_eq!(code, 0, "{report:#}");
+    }
+    assert_eq!(second.manifest()["target"]["node_run"], "node");
+    let of_first = pids(&first, "process");
+    assert!(
+        of_first.contains(&again_pid) && of_first.contains(&late_pid),
+        "{of_first:?}"
+    );
+    assert!(pids(&second, "process").contains(&two_pid));
+    let strangers = pids(&rest, "process");
+    assert!(strangers.contains(&stranger.pid()) && strangers.contains(&std::process::id()));
+    for data in [&first, &second] {
+        let others: u64 =
+            data.value("SELECT count(*) FROM process WHERE job_id NOT IN ('900001', '900002')");
+        assert_eq!(others, 0);
+    }
+    for table in ["usage", "sched", "file_io"] {
+        let [of_first, of_second, of_rest] = [&first, &second, &rest].map(|data| pids(data, table));
+        assert!(of_first.is_disjoint(&of_second), "{table}");
+        // The shells that move themselves into a group are not of the job before they have.
+        let moved = of_first
+            .union(&of_second)
+            .filter(|pid| of_rest.contains(pid))
+            .count();
+        assert!(moved <= 4, "{table}: {moved}");
+    }
+    only_there(&first, &rest);
+}
+
+/// What a job has read is in its run, and in no other, and node-wide rows are in the node's.
+fn only_there(job: &Dataset, node: &Dataset) {
+    // Programs that are started by a process of the job are of it too.
+    let [heads, counted, lifetime]: [u64; 3] = job.value(
+        "SELECT [count(*), sum(read)::BIGINT, sum(read_chars)::BIGINT] FROM process JOIN \
+         (SELECT pid, start_ts, sum(read_bytes) AS read FROM file_io GROUP BY ALL) \
+         USING (pid, start_ts) WHERE comm = 'head'",
+    );
+    assert!(
+        heads > 0 && counted == lifetime,
+        "{heads}: {counted} of {lifetime}"
+    );
+    let elsewhere: u64 =
+        node.value("SELECT count(*) FROM process WHERE comm = 'head' AND job_id = '900001'");
+    assert_eq!(elsewhere, 0);
+    assert!(!job.path().join("system").exists() && node.path().join("system").exists());
+    let strays: u64 = node.value(&format!(
+        "SELECT count(*) FROM (SELECT DISTINCT ts FROM read_parquet('{}/usage/host=*/part-*.parquet')) \
+         WHERE ts NOT IN (SELECT ts FROM read_parquet('system/host=*/part-*.parquet'))",
+        job.path().display()
+    ));
+    assert_eq!(strays, 0, "all runs have the same ticks");
+}

@@ -1,0 +1,214 @@
+//! A Slurm of one node, of Debian's packages, for one test.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use e2e::runs::{Kept, wait_until};
+use tempfile::TempDir;
+
+/// It runs until it is dropped.
+pub struct Cluster {
+    folder: TempDir,
+    node: String,
+    _daemons: Vec<Kept>,
+}
+
+impl Cluster {
+    /// One that follows processes by cgroups.
+    pub fn start() -> Self {
+        Self::tracking("proctrack/cgroup")
+    }
+
+    /// One that follows processes with this plugin.
+    pub fn tracking(plugin: &str) -> Self {
+        Self::with(plugin, "")
+    }
+
+    /// The same, with more lines in its configuration.
+    pub fn with(plugin: &str, more: &str) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let path = folder.path();
+        // As the machine is called: else mpirun takes it for another one.
+        let node = hostname();
+        let key: Vec<u8> = (0..128_u8).map(|byte| byte.wrapping_mul(31)).collect();
+        write(&path.join("munge.key"), &key, 0o400);
+        write(
+            &path.join("slurm.conf"),
+            (configuration(path, &node, plugin) + more).as_bytes(),
+            0o644,
+        );
+        write(
+            &path.join("cgroup.conf"),
+            b"CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n",
+            0o644,
+        );
+        let socket = path.join("munge.socket");
+        let munged = Kept::start(
+            Command::new("munged")
+                .args(["--foreground", "--force", "--num-threads=1"])
+                .arg(option("--key-file", &path.join("munge.key")))
+                .arg(option("--socket", &socket))
+                .arg(option("--pid-file", &path.join("munged.pid")))
+                .arg(option("--log-file", &path.join("munged.log")))
+                .arg(option("--seed-file", &path.join("munged.seed")))
+                .stderr(Stdio::null()),
+        );
+        wait_until("munged listens", || socket.exists());
+        let daemon = |program: &str, args: &[&str]| {
+            let mut command = Command::new(program);
+            command
+                .args(args)
+                .arg("-D")
+                .env("SLURM_CONF", path.join("slurm.conf"));
+            Kept::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
+        };
+        let daemons = vec![
+            munged,
+            daemon("slurmctld", &["-i"]),
+            daemon("slurmd", &["-N", &node]),
+        ];
+        let cluster = Self {
+            node,
+            _daemons: daemons,
+            folder,
+        };
+        wait_until("the node is idle", || {
+            let state = cluster.command("sinfo", &["-h", "-o", "%T"]).output();
+            state.is_ok_and(|state| state.stdout.starts_with(b"idle"))
+        });
+        cluster
+    }
+
+    /// A folder for what jobs read and write.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where its configuration is.
+    pub fn conf(&self) -> PathBuf {
+        self.folder.path().join("slurm.conf")
+    }
+
+    /// One of its commands.
+    pub fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env("SLURM_CONF", self.conf())
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs one of its commands, and returns what it says.
+    #[track_caller]
+    pub fn ask(&self, program: &str, args: &[&str]) -> String {
+        let output = self.command(program, args).output().expect("it starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {args:?}: {stderr}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Submits a script, and returns the number of its job.
+    pub fn submit(&self, tasks: u32, script: &str) -> String {
+        let path = self.folder.path().join("script.sh");
+        write(&path, format!("#!/bin/bash\n{script}").as_bytes(), 0o755);
+        let tasks = format!("--ntasks={tasks}");
+        self.ask(
+            "sbatch",
+            &[
+                "--parsable",
+                &tasks,
+                "--output=job.out",
+                path.to_str().expect("UTF-8"),
+            ],
+        )
+    }
+
+    /// Where the folder of a job is while it has processes.
+    pub fn cgroup(&self, job: &str) -> String {
+        format!("/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}", self.node)
+    }
+
+    /// How a job stands, in Slurm's word.
+    pub fn state(&self, job: &str) -> String {
+        let said = self.ask("scontrol", &["--oneliner", "show", "job", job]);
+        let state = said
+            .split(' ')
+            .find_map(|word| word.strip_prefix("JobState="));
+        state.expect("a state").to_owned()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = self.command("scancel", &["--full", "--user=root"]).status();
+        let is_empty = || {
+            let jobs = self.command("squeue", &["-h"]).output();
+            jobs.is_ok_and(|jobs| jobs.stdout.is_empty())
+        };
+        if !std::thread::panicking() {
+            wait_until("all jobs are gone", is_empty);
+        }
+        // slurmd leaves its own folders behind.
+        for hierarchy in ["freezer", "cpuset", "memory", "cpuacct", "cpu,cpuacct"] {
+            let root = format!("/sys/fs/cgroup/{hierarchy}/slurm_{}", self.node);
+            let _ = fs::remove_dir(format!("{root}/uid_0"));
+            let _ = fs::remove_dir(root);
+        }
+    }
+}
+
+fn hostname() -> String {
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    name.split('.').next().expect("a name").to_owned()
+}
+
+fn option(name: &str, path: &Path) -> String {
+    format!("{name}={}", path.display())
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::write(path, bytes).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our file");
+}
+
+fn configuration(folder: &Path, node: &str, plugin: &str) -> String {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let [controller, daemon] =
+        listeners.map(|listener| listener.local_addr().expect("an address").port());
+    let folder = folder.display();
+    format!(
+        "ClusterName=e2e\n\
+         SlurmctldHost={node}(127.0.0.1)\n\
+         SlurmUser=root\n\
+         SlurmdUser=root\n\
+         AuthType=auth/munge\n\
+         AuthInfo=socket={folder}/munge.socket\n\
+         CredType=cred/munge\n\
+         SlurmctldPort={controller}\n\
+         SlurmctldPidFile={folder}/slurmctld.pid\n\
+         SlurmctldLogFile={folder}/slurmctld.log\n\
+         SlurmdPidFile={folder}/slurmd.pid\n\
+         SlurmdLogFile={folder}/slurmd.log\n\
+         StateSaveLocation={folder}/state\n\
+         SlurmdSpoolDir={folder}/spool\n\
+         ProctrackType={plugin}\n\
+         TaskPlugin=task/none\n\
+         MpiDefault=none\n\
+         ReturnToService=2\n\
+         SelectType=select/cons_tres\n\
+         SelectTypeParameters=CR_Core\n\
+         AccountingStorageType=accounting_storage/none\n\
+         NodeName={node} NodeAddr=127.0.0.1 Port={daemon} CPUs=2 RealMemory=500 State=UNKNOWN\n\
+         PartitionName=d Nodes={node} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE\n"
+    )
+}

@@ -1,0 +1,173 @@
+//! What docs/deploy is for, and one profiler for all jobs, under a real Slurm; the unit as systemd reads it.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{
+    dataset::Dataset,
+    procfs,
+    runs::{Profiler, wait_until},
+    setting,
+};
+
+use super::cluster::Cluster;
+
+fn deploy(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../docs/deploy")
+        .join(file)
+}
+
+/// `profiler verify RUN` has no problem with it.
+#[track_caller]
+fn assert_well(run: &Path) {
+    let output = Command::new(setting("PROFILER_BIN"))
+        .arg("verify")
+        .arg(run)
+        .output();
+    let output = output.expect("the profiler starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+}
+
+fn script(path: &Path, text: &str) {
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our file");
+}
+
+/// Numbers of jobs that no other Slurm on this machine uses.
+fn own_numbers() -> String {
+    format!("FirstJobId={}\n", 1_000_000 + std::process::id())
+}
+
+#[test]
+fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let conf = folder.path().join("conf");
+    for name in ["prolog", "epilog"] {
+        let text = format!(
+            "#!/bin/sh\nexport PROFILER={} PROFILER_OUT={} PROFILER_RUN={}\nexport SLURM_CONF=$(cat {})\nexec {}\n",
+            setting("PROFILER_BIN"),
+            at("out").display(),
+            at("run").display(),
+            conf.display(),
+            deploy(&format!("slurm-{name}.sh")).display(),
+        );
+        script(&at(name), &text);
+    }
+    let more = format!(
+        "{}Prolog={}\nEpilog={}\nPrologFlags=Alloc\n",
+        own_numbers(),
+        at("prolog").display(),
+        at("epilog").display()
+    );
+    let cluster = Cluster::with("proctrack/cgroup", &more);
+    fs::write(&conf, cluster.conf().to_str().expect("UTF-8")).expect("written");
+    let job = cluster.submit(
+        1,
+        "srun --ntasks=1 bash -c 'sleep 1; exit 0'; sleep 1; exit 0",
+    );
+    let pid_file = at("run").join(format!("{job}.pid"));
+    wait_until("the prolog has run", || pid_file.exists());
+    let pid: u32 = {
+        let mut text = String::new();
+        wait_until("it has told the pid", || {
+            text = fs::read_to_string(&pid_file).unwrap_or_default();
+            text.ends_with('\n')
+        });
+        text.trim().parse().expect("a pid")
+    };
+    wait_until("the epilog has run", || !pid_file.exists());
+    // Nobody may have waited for it yet.
+    let state = procfs::state(format!("/proc/{pid}"));
+    assert!(
+        matches!(state, None | Some('Z')),
+        "the profiler has not ended: {state:?}"
+    );
+    assert_eq!(
+        fs::read_dir(at("run")).expect("a folder").count(),
+        0,
+        "no log is left"
+    );
+    wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
+    let data = Dataset::new(at("out").join(format!("slurm-{job}")));
+    data.assert_complete();
+    assert_well(data.path());
+    let steps: Vec<(String, String)> = data.rows(
+        "SELECT DISTINCT job_id, step_id FROM process WHERE comm IN ('slurm_script', 'bash') ORDER BY ALL",
+    );
+    assert_eq!(
+        steps,
+        [(job.clone(), "0".to_owned()), (job, "batch".to_owned())]
+    );
+}
+
+#[test]
+fn one_profiler_for_two_jobs() {
+    let cluster = Cluster::with("proctrack/cgroup", &own_numbers());
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let mut profiler = Profiler::writing_to(folder.path())
+        .env("SLURM_CONF", cluster.conf())
+        .args([
+            "--node",
+            "--split-by",
+            "job",
+            "--run-id",
+            "node",
+            "-i",
+            "100ms",
+        ])
+        .args(["--source", "process,usage,sched,system"])
+        .start();
+    let jobs = [1, 2].map(|number| {
+        cluster.submit(
+            1,
+            &format!("srun --overlap --ntasks=1 sleep 1.{number}; exec sleep 1"),
+        )
+    });
+    for _ in &jobs {
+        profiler.wait_for("has no process any more");
+    }
+    let ended = profiler.interrupt();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    for job in jobs {
+        let data = Dataset::new(folder.path().join(format!("slurm-{job}")));
+        data.assert_complete();
+        assert_well(data.path());
+        let (script, naps, others): (u64, u64, u64) = data.row(&format!(
+            "SELECT count(*) FILTER (comm = 'sleep' AND step_id = 'batch'), \
+             count(*) FILTER (comm = 'sleep' AND step_id = '0'), count(*) FILTER (job_id <> '{job}') FROM process",
+        ));
+        assert_eq!((script, naps, others), (1, 1, 0));
+    }
+}
+
+#[test]
+fn systemd_has_nothing_against_the_unit() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let text = fs::read_to_string(deploy("profiler.service")).expect("the unit");
+    // The program is not installed here.
+    let text = text.replace("/usr/local/bin/profiler", &setting("PROFILER_BIN"));
+    let unit = folder.path().join("profiler.service");
+    fs::write(&unit, text).expect("written");
+    let analyze = |args: &[&str]| {
+        let output = Command::new("systemd-analyze")
+            .args(args)
+            .arg(&unit)
+            .output();
+        let output = output.expect("systemd-analyze of Debian's package systemd");
+        let said =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), said.into_owned())
+    };
+    let (fine, said) = analyze(&["verify"]);
+    assert!(fine && said.is_empty(), "{said}");
+    // 10 is a service that may do all that root may; what is left is for BPF, other processes and files.
+    let (fine, said) = analyze(&["security", "--offline=true", "--threshold=30"]);
+    assert!(fine, "{said}");
+}

@@ -1,0 +1,292 @@
+//! Batch jobs under a real Slurm, and ranks under a real Open MPI: `cargo xtask test jobs`.
+
+mod cluster;
+mod deploy;
+
+use std::{fs, process::Stdio, time::Duration};
+
+use e2e::{
+    dataset::Dataset,
+    runs::{Kept, Profiler, wait_until},
+};
+
+use self::cluster::Cluster;
+
+const TARGET: i32 = 3;
+
+/// Debian's Open MPI, on one machine and as root.
+const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo";
+
+fn profiler(cluster: &Cluster) -> Profiler {
+    Profiler::new()
+        .env("SLURM_CONF", cluster.conf())
+        .args(["-i", "200ms"])
+}
+
+#[track_caller]
+fn found_by(data: &Dataset, way: &str, job: &str) {
+    let target = data.manifest()["target"]["job"].clone();
+    assert_eq!(target["found_by"], way, "{target}");
+    assert_eq!(target["id"], job, "{target}");
+    assert_eq!(target["scheduler"], "slurm");
+}
+
+/// What a task says of itself: step, rank, pid, time on CPU as /proc has it, and user and system time as getrusage(2)
+/// has it, both in ns.
+type Said = (String, u32, u32, u64, u64);
+
+fn said(text: &str) -> Said {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().expect("names").split(' ').collect();
+    let time = |text: &str| {
+        let (minutes, seconds) = text
+            .trim_end_matches('s')
+            .split_once('m')
+            .expect("0m0.000s");
+        let minutes = Duration::from_secs(60) * minutes.parse().expect("minutes");
+        minutes + Duration::from_secs_f64(seconds.parse().expect("seconds"))
+    };
+    let times = lines.next().expect("times").split(' ');
+    let number = |at: usize| -> u64 { names[at].parse().expect("a number") };
+    let small = |at: usize| u32::try_from(number(at)).expect("a small number");
+    (
+        names[0].to_owned(),
+        small(1),
+        small(2),
+        number(3),
+        u64::try_from(times.map(time).sum::<Duration>().as_nanos()).expect("some time"),
+    )
+}
+
+/// Burns some CPU time, tells how much, and ends.
+const TASK: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read oncpu rest < /proc/$$/schedstat; \
+                    { echo $SLURM_STEP_ID $SLURM_PROCID $$ $oncpu; times; } > said.$SLURM_STEP_ID.$SLURM_PROCID";
+
+#[test]
+fn a_job_with_two_steps() {
+    let cluster = Cluster::start();
+    let job = cluster.submit(
+        2,
+        &format!(
+            "until [ -e go ]; do sleep 0.1; done\n\
+             srun --ntasks=2 bash -c '{TASK}'\n\
+             srun --ntasks=1 bash -c '{TASK}'\n\
+             srun --ntasks=1 true\n"
+        ),
+    );
+    let running = profiler(&cluster).args(["--job", &job]).start();
+    fs::write(cluster.folder().join("go"), "").expect("written");
+    let finished = running.finish();
+    assert_eq!(finished.stdout, "");
+    let data = finished.dataset();
+    data.assert_complete();
+    found_by(&data, "cgroup", &job);
+
+    let others: u64 = data.value(&format!(
+        "SELECT count(*) FROM process WHERE job_id IS DISTINCT FROM '{job}'"
+    ));
+    assert_eq!(others, 0, "processes of no job");
+    for (step, rank) in [("0", 0), ("0", 1), ("1", 0)] {
+        let path = cluster.folder().join(format!("said.{step}.{rank}"));
+        let said = said(&fs::read_to_string(path).expect("the task has said it"));
+        assert_eq!((&said.0[..], said.1), (step, rank));
+        let (step_id, task_rank, oncpu, sum): (String, u32, u64, u64) = data.row(&format!(
+            "SELECT step_id, task_rank, oncpu_ns, user_ns + system_ns FROM process WHERE pid = {} AND comm = 'bash'",
+            said.2
+        ));
+        assert_eq!((&step_id[..], task_rank), (step, rank));
+        // It also spends some time on its end, which it cannot tell.
+        // Each of the two times that it tells of getrusage(2) is rounded to the next millisecond.
+        for (counted, truth) in [(oncpu, said.3), (sum + 1_000_000, said.4)] {
+            let more = counted.checked_sub(truth);
+            let more = more.unwrap_or_else(|| panic!("{counted}, less than {truth}"));
+            assert!(
+                more < 20_000_000,
+                "step {step}, rank {rank}: {counted}, not {truth}"
+            );
+        }
+    }
+    let steps: Vec<(String, Option<u32>)> =
+        data.rows("SELECT step_id, task_rank FROM process WHERE comm = 'true'");
+    assert_eq!(steps, [("2".to_owned(), Some(0))]);
+    let script: (String, u32) =
+        data.row("SELECT step_id, task_rank FROM process WHERE comm = 'slurm_script'");
+    assert_eq!(script, ("batch".to_owned(), 0));
+}
+
+/// The folder of the job goes with each step, and comes back with the next: another one, of the same name.
+#[test]
+fn between_two_steps_a_job_is_not_over() {
+    let cluster = Cluster::start();
+    cluster.ask("salloc", &["--no-shell", "--ntasks=2"]);
+    let job = cluster.ask("squeue", &["-h", "-o", "%i"]);
+    let mut waiting = profiler(&cluster).args(["--job", &job]).spawn();
+    let step = |seconds: &str| {
+        let command = &mut cluster.command("srun", &["--jobid", &job, "sleep", seconds]);
+        Kept::start(command)
+    };
+    let _first = step("2");
+    waiting.wait_for("profiling ");
+    let folder = cluster.cgroup(&job);
+    wait_until("the folder is gone", || {
+        !fs::exists(&folder).expect("a path")
+    });
+    let second = step("0.5");
+    wait_until("it is there again", || fs::exists(&folder).expect("a path"));
+    wait_until("it is gone again", || !fs::exists(&folder).expect("a path"));
+    drop(second);
+    assert!(!waiting.has_ended(), "{}", waiting.said());
+    cluster.ask("scancel", &[&job]);
+    let finished = waiting.finish();
+    let data = finished.dataset();
+    data.assert_complete();
+    found_by(&data, "cgroup", &job);
+    let naps: Vec<(String, u32, String)> = data.rows(
+        "SELECT step_id, task_rank, cmdline FROM process WHERE comm = 'sleep' ORDER BY start_ts",
+    );
+    let nap = |step: &str, seconds: &str| (step.to_owned(), 0, format!("/usr/bin/sleep {seconds}"));
+    assert_eq!(naps, [nap("0", "2"), nap("1", "0.5")]);
+}
+
+#[test]
+fn without_cgroups_slurm_lists_the_processes() {
+    let cluster = Cluster::tracking("proctrack/linuxproc");
+    let job = cluster.submit(
+        1,
+        "until [ -e go ]; do sleep 0.1; done; srun --ntasks=1 bash -c 'sleep 3; exit 5'; sleep 0.1",
+    );
+    let running = profiler(&cluster).args(["--job", &job]).start();
+    fs::write(cluster.folder().join("go"), "").expect("written");
+    let finished = running.finish();
+    let data = finished.dataset();
+    data.assert_complete();
+    found_by(&data, "scheduler", &job);
+    let step: (String, String, u32, i32) =
+        data.row("SELECT job_id, step_id, task_rank, exit_code FROM process WHERE comm = 'bash'");
+    assert_eq!(step, (job.clone(), "0".to_owned(), 0, 5));
+    let script: (String, i32) =
+        data.row("SELECT step_id, exit_code FROM process WHERE comm = 'slurm_script'");
+    assert_eq!(script, ("batch".to_owned(), 0));
+}
+
+/// The ranks are in no cgroup of the job: only their environment tells.
+#[test]
+fn mpirun_in_an_allocation() {
+    let cluster = Cluster::start();
+    let script = format!(
+        "until [ -e go ]; do sleep 0.1; done; {MPIRUN} -np 2 bash -c 'sleep 0.5; exit 0'; true"
+    );
+    let command = &mut cluster.command("salloc", &["--ntasks=2", "bash", "-c", &script]);
+    let _salloc = Kept::start(command.stderr(Stdio::null()));
+    let mut job = String::new();
+    wait_until("the job is there", || {
+        job = cluster.ask("squeue", &["-h", "-o", "%i"]);
+        !job.is_empty()
+    });
+    let running = profiler(&cluster).args(["--job", &job]).start();
+    assert!(
+        running.said().contains("whose environment names it"),
+        "{}",
+        running.said()
+    );
+    fs::write(cluster.folder().join("go"), "").expect("written");
+    let finished = running.finish();
+    let data = finished.dataset();
+    data.assert_complete();
+    found_by(&data, "environment", &job);
+    let ranks: Vec<(String, u32, i32)> = data.rows(
+        "SELECT job_id, task_rank, exit_code FROM process \
+         WHERE comm = 'bash' AND task_rank IS NOT NULL ORDER BY task_rank",
+    );
+    assert_eq!(ranks, [(job.clone(), 0, 0), (job.clone(), 1, 0)]);
+    let mpirun: (String, Option<u32>) =
+        data.row("SELECT job_id, task_rank FROM process WHERE comm = 'mpirun'");
+    assert_eq!(mpirun, (job, None));
+}
+
+#[test]
+fn ranks_of_mpirun_without_a_job() {
+    let words: Vec<&str> = MPIRUN.split(' ').chain(["-np", "2", "true"]).collect();
+    let finished = Profiler::new().command(&words).finish();
+    let ranks: Vec<(Option<String>, u32)> = finished
+        .dataset()
+        .rows("SELECT job_id, task_rank FROM process WHERE comm = 'true' ORDER BY task_rank");
+    assert_eq!(ranks, [(None, 0), (None, 1)]);
+}
+
+/// As in the guide: the profiler is started by the script, finds the job itself, and ends when the script says so.
+#[test]
+fn a_profiler_inside_the_job() {
+    let cluster = Cluster::start();
+    let job = cluster.submit(
+        1,
+        &format!(
+            "ipc=.ipc-$SLURM_JOB_ID; echo INPROGRESS > $ipc\n\
+             {} run --job --ipc-file $ipc --interval 200ms --out profiles > out 2> err &\n\
+             until grep -q '^profiling' err; do sleep 0.1; done\n\
+             srun --ntasks=1 bash -c 'exit 3'\n\
+             echo FINISHED > $ipc\n\
+             wait $!; echo $? > code\n",
+            e2e::setting("PROFILER_BIN")
+        ),
+    );
+    wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
+    let read = |name: &str| fs::read_to_string(cluster.folder().join(name)).expect("written");
+    assert_eq!(
+        (&read("code")[..], &read("out")[..]),
+        ("0\n", ""),
+        "{}",
+        read("err")
+    );
+    let mut runs = fs::read_dir(cluster.folder().join("profiles")).expect("a folder");
+    let data = Dataset::new(runs.next().expect("a run").expect("an entry").path());
+    data.assert_complete();
+    found_by(&data, "cgroup", &job);
+    let step: (String, u32, i32) =
+        data.row("SELECT step_id, task_rank, exit_code FROM process WHERE comm = 'bash'");
+    assert_eq!(step, ("0".to_owned(), 0, 3));
+}
+
+/// The node is what is profiled, and each process knows its job.
+#[test]
+fn jobs_of_a_node() {
+    let cluster = Cluster::start();
+    let running = profiler(&cluster).args(["--node"]).start();
+    let step = "srun --ntasks=1 bash -c 'exit 7'; srun --ntasks=1 bash -c 'exit 8'; true";
+    let jobs = [cluster.submit(1, step), cluster.submit(1, step)];
+    wait_until("the jobs are over", || {
+        jobs.iter().all(|job| cluster.state(job) == "COMPLETED")
+    });
+    let finished = running.interrupt();
+    let data = finished.dataset();
+    let mut steps: Vec<(String, String, u32, i32)> = data.rows(
+        "SELECT job_id, step_id, task_rank, exit_code FROM process WHERE comm = 'bash' AND exit_code IN (7, 8)",
+    );
+    steps.sort();
+    let expected: Vec<_> = jobs
+        .iter()
+        .flat_map(|job| {
+            [("0", 7), ("1", 8)].map(|(step, code)| (job.clone(), step.to_owned(), 0, code))
+        })
+        .collect();
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn jobs_that_are_not_there() {
+    let cluster = Cluster::start();
+    let refused = profiler(&cluster).args(["--job", "4711"]).finish();
+    refused.assert_refused(TARGET, "Slurm knows no job 4711");
+    let job = cluster.submit(1, "true");
+    wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
+    let refused = profiler(&cluster).args(["--job", &job]).finish();
+    refused.assert_refused(TARGET, &format!("job {job} is over (Slurm: COMPLETED)"));
+    // One that waits for the first.
+    let running = cluster.submit(2, "sleep 60");
+    wait_until("it runs", || cluster.state(&running) == "RUNNING");
+    let held = cluster.ask("sbatch", &["--parsable", "--hold", "--wrap=true"]);
+    let refused = profiler(&cluster)
+        .args(["--wait", "1s", "--job", &held])
+        .finish();
+    refused.assert_refused(TARGET, "it has not started; waited 1 s (--wait)");
+}

@@ -1,0 +1,129 @@
+//! `--job` under a real OAR: `cargo xtask test oar`. Debian's packages run in a Debian of their own, below `target/`, which
+//! takes some minutes to make the first time.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use e2e::{
+    procfs,
+    runs::{Kept, Profiler, wait_until},
+};
+use tempfile::TempDir;
+
+/// OAR of one node; runs until it is dropped.
+struct Oar {
+    server: Kept,
+    root: PathBuf,
+    /// `oarstat`, which the profiler asks.
+    commands: TempDir,
+}
+
+impl Oar {
+    fn start() -> Self {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = PathBuf::from(e2e::setting("PROFILER_TEST_OAR"));
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--pid", "--fork", "--kill-child", "sh"])
+            .arg(tests.join("oar/serve.sh"))
+            .arg(&root)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut server = Kept::start(&mut command);
+        let stdout = server.0.stdout.take().expect("a pipe");
+        let mut lines = BufReader::new(stdout).lines();
+        let ready = lines.any(|line| line.is_ok_and(|line| line == "ready"));
+        assert!(ready, "see {}/tmp/*.log", root.display());
+        // The shell in the new namespaces.
+        let inside = procfs::children(server.pid());
+        let enter = format!(
+            "nsenter --mount --target {}",
+            inside.first().expect("a child")
+        );
+        let commands = TempDir::new().expect("a folder");
+        let oarstat = commands.path().join("oarstat");
+        let script = format!(
+            "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\nexec {enter} chroot {} oarstat \"$@\"\n",
+            root.display()
+        );
+        fs::write(&oarstat, script).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&oarstat, mode).expect("our file");
+        Self {
+            server,
+            root,
+            commands,
+        }
+    }
+
+    /// Submits a command as a user, and returns the number of its job.
+    fn submit(&self, command: &str) -> String {
+        let inside = procfs::children(self.server.pid());
+        let inside = inside.first().expect("a child").to_string();
+        let oarsub = format!("oarsub -l /resource_id=1,walltime=0:2:0 '{command}'");
+        let output = Command::new("nsenter")
+            .args(["--mount", "--target", &inside, "chroot"])
+            .arg(&self.root)
+            .args(["su", "-", "tester", "-c", &oarsub])
+            .env("LC_ALL", "C")
+            .output()
+            .expect("nsenter");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let id = said
+            .lines()
+            .find_map(|line| line.strip_prefix("OAR_JOB_ID="));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        id.unwrap_or_else(|| panic!("{said}{stderr}")).to_owned()
+    }
+
+    fn home(&self) -> PathBuf {
+        self.root.join("home/tester")
+    }
+}
+
+#[test]
+fn a_job_of_oar() {
+    let oar = Oar::start();
+    for name in ["go", "said"] {
+        let _ = fs::remove_file(oar.home().join(name));
+    }
+    let job = oar.submit(
+        "until [ -e go ]; do sleep 0.1; done; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; \
+         read oncpu rest < /proc/$$/schedstat; echo $oncpu > said; bash -c \"exit 6\"",
+    );
+    let path = format!("{}:/usr/bin:/bin", oar.commands.path().display());
+    let running = Profiler::new()
+        .args(["-i", "200ms", "--scheduler", "oar", "--job", &job])
+        .env("PATH", path)
+        .start();
+    fs::write(oar.home().join("go"), "").expect("written");
+    let finished = running.finish();
+    // It could be asked.
+    assert!(
+        !finished.stderr.contains("cannot ask"),
+        "{}",
+        finished.stderr
+    );
+    let data = finished.dataset();
+    data.assert_complete();
+    let target = data.manifest()["target"]["job"].clone();
+    assert_eq!(target["found_by"], "cgroup", "{target}");
+    let ids: Vec<(Option<String>,)> = data.rows("SELECT DISTINCT job_id FROM process");
+    assert_eq!(ids, [(Some(job.clone()),)]);
+    let last: (Option<String>, Option<u32>) = data.row(
+        "SELECT step_id, task_rank FROM process WHERE exit_code = 6 AND cmdline = 'bash -c exit 6'",
+    );
+    assert_eq!(last, (None, None));
+    let said = fs::read_to_string(oar.home().join("said")).expect("the job has said it");
+    let truth: u64 = said.trim().parse().expect("a number");
+    let most: u64 = data.value("SELECT max(oncpu_ns) FROM process");
+    let more = most.checked_sub(truth).expect("no less than it says");
+    assert!(more < 50_000_000, "{most}, not {truth}");
+    wait_until("its cgroup is gone", || {
+        !Path::new(&format!("/sys/fs/cgroup/cpuset/oar/tester_{job}")).exists()
+    });
+}
