@@ -102,6 +102,13 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Whether a part has all that there was.
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::Part { .. } | Self::Stale | Self::Empty)
+    }
+}
+
 /// What was found in a run and what became of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -116,13 +123,15 @@ pub struct Report {
 impl Report {
     /// Whether everything that the journals held is in parts now.
     pub fn is_complete(&self) -> bool {
-        self.errors.is_empty()
-            && !self.journals.iter().any(|(_, outcome)| {
-                matches!(
-                    outcome,
-                    Outcome::Corrupt { .. } | Outcome::Failed { .. } | Outcome::InUse
-                )
-            })
+        self.errors.is_empty() && self.journals.iter().all(|(_, outcome)| outcome.is_whole())
+    }
+
+    /// The same for the journals of one host.
+    fn has_all_of(&self, host: &str) -> bool {
+        let folder = files::host_folder(host);
+        let is_of_host = |path: &Path| path.parent().is_some_and(|of| of.ends_with(&folder));
+        let mut journals = self.journals.iter().filter(|(path, _)| is_of_host(path));
+        journals.all(|(_, outcome)| outcome.is_whole())
     }
 }
 
@@ -176,6 +185,7 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
     let run = Folder::open(run_dir, run.owner_for_root().map_err(io_error)?).map_err(io_error)?;
     let mut report = Report::default();
     let mut at_work = HashSet::new();
+    let mut unread = HashSet::new();
     let all = manifests(&run, hosts);
     for (file, manifest) in &all {
         if manifest.state != State::Running {
@@ -213,6 +223,7 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
                 && let Ok(folder) = table_folder.sub(&name)
                 && let Err(error) = recover_folder(&folder, &table, &mut report)
             {
+                unread.insert(host.to_owned());
                 report
                     .errors
                     .push(format!("{}: {error}", folder.path().display()));
@@ -220,9 +231,13 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
         }
     }
     for (file, manifest) in manifests(&run, hosts) {
-        if !at_work.contains(&manifest.hostname)
-            && let Err(error) = update_manifest(&run, &file, manifest, &report)
-        {
+        let host = &manifest.hostname;
+        if at_work.contains(host) {
+            continue;
+        }
+        // What is wrong with another host is not wrong with this one.
+        let complete = report.has_all_of(host) && !unread.contains(host);
+        if let Err(error) = update_manifest(&run, &file, manifest, &report, complete) {
             report.errors.push(format!("{file}: {error}"));
         }
     }
@@ -303,6 +318,7 @@ fn update_manifest(
     file: &str,
     mut manifest: Manifest,
     report: &Report,
+    complete: bool,
 ) -> io::Result<()> {
     let before = manifest.clone();
     let unfinished =
@@ -335,9 +351,9 @@ fn update_manifest(
         .iter_mut()
         .filter(|session| session.has_journals())
     {
-        session.settle(report.is_complete());
+        session.settle(complete);
     }
-    manifest.settle(report.is_complete());
+    manifest.settle(complete);
     if manifest != before {
         manifest.write(run, file)?;
     }
