@@ -59,13 +59,15 @@ fn the_capabilities_of_the_unit_are_enough() {
         Some("/var/log/profiler/profiler.log")
     );
     assert_eq!(value(&unit, "LogsDirectory"), "profiler");
+    assert_eq!(value(&unit, "RuntimeDirectory"), "profiler");
 
     let folder = tempfile::TempDir::new().expect("a folder");
     let binary = folder.path().join("profiler");
     std::fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
     let out = folder.path().join("state");
     let log = folder.path().join("log");
-    for path in [&out, &log] {
+    let runtime = folder.path().join("run");
+    for path in [&out, &log, &runtime] {
         std::fs::create_dir(path).expect("a folder");
         std::os::unix::fs::chown(path, Some(USER), Some(USER)).expect("ours to give");
     }
@@ -99,6 +101,7 @@ fn the_capabilities_of_the_unit_are_enough() {
         ])
         .arg(&binary)
         .arg("run")
+        .env("RUNTIME_DIRECTORY", &runtime)
         .args(&given)
         .args(["-d", "1500ms", "--run-id", "node", "--out"])
         .arg(&out)

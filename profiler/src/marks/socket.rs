@@ -43,31 +43,29 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Makes `<name>.sock` in the first folder that can be had: `/run/profiler`, `$XDG_RUNTIME_DIR/profiler`, one in the
-    /// folder for temporary files. Only its owner can write to it.
+    /// Makes `<name>.sock` in the first folder that can be had: what systemd has made for its unit (`$RUNTIME_DIRECTORY`),
+    /// `/run/profiler`, `$XDG_RUNTIME_DIR/profiler`, one in the folder for temporary files. Only its owner can write to it.
     ///
     /// # Errors
     ///
     /// When there is none, or the kernel refuses a socket.
     pub fn new(name: &str) -> io::Result<Self> {
         let uid = rustix::process::geteuid().as_raw();
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let folder_of = |name| std::env::var_os(name).map(PathBuf::from);
         let folders = [
+            folder_of("RUNTIME_DIRECTORY"),
             Some(PathBuf::from("/run/profiler")),
-            runtime.map(|folder| folder.join("profiler")),
+            folder_of("XDG_RUNTIME_DIR").map(|folder| folder.join("profiler")),
             Some(std::env::temp_dir().join(format!("profiler-{uid}"))),
         ];
-        let mut first = None;
+        let mut refused = Vec::new();
         for folder in folders.into_iter().flatten() {
             match Self::inside(&folder, name, uid) {
                 Ok(bound) => return Ok(bound),
-                Err(error) => {
-                    let message = format!("{}: {error}", folder.display());
-                    first.get_or_insert(io::Error::new(error.kind(), message));
-                }
+                Err(error) => refused.push(format!("{}: {error}", folder.display())),
             }
         }
-        Err(first.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+        Err(io::Error::other(refused.join("; ")))
     }
 
     fn inside(folder: &Path, name: &str, uid: u32) -> io::Result<Self> {

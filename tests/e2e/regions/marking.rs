@@ -34,6 +34,8 @@ fn a_script_marks_its_own_regions() {
 mark() {{ {bin} mark "$@"; }}
 mark start outer --id o --attr n=1 --attr text=hello --tag a --tag b --group g --kind k --used in
 mark start inner --parent o
+# Longer than the time between two readings.
+sleep 0.5
 head -c 3000000 /dev/zero > /dev/null
 mark end inner --status error --generated out
 mark event now --parent o
