@@ -3,7 +3,7 @@
 # is asked to. What it had to say goes to the system's log. Never fails: that would drain the node.
 
 profiler=${PROFILER:-/usr/local/bin/profiler}
-run=${PROFILER_RUN:-/run/profiler}
+run=${PROFILER_RUN:-/run/profiler-jobs}
 
 case ${SLURM_JOB_ID:-} in '' | *[!0-9]*) exit 0 ;; esac
 file=$run/$SLURM_JOB_ID.pid

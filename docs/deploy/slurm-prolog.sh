@@ -10,13 +10,15 @@
 
 profiler=${PROFILER:-/usr/local/bin/profiler}
 out=${PROFILER_OUT:-/var/lib/profiler}
-run=${PROFILER_RUN:-/run/profiler}
+run=${PROFILER_RUN:-/run/profiler-jobs}
 
 case ${SLURM_JOB_ID:-} in '' | *[!0-9]*) exit 0 ;; esac
 mkdir -p -m 0750 "$out" "$run" || exit 0
 
-# Slurm kills the process group of the prolog when that has ended, and waits for whoever has its output open.
-setsid "$profiler" run --job "$SLURM_JOB_ID" --scheduler slurm --once --quiet \
-    --out "$out" --log "$run/$SLURM_JOB_ID.{host}.log" </dev/null >/dev/null 2>&1 &
-echo $! >"$run/$SLURM_JOB_ID.pid"
+# Slurm kills the process group of the prolog when that has ended, and waits for whoever has its output open. The number
+# is told by one that has a session of its own already.
+pid=$(setsid sh -c 'echo $$; exec "$0" "$@" >/dev/null 2>&1' \
+    "$profiler" run --job "$SLURM_JOB_ID" --scheduler slurm --once --quiet \
+    --out "$out" --log "$run/$SLURM_JOB_ID.{host}.log" </dev/null 2>/dev/null &)
+echo "$pid" >"$run/$SLURM_JOB_ID.pid"
 exit 0

@@ -1,24 +1,23 @@
 //! `fabric`: ports of InfiniBand, RoCE, Omni-Path and Slingshot, which the kernel's network interfaces do not show.
 
-use std::time::Duration;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use anyhow::Result;
 
-use super::{Context, Sample, Source, SourceSpec, Support, beside::Beside};
+use super::{Context, Sample, Source, SourceSpec, Support, file_limit};
 use crate::{
-    clock::Tick,
+    clock::monotonic_ns,
     columns,
     host::Host,
     schema::{Batch, Label, Table, TableBuilder, TickKey},
 };
 
 mod counters;
-mod devices;
 mod port;
 
 use self::{
-    devices::{Answer, Devices},
-    port::Class,
+    counters::{Kind, Reading},
+    port::{Class, Port},
 };
 
 columns! {
@@ -52,7 +51,7 @@ columns! {
 
 static TABLE: Table = Table::new::<TickKey, FabricRow>(
     "fabric",
-    "Each port of a high-speed network: one row per tick and port, the first a tick after it appears; of adapters that take long to answer, a tick later",
+    "Each port of a high-speed network: one row per tick and port; the first a tick after it appears",
 );
 
 static COUNTERS: Table = Table::new::<TickKey, CounterRow>(
@@ -70,7 +69,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     procfs: false,
     feature: None,
     default: true,
-    open: |context: &Context<'_>| Ok(Box::new(Fabric::open(context.host)?)),
+    open: |context: &Context<'_>| Ok(Box::new(Fabric::open(context.host))),
 };
 
 fn probe(host: &Host) -> Support {
@@ -86,58 +85,145 @@ fn probe(host: &Host) -> Support {
 }
 
 struct Fabric {
-    beside: Beside<Tick, Answer>,
+    host: Host,
+    devices: BTreeMap<(Class, String), Device>,
+    reading: Reading,
     rows: TableBuilder<TickKey, FabricRow>,
     counters: TableBuilder<TickKey, CounterRow>,
 }
 
-/// How long a tick waits: counters that the driver keeps are read in microseconds; some firmware takes a millisecond for
-/// each port.
-const PATIENCE: Duration = Duration::from_millis(2);
-/// How long the end of a run waits.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+struct Device {
+    name: Label,
+    ports: Vec<Port>,
+    /// Found when devices were looked for last.
+    is_there: bool,
+}
 
 impl Fabric {
-    fn open(host: &Host) -> Result<Self> {
-        let host = host.clone();
-        let reading = move || {
-            let mut devices = Devices::new(&host);
-            move |tick: Tick| devices.read(&tick)
-        };
-        Ok(Self {
-            beside: Beside::start("fabric", reading)?,
+    fn open(host: &Host) -> Self {
+        Self {
+            host: host.clone(),
+            devices: BTreeMap::new(),
+            reading: Reading::default(),
             rows: TableBuilder::new(&TABLE),
             counters: TableBuilder::new(&COUNTERS),
-        })
+        }
     }
 
-    /// The rows of the reading that is under way, if it ends in time.
-    fn take(&mut self, patience: Duration) -> Result<()> {
-        let Some(answer) = self.beside.take(patience) else {
-            return Ok(());
-        };
-        for (key, row) in answer.ports {
-            self.rows.push(key, row);
+    /// Takes up devices that are new, and forgets those that have gone.
+    fn find(&mut self) {
+        let known = self.devices.len();
+        for device in self.devices.values_mut() {
+            device.is_there = false;
         }
-        for (key, row) in answer.counters {
-            self.counters.push(key, row);
+        for class in Class::ALL {
+            for name in class.devices(&self.host.sysfs) {
+                let ports = || class.ports(&self.host.sysfs, &name);
+                match self.devices.entry((class, name.clone())) {
+                    Entry::Vacant(place) => {
+                        place.insert(Device {
+                            ports: ports(),
+                            name: Label::from(name),
+                            is_there: true,
+                        });
+                    }
+                    Entry::Occupied(mut place) => {
+                        let device = place.get_mut();
+                        if device.ports.is_empty() {
+                            device.ports = ports();
+                        }
+                        device.is_there = true;
+                    }
+                }
+            }
         }
-        answer.error.map_or(Ok(()), Err)
+        self.devices.retain(|_, device| device.is_there);
+        if self.devices.len() > known {
+            let ports = self.devices.values().flat_map(|device| &device.ports);
+            if ports.map(Port::files).sum::<usize>() > FEW_FILES {
+                file_limit::raise();
+            }
+        }
     }
 }
 
+/// As many as there is room for beside all else.
+const FEW_FILES: usize = 256;
+
 impl Source for Fabric {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let (before, now) = if at.last {
-            (LAST_PATIENCE, LAST_PATIENCE)
-        } else {
-            (Duration::ZERO, PATIENCE)
-        };
-        let result = self.take(before);
-        let asked = self.beside.ask(at.tick);
-        let result = result.and(asked).and(self.take(now));
+        self.find();
+        for device in self.devices.values_mut() {
+            self.reading.gone = false;
+            for port in &mut device.ports {
+                let now = monotonic_ns();
+                for folder in &mut port.folders {
+                    folder.read(&mut self.reading);
+                }
+                let link = port.link.as_mut().map(|link| link.read(&mut self.reading));
+                let Some(read_at) = port.read_at.replace(now) else {
+                    continue;
+                };
+                let key = || TickKey {
+                    ts: at.tick.ts,
+                    interval_ns: now.saturating_sub(read_at),
+                };
+                if let Some((state, rate)) = link {
+                    self.rows.push(key(), row(&device.name, port, state, rate));
+                }
+                further(&device.name, port, |row| self.counters.push(key(), row));
+            }
+            if self.reading.gone {
+                // What has its name at the next reading is another.
+                device.ports.clear();
+            }
+        }
         self.rows.finish(out);
         self.counters.finish(out);
-        result
+        self.reading.error.take().map_or(Ok(()), Err)
+    }
+}
+
+fn row(device: &Label, port: &Port, state: Option<Label>, rate: Option<u64>) -> FabricRow {
+    let [
+        tx_bytes,
+        rx_bytes,
+        tx_packets,
+        rx_packets,
+        xmit_wait,
+        errors,
+        discards,
+    ] = port.increases();
+    FabricRow {
+        device: device.clone(),
+        port: port.number,
+        link_layer: port.link.as_ref().and_then(|link| link.layer.clone()),
+        state,
+        rate,
+        tx_bytes,
+        rx_bytes,
+        tx_packets,
+        rx_packets,
+        xmit_wait,
+        errors,
+        discards,
+    }
+}
+
+/// The counters that are no column. Those of drivers are all here, so that each is found by its name.
+fn further(device: &Label, port: &Port, mut each: impl FnMut(CounterRow)) {
+    for (index, folder) in port.folders.iter().enumerate() {
+        for (place, counter) in folder.counters.iter().enumerate() {
+            if folder.kind == Kind::Counters && port.is_column(index, place) {
+                continue;
+            }
+            each(CounterRow {
+                device: device.clone(),
+                port: port.number,
+                folder: Label::Static(folder.kind.name()),
+                counter: counter.name.clone(),
+                increase: counter.increase,
+            });
+        }
     }
 }

@@ -51,7 +51,7 @@ columns! {
         node_mem_bw: Option<f64> = Gauge("B/s", "Data read from and written to DRAM (perf_metric mem_bw); of the target where the CPU can tell"),
         package_power: Option<f64> = Gauge("W", "Power of all packages (energy)"),
         dram_power: Option<f64> = Gauge("W", "Power of all memory (energy)"),
-        fabric_tx_bytes: Option<u64> = Counter("bytes", "Sent by all ports (fabric, what had been read; of an adapter that takes long, a tick later); null while one of them cannot tell"),
+        fabric_tx_bytes: Option<u64> = Counter("bytes", "Sent by all ports (fabric); null while one of them cannot tell"),
         fabric_rx_bytes: Option<u64> = Counter("bytes", "Received by all ports (fabric); likewise"),
         gpu_utilization_sum: Option<f64> = Gauge("%", "Utilization of all GPUs: 100 is one of them (gpu, the reading that had ended: mostly that of the tick before); MIG instances are in their GPUs"),
         gpu_utilization_max: Option<f64> = Gauge("%", "That of the busiest GPU (gpu)"),
