@@ -504,7 +504,7 @@ fn a_job_of_another_user() {
     let copy = folder.path().join("profiler");
     fs::copy(e2e::setting("PROFILER_BIN"), &copy).expect("a copy");
     let script = format!(
-        "chmod 755 {0} {1} $(dirname {1}); chmod 777 $(dirname $4); shift; exec setpriv --reuid 65534 --regid 65534 \
+        "chmod 755 {0} {1}; chmod 777 $(dirname $4); shift; exec setpriv --reuid 65534 --regid 65534 \
          --clear-groups {0}/profiler \"$@\"",
         folder.path().display(),
         tree.mount.path().display(),
