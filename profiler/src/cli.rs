@@ -124,14 +124,14 @@ pub struct Run {
     command: Vec<OsString>,
 
     /// With --node: a run of its own for each batch job, with the rows of its processes
-    #[arg(long, value_name = "BY", requires = "node")]
+    #[arg(long, value_name = "BY")]
     split_by: Option<SplitBy>,
     /// What runs the job [default: found out from the environment, the cgroups, daemons, commands]
-    #[arg(long, value_name = "NAME", requires = "job")]
+    #[arg(long, value_name = "NAME")]
     scheduler: Option<job::Scheduler>,
-    /// How long to wait for the first process of the job
-    #[arg(long, value_name = "TIME", requires = "job", default_value = "60s", value_parser = units::duration)]
-    wait: Duration,
+    /// How long to wait for the first process of the job [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    wait: Option<Duration>,
     /// End when this file no longer reads INPROGRESS; a batch script writes it
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     ipc_file: Option<PathBuf>,
@@ -212,12 +212,34 @@ pub struct Run {
 }
 
 impl Run {
+    /// Options that only one target has; clap does not ask for what another target excludes.
+    fn check(&self) -> Result<(), Failure> {
+        let options = [
+            ("--split-by", self.split_by.is_some(), "--node", self.node),
+            (
+                "--scheduler",
+                self.scheduler.is_some(),
+                "--job",
+                self.job.is_some(),
+            ),
+            ("--wait", self.wait.is_some(), "--job", self.job.is_some()),
+        ];
+        for (option, given, target, is_target) in options {
+            if given && !is_target {
+                let message = format!("{option} goes with {target} only");
+                return Err(Failure::new(Reason::Usage, message));
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the settings of the file and the defaults.
     ///
     /// # Errors
     ///
     /// When the file or the list of sources is wrong.
     pub fn into_config(self) -> Result<Config, Failure> {
+        self.check()?;
         let file = File::read(self.config.as_deref())?;
         let target = if !self.command.is_empty() {
             Target::Command(self.command)
@@ -227,7 +249,7 @@ impl Run {
             Target::Job(job::Request {
                 id: Some(id).filter(|id| !id.is_empty()),
                 scheduler: self.scheduler,
-                wait: self.wait,
+                wait: self.wait.unwrap_or(Duration::from_secs(60)),
             })
         } else if self.node {
             Target::Node
@@ -338,5 +360,28 @@ mod tests {
         assert!(parse(&["--", "sleep", "-x", "1"]).is_ok());
         assert!(parse(&["--node", "-i", "9ms"]).is_err());
         assert!(parse(&["--node", "--source", "-usage"]).is_ok());
+    }
+
+    #[test]
+    fn what_only_one_target_has() {
+        let config = |args: &[&str]| {
+            let parsed =
+                Cli::try_parse_from([&["profiler", "run"], args].concat()).expect("parsed");
+            let Command::Run(run) = parsed.command else {
+                panic!("{args:?}");
+            };
+            run.into_config().map(|_| ()).map_err(|error| error.reason)
+        };
+        for (options, target) in [
+            (["--split-by", "job"], ["--node"].as_slice()),
+            (["--scheduler", "slurm"], &["--job", "1"]),
+            (["--wait", "1s"], &["--job", "1"]),
+        ] {
+            assert_eq!(config(&[target, &options].concat()), Ok(()), "{options:?}");
+            for other in [&["--pid", "1"][..], &["--cgroup", "/"]] {
+                let refused = config(&[other, &options].concat());
+                assert_eq!(refused, Err(Reason::Usage), "{options:?} {other:?}");
+            }
+        }
     }
 }

@@ -41,7 +41,7 @@ static TABLE: Table = Table::new::<TickKey, CpuRow>(
 /// The entry of the registry.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "cpu",
-    help: "Times per state and frequency of each CPU",
+    help: "times per state and frequency of each CPU",
     tables: &[&TABLE],
     probe,
     tasks: false,

@@ -100,7 +100,7 @@ static TABLE: Table = Table::new::<RunKey, HostRow>(
 /// The entry of the registry.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "host",
-    help: "Hardware and software of the node, once per run",
+    help: "hardware and software of the node, once per run",
     tables: &[&TABLE],
     probe: |_| Support::Works,
     tasks: false,
