@@ -333,13 +333,27 @@ pub(super) fn alive(host: &Host, mut pids: Vec<u32>) -> Vec<u32> {
     pids
 }
 
-/// Processes whose environments name the job; not this one, nor the commands that it runs.
+/// Processes whose environments name the job; not this one, nor the commands that it runs, nor what the node does for the
+/// job before and after it.
 pub(super) fn by_environment(procfs: &Path, scheduler: Scheduler, id: &str) -> Vec<u32> {
     let names = |pid: &u32| {
         Stated::read(procfs, *pid).is_some_and(|stated| stated.is_of(scheduler, id))
             && !is_ours(procfs, *pid)
+            && !(scheduler == Scheduler::Slurm && is_of_slurmd(procfs, *pid))
     };
     pids(procfs).filter(names).collect()
+}
+
+/// Whether it belongs to a prolog or epilog: these are slurmd's, the job's processes slurmstepd's or a user's.
+fn is_of_slurmd(procfs: &Path, pid: u32) -> bool {
+    const GENERATIONS: usize = 64;
+    let stat = |pid: i32| crate::tasks::walk::stat_of(&procfs.join(pid.to_string()));
+    let ancestors = std::iter::successors(stat(pid.cast_signed()), |child| stat(child.ppid));
+    let mut daemons = ancestors
+        .take(GENERATIONS)
+        .map(|ancestor| ancestor.comm)
+        .filter(|comm| ["slurmd", "slurmstepd"].contains(&comm.as_str()));
+    daemons.next().as_deref() == Some("slurmd")
 }
 
 fn is_ours(procfs: &Path, pid: u32) -> bool {

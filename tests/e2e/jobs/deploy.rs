@@ -51,7 +51,8 @@ fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
     let conf = folder.path().join("conf");
     for name in ["prolog", "epilog"] {
         let text = format!(
-            "#!/bin/sh\nexport PROFILER={} PROFILER_OUT={} PROFILER_RUN={}\nexport SLURM_CONF=$(cat {})\nexec {}\n",
+            "#!/bin/sh\nexport PROFILER={} PROFILER_OUT={} PROFILER_RUN={}\nexport SLURM_CONF=$(cat {})\n{}\n\
+             # Others of the node's scripts, which know the job as well, may take longer.\nsleep 0.7\n",
             setting("PROFILER_BIN"),
             at("out").display(),
             at("run").display(),
