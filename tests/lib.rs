@@ -6,6 +6,7 @@
     reason = "whatever is not as it should be fails the test"
 )]
 
+pub mod attacker;
 pub mod dataset;
 pub mod metronome;
 pub mod mounts;

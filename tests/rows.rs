@@ -1,6 +1,10 @@
 //! The rows of a Parquet file, read in Rust: for kernels on which there is no Python.
 
-use std::{collections::BTreeMap, fs::File, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    path::Path,
+};
 
 use arrow::{
     array::{Array, ArrayRef, AsArray as _, RecordBatch},
@@ -104,6 +108,15 @@ impl Row {
             .unwrap_or_else(|| panic!("no column {column} in {:?}", names()))
             .as_ref()
     }
+}
+
+/// Columns in which at least one row has a value.
+pub fn known_columns(rows: &[Row]) -> BTreeSet<String> {
+    let columns = rows.iter().flat_map(|row| &row.0);
+    columns
+        .filter(|(_, value)| value.is_some())
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 /// The sum of a column of unsigned integers; nulls add nothing.

@@ -62,6 +62,17 @@ impl Profiler {
         )
     }
 
+    /// A command that becomes a profiler, which writes to PATH.
+    pub fn instead(command: Command, path: &Path) -> Self {
+        Self {
+            command,
+            out: Out {
+                path: path.to_owned(),
+                _folder: None,
+            },
+        }
+    }
+
     fn prepared(wrapper: &[&str], out: Out) -> Self {
         let binary = setting("PROFILER_BIN");
         let words = [wrapper, &[&binary, "run", "--out"]].concat();

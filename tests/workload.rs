@@ -2,10 +2,16 @@
 //!
 //! `workload THREADS`: that many threads that burn when told to.
 //! `workload files HOW FOLDER CALLS`: see `workload/files/mod.rs`.
+//! `workload cmdline BYTES`: see `workload/cmdline.rs`.
+//! `workload forks RATE`: see `workload/forks.rs`.
 //! `workload spin ROUNDS`: see `workload/spin.rs`; prints nothing, and ends.
 
+#[path = "workload/cmdline.rs"]
+mod cmdline;
 #[path = "workload/files/mod.rs"]
 mod files;
+#[path = "workload/forks.rs"]
+mod forks;
 #[path = "workload/spin.rs"]
 mod spin;
 
@@ -23,6 +29,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::thread::{CpuSet, sched_setaffinity};
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [verb, how, folder, calls] = arguments.as_slice()
@@ -35,6 +43,18 @@ fn main() -> ExitCode {
         && verb == "spin"
     {
         spin::spin(rounds.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    if let [verb, bytes] = arguments.as_slice()
+        && verb == "cmdline"
+    {
+        cmdline::main(bytes.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    if let [verb, per_second] = arguments.as_slice()
+        && verb == "forks"
+    {
+        forks::main(per_second.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
     let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
@@ -105,6 +125,11 @@ impl Puppet {
             }
             // Sleeps so many times for a millisecond.
             "nap" => (0..number).for_each(|_| sleep(Duration::from_millis(1))),
+            // Stays on the CPU that it is on, and then moves so many times to another.
+            "pin" => stay_on(current_cpu()),
+            "migrate" => migrate(number),
+            // Waits so many times, uninterruptibly, for a child that sleeps for 20 ms.
+            "vfork" => (0..number).for_each(|_| wait_for_vfork()),
             // Makes so many bytes resident.
             "touch" => self.memory.push(vec![1; number]),
             "free" => self.memory.clear(),
@@ -172,6 +197,49 @@ fn burn(time: Duration) {
             black_box(number);
         }
     }
+}
+
+fn current_cpu() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+fn stay_on(cpu: usize) {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only).expect("an online CPU");
+}
+
+/// Between the CPU that it is on and another, until it has moved so many times.
+fn migrate(times: usize) {
+    let here = current_cpu();
+    let is_online = |cpu: &usize| {
+        // What is online is what can be chosen.
+        let mut only = CpuSet::new();
+        only.set(*cpu);
+        *cpu != here && sched_setaffinity(None, &only).is_ok()
+    };
+    let there = (0..CpuSet::MAX_CPU).find(is_online).expect("a second CPU");
+    // That was the first move.
+    for time in 1..times {
+        stay_on(if time % 2 == 0 { there } else { here });
+    }
+}
+
+/// The kernel keeps the parent of a vfork in an uninterruptible (killable) wait until the child has ended.
+fn wait_for_vfork() {
+    extern "C" fn child(_: *mut libc::c_void) -> libc::c_int {
+        sleep(Duration::from_millis(20));
+        0
+    }
+    let mut stack = vec![0_u8; 64 << 10];
+    let top = stack.as_mut_ptr_range().end.cast();
+    let flags = libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM the child has memory of its own, so the stack is its alone; it only sleeps and returns.
+    let pid = unsafe { libc::clone(child, top, flags, std::ptr::null_mut()) };
+    assert!(pid > 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the child is ours; its status is not wanted.
+    let waited = unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    assert_eq!(waited, pid);
 }
 
 fn crash() {

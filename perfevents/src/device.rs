@@ -56,6 +56,14 @@ pub enum EncodeError {
         /// The field.
         field: String,
     },
+    /// No field of its `format/` is in this word: the kernel would ignore it, and count something else.
+    #[error("PMU {pmu} ignores {word}: its format/ has no field there")]
+    Word {
+        /// The PMU.
+        pmu: String,
+        /// The word.
+        word: String,
+    },
     /// The field has fewer bits.
     #[error("{value:#x} is too large for field {field} of PMU {pmu}")]
     Value {
@@ -269,14 +277,14 @@ impl Device {
         }
     }
 
-    /// What people wrote as a code, and what one count is worth.
+    /// What people wrote as a code, and what one count is worth, if that is known.
     ///
     /// # Errors
     ///
     /// When the PMU has no such event or field.
-    pub fn encode_terms(&self, terms: &[Term]) -> Result<(Encoding, f64), EncodeError> {
+    pub fn encode_terms(&self, terms: &[Term]) -> Result<(Encoding, Option<f64>), EncodeError> {
         let mut fields = BTreeMap::new();
-        let mut scale = 1.0;
+        let mut scale = Some(1.0);
         for term in terms {
             match term {
                 Term::Field(field, value) => {
@@ -287,7 +295,7 @@ impl Device {
                 }
                 Term::Alias(alias) => {
                     fields.extend(self.terms(alias)?);
-                    scale = self.scale_of(alias);
+                    scale = self.scale_by_name(alias);
                 }
             }
         }
@@ -302,8 +310,17 @@ impl Device {
     pub fn encode_fields(&self, fields: &BTreeMap<String, u64>) -> Result<Encoding, EncodeError> {
         let mut config = [self.base, 0, 0, 0];
         for (field, value) in fields {
-            let whole = || format!("{field}:0-63").parse().ok();
+            let whole = || format!("{field}:0-63").parse::<Format>().ok();
             let format = self.formats.get(field).cloned().or_else(whole);
+            if let Some(Format { word, .. }) = format
+                && word != 0
+                && !self.formats.values().any(|format| format.word == word)
+            {
+                return Err(EncodeError::Word {
+                    pmu: self.name.clone(),
+                    word: field.clone(),
+                });
+            }
             let fits = match &format {
                 Some(format) => format.put(*value, &mut config),
                 None => {
@@ -327,20 +344,33 @@ impl Device {
         })
     }
 
-    /// What one count is worth, where the kernel says so (`events/NAME.scale`); 1 otherwise.
-    pub fn scale(&self, event: &Event) -> f64 {
-        event
-            .alias
-            .as_ref()
-            .map_or(1.0, |alias| self.scale_of(alias))
+    /// What one count is worth (`events/NAME.scale`); `None` where that is not known. An event that has a code of its own
+    /// has a name for the scale only, and is not known without.
+    pub fn scale(&self, event: &Event) -> Option<f64> {
+        match &event.alias {
+            Some(alias) if event.code.is_empty() => self.scale_by_name(alias),
+            Some(alias) => self.scale_of(alias),
+            None => Some(1.0),
+        }
     }
 
-    fn scale_of(&self, alias: &str) -> f64 {
+    /// Of an event of the kernel, which is a plain count if it has neither unit nor scale.
+    fn scale_by_name(&self, alias: &str) -> Option<f64> {
+        let has = |ending: &str| {
+            let file = format!("{alias}.{ending}");
+            self.folder.join("events").join(file).exists()
+        };
+        if has("unit") || has("scale") {
+            self.scale_of(alias)
+        } else {
+            Some(1.0)
+        }
+    }
+
+    fn scale_of(&self, alias: &str) -> Option<f64> {
         let file = self.folder.join("events").join(format!("{alias}.scale"));
-        fs::read_to_string(file)
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(1.0)
+        let scale: f64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+        (scale.is_finite() && scale > 0.0).then_some(scale)
     }
 
     /// What `events/NAME` says: `event=0x04,umask=0x03`.
@@ -510,8 +540,18 @@ mod tests {
             error("alias = \"energy-pkg\""),
             "PMU cpu has no event energy-pkg"
         );
-        let whole = cpu.encode(&event("code = { config = 0x1b7, config2 = 7 }"));
-        assert_eq!(whole.map(|encoding| encoding.config), Ok([0x1b7, 0, 7, 0]));
+        let whole = cpu.encode(&event("code = { config = 0x1b7, config1 = 7 }"));
+        assert_eq!(whole.map(|encoding| encoding.config), Ok([0x1b7, 7, 0, 0]));
+        assert_eq!(
+            error("code = { config = 0x1b7, config2 = 7 }"),
+            "PMU cpu ignores config2: its format/ has no field there"
+        );
+        // A kernel that does not know this CPU's offcore registers.
+        let offcore = imcs[0].encode(&offcore).expect_err("it cannot");
+        assert_eq!(
+            offcore.to_string(),
+            "PMU uncore_imc_2 has no field offcore_rsp"
+        );
     }
 
     #[test]
@@ -523,9 +563,32 @@ mod tests {
             power.encode(&package).map(|encoding| encoding.config),
             Ok([2, 0, 0, 0])
         );
-        assert!((power.scale(&package) - 2f64.powi(-32)).abs() < 1e-20);
+        assert_eq!(power.scale(&package), Some(2f64.powi(-32)));
         assert!(power.encode(&event("alias = \"broken\"")).is_err());
-        assert!((power.scale(&event("code = { event = 2 }")) - 1.0).abs() < f64::EPSILON);
+        assert_eq!(power.scale(&event("code = { event = 2 }")), Some(1.0));
         assert!(Device::all(root.path(), "broken").is_empty());
+    }
+
+    #[test]
+    fn a_count_without_its_scale_is_worth_nothing_known() {
+        let root = tree();
+        let events = root.path().join("bus/event_source/devices/power/events");
+        let scale_file = events.join("energy-pkg.scale");
+        let scales = || {
+            let power = Device::all(root.path(), "power").remove(0);
+            let by_hand = power.encode_terms(&[Term::Alias("energy-pkg".to_owned())]);
+            let of_table = power.scale(&event("code = { event = 2 }\nalias = \"energy-pkg\""));
+            (of_table, by_hand.expect("it can").1)
+        };
+        for text in ["", "none", "0", "-1", "inf", "NaN"] {
+            fs::write(&scale_file, text).expect("written");
+            assert_eq!(scales(), (None, None), "{text:?}");
+        }
+        fs::remove_file(&scale_file).expect("it goes");
+        fs::write(events.join("energy-pkg.unit"), "Joules\n").expect("written");
+        assert_eq!(scales(), (None, None));
+        // Without either it is a plain count to who names it, but not the joules that a table means.
+        fs::remove_file(events.join("energy-pkg.unit")).expect("it goes");
+        assert_eq!(scales(), (None, Some(1.0)));
     }
 }

@@ -103,6 +103,8 @@ counters! {
         errors,
         /// Requests without data that asked for a flush, in the flows of flushes.
         asked,
+        /// Of `ops`, those whose completion no program saw: they are in no histogram.
+        untimed,
     }
 }
 
@@ -296,7 +298,7 @@ pub mod net {
 const _: () = {
     assert!(size_of::<FlowKey>() == 24);
     assert!(size_of::<NetFlow>() == 8 * 11);
-    assert!(size_of::<BlockFlow>() == 8 * 4 + 2 * size_of::<Histogram>());
+    assert!(size_of::<BlockFlow>() == 8 * 5 + 2 * size_of::<Histogram>());
     assert!(size_of::<DiskName>() == 32);
     assert!(size_of::<FileFlow>() == 8 * 11);
     assert!(size_of::<SyscallFlow>() == 8 + size_of::<Histogram>());

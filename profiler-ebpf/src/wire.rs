@@ -104,6 +104,8 @@ pub struct Namespace {
     pub address: u64,
     /// Its depth below the initial one.
     pub level: u64,
+    /// The controller's thread group id in the initial one.
+    pub controller: u64,
 }
 
 /// The single entry of the map `CONTROL`, written by the controller.
@@ -158,11 +160,13 @@ pub enum Map {
     Sockets,
     /// Asynchronous file I/O under way.
     FileAsync,
+    /// Files with pages that are not written back.
+    Dirtiers,
 }
 
 impl Map {
     /// How many there are.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 12;
     /// Names, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "TASKS",
@@ -176,6 +180,7 @@ impl Map {
         "SYSCALLS",
         "SOCKETS",
         "FILE_ASYNC",
+        "DIRTIERS",
     ];
 }
 
@@ -245,7 +250,7 @@ pub struct Dirtied {
 
 /// A file for as long as it is the same: its inode's number can be another's after it was removed.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileKey {
     /// Number of the inode.
     pub ino: u64,
@@ -253,6 +258,22 @@ pub struct FileKey {
     pub dev: u32,
     /// Generation of the inode.
     pub generation: u32,
+}
+
+/// Entry of the map `DIRTIERS`: who dirtied pages of a file.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dirtier {
+    /// Pid 0: somebody outside the target, or nobody who can be named.
+    pub owner: Owner,
+    /// 1 when others dirtied pages too.
+    pub shared: u64,
+    /// When it was last noted that pages were dirtied.
+    pub noted: u64,
+    /// When it began to be written back; 0 when pages were dirtied since.
+    pub started: u64,
+    /// When it was clean; 0 when it may not be.
+    pub clean: u64,
 }
 
 /// Latency histogram with sum and, per reading, maximum.
@@ -749,6 +770,8 @@ const _: () = {
                 + size_of::<Histogram>()
     );
     assert!(size_of::<Process>() == 40 + 16 + 16 + size_of::<Totals>() + size_of::<Histogram>());
+    assert!(size_of::<FileKey>() == 16);
+    assert!(size_of::<Dirtier>() == 32 + size_of::<Owner>());
     assert!(size_of::<Birth>() == 48);
     assert!(size_of::<Exec>() == 48 + PATH_MAX);
     assert!(size_of::<ExecBuffer>() == 48 + PATH_MAX + ARGS_MAX);

@@ -1,8 +1,15 @@
 //! The command line; turned into plain settings at once.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint};
+use clap::{
+    ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::{
     config::{Config, File, Target, select_sources},
@@ -10,8 +17,14 @@ use crate::{
     job,
     marks::send::Arguments,
     perf::Selection,
+    privileges,
+    run::retention::Limits,
     units,
 };
+
+/// Where the kernel's file systems are mounted.
+const PROCFS: &str = "/proc";
+const SYSFS: &str = "/sys";
 
 /// Where did the time go? For a process tree, a batch job, a cgroup or the whole node.
 ///
@@ -178,6 +191,9 @@ pub struct Run {
     /// Entries of each BPF map of I/O flows [default: twice the processes that the kernel allows, 32768 to 262144]
     #[arg(long, env = "PROFILER_MAX_ENTRIES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     max_entries: Option<u32>,
+    /// Entries of a BPF map, to try what happens when it is full; of EVENTS, bytes
+    #[arg(long, value_name = "MAP=N", value_parser = map_entries, hide = true)]
+    map_entries: Vec<(String, u32)>,
     /// Add rows for each thread: those with a `tid`, not to be added to those of the process
     #[arg(long)]
     threads: bool,
@@ -196,18 +212,30 @@ pub struct Run {
     /// Append to this file what would go to stderr; {host}, or else the end of the name, becomes the node's
     #[arg(long, env = "PROFILER_LOG", value_name = "FILE", value_hint = ValueHint::FilePath)]
     log: Option<PathBuf>,
+    /// Remove the oldest finished runs in --out until so much of its file system is free: 500M, 20G
+    ///
+    /// Applies to runs of the same user, at the start and every 5 minutes.
+    #[arg(long, env = "PROFILER_KEEP_FREE", value_name = "SIZE", value_parser = units::size)]
+    keep_free: Option<u64>,
+    /// Remove finished runs in --out that ended longer ago: 12h, 30d
+    #[arg(long, env = "PROFILER_MAX_AGE", value_name = "TIME", value_parser = units::positive)]
+    max_age: Option<Duration>,
+    /// Remove the oldest finished runs in --out while all runs together take more
+    #[arg(long, env = "PROFILER_MAX_SIZE", value_name = "SIZE", value_parser = units::size)]
+    max_size: Option<u64>,
     /// Read settings from this TOML file: interval, duration, out, source, groups, events, perfevents,
-    /// max_entries, threads, checkpoint, sync, strict, quiet, log [default: /etc/profiler.toml if it exists]
+    /// max_entries, threads, checkpoint, sync, strict, quiet, log,
+    /// keep_free, max_age, max_size [default: /etc/profiler.toml if it exists]
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Name of this node in the dataset [default: the system's]
     #[arg(long, env = "PROFILER_HOSTNAME")]
     hostname: Option<String>,
     /// Where procfs is mounted
-    #[arg(long, default_value = "/proc", hide = true)]
+    #[arg(long, default_value = PROCFS, hide = true)]
     procfs: PathBuf,
     /// Where sysfs is mounted
-    #[arg(long, default_value = "/sys", hide = true)]
+    #[arg(long, default_value = SYSFS, hide = true)]
     sysfs: PathBuf,
 }
 
@@ -240,6 +268,12 @@ impl Run {
     /// When the file or the list of sources is wrong.
     pub fn into_config(self) -> Result<Config, Failure> {
         self.check()?;
+        if privileges::is_secure_execution()
+            && (self.procfs != Path::new(PROCFS) || self.sysfs != Path::new(SYSFS))
+        {
+            let message = "--procfs and --sysfs are refused with file capabilities: run with sudo";
+            return Err(Failure::new(Reason::Usage, message));
+        }
         let file = File::read(self.config.as_deref())?;
         let target = if !self.command.is_empty() {
             Target::Command(self.command)
@@ -269,6 +303,10 @@ impl Run {
             Some(given) => Ok(Some(given)),
             None => File::parse(name, text, parse),
         };
+        let size = |name, given: Option<u64>, text: Option<&String>| match given {
+            Some(given) => Ok(Some(given)),
+            None => File::parse(name, text, units::size),
+        };
         Ok(Config {
             target,
             interval: setting(
@@ -293,6 +331,7 @@ impl Run {
                 self.perfevents.or(file.perfevents),
             )?,
             max_entries: self.max_entries.or(file.max_entries),
+            map_entries: self.map_entries,
             threads: self.threads || file.threads.unwrap_or(false),
             checkpoint: setting(
                 "checkpoint",
@@ -311,8 +350,73 @@ impl Run {
             once: self.once,
             split_by_job: self.split_by.is_some(),
             log: self.log.or(file.log),
+            retention: Limits {
+                keep_free: size("keep_free", self.keep_free, file.keep_free.as_ref())?,
+                max_age: setting(
+                    "max_age",
+                    self.max_age,
+                    file.max_age.as_ref(),
+                    units::positive,
+                )?,
+                max_size: size("max_size", self.max_size, file.max_size.as_ref())?,
+            },
         })
     }
+}
+
+/// The command line. An error ends the program, with what may have been meant.
+pub fn parse() -> Cli {
+    let error = match Cli::try_parse() {
+        Ok(cli) => return cli,
+        Err(error) => error,
+    };
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    with_hint(error, &words).exit()
+}
+
+/// Adds what may have been meant, where clap offers to pass an option to the command, or nothing.
+fn with_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(unknown)) if error.kind() == ErrorKind::UnknownArgument => {
+            unknown.clone()
+        }
+        _ => return error,
+    };
+    if words.first().is_none_or(|first| first != "run") {
+        return error;
+    }
+    let hint = if unknown.starts_with('-') {
+        let command = Cli::command();
+        let options = command.find_subcommand("run").into_iter();
+        let names = options
+            .flat_map(clap::Command::get_arguments)
+            .filter_map(|option| option.get_long())
+            .map(|name| format!("--{name}"));
+        let given = unknown.split('=').next().unwrap_or(&unknown);
+        // Two swapped letters are as close as a wrong one.
+        names
+            .map(|name| (strsim::damerau_levenshtein(&name, given), name))
+            .min()
+            .filter(|(distance, _)| *distance <= 2)
+            .map(|(_, name)| format!("did you mean {name}?"))
+    } else {
+        let place = words.iter().position(|word| *word == *unknown);
+        place.map(|place| {
+            let text: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            format!(
+                "put `--` before the command: profiler {} -- {}",
+                text[..place].join(" "),
+                text[place..].join(" ")
+            )
+        })
+    };
+    if let Some(hint) = hint {
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![hint.into()]),
+        );
+    }
+    error
 }
 
 /// What `--split-by` divides a run by.
@@ -341,6 +445,15 @@ pub fn man() -> std::io::Result<()> {
     clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())
 }
 
+/// `MAP=N`. Kernel memory is not for everybody to take: no map gets larger than it is.
+fn map_entries(text: &str) -> Result<(String, u32), String> {
+    const MOST: u32 = 4096;
+    let wrong = || format!("a BPF map and a number up to {MOST}, as in PROCESSES=4");
+    let (map, number) = text.split_once('=').ok_or_else(wrong)?;
+    let number = number.parse().ok().filter(|n| (1..=MOST).contains(n));
+    Ok((map.to_owned(), number.ok_or_else(wrong)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,6 +461,33 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn near_misses_have_hints() {
+        let said = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            let all = [OsString::from("profiler")]
+                .into_iter()
+                .chain(words.clone());
+            let error = Cli::try_parse_from(all).expect_err("a wrong command line");
+            with_hint(error, &words).to_string()
+        };
+        for (line, hint) in [
+            (
+                "run -i 1s python3 x.py",
+                "tip: put `--` before the command: profiler run -i 1s -- python3 x.py",
+            ),
+            ("run --pdi 1", "tip: did you mean --pid?"),
+            ("run --otu=x --node", "tip: did you mean --out?"),
+            ("run --node --intreval 1s", "tip: did you mean --interval?"),
+        ] {
+            let said = said(line);
+            assert!(said.contains(hint), "{line}: {said}");
+            assert!(!said.contains("as a value"), "{line}: {said}");
+        }
+        let unlike = said("run --zzzzzzzzz 1");
+        assert!(!unlike.contains("did you mean"), "{unlike}");
     }
 
     #[test]

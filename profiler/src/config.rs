@@ -9,6 +9,7 @@ use crate::{
     failure::{Failure, Reason},
     job,
     perf::Selection,
+    run::retention::Limits,
     sources::{REGISTRY, SourceSpec},
     units,
 };
@@ -50,6 +51,8 @@ pub struct Config {
     pub perf: Selection,
     /// Entries of each BPF map of flows, if not as many as the node's size suggests.
     pub max_entries: Option<u32>,
+    /// Entries of single BPF maps.
+    pub map_entries: Vec<(String, u32)>,
     /// Whether to add rows per thread.
     pub threads: bool,
     /// Time between Parquet parts.
@@ -74,6 +77,8 @@ pub struct Config {
     pub split_by_job: bool,
     /// Where to say what would go to stderr.
     pub log: Option<PathBuf>,
+    /// When old runs are removed.
+    pub retention: Limits,
 }
 
 /// The settings that a file can hold.
@@ -108,6 +113,12 @@ pub struct File {
     pub quiet: Option<bool>,
     /// As `--log`.
     pub log: Option<PathBuf>,
+    /// As `--keep-free`.
+    pub keep_free: Option<String>,
+    /// As `--max-age`.
+    pub max_age: Option<String>,
+    /// As `--max-size`.
+    pub max_size: Option<String>,
 }
 
 impl File {
@@ -124,9 +135,14 @@ impl File {
         let fail =
             |what: String| Failure::new(Reason::Usage, format!("{}: {what}", path.display()));
         match std::fs::read_to_string(path) {
-            Ok(text) => {
-                toml::from_str(&text).map_err(|error| fail(error.to_string().trim().to_owned()))
-            }
+            Ok(text) => toml::from_str(&text).map_err(|error| {
+                // Its own text shows the line, which may hold anything.
+                let line = error
+                    .span()
+                    .and_then(|span| text.get(..span.start))
+                    .map_or(1, |before| before.matches('\n').count() + 1);
+                fail(format!("line {line}: {}", error.message()))
+            }),
             Err(error) if !required && error.kind() == std::io::ErrorKind::NotFound => {
                 Ok(Self::default())
             }
@@ -134,16 +150,16 @@ impl File {
         }
     }
 
-    /// Reads a duration setting of the file.
+    /// Reads a duration or size of the file.
     ///
     /// # Errors
     ///
-    /// When it is no duration.
-    pub fn parse(
+    /// When it is none.
+    pub fn parse<T>(
         name: &str,
         text: Option<&String>,
-        parse: fn(&str) -> Result<Duration, String>,
-    ) -> Result<Option<Duration>, Failure> {
+        parse: fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Failure> {
         text.map(|text| parse(text))
             .transpose()
             .map_err(|error| Failure::new(Reason::Usage, format!("setting `{name}`: {error}")))
@@ -296,6 +312,9 @@ impl Config {
             "sync": self.sync,
             "strict": self.strict,
             "split_by": self.split_by_job.then_some("job"),
+            "keep_free": self.retention.keep_free,
+            "max_age_ns": self.retention.max_age.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+            "max_size": self.retention.max_size,
         })
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     failure::{Failure, Reason},
     host::cpu_ids,
+    privileges,
 };
 
 /// Which microarchitectures are shown.
@@ -33,7 +34,9 @@ pub fn catalog(folder: Option<&Path>) -> Result<Catalog, Failure> {
         let message = format!("--perfevents {}: {what}", folder.display());
         Failure::new(Reason::Usage, message)
     };
+    let lowered = privileges::lower();
     let own = Catalog::read(folder).map_err(|error| usage(error.to_string()))?;
+    drop(lowered);
     for uarch in own.iter() {
         if let Some(problem) = uarch.problems(Catalog::meanings()).first() {
             return Err(usage(format!("{}.toml: {problem}", uarch.id)));

@@ -8,6 +8,7 @@ mod cpu_id;
 mod cpu_list;
 pub mod mounts;
 mod read;
+mod refusal;
 
 use std::{
     collections::HashSet,
@@ -22,6 +23,7 @@ pub use self::{
     cpu_id::cpu_ids,
     cpu_list::{cpu_list, cpu_list_text},
     mounts::{Mount, mounts},
+    refusal::refusal,
 };
 pub(crate) use self::{
     cpu_id::cpuinfo,

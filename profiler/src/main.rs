@@ -2,19 +2,20 @@
 
 use std::{io::Write as _, process::ExitCode};
 
-use clap::Parser as _;
 use profiler::{
     check,
-    cli::{self, Cli, Command},
+    cli::{self, Command},
     events,
     failure::{Failure, Reason},
     host::Host,
-    perf, reference, run, say,
+    perf,
+    privileges::{self, raise},
+    reference, run, say,
     sink::recover::{Hosts, Outcome, recover},
 };
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
+    match privileges::begin().and_then(|()| dispatch(cli::parse().command)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             say!("profiler: {failure}");
@@ -32,6 +33,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             return run::run(&args.into_config()?, command_line);
         }
         Command::Check { json } => {
+            let _raised = raise();
             let host = Host::probe("/proc", "/sys", None);
             if json {
                 print(&format!("{:#}\n", check::json(&host)));
@@ -52,6 +54,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
                 return Ok(0);
             }
             if validate {
+                let _raised = raise();
                 let host = Host::probe("/proc", "/sys", None);
                 print(&perf::validate(&host, &catalog));
                 return Ok(0);

@@ -1,13 +1,28 @@
 //! `profiler schema`: every table and column, from the declarations themselves.
 
-use std::fmt::Write as _;
+use std::{collections::HashSet, fmt::Write as _};
 
 use serde_json::{Value, json};
 
 use crate::{
-    schema::{Column, SCHEMA_VERSION},
+    schema::{Column, SCHEMA_VERSION, Table},
     sources::REGISTRY,
 };
+
+/// Every table that a source declares, once.
+pub fn tables() -> impl Iterator<Item = &'static Table> {
+    let mut seen = HashSet::new();
+    let all = REGISTRY.iter().flat_map(|spec| spec.tables.iter().copied());
+    all.filter(move |table| seen.insert(table.name))
+}
+
+/// The type of a column in the views, which have timestamps that DuckDB can calculate with.
+pub fn type_in_views(column: &Column) -> String {
+    match type_name(column).as_str() {
+        "TIMESTAMP" => "TIMESTAMPTZ".to_owned(),
+        other => other.to_owned(),
+    }
+}
 
 /// The type as DuckDB calls it.
 fn type_name(column: &Column) -> String {

@@ -4,14 +4,18 @@
 
 mod boundary;
 mod guard;
+mod recovery;
+pub mod retention;
 mod setup;
 mod split;
 mod ticker;
 mod watch;
 
-use std::{os::fd::OwnedFd, time::Duration};
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
+use caps::Capability;
+use hashbrown::HashSet;
 use profiler_ebpf::wire::Map;
 use rustix::process::Signal;
 use tokio::{
@@ -22,6 +26,7 @@ use tokio::{
 use self::{
     boundary::{Boundaries, due},
     guard::{Answer, Guard},
+    recovery::Recovery,
     setup::{Opened, Setup},
     split::{Moment, Split},
     ticker::{Ticker, readable},
@@ -33,13 +38,14 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     host, job,
+    launch::{self, Launcher, Running},
     ledger::{Ledger, Part},
     log, privileges, say,
     schema::Batch,
     sink::{Sink, manifest::Loss},
     sources::{Sample, read_at_boundaries, region},
     summary::Summary,
-    target::{self, Running},
+    target,
     tasks::TaskTable,
 };
 
@@ -49,6 +55,11 @@ use crate::{
 ///
 /// With the reason that decides the exit code.
 pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
+    // First, while the profiler is small and has one thread.
+    let launcher = match &config.target {
+        Target::Command(command) => Some(Launcher::new(command)?),
+        _ => None,
+    };
     let hostname = match &config.hostname {
         Some(name) => name.clone(),
         None => host::own_name(&config.procfs),
@@ -82,7 +93,7 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
             return Ok(0);
         };
         let setup = Setup::new(config, command_line, job.as_ref())?;
-        Session::new(config, setup)?.run(signals).await
+        Session::new(config, setup, launcher)?.run(signals).await
     })
 }
 
@@ -153,6 +164,7 @@ struct Session<'a> {
     tasks: TaskTable,
     tasks_failed: bool,
     sink: Sink,
+    recovery: Recovery,
     split: Option<Split>,
     ledger: Ledger,
     summary: Summary,
@@ -171,7 +183,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(config: &'a Config, setup: Setup) -> Result<Self, Failure> {
+    fn new(config: &'a Config, setup: Setup, launcher: Option<Launcher>) -> Result<Self, Failure> {
         let split = setup
             .template
             .map(|template| Split::new(template, config.interval, config.quiet))
@@ -184,6 +196,7 @@ impl<'a> Session<'a> {
             tasks: setup.tasks,
             tasks_failed: false,
             sink: setup.sink,
+            recovery: setup.recovery,
             split,
             ledger: Ledger::default(),
             summary: Summary::default(),
@@ -201,12 +214,10 @@ impl<'a> Session<'a> {
             missed: 0,
             tick_ns: 0,
         };
-        // Baselines, before a command runs its first instruction.
-        session.tick(false);
-        privileges::keep_for_sampling(setup.keeps_capabilities);
-        if let Some(stopped) = setup.stopped {
-            match stopped.release() {
-                Ok(running) => session.command = Some(running),
+        let mut what = setup.what;
+        if let Some(launcher) = launcher {
+            match session.start(launcher, setup.keeps_capabilities) {
+                Ok(pid) => what = format!("{what} (process {pid})"),
                 Err(failure) => {
                     // Nothing was profiled: leave nothing behind.
                     let run_dir = session.run_dir.clone();
@@ -218,16 +229,17 @@ impl<'a> Session<'a> {
                     return Err(failure);
                 }
             }
+        } else {
+            let raised = privileges::raise();
+            session.tick(false);
+            drop(raised);
+            privileges::keep_for_sampling(setup.keeps_capabilities);
         }
         if !config.quiet {
-            for line in &setup.missing {
+            if let Some(line) = &setup.missing {
                 say!("profiler: {line}");
             }
-            say!(
-                "profiling {} into {}",
-                setup.what,
-                session.run_dir.display()
-            );
+            say!("profiling {what} into {}", session.run_dir.display());
             let started = session.command.is_some();
             if let Some(boundaries) = session.boundaries.as_ref().filter(|_| !started) {
                 let path = boundaries.inbox.path().display();
@@ -237,10 +249,31 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    async fn run(mut self, signals: Signals) -> Result<u8, Failure> {
+    /// Makes the command's process, takes the baselines and lets it run: nothing else is left to do by then, so that its
+    /// row is of the command alone.
+    fn start(&mut self, launcher: Launcher, keep: &[Capability]) -> Result<u32, Failure> {
+        let marks = self.boundaries.as_ref().map(|b| b.inbox.path());
+        let stopped = launcher.spawn(marks)?;
+        let pid = stopped.pid;
+        let raised = privileges::raise();
+        if let Err(error) = self.tasks.follow_more(None, &[pid]) {
+            stopped.cancel();
+            return Err(Failure::new(Reason::Internal, format!("{error:#}")));
+        }
+        self.sink
+            .describe(|manifest| manifest.target["pids"] = serde_json::json!([pid]));
+        self.tick(false);
+        drop(raised);
+        privileges::keep_for_sampling(keep);
+        self.command = Some(stopped.release()?);
+        Ok(pid)
+    }
+
+    async fn run(mut self, mut signals: Signals) -> Result<u8, Failure> {
+        self.recovery.begin();
         let mut ticker =
             Ticker::new(self.started, self.config.interval).map_err(|error| cannot_wait(&error))?;
-        let stop = self.sample_until_stopped(signals, &mut ticker).await?;
+        let stop = self.sample_until_stopped(&mut signals, &mut ticker).await?;
         // What ends at this moment is still on its way through the kernel.
         if stop == Stop::Target {
             self.wait_for_last_exit().await;
@@ -291,6 +324,12 @@ impl<'a> Session<'a> {
                 .collect();
             say!("{}", self.summary.text(elapsed, ticks, &counters, &run_dir));
         }
+        if !matches!(stop, Stop::Signal(_)) {
+            tokio::select! {
+                () = self.recovery.finish() => {}
+                signal = signals.next() => return Ok(of_signal(signal)),
+            }
+        }
         // A command that outlives its profiling has nobody to tell anything.
         self.sources.clear();
         self.boundaries = None;
@@ -307,6 +346,15 @@ impl<'a> Session<'a> {
         };
         let split = self.split.take();
         split.map_or_else(Vec::new, |split| {
+            let refused = split.refused();
+            if !refused.is_empty() {
+                say!(
+                    "profiler: {} processes named jobs beyond the quotas of their users: they are in the node's run",
+                    refused.values().sum::<u64>()
+                );
+            }
+            self.sink
+                .describe(|manifest| manifest.refused_claims = refused);
             let (opened, lost) = (split.opened(), split.finish(&moment));
             if !self.config.quiet {
                 say!("profiled {opened} jobs");
@@ -317,7 +365,7 @@ impl<'a> Session<'a> {
 
     async fn sample_until_stopped(
         &mut self,
-        mut signals: Signals,
+        signals: &mut Signals,
         ticker: &mut Ticker,
     ) -> Result<Stop, Failure> {
         let events = self.events().map_err(|error| cannot_wait(&error))?;
@@ -433,6 +481,7 @@ impl<'a> Session<'a> {
         };
         let mut tick = at(monotonic_ns);
         let result = self.tasks.refresh(&tick, last);
+        self.tasks.deliver(None);
         if last {
             // After every end that it reports.
             tick = at(crate::clock::monotonic_ns());
@@ -444,9 +493,10 @@ impl<'a> Session<'a> {
             0,
             false,
         );
+        self.ledger.account(Part::Source, "tasks").dropped = Some(self.tasks.nameless());
         self.summary.add(&self.tasks);
         self.account();
-        let read = self.read_sources(tick, last, false);
+        let read = self.read_sources(tick, last, None);
         let mut batches = Vec::new();
         if let Some(boundaries) = &mut self.boundaries {
             boundaries.have_ticked(monotonic_ns);
@@ -458,8 +508,12 @@ impl<'a> Session<'a> {
         self.tick_ns += crate::clock::monotonic_ns() - monotonic_ns;
     }
 
-    /// Reads the sources of processes once more, between two ticks.
+    /// Reads the sources of processes once more, between two ticks: those of the processes that are marked.
     fn boundary(&mut self) {
+        let Some(boundaries) = &self.boundaries else {
+            return;
+        };
+        let inbox = Arc::clone(&boundaries.inbox);
         let monotonic_ns = monotonic_ns();
         let tick = Tick {
             number: self.number,
@@ -467,13 +521,29 @@ impl<'a> Session<'a> {
             ts: self.clock.wall(monotonic_ns),
         };
         let cpu_ns = thread_cpu_ns();
+        let users = boundaries.users(monotonic_ns);
         let result = self.tasks.refresh(&tick, false);
+        // All that was sent before the reading is here now.
+        let marked = inbox.marked_by(&users);
+        self.tasks.deliver(Some(&marked));
         self.report_tasks(result);
         self.summary.add(&self.tasks);
-        let read = self.read_sources(tick, false, true);
-        let rows = read.iter().map(|batch| batch.rows.num_rows() as u64).sum();
+        let read = self.read_sources(tick, false, Some(&marked));
+        // Rows of marks are limited by the rates of marks.
+        let of_processes = |batch: &&Batch| {
+            region::SPEC
+                .tables
+                .iter()
+                .all(|table| table.name != batch.table.name)
+        };
+        let rows: u64 = read
+            .iter()
+            .filter(of_processes)
+            .map(|batch| batch.rows.num_rows() as u64)
+            .sum();
+        let rows = self.tasks.share_among_users(rows);
         if let Some(boundaries) = &mut self.boundaries {
-            boundaries.have_read(monotonic_ns, thread_cpu_ns() - cpu_ns, rows);
+            boundaries.have_read(monotonic_ns, thread_cpu_ns() - cpu_ns, &rows);
             let batches = boundaries.hold(read);
             self.submit(&tick, batches);
         }
@@ -495,13 +565,19 @@ impl<'a> Session<'a> {
     }
 
     /// Reads all sources, or those of processes, at the moment at which the processes were read.
-    fn read_sources(&mut self, tick: Tick, last: bool, boundary: bool) -> Vec<Batch> {
+    fn read_sources(
+        &mut self,
+        tick: Tick,
+        last: bool,
+        boundary: Option<&HashSet<u32>>,
+    ) -> Vec<Batch> {
         let mut batches: Vec<Batch> = Vec::new();
         for (name, source, failed) in &mut self.sources {
-            if boundary && !read_at_boundaries(name) {
+            if boundary.is_some() && !read_at_boundaries(name) {
                 continue;
             }
             let begin = monotonic_ns();
+            let begin_cpu = thread_cpu_ns();
             let before = batches.len();
             let at = Sample {
                 tick,
@@ -517,9 +593,10 @@ impl<'a> Session<'a> {
                 .sum();
             let ns = monotonic_ns() - begin;
             self.ledger.ran(name, ns, rows, result.is_err());
-            if let Some(boundaries) = &self.boundaries
+            if let Some(boundaries) = &mut self.boundaries
                 && *name == region::SPEC.name
             {
+                boundaries.have_handled(thread_cpu_ns() - begin_cpu);
                 boundaries.account(&mut self.ledger);
             }
             if let Err(error) = result
@@ -595,6 +672,7 @@ impl<'a> Session<'a> {
                 what: "ticks".to_owned(),
                 count: self.missed,
                 why,
+                uid: None,
             });
         }
         for (part, name, account) in self.ledger.iter() {
@@ -605,6 +683,10 @@ impl<'a> Session<'a> {
                     "events",
                     format!("program {name} was running on that CPU already"),
                 ),
+                Part::Source => (
+                    "names",
+                    "reading the memory of the processes took too long".to_owned(),
+                ),
                 _ => continue,
             };
             if lost != 0 {
@@ -612,17 +694,18 @@ impl<'a> Session<'a> {
                     what: what.to_owned(),
                     count: lost,
                     why,
+                    uid: None,
                 });
             }
         }
-        for (loss, count) in self.boundaries.iter().flat_map(|b| b.inbox.losses()) {
-            if loss.is_lost() && count != 0 {
-                losses.push(Loss {
-                    what: "marks".to_owned(),
-                    count,
-                    why: loss.why().to_owned(),
-                });
-            }
+        let marks = self.boundaries.iter();
+        for (uid, loss, count) in marks.flat_map(|marks| marks.inbox.losses_of_users()) {
+            losses.push(Loss {
+                what: Loss::MARKS.to_owned(),
+                count,
+                why: loss.why().to_owned(),
+                uid,
+            });
         }
         losses
     }
@@ -632,7 +715,7 @@ impl<'a> Session<'a> {
         let losses = self.lost();
         if !self.config.quiet {
             for loss in losses.iter().filter(|loss| loss.what != "ticks") {
-                say!("profiler: {} {} lost: {}", loss.count, loss.what, loss.why);
+                say!("profiler: {loss}");
             }
             if self.missed != 0 {
                 say!("profiler: {} ticks missed", self.missed);
@@ -653,18 +736,26 @@ fn of_signal(signal: Signal) -> u8 {
 
 /// The command's exit code is ours; when it outlives the profiling by its duration, it is waited for.
 fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
-    let Some(mut running) = command else {
+    let Some(running) = command else {
         return Ok(0);
     };
     match stop {
-        Stop::Signal(signal) => return Ok(of_signal(signal)),
+        Stop::Signal(signal) => {
+            if !quiet && !running.has_ended() {
+                say!(
+                    "profiler: the command (process {}) has not ended: it continues without the profiler",
+                    running.pid()
+                );
+            }
+            return Ok(of_signal(signal));
+        }
         Stop::Duration if !quiet => say!("waiting for the command to end"),
         Stop::Duration | Stop::Target => {}
     }
     let status = running
         .wait()
         .map_err(|error| Failure::new(Reason::Internal, format!("wait: {error}")))?;
-    Ok(target::exit_code(status))
+    Ok(launch::exit_code(status))
 }
 
 /// Waits until the descriptor is readable; for ever if there is none.

@@ -17,7 +17,7 @@ use arrow::{
 };
 
 /// Version of the schema as a whole; a renamed or retyped column increments it.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// How the values of a column behave over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,23 @@ pub trait Cell: Sized {
     fn append(value: Option<Self>, builder: &mut Self::Builder);
     /// Ends the batch.
     fn finish(builder: &mut Self::Builder) -> ArrayRef;
+}
+
+/// Whether a column of a table can have this type.
+pub fn is_column_type(data_type: &DataType) -> bool {
+    let types: [fn() -> DataType; 10] = [
+        u64::data_type,
+        u32::data_type,
+        i64::data_type,
+        i32::data_type,
+        f64::data_type,
+        bool::data_type,
+        String::data_type,
+        Label::data_type,
+        Timestamp::data_type,
+        Buckets::data_type,
+    ];
+    types.iter().any(|of| of() == *data_type)
 }
 
 /// "Not available" is null in Arrow.

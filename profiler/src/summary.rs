@@ -26,6 +26,7 @@ pub struct Summary {
     write_bytes: u64,
     rss: u64,
     peak_rss: u64,
+    peak_pss: Option<u64>,
     disks: Transfer,
     network: Transfer,
     local: Transfer,
@@ -80,6 +81,7 @@ impl Summary {
             }
         }
         self.peak_rss = self.peak_rss.max(self.rss);
+        self.peak_pss = self.peak_pss.max(tasks.pss);
         self.add_flows(&tasks.flows);
         for process in tasks.iter() {
             if self.known.insert(process.id) {
@@ -140,10 +142,15 @@ impl Summary {
             format_ns(self.runqueue_ns),
             format_ns(self.blocked_ns),
         );
+        let pss = self.peak_pss.map_or("not read".to_owned(), format_bytes);
         let _ = writeln!(
             text,
-            "  memory  {} at most; storage {} read, {} dirtied",
+            "  memory  peak PSS {pss}; peak sum of RSS {} (shared pages counted once per process)",
             format_bytes(self.peak_rss),
+        );
+        let _ = writeln!(
+            text,
+            "  storage {} read, {} dirtied",
             format_bytes(self.read_bytes),
             format_bytes(self.write_bytes),
         );

@@ -2,28 +2,45 @@
 
 use std::time::Duration;
 
-/// Reads `100ms`, `1s`, `1.5s`, `10m`, `1h` or a plain number of seconds.
+/// Reads `100ms`, `1s`, `1.5s`, `10m`, `1m30s`, `1h`, `1d` or a plain number of seconds.
 ///
 /// # Errors
 ///
 /// A sentence that says what is wrong.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("`{text}` is no duration: write 100ms, 1s, 10m or 1h"))?;
-    let seconds = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("`{unit}` is no unit of time: use ms, s, m or h")),
-    };
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("`{text}` is too long"))
+    let wrong = || format!("`{text}` is not a duration: write 100ms, 1s, 1m30s or 1h");
+    let too_long = || format!("`{text}` is too long");
+    let mut rest = text;
+    let mut sum = Duration::ZERO;
+    loop {
+        let split = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        let (number, after) = rest.split_at(split);
+        let end = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let seconds = match unit {
+            "us" => 1e-6,
+            "ms" => 1e-3,
+            // Only of a number alone: 1m30 could be anything.
+            "" if rest.len() == text.len() => 1.0,
+            "" => return Err(wrong()),
+            "s" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return Err(format!("unknown unit `{unit}`: use ms, s, m, h or d")),
+        };
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| too_long())?;
+        sum = sum.checked_add(part).ok_or_else(too_long)?;
+        if after.is_empty() {
+            return Ok(sum);
+        }
+        rest = after;
+    }
 }
 
 /// Reads the sampling interval: 10 ms to 1 h.
@@ -52,6 +69,31 @@ pub fn positive(text: &str) -> Result<Duration, String> {
             Ok(duration)
         }
     })
+}
+
+/// Reads a size: `500M`, `20G`, `2T` (of 1024, `20GiB` is the same) or a plain number of bytes.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong.
+pub fn size(text: &str) -> Result<u64, String> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is no size: write 500M, 20G or 2T"))?;
+    let power = match unit.strip_suffix("iB").unwrap_or(unit) {
+        "" if unit.is_empty() => 0,
+        "K" => 1,
+        "M" => 2,
+        "G" => 3,
+        "T" => 4,
+        _ => return Err(format!("`{unit}` is no unit of size: use K, M, G or T")),
+    };
+    let bytes = number.checked_mul(1024_u64.pow(power));
+    bytes.ok_or_else(|| format!("`{text}` is too large"))
 }
 
 /// A duration in two digits or more and the unit that suits it: `1.2 s`, `340 ms`, `2 h 5 min`.
@@ -95,17 +137,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("500M", 500 << 20),
+            ("20GiB", 20 << 30),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "G", "-1", "1.5G", "1iB", "1GB", "1 G", "99999999T"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn durations() {
         assert_eq!(duration("100ms"), Ok(Duration::from_millis(100)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
         assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("1h2m3.5s"), Ok(Duration::from_millis(3_723_500)));
         for wrong in [
             "",
             "s",
             "-1s",
             "1 s",
             "1x",
+            "1m30",
+            "30 1m",
+            "1ms5",
+            "1m30s-5s",
             "1e400s",
             "..",
             "99999999999999999999h",

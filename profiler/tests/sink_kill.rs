@@ -127,7 +127,7 @@ fn every_tick_that_was_written_survives_a_kill() {
         child.wait().unwrap();
         last = ticks.last().unwrap_or(last);
 
-        let reports = recover_orphans(out.path(), "node1").unwrap();
+        let reports = recover_orphans(out.path(), "node1", None);
         let [(run, Ok(report))] = &reports[..] else {
             panic!("{reports:?}")
         };

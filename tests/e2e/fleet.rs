@@ -271,23 +271,23 @@ fn pids(data: &Dataset, table: &str) -> BTreeSet<u32> {
 }
 
 /// Groups as Slurm's on a node, in a hierarchy of version 1.
-struct Slurm {
+pub struct Slurm {
     group: Group,
 }
 
 impl Slurm {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             group: Group::new(&["-t", "cgroup", "-o", "freezer"]),
         }
     }
 
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.group.outer().join("slurm_n1")
     }
 
     /// What a job does: a program that is started in the group of its step.
-    fn begin(&self, job: u32, step: u32, script: &str) -> Kept {
+    pub fn begin(&self, job: u32, step: u32, script: &str) -> Kept {
         let group = self.root().join(format!("uid_0/job_{job}/step_{step}"));
         std::fs::create_dir_all(&group).expect("a group");
         let group = group.display();

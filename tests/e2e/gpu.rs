@@ -8,8 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::runs::Profiler;
+use e2e::runs::{Kept, Profiler};
 use tempfile::TempDir;
+
+use crate::cgroup::Group;
 
 /// This machine, with the driver's module and library.
 struct Machine(TempDir);
@@ -99,6 +101,44 @@ fn a_command_sees_the_gpus_that_it_may_use() {
     let rows = finished.dataset().table("gpu");
     assert!(!rows.is_empty());
     assert!(rows.iter().all(|row| row.text("uuid") == Some("GPU-1")));
+}
+
+/// The profiler may have been started from anywhere: by root, by a prolog, in another step.
+#[test]
+fn the_variable_of_the_target_decides_and_not_that_of_the_profiler() {
+    let target = Kept::start(
+        Command::new("sleep")
+            .arg("60")
+            .env("CUDA_VISIBLE_DEVICES", "1"),
+    );
+    let group = Group::new(&["-t", "cgroup2"]);
+    crate::cgroup::put(target.pid(), group.outer());
+    let machine = Machine::new(GPU);
+    let pid = target.pid().to_string();
+    let path = group.outer().to_str().expect("UTF-8");
+    for of_target in [["--pid", &pid], ["--cgroup", path]] {
+        let finished = machine
+            .profiler()
+            .env("CUDA_VISIBLE_DEVICES", "0")
+            .args([
+                "--source",
+                "gpu",
+                "--interval",
+                "50ms",
+                "--duration",
+                "300ms",
+            ])
+            .args(of_target)
+            .finish();
+        let rows = finished.dataset().table("gpu");
+        assert!(!rows.is_empty(), "{of_target:?}");
+        assert!(
+            rows.iter().all(|row| row.text("uuid") == Some("GPU-1")),
+            "{of_target:?}: {rows:?}"
+        );
+    }
+    drop(target);
+    drop(group);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use e2e::{
 use serde::Deserialize;
 
 /// What every script begins with: marks without ids and counting, so that the tests see what they send.
-const MARKS: &str = r#"
+pub const MARKS: &str = r#"
 import json, os, resource, signal, socket, sys, time
 marks = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 path = os.environ.get("PROFILER_SOCKET")
@@ -46,7 +46,7 @@ fn said<T: serde::de::DeserializeOwned>(finished: &Finished) -> T {
 }
 
 /// What the marks of a kind were counted as.
-fn counted(data: &Dataset, what: &str) -> u64 {
+pub fn counted(data: &Dataset, what: &str) -> u64 {
     data.value(&format!(
         "SELECT coalesce(sum(dropped), sum(errors), 0)::BIGINT FROM overhead WHERE part = 'marks' AND component = '{what}'"
     ))

@@ -1,13 +1,16 @@
 //! `sched`: on-CPU and run-queue time against the kernel's own account.
 
+use std::fs;
+
 use e2e::{
     dataset::Dataset,
+    mounts::{self, LoopDevice, Mounted},
     procfs::{Bounds, Field, Reading, Sampler},
     puppet::Puppet,
     runs::{Kept, Profiler},
 };
 
-use crate::WORKLOAD;
+use crate::{WORKLOAD, cgroup::Group};
 
 /// A target that rests when the profiler starts and when it stops leaves nothing under way: no tolerance at all.
 #[track_caller]
@@ -174,4 +177,55 @@ fn a_process_that_wakes_now_and_then_sleeps_no_longer_than_the_interval() {
         spent.abs_diff(there) * 100 < there,
         "{spent} of {there}: {rows:?}"
     );
+}
+
+const READS: u64 = 50;
+const READS_PER_SECOND: u64 = 50;
+
+/// A group whose members get so many reads a second of a disk, by the controller of either version.
+fn slow_group(disk: &LoopDevice) -> Group {
+    let number = fs::read_to_string(format!("/sys/block/{}/dev", disk.name())).expect("a disk");
+    let number = number.trim();
+    let hierarchies = fs::read_to_string("/proc/cgroups").expect("cgroups");
+    let mut controllers = hierarchies.lines().map(str::split_whitespace);
+    let of_v1 = controllers.any(|mut words| {
+        words.next() == Some("blkio") && words.next().is_some_and(|hierarchy| hierarchy != "0")
+    });
+    let (group, file, limit) = if of_v1 {
+        let group = Group::new(&["-t", "cgroup", "-o", "blkio"]);
+        let limit = format!("{number} {READS_PER_SECOND}");
+        (group, "blkio.throttle.read_iops_device", limit)
+    } else {
+        let group = Group::new(&["-t", "cgroup2"]);
+        let limit = format!("{number} riops={READS_PER_SECOND}");
+        (group, "io.max", limit)
+    };
+    fs::write(group.outer().join(file), limit).expect("a limit");
+    group
+}
+
+/// Who reads directly from a disk that is slow waits for it uninterruptibly.
+#[test]
+fn direct_reads_of_a_slow_disk_are_blocked_and_not_asleep() {
+    let place = mounts::folder();
+    let _memory = Mounted::tmpfs(&place.path().join("memory"));
+    let disk = LoopDevice::new(&place.path().join("memory/image"), 16);
+    let group = slow_group(&disk);
+    let script = format!(
+        "echo $$ > {}/cgroup.procs; exec dd if={} of=/dev/null bs=4k count={READS} iflag=direct status=none",
+        group.outer().display(),
+        disk.path()
+    );
+    let finished = Profiler::new().command(&["sh", "-c", &script]).finish();
+    let (blocked, asleep, there): (u64, u64, u64) = finished.dataset().row(
+        "SELECT sum(blocked_ns), sum(sleep_ns), sum(s.interval_ns) FROM sched s JOIN process USING (pid, start_ts) \
+         WHERE comm = 'dd'",
+    );
+    // The controller lets through at once what a tenth of a second allows.
+    let least = (READS * 1_000_000_000 / READS_PER_SECOND) * 8 / 10;
+    assert!(
+        (least..there).contains(&blocked),
+        "{blocked} of {there} ns blocked, not {least} or more"
+    );
+    assert!(asleep * 10 < there, "{asleep} of {there} ns asleep");
 }

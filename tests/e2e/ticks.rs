@@ -47,14 +47,16 @@ fn a_hundred_hertz_for_ten_seconds_is_a_thousand_ticks() {
         .finish();
     let stalls = metronome.stop();
     let (ticks, missed) = count(&finished.dataset());
-    assert!(
-        (999..=1001).contains(&(ticks + missed)),
-        "{ticks} + {missed}"
-    );
-    let most = 10 + stalls.deadlines(INTERVAL);
+    // Only what this machine did to everybody is an excuse.
+    let most = stalls.deadlines(INTERVAL);
     assert!(
         missed <= most,
         "{missed} missed of at most {most}: {stalls:?}"
+    );
+    // The last one is at the end, whether or not one is due.
+    assert!(
+        (1000..=1001).contains(&(ticks + missed)),
+        "{ticks} ticks, {missed} missed"
     );
 }
 
@@ -79,7 +81,10 @@ fn ticks_missed_while_stopped_are_counted_and_not_invented() {
     let stalls = metronome.stop();
     let data = finished.dataset();
     let (ticks, missed) = count(&data);
-    assert!((59..=61).contains(&(ticks + missed)), "{ticks} + {missed}");
+    assert!(
+        (60..=61).contains(&(ticks + missed)),
+        "{ticks} ticks, {missed} missed"
+    );
     // The last deadline of the pause is a tick, a late one.
     let known =
         deadlines(least, INTERVAL) - 2..=deadlines(most, INTERVAL) + 1 + stalls.deadlines(INTERVAL);

@@ -1,22 +1,30 @@
 //! The first process of a guest that `cargo xtask vm` boots: prepares it, runs the tests, says on the console how
-//! that went, and switches off.
+//! that went, and switches off. In a guest that is a whole system it only mounts the root and becomes the system's init, which
+//! starts it again as a service that does the rest.
 
 mod machine;
+mod root;
 mod tally;
 mod tests;
 
-use std::{fs, process};
+use std::{env, fs, process};
 
 use tally::Tally;
 use tests::Orders;
 
 fn main() {
-    if process::id() != 1 {
+    let is_service = env::args().nth(1).is_some_and(|word| word == "service");
+    if process::id() != 1 && !is_service {
         eprintln!("guest-init is for virtual machines: it ends all other processes");
         process::exit(2);
     }
     let mut tally = Tally::default();
-    machine::prepare(&mut tally);
+    if !is_service {
+        if let Ok(device) = fs::read_to_string("/root-device") {
+            tally.fail(&format!("booting {device}: {}", root::boot(&device)));
+        }
+        machine::prepare(&mut tally);
+    }
     match fs::read_to_string("/orders") {
         Ok(text) => run(&Orders::parse(&text), &mut tally),
         Err(error) => tally.fail(&format!("reading /orders: {error}")),

@@ -48,11 +48,20 @@ pub fn prepare(tally: &mut Tally) {
     if !up.is_ok_and(|status| status.success()) {
         tally.fail("`ip link set lo up` failed");
     }
+    if let Err(error) = load_modules() {
+        tally.fail(&error.to_string());
+    }
+}
+
+/// Loads all modules that came with the initramfs; what fails does not keep the others from being loaded.
+pub fn load_modules() -> std::io::Result<()> {
+    let mut result = Ok(());
     for module in listed("/modules", ".ko") {
         if let Err(error) = load(&module) {
-            tally.fail(&format!("loading {module}: {error}"));
+            result = Err(std::io::Error::other(format!("loading {module}: {error}")));
         }
     }
+    result
 }
 
 /// Paths in a folder with this ending, in their order.

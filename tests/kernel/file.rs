@@ -43,6 +43,14 @@ const CALLS: [&str; 12] = [
     "uring-sync",
 ];
 
+/// Those that move data through the page cache, on every file system.
+const MOVES: [&str; 7] = [
+    "plain", "at", "vectors", "splice", "sendfile", "copy", "uring",
+];
+
+/// Calls of 4 KiB that make 64 MiB.
+const MANY: usize = 16_384;
+
 /// What only functions of the kernel see, and what needs direct I/O.
 const MORE: [&str; 5] = ["msync", "uring-direct", "aio", "aio-direct", "aio-sync"];
 
@@ -173,8 +181,53 @@ fn every_way_to_a_file_is_counted_once() {
             100,
         );
     }
-    // 64 MiB
-    exact(best, ext4.point(), &mount, &["plain", "direct"], 16384);
+}
+
+/// 64 MiB by every way, on a file system with a device, one without, and one over another.
+#[test]
+fn large_files_on_ext4() {
+    let place = folder();
+    let _memory = Mounted::tmpfs(&place.path().join("memory"));
+    let image = place.path().join("memory/image");
+    let ext4 = Mounted::ext4(&place.path().join("disk"), &image, 192);
+    let mount = Mount {
+        point: ext4.point(),
+        fstype: "ext4",
+        source: Some(ext4.source()),
+    };
+    let best = best_way();
+    let direct: &[&str] = if best == "vfs" {
+        &["direct", "uring-direct", "aio", "aio-direct"]
+    } else {
+        &["direct"]
+    };
+    let all = [&MOVES[..], direct].concat();
+    exact(best, ext4.point(), &mount, &all, MANY);
+}
+
+#[test]
+fn large_files_on_tmpfs() {
+    let place = folder();
+    let memory = Mounted::tmpfs(&place.path().join("memory"));
+    let mount = Mount {
+        point: memory.point(),
+        fstype: "tmpfs",
+        source: Some("e2e"),
+    };
+    exact(best_way(), memory.point(), &mount, &MOVES, MANY);
+}
+
+#[test]
+fn large_files_on_overlayfs() {
+    let place = folder();
+    let memory = Mounted::tmpfs(&place.path().join("memory"));
+    let overlay = Mounted::overlay(&place.path().join("overlay"), memory.point());
+    let mount = Mount {
+        point: overlay.point(),
+        fstype: "overlay",
+        source: Some("e2e"),
+    };
+    exact(best_way(), overlay.point(), &mount, &MOVES, MANY);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use e2e::{
     rows::{Row, sum},
-    runs::Profiler,
+    runs::{Finished, Profiler},
 };
 
 const MESSAGES: u64 = 1000;
@@ -48,4 +48,91 @@ fn of_a_full_map_what_is_lost_is_counted_and_the_rest_is_right() {
     assert!(finished.stderr.contains(&said), "{}", finished.stderr);
     let losses = dataset.manifest()["losses"].to_string();
     assert!(losses.contains("NET_IO"), "{losses}");
+}
+
+/// What a map has lost, which the end of the run says too.
+#[track_caller]
+fn lost(finished: &Finished, map: &str) -> u64 {
+    let mut rows = finished.dataset().table("overhead");
+    rows.retain(|row| row.text("part") == Some("map") && row.text("component") == Some(map));
+    assert!(!rows.is_empty(), "no map {map}");
+    let lost = sum(&rows, "dropped");
+    let said = format!("profiler: {lost} operations lost: map {map} was full");
+    let lines = finished.stderr.lines();
+    let named: Vec<_> = lines.filter(|line| line.contains(" lost: map ")).collect();
+    let expected: &[&str] = if lost == 0 { &[] } else { &[&said] };
+    assert_eq!(named, expected);
+    lost
+}
+
+/// Births and ends between two readings are events in a ring buffer: those that find room are right, and all others are
+/// counted.
+#[test]
+fn of_a_full_ring_buffer_every_event_is_stored_or_counted() {
+    const CHILDREN: i64 = 100;
+    let script = format!("echo $$; for i in $(seq {CHILDREN}); do (exit $i); done; exit 0");
+    let run = |room: &[&str]| {
+        Profiler::new()
+            .args(["-i", "1h", "--source", "process,overhead"])
+            .args(room)
+            .command(&["sh", "-c", &script])
+            .finish()
+    };
+    for (room, full) in [(&["--map-entries", "EVENTS=4096"][..], true), (&[], false)] {
+        let finished = run(room);
+        let rows = finished.dataset().table("process");
+        let shell: u64 = finished.stdout.trim().parse().expect("a pid");
+        let children: Vec<&Row> = rows
+            .iter()
+            .filter(|row| row.u64("ppid") == Some(shell))
+            .collect();
+        // One of them is `seq`.
+        let codes: Vec<i64> = children
+            .iter()
+            .filter_map(|row| row.i64("exit_code"))
+            .collect();
+        let mut unique = codes.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        let ended = rows
+            .iter()
+            .filter(|row| row.i64("exit_code").is_some())
+            .count();
+        let births = children.len();
+        let all = 2 * (CHILDREN as u64 + 1) + 1;
+        let stored = (births + ended) as u64;
+        let lost = lost(&finished, "EVENTS");
+        assert_eq!(
+            stored + lost,
+            all,
+            "{births} births and {ended} ends of {CHILDREN}"
+        );
+        assert_eq!(lost > CHILDREN as u64, full);
+        if !full {
+            assert_eq!(unique, (0..=CHILDREN).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// A process that finds no room is not followed, and counted; the others are as ever.
+#[test]
+fn of_a_full_map_of_processes_the_rest_is_right() {
+    const CHILDREN: u64 = 10;
+    const ENTRIES: u64 = 4;
+    let script = format!("for i in $(seq {CHILDREN}); do sleep 1 & done; wait");
+    let finished = Profiler::new()
+        .args(["-i", "100ms", "--source", "process,usage,overhead"])
+        .args(["--map-entries", &format!("PROCESSES={ENTRIES}")])
+        .command(&["sh", "-c", &script])
+        .finish();
+    assert_eq!(finished.code(), 0);
+    assert_eq!(lost(&finished, "PROCESSES"), CHILDREN + 1 - ENTRIES);
+    let mut rows = finished.dataset().table("process");
+    rows.retain(|row| row.text("comm") == Some("sleep"));
+    assert_eq!(rows.len() as u64, ENTRIES - 1);
+    for row in rows {
+        assert_eq!(row.i64("exit_code"), Some(0));
+        let lived = row.u64("interval_ns").expect("a length");
+        assert!(lived >= 1_000_000_000, "{lived}");
+    }
 }

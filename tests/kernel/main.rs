@@ -7,6 +7,7 @@ mod ends;
 mod file;
 mod histograms;
 mod losses;
+mod migrations;
 mod net;
 mod perf;
 mod pmu;

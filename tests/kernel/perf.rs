@@ -32,19 +32,43 @@ pub fn raw(finished: &Finished, scope: &str, event: &str) -> u64 {
         .sum()
 }
 
-/// `minflt` of /proc/PID/stat.
-fn minor_faults(pid: u32) -> u64 {
+/// `minflt` of /proc/PID/stat, and `cminflt`, that of the children that have ended.
+fn minor_faults(pid: u32) -> [u64; 2] {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
     let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
-    let faults = fields.split_whitespace().nth(7).expect("a tenth field");
-    faults.parse().expect("a number")
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    // proc_pid_stat(5) numbers them from 1; the third is the first here.
+    [10, 11].map(|number| fields[number - 3].parse().expect("a number"))
+}
+
+/// Time on CPU of all threads of a process, also of those that have ended.
+fn cpu_ns(pid: u32) -> u64 {
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both are written to by the calls, and outlive them.
+    let read = unsafe {
+        libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    assert!(read, "the clock of {pid}");
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).expect("positive")
+}
+
+/// Time that a hypervisor took from all CPUs.
+fn stolen_ns() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").expect("procfs");
+    let ticks = stat.split_whitespace().nth(8).expect("an eighth field");
+    ticks.parse::<u64>().expect("a number") * 10_000_000
 }
 
 #[test]
 fn faults_and_switches_are_what_proc_says() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let pid = puppet.pid();
-    let faults = || minor_faults(pid);
+    let faults = || minor_faults(pid)[0];
     let switches = || {
         let of = |name| number(pid, "status", name);
         of("voluntary_ctxt_switches") + of("nonvoluntary_ctxt_switches")
@@ -79,8 +103,11 @@ fn faults_and_switches_are_what_proc_says() {
 /// What lives between two ticks, and what ends, is counted: each child makes its pages resident, and is gone.
 #[test]
 fn children_and_late_threads_count_with_the_process_that_was_opened() {
-    let count = |children: usize| {
+    let count = |children: u64| {
         let mut puppet = Puppet::new(WORKLOAD, 2);
+        let pid = puppet.pid();
+        let all_faults = || minor_faults(pid).iter().sum::<u64>();
+        let before = (all_faults(), cpu_ns(pid), stolen_ns());
         let profiler = Profiler::new()
             .args([
                 "-i",
@@ -95,20 +122,35 @@ fn children_and_late_threads_count_with_the_process_that_was_opened() {
         for _ in 0..children {
             puppet.tell("spin-child 1000");
         }
-        puppet.tell("threads 5");
+        puppet.tell("threads 50");
         let finished = profiler.interrupt();
         let rows = finished.dataset().table("perf_event");
         assert_eq!(rows.len(), 2, "one process is open");
+        let faults = raw(&finished, "process", "minor-faults");
+        let known = all_faults() - before.0;
+        // Those that the kernel has on behalf of exec, for the pages of the new stack, are no events.
+        assert!(
+            (known - 10 * children..=known).contains(&faults),
+            "{faults} of {known}, {children} children"
+        );
+        let clock = raw(&finished, "process", "task-clock");
         (
-            raw(&finished, "process", "minor-faults"),
-            raw(&finished, "process", "task-clock"),
+            faults,
+            clock,
+            cpu_ns(pid) - before.1,
+            stolen_ns() - before.2,
         )
     };
-    let ((faults, _), (more, clock)) = (count(2), count(12));
+    let ((faults, ..), (more, ..)) = (count(2), count(12));
     // A process cannot begin and end with fewer: its stack, its code, its data.
     assert!(more >= faults + 10 * 10, "{faults}, {more}");
-    // Five threads that burn 3 ms each.
-    assert!(clock >= 15_000_000, "{clock}");
+    // The threads that lived meanwhile, and nothing else; time that a hypervisor takes goes on on the event's clock.
+    let (_, clock, cpu, stolen) = count(0);
+    let (least, most) = (cpu - cpu / 20, cpu + cpu / 20 + stolen);
+    assert!(
+        cpu > 0 && (least..=most).contains(&clock),
+        "{clock}, not {least}..={most}"
+    );
 }
 
 /// An opened process makes another and ends before the next tick: that one is counted already, with its parent.

@@ -1,13 +1,15 @@
-//! `sched` against the kernel's own account.
+//! `sched` against the kernel's own account, and against known numbers of naps and waits.
+
+use std::time::{Duration, Instant};
 
 use e2e::{
     procfs::{Field, Reading},
     puppet::Puppet,
-    rows::sum,
-    runs::Profiler,
+    rows::{Row, sum},
+    runs::{Finished, Profiler},
 };
 
-use crate::WORKLOAD;
+use crate::{WORKLOAD, histograms::check_latency};
 
 /// A target that rests when the profiler starts and when it stops leaves nothing under way: no tolerance at all.
 #[track_caller]
@@ -29,6 +31,99 @@ fn exact(mut puppet: Puppet, order: &str) {
         let growth = after.sum(field) - before.sum(field);
         assert_eq!(sum(&rows, name), growth, "{name}");
     }
+    // Each arrival on a CPU is one value of the histogram, and their sum is the time in the queue; but for the arrivals that
+    // no tracepoint shows, on a machine with more to run than CPUs.
+    let (arrivals, waited) = (sum(&rows, "runqueue_count"), sum(&rows, "runqueue_ns"));
+    let latency = finished.dataset().table("latency");
+    let count = of_kind(&latency, "runqueue", "count");
+    check_latency(&latency, "runqueue", count);
+    assert!(
+        (arrivals - arrivals / 50..=arrivals).contains(&count),
+        "{count} waits, {arrivals} arrivals"
+    );
+    let timed = of_kind(&latency, "runqueue", "sum_ns");
+    let most = waited + arrivals * CLOCKS_APART;
+    assert!(
+        timed <= most,
+        "{timed} ns in {arrivals} waits, not {waited}"
+    );
+    if count == arrivals {
+        let least = waited.saturating_sub(arrivals * CLOCKS_APART);
+        assert!(
+            timed >= least,
+            "{timed} ns in {arrivals} waits, not {waited}"
+        );
+    }
+}
+
+/// The scheduler reads its clock before it chooses who is next, the programs read theirs after that.
+const CLOCKS_APART: u64 = 50_000;
+
+fn of_kind(rows: &[Row], kind: &str, column: &str) -> u64 {
+    let mut rows = rows.to_vec();
+    rows.retain(|row| row.text("kind") == Some(kind));
+    sum(&rows, column)
+}
+
+/// What the workload does for an order, how long that took, and no other process.
+pub fn told(puppet: &mut Puppet, order: &str) -> (Finished, u64) {
+    let profiler = Profiler::new()
+        .args(["-i", "1s", "--source", "process,sched,perf"])
+        .args(["--events", "cpu-migrations"])
+        .pid(puppet.pid())
+        .start();
+    let begin = Instant::now();
+    puppet.tell(order);
+    let took = u64::try_from(begin.elapsed().as_nanos()).expect("short");
+    (profiler.interrupt(), took)
+}
+
+pub fn rows_of(finished: &Finished, puppet: &Puppet) -> Vec<Row> {
+    let mut rows = finished.dataset().table("sched");
+    rows.retain(|row| row.u64("pid") == Some(puppet.pid().into()));
+    rows
+}
+
+const WAITS: u32 = 20;
+
+/// A timer ends each nap, and the order itself woke it once.
+#[test]
+fn a_nap_is_a_wakeup_and_a_sleep() {
+    let naps = 200;
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let (finished, took) = told(&mut puppet, &format!("nap {naps}"));
+    let rows = rows_of(&finished, &puppet);
+    assert_eq!(sum(&rows, "wakeups"), naps + 1);
+    let (slept, blocked) = (sum(&rows, "sleep_ns"), sum(&rows, "blocked_ns"));
+    let known = Duration::from_millis(naps).as_nanos();
+    assert!(u128::from(slept) >= known, "{slept} of {known} ns asleep");
+    assert!(blocked < took / 10, "{blocked} ns blocked");
+}
+
+/// The parent of a vfork waits uninterruptibly for its child.
+#[test]
+fn a_wait_for_a_vfork_is_blocked_and_not_asleep() {
+    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let idle = told(&mut puppet, "getppid 1").0;
+    assert_eq!(sum(&rows_of(&idle, &puppet), "blocked_ns"), 0);
+    let (finished, took) = told(&mut puppet, &format!("vfork {WAITS}"));
+    let rows = rows_of(&finished, &puppet);
+    let blocked = sum(&rows, "blocked_ns");
+    let least = u64::try_from((Duration::from_millis(20) * WAITS).as_nanos()).expect("short");
+    assert!(
+        (least..=took).contains(&blocked),
+        "{blocked} ns blocked, not {least}..={took}"
+    );
+    let (asleep, interval) = (sum(&rows, "sleep_ns"), sum(&rows, "interval_ns"));
+    assert!(asleep + blocked <= interval, "{asleep} ns asleep too");
+    // Its children slept meanwhile.
+    let mut children = finished.dataset().table("sched");
+    children.retain(|row| row.u64("pid") != Some(puppet.pid().into()));
+    let asleep = sum(&children, "sleep_ns");
+    assert!(
+        (least..=took).contains(&asleep),
+        "{asleep} ns, {children:?}"
+    );
 }
 
 #[test]

@@ -44,6 +44,21 @@ pub fn update() {
     OWN.update();
 }
 
+/// Installs the packages of those programs that are missing.
+pub fn obtain(programs: &[(&str, &str)], purpose: &str) -> Result<()> {
+    let missing = programs
+        .iter()
+        .filter(|(program, _)| shell::which(program).is_none());
+    let packages: Vec<String> = missing.map(|(_, package)| (*package).to_owned()).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !available() {
+        bail!("{} missing: {}", packages.join(", "), command(&packages));
+    }
+    install(&packages, purpose)
+}
+
 /// Installs what is missing; `purpose` tells the user why.
 pub fn install(packages: &[String], purpose: &str) -> Result<()> {
     if packages.iter().any(|package| candidate(package).is_none()) {
@@ -60,11 +75,19 @@ pub fn install(packages: &[String], purpose: &str) -> Result<()> {
 
 fn install_now(packages: &[String]) -> Result<()> {
     shell::run_quietly(
-        Command::new("apt-get")
+        alone("apt-get")
             .args(["install", "-q", "-y", "--no-install-recommends"])
             .args(packages)
             .env("DEBIAN_FRONTEND", "noninteractive"),
     )
+}
+
+/// A command that waits for the other tiers' use of this machine's packages: apt-get fails when it finds a lock.
+fn alone(program: &str) -> Command {
+    let mut command = Command::new("flock");
+    command.args(["/var/lib/apt", program]);
+    command.args(["-o", "DPkg::Lock::Timeout=600"]);
+    command
 }
 
 /// The package that an installed file is from, and its version.
@@ -161,7 +184,12 @@ impl Lists {
         self.updated.call_once(|| {
             progress("bringing the package lists up to date");
             // One unreachable repository among several is no reason to stop: the installation tells.
-            let _ = shell::run_quietly(self.command("apt-get").args(["update", "-q"]));
+            let mut update = if self.options.is_empty() {
+                alone("apt-get")
+            } else {
+                self.command("apt-get")
+            };
+            let _ = shell::run_quietly(update.args(["update", "-q"]));
         });
     }
 

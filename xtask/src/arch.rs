@@ -25,6 +25,8 @@ pub struct Arch {
     pub counters: Option<&'static str>,
     /// The serial line that goes to our stdout.
     pub console: &'static str,
+    /// Options of its kernel.
+    pub kernel_options: &'static str,
 }
 
 const ALL: [&Arch; 2] = [&X86_64, &AARCH64];
@@ -40,6 +42,8 @@ const X86_64: Arch = Arch {
     emulation: &[],
     counters: None,
     console: "ttyS0",
+    // A busy host does not run the guest for milliseconds, and the kernel panics when its timer does not tick meanwhile.
+    kernel_options: "no_timer_check",
 };
 
 const AARCH64: Arch = Arch {
@@ -55,6 +59,7 @@ const AARCH64: Arch = Arch {
     emulation: &["-icount", "shift=0,sleep=off", "-cpu", "max,pauth=off"],
     counters: Some("armv8_pmuv3"),
     console: "ttyAMA0",
+    kernel_options: "",
 };
 
 impl Arch {

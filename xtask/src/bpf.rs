@@ -131,6 +131,15 @@ fn flags(arch: &str) -> [String; 4] {
     ]
 }
 
+/// One number for the sources of the BPF programs.
+pub fn source_hash(workspace: &Workspace) -> Result<String> {
+    hash(&workspace.root.join(PACKAGE))
+}
+
+fn hash(package: &Path) -> Result<String> {
+    source_hash::source_hash(package).with_context(|| format!("reading {}", package.display()))
+}
+
 /// The object where the build script of `profiler` looks for it, and what it was built from.
 struct Paths<'a> {
     arch: &'a str,
@@ -156,8 +165,7 @@ impl<'a> Paths<'a> {
     }
 
     fn hash_sources(&self) -> Result<String> {
-        source_hash::source_hash(&self.package)
-            .with_context(|| format!("reading {}", self.package.display()))
+        hash(&self.package)
     }
 
     fn is_current(&self, sources: &str) -> bool {

@@ -1,10 +1,11 @@
-//! Pages that programs write: the code is the only place where a column or an option is described.
+//! Pages that programs write: the code is the only place where a column or an option is described. The page of measured
+//! figures says whether the programs have changed since.
 
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{bpf, shell, workspace::Workspace};
+use crate::{bench::page, bpf, shell, workspace::Workspace};
 
 /// Each page is what `profiler` prints with these arguments.
 const PAGES: &[(&str, &[&str])] = &[("docs/metrics.md", &["schema", "--markdown"])];
@@ -29,7 +30,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 
 pub fn check(workspace: &Workspace, profiler: &Path) -> Result<()> {
     let mut stale = Vec::new();
-    for (page, text) in pages(profiler)? {
+    for (page, text) in pages(workspace, profiler)? {
         if fs::read_to_string(workspace.root.join(page)).ok() != Some(text) {
             stale.push(page);
         }
@@ -44,7 +45,7 @@ pub fn check(workspace: &Workspace, profiler: &Path) -> Result<()> {
 }
 
 fn generate(workspace: &Workspace, profiler: &Path) -> Result<()> {
-    for (page, text) in pages(profiler)? {
+    for (page, text) in pages(workspace, profiler)? {
         let path = workspace.root.join(page);
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
             continue;
@@ -57,9 +58,10 @@ fn generate(workspace: &Workspace, profiler: &Path) -> Result<()> {
     Ok(())
 }
 
-fn pages(profiler: &Path) -> Result<Vec<(&'static str, String)>> {
-    PAGES
+fn pages(workspace: &Workspace, profiler: &Path) -> Result<Vec<(&'static str, String)>> {
+    let printed = PAGES
         .iter()
-        .map(|(page, args)| Ok((*page, shell::stdout(Command::new(profiler).args(*args))?)))
-        .collect()
+        .map(|(page, args)| Ok((*page, shell::stdout(Command::new(profiler).args(*args))?)));
+    let measured = page::current(workspace).map(|text| (page::PAGE, text));
+    printed.chain([measured]).collect()
 }

@@ -15,6 +15,9 @@ use crate::{
     workspace::{self, Workspace},
 };
 
+/// The version that is built. Its own Cargo.lock pins what it depends on.
+const VERSION: &str = "0.13.0";
+
 /// A linker that was seen to link what a certain compiler produces.
 pub struct Linker {
     pub path: PathBuf,
@@ -26,7 +29,7 @@ pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| Some(env::home_dir()?.join(".cargo")));
     let candidates = [
-        Some(own),
+        Some(own).filter(|own| is_pinned(own)),
         shell::which("bpf-linker"),
         cargo_home.map(|home| home.join("bin/bpf-linker")),
     ];
@@ -35,6 +38,11 @@ pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
         .flatten()
         .find(|path| shell::is_executable(path) && works(workspace, compiler, path))?;
     Some(Linker { path })
+}
+
+fn is_pinned(linker: &Path) -> bool {
+    let version = shell::stdout(Command::new(linker).arg("--version"));
+    version.is_ok_and(|version| version.split_whitespace().any(|word| word == VERSION))
 }
 
 /// One folder per LLVM, so that another compiler gets another linker.
@@ -149,13 +157,17 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
     ));
     let folder = folder(workspace, llvm);
     let build = workspace.tools().join("build");
+    for directory in [&folder, &build] {
+        shell::make_unprivileged(directory)?;
+    }
     // The host's compiler builds it: it links no bitcode of its own, only that of others.
     shell::run_quietly(
-        workspace
-            .cargo()
+        shell::unprivileged(&mut workspace.cargo())
             .args([
                 "install",
                 "bpf-linker",
+                "--version",
+                VERSION,
                 "--locked",
                 "--force",
                 "--quiet",
@@ -176,7 +188,9 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
 /// What the user has to type.
 pub fn remedy(compiler: &Compiler) -> String {
     let llvm = compiler.llvm;
-    let build = format!("cargo install bpf-linker --no-default-features --features llvm-{llvm}");
+    let build = format!(
+        "cargo install bpf-linker --version {VERSION} --locked --no-default-features --features llvm-{llvm}"
+    );
     if llvm_prefix(llvm).is_some() {
         format!("run `{build}`")
     } else if shell::which("apt-get").is_some() {

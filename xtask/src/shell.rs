@@ -1,8 +1,11 @@
 //! Running other programs. Every error names the command.
 
 use std::{
-    env, fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    env, fs, io,
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _},
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
@@ -109,7 +112,79 @@ pub fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
+/// The user behind sudo, if root was got by it.
+pub fn invoking_user() -> Option<(u32, u32)> {
+    let id = |name| env::var(name).ok()?.parse().ok();
+    let (uid, gid) = (id("SUDO_UID")?, id("SUDO_GID")?);
+    (is_root() && uid != 0).then_some((uid, gid))
+}
+
+/// What others wrote is built and installed with the rights of the user behind sudo, if there is one.
+pub fn unprivileged(command: &mut Command) -> &mut Command {
+    match invoking_user() {
+        Some((uid, gid)) => run_as(command, uid, gid),
+        None => command,
+    }
+}
+
+/// As a user, in his home, and without the groups of ours.
+fn run_as(command: &mut Command, uid: u32, gid: u32) -> &mut Command {
+    let home = fs::read_to_string("/etc/passwd").ok().and_then(|users| {
+        let mut users = users
+            .lines()
+            .map(|line| line.split(':').collect::<Vec<_>>());
+        let user = users.find(|fields| fields.get(2) == Some(&uid.to_string().as_str()))?;
+        Some(user.get(5)?.to_string())
+    });
+    command.uid(uid).gid(gid);
+    // Caches of root's are not his to write.
+    command
+        .env_remove("CARGO_HOME")
+        .env_remove("XDG_CACHE_HOME");
+    match home {
+        Some(home) => command.env("HOME", home),
+        None => command,
+    }
+}
+
+/// Makes a directory below `target` in which [`unprivileged`] commands can write; one that is there stays as it is.
+pub fn make_unprivileged(directory: &Path) -> Result<()> {
+    let made = fs::create_dir_all(directory.parent().unwrap_or(directory))
+        .and_then(|()| fs::create_dir(directory));
+    match (made, invoking_user()) {
+        (Ok(()), Some((uid, gid))) => std::os::unix::fs::lchown(directory, Some(uid), Some(gid)),
+        (Err(error), _) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+    .with_context(|| format!("making {}", directory.display()))
+}
+
 /// Whether we act as root: /proc/self belongs to the effective user.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|owner| owner.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::{is_root, run_as, stdout};
+
+    /// A package's build script sees nothing of root.
+    #[test]
+    fn builds_have_no_rights_of_root() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "id -u; id -g; id -G; grep CapEff /proc/self/status; echo [$CARGO_HOME]",
+        ]);
+        command.env("CARGO_HOME", "/root/.cargo");
+        let said = stdout(run_as(&mut command, 4242, 4243));
+        if is_root() {
+            let expected = "4242\n4243\n4243\nCapEff:\t0000000000000000\n[]\n";
+            assert_eq!(said.expect("it runs"), expected);
+        } else {
+            assert!(said.is_err(), "only root can become another user");
+        }
+    }
 }

@@ -39,7 +39,7 @@ struct Request {
     owner: Owner,
     /// [`block::what`].
     what: u64,
-    /// When it was first seen.
+    /// When it was made, or first seen where the kernel does not keep that.
     queued: u64,
     /// When it was given to the driver, the last time; 0 before.
     issued: u64,
@@ -147,7 +147,8 @@ fn seen(request: Object, issued: u32) {
     let state = Request {
         owner,
         what,
-        queued: now,
+        // With the time in the submitter's plug, as /proc/diskstats has it.
+        queued: if start != 0 { start } else { now },
         issued: if issued != 0 { now } else { 0 },
         start,
         left,
@@ -164,6 +165,7 @@ fn unseen(disk: Object, state: &Request) {
         && let Some(flow) = flow_of(disk, &key(state.owner, state.what))
     {
         add(&mut flow.counts.bytes, state.left);
+        add(&mut flow.counts.untimed, 1);
         add(&mut flow.counts.ops, 1);
     }
 }

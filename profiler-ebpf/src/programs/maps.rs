@@ -262,6 +262,7 @@ pub fn find_namespace() {
         unsafe {
             (*namespace).address = address;
             (*namespace).level = u64::from(level);
+            (*namespace).controller = u64::from(current().tgid());
         }
     }
 }

@@ -4,7 +4,10 @@ use core::ptr;
 
 use super::{
     kernel::{Object, Task, clear, config, io_totals, ktime, offset, read},
-    maps::{CGROUPS, PROCESSES, ROOTS, TASKS, add, counters, decrement, dropped, process, scratch},
+    maps::{
+        CGROUPS, PROCESSES, ROOTS, TASKS, add, counters, decrement, dropped, namespace, process,
+        scratch,
+    },
 };
 use crate::{
     offsets::MISSING,
@@ -33,8 +36,14 @@ pub fn belongs(task: Task) -> bool {
         scope::NODE => true,
         scope::CGROUP => in_cgroup(task),
         scope::JOB => is_related(task) || in_cgroup(task),
-        _ => is_related(task),
+        _ => is_related(task) && !is_controller(task),
     }
+}
+
+/// Whether the task is the controller's: whoever names their own shell by its pid does not mean the profiler.
+#[inline(always)]
+fn is_controller(task: Task) -> bool {
+    namespace().is_some_and(|namespace| namespace.controller == u64::from(task.tgid()))
 }
 
 /// Whether the task or its parent is one of a followed process, or its process was named.

@@ -4,7 +4,7 @@
 //! wrong one would give a wrong owner, so whatever is in doubt makes the file nobody's.
 
 use aya_ebpf::{
-    btf_maps::{Array, LruHashMap, PerCpuArray},
+    btf_maps::{Array, HashMap, PerCpuArray},
     macros::btf_map,
     macros::btf_tracepoint,
     programs::BtfTracePointContext,
@@ -13,13 +13,14 @@ use aya_ebpf::{
 use super::{
     files::{Any, Known, Load},
     kernel::{Object, config, ktime, offset, read, repeat},
-    maps::{TASKS, add, current},
+    maps::{TASKS, add, current, dropped},
 };
-use crate::wire::{Dirtied, FileKey, Owner, TaskState};
+use crate::wire::{Dirtied, Dirtier, FileKey, Map, Owner, TaskState};
 
-/// Who dirtied pages of a file that may not be on the disk yet.
+/// Who dirtied pages of a file that may not be on the disk yet. Sized by the controller, which takes out the files that are
+/// clean.
 #[btf_map]
-static DIRTIERS: LruHashMap<FileKey, Dirtier, 64> = LruHashMap::new();
+static DIRTIERS: HashMap<FileKey, Dirtier, 1, 1> = HashMap::new();
 
 /// Number of the state of [`DIRTIERS`]: it changes before an entry may become another's, so that whoever remembers
 /// an entry looks again.
@@ -29,19 +30,6 @@ static EPOCH: Array<u64, 1> = Array::new();
 /// The file of which somebody outside the target dirtied a page last.
 #[btf_map]
 static STRANGERS: PerCpuArray<Dirtied, 1> = PerCpuArray::new();
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Dirtier {
-    /// Pid 0: somebody outside the target, or nobody who can be named.
-    owner: Owner,
-    /// 1 when others dirtied pages too.
-    shared: u64,
-    /// When it began to be written back; 0 when pages were dirtied since.
-    started: u64,
-    /// When it was clean; 0 when it may not be.
-    clean: u64,
-}
 
 /// How long a file stays its last dirtier's after it was clean: its requests may still be on their way into the
 /// queue, and a page may be just about to be marked dirty.
@@ -97,9 +85,11 @@ fn dirtied(last: &mut Dirtied, owner: Owner, file: FileKey, epoch: u64) {
 
 #[inline(always)]
 fn note(owner: Owner, file: &FileKey) {
+    let now = ktime();
     if let Some(dirtier) = dirtier(file)
-        && (dirtier.clean == 0 || ktime().saturating_sub(dirtier.clean) < GRACE_NS)
+        && (dirtier.clean == 0 || now.saturating_sub(dirtier.clean) < GRACE_NS)
     {
+        dirtier.noted = now;
         dirtier.started = 0;
         dirtier.clean = 0;
         if dirtier.owner.pid != owner.pid || dirtier.owner.start_boottime != owner.start_boottime {
@@ -112,10 +102,13 @@ fn note(owner: Owner, file: &FileKey) {
     let fresh = Dirtier {
         owner,
         shared: 0,
+        noted: now,
         started: 0,
         clean: 0,
     };
-    let _ = DIRTIERS.insert(file, &fresh, 0);
+    if DIRTIERS.insert(file, &fresh, 0).is_err() {
+        dropped(Map::Dirtiers);
+    }
 }
 
 /// A file begins to be written back. Arguments: inode, …

@@ -248,13 +248,16 @@ fn attach(
     Err(refused)
 }
 
+/// The answer of the kernel to what it does not permit.
+pub const REFUSED: &str = "not permitted (EPERM)";
+
 /// Why a program does not load, in few words where it is one of the usual reasons.
 fn why(error: &ProgramError) -> String {
     match error {
         ProgramError::LoadError { io_error, .. }
             if io_error.kind() == std::io::ErrorKind::PermissionDenied =>
         {
-            "the kernel refuses it (EPERM)".to_owned()
+            REFUSED.to_owned()
         }
         ProgramError::Btf(BtfError::UnknownBtfTypeName { .. }) => "this kernel has none".to_owned(),
         error => describe(error).0,

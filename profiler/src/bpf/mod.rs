@@ -8,7 +8,7 @@ mod stats;
 mod syscall;
 mod table;
 
-pub use features::{Attached, Feature, Hook, Missing, Outcome, Wanted, Way};
+pub use features::{Attached, Feature, Hook, Missing, Outcome, REFUSED, Wanted, Way};
 pub use programs::{LoadError, Programs, Reading, Roots, Scope, Settings};
 pub use records::{Event, Record};
 pub use stats::Stats;

@@ -24,7 +24,12 @@ use super::{
     stats::{Stats, stats},
     table::{Plain, Table},
 };
-use crate::{clock::monotonic_ns, host::Host, privileges::may_load_bpf, tasks::Keeps};
+use crate::{
+    clock::monotonic_ns,
+    host::{Host, refusal},
+    privileges::may_load_bpf,
+    tasks::Keeps,
+};
 
 /// The BPF object, built by `cargo xtask build`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
@@ -75,7 +80,7 @@ impl LoadError {
             Self::Btf(_) => "run a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
             Self::Members(_) => "run Linux 5.19 or later".to_owned(),
             Self::Denied(_) if may_load_bpf() => {
-                "the capabilities are there, so lockdown or a seccomp filter (of a container, say) denies bpf(): lift it".to_owned()
+                refusal("/proc".as_ref(), "/sys".as_ref())
             }
             Self::Denied(_) => {
                 "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler".to_owned()
@@ -125,6 +130,8 @@ pub struct Settings {
     pub features: Vec<Wanted>,
     /// Entries of each map of flows, instead of a number made from the size of the node.
     pub max_entries: Option<u32>,
+    /// Entries of single maps instead of these; of `EVENTS`, bytes.
+    pub map_entries: Vec<(String, u32)>,
 }
 
 /// Processes that are targets by pid, with their start on `CLOCK_BOOTTIME` in ns (0: whoever has the pid).
@@ -182,11 +189,13 @@ impl Programs {
         let wanted = settings.features.iter().map(|wanted| wanted.feature);
         for map in wanted.flat_map(|feature| feature.maps) {
             let room = match *map {
-                "DIRTIERS" => DIRTIERS_MAX,
                 "REQUESTS" => REQUESTS_MAX,
                 _ => flows_max(host, settings),
             };
             loader.map_max_entries(map, room);
+        }
+        for (map, room) in &settings.map_entries {
+            loader.map_max_entries(map, *room);
         }
         let mut ebpf = loader
             .load(OBJECT)
@@ -566,9 +575,6 @@ fn processes_max(host: &Host) -> u32 {
 
 /// Block requests under way; the map takes all its memory (4 MiB) at once.
 const REQUESTS_MAX: u32 = 1 << 15;
-
-/// Files of which is known who dirtied them; the map takes all its memory (2 MiB) at once.
-const DIRTIERS_MAX: u32 = 1 << 14;
 
 /// Entries of a map of flows: some for each process that the kernel allows; they take memory only while used, the
 /// hash table itself 16 bytes each.

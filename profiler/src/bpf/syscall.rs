@@ -5,6 +5,8 @@ use std::{io, os::fd::AsRawFd as _, os::fd::BorrowedFd};
 /// A command of bpf(2) (`enum bpf_cmd` in include/uapi/linux/bpf.h).
 #[derive(Clone, Copy, Debug)]
 pub enum Command {
+    /// An entry of a map, which is put in.
+    MapUpdateElem = 2,
     /// Information about a program.
     ObjGetInfoByFd = 15,
     /// An entry of a map, which is taken out.

@@ -35,6 +35,10 @@ unsafe impl Plain for profiler_ebpf::flows::FileFlow {}
 unsafe impl Plain for profiler_ebpf::flows::SyscallFlow {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::wire::Histogram {}
+// SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::wire::FileKey {}
+// SAFETY: as above.
+unsafe impl Plain for profiler_ebpf::wire::Dirtier {}
 
 /// A hash map in the kernel.
 pub struct Table<K, V> {
@@ -140,6 +144,20 @@ impl<K: Plain, V: Plain> Table<K, V> {
             position = next;
             first = false;
         }
+    }
+
+    /// Puts an entry in, unless there is one.
+    pub fn insert(&mut self, key: &K, value: &V) {
+        const NOEXIST: u64 = 1;
+        let mut attr = ElemAttr {
+            map_fd: number(self.map.fd().as_fd()),
+            key: (&raw const *key) as u64,
+            value: (&raw const *value) as u64,
+            flags: NOEXIST,
+            ..ElemAttr::default()
+        };
+        // SAFETY: key and value are of the map's sizes. That there is one is as good.
+        let _ = unsafe { bpf(Command::MapUpdateElem, &mut attr) };
     }
 
     /// Takes an entry out; `None` when it is not there.

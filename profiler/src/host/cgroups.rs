@@ -79,6 +79,20 @@ impl Cgroups {
         all
     }
 
+    /// The hierarchy that a line of /proc/PID/cgroup is about, by its second field.
+    pub fn with(&self, controllers: &str) -> Option<&Hierarchy> {
+        if controllers.is_empty() {
+            return self.v2.as_ref();
+        }
+        let mut wanted: Vec<&str> = controllers.split(',').collect();
+        wanted.sort_unstable();
+        self.v1.iter().find(|hierarchy| {
+            let mut known: Vec<&str> = hierarchy.controllers.iter().map(String::as_str).collect();
+            known.sort_unstable();
+            known == wanted
+        })
+    }
+
     /// How the node is set up, in systemd's words.
     pub fn mode(&self) -> Option<&'static str> {
         match (self.v1.is_empty(), &self.v2) {
@@ -129,6 +143,10 @@ mod tests {
         let hybrid = Cgroups::of(&[cpu.clone(), cpu.clone(), systemd, unified]);
         assert_eq!(hybrid.v1.len(), 2);
         assert_eq!(hybrid.v1[0].controllers, ["cpu", "cpuacct"]);
+        assert_eq!(hybrid.with("cpuacct,cpu"), Some(&hybrid.v1[0]));
+        assert_eq!(hybrid.with("name=systemd"), Some(&hybrid.v1[1]));
+        assert_eq!(hybrid.with(""), hybrid.v2.as_ref());
+        assert_eq!(hybrid.with("cpu"), None);
         assert_eq!(hybrid.v1[1].controllers, ["name=systemd"]);
         assert_eq!(hybrid.mode(), Some("hybrid"));
         assert_eq!(Cgroups::of(&[cpu]).mode(), Some("v1"));

@@ -1,8 +1,19 @@
 //! Mounts of a process's mount namespace, from `mountinfo` alone: a `statfs` of a hung NFS server would hang.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use procfs::process::MountInfo;
+
+use crate::process_file::{Content, bounded};
+
+/// Limit of our own `mountinfo`, and of that of pid 1: mounts by the thousand.
+const OWN_MAX: usize = 16 << 20;
+/// Limit of that of others: any user can make a namespace with 100,000 mounts.
+const OTHERS_MAX: usize = 1 << 20;
 
 /// One mount (`proc_pid_mountinfo(5)`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,28 +41,73 @@ pub struct Numbered {
     pub mount: Mount,
 }
 
-/// All mounts in the order of `mountinfo`. A line that cannot be read leaves the others.
+/// Mounts of our own mount namespace, in the order of `mountinfo`. Lines that cannot be parsed are skipped.
 pub fn mounts(procfs: &Path) -> Vec<Mount> {
-    let all = own_mounts(procfs).into_iter();
+    let all = lines(&procfs.join("self"), OWN_MAX).into_iter();
     all.map(|numbered| numbered.mount).collect()
 }
 
-/// The same with their numbers.
-pub fn own_mounts(procfs: &Path) -> Vec<Numbered> {
-    lines(&procfs.join("self"))
+/// The node's view of its mounts. A service manager may give us a mount namespace of our own, in which everything is read-only
+/// or elsewhere (`ProtectSystem=strict`, `PrivateTmp=yes`): the node's is that of pid 1.
+#[derive(Clone, Debug)]
+pub struct NodeMounts {
+    process: PathBuf,
+    /// Prefix under which we reach its mount points.
+    root: PathBuf,
 }
 
-/// The same as a process sees them; none when it is gone.
+impl NodeMounts {
+    /// Pid 1's namespace if it is another one than ours and we may enter its root; ours otherwise.
+    pub fn new(procfs: &Path) -> Self {
+        let (own, first) = (procfs.join("self"), procfs.join("1"));
+        let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+        let differs = namespace(&first).is_some_and(|found| namespace(&own) != Some(found));
+        if differs {
+            return Self {
+                root: first.join("root"),
+                process: first,
+            };
+        }
+        Self {
+            process: own,
+            root: PathBuf::from("/"),
+        }
+    }
+
+    /// All mounts in the order of `mountinfo`.
+    pub fn all(&self) -> Vec<Numbered> {
+        lines(&self.process, OWN_MAX)
+    }
+
+    /// Path by which we can open a mount point.
+    pub fn reachable(&self, mount: &Mount) -> PathBuf {
+        let below = mount.mount_point.trim_start_matches('/');
+        self.root.join(below)
+    }
+
+    /// File that lists the mounts.
+    pub fn file(&self) -> PathBuf {
+        self.process.join("mountinfo")
+    }
+}
+
+/// Mounts in the namespace of a process; none when it is gone.
 pub fn mounts_of(procfs: &Path, pid: u32) -> Vec<Numbered> {
-    lines(&procfs.join(pid.to_string()))
+    lines(&procfs.join(pid.to_string()), OTHERS_MAX)
 }
 
-fn lines(process: &Path) -> Vec<Numbered> {
-    let Ok(text) = super::content(&process.join("mountinfo")) else {
+fn lines(process: &Path, limit: usize) -> Vec<Numbered> {
+    let Ok(Content { bytes, truncated }) = bounded(&process.join("mountinfo"), limit) else {
         return Vec::new();
     };
-    let text = String::from_utf8_lossy(&text);
-    text.lines().filter_map(mount).collect()
+    let text = String::from_utf8_lossy(&bytes);
+    // Half a line can be another mount.
+    let whole = if truncated {
+        text.rsplit_once('\n').map_or("", |(whole, _)| whole)
+    } else {
+        &text
+    };
+    whole.lines().filter_map(mount).collect()
 }
 
 fn mount(line: &str) -> Option<Numbered> {
@@ -121,6 +177,28 @@ mod tests {
             ("/mnt1", "/mnt/my disk")
         );
         assert_eq!(mount.options, ["noatime", "rw", "vers=4.2"]);
+    }
+
+    #[test]
+    fn the_nodes_mounts_are_those_of_pid_1() {
+        let procfs = tempfile::tempdir().unwrap();
+        let process = |name: &str, namespace: &str, options: &str| {
+            let path = procfs.path().join(name);
+            fs::create_dir_all(path.join("ns")).unwrap();
+            std::os::unix::fs::symlink(namespace, path.join("ns/mnt")).unwrap();
+            let line = format!("36 35 8:1 / /home {options} - ext4 /dev/sda1 rw\n");
+            fs::write(path.join("mountinfo"), line).unwrap();
+        };
+        process("self", "mnt:[2]", "ro");
+        // Nothing is known of pid 1: a container, or no privilege.
+        let own = NodeMounts::new(procfs.path());
+        assert_eq!(own.all()[0].mount.options, ["ro", "rw"]);
+        assert_eq!(own.reachable(&own.all()[0].mount), Path::new("/home"));
+        process("1", "mnt:[1]", "rw");
+        let node = NodeMounts::new(procfs.path());
+        assert_eq!(node.all()[0].mount.options, ["rw"]);
+        let reachable = procfs.path().join("1/root/home");
+        assert_eq!(node.reachable(&node.all()[0].mount), reachable);
     }
 
     #[test]

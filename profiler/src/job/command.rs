@@ -57,6 +57,8 @@ pub struct Standing {
     pub id: Option<String>,
     /// The leader of its session on its first node (PBS).
     pub session: Option<u32>,
+    /// Whose it is; OAR does not tell.
+    pub owner: Option<u32>,
 }
 
 impl From<State> for Standing {
@@ -65,15 +67,20 @@ impl From<State> for Standing {
             state,
             id: None,
             session: None,
+            owner: None,
         }
     }
 }
 
-/// What a command said.
-struct Answer {
-    success: bool,
-    stdout: String,
-    stderr: String,
+/// Output of a scheduler's command.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// Whether its exit status is 0.
+    pub success: bool,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
 }
 
 /// Asks how a job stands.
@@ -82,11 +89,27 @@ struct Answer {
 ///
 /// When that cannot be found out.
 pub fn standing(scheduler: Scheduler, id: &str) -> Result<Standing, Silence> {
+    let answer = match scheduler {
+        Scheduler::Slurm => ask("scontrol", &["--oneliner", "show", "job", id])?,
+        Scheduler::Pbs => ask("qstat", &["-x", "-f", id])?,
+        Scheduler::Oar => ask("oarstat", &["-s", "-j", id])?,
+        Scheduler::Flux => ask("flux", &["jobs", "-n", "-o", "{state} {userid}", id])?,
+        Scheduler::None => return Err(Silence::None(scheduler)),
+    };
+    standing_in(scheduler, &answer)
+}
+
+/// Reads how a job stands from the output of the command that [`standing`] runs.
+///
+/// # Errors
+///
+/// When the output does not tell.
+pub fn standing_in(scheduler: Scheduler, answer: &Answer) -> Result<Standing, Silence> {
     match scheduler {
-        Scheduler::Slurm => slurm(&ask("scontrol", &["--oneliner", "show", "job", id])?),
-        Scheduler::Pbs => pbs(&ask("qstat", &["-x", "-f", id])?),
-        Scheduler::Oar => oar(&ask("oarstat", &["-s", "-j", id])?),
-        Scheduler::Flux => flux(&ask("flux", &["jobs", "-n", "-o", "{state}", id])?),
+        Scheduler::Slurm => slurm(answer),
+        Scheduler::Pbs => pbs(answer),
+        Scheduler::Oar => oar(answer),
+        Scheduler::Flux => flux(answer),
         Scheduler::None => Err(Silence::None(scheduler)),
     }
 }
@@ -98,17 +121,33 @@ pub fn standing(scheduler: Scheduler, id: &str) -> Result<Standing, Silence> {
 /// When that cannot be found out.
 pub fn processes(scheduler: Scheduler, id: &str) -> Result<Vec<u32>, Silence> {
     match scheduler {
+        Scheduler::Slurm => processes_in(scheduler, &ask("scontrol", &["listpids", id])?),
+        Scheduler::Flux => processes_in(scheduler, &ask("flux", &["job", "hostpids", id])?),
+        Scheduler::Pbs => {
+            let session = pbs(&ask("qstat", &["-x", "-f", id])?)?.session;
+            Ok(session.map(members_of_session).unwrap_or_default())
+        }
+        // OAR knows the nodes of a job, and its cpuset, not its processes.
+        Scheduler::Oar | Scheduler::None => Err(Silence::None(scheduler)),
+    }
+}
+
+/// Reads the processes of a job on this node from the output of the command that [`processes`] runs.
+///
+/// # Errors
+///
+/// When the command has failed, or the scheduler has no such command.
+pub fn processes_in(scheduler: Scheduler, answer: &Answer) -> Result<Vec<u32>, Silence> {
+    match scheduler {
         Scheduler::Slurm => {
-            let answer = ask("scontrol", &["listpids", id])?;
             let pids = first_column(&answer.stdout);
             // It fails where there is none: on a node that runs nothing of the job yet.
             if pids.is_empty() && !answer.success {
-                return Err(failed("scontrol", &answer));
+                return Err(failed("scontrol", answer));
             }
             Ok(pids)
         }
         Scheduler::Flux => {
-            let answer = ask("flux", &["job", "hostpids", id])?;
             if answer.success {
                 let host = rustix::system::uname()
                     .nodename()
@@ -116,15 +155,10 @@ pub fn processes(scheduler: Scheduler, id: &str) -> Result<Vec<u32>, Silence> {
                     .into_owned();
                 Ok(pids_of_host(&answer.stdout, &host))
             } else {
-                Err(failed("flux", &answer))
+                Err(failed("flux", answer))
             }
         }
-        Scheduler::Pbs => {
-            let session = pbs(&ask("qstat", &["-x", "-f", id])?)?.session;
-            Ok(session.map(members_of_session).unwrap_or_default())
-        }
-        // OAR knows the nodes of a job, and its cpuset, not its processes.
-        Scheduler::Oar | Scheduler::None => Err(Silence::None(scheduler)),
+        Scheduler::Pbs | Scheduler::Oar | Scheduler::None => Err(Silence::None(scheduler)),
     }
 }
 
@@ -157,7 +191,21 @@ fn slurm(answer: &Answer) -> Result<Standing, Silence> {
         state,
         id: value("JobId=").map(str::to_owned),
         session: None,
+        owner: value("UserId=").and_then(uid_in_parentheses),
     })
+}
+
+/// `somebody(1000)`.
+fn uid_in_parentheses(user: &str) -> Option<u32> {
+    let (_, uid) = user.strip_suffix(')')?.rsplit_once('(')?;
+    uid.parse().ok()
+}
+
+/// `somebody@host`, or the name alone.
+fn uid_of_name(user: &str) -> Option<u32> {
+    let name = user.split('@').next()?;
+    let user = nix::unistd::User::from_name(name).ok()??;
+    Some(user.uid.as_raw())
 }
 
 /// `qstat: Unknown Job Id 7.server`, or `job_state = R` among many lines.
@@ -190,6 +238,9 @@ fn pbs(answer: &Answer) -> Result<Standing, Silence> {
         session: value("session_id")
             .and_then(|id| id.parse().ok())
             .filter(|_| is_here),
+        owner: value("euser")
+            .or_else(|| value("Job_Owner"))
+            .and_then(uid_of_name),
     })
 }
 
@@ -211,9 +262,11 @@ fn oar(answer: &Answer) -> Result<Standing, Silence> {
     Ok(state.into())
 }
 
-/// `RUN`.
+/// `RUN 1000`.
 fn flux(answer: &Answer) -> Result<Standing, Silence> {
-    let state = match answer.stdout.trim() {
+    let mut words = answer.stdout.split_whitespace();
+    let (state, owner) = (words.next().unwrap_or_default(), words.next());
+    let state = match state {
         "DEPEND" | "PRIORITY" | "SCHED" | "NEW" => State::Waiting,
         "RUN" | "CLEANUP" => State::Running,
         "" if answer.stderr.contains("not found") || answer.stderr.contains("unknown") => {
@@ -222,7 +275,10 @@ fn flux(answer: &Answer) -> Result<Standing, Silence> {
         "" => return Err(failed("flux", answer)),
         over => State::Over(over.to_owned()),
     };
-    Ok(state.into())
+    Ok(Standing {
+        owner: owner.and_then(|uid| uid.parse().ok()),
+        ..state.into()
+    })
 }
 
 /// `PID JOBID STEPID LOCALID GLOBALID` and lines of such.
@@ -344,6 +400,8 @@ mod tests {
         let job = "JobId=12 ArrayJobId=5 ArrayTaskId=2 JobName=x UserId=u(1000) JobState=RUNNING Reason=None";
         assert_eq!(of(job).state, State::Running);
         assert_eq!(of(job).id.as_deref(), Some("12"));
+        assert_eq!(of(job).owner, Some(1000));
+        assert_eq!(of("JobId=1 UserId=x JobState=RUNNING").owner, None);
         assert_eq!(of("JobId=1 JobState=PENDING").state, State::Waiting);
         let over = State::Over("COMPLETED".to_owned());
         assert_eq!(of("JobId=1 JobState=COMPLETED").state, over);
@@ -375,6 +433,11 @@ mod tests {
             pbs(&said(true, &here, "")).expect("a state").session,
             Some(42)
         );
+        let owned = here.replace("Job_Name = x", "Job_Owner = root@node");
+        assert_eq!(
+            pbs(&said(true, &owned, "")).expect("a state").owner,
+            Some(0)
+        );
         let over = pbs(&said(true, "job_state = F\n", "")).expect("a state");
         assert_eq!(over.state, State::Over("F".to_owned()));
         let unknown = pbs(&said(false, "", "qstat: Unknown Job Id 7.server\n"));
@@ -391,10 +454,8 @@ mod tests {
         let over = oar(&said(true, "7: Terminated\n", "")).expect("a state");
         assert_eq!(over.state, State::Over("Terminated".to_owned()));
 
-        assert_eq!(
-            flux(&said(true, "RUN\n", "")).expect("a state").state,
-            State::Running
-        );
+        let running = flux(&said(true, "RUN 1000\n", "")).expect("a state");
+        assert_eq!((running.state, running.owner), (State::Running, Some(1000)));
         assert!(flux(&said(false, "", "flux-jobs: ERROR: no broker")).is_err());
     }
 

@@ -1,10 +1,11 @@
 //! What the environment of a process says of a batch job. Only [`VARIABLES`] are looked at.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use profiler_ebpf::wire::VARIABLES;
 
 use super::{Scheduler, path};
+use crate::process_file::{self, ENVIRON_MAX};
 
 /// The variables with which each scheduler names its job.
 const JOBS: [(Scheduler, &str); 4] = [
@@ -74,10 +75,10 @@ impl Stated {
         }
     }
 
-    /// Of a process; nothing when its environment cannot be read.
+    /// Of a process, as far as the limit; nothing when its environment cannot be read.
     pub fn read(procfs: &Path, pid: u32) -> Option<Self> {
-        let environment = fs::read(procfs.join(pid.to_string()).join("environ")).ok()?;
-        Some(Self::of(environment.split(|byte| *byte == 0)))
+        let environment = process_file::read(procfs, pid, "environ", ENVIRON_MAX).ok()?;
+        Some(Self::of(environment.strings()))
     }
 
     /// Of this process.

@@ -1,9 +1,8 @@
 //! Finding the processes of a job on this node: by its cgroup, else through its scheduler, else by their environments.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     fmt, fs,
-    os::unix::fs::MetadataExt as _,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -13,11 +12,12 @@ use super::{
     Request, Scheduler, Stated,
     command::{self, Silence, State},
     folders::{self, Folder, Wanted},
-    path,
+    path, user_of,
 };
 use crate::{
     failure::{Failure, Reason},
     host::{Hierarchy, Host},
+    process_file::{self, SMALL_MAX},
 };
 
 /// Between two looks at the cgroups while waiting for the first process.
@@ -62,6 +62,8 @@ pub struct Found {
     pub folders: Vec<Folder>,
     /// Its processes, when they are not found by cgroups.
     pub pids: Vec<u32>,
+    /// Whose it is: what processes of other users say of themselves counts for nothing.
+    pub owner: Option<u32>,
     /// What could not be done on the way, a line each.
     pub notes: Vec<String>,
 }
@@ -76,6 +78,7 @@ impl Found {
             "found_by": self.way.name(),
             "cgroups": folders,
             "pids": self.pids,
+            "uid": self.owner,
             "notes": self.notes,
         })
     }
@@ -182,8 +185,8 @@ fn scheduler_here(host: &Host, id: &str) -> Option<Scheduler> {
         .find(|scheduler| has(*scheduler))
         .or_else(|| {
             let running: HashSet<String> = pids(&host.procfs)
-                .filter_map(|pid| fs::read_to_string(host.procfs.join(format!("{pid}/comm"))).ok())
-                .map(|comm| comm.trim_end().to_owned())
+                .filter_map(|pid| process_file::read(&host.procfs, pid, "comm", SMALL_MAX).ok())
+                .map(|comm| String::from_utf8_lossy(&comm.bytes).trim_end().to_owned())
                 .collect();
             let mut signs = SIGNS.iter();
             let sign =
@@ -201,87 +204,230 @@ fn scheduler_here(host: &Host, id: &str) -> Option<Scheduler> {
         })
 }
 
-/// Finds the first processes of a job, and waits for them if it has none yet.
+/// How long nothing is reported of waiting, and then between two reports.
+const QUIET: Duration = Duration::from_secs(2);
+const REPORT: Duration = Duration::from_secs(15);
+
+/// Finds the first processes of a job, and waits for them if it has none yet; `report` is given lines that say what is being
+/// waited for.
 ///
 /// # Errors
 ///
 /// When it is over or unknown, or nobody comes in time.
-pub fn find(host: &Host, request: &Request) -> Result<Found, Failure> {
-    let gone = |message: String| Failure::new(Reason::Target, message);
-    let (scheduler, mut id) = name(host, request)?;
-    let mut notes = Vec::new();
+pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<Found, Failure> {
+    let (scheduler, id) = name(host, request)?;
+    let mut search = Search {
+        host,
+        scheduler,
+        // Else a name that is not the one in paths and environments.
+        is_name: scheduler != Scheduler::Slurm
+            || path::is_sluid(&id)
+            || id.bytes().all(|byte| byte.is_ascii_digit()),
+        owner: owner_here(scheduler, &id),
+        id,
+        may_ask: true,
+        waits: "",
+        notes: Vec::new(),
+    };
     let begin = Instant::now();
     let mut asked: Option<Instant> = None;
-    // A name that is not the one in paths and environments.
-    let mut is_name = scheduler != Scheduler::Slurm
-        || path::is_sluid(&id)
-        || id.bytes().all(|byte| byte.is_ascii_digit());
-    let mut may_ask = true;
-    let mut waits = "";
+    let mut report_at = QUIET;
     loop {
-        if is_name && let Some(found) = by_cgroup(host, scheduler, &id) {
-            return Ok(Found { notes, ..found });
+        if search.is_name
+            && let Some(found) = search.by_cgroup()
+        {
+            return Ok(found);
         }
         if asked.is_none_or(|at| at.elapsed() >= ASK) {
-            if may_ask {
-                match command::standing(scheduler, &id) {
-                    Ok(standing) => {
-                        match standing.state {
-                            State::Unknown => {
-                                return Err(gone(format!("{scheduler} knows no job {id}")));
-                            }
-                            State::Over(state) => {
-                                return Err(gone(format!(
-                                    "job {id} is over ({scheduler}: {state})"
-                                )));
-                            }
-                            State::Waiting => waits = ", it has not started",
-                            State::Running => waits = ", though it runs",
-                        }
-                        id = standing.id.unwrap_or(id);
-                        is_name = true;
-                    }
-                    Err(Silence::None(_)) => may_ask = false,
-                    Err(silence) => {
-                        may_ask = false;
-                        is_name = true;
-                        notes.push(format!("cannot ask {scheduler} about job {id}: {silence}"));
-                    }
-                }
-            }
-            // It may have begun while the scheduler thought.
-            if let Some(found) = by_cgroup(host, scheduler, &id) {
-                return Ok(Found { notes, ..found });
-            }
-            if may_ask && let Ok(pids) = command::processes(scheduler, &id) {
-                let pids = alive(host, pids);
-                if !pids.is_empty() {
-                    return Ok(Found {
-                        notes,
-                        ..without_cgroup(host, scheduler, id, Way::Scheduler, pids)
-                    });
-                }
-            }
-            let pids = by_environment(&host.procfs, scheduler, &id);
-            if !pids.is_empty() {
-                return Ok(Found {
-                    notes,
-                    ..without_cgroup(host, scheduler, id, Way::Environment, pids)
-                });
+            if let Some(found) = search.ask()? {
+                return Ok(found);
             }
             asked = Some(Instant::now());
         }
-        if begin.elapsed() >= request.wait {
-            let mut message = format!(
-                "job {id} ({scheduler}) has no process on this node{waits}; waited {} s (--wait)",
-                request.wait.as_secs_f64()
-            );
-            for note in notes {
-                message = format!("{message}; {note}");
-            }
-            return Err(gone(message));
+        let (waited, wait) = (begin.elapsed(), request.wait);
+        if waited >= wait {
+            return Err(search.in_vain(wait));
+        }
+        if waited >= report_at {
+            report(&format!(
+                "waiting for job {} ({scheduler}) on this node{}: {} of {} s (--wait)",
+                search.id,
+                search.waits,
+                waited.as_secs(),
+                wait.as_secs_f64()
+            ));
+            report_at = waited + REPORT;
         }
         thread::sleep(LOOK);
+    }
+}
+
+/// A job that is looked for.
+struct Search<'a> {
+    host: &'a Host,
+    scheduler: Scheduler,
+    id: String,
+    is_name: bool,
+    owner: Option<u32>,
+    may_ask: bool,
+    /// What the scheduler says of a job without processes.
+    waits: &'static str,
+    notes: Vec<String>,
+}
+
+impl Search<'_> {
+    fn by_cgroup(&mut self) -> Option<Found> {
+        let found = by_cgroup(self.host, self.scheduler, &self.id)?;
+        Some(Found {
+            owner: self.owner.or(found.owner),
+            notes: std::mem::take(&mut self.notes),
+            ..found
+        })
+    }
+
+    /// Asks the scheduler, and looks at all environments.
+    fn ask(&mut self) -> Result<Option<Found>, Failure> {
+        if self.may_ask {
+            self.ask_how_it_stands()?;
+        }
+        // It may have begun while the scheduler thought.
+        if let Some(found) = self.by_cgroup() {
+            return Ok(Some(found));
+        }
+        if self.may_ask
+            && let Ok(pids) = command::processes(self.scheduler, &self.id)
+        {
+            let pids = alive(self.host, pids);
+            if !pids.is_empty() {
+                self.owner = self.owner.or_else(|| owner_of(self.host, &pids));
+                return Ok(Some(self.without_cgroup(Way::Scheduler, pids)));
+            }
+        }
+        Ok(self.by_environment())
+    }
+
+    fn by_environment(&mut self) -> Option<Found> {
+        let claims = claims(&self.host.procfs, self.scheduler, &self.id);
+        let users: BTreeSet<u32> = claims.iter().map(|(_, uid)| *uid).collect();
+        let Some(owner) = self.owner.or_else(|| the_one(&users)) else {
+            if !users.is_empty() {
+                let users: Vec<_> = users.iter().map(|uid| format!("uid {uid}")).collect();
+                self.note(format!(
+                    "processes of several users ({}) name job {}, and neither a cgroup nor {} tells whose it is",
+                    users.join(", "),
+                    self.id,
+                    self.scheduler
+                ));
+            }
+            return None;
+        };
+        if users.iter().any(|uid| *uid != owner) {
+            self.note(format!(
+                "job {} belongs to uid {owner}: processes of other users that name it are ignored",
+                self.id
+            ));
+        }
+        let pids = of_user(claims, owner);
+        if pids.is_empty() {
+            return None;
+        }
+        self.owner = Some(owner);
+        Some(self.without_cgroup(Way::Environment, pids))
+    }
+
+    fn ask_how_it_stands(&mut self) -> Result<(), Failure> {
+        let (scheduler, id) = (self.scheduler, &self.id);
+        let gone = |message: String| Err(Failure::new(Reason::Target, message));
+        match command::standing(scheduler, id) {
+            Ok(standing) => {
+                match standing.state {
+                    State::Unknown => return gone(format!("{scheduler} knows no job {id}")),
+                    State::Over(state) => {
+                        return gone(format!("job {id} is over ({scheduler}: {state})"));
+                    }
+                    State::Waiting => self.waits = ", it has not started",
+                    State::Running => self.waits = ", though it runs",
+                }
+                self.owner = standing.owner.or(self.owner);
+                if let Some(id) = standing.id {
+                    self.id = id;
+                }
+            }
+            Err(Silence::None(_)) => {
+                self.may_ask = false;
+                return Ok(());
+            }
+            Err(silence) => {
+                self.may_ask = false;
+                let note = format!("cannot ask {scheduler} about job {id}: {silence}");
+                self.note(note);
+            }
+        }
+        self.is_name = true;
+        Ok(())
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    fn without_cgroup(&mut self, way: Way, pids: Vec<u32>) -> Found {
+        Found {
+            scheduler: self.scheduler,
+            id: self.id.clone(),
+            way,
+            hierarchy: folders::hierarchies(self.host).into_iter().next(),
+            folders: Vec::new(),
+            pids,
+            owner: self.owner,
+            notes: std::mem::take(&mut self.notes),
+        }
+    }
+
+    fn in_vain(self, wait: Duration) -> Failure {
+        let mut message = format!(
+            "job {} ({}) has no process on this node{}; waited {} s (--wait)",
+            self.id,
+            self.scheduler,
+            self.waits,
+            wait.as_secs_f64()
+        );
+        for note in self.notes {
+            message = format!("{message}; {note}");
+        }
+        Failure::new(Reason::Target, message)
+    }
+}
+
+/// Whose the job is, as this process knows if it belongs to the job itself or to its prolog.
+fn owner_here(scheduler: Scheduler, id: &str) -> Option<u32> {
+    if !Stated::of_this_process().is_of(scheduler, id) {
+        return None;
+    }
+    let own = rustix::process::getuid();
+    if !own.is_root() {
+        return Some(own.as_raw());
+    }
+    // slurmd tells its prolog.
+    let told = std::env::var("SLURM_JOB_UID").ok()?.parse().ok()?;
+    (scheduler == Scheduler::Slurm).then_some(told)
+}
+
+/// The user of a job with these processes. slurmstepd, and the shepherds of others, are root's in everybody's job.
+fn owner_of(host: &Host, members: &[u32]) -> Option<u32> {
+    let users = members.iter().filter_map(|pid| user_of(&host.procfs, *pid));
+    let users: Vec<u32> = users.collect();
+    let user = users.iter().find(|uid| **uid != 0).or(users.first());
+    user.copied()
+}
+
+/// The only one of these users, or the one that asks.
+fn the_one(users: &BTreeSet<u32>) -> Option<u32> {
+    match users.len() {
+        1 => users.first().copied(),
+        _ => folders::asking_user().filter(|uid| users.contains(uid)),
     }
 }
 
@@ -291,10 +437,9 @@ fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<Found> {
         .into_iter()
         .find_map(|hierarchy| {
             let folders = wanted.folders(host, &hierarchy);
-            let is_lived_in = folders
-                .iter()
-                .any(|folder| !folders::members(&folder.path).is_empty());
-            is_lived_in.then(|| Found {
+            let members = folders.iter().map(|folder| folders::members(&folder.path));
+            let members: Vec<u32> = members.flatten().collect();
+            (!members.is_empty()).then(|| Found {
                 scheduler,
                 id: folders
                     .first()
@@ -304,27 +449,10 @@ fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<Found> {
                 hierarchy: Some(hierarchy),
                 folders,
                 pids: Vec::new(),
+                owner: owner_of(host, &members),
                 notes: Vec::new(),
             })
         })
-}
-
-fn without_cgroup(
-    host: &Host,
-    scheduler: Scheduler,
-    id: String,
-    way: Way,
-    pids: Vec<u32>,
-) -> Found {
-    Found {
-        scheduler,
-        id,
-        way,
-        hierarchy: folders::hierarchies(host).into_iter().next(),
-        folders: Vec::new(),
-        pids,
-        notes: Vec::new(),
-    }
 }
 
 /// Those that are there, and are not ours.
@@ -333,15 +461,35 @@ pub(super) fn alive(host: &Host, mut pids: Vec<u32>) -> Vec<u32> {
     pids
 }
 
-/// Processes whose environments name the job; not this one, nor the commands that it runs, nor what the node does for the
-/// job before and after it.
-pub(super) fn by_environment(procfs: &Path, scheduler: Scheduler, id: &str) -> Vec<u32> {
+/// Processes of its owner whose environments name the job.
+pub(super) fn by_environment(
+    procfs: &Path,
+    scheduler: Scheduler,
+    id: &str,
+    owner: Option<u32>,
+) -> Vec<u32> {
+    owner.map_or_else(Vec::new, |owner| {
+        of_user(claims(procfs, scheduler, id), owner)
+    })
+}
+
+fn of_user(claims: Vec<(u32, u32)>, user: u32) -> Vec<u32> {
+    let own = claims.into_iter().filter(|(_, uid)| *uid == user);
+    own.map(|(pid, _)| pid).collect()
+}
+
+/// Processes whose environments name the job, and their users; not this one, nor the commands that it runs, nor what the
+/// node does for the job before and after it.
+fn claims(procfs: &Path, scheduler: Scheduler, id: &str) -> Vec<(u32, u32)> {
     let names = |pid: &u32| {
         Stated::read(procfs, *pid).is_some_and(|stated| stated.is_of(scheduler, id))
             && !is_ours(procfs, *pid)
             && !(scheduler == Scheduler::Slurm && is_of_slurmd(procfs, *pid))
     };
-    pids(procfs).filter(names).collect()
+    let claims = pids(procfs).filter(names);
+    claims
+        .filter_map(|pid| Some((pid, user_of(procfs, pid)?)))
+        .collect()
 }
 
 /// Whether it belongs to a prolog or epilog: these are slurmd's, the job's processes slurmstepd's or a user's.
@@ -373,21 +521,13 @@ fn pids(procfs: &Path) -> impl Iterator<Item = u32> {
 /// Whose a job is, when its processes are there and are another user's, and this process may not look at those.
 pub fn foreign_owner(host: &Host, request: &Request) -> Option<(String, u32)> {
     let (scheduler, id) = name(host, request).ok()?;
-    let mut members = match by_cgroup(host, scheduler, &id) {
-        Some(found) => found
-            .folders
-            .iter()
-            .flat_map(|folder| folders::members(&folder.path))
-            .collect(),
-        None => command::processes(scheduler, &id).unwrap_or_default(),
+    let owner = match by_cgroup(host, scheduler, &id) {
+        Some(found) => found.owner,
+        None => owner_of(
+            host,
+            &command::processes(scheduler, &id).unwrap_or_default(),
+        ),
     };
-    // slurmstepd, and the shepherds of others, are root's in everybody's job.
-    members.sort_unstable();
-    let owners = members
-        .into_iter()
-        .filter_map(|pid| Some(fs::metadata(host.procfs.join(pid.to_string())).ok()?.uid()));
     let own = rustix::process::geteuid().as_raw();
-    let owners: Vec<u32> = owners.collect();
-    let owner = owners.iter().find(|uid| **uid != 0).or(owners.first())?;
-    (*owner != own).then_some((id, *owner))
+    owner.filter(|owner| *owner != own).map(|owner| (id, owner))
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Scheduler, path, path::Place, slurm_number};
+use super::{Scheduler, path, path::Place, slurm_number, trust};
 use crate::host::{Hierarchy, Host};
 
 /// Levels of folders that are looked at: a job's is near the top.
@@ -29,10 +29,7 @@ impl Folder {
         if !path::is_sluid(&self.job) {
             return Some(self.job.clone());
         }
-        let members = members(&self.path);
-        members
-            .into_iter()
-            .find_map(|pid| slurm_number(&host.procfs, pid))
+        slurm_number(&host.procfs, &self.path)
     }
 }
 
@@ -57,43 +54,81 @@ impl Wanted<'_> {
         place.is_of(self.scheduler, self.id)
             || self.scheduler == Scheduler::None
             || place.has_sluid()
-                && members(folder)
-                    .into_iter()
-                    .find_map(|pid| slurm_number(&host.procfs, pid))
-                    .is_some_and(|number| number == self.id)
+                && slurm_number(&host.procfs, folder).is_some_and(|number| number == self.id)
     }
 
-    /// Its folders in a hierarchy, found by walking down from its mount.
+    /// The uids in whose directories the job is looked for. A unit of systemd can be one of whoever asks for it.
+    fn accounts(&self) -> Vec<u32> {
+        let mut accounts = trust::accounts(self.scheduler).to_vec();
+        if self.scheduler == Scheduler::None {
+            accounts.extend(asking_user());
+        }
+        accounts
+    }
+
+    /// Its folders in a hierarchy, found by walking down from its mount, through directories in which no other user can
+    /// create one of that name.
     pub fn folders(&self, host: &Host, hierarchy: &Hierarchy) -> Vec<Folder> {
         let mut found = Vec::new();
-        let mut waiting = vec![(hierarchy.mount_point.clone(), String::new(), 0)];
-        while let Some((folder, path, depth)) = waiting.pop() {
-            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-                if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    continue;
-                }
-                let name = entry.file_name();
-                let path = format!("{path}/{}", name.to_string_lossy());
-                match self.identify(&path) {
-                    Some(place) => {
-                        let folder = entry.path();
-                        if self.is(host, &place, &folder)
-                            && let Ok(data) = fs::metadata(&folder)
-                        {
-                            found.push(Folder {
-                                path: folder,
-                                job: place.job,
-                                id: data.ino(),
-                            });
-                        }
-                    }
-                    None if depth < DEPTH => waiting.push((entry.path(), path, depth + 1)),
-                    None => {}
-                }
+        walk(hierarchy, &self.accounts(), |folder, path| {
+            let Some(place) = self.identify(path) else {
+                return true;
+            };
+            if self.is(host, &place, folder)
+                && let Ok(data) = fs::metadata(folder)
+            {
+                found.push(Folder {
+                    path: folder.to_owned(),
+                    job: place.job,
+                    id: data.ino(),
+                });
             }
-        }
+            false
+        });
         found.sort_by(|one, other| one.path.cmp(&other.path));
         found
+    }
+}
+
+/// Visits the cgroups of a hierarchy in which only these accounts can create others; `visit` is given directory and path,
+/// and decides whether to go on below.
+fn walk(hierarchy: &Hierarchy, accounts: &[u32], mut visit: impl FnMut(&Path, &str) -> bool) {
+    let mut waiting = vec![(hierarchy.mount_point.clone(), String::new(), 0)];
+    while let Some((directory, path, depth)) = waiting.pop() {
+        if !trust::is_guarded(&directory, accounts) {
+            continue;
+        }
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let path = format!("{path}/{}", entry.file_name().to_string_lossy());
+            if visit(&entry.path(), &path) && depth < DEPTH {
+                waiting.push((entry.path(), path, depth + 1));
+            }
+        }
+    }
+}
+
+/// Whether a batch job has a cgroup on this node.
+pub fn has_jobs(host: &Host) -> bool {
+    hierarchies(host).iter().any(|hierarchy| {
+        let mut found = false;
+        walk(hierarchy, &[0], |_, path| {
+            found |= path::identify(path).is_some_and(|place| place.scheduler != Scheduler::None);
+            !found
+        });
+        found
+    })
+}
+
+/// Who runs the profiler: root's own uid only without sudo.
+pub(super) fn asking_user() -> Option<u32> {
+    let own = rustix::process::getuid();
+    if own.is_root() {
+        crate::target::owner().map(|(uid, _)| uid)
+    } else {
+        Some(own.as_raw())
     }
 }
 

@@ -20,6 +20,7 @@ use rustix::{
 };
 
 use super::watch::Bell;
+use crate::privileges;
 
 /// What the file says while the work goes on.
 const IN_PROGRESS: &str = "INPROGRESS";
@@ -80,6 +81,7 @@ impl IpcFile {
         thread::Builder::new()
             .name("ipc-file".to_owned())
             .spawn(move || {
+                privileges::keep_for_users_files();
                 wait_until_done(&path);
                 said.store(true, Ordering::Relaxed);
                 bell.ring();

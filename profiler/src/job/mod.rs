@@ -1,7 +1,8 @@
 //! Batch jobs: whose process it is, and the processes of one job on this node.
 //!
-//! [`path`] and [`environment`] are pure: what a cgroup's path and an environment say. [`find`] looks for the processes of a
-//! job, [`command`] asks its scheduler, [`watch`] goes on doing both while the job runs.
+//! [`path`] and [`environment`] are pure: what a cgroup's path and an environment say. [`trust`] decides which cgroups prove
+//! a job. [`find`] looks for the processes of a job, [`command`] asks its scheduler, [`watch`] goes on doing both while the
+//! job runs.
 
 pub mod command;
 pub mod environment;
@@ -9,19 +10,27 @@ pub mod find;
 mod folders;
 pub mod ipc;
 pub mod path;
+pub mod trust;
 pub mod watch;
 
-use std::{collections::HashMap, fmt, fs, path::Path, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt, fs,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use clap::ValueEnum;
 
 pub use self::{
     environment::Stated,
     find::{Found, Way},
-    folders::Folder,
+    folders::{Folder, has_jobs},
     path::Place,
     watch::Watcher,
 };
+use crate::process_file::{self, SMALL_MAX};
 
 /// What runs batch jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
@@ -68,7 +77,7 @@ pub struct Request {
     /// Detected when left out.
     pub scheduler: Option<Scheduler>,
     /// How long to wait for its first process.
-    pub wait: std::time::Duration,
+    pub wait: Duration,
 }
 
 /// Whether a text can be the name of a job: it becomes an argument of commands.
@@ -95,14 +104,25 @@ pub struct Membership {
     pub step: Option<Arc<str>>,
     /// Rank of MPI, or number of the task in its step.
     pub rank: Option<u32>,
-    /// Whether the job is known from the cgroup, which no process can forge.
+    /// Whether the job is known from a cgroup that only root or the scheduler can create.
     by_cgroup: bool,
 }
 
 impl Membership {
-    /// Whether the job is known from the cgroup, which no process can forge.
-    pub fn is_by_cgroup(&self) -> bool {
-        self.by_cgroup
+    /// The job, and what it is known from.
+    pub fn job(&self) -> Option<(&Arc<str>, Way)> {
+        let way = if self.by_cgroup {
+            Way::Cgroup
+        } else {
+            Way::Environment
+        };
+        self.job.as_ref().map(|job| (job, way))
+    }
+
+    /// The batch job that a cgroup proves; a unit of systemd is none.
+    pub fn proven(&self) -> Option<&Arc<str>> {
+        let is_proven = self.by_cgroup && self.scheduler != Some(Scheduler::None);
+        self.job.as_ref().filter(|_| is_proven)
     }
 
     /// Takes over where the process is; `job` is the name that users know the job by.
@@ -159,51 +179,101 @@ impl Membership {
 
 /// The numbers of jobs whose folders are named by SLUIDs.
 #[derive(Debug, Default)]
-pub struct Numbers(HashMap<String, Arc<str>>);
+pub struct Numbers {
+    known: HashMap<String, Arc<str>>,
+    /// Until when those that no process could tell are left alone.
+    unknown_until: HashMap<String, Instant>,
+}
 
 impl Numbers {
-    /// The name that users know the job of a place by: its number where that can be found out, with the help of a process
-    /// that is there.
-    pub fn of(&mut self, procfs: &Path, pid: u32, place: &Place) -> Arc<str> {
+    /// More jobs than a node runs at a time; the numbers of older ones can be read again.
+    const MAX: usize = 4096;
+    /// After a search in vain, the next one waits this long: it reads all processes of the job.
+    const RETRY: Duration = Duration::from_secs(1);
+
+    /// Whether the name is known that users know the job of a place by.
+    pub fn has(&self, place: &Place) -> bool {
+        !place.has_sluid() || self.known.contains_key(&place.job)
+    }
+
+    /// The name that users know the job of a place by; its SLUID, until [`Self::has`].
+    pub fn of(&self, place: &Place) -> Arc<str> {
+        let number = self.known.get(&place.job).filter(|_| place.has_sluid());
+        number.cloned().unwrap_or_else(|| place.job.as_str().into())
+    }
+
+    /// The number of the job whose cgroup is this directory, if its name does not tell and a process in it does.
+    pub fn find(&mut self, procfs: &Path, directory: &Path, place: &Place) -> Option<Arc<str>> {
         if !place.has_sluid() {
-            return place.job.as_str().into();
+            return None;
         }
-        if let Some(number) = self.0.get(&place.job) {
-            return Arc::clone(number);
+        if self.has(place) {
+            return Some(self.of(place));
         }
-        let Some(number) = slurm_number(procfs, pid) else {
-            return place.job.as_str().into();
+        let now = Instant::now();
+        let is_early = |until: &Instant| now < *until;
+        if self.unknown_until.get(&place.job).is_some_and(is_early) {
+            return None;
+        }
+        self.unknown_until.retain(|_, until| is_early(until));
+        let Some(number) = slurm_number(procfs, directory) else {
+            self.unknown_until
+                .insert(place.job.clone(), now + Self::RETRY);
+            return None;
         };
-        let number: Arc<str> = number.into();
-        self.learn(&place.job, Arc::clone(&number));
-        number
+        self.learn(&place.job, number.into());
+        Some(self.of(place))
+    }
+
+    /// Takes over the number of the job of a place.
+    pub fn learn_of(&mut self, place: &Place, number: Arc<str>) {
+        if !self.has(place) {
+            self.learn(&place.job, number);
+        }
     }
 
     /// Takes over what has been found out elsewhere.
     pub fn learn(&mut self, sluid: &str, number: Arc<str>) {
-        self.0.insert(sluid.to_owned(), number);
+        if self.known.len() >= Self::MAX {
+            self.known.clear();
+        }
+        self.known.insert(sluid.to_owned(), number);
     }
 
     /// The number of a job that was first known by its SLUID only.
     pub fn known(&self, job: &Arc<str>) -> Arc<str> {
-        self.0.get(&**job).unwrap_or(job).clone()
+        self.known.get(&**job).unwrap_or(job).clone()
     }
 }
 
-/// The number of the job of Slurm that a process in a job's cgroup is of: from its environment or, of slurmstepd, from its
-/// title, `slurmstepd: [7.batch]`.
-pub fn slurm_number(procfs: &Path, pid: u32) -> Option<String> {
-    let stated = Stated::read(procfs, pid);
-    if let Some(job) = stated
-        .as_ref()
-        .and_then(|stated| stated.job_of(Scheduler::Slurm))
-    {
-        return Some(job.to_owned());
-    }
-    let title = fs::read(procfs.join(format!("{pid}/cmdline"))).ok()?;
-    number_in_title(&String::from_utf8_lossy(&title))
+/// The number of the job of Slurm in whose cgroup `directory` is: from the title of slurmstepd, `slurmstepd: [7.batch]`. What
+/// the job's own processes say of themselves proves nothing.
+pub fn slurm_number(procfs: &Path, directory: &Path) -> Option<String> {
+    folders::members(directory)
+        .into_iter()
+        .filter(|pid| is_slurmstepd(procfs, *pid))
+        .find_map(|pid| {
+            let title = process_file::read(procfs, pid, "cmdline", SMALL_MAX).ok()?;
+            number_in_title(&String::from_utf8_lossy(&title.bytes))
+        })
 }
 
+/// Whether a process is slurmstepd: root's, and running a program of that name. A user can choose title and name of what he
+/// runs, but a program with the set-user-ID bit has another file.
+fn is_slurmstepd(procfs: &Path, pid: u32) -> bool {
+    let exe = || fs::read_link(procfs.join(format!("{pid}/exe"))).ok();
+    user_of(procfs, pid) == Some(0)
+        && exe().is_some_and(|exe| exe.file_name() == Some("slurmstepd".as_ref()))
+}
+
+/// The real user of a process. The owner of its directory in /proc is root's as soon as it is not dumpable.
+pub(crate) fn user_of(procfs: &Path, pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(procfs.join(format!("{pid}/status"))).ok()?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_whitespace().next()?.parse().ok()
+}
+
+/// The number in the title of slurmstepd.
 fn number_in_title(title: &str) -> Option<String> {
     let name = title.strip_prefix("slurmstepd: [")?;
     let (number, _) = name.split_once(['.', ']'])?;

@@ -79,13 +79,22 @@ pub fn identify_unit(path: &str, name: &str) -> Option<Place> {
 /// The best of what the lines of /proc/PID/cgroup (`hierarchy:controllers:path`) say, of all hierarchies together. The task
 /// is its number in the whole step, if that can be told.
 pub fn identify_all(lines: &str) -> Option<Place> {
+    identify_where(lines, |_, _, _| true)
+}
+
+/// The same, of those lines only that `proves` accepts, given their controllers, path and place.
+pub fn identify_where(
+    lines: &str,
+    mut proves: impl FnMut(&str, &str, &Place) -> bool,
+) -> Option<Place> {
     let mut best: Option<Place> = None;
     for line in lines.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
             continue;
         };
-        let Some(mut place) = identify(path) else {
+        let Some(mut place) = identify(path).filter(|place| proves(controllers, path, place))
+        else {
             continue;
         };
         if !controllers.split(',').any(|name| name == "cpuacct") {

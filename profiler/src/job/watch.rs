@@ -31,8 +31,12 @@ use crate::{host::Host, privileges};
 const LOOK: Duration = Duration::from_secs(1);
 /// A look may take one part in so many of the time.
 const SHARE: u32 = 50;
+/// The same for looks because of events: the job's user can make any number of them.
+const SHARE_OF_EVENTS: u32 = 10;
 /// Longest time between two questions whether a job without processes is over.
 const ASK_AT_MOST: Duration = Duration::from_secs(10);
+/// A scheduler that does not answer is asked again after this time.
+const RETRY: Duration = Duration::from_secs(30);
 
 /// A descriptor that becomes readable when somebody rings.
 #[derive(Clone, Debug)]
@@ -113,8 +117,9 @@ impl Watcher {
             bell,
             wake: wake.clone(),
             watches: Watches::new()?,
-            may_ask: true,
+            silent: None,
             asked: None,
+            next_list: Instant::now(),
         };
         thread::Builder::new()
             .name("job".to_owned())
@@ -159,10 +164,27 @@ struct Work {
     bell: Bell,
     wake: Bell,
     watches: Watches,
-    /// Whether the scheduler has answered so far, or was not asked.
-    may_ask: bool,
+    /// When a scheduler that did not answer is asked again.
+    silent: Option<Instant>,
     /// A question that has no answer yet.
-    asked: Option<Receiver<Result<Standing, Silence>>>,
+    asked: Option<Receiver<Answer>>,
+    /// When the scheduler may be asked for processes again: its commands cost time, too.
+    next_list: Instant,
+}
+
+/// What a scheduler can be asked.
+#[derive(Clone, Copy, Debug)]
+enum Question {
+    /// Whether the job is over.
+    Standing,
+    /// Which processes it has here.
+    Processes,
+}
+
+/// What it says.
+enum Answer {
+    Standing(Result<Standing, Silence>),
+    Processes(Result<Vec<u32>, Silence>, Duration),
 }
 
 impl Work {
@@ -171,6 +193,7 @@ impl Work {
         self.watches.follow(&self.found);
         let (mut next_look, mut next_ask) = (Instant::now() + LOOK, Instant::now());
         let (mut pause, mut may_ask_again) = (LOOK, Instant::now());
+        let mut calm_until = Instant::now();
         loop {
             let idle = {
                 let shared = lock(&self.shared);
@@ -185,22 +208,27 @@ impl Work {
             } else {
                 next_look
             };
-            let woken = self.watches.wait(&self.wake, until);
+            let woken = self.watches.wait(&self.wake, until, calm_until);
             if let Some(answer) = self.asked.as_ref().and_then(|asked| asked.try_recv().ok()) {
                 self.asked = None;
-                self.hear(answer);
+                match answer {
+                    Answer::Standing(standing) => self.hear(standing),
+                    Answer::Processes(pids, took) => self.hear_processes(pids, took),
+                }
             }
             let now = Instant::now();
             if woken || now >= next_look {
                 self.look();
-                next_look = now + LOOK.max(now.elapsed() * SHARE);
+                let took = now.elapsed();
+                next_look = now + LOOK.max(took * SHARE);
+                calm_until = now + took * SHARE_OF_EVENTS;
             }
             if !idle {
                 // Our own commands can be processes of the job for a moment.
                 next_ask = next_ask.min(may_ask_again);
                 pause = LOOK;
             } else if self.asked.is_none() && Instant::now() >= next_ask {
-                self.ask();
+                self.ask_whether_over();
                 may_ask_again = Instant::now() + LOOK;
                 next_ask = Instant::now() + pause;
                 pause = (pause * 2).min(ASK_AT_MOST);
@@ -210,15 +238,18 @@ impl Work {
 
     /// Looks for new cgroups and processes.
     fn look(&mut self) {
-        let found = &self.found;
-        match found.way {
+        match self.found.way {
             Way::Cgroup => self.look_for_folders(),
-            Way::Scheduler if self.may_ask => {
-                let pids = command::processes(found.scheduler, &found.id).unwrap_or_default();
-                let pids = find::alive(&self.host, pids);
-                self.tell(pids);
+            Way::Environment => self.look_for_environments(),
+            Way::Scheduler => {
+                // While it thinks, or does not answer at all, the next method is used.
+                if self.is_silent() || self.asked.is_some() {
+                    self.look_for_environments();
+                }
+                if Instant::now() >= self.next_list && !self.is_silent() {
+                    self.ask(Question::Processes);
+                }
             }
-            Way::Scheduler | Way::Environment => self.look_for_environments(),
         }
     }
 
@@ -244,18 +275,17 @@ impl Work {
 
     fn look_for_environments(&mut self) {
         let found = &self.found;
-        let pids = find::by_environment(&self.host.procfs, found.scheduler, &found.id);
+        let pids = find::by_environment(&self.host.procfs, found.scheduler, &found.id, found.owner);
         self.tell(pids);
     }
 
-    /// Tells of processes that were not there at the last look.
+    /// Tells of processes that nobody was told of yet.
     fn tell(&mut self, pids: Vec<u32>) {
-        let fresh: Vec<u32> = pids
-            .iter()
-            .copied()
-            .filter(|pid| !self.listed.contains(pid))
-            .collect();
-        self.listed = pids.into_iter().collect();
+        let procfs = &self.host.procfs;
+        self.listed
+            .retain(|pid| procfs.join(pid.to_string()).exists());
+        let is_fresh = |pid: &u32| self.listed.insert(*pid);
+        let fresh: Vec<u32> = pids.into_iter().filter(is_fresh).collect();
         if !fresh.is_empty() {
             lock(&self.shared).news.pids.extend(fresh);
             self.bell.ring();
@@ -263,53 +293,128 @@ impl Work {
     }
 
     /// Asks the scheduler whether the job, of which no process is known, is over. Meanwhile, new processes are looked for.
-    fn ask(&mut self) {
-        let (scheduler, id) = (self.found.scheduler, self.found.id.clone());
-        if !self.may_ask {
-            self.hear(Err(Silence::None(scheduler)));
+    fn ask_whether_over(&mut self) {
+        if self.is_silent() {
+            self.hear_silence();
+        } else {
+            self.ask(Question::Standing);
+        }
+    }
+
+    /// Asks in a thread of its own, since the command can hang; the answer rings.
+    fn ask(&mut self, question: Question) {
+        if self.asked.is_some() {
             return;
         }
+        let (scheduler, id) = (self.found.scheduler, self.found.id.clone());
         let (answer, asked) = channel();
         let wake = self.wake.clone();
         let asking = thread::Builder::new()
             .name("job-asks".to_owned())
             .spawn(move || {
-                let _ = answer.send(command::standing(scheduler, &id));
+                let begin = Instant::now();
+                let _ = answer.send(match question {
+                    Question::Standing => Answer::Standing(command::standing(scheduler, &id)),
+                    Question::Processes => {
+                        let pids = command::processes(scheduler, &id);
+                        Answer::Processes(pids, begin.elapsed())
+                    }
+                });
                 wake.ring();
             });
         // Without a thread to be had, the next time.
         self.asked = asking.ok().map(|_| asked);
     }
 
+    fn is_silent(&self) -> bool {
+        self.silent.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The scheduler did not answer: the next method is used until it does.
+    fn falls_silent(&mut self, silence: &Silence) {
+        let was_silent = self.silent.replace(Instant::now() + RETRY).is_some();
+        if was_silent || matches!(silence, Silence::None(_)) {
+            return;
+        }
+        let found = &self.found;
+        self.note(format!(
+            "cannot ask {} about job {}: {silence}; its processes are looked for by their environments, it is over when \
+             there is none, and {} is asked again every {} s",
+            found.scheduler,
+            found.id,
+            found.scheduler,
+            RETRY.as_secs()
+        ));
+    }
+
+    fn answers(&mut self) {
+        if self.silent.take().is_some() {
+            let found = &self.found;
+            self.note(format!(
+                "{} answers again about job {}",
+                found.scheduler, found.id
+            ));
+        }
+    }
+
+    fn note(&self, note: String) {
+        lock(&self.shared).news.notes.push(note);
+        self.bell.ring();
+    }
+
+    /// Takes over which processes the job has.
+    fn hear_processes(&mut self, pids: Result<Vec<u32>, Silence>, took: Duration) {
+        // How long a hang took says nothing about the next answer; that it is not asked for at once, `RETRY` sees to.
+        if !matches!(pids, Err(Silence::Hanging(_))) {
+            self.next_list = Instant::now() + took * SHARE;
+        }
+        match pids {
+            Ok(pids) => {
+                self.answers();
+                let pids = find::alive(&self.host, pids);
+                self.tell(pids);
+            }
+            // It fails where there is no process.
+            Err(Silence::Failed(..)) => {
+                self.answers();
+                self.tell(Vec::new());
+            }
+            Err(silence) => {
+                self.falls_silent(&silence);
+                self.look_for_environments();
+            }
+        }
+    }
+
     /// Takes over how the job stands.
     fn hear(&mut self, standing: Result<Standing, Silence>) {
-        let found = &self.found;
-        let over = match standing {
-            Ok(standing) => match standing.state {
-                State::Over(_) | State::Unknown => true,
-                State::Running | State::Waiting => {
-                    // What runs beside its cgroup, such as the ranks of mpirun in an allocation of salloc.
-                    self.look_for_environments();
-                    false
-                }
-            },
+        let standing = match standing {
+            Ok(standing) => standing,
             Err(silence) => {
-                if self.may_ask && !matches!(silence, Silence::None(_)) {
-                    let why = format!(
-                        "cannot ask {} whether job {} is over: {silence}; it is, when it has no process here",
-                        found.scheduler, found.id
-                    );
-                    lock(&self.shared).news.notes.push(why);
-                    self.bell.ring();
-                }
-                self.may_ask = false;
-                self.is_deserted()
+                self.falls_silent(&silence);
+                self.hear_silence();
+                return;
             }
         };
-        if over {
-            lock(&self.shared).over = true;
-            self.bell.ring();
+        self.answers();
+        self.found.owner = standing.owner.or(self.found.owner);
+        match standing.state {
+            State::Over(_) | State::Unknown => self.is_over(),
+            // What runs beside its cgroup, such as the ranks of mpirun in an allocation of salloc.
+            State::Running | State::Waiting => self.look_for_environments(),
         }
+    }
+
+    /// Nothing but its processes tells whether the job is over.
+    fn hear_silence(&mut self) {
+        if self.is_deserted() {
+            self.is_over();
+        }
+    }
+
+    fn is_over(&self) {
+        lock(&self.shared).over = true;
+        self.bell.ring();
     }
 
     /// Whether no process is to be found in any way.
@@ -321,9 +426,9 @@ impl Work {
         if self.found.folders.iter().any(lives_in) {
             return false;
         }
-        let (scheduler, id) = (self.found.scheduler, &self.found.id);
+        let (scheduler, id, owner) = (self.found.scheduler, &self.found.id, self.found.owner);
         scheduler == Scheduler::None
-            || find::by_environment(&self.host.procfs, scheduler, id).is_empty()
+            || find::by_environment(&self.host.procfs, scheduler, id, owner).is_empty()
     }
 }
 
@@ -363,24 +468,58 @@ impl Watches {
         }
     }
 
-    /// Waits until something has changed (true), somebody rings, or that moment.
-    fn wait(&self, wake: &Bell, until: Instant) -> bool {
-        let left = until.saturating_duration_since(Instant::now());
+    /// Waits until something has changed (true), somebody rings, or that moment. Changes before `calm_until` are heard of
+    /// then.
+    fn wait(&self, wake: &Bell, until: Instant, calm_until: Instant) -> bool {
+        let now = Instant::now();
+        let is_calm = now < calm_until;
+        let until = if is_calm {
+            until.min(calm_until)
+        } else {
+            until
+        };
+        let left = until.saturating_duration_since(now);
         let timeout = Timespec {
             tv_sec: left.as_secs().cast_signed(),
             tv_nsec: left.subsec_nanos().into(),
         };
         let mut fds = [
-            PollFd::new(&self.inotify, PollFlags::IN),
             PollFd::new(&*wake.0, PollFlags::IN),
+            PollFd::new(&self.inotify, PollFlags::IN),
         ];
-        let _ = poll(&mut fds, Some(&timeout));
-        let changed = !fds[0].revents().is_empty();
+        let heard = if is_calm { &mut fds[..1] } else { &mut fds };
+        let _ = poll(heard, Some(&timeout));
+        let changed = !fds[1].revents().is_empty();
         if changed {
             let mut events = [0; 4096];
             while read(&self.inotify, &mut events).is_ok_and(|length| length != 0) {}
         }
         wake.hush();
         changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_of_events_is_heard_of_in_the_end() {
+        const CALM: Duration = Duration::from_millis(200);
+        let folder = tempfile::TempDir::new().expect("a directory");
+        let watches = Watches::new().expect("a descriptor");
+        let made = inotify::WatchFlags::CREATE;
+        inotify::add_watch(&watches.inotify, folder.path(), made).expect("a watch");
+        for number in 0..1000 {
+            std::fs::create_dir(folder.path().join(number.to_string())).expect("made");
+        }
+        let bell = Bell::new().expect("a bell");
+        let begin = Instant::now();
+        let (calm, later) = (begin + CALM, begin + Duration::from_secs(60));
+        assert!(!watches.wait(&bell, later, calm) && begin.elapsed() >= CALM);
+        assert!(watches.wait(&bell, later, calm));
+        // All of them at once; and a bell is heard at any time.
+        bell.ring();
+        assert!(!watches.wait(&bell, later, later));
     }
 }

@@ -1,7 +1,6 @@
 //! Receiving marks: who sent each, and when, in the kernel's words; limits; what was lost.
 
 use std::{
-    collections::HashMap,
     io,
     os::fd::{AsRawFd as _, OwnedFd},
     path::Path,
@@ -10,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use hashbrown::{HashMap, HashSet};
 use nix::sys::socket::{Shutdown, shutdown};
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -17,17 +17,31 @@ use rustix::{
 };
 use tokio::sync::Notify;
 
-use super::{MAX_BYTES, Mark, Op, receive::receive, socket::Bound};
+use super::{
+    MAX_BYTES, Mark, Op,
+    loss::{Loss, Losses},
+    quota::{Amount, Limits, Quota},
+    rates::{Excess, Rates},
+    receive::{Envelope, receive},
+    socket::Bound,
+};
 use crate::{clock::monotonic_ns, say};
 
-/// Marks per second that a process may send for long, and all together.
-const RATE: [f64; 2] = [5_000.0, 20_000.0];
-
-/// Seconds of that rate that may come at once.
-const BURST: f64 = 2.0;
-
-/// Memory in bytes of marks that wait for a reading.
-const PENDING_BYTES: usize = 16 << 20;
+/// Marks that wait for a reading, with the memory that they take.
+const WAITING: Limits = Limits {
+    user: Amount {
+        count: 32_768,
+        bytes: 16 << 20,
+    },
+    all: Amount {
+        count: 65_536,
+        bytes: 32 << 20,
+    },
+    reserve: Amount {
+        count: 1_024,
+        bytes: 256 << 10,
+    },
+};
 
 /// Marks that are received at a time, so that a flood never keeps a reading waiting.
 const AT_ONCE: usize = 16_384;
@@ -37,78 +51,6 @@ const LOOK: Duration = Duration::from_micros(500);
 
 /// After as many looks without a mark, the next one has to wake us.
 const LOOKS: u32 = 40;
-
-/// What happens to marks that are not stored as they were meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Loss {
-    /// Not JSON, or not what the grammar says.
-    Malformed,
-    /// More than [`MAX_BYTES`].
-    Oversized,
-    /// More per second than is allowed.
-    TooFast,
-    /// The sender, or whom it names, is not of the target.
-    Refused,
-    /// More regions are open than is allowed.
-    TooManyOpen,
-    /// The senders could not send them: the socket was full.
-    Dropped,
-    /// No reading came in time.
-    NoRoom,
-    /// An end without a start. It is stored.
-    Unmatched,
-    /// A start with the id of a region that is open. It is stored.
-    Duplicate,
-}
-
-impl Loss {
-    const ALL: [Self; 9] = [
-        Self::Malformed,
-        Self::Oversized,
-        Self::TooFast,
-        Self::Refused,
-        Self::TooManyOpen,
-        Self::Dropped,
-        Self::NoRoom,
-        Self::Unmatched,
-        Self::Duplicate,
-    ];
-
-    /// The name of its row in table `overhead`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Oversized => "oversized",
-            Self::TooFast => "too_fast",
-            Self::Refused => "refused",
-            Self::TooManyOpen => "too_many_open",
-            Self::Dropped => "socket_full",
-            Self::NoRoom => "no_room",
-            Self::Unmatched => "end_without_start",
-            Self::Duplicate => "duplicate_id",
-        }
-    }
-
-    /// Whether nothing of the mark is stored.
-    pub fn is_lost(self) -> bool {
-        !matches!(self, Self::Unmatched | Self::Duplicate)
-    }
-
-    /// What it means, for people.
-    pub fn why(self) -> &'static str {
-        match self {
-            Self::Malformed => "not a mark as docs/regions.md has them",
-            Self::Oversized => "larger than 8 KiB",
-            Self::TooFast => "more than 5,000 per second from a process, or 20,000 from all",
-            Self::Refused => "not from or for a process of the target",
-            Self::TooManyOpen => "too many regions are open",
-            Self::Dropped => "the senders found the socket full",
-            Self::NoRoom => "more than 16 MiB waited for a reading",
-            Self::Unmatched => "they end a region that is not open",
-            Self::Duplicate => "they start a region with the id of one that is open",
-        }
-    }
-}
 
 /// A mark with what the kernel says about it.
 #[derive(Clone, Debug)]
@@ -121,8 +63,15 @@ pub struct Received {
     pub uid: u32,
     /// When it was sent, ns of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// Its size.
+    /// Memory that it takes, bytes.
     pub bytes: usize,
+}
+
+impl Received {
+    /// The process that the mark is of, as far as the sender is believed.
+    pub fn of(&self) -> u32 {
+        self.mark.pid.unwrap_or(self.pid)
+    }
 }
 
 /// The socket, and the marks that came.
@@ -144,17 +93,17 @@ struct Shared {
 struct State {
     buffer: Vec<u8>,
     marks: Vec<Received>,
-    bytes: usize,
+    waiting: Quota,
     rates: Rates,
-    lost: [u64; Loss::ALL.len()],
+    losses: Losses,
     users: Vec<u32>,
     /// Whether everybody may write to the socket.
     open: bool,
     ended: bool,
     /// When the queue was last seen empty, ns of `CLOCK_MONOTONIC`: what is in it was sent later.
     empty_at: u64,
-    /// When the first boundary, and the first other mark, of those that wait was sent.
-    first: [Option<u64>; 2],
+    /// When the first boundary, and the first other mark, of those of each user that wait was sent.
+    first: HashMap<u32, [Option<u64>; 2]>,
 }
 
 /// Which reading the marks that wait are waiting for.
@@ -174,6 +123,7 @@ impl Inbox {
     /// When there is no place for the socket.
     pub fn open(name: &str, all: bool) -> io::Result<Self> {
         let bound = Bound::new(name)?;
+        let now = Now::read();
         if all {
             bound.allow_all()?;
         }
@@ -182,14 +132,14 @@ impl Inbox {
             state: Mutex::new(State {
                 buffer: vec![0; MAX_BYTES + 1],
                 marks: Vec::new(),
-                bytes: 0,
-                rates: Rates::default(),
-                lost: [0; Loss::ALL.len()],
+                waiting: Quota::new(WAITING),
+                rates: Rates::new(now.monotonic, now.realtime),
+                losses: Losses::default(),
                 users: Vec::new(),
                 open: all,
                 ended: false,
-                empty_at: monotonic_ns(),
-                first: [None; 2],
+                empty_at: now.monotonic,
+                first: HashMap::new(),
             }),
             came: Notify::new(),
         });
@@ -234,55 +184,80 @@ impl Inbox {
         }
     }
 
+    /// The processes that marks of these users are of: those that were sent up to now.
+    pub fn marked_by(&self, users: &HashSet<u32>) -> HashSet<u32> {
+        let mut state = self.shared.lock();
+        state.drain(&self.shared.bound.fd);
+        let marks = state.marks.iter();
+        let theirs = marks.filter(|received| users.contains(&received.uid));
+        theirs.map(Received::of).collect()
+    }
+
     /// All marks that were sent up to now, in the order in which they were sent.
     pub fn take(&self) -> Vec<Received> {
         let mut state = self.shared.lock();
         state.drain(&self.shared.bound.fd);
-        state.bytes = 0;
-        state.first = [None; 2];
+        state.waiting = Quota::new(WAITING);
+        state.first.clear();
         std::mem::take(&mut state.marks)
     }
 
-    /// Puts back marks of after the reading.
+    /// Puts back marks that wait for another reading.
     pub fn put_back(&self, marks: Vec<Received>) {
         let mut state = self.shared.lock();
-        let came = std::mem::replace(&mut state.marks, marks);
-        state.bytes = 0;
-        state.first = [None; 2];
-        for place in 0..state.marks.len() {
-            let (bytes, at, op) = {
-                let mark = &state.marks[place];
-                (mark.bytes, mark.at, mark.mark.op)
-            };
-            state.waits(op, at, bytes);
-        }
-        for received in came {
-            state.waits(received.mark.op, received.at, received.bytes);
-            state.marks.push(received);
+        let came = std::mem::take(&mut state.marks);
+        state.waiting = Quota::new(WAITING);
+        state.first.clear();
+        for received in marks.into_iter().chain(came) {
+            state.waits(received);
         }
         if !state.marks.is_empty() {
             self.shared.came.notify_one();
         }
     }
 
-    /// Counts marks that are not stored as they were meant; the first of each kind is said.
-    pub fn lose(&self, loss: Loss, count: u64, whose: &str) {
-        self.shared.lock().lose(loss, count, whose);
+    /// Counts marks of a user that are not stored as they were meant; the first of each kind is reported.
+    pub fn lose(&self, loss: Loss, count: u64, uid: u32, whose: &str) {
+        self.shared.lock().losses.add(loss, count, uid, whose);
     }
 
     /// How many marks each kind of loss had so far.
     pub fn losses(&self) -> impl Iterator<Item = (Loss, u64)> + use<> {
-        let lost = self.shared.lock().lost;
-        Loss::ALL.into_iter().zip(lost)
+        self.shared.lock().losses.totals()
     }
 
-    /// What the marks that wait are waiting for.
-    pub fn wanted(&self) -> Option<Wanted> {
-        match self.shared.lock().first {
-            [Some(_), _] => Some(Wanted::Boundary),
-            [None, Some(since)] => Some(Wanted::Within(since)),
+    /// Marks that are lost, by user and kind; without user, those of users who are not told apart.
+    pub fn losses_of_users(&self) -> Vec<(Option<u32>, Loss, u64)> {
+        self.shared.lock().losses.of_users().collect()
+    }
+
+    /// What the marks of each user that wait are waiting for.
+    pub fn wanted(&self) -> Vec<(u32, Wanted)> {
+        let state = self.shared.lock();
+        let wanted = state.first.iter().filter_map(|(uid, first)| match *first {
+            [Some(_), _] => Some((*uid, Wanted::Boundary)),
+            [None, Some(since)] => Some((*uid, Wanted::Within(since))),
             [None, None] => None,
-        }
+        });
+        wanted.collect()
+    }
+
+    /// Handles a datagram as if `sender` (process and user) had sent it at this moment, ns of `CLOCK_MONOTONIC`.
+    #[doc(hidden)]
+    pub fn deliver(&self, datagram: &[u8], sender: (u32, u32), at: u64) {
+        let mut state = self.shared.lock();
+        let bytes = datagram.len().min(state.buffer.len());
+        state.buffer[..bytes].copy_from_slice(&datagram[..bytes]);
+        let envelope = Envelope {
+            bytes,
+            truncated: bytes < datagram.len(),
+            ..Envelope::default()
+        };
+        let now = Now {
+            monotonic: at,
+            realtime: 0,
+        };
+        state.handle(&envelope, sender, &now);
     }
 
     /// Waits until a mark has come since the last call.
@@ -358,78 +333,96 @@ impl State {
         let Some(envelope) = receive(fd, &mut self.buffer) else {
             return false;
         };
-        let bytes = envelope.bytes;
-        let oversized = envelope.truncated || bytes > MAX_BYTES;
-        let Some((pid, uid)) = envelope.sender else {
+        let Some(sender) = envelope.sender else {
             // The end of the socket.
             return false;
         };
+        self.handle(&envelope, sender, now);
+        true
+    }
+
+    /// Checks the datagram in the buffer and queues its mark, or counts it as lost.
+    fn handle(&mut self, envelope: &Envelope, (pid, uid): (u32, u32), now: &Now) {
+        let bytes = envelope.bytes;
+        let oversized = envelope.truncated || bytes > MAX_BYTES;
         let at = envelope.sent.map_or(now.monotonic, |sent| {
             // Whatever has become of the wall clock meanwhile.
             now.monotonic_of(sent)
                 .clamp(self.empty_at.min(now.monotonic), now.monotonic)
         });
-        let whose = |what: &str| format!("from process {pid}: {what}");
-        if !self.rates.allow(pid, now.monotonic) {
-            self.lose(Loss::TooFast, 1, &whose("sent too fast"));
-            // What it says of others that are lost still counts.
-            let datagram = &self.buffer[..bytes.min(MAX_BYTES)];
-            let told = datagram.windows(9).any(|word| word == b"\"dropped\"");
-            if told && let Ok(mark) = Mark::parse(datagram) {
-                self.lose(Loss::Dropped, mark.dropped, &whose("the socket was full"));
+        let taken = self.rates.take(pid, uid, bytes, now.monotonic);
+        let sent = envelope.sent.unwrap_or(now.realtime);
+        let most = self.rates.most_attempts(pid, sent);
+        let datagram = &self.buffer[..bytes.min(MAX_BYTES)];
+        let mut lose = |loss, count, what: &str| {
+            let whose = format!("from process {pid} of user {uid}: {what}");
+            self.losses.add(loss, count, uid, &whose);
+        };
+        let mark = match taken {
+            Err(excess) => {
+                let (loss, what) = match excess {
+                    Excess::Marks => (Loss::TooFast, "sent too fast"),
+                    Excess::Bytes => (Loss::TooMuch, "too many bytes"),
+                };
+                lose(loss, 1, what);
+                // What it reports of others that are lost still counts.
+                lose_dropped(&mut lose, dropped_in(datagram).min(most));
+                return;
             }
-        } else if oversized {
-            self.lose(Loss::Oversized, 1, &whose("larger than 8 KiB"));
-        } else if self.bytes > PENDING_BYTES {
-            self.lose(Loss::NoRoom, 1, &whose("too many wait for a reading"));
-        } else {
-            match Mark::parse(&self.buffer[..bytes]) {
-                Ok(mark) => {
-                    if mark.dropped != 0 {
-                        let count = mark.dropped;
-                        self.lose(Loss::Dropped, count, &whose("the socket was full"));
-                    }
-                    self.waits(mark.op, at, bytes);
-                    self.marks.push(Received {
-                        mark,
-                        pid,
-                        uid,
-                        at,
-                        bytes,
-                    });
+            Ok(()) if oversized => {
+                lose(Loss::Oversized, 1, "larger than 8 KiB");
+                return;
+            }
+            Ok(()) if !self.waiting.has_room(uid) => {
+                lose(Loss::NoRoom, 1, "too many wait for a reading");
+                return;
+            }
+            Ok(()) => match Mark::parse(datagram) {
+                Ok(mark) => mark,
+                Err(why) => {
+                    lose(Loss::Malformed, 1, &why);
+                    return;
                 }
-                Err(why) => self.lose(Loss::Malformed, 1, &whose(&why)),
-            }
-        }
-        true
+            },
+        };
+        lose_dropped(&mut lose, mark.dropped.min(most));
+        self.waits(Received {
+            bytes: mark.memory() + size_of::<Received>(),
+            mark,
+            pid,
+            uid,
+            at,
+        });
     }
 
-    /// Notes that a mark waits for a reading.
-    fn waits(&mut self, op: Op, at: u64, bytes: usize) {
-        let boundary = matches!(op, Op::Start | Op::End);
-        self.first[usize::from(!boundary)].get_or_insert(at);
-        // As JSON in memory it takes a multiple.
-        self.bytes += 4 * bytes + size_of::<Received>();
+    /// Takes a mark that waits for a reading.
+    fn waits(&mut self, received: Received) {
+        let boundary = matches!(received.mark.op, Op::Start | Op::End);
+        let first = self.first.entry(received.uid).or_default();
+        first[usize::from(!boundary)].get_or_insert(received.at);
+        self.waiting.add(received.uid, received.bytes);
+        self.marks.push(received);
     }
+}
 
-    fn lose(&mut self, loss: Loss, count: u64, whose: &str) {
-        let lost = &mut self.lost[loss as usize];
-        if *lost == 0 {
-            let what = if loss.is_lost() {
-                "lost"
-            } else {
-                "stored as it came"
-            };
-            // What others have written is shown as far as it is harmless.
-            let whose: String = whose
-                .chars()
-                .take(200)
-                .map(|char| if char.is_control() { '\u{fffd}' } else { char })
-                .collect();
-            say!("profiler: a mark is {what}, {whose} (more of this kind are counted only)");
-        }
-        *lost = lost.saturating_add(count);
+/// Counts marks that a sender reports to have found no room for.
+fn lose_dropped(lose: &mut impl FnMut(Loss, u64, &str), count: u64) {
+    if count != 0 {
+        lose(Loss::Dropped, count, "the socket was full");
     }
+}
+
+/// What a datagram that is not read as a mark reports as dropped.
+fn dropped_in(datagram: &[u8]) -> u64 {
+    const FIELD: &[u8] = b"\"dropped\":";
+    let Some(place) = memchr::memmem::find(datagram, FIELD) else {
+        return 0;
+    };
+    let digits = datagram[place + FIELD.len()..].trim_ascii_start().iter();
+    let digits = digits.map_while(|digit| char::from(*digit).to_digit(10));
+    digits.fold(0_u64, |number, digit| {
+        number.saturating_mul(10).saturating_add(digit.into())
+    })
 }
 
 /// Both clocks at one moment.
@@ -471,81 +464,20 @@ impl Now {
     }
 }
 
-/// Who sends how fast: token buckets.
-#[derive(Debug, Default)]
-struct Rates {
-    of_process: HashMap<u32, Bucket>,
-    of_all: Option<Bucket>,
-}
-
-#[derive(Debug)]
-struct Bucket {
-    tokens: f64,
-    at: u64,
-}
-
-impl Rates {
-    /// Senders that are remembered; more forgets those that have not sent for a while.
-    const SENDERS: usize = 4096;
-
-    fn allow(&mut self, pid: u32, now: u64) -> bool {
-        if self.of_process.len() > Self::SENDERS {
-            let full = |bucket: &Bucket| now.saturating_sub(bucket.at) as f64 > BURST * 1e9;
-            self.of_process.retain(|_, bucket| !full(bucket));
-        }
-        let new = |rate: f64| Bucket {
-            tokens: rate * BURST,
-            at: now,
-        };
-        let of_process = self.of_process.entry(pid).or_insert_with(|| new(RATE[0]));
-        of_process.take(RATE[0], now)
-            && self
-                .of_all
-                .get_or_insert_with(|| new(RATE[1]))
-                .take(RATE[1], now)
-    }
-}
-
-impl Bucket {
-    fn take(&mut self, rate: f64, now: u64) -> bool {
-        let since = now.saturating_sub(std::mem::replace(&mut self.at, now));
-        self.tokens = (self.tokens + since as f64 / 1e9 * rate).min(rate * BURST);
-        let there = self.tokens >= 1.0;
-        self.tokens -= f64::from(u8::from(there));
-        there
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
-
-    fn allowed(rates: &mut Rates, pid: u32, now: u64) -> usize {
-        (0..100_000).filter(|_| rates.allow(pid, now)).count()
-    }
-
     #[test]
-    fn a_process_may_send_so_many_and_all_together_too() {
-        let mut rates = Rates::default();
-        assert_eq!(allowed(&mut rates, 1, 0), 10_000);
-        assert_eq!(allowed(&mut rates, 1, SECOND / 10), 500);
-        // However long it was silent.
-        assert_eq!(allowed(&mut rates, 1, 100 * SECOND), 10_000);
-        for pid in 2..5 {
-            assert_eq!(allowed(&mut rates, pid, 100 * SECOND), 10_000);
-        }
-        assert_eq!(allowed(&mut rates, 5, 100 * SECOND), 0);
-        assert_eq!(allowed(&mut rates, 5, 101 * SECOND), 5_000);
-    }
-
-    #[test]
-    fn senders_are_forgotten() {
-        let mut rates = Rates::default();
-        for pid in 0..100_000 {
-            rates.allow(pid, u64::from(pid) * SECOND / 1000);
-            assert!(rates.of_process.len() <= Rates::SENDERS + 2001, "{pid}");
+    fn what_a_datagram_reports_as_dropped() {
+        for (datagram, dropped) in [
+            (&br#"{"op":"event","name":"x","dropped":12}"#[..], 12),
+            (br#"{"dropped": 7, "op":"event"}"#, 7),
+            (br#"{"op":"event","name":"x"}"#, 0),
+            (br#"{"dropped":"#, 0),
+            (br#"{"dropped":99999999999999999999999"#, u64::MAX),
+        ] {
+            assert_eq!(dropped_in(datagram), dropped);
         }
     }
 }

@@ -3,6 +3,9 @@
 //! The grammar is in `docs/regions.md`. What the marks mean is decided by the source `region`.
 
 mod inbox;
+mod loss;
+pub mod quota;
+mod rates;
 mod receive;
 pub mod send;
 mod socket;
@@ -10,7 +13,10 @@ mod socket;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-pub use self::inbox::{Inbox, Loss, Received, Wanted};
+pub use self::{
+    inbox::{Inbox, Received, Wanted},
+    loss::Loss,
+};
 
 /// Variable of a started command's environment: path of the socket.
 pub const VARIABLE: &str = "PROFILER_SOCKET";
@@ -116,6 +122,47 @@ impl Mark {
     }
 }
 
+impl Mark {
+    /// Memory that it takes beyond its own size, bytes: as JSON in memory, a text takes a multiple of its length.
+    pub fn memory(&self) -> usize {
+        let texts = [
+            &self.name,
+            &self.id,
+            &self.parent,
+            &self.group,
+            &self.kind,
+            &self.status,
+            &self.unit,
+        ];
+        let texts: usize = texts.into_iter().flatten().map(String::capacity).sum();
+        let values = [&self.used, &self.generated, &self.tags];
+        let values: usize = values.into_iter().flatten().map(memory_of).sum();
+        texts + values + memory_of_object(&self.attrs)
+    }
+}
+
+fn memory_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.capacity(),
+        Value::Array(items) => {
+            let inner: usize = items.iter().map(memory_of).sum();
+            items.capacity() * size_of::<Value>() + inner
+        }
+        Value::Object(members) => memory_of_object(members),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+/// A node of a `BTreeMap` has room for eleven members, and at least five are in it unless it is the only one.
+fn memory_of_object(members: &Map<String, Value>) -> usize {
+    const NODE: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 64;
+    let inner = members.iter();
+    let inner: usize = inner
+        .map(|(name, value)| name.capacity() + memory_of(value))
+        .sum();
+    members.len().div_ceil(5) * NODE + inner
+}
+
 fn text_or_number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     match Value::deserialize(from)? {
         Value::Null => Ok(None),
@@ -166,6 +213,18 @@ mod tests {
             assert!(error.contains(why), "{mark}: {error}");
         }
         assert!(Mark::parse(br#"{"op":"end"}"#).is_ok());
+    }
+
+    #[test]
+    fn memory_is_what_is_allocated() {
+        let memory = |text: &str| Mark::parse(text.as_bytes()).unwrap().memory();
+        assert!(memory(r#"{"op":"event","name":"x"}"#) < 10);
+        // A multiple of 60 of its text.
+        let objects = vec![r#"{"":0}"#; 1000].join(",");
+        let many = memory(&format!(
+            r#"{{"op":"event","name":"x","used":[{objects}]}}"#
+        ));
+        assert!((600_000..800_000).contains(&many), "{many}");
     }
 
     /// Whatever is cut off or changed, the answer is a mark or a reason.

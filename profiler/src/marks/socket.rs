@@ -5,7 +5,7 @@ use std::{
     os::{
         fd::{AsRawFd as _, OwnedFd},
         unix::{
-            fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+            fs::{FileTypeExt as _, PermissionsExt as _},
             net::UnixDatagram,
         },
     },
@@ -21,6 +21,8 @@ use nix::{
     },
 };
 use rustix::fs::{Mode, XattrFlags, fchmod, setxattr};
+
+use crate::{privileges, runtime_directory};
 
 /// Marks that wait to be read. The kernel's own limit (`net.unix.max_dgram_qlen`) is 10 if nobody has raised it.
 const QUEUE: u32 = 4096;
@@ -43,24 +45,15 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Makes `<name>.sock` in the first folder that can be had: what systemd has made for its unit (`$RUNTIME_DIRECTORY`),
-    /// `/run/profiler`, `$XDG_RUNTIME_DIR/profiler`, one in the folder for temporary files. Only its owner can write to it.
+    /// Makes `<name>.sock` in the first [runtime directory](runtime_directory) that can be had. Only its owner can write to it.
     ///
     /// # Errors
     ///
     /// When there is none, or the kernel refuses a socket.
     pub fn new(name: &str) -> io::Result<Self> {
-        let uid = rustix::process::geteuid().as_raw();
-        let folder_of = |name| std::env::var_os(name).map(PathBuf::from);
-        let folders = [
-            folder_of("RUNTIME_DIRECTORY"),
-            Some(PathBuf::from("/run/profiler")),
-            folder_of("XDG_RUNTIME_DIR").map(|folder| folder.join("profiler")),
-            Some(std::env::temp_dir().join(format!("profiler-{uid}"))),
-        ];
         let mut refused = Vec::new();
-        for folder in folders.into_iter().flatten() {
-            match Self::inside(&folder, name, uid) {
+        for folder in runtime_directory::candidates() {
+            match Self::inside(&folder, name) {
                 Ok(bound) => return Ok(bound),
                 Err(error) => refused.push(format!("{}: {error}", folder.display())),
             }
@@ -68,17 +61,8 @@ impl Bound {
         Err(io::Error::other(refused.join("; ")))
     }
 
-    fn inside(folder: &Path, name: &str, uid: u32) -> io::Result<Self> {
-        match fs::DirBuilder::new().mode(0o755).create(folder) {
-            // The mask may have taken away the way in for others.
-            Ok(()) => fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-        let found = fs::symlink_metadata(folder)?;
-        if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
-            return Err(io::Error::other("not a folder of ours alone"));
-        }
+    fn inside(folder: &Path, name: &str) -> io::Result<Self> {
+        runtime_directory::make(folder)?;
         sweep(folder);
         let (fd, queue) = with_long_queue()?;
         setsockopt(&fd, PassCred, &true)?;
@@ -152,6 +136,7 @@ fn with_long_queue() -> io::Result<(OwnedFd, u32)> {
         )
     };
     let raised = std::thread::Builder::new().spawn(move || {
+        let _raised = privileges::raise();
         unshare(CloneFlags::CLONE_NEWNET)?;
         fs::write(LIMIT, QUEUE.to_string())?;
         Ok::<_, io::Error>(ordinary()?)

@@ -99,7 +99,7 @@ impl Found {
 struct Found {
     device: Device,
     attributes: Attributes,
-    scale: f64,
+    scale: Option<f64>,
 }
 
 /// Second names that perf(1) has for generic events.

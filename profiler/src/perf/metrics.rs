@@ -39,8 +39,7 @@ pub fn evaluate<'a>(
         let mut known: HashMap<&str, Known> = HashMap::new();
         for (alias, slot) in &group.slots {
             if let Some(count) = count(*slot) {
-                let scale = plan.slots[*slot].scale;
-                let value = count.value().map(|value| value * scale);
+                let value = plan.slots[*slot].value(&count);
                 known.insert(alias, (value, count.quality()));
             }
         }
@@ -78,7 +77,7 @@ mod tests {
             group: Some(Label::Static("G")),
             event: Label::Static(event),
             pmu: Label::Static("cpu"),
-            scale: 1.0,
+            scale: Some(1.0),
         };
         let metric = |name: &'static str, formula: &str| Metric {
             name: Label::Static(name),

@@ -29,7 +29,7 @@ impl Plan {
         };
         let [group, event] = OF_NODE;
         for (pmu, attributes, cpus) in counted {
-            let slot = self.add_slot(Some(&Label::Static(group)), event, &pmu, 1.0);
+            let slot = self.add_slot(Some(&Label::Static(group)), event, &pmu, Some(1.0));
             let bundle = Bundle {
                 slots: Arc::new([slot]),
                 events: vec![attributes],

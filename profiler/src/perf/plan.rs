@@ -19,7 +19,7 @@ use crate::{
 };
 
 use super::{
-    Selection,
+    Count, Selection,
     counters::{Attributes, Counters, Of, Refused},
     machine::{Cpu, Kind, Machine},
     trouble,
@@ -34,8 +34,15 @@ pub struct Slot {
     pub event: Label,
     /// Which PMU counts it.
     pub pmu: Label,
-    /// What one count is worth.
-    pub scale: f64,
+    /// What one count is worth; `None` where the kernel does not tell it, and no count has a value.
+    pub scale: Option<f64>,
+}
+
+impl Slot {
+    /// What a count of it comes to, in its unit.
+    pub fn value(&self, count: &Count) -> Option<f64> {
+        Some(count.value()? * self.scale?)
+    }
 }
 
 /// Events that are counted together.
@@ -175,6 +182,10 @@ impl Plan {
     pub fn probe(&mut self, machine: &Machine<'_>) {
         let mut tried = Vec::new();
         let mut waiting: Vec<Bundle> = std::mem::take(&mut self.core);
+        for bundle in &mut waiting {
+            self.leave_out_ignored(bundle, machine);
+        }
+        waiting.retain(|bundle| !bundle.events.is_empty());
         waiting.reverse();
         while let Some(mut bundle) = waiting.pop() {
             let refused = match Counters::open(&bundle.events, Of::Caller) {
@@ -245,6 +256,34 @@ impl Plan {
         }
     }
 
+    /// Leaves out events of a core that need one of its extra registers (offcore responses), if this kernel ignores the
+    /// value for it: it would count all of them.
+    fn leave_out_ignored(&mut self, bundle: &mut Bundle, machine: &Machine<'_>) {
+        let needs_register = |event: &Attributes| {
+            let has = |kind: &Kind<'_>| {
+                kind.device.as_ref().is_some_and(|device| {
+                    device.kind == event.encoding.kind
+                        && device.formats().contains_key("offcore_rsp")
+                })
+            };
+            event.encoding.config[1] != 0 && machine.kinds.iter().any(has)
+        };
+        let mut index = 0;
+        while index < bundle.events.len() {
+            let event = bundle.events[index];
+            if !needs_register(&event) || heeds_config1(event) {
+                index += 1;
+                continue;
+            }
+            let mut ignored = bundle.split(index);
+            let rest = ignored.split(1);
+            bundle.append(rest);
+            let event = self.slots[ignored.slots[0]].event.clone();
+            let why = "this kernel ignores the value of its register (config1)".to_owned();
+            self.note(Some(event.as_str()), why, "a kernel that knows this CPU");
+        }
+    }
+
     /// Says that the events of a bundle are not counted.
     pub(super) fn refuse(
         &mut self,
@@ -280,8 +319,15 @@ impl Plan {
         group: Option<&Label>,
         event: &str,
         pmu: &Label,
-        scale: f64,
+        scale: Option<f64>,
     ) -> usize {
+        if scale.is_none() {
+            let why = format!(
+                "PMU {} does not tell what a count is worth (events/*.scale)",
+                pmu.as_str()
+            );
+            self.note(Some(event), why, "");
+        }
         self.slots.push(Slot {
             group: group.cloned(),
             event: Label::from(event.to_owned()),
@@ -408,7 +454,7 @@ impl Plan {
                 let scale = |event| {
                     devices
                         .first()
-                        .map_or(1.0, |device: &Device| device.scale(event))
+                        .and_then(|device: &Device| device.scale(event))
                 };
                 let order: Arc<[usize]> = events
                     .iter()
@@ -519,6 +565,12 @@ pub(super) fn everywhere(encoding: Encoding) -> Attributes {
         user: true,
         kernel: true,
     }
+}
+
+/// Whether the kernel looks at `config1` of an event: no register takes all bits, so it then refuses them.
+pub(super) fn heeds_config1(mut event: Attributes) -> bool {
+    event.encoding.config[1] = u64::MAX;
+    Counters::open(&[event], Of::Caller).is_err()
 }
 
 /// `uncore_imc_*` is `uncore_imc` in the tables.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use arrow::compute::concat_batches;
+use hashbrown::{HashMap, HashSet};
 
 use crate::{
     clock::monotonic_ns,
@@ -17,7 +18,7 @@ const GAP: u64 = 5_000_000;
 /// They take at most one part in so many of a CPU's time.
 const SHARE: u64 = 10;
 
-/// Time for which a row of theirs is paid, ns: 10,000 rows per second.
+/// Time for which a row of a user's processes is paid, ns: 10,000 rows per second.
 const PER_ROW: u64 = 100_000;
 
 /// Senders that nobody asks about otherwise are found out in this time, ns.
@@ -32,6 +33,10 @@ pub struct Boundaries {
     pub inbox: Arc<Inbox>,
     /// No reading before this moment, ns of `CLOCK_MONOTONIC`.
     earliest: u64,
+    /// None for the marks of these users before.
+    earliest_of: HashMap<u32, u64>,
+    /// CPU time in which the marks of the last reading were handled, ns: that is limited by their rates.
+    handling_ns: u64,
     held: Vec<Batch>,
     held_since: u64,
 }
@@ -42,6 +47,8 @@ impl Boundaries {
         Self {
             inbox,
             earliest: 0,
+            earliest_of: HashMap::new(),
+            handling_ns: 0,
             held: Vec::new(),
             held_since: 0,
         }
@@ -50,13 +57,9 @@ impl Boundaries {
     /// Waits until a reading is due.
     pub async fn due(&self) {
         loop {
-            let at = match self.inbox.wanted() {
-                Some(Wanted::Boundary) => self.earliest,
-                Some(Wanted::Within(sent)) => self.earliest.max(sent + PATIENCE),
-                None => {
-                    self.inbox.came().await;
-                    continue;
-                }
+            let Some(at) = self.wanted().map(|(_, at)| at).min() else {
+                self.inbox.came().await;
+                continue;
             };
             let now = monotonic_ns();
             if now >= at {
@@ -69,15 +72,43 @@ impl Boundaries {
         }
     }
 
+    /// The users whose marks are due at a moment.
+    pub fn users(&self, now: u64) -> HashSet<u32> {
+        let due = self.wanted().filter(|(_, at)| *at <= now);
+        due.map(|(uid, _)| uid).collect()
+    }
+
+    /// Users with marks that wait, and when a reading for them is due.
+    fn wanted(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.inbox.wanted().into_iter().map(|(uid, wanted)| {
+            let own = self.earliest_of.get(&uid).copied().unwrap_or(0);
+            let earliest = self.earliest.max(own);
+            match wanted {
+                Wanted::Boundary => (uid, earliest),
+                Wanted::Within(sent) => (uid, earliest.max(sent + PATIENCE)),
+            }
+        })
+    }
+
     /// Notes a tick, whose own cost is not that of the marks.
     pub fn have_ticked(&mut self, began: u64) {
         self.earliest = self.earliest.max(began + GAP);
     }
 
-    /// Notes that a reading has been made, for which so much CPU time was used.
-    pub fn have_read(&mut self, began: u64, cpu_ns: u64, rows: u64) {
-        let gap = GAP.max(cpu_ns * SHARE).max(rows.saturating_mul(PER_ROW));
-        self.earliest = began + gap;
+    /// Notes that the marks of a reading have been handled in so much CPU time.
+    pub fn have_handled(&mut self, cpu_ns: u64) {
+        self.handling_ns = cpu_ns;
+    }
+
+    /// Notes that a reading has been made, for which so much CPU time was used, with rows of these users' processes.
+    pub fn have_read(&mut self, began: u64, cpu_ns: u64, rows: &HashMap<u32, u64>) {
+        let cpu_ns = cpu_ns.saturating_sub(self.handling_ns);
+        self.earliest = began + GAP.max(cpu_ns * SHARE);
+        self.earliest_of.retain(|_, earliest| *earliest > began);
+        for (uid, rows) in rows {
+            let earliest = began.saturating_add(rows.saturating_mul(PER_ROW));
+            self.earliest_of.insert(*uid, earliest);
+        }
     }
 
     /// Brings what became of the marks up to date.

@@ -1,27 +1,49 @@
-//! One profiler per node and run: who comes second is told so.
+//! One profiler per node, run and user: the second one is refused.
 //!
-//! The guard is an abstract unix socket. Its name belongs to the process and goes with it, however that ends; no file is
-//! left, no file system is asked, and profilers of other nodes never see it.
+//! The guard is a lock on a file in a [runtime directory](runtime_directory), where no other user can make, open or lock
+//! anything. The lock goes with its process, however that ends; it is on a local file system, so that nothing waits for a
+//! file server and profilers of other nodes never see it.
 
 use std::{
+    fs::File,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    io,
-    os::{
-        linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr, UnixListener, UnixStream},
-    },
+    io::{self, Read as _, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use rustix::net::sockopt::socket_peercred;
+use rustix::{
+    fs::{CWD, FlockOperation, Mode, OFlags},
+    io::Errno,
+};
 
-use crate::failure::{Failure, Reason};
+use crate::{
+    failure::{Failure, Reason},
+    runtime_directory, say,
+};
 
-/// The right of this process to write a run on this node.
+/// Attempts to get a lock whose holder ends at this moment.
+const ATTEMPTS: u32 = 20;
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The right of this process to write a run on this node; without a lock where there is no directory for one.
 #[derive(Debug)]
-pub struct Guard(
-    #[expect(dead_code, reason = "the name lives as long as the socket")] UnixListener,
-);
+pub struct Guard(#[expect(dead_code, reason = "the lock lives as long as the guard")] Option<Lock>);
+
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    #[expect(dead_code, reason = "the lock lives as long as the open file")]
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
 
 /// What came of asking for it.
 #[derive(Debug)]
@@ -37,42 +59,74 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// When the kernel has no socket for us, or somebody else's process has the name.
+    /// When the lock cannot be had though no process is known to hold it.
     pub fn take(out: &Path, run_id: &str, hostname: &str) -> Result<Answer, Failure> {
-        let fail = |error: io::Error| {
-            Failure::new(
-                Reason::Internal,
-                format!("the guard of run {run_id}: {error}"),
-            )
+        let Some(directory) = runtime_directory::candidates()
+            .find(|directory| runtime_directory::make(directory).is_ok())
+        else {
+            say!(
+                "profiler: no lock for run {run_id}: a second profiler of it on this node would not be noticed \
+                 (make /run/profiler, or set XDG_RUNTIME_DIR)"
+            );
+            return Ok(Answer::Ours(Self(None)));
         };
-        let address = address(out, run_id, hostname).map_err(fail)?;
-        // The one that has the name may end at this moment.
-        for _ in 0..3 {
-            match UnixListener::bind_addr(&address) {
-                Ok(listener) => return Ok(Answer::Ours(Self(listener))),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => return Err(fail(error)),
-            }
-            if let Ok(other) = UnixStream::connect_addr(&address) {
-                let owner = socket_peercred(&other).map_err(|error| fail(error.into()))?;
-                return Ok(Answer::Taken(owner.pid.as_raw_nonzero().get()));
+        let path = directory.join(name(out, run_id, hostname));
+        let fail = |error: io::Error| {
+            let message = format!("the lock of run {run_id}, {}: {error}", path.display());
+            Failure::new(Reason::Internal, message)
+        };
+        for _ in 0..ATTEMPTS {
+            match lock(&path).map_err(fail)? {
+                Attempt::Locked(file) => {
+                    let path = path.clone();
+                    return Ok(Answer::Ours(Self(Some(Lock { path, file }))));
+                }
+                Attempt::Held(pid) => return Ok(Answer::Taken(pid)),
+                Attempt::Changing => std::thread::sleep(PAUSE),
             }
         }
-        Err(fail(io::ErrorKind::AddrInUse.into()))
+        Err(fail(Errno::WOULDBLOCK.into()))
     }
 }
 
-/// A name for the run on this node: at most 90 of the 107 bytes that the kernel allows.
-fn address(out: &Path, run_id: &str, hostname: &str) -> io::Result<SocketAddr> {
+/// What one attempt has found.
+enum Attempt {
+    Locked(File),
+    Held(i32),
+    /// Its holder has not written who it is, or has just removed it.
+    Changing,
+}
+
+fn lock(path: &Path) -> io::Result<Attempt> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let mut file = File::from(rustix::fs::openat(CWD, path, flags, mode)?);
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {
+            let named = path.symlink_metadata().map(|named| named.ino()).ok();
+            if named != Some(file.metadata()?.ino()) {
+                return Ok(Attempt::Changing);
+            }
+            file.set_len(0)?;
+            file.write_all(std::process::id().to_string().as_bytes())?;
+            Ok(Attempt::Locked(file))
+        }
+        Err(Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            file.take(16).read_to_string(&mut holder)?;
+            Ok(holder.parse().map_or(Attempt::Changing, Attempt::Held))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A name for the run on this node.
+fn name(out: &Path, run_id: &str, hostname: &str) -> String {
     let mut hash = DefaultHasher::new();
     (resolved(out), run_id, hostname).hash(&mut hash);
-    let readable: String = run_id
-        .chars()
-        .filter(char::is_ascii_graphic)
-        .take(64)
-        .collect();
-    let name = format!("profiler/{:016x}/{readable}", hash.finish());
-    SocketAddr::from_abstract_name(name.as_bytes())
+    let plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
+    let readable: String = run_id.chars().filter(plain).take(64).collect();
+    format!("{readable}-{:016x}.lock", hash.finish())
 }
 
 /// The path without links, as far as it is there.

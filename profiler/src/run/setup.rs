@@ -2,17 +2,18 @@
 
 mod sources;
 
-use std::{
-    collections::HashSet,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use anyhow::Result;
 use caps::Capability;
 
 pub use self::sources::Opened;
-use super::{split::Template, watch::Watch};
+use super::{
+    recovery::{Orphans, Recovery},
+    retention,
+    split::Template,
+    watch::Watch,
+};
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
     clock::{Clock, Timekeeping, monotonic_ns},
@@ -28,7 +29,7 @@ use crate::{
         manifest::{SourceState, SourceStatus},
     },
     sources::{REGISTRY, SourceSpec, is_absent, region},
-    target::{self, Stopped},
+    target,
     tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
 };
 
@@ -38,15 +39,16 @@ pub struct Setup {
     pub sources: Vec<Opened>,
     pub tasks: TaskTable,
     pub sink: Sink,
-    pub stopped: Option<Stopped>,
+    /// Recovers earlier runs once the first tick is over.
+    pub recovery: Recovery,
     pub run_dir: PathBuf,
     pub cgroup: Option<PathBuf>,
     /// What looks for more of the job, and for its end.
     pub job: Option<Watch>,
     /// The target, for the line that says that profiling has begun.
     pub what: String,
-    /// What is missing, to be said when nothing can fail any more: an error is one line.
-    pub missing: Vec<String>,
+    /// What is missing, to be reported when nothing can fail any more: an error is one line.
+    pub missing: Option<String>,
     /// What the runs of jobs have in common, with `--split-by job`.
     pub template: Option<Template>,
     /// What the ticks after the first need besides what they always do.
@@ -72,7 +74,9 @@ impl Setup {
         command_line: Vec<String>,
         job: Option<&job::Found>,
     ) -> Result<Self, Failure> {
+        let raised = privileges::raise();
         let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
+        drop(raised);
         let clock = Clock::new();
         let wants_tasks = config.sources.need_tasks();
         if wants_tasks && !privileges::may_load_bpf() {
@@ -87,30 +91,14 @@ impl Setup {
             let catalog = config.perf.catalog()?;
             Plan::new(&Machine::read(&host, &catalog), &config.perf)?;
         }
-        let mut stopped = None;
         let marks = open_marks(config, clock);
-        let path = marks.as_ref().ok().map(|inbox| inbox.path());
-        let found = find(config, &host, path, job, &mut stopped)?;
-        // Whatever fails from here on must not let the command run.
-        let result =
-            Self::attach(config, &host, clock, found, marks, command_line).and_then(|mut setup| {
-                if let Some(job) = job {
-                    setup.tasks.are_of_job(job);
-                }
-                let watch = Watch::start(config, &host, job)?;
-                Ok(Self {
-                    job: watch,
-                    ..setup
-                })
-            });
-        match (result, stopped) {
-            (Ok(setup), stopped) => Ok(Self { stopped, ..setup }),
-            (Err(failure), Some(stopped)) => {
-                stopped.cancel();
-                Err(failure)
-            }
-            (Err(failure), None) => Err(failure),
+        let found = find(config, &host, job)?;
+        let mut setup = Self::attach(config, &host, clock, found, marks, command_line)?;
+        if let Some(job) = job {
+            setup.tasks.are_of_job(job);
         }
+        setup.job = Watch::start(config, &host, job)?;
+        Ok(setup)
     }
 
     fn attach(
@@ -121,6 +109,7 @@ impl Setup {
         marks: Result<Arc<Inbox>, String>,
         command_line: Vec<String>,
     ) -> Result<Self, Failure> {
+        let raised = privileges::raise();
         let (mut reader, keeps, problem) = reader(config, host, &found)?;
         let flows = match &mut reader {
             Reader::Bpf(programs) => Flows::open(programs)
@@ -128,9 +117,10 @@ impl Setup {
             Reader::Procfs(_) | Reader::None => Flows::default(),
         };
         let (sources, states) = sources::open(config, host, &reader, problem.as_deref(), &marks);
-        let missing = missing(config, host, &states)?;
+        drop(raised);
+        let missing = missing(config, host, &states, problem.as_deref())?;
 
-        let (sink, run_dir, template) = open_sink(
+        let (sink, recovery, run_dir, template) = open_sink(
             config,
             host,
             clock,
@@ -145,7 +135,7 @@ impl Setup {
             sources,
             tasks,
             sink,
-            stopped: None,
+            recovery,
             run_dir,
             template: config.split_by_job.then_some(template),
             cgroup: found.cgroup,
@@ -181,13 +171,7 @@ fn open_marks(config: &Config, clock: Clock) -> Result<Arc<Inbox>, String> {
         .map_err(|error| format!("no socket for marks: {error}"))
 }
 
-fn find(
-    config: &Config,
-    host: &Host,
-    marks: Option<&Path>,
-    job: Option<&job::Found>,
-    stopped: &mut Option<Stopped>,
-) -> Result<Found, Failure> {
+fn find(config: &Config, host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
     let pids = |roots: Roots, what: String| Found {
         scope: bpf::Scope::Pids,
         walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect::<HashSet<_>>()),
@@ -198,6 +182,7 @@ fn find(
     };
     Ok(match &config.target {
         Target::Pids(list) => {
+            let _raised = privileges::raise();
             let names: Vec<_> = list.iter().map(ToString::to_string).collect();
             pids(
                 target::roots(host, list)?,
@@ -205,14 +190,12 @@ fn find(
             )
         }
         Target::Command(command) => {
-            let started = target::start(command, marks)?;
-            let pid = started.pid;
-            *stopped = Some(started);
             let name = command
                 .first()
                 .map(|name| name.to_string_lossy())
                 .unwrap_or_default();
-            pids(vec![(pid, 0)], format!("`{name}` (process {pid})"))
+            // Its process is made last.
+            pids(Roots::new(), format!("`{name}`"))
         }
         Target::Cgroup(path) => {
             let (folder, scope) = target::cgroup(host, path)?;
@@ -302,12 +285,18 @@ fn reader(
         ),
         features: config.sources.features(),
         max_entries: config.max_entries,
+        map_entries: config.map_entries.clone(),
     };
     match follow(host, &settings, found) {
         Ok(programs) => {
             let live = programs.counters().map_or(0, |counters| counters.live);
-            if live == 0 && matches!(config.target, Target::Pids(_) | Target::Command(_)) {
-                let message = format!("{} ended before it could be followed", found.what);
+            if live == 0 && matches!(config.target, Target::Pids(_)) {
+                let pids: Vec<u32> = found.roots.iter().map(|(pid, _)| *pid).collect();
+                let why = match target::roots(host, &pids) {
+                    Ok(_) => "is hidden from BPF programs by this kernel: it cannot be followed",
+                    Err(_) => "ended before it could be followed",
+                };
+                let message = format!("{} {why}", found.what);
                 return Err(Failure::new(Reason::Target, message));
             }
             let keeps = programs.keeps;
@@ -368,47 +357,82 @@ fn state(name: &str, status: SourceStatus, why: Option<String>) -> SourceState {
     }
 }
 
-/// What is missing, once; with `--strict` that is the end.
-fn missing(config: &Config, host: &Host, states: &[SourceState]) -> Result<Vec<String>, Failure> {
-    let missing: Vec<_> = states
+/// What is missing, in one line; with `--strict` that is the end. `problem` is why the processes are read from /proc.
+fn missing(
+    config: &Config,
+    host: &Host,
+    states: &[SourceState],
+    problem: Option<&str>,
+) -> Result<Option<String>, Failure> {
+    let news: Vec<&SourceState> = states
         .iter()
-        .filter(|state| matches!(state.status, SourceStatus::No | SourceStatus::Partly))
+        .filter(|state| match state.status {
+            SourceStatus::No => config.sources.names(&state.name) || !is_absent(&state.name, host),
+            // A null column is in `profiler check` and run.json; what was found out just now is said.
+            SourceStatus::Partly => spec(&state.name).is_some_and(|spec| spec.tasks),
+            SourceStatus::Works | SourceStatus::Off => false,
+        })
         .collect();
-    let mut lines = Vec::new();
-    for state in &missing {
-        let why = state.why.as_deref().unwrap_or("not available");
-        let names: Vec<_> = missing
-            .iter()
-            .filter(|other| other.why == state.why && other.status == state.status)
-            .map(|other| other.name.as_str())
-            .collect();
-        let what = if state.status == SourceStatus::No {
-            "without"
-        } else {
-            "only partly:"
+    if config.strict {
+        let missing = |state: &&SourceState| {
+            // A program that does not load is missing too, even if the source has something to tell without it.
+            let programs = spec(&state.name).is_some_and(|spec| spec.feature.is_some());
+            // So is a group or event that was asked for by name.
+            let counters =
+                state.name == crate::sources::perf::SPEC.name && config.perf.is_explicit();
+            state.status == SourceStatus::No || programs || counters
         };
-        let line = format!("{what} {}: {why}", names.join(", "));
-        // A program that does not load is missing too, even if the source has something to tell without it.
-        let programs = spec(&state.name).is_some_and(|spec| spec.feature.is_some());
-        // So is a group or event that was asked for by name.
-        let counters = state.name == crate::sources::perf::SPEC.name && config.perf.is_explicit();
-        if state.status == SourceStatus::No
-            && !config.sources.names(&state.name)
-            && is_absent(&state.name, host)
-        {
-            continue;
-        }
-        if config.strict && (state.status == SourceStatus::No || programs || counters) {
-            return Err(Failure::new(Reason::Strict, line));
-        }
-        // A null column is in `profiler check` and run.json; what was found out just now is said.
-        let is_news =
-            state.status == SourceStatus::No || spec(&state.name).is_some_and(|spec| spec.tasks);
-        if is_news && !lines.contains(&line) {
-            lines.push(line);
+        let all: Vec<_> = news.iter().copied().filter(missing).collect();
+        let reasons: Vec<_> = by_reason(&all)
+            .iter()
+            .map(|(names, why)| format!("{}: {why}", names.join(", ")))
+            .collect();
+        return if reasons.is_empty() {
+            Ok(None)
+        } else {
+            let message = format!("--strict: not all sources work: {}", reasons.join("; "));
+            Err(Failure::new(Reason::Strict, message))
+        };
+    }
+    let with = |status| {
+        let names = news.iter().filter(|state| state.status == status);
+        names
+            .map(|state| state.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let kinds = [
+        ("limited", with(SourceStatus::Partly)),
+        ("not available", with(SourceStatus::No)),
+    ];
+    let mut parts: Vec<_> = kinds
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(kind, names)| format!("{kind}: {names}"))
+        .collect();
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    if let Some(problem) = problem {
+        parts.insert(0, format!("processes are read from /proc: {problem}"));
+    }
+    Ok(Some(format!(
+        "{} (reasons: `profiler check`)",
+        parts.join("; ")
+    )))
+}
+
+/// Sources that share a reason.
+fn by_reason<'a>(states: &[&'a SourceState]) -> Vec<(Vec<&'a str>, &'a str)> {
+    let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
+    for state in states {
+        let why = state.why.as_deref().unwrap_or("not available");
+        match reasons.iter_mut().find(|(_, known)| *known == why) {
+            Some((names, _)) => names.push(&state.name),
+            None => reasons.push((vec![&state.name], why)),
         }
     }
-    Ok(lines)
+    reasons
 }
 
 fn spec(name: &str) -> Option<&'static SourceSpec> {
@@ -423,19 +447,15 @@ fn open_sink(
     marks: Option<&Inbox>,
     sources: Vec<SourceState>,
     command_line: Vec<String>,
-) -> Result<(Sink, PathBuf, Template), Failure> {
+) -> Result<(Sink, Recovery, PathBuf, Template), Failure> {
     let output = |error: &dyn std::fmt::Display| Failure::new(Reason::Output, error.to_string());
     let start = clock.wall(monotonic_ns());
-    // A directory that cannot be read is a clearer error when the run's own is made in it.
-    for (path, report) in sink::recover_orphans(&config.out, &host.hostname).unwrap_or_default() {
-        match report {
-            Ok(report) if !config.quiet => {
-                let rows: u64 = report.rows.values().sum();
-                say!("profiler: recovered {rows} rows of {}", path.display());
-            }
-            Ok(_) => {}
-            Err(error) => say!("profiler: cannot recover {}: {error}", path.display()),
-        }
+    if std::fs::metadata(&config.out).is_ok_and(|found| !found.is_dir()) {
+        let message = format!(
+            "--out {}: not a directory; name a directory, which is made if needed",
+            config.out.display()
+        );
+        return Err(Failure::new(Reason::Output, message));
     }
     let run_id = match &config.run_id {
         Some(name) => name.clone(),
@@ -453,12 +473,21 @@ fn open_sink(
         "node": matches!(config.target, Target::Node),
     });
     manifest.kernel = host.kernel_release.clone().unwrap_or_default();
-    manifest.user = std::env::var("SUDO_USER")
-        .or_else(|_| std::env::var("USER"))
-        .unwrap_or_default();
+    manifest.user = target::user();
     manifest.sources = sources;
     manifest.clock.start = Some(Timekeeping::of(&clock));
     manifest.socket = marks.map(|marks| marks.path().to_owned());
+    let out = std::path::absolute(&config.out).unwrap_or_else(|_| config.out.clone());
+    let orphans = Orphans {
+        out: out.clone(),
+        hostname: host.hostname.clone(),
+        owner: target::owner(),
+        quiet: config.quiet,
+    };
+    // Its sink would continue it while it is recovered.
+    orphans.recover(&run_id);
+    let recovery = Recovery::prepare(orphans.clone())
+        .map_err(|error| output(&format!("cannot start a thread: {error}")))?;
     let run_dir = config.out.join(&run_id);
     let mut options = sink::Options::new(run_dir.clone(), &host.hostname, &run_id);
     options.checkpoint = config.checkpoint;
@@ -466,12 +495,28 @@ fn open_sink(
     options.owner = target::owner();
     let template = Template {
         options: options.clone(),
-        out: std::path::absolute(&config.out).unwrap_or_else(|_| config.out.clone()),
+        orphans,
         manifest: manifest.clone(),
     };
     options.manifest = Some(manifest);
     let sink = Sink::start(options).map_err(|error| output(&error))?;
-    Ok((sink, run_dir, template))
+    let directory = retention::Directory {
+        out: template.orphans.out.clone(),
+        hostname: host.hostname.clone(),
+        uid: target::owner().map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid),
+    };
+    retention::start(directory, config.retention.clone(), config.quiet)
+        .map_err(|error| output(&format!("a thread: {error}")))?;
+    let mut sessions = 0;
+    sink.describe(|manifest| sessions = manifest.earlier.len());
+    if sessions != 0 && !config.quiet {
+        say!(
+            "profiler: continuing {}: {sessions} earlier session{} of this host",
+            run_dir.display(),
+            if sessions == 1 { "" } else { "s" },
+        );
+    }
+    Ok((sink, recovery, run_dir, template))
 }
 
 /// Sorts by time, and is unique on a shared file system: `20261120T190500Z-node1-4711`.

@@ -5,28 +5,31 @@
 
 mod divide;
 mod job;
+mod quota;
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    path::PathBuf,
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::mpsc::{Sender, channel},
     time::Duration,
 };
 
-use self::divide::divide;
 pub use self::job::{JobName, job_of};
-use super::guard::{Answer, Guard};
+use self::{divide::divide, quota::Quota};
+use super::{
+    guard::{Answer, Guard},
+    recovery::Orphans,
+};
 use crate::{
     clock::Timekeeping,
     privileges, say,
     schema::{Batch, Timestamp},
     sink::{self, FinishError, Manifest, Sink, Summary, manifest::Loss},
-    tasks::{Process, ProcessId, TaskTable},
+    tasks::{ProcessId, TaskTable},
 };
 
 /// Memory in bytes that the rows of a job may take before some are dropped and counted.
 const BUDGET: usize = 8 << 20;
-/// Everybody can claim to be of a job that there is not: so many at a time.
+/// Jobs with cgroups, at a time. Those that only environments name have a quota of their own.
 const MAX_OPEN: usize = 512;
 /// A job without processes is over after so many intervals, between these bounds: steps follow each other.
 const PAUSE: u32 = 30;
@@ -47,8 +50,8 @@ type Start = Box<dyn FnOnce() + Send>;
 pub struct Template {
     /// How they are stored; directory and name are those of the node's run.
     pub options: sink::Options,
-    /// Directory of the runs.
-    pub out: PathBuf,
+    /// The runs of killed profilers, in the directory of the runs.
+    pub orphans: Orphans,
     /// What their `run.json` says; name and target are those of the node's run.
     pub manifest: Manifest,
 }
@@ -64,11 +67,12 @@ pub struct Split {
     /// Those that have ended, oldest first.
     ended: VecDeque<(u64, Key)>,
     /// Processes whose job could not be opened yet.
-    waiting: Vec<ProcessId>,
+    waiting: HashSet<ProcessId>,
     open: HashMap<u64, Run>,
     by_name: HashMap<JobName, u64>,
     ending: Vec<Run>,
     opened: u64,
+    quota: Quota,
     /// What has been said already.
     said: HashSet<String>,
     /// What is not in the runs of jobs.
@@ -78,8 +82,6 @@ pub struct Split {
 /// The run of a job.
 struct Run {
     name: JobName,
-    /// Whose job it is: others' processes could claim to be of it.
-    user: Option<u32>,
     sink: Sink,
     guard: Guard,
     live: u64,
@@ -87,19 +89,6 @@ struct Run {
     idle_since: Option<(u64, Timestamp)>,
     /// What had been lost on the node before.
     losses: Vec<Loss>,
-}
-
-impl Run {
-    /// Whether a process that says to be of the job is. Its cgroup cannot be forged; its environment is believed if it is
-    /// of the same user as the others.
-    fn admits(&mut self, process: &Process) -> bool {
-        let certain = process.description.job.is_by_cgroup();
-        // Daemons of the scheduler are root's.
-        if process.uid != 0 && (certain || self.user.is_none()) {
-            self.user = Some(process.uid);
-        }
-        certain || self.user.is_none_or(|user| user == process.uid)
-    }
 }
 
 /// The moment of a tick and what had been lost until then.
@@ -142,11 +131,12 @@ impl Split {
             starter,
             members: HashMap::new(),
             ended: VecDeque::new(),
-            waiting: Vec::new(),
+            waiting: HashSet::new(),
             open: HashMap::new(),
             by_name: HashMap::new(),
             ending: Vec::new(),
             opened: 0,
+            quota: Quota::default(),
             said: HashSet::new(),
             lost: Vec::new(),
         })
@@ -155,6 +145,11 @@ impl Split {
     /// Runs that have been opened so far.
     pub fn opened(&self) -> u64 {
         self.opened
+    }
+
+    /// Processes that claimed a job and got no run, by user.
+    pub fn refused(&self) -> BTreeMap<u32, u64> {
+        self.quota.refused()
     }
 
     /// Hands the rows of jobs over to their runs and leaves the others.
@@ -193,45 +188,61 @@ impl Split {
     /// Finds the jobs of processes that are new or run another program, and counts those that live.
     fn follow(&mut self, tasks: &TaskTable, moment: &Moment) {
         let waiting = std::mem::take(&mut self.waiting);
-        let mut refused: HashSet<JobName> = HashSet::new();
-        for id in tasks.changed.iter().chain(&waiting) {
-            let Some(process) = tasks.get(*id) else {
+        let mut without_run: HashSet<JobName> = HashSet::new();
+        let changed = tasks.changed.iter().filter(|id| !waiting.contains(id));
+        let changed = changed.map(|id| (*id, true));
+        let waiting = waiting.iter().map(|id| (*id, false));
+        for (id, is_news) in changed.chain(waiting) {
+            let Some(process) = tasks.get(id) else {
                 continue;
             };
             let key = (id.pid, tasks.clock.wall_of_boottime(id.start_boottime).0);
             let mut known = self.members.get(&key).copied();
-            if known.is_none()
-                && let Some(name) = job_of(process)
+            let name = job_of(tasks, process);
+            // What a process claimed is void as soon as its cgroup tells.
+            if let (Some(job), Some(name)) = (known, &name)
+                && name.claimant.is_none()
+                && self.by_name.get(name) != Some(&job)
             {
-                if !refused.contains(&name) {
+                self.leave(job, moment);
+                self.members.remove(&key);
+                known = None;
+            }
+            if known.is_none()
+                && let Some(name) = name
+            {
+                if !without_run.contains(&name) {
                     known = self.join(&name, moment);
                 }
                 if let Some(job) = known {
-                    let run = self.open.get_mut(&job);
-                    if let Some(run) = run
-                        && run.admits(process)
-                    {
-                        self.members.insert(key, job);
+                    self.members.insert(key, job);
+                    if let Some(run) = self.open.get_mut(&job) {
                         run.live += 1;
                         run.idle_since = None;
-                    } else {
-                        known = None;
                     }
                 } else {
-                    refused.insert(name);
+                    if let Some(uid) = name.claimant.filter(|_| is_news) {
+                        self.quota.refuse(uid);
+                    }
+                    without_run.insert(name);
                     if process.end.is_none() {
-                        self.waiting.push(*id);
+                        self.waiting.insert(id);
                     }
                 }
             }
             if let (Some(job), Some(_)) = (known, process.end) {
                 self.ended.push_back((moment.monotonic_ns, key));
-                if let Some(run) = self.open.get_mut(&job) {
-                    run.live = run.live.saturating_sub(1);
-                    if run.live == 0 {
-                        run.idle_since = Some((moment.monotonic_ns, moment.ts));
-                    }
-                }
+                self.leave(job, moment);
+            }
+        }
+    }
+
+    /// One process of a job less.
+    fn leave(&mut self, job: u64, moment: &Moment) {
+        if let Some(run) = self.open.get_mut(&job) {
+            run.live = run.live.saturating_sub(1);
+            if run.live == 0 {
+                run.idle_since = Some((moment.monotonic_ns, moment.ts));
             }
         }
     }
@@ -243,7 +254,8 @@ impl Split {
         }
         let run_id = name.run_id();
         let host = self.template.options.hostname.clone();
-        if self.open.len() >= MAX_OPEN {
+        let with_cgroup = |run: &&Run| run.name.claimant.is_none();
+        if name.claimant.is_none() && self.open.values().filter(with_cgroup).count() >= MAX_OPEN {
             self.say_once(format!(
                 "{MAX_OPEN} jobs at a time: processes of more stay in the node's run"
             ));
@@ -253,49 +265,64 @@ impl Split {
         if self.ending.iter().any(|run| run.name == *name) {
             return None;
         }
-        let guard = match Guard::take(&self.template.out, &run_id, &host) {
+        if let Some(uid) = name.claimant
+            && let Err(limit) = self.quota.take(uid, moment.monotonic_ns)
+        {
+            self.say_once(format!(
+                "{limit} by environment: processes of more stay in the node's run"
+            ));
+            return None;
+        }
+        let guard = match Guard::take(&self.template.orphans.out, &run_id, &host) {
             Ok(Answer::Ours(guard)) => guard,
             Ok(Answer::Taken(pid)) => {
                 self.say_once(format!(
                     "run {run_id} is written by process {pid}: its processes stay in the node's run"
                 ));
+                self.give_back(name);
                 return None;
             }
             Err(failure) => {
                 self.say_once(failure.message);
+                self.give_back(name);
                 return None;
             }
         };
         let mut options = self.template.options.clone();
         let mut manifest = self.template.manifest.clone();
-        options.run_dir = self.template.out.join(&run_id);
+        let run_dir = self.template.orphans.out.join(&run_id);
+        options.run_dir.clone_from(&run_dir);
         options.run_id.clone_from(&run_id);
         options.memory_budget = BUDGET;
         manifest.target = serde_json::json!({
             "what": format!("job {} ({})", name.id, name.scheduler),
-            "job": { "scheduler": name.scheduler.name().to_lowercase(), "id": &*name.id },
+            "job": {
+                "scheduler": name.scheduler.name().to_lowercase(),
+                "id": &*name.id,
+                "source": name.way().name(),
+                "claimed_by_uid": name.claimant,
+            },
             "node_run": manifest.run_id,
         });
         manifest.run_id.clone_from(&run_id);
         manifest.begins(moment.ts.0);
         options.manifest = Some(manifest);
         let starter = &self.starter;
+        let orphans = self.template.orphans.clone();
         let sink = Sink::begin(options, |writer| {
-            let _ = starter.send(writer);
+            let _ = starter.send(Box::new(move || {
+                orphans.recover(&run_id);
+                writer();
+            }));
         });
         if !self.quiet {
-            say!(
-                "profiling job {} into {}",
-                name.id,
-                self.template.out.join(&run_id).display()
-            );
+            say!("profiling job {} into {}", name.id, run_dir.display());
         }
         self.opened += 1;
         let job = self.opened;
         self.by_name.insert(name.clone(), job);
         let run = Run {
             name: name.clone(),
-            user: None,
             sink,
             guard,
             live: 0,
@@ -304,6 +331,12 @@ impl Split {
         };
         self.open.insert(job, run);
         Some(job)
+    }
+
+    fn give_back(&mut self, name: &JobName) {
+        if let Some(uid) = name.claimant {
+            self.quota.give_back(uid);
+        }
     }
 
     fn say_once(&mut self, message: String) {
@@ -380,9 +413,10 @@ impl Split {
     }
 
     fn ended(&mut self, run: Run) {
-        let path = self.template.out.join(run.name.run_id());
+        let path = self.template.orphans.out.join(run.name.run_id());
         let outcome = run.sink.finish();
         drop(run.guard);
+        self.give_back(&run.name);
         match &outcome {
             Ok(summary) if summary.is_complete() => {
                 if !self.quiet {
@@ -452,9 +486,9 @@ fn what_is_lost(outcome: &Result<Summary, FinishError>, path: &std::path::Path) 
 fn increase(before: &[Loss], now: &[Loss]) -> Vec<Loss> {
     let mut losses = now.to_vec();
     for loss in &mut losses {
-        let known = before
-            .iter()
-            .find(|known| known.what == loss.what && known.why == loss.why);
+        let known = before.iter().find(|known| {
+            (&known.what, &known.why, known.uid) == (&loss.what, &loss.why, loss.uid)
+        });
         loss.count = loss
             .count
             .saturating_sub(known.map_or(0, |known| known.count));
@@ -473,6 +507,7 @@ mod tests {
             what: "operations".to_owned(),
             count,
             why: why.to_owned(),
+            uid: None,
         };
         let lost = increase(
             &[loss("a", 5), loss("b", 2)],

@@ -24,13 +24,16 @@ pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
     let Target::Job(request) = &config.target else {
         return Ok(None);
     };
+    let raised = privileges::raise();
     let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
+    drop(raised);
     let unprivileged = config.sources.need_tasks() && !privileges::may_load_bpf();
-    let request = request.clone();
+    let (request, quiet) = (request.clone(), config.quiet);
     let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
     let bell = Bell::new().map_err(internal)?;
     let done = readable(bell.fd().map_err(internal)?).map_err(internal)?;
     let thread = std::thread::spawn(move || {
+        let _raised = privileges::raise();
         let found = if unprivileged {
             // That privileges are missing is said in the same words for all targets, but for this reason.
             match job::find::foreign_owner(&host, &request) {
@@ -41,7 +44,12 @@ pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
                 None => Ok(None),
             }
         } else {
-            job::find::find(&host, &request).map(Some)
+            let report = |line: &str| {
+                if !quiet {
+                    say!("profiler: {line}");
+                }
+            };
+            job::find::find(&host, &request, report).map(Some)
         };
         bell.ring();
         found
@@ -61,10 +69,11 @@ pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
         }
         if found.way == job::Way::Environment {
             say!(
-                "profiler: job {} has no cgroup here, and {} lists no process of it: followed are processes whose \
+                "profiler: job {} has no cgroup here, and {} lists no process of it: following processes of uid {} whose \
                  environment names it; new ones are looked for every second",
                 found.id,
-                found.scheduler
+                found.scheduler,
+                found.owner.map_or_else(String::new, |uid| uid.to_string())
             );
         }
     }

@@ -4,6 +4,7 @@
 //! profiler running as root writes nowhere else, whoever owns the directory.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs::File,
     io::{self, Write as _},
     os::fd::{AsFd, OwnedFd},
@@ -56,6 +57,14 @@ pub enum OutputError {
     Name {
         /// The name in question.
         name: String,
+    },
+    /// A run directory that somebody else has made.
+    #[error("{} belongs to uid {uid}: choose another --run-id or --out", path.display())]
+    Foreign {
+        /// The path in question.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
     },
     /// Anything else.
     #[error("{}: {source}", path.display())]
@@ -130,8 +139,17 @@ impl Folder {
         })
     }
 
+    /// Opens the directory of a run, which must not be a link: whoever may write beside it could lead it elsewhere.
+    pub fn open_run(path: &Path, owner: Owner) -> io::Result<Self> {
+        match path.file_name() {
+            Some(name) => Self::open(above(path), owner)?.sub(name),
+            None => Self::open(path, owner),
+        }
+    }
+
     /// Opens a folder inside this one.
-    pub fn sub(&self, name: &str) -> io::Result<Self> {
+    pub fn sub(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        let name = name.as_ref();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(Self {
             fd: rustix::fs::openat(&self.fd, name, flags, Mode::empty())?,
@@ -141,17 +159,34 @@ impl Folder {
     }
 
     /// Opens a folder inside this one and makes it first where it is missing.
-    pub fn make(&self, name: &str) -> io::Result<Self> {
+    pub fn make(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        Ok(self.make_or_open(name.as_ref())?.0)
+    }
+
+    /// The same, and whether it was made.
+    fn make_or_open(&self, name: &OsStr) -> io::Result<(Self, bool)> {
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(FOLDER_MODE)) {
             Ok(()) => {
                 let made = self.sub(name)?;
                 give_to(&made.fd, self.owner);
                 self.sync()?;
-                Ok(made)
+                Ok((made, true))
             }
-            Err(Errno::EXIST) => self.sub(name),
+            Err(Errno::EXIST) => Ok((self.sub(name)?, false)),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The same folder; what is created in it will belong to `owner`.
+    #[must_use]
+    pub fn owned(self, owner: Owner) -> Self {
+        Self { owner, ..self }
+    }
+
+    /// User and group that own the folder.
+    pub fn owned_by(&self) -> io::Result<(u32, u32)> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        Ok((stat.st_uid, stat.st_gid))
     }
 
     /// Where the folder was when it was opened.
@@ -188,14 +223,8 @@ impl Folder {
         written
     }
 
-    /// Opens an existing file for reading.
+    /// Opens an existing file for reading. It may have been replaced by anything: no pipe is waited for.
     pub fn read(&self, name: &str) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.fd, name, flags, Mode::empty())?.into())
-    }
-
-    /// The same, of a file that may be anything: no pipe is waited for.
-    pub fn read_regular(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty());
         let file = File::from(fd.map_err(|error| match error {
@@ -347,45 +376,86 @@ pub fn create_run_dir(path: &Path, owner: Owner) -> Result<Folder, OutputError> 
     let mut made = Vec::new();
     let result = create_and_probe(path, owner, &mut made);
     if result.is_err() {
-        for path in made.iter().rev() {
-            let _ = std::fs::remove_dir(path);
+        for (folder, name) in made.iter().rev() {
+            let _ = rustix::fs::unlinkat(&folder.fd, name, AtFlags::REMOVEDIR);
         }
     }
     result
 }
 
+/// The directory in which `path` is.
+fn above(path: &Path) -> &Path {
+    let above = path.parent().unwrap_or(path);
+    if above.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        above
+    }
+}
+
+/// Each directory is made and opened in the one above it, which stays open. What was there before is the user's to name, by
+/// links too; but not the directory of the run itself.
 fn create_and_probe(
     path: &Path,
     owner: Owner,
-    made: &mut Vec<PathBuf>,
+    made: &mut Vec<(Folder, OsString)>,
 ) -> Result<Folder, OutputError> {
-    let missing: Vec<_> = path
+    let Some(name) = path.file_name() else {
+        let folder = Folder::open(path, owner).map_err(|e| OutputError::new(path, e))?;
+        return probe(&folder).map(|_| folder);
+    };
+    let there = above(path)
         .ancestors()
-        .take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists())
-        .collect();
-    for path in missing.into_iter().rev() {
-        match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(FOLDER_MODE)) {
-            Ok(()) => {
-                made.push(path.to_owned());
-                let folder = Folder::open(path, owner).map_err(|e| OutputError::new(path, e))?;
-                give_to(&folder.fd, owner);
-            }
-            // Another host was faster.
-            Err(Errno::EXIST) if path.is_dir() => {}
-            Err(error) => return Err(OutputError::new(path, error.into())),
+        .find(|ancestor| !ancestor.as_os_str().is_empty() && ancestor.exists())
+        .unwrap_or(Path::new("."));
+    let mut folder = Folder::open(there, owner).map_err(|e| OutputError::new(path, e))?;
+    let missing = above(path).strip_prefix(there).unwrap_or(above(path));
+    let mut make = |folder: Folder, name: &OsStr| {
+        let (below, is_new) = folder
+            .make_or_open(name)
+            .map_err(|error| OutputError::new(&folder.path.join(name), error))?;
+        let owners = folder.owned_by();
+        if is_new {
+            made.push((folder, name.to_owned()));
         }
+        Ok::<_, OutputError>((below, is_new, owners))
+    };
+    for name in missing.iter().filter(|name| *name != ".") {
+        folder = make(folder, name)?.0;
     }
-    let folder = Folder::open(path, owner).map_err(|e| OutputError::new(path, e))?;
+    let (run, is_new, owner_above) = make(folder, name)?;
+    let error = |error| OutputError::new(path, error);
+    // A file server may call us by another name.
+    let ours_here = probe(&run)?;
+    let (uid, _) = run.owned_by().map_err(error)?;
+    let is_trusted = is_new
+        || uid == rustix::process::geteuid().as_raw()
+        || owner.is_some_and(|(owner, _)| owner == uid)
+        || uid == ours_here
+        || owner_above.map_err(error)?.0 == uid;
+    if is_trusted {
+        Ok(run)
+    } else {
+        Err(OutputError::Foreign {
+            path: path.to_owned(),
+            uid,
+        })
+    }
+}
+
+/// Checks that a directory can be written; returns the uid that files get in it.
+fn probe(folder: &Folder) -> Result<u32, OutputError> {
     // Processes of other hosts, which may have our id, try the same at the same time.
     let node = rustix::system::uname();
     let node = node.nodename().to_string_lossy().replace('/', "_");
     let name = format!(".probe.{node}.{}.{}.tmp", std::process::id(), thread_id());
     let written = folder.write_synced(&name, &[0; PROBE_BYTES]);
+    let found = rustix::fs::statat(&folder.fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
     let removed = folder.remove(&name);
     written
         .and(removed)
-        .map_err(|error| OutputError::new(path, error))?;
-    Ok(folder)
+        .and_then(|()| Ok(found?.st_uid))
+        .map_err(|error| OutputError::new(&folder.path, error))
 }
 
 fn thread_id() -> i32 {

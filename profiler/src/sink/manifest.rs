@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fmt,
+    io::{self, Read as _},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -15,6 +16,9 @@ use crate::{clock::Timekeeping, schema::SCHEMA_VERSION};
 
 /// Name of the file. Where several hosts share a run, the others write `run.<hostname>.json`.
 pub const FILE: &str = "run.json";
+
+/// No file of ours is larger (bytes).
+const MAX_BYTES: u64 = 16 << 20;
 
 /// How a run stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +94,24 @@ pub struct Loss {
     pub count: u64,
     /// Why.
     pub why: String,
+    /// The user who lost it, of marks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+impl Loss {
+    /// [`Self::what`] of marks of applications.
+    pub const MARKS: &str = "marks";
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.count, self.what)?;
+        if let Some(uid) = self.uid {
+            write!(f, " of user {uid}")?;
+        }
+        write!(f, " lost: {}", self.why)
+    }
 }
 
 /// What identifies a process for as long as its machine runs, and afterwards tells that it is gone.
@@ -187,6 +209,10 @@ pub struct Manifest {
     pub tables: BTreeMap<String, TableState>,
     /// What is not in the data.
     pub losses: Vec<Loss>,
+    /// Processes that got no run of their job, by user: their environments named more jobs than the quota allows. Their
+    /// rows are in the node's run.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused_claims: BTreeMap<u32, u64>,
     /// Ticks of which there are rows.
     pub ticks: Option<u64>,
     /// The node's clock.
@@ -228,7 +254,7 @@ impl Manifest {
     }
 
     /// Whether rows can still be in journals.
-    pub(super) fn has_journals(&self) -> bool {
+    pub(crate) fn has_journals(&self) -> bool {
         let here = match self.state {
             State::Running => true,
             State::Incomplete => self.tables.values().any(|table| table.in_journal > 0),
@@ -289,6 +315,7 @@ impl Manifest {
                 what: format!("rows of {name}"),
                 count: table.dropped,
                 why: "could not be stored in time".to_owned(),
+                uid: None,
             });
         self.losses.extend(lost);
         self.state = if complete {
@@ -346,7 +373,7 @@ impl Manifest {
     ///
     /// When it cannot be read or is not JSON.
     pub fn read(run: &Folder, name: &str) -> io::Result<Self> {
-        let file = io::BufReader::new(run.read(name)?);
+        let file = io::BufReader::new(run.read(name)?.take(MAX_BYTES));
         Ok(serde_json::from_reader(file)?)
     }
 

@@ -27,7 +27,7 @@ use thiserror::Error;
 pub use self::{
     files::{OutputError, Owner},
     manifest::Manifest,
-    recover::{recover, recover_orphans},
+    recover::{recover, recover_orphan, recover_orphans},
     table::metadata,
 };
 use crate::schema::Batch;

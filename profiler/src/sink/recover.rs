@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
 
@@ -135,40 +136,56 @@ impl Report {
     }
 }
 
-/// Recovers all runs in `out_dir` whose profiler on this host, `hostname`, is gone and has left journals. A missing
-/// directory has no runs.
-///
-/// # Errors
-///
-/// When the directory cannot be read. What happens to a single run is in its own result.
+/// Recovers all [`orphans`] in `out_dir`. What happens to a single run is in its own result.
 pub fn recover_orphans(
     out_dir: &Path,
     hostname: &str,
-) -> io::Result<Vec<(PathBuf, Result<Report, RecoverError>)>> {
-    let entries = match out_dir.read_dir() {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    owner: Owner,
+) -> Vec<(PathBuf, Result<Report, RecoverError>)> {
+    let names = orphans(out_dir, hostname, owner);
+    let reports = names.into_iter().filter_map(|name| {
+        let path = out_dir.join(name);
+        let report = recover_orphan(&path, hostname, owner)?;
+        Some((path, report))
+    });
+    reports.collect()
+}
+
+/// Names of the runs in `out_dir` whose profiler on this host, `hostname`, is gone and has left journals. A directory that is
+/// missing or cannot be read has none.
+pub fn orphans(out_dir: &Path, hostname: &str, owner: Owner) -> Vec<String> {
+    let names = Folder::open(out_dir, None).and_then(|out| out.names());
+    let mut names = names.unwrap_or_default();
+    names.retain(|name| is_orphan(&out_dir.join(name), hostname, owner));
+    names
+}
+
+/// A run that belongs neither to this user nor to `owner` is left alone: who made it decides what it holds.
+fn is_orphan(run_dir: &Path, hostname: &str, owner: Owner) -> bool {
+    let Ok(run) = Folder::open_run(run_dir, None) else {
+        return false;
     };
-    let mut reports = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let Ok(run) = Folder::open(&path, None) else {
-            continue;
-        };
-        let orphaned = manifests(&run, Hosts::Only(hostname))
+    let ours = rustix::process::geteuid().as_raw();
+    let is_ours = run
+        .owned_by()
+        .is_ok_and(|(uid, _)| uid == ours || owner.is_some_and(|(owner, _)| owner == uid));
+    is_ours
+        && manifests(&run, Hosts::Only(hostname))
             .iter()
             .any(|(_, manifest)| {
                 manifest.hostname == hostname
                     && manifest.has_journals()
                     && !manifest.process.is_alive()
-            });
-        if orphaned {
-            let report = recover(&path, Hosts::Only(hostname));
-            reports.push((path, report));
-        }
-    }
-    Ok(reports)
+            })
+}
+
+/// Recovers one run, if it is an orphan.
+pub fn recover_orphan(
+    run_dir: &Path,
+    hostname: &str,
+    owner: Owner,
+) -> Option<Result<Report, RecoverError>> {
+    is_orphan(run_dir, hostname, owner).then(|| recover(run_dir, Hosts::Only(hostname)))
 }
 
 /// Turns the journals of a run into parts. Can be repeated.
@@ -181,8 +198,8 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
         path: run_dir.to_owned(),
         source,
     };
-    let run = Folder::open(run_dir, None).map_err(io_error)?;
-    let run = Folder::open(run_dir, run.owner_for_root().map_err(io_error)?).map_err(io_error)?;
+    let run = Folder::open_run(run_dir, None).map_err(io_error)?;
+    let run = run.for_its_owner().map_err(io_error)?;
     let mut report = Report::default();
     let mut at_work = HashSet::new();
     let mut unread = HashSet::new();
@@ -221,7 +238,7 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
                 && hosts.include(host)
                 && !at_work.contains(host)
                 && let Ok(folder) = table_folder.sub(&name)
-                && let Err(error) = recover_folder(&folder, &table, &mut report)
+                && let Err(error) = recover_folder_safely(&folder, &table, &mut report)
             {
                 unread.insert(host.to_owned());
                 report
@@ -229,6 +246,14 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
                     .push(format!("{}: {error}", folder.path().display()));
             }
         }
+    }
+    // Whoever reads that the run is recovered finds all of it.
+    let writer = match hosts {
+        Hosts::Only(host) => host.to_owned(),
+        Hosts::All => format!("recover.{}", std::process::id()),
+    };
+    if let Err(error) = views::refresh(&run, &writer) {
+        report.errors.push(format!("{}: {error}", views::FILE));
     }
     for (file, manifest) in manifests(&run, hosts) {
         let host = &manifest.hostname;
@@ -240,13 +265,6 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
         if let Err(error) = update_manifest(&run, &file, manifest, &report, complete) {
             report.errors.push(format!("{file}: {error}"));
         }
-    }
-    let writer = match hosts {
-        Hosts::Only(host) => host.to_owned(),
-        Hosts::All => format!("recover.{}", std::process::id()),
-    };
-    if let Err(error) = views::refresh(&run, &writer) {
-        report.errors.push(format!("{}: {error}", views::FILE));
     }
     Ok(report)
 }
@@ -276,7 +294,7 @@ fn elsewhere(
     for table in run.names()? {
         let folder = run
             .sub(&table)
-            .and_then(|table| table.sub(&files::host_folder(host)));
+            .and_then(|table| table.sub(files::host_folder(host)));
         for name in folder.iter().flat_map(Folder::names).flatten() {
             // What is gone meanwhile was there a moment ago.
             if let Some(written) = folder.as_ref().ok().and_then(|f| f.modified(&name).ok()) {
@@ -294,8 +312,8 @@ fn elsewhere(
     }))
 }
 
-/// Those of the hosts.
-fn manifests(run: &Folder, hosts: Hosts<'_>) -> Vec<(String, Manifest)> {
+/// What the nodes of a run say of it, with the names of the files.
+pub(crate) fn manifests(run: &Folder, hosts: Hosts<'_>) -> Vec<(String, Manifest)> {
     let names = match hosts {
         Hosts::All => run.names().unwrap_or_default(),
         // Of many nodes only one's are read.
@@ -329,7 +347,7 @@ fn update_manifest(
     for table in run.names()? {
         let folder = run
             .sub(&table)
-            .and_then(|table| table.sub(&files::host_folder(&manifest.hostname)));
+            .and_then(|table| table.sub(files::host_folder(&manifest.hostname)));
         let Ok(folder) = folder else {
             continue;
         };
@@ -388,6 +406,12 @@ fn count(folder: &Folder) -> io::Result<(u64, u64)> {
         }
     }
     Ok(counts)
+}
+
+/// What its files hold can be anything: a panic in a decoder is an error.
+fn recover_folder_safely(folder: &Folder, table: &str, report: &mut Report) -> io::Result<()> {
+    catch_unwind(AssertUnwindSafe(|| recover_folder(folder, table, report)))
+        .unwrap_or_else(|_| Err(io::Error::other("its files cannot be decoded")))
 }
 
 /// Recovers what one host has left of one table.
@@ -585,13 +609,12 @@ fn invalid(error: ArrowError) -> io::Error {
 }
 
 impl Folder {
-    /// Who shall own what root creates here: whoever owns the folder.
-    fn owner_for_root(&self) -> io::Result<Owner> {
-        use std::os::unix::fs::MetadataExt as _;
+    /// What root creates here shall belong to whoever owns the folder.
+    fn for_its_owner(self) -> io::Result<Self> {
         if !rustix::process::geteuid().is_root() {
-            return Ok(None);
+            return Ok(self);
         }
-        let metadata = self.path().metadata()?;
-        Ok(Some((metadata.uid(), metadata.gid())))
+        let owner = self.owned_by()?;
+        Ok(self.owned(Some(owner)))
     }
 }

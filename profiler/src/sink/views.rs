@@ -1,4 +1,5 @@
-//! `views.sql`: `DuckDB` views, one per table of a run, and the useful joins.
+//! `views.sql`: `DuckDB` views, one per table, and the useful joins. A table of which the run has no rows has a view without
+//! rows, so that every query runs on every run.
 //!
 //! The paths are relative to the run directory: `cd RUN && duckdb -init views.sql`, or
 //! `SET file_search_path = 'RUN'` before reading it.
@@ -16,6 +17,7 @@ use super::{
     files::{self, Folder},
     part,
 };
+use crate::{reference, schema::Table};
 
 /// Name of the file.
 pub const FILE: &str = "views.sql";
@@ -84,7 +86,7 @@ fn refresh_once(run: &Folder, writer: &str) -> io::Result<bool> {
     let mut before = String::new();
     let read = run
         .read(FILE)
-        .and_then(|mut file| file.read_to_string(&mut before));
+        .and_then(|file| file.take(sql.len() as u64 + 1).read_to_string(&mut before));
     if read.is_ok() && before == sql {
         return Ok(false);
     }
@@ -141,13 +143,10 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
             table.replace('\'', "''"),
         );
     }
-    if !tables.contains_key("process") {
-        return sql;
+    for table in reference::tables().filter(|table| !tables.contains_key(table.name)) {
+        sql.push_str(&without_rows(table));
     }
-    for table in OF_PROCESSES
-        .iter()
-        .filter(|&&table| tables.contains_key(table))
-    {
+    for table in OF_PROCESSES {
         let _ = write!(
             sql,
             "\n-- {table} of whole processes, with their names\n\
@@ -157,16 +156,23 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
              WHERE t.tid IS NULL;\n"
         );
     }
-    if tables.contains_key("sched") {
-        sql.push_str(PROCESS_CPU);
-    }
-    if ["region", "region_usage"]
-        .iter()
-        .all(|&table| tables.contains_key(table))
-    {
-        sql.push_str(PROCESS_REGION);
-    }
+    sql.push_str(PROCESS_CPU);
+    sql.push_str(PROCESS_REGION);
     sql
+}
+
+/// The view of a table that the run has no rows of.
+fn without_rows(table: &Table) -> String {
+    let columns = table
+        .columns()
+        .map(|column| (column.name, reference::type_in_views(column)))
+        .chain([("host", "VARCHAR".to_owned())])
+        .map(|(name, of_type)| format!("NULL::{of_type} AS {}", quoted(name)));
+    format!(
+        "\n-- no rows were collected\nCREATE OR REPLACE VIEW {} AS\nSELECT {}\nWHERE false;\n",
+        quoted(table.name),
+        columns.collect::<Vec<_>>().join(", "),
+    )
 }
 
 fn quoted(name: &str) -> String {
@@ -186,14 +192,23 @@ mod tests {
     }
 
     #[test]
-    fn joins_need_all_their_tables() {
+    fn tables_without_rows_have_views_of_the_same_types() {
         let sched = sql(&tables(&["sched"]));
-        assert!(sched.contains("VIEW \"sched\" AS") && !sched.contains("process_cpu"));
-        let both = sql(&tables(&["sched", "process"]));
-        assert!(both.contains("VIEW process_cpu AS") && !both.contains("process_usage"));
-        let regions = sql(&tables(&["process", "region", "region_usage"]));
-        assert!(regions.contains("VIEW process_region AS"));
-        assert!(!sql(&tables(&["process", "region"])).contains("process_region"));
+        assert!(sched.contains("VIEW \"sched\" AS\nSELECT * REPLACE"));
+        assert_eq!(sched.matches("VIEW \"sched\" AS").count(), 1);
+        for table in reference::tables() {
+            assert!(sched.contains(&format!("VIEW \"{}\" AS", table.name)));
+        }
+        let latency = sched.split("VIEW \"latency\" AS").nth(1).expect("a view");
+        let latency = latency.split(';').next().expect("its text");
+        for column in [
+            "NULL::TIMESTAMPTZ AS \"ts\"",
+            "NULL::UBIGINT AS \"sum_ns\"",
+            "NULL::UBIGINT[] AS \"buckets\"",
+            "NULL::VARCHAR AS \"host\"",
+        ] {
+            assert!(latency.contains(column), "{column}: {latency}");
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Paths of cgroups that are known by number.
 
 use std::{
-    collections::HashMap,
     fs::{self, File},
     io,
     os::fd::{AsRawFd as _, FromRawFd as _},
@@ -9,13 +8,17 @@ use std::{
     sync::Arc,
 };
 
-use crate::host::Cgroups;
+use crate::{cache::Cache, host::Cgroups};
+
+/// Names that are kept: cgroups come and go with every service, container and job.
+const NAMES: usize = 4096;
 
 /// Finds cgroups of the controller `blkio` or `io`.
 pub struct CgroupNames {
     /// Where their hierarchy is mounted.
     mount: Option<(PathBuf, File)>,
-    names: HashMap<u64, Arc<str>>,
+    /// Of those that are gone, too: writeback of theirs can follow.
+    names: Cache<u64, Arc<str>>,
 }
 
 impl CgroupNames {
@@ -31,7 +34,7 @@ impl CgroupNames {
         });
         Self {
             mount,
-            names: HashMap::new(),
+            names: Cache::new(NAMES),
         }
     }
 

@@ -23,6 +23,7 @@ columns! {
         fstype: Option<Label> = Label("", "Type of the file system: ext4, tmpfs, overlay, nfs4, lustre, fuse.…"),
         source: Option<Label> = Label("", "What is mounted: a device, server:/export"),
         dev: Option<Label> = Label("", "Device number major:minor, as in /proc/PID/mountinfo"),
+        method: Label = Label("", "Collection method: vfs and syscalls count files only; accounting counts all read and write calls, those on pipes and devices included"),
         read_ops: u64 = Counter("1", "Reads without error, the one that tells the end of the file included; accounting: all read calls (syscr)"),
         read_bytes: u64 = Counter("bytes", "Bytes that they returned; accounting: rchar"),
         write_ops: u64 = Counter("1", "Writes without error; accounting: all write calls (syscw)"),
@@ -109,8 +110,7 @@ const ACCOUNTING: Way = Way {
     name: "accounting",
     hooks: &[],
     optional: &[],
-    without: "one row per process without mount, errors and opens, in which pipes and sockets count too if \
-              read(2) or write(2) is used on them",
+    without: "bytes per process only; no mounts, opens or errors; pipes and devices included",
     on_request: false,
 };
 
@@ -153,6 +153,7 @@ struct FileIo {
     latencies: Latencies,
     names: MountNames,
     lacks: Lacks,
+    method: &'static str,
 }
 
 /// What the functions of this kernel do not tell.
@@ -203,6 +204,10 @@ impl FileIo {
             ]),
             names: MountNames::new(&context.host.procfs),
             lacks: context.outcome.map(Lacks::of).unwrap_or_default(),
+            method: context
+                .outcome
+                .and_then(|outcome| outcome.way)
+                .unwrap_or(ACCOUNTING.name),
         }
     }
 
@@ -228,6 +233,7 @@ impl FileIo {
                     fstype: name.fstype,
                     source: name.source,
                     dev,
+                    method: Label::Static(self.method),
                     read_ops: flow.read_ops,
                     read_bytes: flow.read_bytes,
                     write_ops: flow.write_ops,
@@ -259,6 +265,7 @@ impl FileIo {
                     fstype: None,
                     source: None,
                     dev: None,
+                    method: Label::Static(ACCOUNTING.name),
                     read_ops: increase.syscr,
                     read_bytes: increase.rchar,
                     write_ops: increase.syscw,

@@ -5,7 +5,6 @@ mod asking;
 
 use std::{
     collections::HashSet,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -18,7 +17,7 @@ use crate::{
     columns,
     host::{
         Host,
-        mounts::{Numbered, own_mounts},
+        mounts::{NodeMounts, Numbered},
     },
     schema::{Batch, Label, Table, TableBuilder, TickKey},
 };
@@ -58,17 +57,14 @@ pub static SPEC: SourceSpec = SourceSpec {
 };
 
 fn probe(host: &Host) -> Support {
-    if own_mounts(&host.procfs).is_empty() {
+    let mounts = NodeMounts::new(&host.procfs);
+    if mounts.all().is_empty() {
         return Support::No {
-            why: format!("no mounts in {}", mountinfo(host).display()),
+            why: format!("no mounts in {}", mounts.file().display()),
             remedy: "mount -t proc proc /proc".to_owned(),
         };
     }
     Support::Works
-}
-
-fn mountinfo(host: &Host) -> PathBuf {
-    host.procfs.join("self/mountinfo")
 }
 
 /// A question to a server's file system is a message to the server, from every node.
@@ -105,8 +101,7 @@ const WITHOUT_SIZE: [&str; 24] = [
 ];
 
 /// Every file system once: bind mounts show the same again, and a mount hides what was mounted there before.
-fn visible_mounts(host: &Host) -> Vec<Numbered> {
-    let all = own_mounts(&host.procfs);
+fn visible_mounts(all: Vec<Numbered>) -> Vec<Numbered> {
     let mut seen_points = HashSet::new();
     let mut visible: Vec<_> = all
         .into_iter()
@@ -122,13 +117,13 @@ fn visible_mounts(host: &Host) -> Vec<Numbered> {
 }
 
 /// What the thread does.
-fn asking() -> impl FnMut(Vec<Numbered>) -> Vec<Answer> {
-    let mut asking = Asking::default();
+fn asking(node: NodeMounts) -> impl FnMut(Vec<Numbered>) -> Vec<Answer> {
+    let mut asking = Asking::new(node);
     move |mounts| asking.all(mounts)
 }
 
 struct Filesystems {
-    host: Host,
+    mounts: NodeMounts,
     beside: Option<Beside<Vec<Numbered>, Vec<Answer>>>,
     asked: Option<Instant>,
     read_at: Option<u64>,
@@ -138,7 +133,7 @@ struct Filesystems {
 impl Filesystems {
     fn open(host: &Host) -> Self {
         Self {
-            host: host.clone(),
+            mounts: NodeMounts::new(&host.procfs),
             beside: None,
             asked: None,
             read_at: None,
@@ -177,17 +172,17 @@ impl Filesystems {
 
 impl Source for Filesystems {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let Some(before) = self.read_at else {
-            self.read_at = Some(monotonic_ns());
-            return Ok(());
-        };
+        let before = *self.read_at.get_or_insert_with(monotonic_ns);
         let due = self.asked.is_none_or(|asked| asked.elapsed() >= EVERY);
         let beside = match &mut self.beside {
             Some(beside) => beside,
-            none => none.insert(Beside::start("statfs", asking)?),
+            none => none.insert({
+                let node = self.mounts.clone();
+                Beside::start("statfs", move || asking(node))?
+            }),
         };
         if (due || at.last) && !beside.is_asked() {
-            beside.ask(visible_mounts(&self.host))?;
+            beside.ask(visible_mounts(self.mounts.all()))?;
             self.asked = Some(Instant::now());
         }
         let Some(answers) = beside.take(PATIENCE) else {

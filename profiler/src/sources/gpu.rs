@@ -171,11 +171,11 @@ pub fn open(context: &Context<'_>, library: &OsStr) -> Result<Box<dyn Source>> {
     let mut drivers = Vec::new();
     let nvidia = nvidia::load(host, library);
     if let Ok(nvml) = nvidia {
-        let visible = visible::Visible::of_environment(context.node);
+        let visible = visible::OfTarget::new(&host.procfs, context.node);
         // The driver names processes as the node does; those of another namespace are not guessed.
         let knows_pids = host.init_pid_namespace == Some(true);
         let driver = move || {
-            let mut nvidia = nvidia::Nvidia::open(nvml, &visible, knows_pids);
+            let mut nvidia = nvidia::Nvidia::open(nvml, visible, knows_pids);
             move |request: Request| nvidia.read(&request)
         };
         drivers.push(Beside::start("nvidia", driver)?);

@@ -19,7 +19,10 @@ use serde::Serialize;
 use super::{Context, Sample, Source, SourceSpec, Support, memory::MemInfo};
 use crate::{
     columns,
-    host::{Host, mounts},
+    host::{
+        Host,
+        mounts::{NodeMounts, Numbered},
+    },
     schema::{Batch, Label, Table, TableBuilder, Timestamp},
 };
 
@@ -244,8 +247,8 @@ struct MountJson {
 }
 
 fn mounted(host: &Host) -> Vec<MountJson> {
-    let all = mounts(&host.procfs).into_iter();
-    all.map(|mount| MountJson {
+    let all = NodeMounts::new(&host.procfs).all().into_iter();
+    all.map(|Numbered { mount, .. }| MountJson {
         device: mount.source.map(|source| secrets::hidden(&source)),
         mount_point: mount.mount_point,
         fstype: mount.fstype,

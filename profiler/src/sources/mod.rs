@@ -47,9 +47,9 @@ use std::{
 use anyhow::Result;
 
 use crate::{
-    bpf::{Attached, Feature, LoadError, Outcome, Programs, Scope, Settings, Wanted},
+    bpf::{Attached, Feature, LoadError, Outcome, Programs, REFUSED, Scope, Settings, Wanted},
     clock::Tick,
-    host::Host,
+    host::{Host, refusal},
     ledger::Ledger,
     marks::Inbox,
     perf::Selection,
@@ -68,8 +68,9 @@ pub struct Sample<'a> {
     pub ledger: &'a Ledger,
     /// Whether this is the run's last reading.
     pub last: bool,
-    /// Whether it is between two ticks, because a region begins or ends: see [`read_at_boundaries`].
-    pub boundary: bool,
+    /// Between two ticks, because regions begin or end: whose (see [`read_at_boundaries`]). The rows are those of these
+    /// processes and their descendants.
+    pub boundary: Option<&'a hashbrown::HashSet<u32>>,
 }
 
 /// Something that is read at every tick.
@@ -264,6 +265,7 @@ pub fn trial(host: &Host) -> &'static Result<Trial, LoadError> {
                 .filter_map(|spec| spec.feature.map(wanted))
                 .collect(),
             max_entries: Some(1),
+            map_entries: Vec::new(),
         };
         Programs::load(host, &settings).map(|programs| Trial {
             attached: programs.attached,
@@ -327,7 +329,7 @@ pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
             .collect();
         return Support::No {
             why: why.join("; "),
-            remedy: REMEDY.to_owned(),
+            remedy: remedy(outcome),
         };
     };
     let without = feature
@@ -365,10 +367,26 @@ pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
     } else {
         Support::Partly {
             why: why.join("; "),
-            remedy: REMEDY.to_owned(),
+            remedy: remedy(outcome),
         }
     }
 }
 
 /// What would let more programs load.
-const REMEDY: &str = "a kernel with BTF that lets functions be traced: fentry needs CONFIG_FUNCTION_TRACER, and lockdown off";
+fn remedy(outcome: &Outcome) -> String {
+    let (refused, absent): (Vec<_>, Vec<_>) = outcome
+        .missing
+        .iter()
+        .partition(|missing| missing.why == REFUSED);
+    let mut remedies = Vec::new();
+    if !refused.is_empty() {
+        let cause = refusal("/proc".as_ref(), "/sys".as_ref());
+        remedies.push(format!("cause of EPERM: {cause}"));
+    }
+    if !absent.is_empty() {
+        remedies.push(
+            "a kernel with these functions in its BTF, and with CONFIG_FUNCTION_TRACER".to_owned(),
+        );
+    }
+    remedies.join("; ")
+}

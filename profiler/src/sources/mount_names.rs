@@ -2,7 +2,6 @@
 //! has them.
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -10,6 +9,7 @@ use std::{
 use profiler_ebpf::flows::mount;
 
 use crate::{
+    cache::Cache,
     host::mounts::{Numbered, mounts_of},
     schema::Label,
 };
@@ -20,6 +20,12 @@ const FRESH: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(10);
 /// Processes that are asked at a tick for the mounts that the process itself does not know.
 const OTHERS: usize = 16;
+
+/// Mounts that are kept: any user can make namespaces with thousands of them.
+const KNOWN: usize = 16_384;
+
+/// Time that looking up may take per second; what is left over has no name until then.
+const PACE: Duration = Duration::from_millis(20);
 
 /// Labels of one mount.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +41,9 @@ pub struct Name {
 /// All that have been looked up.
 pub struct MountNames {
     procfs: PathBuf,
-    known: HashMap<u64, Known>,
+    known: Cache<u64, Known>,
+    /// When the present second began, and the time that looking up has taken since.
+    second: (Instant, Duration),
 }
 
 struct Known {
@@ -55,14 +63,18 @@ impl MountNames {
     pub fn new(procfs: &Path) -> Self {
         Self {
             procfs: procfs.to_owned(),
-            known: HashMap::new(),
+            known: Cache::new(KNOWN),
+            second: (Instant::now(), Duration::ZERO),
         }
     }
 
     /// The mount `what`, as process `pid` sees it; if that is gone, as one of `others` does.
     pub fn get(&mut self, what: u64, pid: u32, others: impl Iterator<Item = u32>) -> Name {
-        if self.known.get(&what).is_none_or(Known::is_due) {
+        let is_due = self.known.get(&what).is_none_or(|known| known.is_due());
+        if is_due && self.has_time() {
+            let begin = Instant::now();
             self.look_up(what, pid, others);
+            self.second.1 += begin.elapsed();
         }
         self.known
             .get(&what)
@@ -70,9 +82,18 @@ impl MountNames {
             .unwrap_or_default()
     }
 
+    fn has_time(&mut self) -> bool {
+        if self.second.0.elapsed() > Duration::from_secs(1) {
+            self.second = (Instant::now(), Duration::ZERO);
+        }
+        self.second.1 < PACE
+    }
+
     fn look_up(&mut self, what: u64, pid: u32, others: impl Iterator<Item = u32>) {
+        // A service's own mount namespace (systemd's ProtectSystem=) is not the node's: that is pid 1's.
+        const FIRST: u32 = 1;
         let own = std::process::id();
-        let places = [pid, own].into_iter().chain(others.take(OTHERS));
+        let places = [pid, FIRST, own].into_iter().chain(others.take(OTHERS));
         let mut namespaces = Vec::new();
         for place in places {
             let namespace = std::fs::read_link(self.procfs.join(format!("{place}/ns/mnt")));
@@ -87,12 +108,18 @@ impl MountNames {
             }
         }
         // A mount that is gone keeps the name it had.
-        let known = self.known.entry(what).or_insert_with(|| Known {
-            name: Name::default(),
-            found: false,
-            at: Instant::now(),
-        });
-        known.at = Instant::now();
+        let at = Instant::now();
+        match self.known.get(&what) {
+            Some(known) => known.at = at,
+            None => self.known.insert(
+                what,
+                Known {
+                    name: Name::default(),
+                    found: false,
+                    at,
+                },
+            ),
+        }
     }
 
     /// All mounts that a process sees.

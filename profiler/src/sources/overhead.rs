@@ -20,7 +20,7 @@ columns! {
         runs: Option<u64> = Counter("1", "Times it ran; for the controller, ticks; of BPF programs only with kernel.bpf_stats_enabled=1"),
         run_ns: Option<u64> = Counter("ns", "Wall time it took; for the controller, the work of its ticks"),
         rows: Option<u64> = Counter("1", "Rows it made or wrote"),
-        dropped: Option<u64> = Counter("1", "What it lost: rows (sink), entries or events (map), marks, ticks (controller)"),
+        dropped: Option<u64> = Counter("1", "What it lost: rows (sink), entries or events (map), marks, ticks (controller), names of processes (source tasks)"),
         errors: Option<u64> = Counter("1", "Failures"),
         late_ns: Option<u64> = Gauge("ns", "How late the tick began (controller)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory (controller)"),

@@ -26,7 +26,7 @@ columns! {
         pmu: Label = Label("", "Which PMU counts it, as in /sys/bus/event_source/devices; all instances together"),
         group: Option<Label> = Label("", "Group that it was counted for; null for events by hand (--events)"),
         event: Label = Label("", "Its name in the CPU's table"),
-        value: Option<f64> = Counter("1", "The count, scaled to the whole time by the share of it that was counted; in the event's unit where the kernel gives one (J, MiB); null when it was never counted"),
+        value: Option<f64> = Counter("1", "The count, scaled to the whole time by the share of it that was counted; in the event's unit where the kernel gives one (J, MiB); null when it was never counted, or the kernel does not tell its unit"),
         raw: u64 = Counter("1", "What the counters counted, not scaled"),
         enabled_ns: u64 = Counter("ns", "Time that the event was to be counted: a process's time on CPU, summed over threads, CPUs or instances"),
         running_ns: u64 = Counter("ns", "Time that it was on a counter: less than enabled_ns when there were more events than counters"),
@@ -190,7 +190,7 @@ impl Perf {
             };
             rows.push("process", Some(entry.id.pid), &key, &entry.counts);
         }
-        if at.boundary {
+        if at.boundary.is_some() {
             self.since_tick = sum;
         } else {
             if let Some(before) = self.read_at {
@@ -278,7 +278,7 @@ impl Source for Perf {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let processes = self.read_processes(at);
         let mut places = Ok(());
-        if !at.boundary {
+        if at.boundary.is_none() {
             places = self.read_places(at);
             self.read_at = Some(monotonic_ns());
         }
@@ -325,7 +325,7 @@ impl Rows<'_> {
                     pmu: slot.pmu.clone(),
                     group: slot.group.clone(),
                     event: slot.event.clone(),
-                    value: count.value().map(|value| value * slot.scale),
+                    value: slot.value(count),
                     raw: count.raw,
                     enabled_ns: count.enabled,
                     running_ns: count.running,

@@ -15,7 +15,7 @@ use crate::{
     columns,
     perf::node_cycles::OF_TARGET,
     schema::{Batch, Label, Table, TableBuilder, Timestamp},
-    tasks::{Process, ProcessId, TaskTable},
+    tasks::{Allowance, Process, ProcessId, TaskTable},
 };
 
 columns! {
@@ -35,24 +35,36 @@ columns! {
         uid: u32 = Label("", "Real user id"),
         comm: Label = Label("", "Command name, at most 15 bytes"),
         exe: Option<Label> = Label("", "Path of the executable; as exec(2) was given it when the process ended before the link could be read"),
-        cmdline: Option<String> = Label("", "Arguments joined by spaces"),
+        cmdline: Option<String> = Label("", "Arguments joined by spaces; of long ones the beginning, see `cmdline_truncated`"),
+        cmdline_truncated: Option<bool> = Label("", "Whether `cmdline` is only the beginning: 64 KiB are stored at most, and less while many processes have long command lines, but never less than 256 bytes"),
         cgroup: Option<Label> = Label("", "Path of the cgroup: v2, or if that is the root, of the first v1 hierarchy with a group"),
         end_ts: Option<Timestamp> = Label("ns", "When its last thread ended; null while it lives"),
         exit_code: Option<i32> = Label("", "Exit code; null when killed by a signal, or not seen"),
         exit_signal: Option<i32> = Label("", "Signal that killed it"),
-        job_id: Option<Label> = Label("", "Batch job, from the cgroup or the environment; null outside one"),
+        job_id: Option<Label> = Label("", "Batch job; null outside one"),
+        job_source: Option<Label> = Label("", "How job_id is known: cgroup (of the scheduler or systemd), scheduler (it lists the process), environment (the process claims it; on nodes where jobs have cgroups, accepted only of users with processes in that of the job)"),
         step_id: Option<Label> = Label("", "Step of a job of Slurm: a number, batch, extern or interactive"),
         task_rank: Option<u32> = Label("", "Rank of MPI, or number of the task in the step, inherited by what it starts"),
-        user_ns: Option<u64> = Counter("ns", "User time of its whole life; null while it lives, except in the last reading"),
-        system_ns: Option<u64> = Counter("ns", "System time, likewise"),
-        oncpu_ns: Option<u64> = Counter("ns", "Exact time on CPU, likewise"),
-        read_chars: Option<u64> = Counter("bytes", "Bytes returned by read system calls, likewise"),
-        write_chars: Option<u64> = Counter("bytes", "Bytes accepted by write system calls, likewise"),
-        read_bytes: Option<u64> = Counter("bytes", "Bytes fetched from storage, likewise"),
-        write_bytes: Option<u64> = Counter("bytes", "Bytes dirtied that go to storage, likewise"),
-        minor_faults: Option<u64> = Counter("1", "Page faults served without I/O, likewise"),
-        major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O, likewise"),
-        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory of its life"),
+        started_by: Option<Label> = Label("", "Command name of the thread that forked it, at that moment; null for processes that were there before the run"),
+        user_ns: Option<u64> = Counter("ns", "User time during the run; null until the process or the run ends"),
+        system_ns: Option<u64> = Counter("ns", "System time during the run; null until the process or the run ends"),
+        oncpu_ns: Option<u64> = Counter("ns", "Exact time on CPU during the run; null until the process or the run ends"),
+        read_chars: Option<u64> = Counter("bytes", "Bytes returned by read system calls during the run; null until the process or the run ends"),
+        write_chars: Option<u64> = Counter("bytes", "Bytes accepted by write system calls during the run; null until the process or the run ends"),
+        read_bytes: Option<u64> = Counter("bytes", "Bytes fetched from storage during the run; null until the process or the run ends"),
+        write_bytes: Option<u64> = Counter("bytes", "Bytes dirtied during the run that go to storage; null until the process or the run ends"),
+        minor_faults: Option<u64> = Counter("1", "Page faults during the run that needed no I/O; null until the process or the run ends"),
+        major_faults: Option<u64> = Counter("1", "Page faults during the run that waited for I/O; null until the process or the run ends"),
+        life_user_ns: Option<u64> = Gauge("ns", "User time since the process started; null until the process or the run ends"),
+        life_system_ns: Option<u64> = Gauge("ns", "System time since the process started; null until the process or the run ends"),
+        life_oncpu_ns: Option<u64> = Gauge("ns", "Exact time on CPU since the process started; null until the process or the run ends"),
+        life_read_chars: Option<u64> = Gauge("bytes", "Bytes returned by read system calls since the process started; null until the process or the run ends"),
+        life_write_chars: Option<u64> = Gauge("bytes", "Bytes accepted by write system calls since the process started; null until the process or the run ends"),
+        life_read_bytes: Option<u64> = Gauge("bytes", "Bytes fetched from storage since the process started; null until the process or the run ends"),
+        life_write_bytes: Option<u64> = Gauge("bytes", "Bytes dirtied since the process started that go to storage; null until the process or the run ends"),
+        life_minor_faults: Option<u64> = Gauge("1", "Page faults since the process started that needed no I/O; null until the process or the run ends"),
+        life_major_faults: Option<u64> = Gauge("1", "Page faults since the process started that waited for I/O; null until the process or the run ends"),
+        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory since the process started, including the image that it was forked from"),
         energy_uj: Option<f64> = Counter("µJ", "Its share of the packages' energy while it was followed, as its share of the node's CPU time: a model, not a measurement; null where an interval's energy is not known", "cpu_time_share"),
         energy_by_cycles_uj: Option<f64> = Counter("µJ", "The same, as the share of the node's cycles that it had together with all that was born of it while it was counted (perf_event, scope process): a model, not a measurement; null for who has no counters of its own", "cycle_share"),
     }
@@ -60,7 +72,7 @@ columns! {
 
 static TABLE: Table = Table::of_lifetimes::<LifetimeKey, ProcessRow>(
     "process",
-    "One row per process of the target, from birth to end, however short it lived",
+    "One row per process of the target, however short it lived: counters cover the run, `life_` columns the whole life of the process",
 );
 
 /// Registry entry.
@@ -75,6 +87,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     default: true,
     open: |_| {
         Ok(Box::new(Processes {
+            room: Allowance::default(),
             energies: HashMap::new(),
             energies_by_cycles: HashMap::new(),
             used: HashMap::new(),
@@ -85,7 +98,14 @@ pub static SPEC: SourceSpec = SourceSpec {
     },
 };
 
+/// Bytes of long command lines that are stored per tick: a fork storm repeats those of the parent.
+const STORED: usize = 1 << 20;
+/// The same for the last tick, which has all processes.
+const STORED_LAST: usize = 16 << 20;
+
 struct Processes {
+    /// Room for long command lines at this tick.
+    room: Allowance,
     /// Modelled energy of those that live, µJ; `None` since an interval had no energy.
     energies: HashMap<ProcessId, Option<f64>>,
     /// Likewise, by cycles.
@@ -102,7 +122,8 @@ struct Processes {
 impl Source for Processes {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
         self.attribute(at, out);
-        if !at.boundary {
+        if at.boundary.is_none() {
+            self.room = Allowance::of(if at.last { STORED_LAST } else { STORED });
             for (id, key, mut row) in std::mem::take(&mut self.held) {
                 row.energy_uj = self.energies.get(&id).copied().flatten();
                 row.energy_by_cycles_uj = self.energies_by_cycles.get(&id).copied().flatten();
@@ -121,7 +142,7 @@ impl Source for Processes {
                 self.push(at, at.tasks, process);
             }
         }
-        if !at.boundary {
+        if at.boundary.is_none() {
             let lives = |id: &ProcessId| {
                 at.tasks
                     .get(*id)
@@ -172,7 +193,7 @@ impl Processes {
                 add(&mut self.cycles, process.id, *cycles);
             }
         }
-        if at.boundary {
+        if at.boundary.is_some() {
             return;
         }
         let model = Attribution::by_cpu_time(batches, earlier);
@@ -195,7 +216,10 @@ impl Processes {
         let io = |value: u64| (complete && tasks.keeps.io && process.io_read).then_some(value);
         let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
         let names = &process.description;
-        let totals = &process.totals;
+        let cmdline = names.cmdline.clone();
+        let cmdline = cmdline.map(|cmdline| cmdline.within(&mut self.room, process.uid));
+        let (in_run, life) = (&process.in_run, &process.totals);
+        let job = tasks.job_of(process);
         let energy = |of: &HashMap<ProcessId, Option<f64>>| {
             of.get(&process.id).copied().flatten().filter(|_| complete)
         };
@@ -211,7 +235,8 @@ impl Processes {
                 uid: process.uid,
                 comm: (&names.comm).into(),
                 exe: label(&names.exe),
-                cmdline: names.cmdline.as_ref().map(ToString::to_string),
+                cmdline_truncated: cmdline.as_ref().map(|cmdline| cmdline.truncated),
+                cmdline: cmdline.map(|cmdline| cmdline.text.to_string()),
                 cgroup: label(&names.cgroup),
                 end_ts: process.end.map(|end| tasks.clock.wall(end.at)),
                 exit_code: status
@@ -220,25 +245,36 @@ impl Processes {
                 exit_signal: status
                     .map(|status| (status & 0x7f).cast_signed())
                     .filter(|signal| *signal != 0),
-                job_id: label(&tasks.job_of(process)),
-                step_id: label(&names.job.step),
+                job_id: job.as_ref().map(|(id, _)| id.into()),
+                job_source: job.as_ref().map(|(_, way)| way.name().into()),
+                step_id: label(&names.job.step).filter(|_| job.is_some()),
                 task_rank: names.job.rank,
-                user_ns: total(process.cpu_time.user),
-                system_ns: total(process.cpu_time.system),
-                oncpu_ns: total(totals.oncpu),
-                read_chars: io(totals.rchar),
-                write_chars: io(totals.wchar),
-                read_bytes: io(totals.read_bytes),
-                write_bytes: io(totals.write_bytes),
-                minor_faults: total(totals.min_flt),
-                major_faults: total(totals.maj_flt),
+                started_by: label(&process.started_by),
+                user_ns: total(process.cpu_time_in_run.user),
+                system_ns: total(process.cpu_time_in_run.system),
+                oncpu_ns: total(in_run.oncpu),
+                read_chars: io(in_run.rchar),
+                write_chars: io(in_run.wchar),
+                read_bytes: io(in_run.read_bytes),
+                write_bytes: io(in_run.write_bytes),
+                minor_faults: total(in_run.min_flt),
+                major_faults: total(in_run.maj_flt),
+                life_user_ns: total(process.cpu_time.user),
+                life_system_ns: total(process.cpu_time.system),
+                life_oncpu_ns: total(life.oncpu),
+                life_read_chars: io(life.rchar),
+                life_write_chars: io(life.wchar),
+                life_read_bytes: io(life.read_bytes),
+                life_write_bytes: io(life.write_bytes),
+                life_minor_faults: total(life.min_flt),
+                life_major_faults: total(life.maj_flt),
                 peak_rss: process.peak_rss,
                 energy_uj: energy(&self.energies),
                 energy_by_cycles_uj: energy(&self.energies_by_cycles),
             },
         );
         // The energy of those that live is asked for again.
-        if at.boundary && process.end.is_some() {
+        if at.boundary.is_some() && process.end.is_some() {
             self.held.push((process.id, key, row));
         } else {
             self.rows.push(key, row);

@@ -1,7 +1,6 @@
 //! `region`: spans, events and values that the application marks, and what was used during each span.
 
 mod counters;
-mod family;
 mod open;
 
 use std::{
@@ -15,7 +14,6 @@ use hashbrown::{HashMap, HashSet};
 
 use self::{
     counters::{Counts, EventName, Increases, Sums, UsageRow},
-    family::{Family, Who, who},
     open::{Open, Regions},
 };
 use super::{Sample, Source, SourceSpec, task_support};
@@ -24,7 +22,10 @@ use crate::{
     ledger::{Ledger, Part},
     marks::{Inbox, Loss, Mark, Op, Received},
     schema::{Batch, Label, Table, TableBuilder, Timestamp},
-    tasks::{Process, TaskTable},
+    tasks::{
+        Process, TaskTable,
+        family::{Family, Who, who},
+    },
 };
 
 columns! {
@@ -203,7 +204,6 @@ impl Root {
 
 struct Marked {
     inbox: Arc<Inbox>,
-    family: Family,
     regions: Regions,
     roots: HashMap<Who, Root>,
     /// Regions that ended at the last reading, and whom that one had missed.
@@ -221,7 +221,6 @@ struct Marked {
 
 impl Source for Marked {
     fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        self.family.learn(at.tasks);
         let users: HashSet<u32> = at.tasks.iter().map(|process| process.uid).collect();
         self.inbox.allow(users);
         self.add_up(at, out);
@@ -231,7 +230,6 @@ impl Source for Marked {
         }
         self.take_marks(at);
         self.end_with_their_processes(at);
-        self.family.forget_ended(at.tasks);
         let missed = at.tasks.missed();
         self.missed = missed
             .map(|process| who(&at.tasks.clock, process.id))
@@ -254,7 +252,6 @@ impl Marked {
     fn new(inbox: Arc<Inbox>) -> Self {
         Self {
             inbox,
-            family: Family::default(),
             regions: Regions::default(),
             roots: HashMap::new(),
             closing: Vec::new(),
@@ -286,7 +283,7 @@ impl Marked {
         self.missed.retain(ended);
         let increases = Increases::of(batches);
         for (who, sums) in &increases.sums {
-            for ancestor in self.family.line(*who) {
+            for ancestor in at.tasks.family.line(*who) {
                 if let Some(root) = self.roots.get_mut(&ancestor) {
                     root.sums.add(sums);
                     if let Some(before) = &root.snapshot
@@ -298,7 +295,7 @@ impl Marked {
             }
         }
         for (who, events) in &increases.events {
-            for ancestor in self.family.line(*who) {
+            for ancestor in at.tasks.family.line(*who) {
                 if let Some(root) = self.roots.get_mut(&ancestor) {
                     for (name, counts) in events {
                         root.add_event(name, counts);
@@ -332,8 +329,11 @@ impl Marked {
         for received in marks {
             let process = processes.meant_by(&received);
             let of = process.map(|process| who(&at.tasks.clock, process.id));
-            // What was sent after the reading had begun belongs to the next one.
-            let waits = received.at > at.tick.monotonic_ns;
+            // What was sent after the reading had begun belongs to the next one; so do marks of processes whose rows are held.
+            let waits = received.at > at.tick.monotonic_ns
+                || at
+                    .boundary
+                    .is_some_and(|marked| !marked.contains(&received.of()));
             if waits && !at.last {
                 later.push(received);
             } else {
@@ -354,7 +354,7 @@ impl Marked {
                 _ => format!("process {}", received.pid),
             };
             let whose = format!("from {whose} of user {}: not of the target", received.uid);
-            self.inbox.lose(Loss::Refused, 1, &whose);
+            self.inbox.lose(Loss::Refused, 1, received.uid, &whose);
             return;
         };
         let mark = &received.mark;
@@ -367,7 +367,7 @@ impl Marked {
                     pid: of.0,
                     start_ts: Timestamp(of.1),
                 };
-                let parent = self.parent(of, mark);
+                let parent = self.parent(&at.tasks.family, of, mark);
                 self.gauges.push(
                     key,
                     ValueRow {
@@ -397,7 +397,7 @@ impl Marked {
                 let end = at.tasks.clock.wall(received.at).0;
                 let region = Region {
                     number: self.last,
-                    parent: self.parent(of, &mark),
+                    parent: self.parent(&at.tasks.family, of, &mark),
                     start: Some(end.saturating_sub(ns).max(0)),
                     end: Some(end),
                 };
@@ -407,19 +407,19 @@ impl Marked {
     }
 
     fn start(&mut self, at: &Sample<'_>, of: Who, received: &Received) {
-        if !self.regions.has_room(of) {
+        if !self.regions.has_room(of, received.uid) {
             let whose = format!("from process {}: too many regions are open", of.0);
-            self.inbox.lose(Loss::TooManyOpen, 1, &whose);
+            self.inbox.lose(Loss::TooManyOpen, 1, received.uid, &whose);
             return;
         }
         if let Some(id) = &received.mark.id
             && self.regions.by_id(of, id).is_some()
         {
             let whose = format!("from process {}: region {id:?} is open already", of.0);
-            self.inbox.lose(Loss::Duplicate, 1, &whose);
+            self.inbox.lose(Loss::Duplicate, 1, received.uid, &whose);
         }
         self.last += 1;
-        let parent = self.parent(of, &received.mark);
+        let parent = self.parent(&at.tasks.family, of, &received.mark);
         let from = self.roots.entry(of).or_default().snapshot(at.tick.ts.0);
         let region = Region {
             number: self.last,
@@ -447,12 +447,12 @@ impl Marked {
             Some(name) => format!("from process {}: no region {name:?} is open", of.0),
             None => format!("from process {}: no region is open", of.0),
         };
-        self.inbox.lose(Loss::Unmatched, 1, &whose);
+        self.inbox.lose(Loss::Unmatched, 1, received.uid, &whose);
         self.last += 1;
         mark.status = Some("unmatched".to_owned());
         let region = Region {
             number: self.last,
-            parent: self.parent(of, &mark),
+            parent: self.parent(&at.tasks.family, of, &mark),
             start: None,
             end: Some(at.tasks.clock.wall(received.at).0),
         };
@@ -481,9 +481,9 @@ impl Marked {
     }
 
     /// The region that a mark names as its parent: of the same process or of an ancestor.
-    fn parent(&self, of: Who, mark: &Mark) -> Option<u64> {
+    fn parent(&self, family: &Family, of: Who, mark: &Mark) -> Option<u64> {
         let id = mark.parent.as_ref()?;
-        let mut line = self.family.line(of);
+        let mut line = family.line(of);
         line.find_map(|ancestor| Some(self.regions.by_id(ancestor, id)?.number))
     }
 

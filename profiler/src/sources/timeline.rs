@@ -24,11 +24,12 @@ columns! {
     pub struct TimelineRow {
         target_cpu: Option<f64> = Gauge("%", "CPU time of the target over the interval: 100 is one CPU (usage)"),
         target_runqueue_ns: Option<u64> = Counter("ns", "Time that the target's threads were ready but waited for a CPU (sched)"),
-        target_memory: Option<u64> = Gauge("bytes", "Resident memory of the target's processes, shared pages once for each (usage.rss)"),
+        target_rss_sum: Option<u64> = Gauge("bytes", "Sum of RSS: pages that processes share are counted once per process (usage.rss)"),
+        target_pss_sum: Option<u64> = Gauge("bytes", "Sum of PSS: shared pages are divided by the number of processes that map them, so this is the memory of the target; null at ticks at which it was not read of each process. Read every 30 s, at the end, and when target_rss_sum has grown by 25 %"),
         target_minor_faults: Option<u64> = Counter("1", "Page faults served without I/O (usage)"),
         target_major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O (usage)"),
-        target_file_read_bytes: Option<u64> = Counter("bytes", "Returned by reads of files, cached or not (file_io)"),
-        target_file_write_bytes: Option<u64> = Counter("bytes", "Accepted by writes to files (file_io)"),
+        target_file_read_bytes: Option<u64> = Counter("bytes", "Returned by reads of files, cached or not (file_io); null with its method `accounting`, which does not tell files from pipes and devices"),
+        target_file_write_bytes: Option<u64> = Counter("bytes", "Accepted by writes to files (file_io); null with its method `accounting`"),
         target_block_read_bytes: Option<u64> = Counter("bytes", "Read from block devices (block_io)"),
         target_block_write_bytes: Option<u64> = Counter("bytes", "Written to block devices (block_io)"),
         target_net_tx_bytes: Option<u64> = Counter("bytes", "Sent over TCP and UDP, loopback included (net_io)"),
@@ -122,10 +123,12 @@ impl Source for Timeline {
         let tick = Tick {
             batches: out,
             have_read: &have_read,
+            tells_files: at.tasks.flows.file_io.is_some(),
+            pss: at.tasks.pss,
         };
         let earlier = self.earlier;
         let target = earlier.and(&tick.target());
-        if at.boundary {
+        if at.boundary.is_some() {
             self.earlier = target;
             return Ok(());
         }
@@ -185,13 +188,19 @@ target! {
 struct Tick<'a> {
     batches: &'a [Batch],
     have_read: &'a [&'static str],
+    /// Whether `file_io` counts files only.
+    tells_files: bool,
+    pss: Option<u64>,
 }
 
 impl Tick<'_> {
     /// What the target did since the reading before.
     fn target(&self) -> Target {
         let usage = |column| self.of_target("usage", column, &[]);
-        let file = |column| self.of_target("file_io", column, &[]);
+        let file = |column| {
+            let of_files = self.tells_files.then_some("file_io");
+            of_files.and_then(|table| self.of_target(table, column, &[]))
+        };
         let block = |op| self.of_target("block_io", "bytes", &[("op", op)]);
         let net = |column| {
             let of = |protocol| self.of_target("net_io", column, &[("protocol", protocol)]);
@@ -232,7 +241,8 @@ impl Tick<'_> {
         TimelineRow {
             target_cpu: target.cpu_ns.and_then(|ns| percent(ns, interval_ns)),
             target_runqueue_ns: target.runqueue_ns,
-            target_memory: self.of_target("usage", "rss", &[]),
+            target_rss_sum: self.of_target("usage", "rss", &[]),
+            target_pss_sum: self.pss,
             target_minor_faults: target.minor_faults,
             target_major_faults: target.major_faults,
             target_file_read_bytes: target.file_read_bytes,

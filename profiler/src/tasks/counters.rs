@@ -126,6 +126,15 @@ impl Latency {
     }
 }
 
+/// Adds values if there are any.
+pub fn add_latency(sum: &mut Option<Latency>, more: Option<&Latency>) {
+    match (sum, more) {
+        (Some(sum), Some(more)) => sum.add(more),
+        (sum @ None, Some(more)) => *sum = Some(more.clone()),
+        (_, None) => {}
+    }
+}
+
 /// A histogram summed over threads.
 #[derive(Clone, Debug)]
 pub struct LatencySum {

@@ -9,8 +9,10 @@ use profiler_ebpf::{
 
 use super::{
     Process, ProcessId,
-    counters::{Latency, LatencySum},
+    counters::{Latency, LatencySum, add_latency},
+    dirtiers::Dirtiers,
     disks::Disks,
+    held,
 };
 use crate::bpf::{LoadError, Plain, Programs, Table};
 
@@ -104,15 +106,6 @@ impl Flow for BlockFlow {
     }
 }
 
-/// Adds values if there are any.
-fn add_latency(sum: &mut Option<Latency>, more: Option<&Latency>) {
-    match (sum, more) {
-        (Some(sum), Some(more)) => sum.add(more),
-        (sum @ None, Some(more)) => *sum = Some(more.clone()),
-        (_, None) => {}
-    }
-}
-
 /// System calls of one kind, over an interval.
 #[derive(Clone, Debug)]
 pub struct Calls {
@@ -142,9 +135,13 @@ impl Flow for SyscallFlow {
 pub struct FlowTable<V: Flow> {
     /// Rows of this tick.
     pub rows: Vec<FlowRow<V::Increase>>,
+    held: HashMap<FlowRowKey, FlowRow<V::Increase>>,
     map: Table<FlowKey, V>,
     histories: HashMap<FlowKey, V::History>,
 }
+
+/// Which rows are added up: process, cgroup, what else, thread.
+type FlowRowKey = (Option<ProcessId>, Option<u64>, u64, Option<u32>);
 
 /// What is known of a process that has flows.
 enum Standing {
@@ -192,6 +189,7 @@ impl<V: Flow> FlowTable<V> {
     fn open(programs: &mut Programs, name: &str) -> Result<Self, LoadError> {
         Ok(Self {
             rows: Vec::new(),
+            held: HashMap::new(),
             map: programs.table(name)?,
             histories: HashMap::new(),
         })
@@ -244,6 +242,29 @@ impl<V: Flow> FlowTable<V> {
         Ok(())
     }
 
+    /// As [`super::TaskTable::deliver`]; rows of no process that is known have this interval.
+    fn deliver(
+        &mut self,
+        processes: &HashMap<ProcessId, Process>,
+        interval_ns: u64,
+        wanted: Option<&HashSet<ProcessId>>,
+    ) {
+        self.rows = held::deliver(
+            &mut self.held,
+            std::mem::take(&mut self.rows),
+            wanted,
+            |row| (row.id, row.cgroup, row.what, row.tid),
+            |(id, ..)| *id,
+            |row, later| V::add(&mut row.increase, &later.increase),
+        );
+        for row in &mut self.rows {
+            let process = row.id.and_then(|id| processes.get(&id));
+            row.interval_ns = process.map_or(interval_ns, |process| process.interval_ns);
+        }
+        self.rows
+            .sort_by_key(|row| (row.id, row.cgroup, row.what, row.tid));
+    }
+
     /// With `--threads` all flows are of threads: adds the rows of their processes.
     fn add_processes(&mut self) {
         let mut sums: HashMap<(Option<ProcessId>, u64), FlowRow<V::Increase>> = HashMap::new();
@@ -290,6 +311,7 @@ macro_rules! flows {
             $($(#[$meta])* pub $field: Option<FlowTable<$value>>,)*
             /// The disks of block I/O.
             pub disks: Disks,
+            dirtiers: Dirtiers,
         }
 
         impl Flows {
@@ -311,8 +333,20 @@ macro_rules! flows {
                 })*
                 if attached.contains(&"block_io") {
                     flows.disks = Disks::open(programs)?;
+                    flows.dirtiers = Dirtiers::open(programs)?;
                 }
                 Ok(flows)
+            }
+
+            pub(super) fn deliver(
+                &mut self,
+                processes: &HashMap<ProcessId, Process>,
+                interval_ns: u64,
+                wanted: Option<&HashSet<ProcessId>>,
+            ) {
+                $(if let Some(table) = &mut self.$field {
+                    table.deliver(processes, interval_ns, wanted);
+                })*
             }
 
             pub(super) fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), LoadError> {
@@ -320,7 +354,7 @@ macro_rules! flows {
                     table.refresh(reading)?;
                 })*
                 self.disks.refresh()?;
-                Ok(())
+                self.dirtiers.sweep()
             }
         }
     };

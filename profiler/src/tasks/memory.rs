@@ -1,23 +1,32 @@
 //! Proportional and unique memory, from /proc/PID/smaps_rollup.
 //!
-//! Reading it takes the process's mmap lock for milliseconds, so it has a schedule and a thread of its own.
+//! Reading it takes the process's mmap lock for milliseconds, so it has a schedule and a thread of its own: every 30 s,
+//! and where the sum of resident memory has grown, so that the peak of the proportional sum is known. What that takes is
+//! bounded by what the reading before took.
 
 use std::{
+    path::Path,
     sync::mpsc::{Receiver, Sender, TryRecvError, channel},
     thread,
     time::{Duration, Instant},
 };
 
 use hashbrown::HashMap;
-use procfs::process::Process as ProcfsProcess;
+use procfs::{ProcError, process::Process as ProcfsProcess};
 
 use super::{Process, ProcessId};
-use crate::host::Host;
+use crate::{host::Host, privileges};
 
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Most processes that are read in one period: the largest of those that have run since they were read.
-const PROCESSES_PER_PERIOD: usize = 512;
+/// The sum of resident memory has grown when it is this much larger than at the reading before, percent.
+const GROWN: u64 = 125;
+/// A reading for growth comes no sooner than this many times what the reading before took: 2 % of one CPU at most.
+const PAUSE: u32 = 50;
+/// Nor sooner than this.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// Most processes that are read in one period: the largest.
+const PROCESSES_PER_PERIOD: usize = 4096;
 /// Longest wait for the reading at the end of the run.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 /// Most processes that are read at the end of the run.
@@ -34,65 +43,100 @@ pub struct Footprint {
 
 /// Reads footprints beside the loop.
 pub struct Reader {
-    requests: Sender<Vec<ProcessId>>,
-    answers: Receiver<HashMap<ProcessId, Footprint>>,
+    requests: Sender<Request>,
+    answers: Receiver<Answer>,
     asked: Option<Instant>,
     waiting: bool,
-    ready: Option<HashMap<ProcessId, Footprint>>,
+    ready: Option<Answer>,
+    /// Sum of resident memory when it was asked last.
+    rss: u64,
+    /// What the last reading took.
+    took: Duration,
+}
+
+/// Processes to read.
+struct Request {
+    ids: Vec<ProcessId>,
+    /// Whether these are all.
+    all: bool,
+}
+
+/// Figures of processes.
+struct Answer {
+    read: HashMap<ProcessId, Footprint>,
+    /// Whether they are of all processes that have not ended meanwhile.
+    all: bool,
+    took: Duration,
 }
 
 impl Reader {
     /// Starts the thread; it ends with the reader.
     pub fn new(host: &Host) -> Self {
-        let (requests, inbox) = channel::<Vec<ProcessId>>();
+        let (requests, inbox) = channel::<Request>();
         let (outbox, answers) = channel();
         let root = host.procfs.clone();
-        thread::spawn(move || {
-            for ids in inbox {
-                let read = ids
-                    .into_iter()
-                    .filter_map(|id| {
-                        let process = ProcfsProcess::new_with_root(root.join(id.pid.to_string()));
-                        Some((id, footprint(&process.ok()?)?))
-                    })
-                    .collect();
-                if outbox.send(read).is_err() {
+        let read = move || {
+            privileges::keep_for_reading();
+            for Request { ids, mut all } in inbox {
+                let begin = Instant::now();
+                let mut read = HashMap::new();
+                for id in ids {
+                    match footprint(&root.join(id.pid.to_string())) {
+                        Ok(Some(footprint)) => {
+                            read.insert(id, footprint);
+                        }
+                        Ok(None) => {}
+                        Err(_) => all = false,
+                    }
+                }
+                let took = begin.elapsed();
+                if outbox.send(Answer { read, all, took }).is_err() {
                     break;
                 }
             }
-        });
+        };
+        // Without a thread `read` is dropped, its channels with it, and nothing is waiting.
+        let _ = thread::Builder::new()
+            .name("footprints".to_owned())
+            .spawn(read);
         Self {
             requests,
             answers,
             asked: None,
             waiting: false,
             ready: None,
+            rss: 0,
+            took: Duration::ZERO,
         }
     }
 
     /// Asks for a new reading when it is time.
-    pub fn update(&mut self, processes: &mut HashMap<ProcessId, Process>) {
-        if self.waiting || self.asked.is_some_and(|asked| asked.elapsed() < PERIOD) {
+    pub fn update(&mut self, processes: &HashMap<ProcessId, Process>) {
+        if self.waiting {
             return;
         }
         let mut due: Vec<_> = readable(processes)
-            .filter(|process| process.footprint_at != Some(process.totals.oncpu))
             .map(|process| {
-                (
-                    process.gauges.memory.map_or(0, |memory| memory.rss),
-                    process.id,
-                )
+                let rss = process.gauges.memory.map_or(0, |memory| memory.rss);
+                (rss, process.id)
             })
             .collect();
-        due.sort_unstable_by(|a, b| b.cmp(a));
-        due.truncate(PROCESSES_PER_PERIOD);
-        let ids: Vec<_> = due.into_iter().map(|(_, id)| id).collect();
-        for id in &ids {
-            if let Some(process) = processes.get_mut(id) {
-                process.footprint_at = Some(process.totals.oncpu);
-            }
+        let rss: u64 = due.iter().map(|(rss, _)| rss).sum();
+        let grown = rss > self.rss / 100 * GROWN;
+        let pause = if grown {
+            SHORTEST_PAUSE.max(self.took * PAUSE)
+        } else {
+            PERIOD
+        };
+        if self.asked.is_some_and(|asked| asked.elapsed() < pause) {
+            return;
         }
-        self.ask(ids);
+        self.rss = rss;
+        due.sort_unstable_by(|a, b| b.cmp(a));
+        let all = due.len() <= PROCESSES_PER_PERIOD;
+        due.truncate(PROCESSES_PER_PERIOD);
+        let ids = due.into_iter().map(|(_, id)| id).collect();
+        self.ask(Request { ids, all });
     }
 
     /// Makes the reading at the end, unless that would take too long.
@@ -100,27 +144,32 @@ impl Reader {
         if self.waiting || processes.len() > LAST_PROCESSES {
             return;
         }
-        self.ask(readable(processes).map(|process| process.id).collect());
+        let ids = readable(processes).map(|process| process.id).collect();
+        self.ask(Request { ids, all: true });
         self.ready = self.answers.recv_timeout(LAST_WAIT).ok();
         self.waiting = false;
     }
 
-    fn ask(&mut self, ids: Vec<ProcessId>) {
-        self.waiting = self.requests.send(ids).is_ok();
+    fn ask(&mut self, request: Request) {
+        self.waiting = self.requests.send(request).is_ok();
         self.asked = Some(Instant::now());
     }
 
-    /// What was read since the last call.
-    pub fn take(&mut self) -> HashMap<ProcessId, Footprint> {
-        if let Some(read) = self.ready.take() {
-            return read;
-        }
-        match self.answers.try_recv() {
-            Ok(read) => {
+    /// What was read since the last call, and the sum of proportional memory if it is of all processes.
+    pub fn take(&mut self) -> (HashMap<ProcessId, Footprint>, Option<u64>) {
+        let answer = match self.ready.take() {
+            Some(answer) => Ok(answer),
+            None => self.answers.try_recv(),
+        };
+        match answer {
+            Ok(Answer { read, all, took }) => {
                 self.waiting = false;
-                read
+                self.took = took;
+                let sum = read.values().map(|footprint| footprint.pss).sum();
+                let known = all && !read.is_empty();
+                (read, known.then_some(sum))
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => HashMap::new(),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => (HashMap::new(), None),
         }
     }
 }
@@ -132,15 +181,28 @@ fn readable(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = &Pr
         .filter(|process| process.end.is_none() && process.gauges.memory.is_some())
 }
 
-/// The figures of one process; `None` when it is gone or not ours to read.
-fn footprint(process: &ProcfsProcess) -> Option<Footprint> {
-    let rollup = process.smaps_rollup().ok()?;
-    let map = &rollup.memory_map_rollup.0.first()?.extension.map;
-    let get = |name: &str| map.get(name).copied();
-    Some(Footprint {
-        pss: get("Pss")?,
-        uss: get("Private_Clean")? + get("Private_Dirty")? + get("Private_Hugetlb").unwrap_or(0),
-    })
+/// The figures of one process; `None` when it has ended or has no memory.
+///
+/// # Errors
+///
+/// When they may not be read.
+fn footprint(folder: &Path) -> Result<Option<Footprint>, ProcError> {
+    let read = ProcfsProcess::new_with_root(folder.to_owned()).and_then(|it| it.smaps_rollup());
+    let rollup = match read {
+        Ok(rollup) => rollup,
+        Err(error @ ProcError::PermissionDenied(_)) => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    let maps = rollup.memory_map_rollup.0;
+    Ok(maps.first().and_then(|map| {
+        let get = |name: &str| map.extension.map.get(name).copied();
+        Some(Footprint {
+            pss: get("Pss")?,
+            uss: get("Private_Clean")?
+                + get("Private_Dirty")?
+                + get("Private_Hugetlb").unwrap_or(0),
+        })
+    }))
 }
 
 #[cfg(test)]
@@ -149,7 +211,9 @@ mod tests {
 
     #[test]
     fn reads_this_process() {
-        let read = footprint(&ProcfsProcess::myself().expect("myself")).expect("smaps_rollup");
+        let read = footprint(Path::new("/proc/self"))
+            .expect("ours")
+            .expect("smaps_rollup");
         assert!(read.uss > 0 && read.uss <= read.pss, "{read:?}");
         assert_eq!(read.pss % 1024, 0);
     }

@@ -2,39 +2,63 @@
 //!
 //! Read once per tick for all sources, by the BPF programs or, where the kernel refuses them, from /proc.
 
+mod allowance;
+mod cmdline;
 pub mod counters;
 mod describe;
+pub mod dirtiers;
 pub mod disks;
+pub mod family;
 pub mod flows;
+mod held;
+mod lookup;
 mod memory;
 mod process;
 mod threads;
 pub mod walk;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use counters::{CpuTime, Latency};
 use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::wire::{self, Totals, thread_flags};
 
-use self::process::{Now, be_born, entry};
 pub use self::{
+    allowance::Allowance,
+    cmdline::Cmdline,
     describe::Description,
     flows::Flows,
     memory::Footprint,
     process::{End, Memory, Process, ProcessId},
     walk::Walker,
 };
+use self::{
+    family::{Family, Who, who},
+    lookup::Lookup,
+    process::{Now, be_born, entry},
+};
 use crate::{
     bpf::{Event, Programs, Reading as BpfReading, Record},
+    cache::Cache,
     clock::{Clock, Tick},
     host::Host,
-    job::{self, Folder, Numbers, ROOTS_MAX, path},
+    job::{self, Folder, Numbers, ROOTS_MAX, Way, path},
 };
 
-/// Processes whose command line is looked up per tick, so that a large node does not delay a tick.
-const DESCRIBED_PER_TICK: usize = 512;
+/// How long a tick waits for names, so that most are there at once.
+const WAIT: Duration = Duration::from_millis(2);
+/// The same of the first tick.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// The same of the last one, which asks again until all are there.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+/// Bytes of long command lines that are held at a time.
+const HELD: usize = 32 << 20;
+/// Users of batch jobs that are remembered.
+const JOB_USERS: usize = 4096;
 
 /// One process or thread at one tick.
 #[derive(Clone, Debug)]
@@ -98,20 +122,33 @@ pub struct TaskTable {
     pub changed: Vec<ProcessId>,
     /// What they did with other things.
     pub flows: Flows,
+    /// Proportional memory of all processes together, when it was just read of each of them, bytes.
+    pub pss: Option<u64>,
     /// Turns the kernel's clocks into wall clock.
     pub clock: Clock,
+    /// Who descends from whom.
+    pub family: Family,
+    held_rows: HashMap<held::Key, Row>,
     processes: HashMap<ProcessId, Process>,
     reader: Reader,
     memory: memory::Reader,
     host: Host,
     numbers: Numbers,
-    job: Option<Arc<str>>,
+    lookup: Lookup,
+    /// Room for long command lines.
+    held: Allowance,
+    job: Option<(Arc<str>, Way)>,
+    /// Whether batch jobs have cgroups on this node.
+    jobs_have_cgroups: bool,
+    /// Batch jobs, and users whose processes have been in their cgroups.
+    job_users: Cache<(Arc<str>, u32), ()>,
     with_threads: bool,
     page: u64,
     started: u64,
     passes: u32,
     events: Vec<Event>,
     ended_threads: HashSet<(ProcessId, u32)>,
+    /// When rows of nobody were delivered.
     flows_read_at: u64,
     /// When the last reading began, ns of `CLOCK_MONOTONIC`.
     read_at: u64,
@@ -130,15 +167,22 @@ impl TaskTable {
         Self {
             keeps,
             flows,
+            pss: None,
             rows: Vec::new(),
             changed: Vec::new(),
             clock,
+            family: Family::default(),
+            held_rows: HashMap::new(),
             processes: HashMap::new(),
             reader,
             memory: memory::Reader::new(host),
             host: host.clone(),
             numbers: Numbers::default(),
+            lookup: Lookup::new(host.procfs.clone(), host.cgroups.clone()),
+            held: Allowance::default(),
             job: None,
+            jobs_have_cgroups: false,
+            job_users: Cache::new(JOB_USERS),
             with_threads: threads,
             page: rustix::param::page_size() as u64,
             started: crate::clock::monotonic_ns(),
@@ -170,14 +214,24 @@ impl TaskTable {
         {
             self.numbers.learn(&folder.job, Arc::clone(&id));
         }
-        self.job = Some(id);
+        self.job = Some((id, found.way));
     }
 
-    /// The job of a process.
-    pub fn job_of(&self, process: &Process) -> Option<Arc<str>> {
-        let own = process.description.job.job.as_ref();
-        own.map(|job| self.numbers.known(job))
-            .or_else(|| self.job.clone())
+    /// The job of a process, and what it is known from. An environment tells a job only of its users where jobs have
+    /// cgroups, and no other one of a target that is a job.
+    pub fn job_of(&self, process: &Process) -> Option<(Arc<str>, Way)> {
+        let own = process.description.job.job();
+        let own = own.map(|(job, way)| (self.numbers.known(job), way));
+        own.filter(|(job, way)| {
+            let is_believed = || !self.jobs_have_cgroups || self.is_user_of(job, process.uid);
+            *way == Way::Cgroup || self.job.is_none() && is_believed()
+        })
+        .or_else(|| self.job.clone())
+    }
+
+    /// Whether processes of this user have been in the cgroup of the job.
+    pub fn is_user_of(&self, job: &Arc<str>, uid: u32) -> bool {
+        self.job_users.contains(&(Arc::clone(job), uid))
     }
 
     /// The BPF programs, if the readings come from them.
@@ -222,18 +276,21 @@ impl TaskTable {
         })
     }
 
-    /// Reads all processes once and works out what each did since the last time.
+    /// Reads all processes once and works out what each did since the last time; [`Self::deliver`] then says whose rows
+    /// are wanted.
     ///
     /// # Errors
     ///
     /// When they cannot be read at all; processes that vanish meanwhile are no error.
     pub fn refresh(&mut self, tick: &Tick, last: bool) -> Result<()> {
+        self.family.forget_ended(&self.processes, &self.clock);
         self.processes.retain(|_, process| process.end.is_none());
         for process in self.processes.values_mut() {
             process.changed &= process.read_at.is_none();
             process.now = Now::default();
         }
         self.rows.clear();
+        self.held = self.room();
         self.passes += 1;
         let first = self.passes == 1;
         let now = match &mut self.reader {
@@ -254,8 +311,9 @@ impl TaskTable {
         self.describe(first, last);
         self.publish(now, last);
         self.read_at = now;
+        self.family.learn(&self.processes, &self.clock);
         self.read_flows(now, first, last)?;
-        self.memory.update(&mut self.processes);
+        self.memory.update(&self.processes);
         self.changed.clear();
         for process in self.processes.values() {
             let known = process.described && process.read_at.is_some();
@@ -264,6 +322,14 @@ impl TaskTable {
             }
         }
         self.changed.sort_unstable();
+        self.jobs_have_cgroups |= first && job::has_jobs(&self.host);
+        for process in self.changed.iter().filter_map(|id| self.processes.get(id)) {
+            if let Some(job) = process.description.job.proven() {
+                self.jobs_have_cgroups = true;
+                let user = (self.numbers.known(job), process.uid);
+                self.job_users.insert(user, ());
+            }
+        }
         Ok(())
     }
 
@@ -288,10 +354,10 @@ impl TaskTable {
                     };
                     let process = entry(processes, id, now);
                     process.uid = exec.uid;
-                    process
-                        .description
-                        .exec(&self.host, &mut self.numbers, id, &exec, &args);
-                    process.described = true;
+                    let names = &mut process.description;
+                    let (host, numbers) = (&self.host, &self.numbers);
+                    process.described =
+                        !names.exec(host, numbers, &mut self.held, id, &exec, &args);
                     process.changed = true;
                 }
                 Event::Environment(environment) => {
@@ -301,9 +367,8 @@ impl TaskTable {
                     };
                     // Its exec came before, unless that was lost.
                     if let Some(process) = processes.get_mut(&id) {
-                        process
-                            .description
-                            .environment(&self.host, id, &environment);
+                        let names = &mut process.description;
+                        process.described &= !names.environment(&self.host, id, &environment);
                         process.changed = true;
                     }
                 }
@@ -471,36 +536,87 @@ impl TaskTable {
                 status: None,
             });
             process.changed = true;
-            patience == 1 || !describe::is_alive(host, *id)
+            patience == 1 || !describe::is_alive(&host.procfs, *id)
         });
     }
 
-    /// Looks up names of processes that were there before.
+    /// Room for long command lines, less what those have that are there already.
+    fn room(&self) -> Allowance {
+        let mut room = Allowance::of(HELD);
+        let mut seen = HashSet::new();
+        for process in self.processes.values() {
+            // Children have their parent's, which is there once.
+            if let Some(cmdline) = &process.description.cmdline
+                && cmdline.is_long()
+                && seen.insert(Arc::as_ptr(&cmdline.text))
+            {
+                room.charge(process.uid, cmdline.text.len());
+            }
+        }
+        room
+    }
+
+    /// Looks up names of processes that were there before, and what the programs could not tell of others.
     fn describe(&mut self, first: bool, last: bool) {
-        // The first reading must come soon after the start.
-        let budget = if last {
-            usize::MAX
-        } else if first && self.processes.len() > DESCRIBED_PER_TICK {
-            0
-        } else {
-            DESCRIBED_PER_TICK
-        };
-        let waiting = self
-            .processes
-            .values_mut()
-            .filter(|process| !process.described);
-        for process in waiting.take(budget) {
-            process
-                .description
-                .look_up(&self.host, &mut self.numbers, process.id.pid);
+        let begin = Instant::now();
+        self.take_names(Duration::ZERO);
+        loop {
+            let has_asked = self.ask_for_names();
+            self.take_names(match (first, last) {
+                (_, true) => LAST_WAIT.saturating_sub(begin.elapsed()),
+                (true, _) => FIRST_WAIT,
+                _ if has_asked => WAIT,
+                _ => Duration::ZERO,
+            });
+            let is_over = !has_asked && self.lookup.is_idle();
+            if !last || is_over || begin.elapsed() > LAST_WAIT {
+                break;
+            }
+        }
+    }
+
+    /// Asks for the names of some of the processes that have none, if there are any.
+    fn ask_for_names(&mut self) -> bool {
+        if !self.lookup.is_idle() {
+            return false;
+        }
+        let mut batch = Vec::new();
+        let processes = self.processes.values_mut();
+        for process in processes.filter(|process| !process.described) {
+            if batch.len() == lookup::BATCH {
+                break;
+            }
+            if self.lookup.admits(process.uid) {
+                batch.push((process.id, process.uid));
+            } else {
+                process.described = true;
+                process.changed = true;
+            }
+        }
+        !batch.is_empty() && self.lookup.ask(batch)
+    }
+
+    fn take_names(&mut self, timeout: Duration) {
+        for (id, names) in self.lookup.take(timeout) {
+            let Some(process) = self.processes.get_mut(&id) else {
+                continue;
+            };
+            let description = &mut process.description;
+            description.take(names, &mut self.numbers, &mut self.held, process.uid);
             process.described = true;
             process.changed = true;
         }
     }
 
+    /// Processes whose names could not be read.
+    pub fn nameless(&self) -> u64 {
+        self.lookup.lost()
+    }
+
     /// Turns what was observed into increases.
     fn publish(&mut self, now: u64, last: bool) {
-        let mut footprints = self.memory.take();
+        let (mut footprints, pss) = self.memory.take();
+        self.pss = pss;
         for process in self.processes.values_mut() {
             let observed = process.seen_in == self.passes && !process.gauges.state.is_empty();
             if !observed && process.end.is_none() {
@@ -513,7 +629,7 @@ impl TaskTable {
             let until = process.end.map_or(now, |end| end.at);
             let since = process.read_at.replace(until).unwrap_or(born);
             let interval_ns = until.saturating_sub(since);
-            process.interval_ns = interval_ns;
+            process.interval_ns = process.held_ns + interval_ns;
             let baseline = process.published.is_none() && !process.born_here;
             if let Some(state) = process.now.quiet
                 && process.end.is_none()
@@ -542,6 +658,9 @@ impl TaskTable {
             if baseline {
                 continue;
             }
+            counters::add(&mut process.in_run, &increase);
+            process.cpu_time_in_run.user += cpu_increase.user;
+            process.cpu_time_in_run.system += cpu_increase.system;
             let ended = process.end.is_some();
             self.rows.push(Row {
                 id: process.id,
@@ -578,7 +697,6 @@ impl TaskTable {
         };
         self.flows.refresh(&reading).context("reading the flows")?;
         self.ended_threads.clear();
-        self.flows_read_at = now;
         Ok(())
     }
 

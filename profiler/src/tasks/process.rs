@@ -1,5 +1,7 @@
 //! One process of the target: what is known of it, and how a reading's records change that.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 
@@ -54,6 +56,8 @@ pub struct Process {
     pub ppid: u32,
     /// Who that was; `None` for who was there before the run.
     pub parent: Option<ProcessId>,
+    /// Command name of the thread that forked it, at that moment; `None` for who was there before the run.
+    pub started_by: Option<Arc<str>>,
     /// Real user id.
     pub uid: u32,
     /// Names.
@@ -62,6 +66,10 @@ pub struct Process {
     pub totals: Totals,
     /// User and system time since its birth.
     pub cpu_time: CpuTime,
+    /// What was added to the counters in this run.
+    pub in_run: Totals,
+    /// What was added to user and system time in this run.
+    pub cpu_time_in_run: CpuTime,
     /// Largest resident set seen, bytes.
     pub peak_rss: Option<u64>,
     /// When it was first followed, ns of `CLOCK_MONOTONIC`.
@@ -76,13 +84,13 @@ pub struct Process {
     pub(super) changed: bool,
     pub(super) seen_in: u32,
     pub(super) read_at: Option<u64>,
-    /// Length of the interval that was last published.
+    /// Length of the interval up to the last reading, with that of rows that are held.
     pub(super) interval_ns: u64,
+    /// That of rows that are held.
+    pub(super) held_ns: u64,
     pub(super) published: Option<Totals>,
     pub(super) runqueue: LatencySum,
     pub(super) rss_per_cpu: [i64; 4],
-    /// Time on CPU when proportional memory was last read.
-    pub(super) footprint_at: Option<u64>,
     pub(super) threads: threads::Histories,
     pub(super) now: Now,
     pub(super) gauges: Gauges,
@@ -117,10 +125,13 @@ pub(super) fn entry(
         id,
         ppid: 0,
         parent: None,
+        started_by: None,
         uid: 0,
         description: Description::default(),
         totals: Totals::default(),
         cpu_time: CpuTime::default(),
+        in_run: Totals::default(),
+        cpu_time_in_run: CpuTime::default(),
         peak_rss: None,
         followed_since: now,
         end: None,
@@ -131,10 +142,10 @@ pub(super) fn entry(
         seen_in: 0,
         read_at: None,
         interval_ns: 0,
+        held_ns: 0,
         published: None,
         runqueue: LatencySum::default(),
         rss_per_cpu: [0; 4],
-        footprint_at: None,
         threads: threads::Histories::default(),
         now: Now::default(),
         gauges: Gauges::default(),
@@ -171,7 +182,10 @@ pub(super) fn be_born(
         process.description = description;
         process.described = true;
     }
-    process.description.comm = describe::text(&birth.comm);
+    // The child of a fork has the name of the thread that forked.
+    let comm = describe::text(&birth.comm);
+    process.started_by = Some(comm.clone());
+    process.description.comm = comm;
 }
 
 impl Process {

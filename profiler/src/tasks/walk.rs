@@ -14,7 +14,11 @@ use procfs::{
 };
 use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 
-use crate::{host::Host, job::Folder};
+use crate::{
+    host::Host,
+    job::Folder,
+    process_file::{self, SMALL_MAX},
+};
 
 /// Which processes are read.
 #[derive(Clone, Debug)]
@@ -68,13 +72,17 @@ impl Walker {
         }
     }
 
-    /// Follows the members of these cgroups, instead of those before, and these processes; of a job only.
+    /// Follows the members of these cgroups, instead of those before, and these processes.
     pub fn follow_more(&mut self, now: Option<&[Folder]>, more: &[u32]) {
-        if let Scope::Job { folders, pids } = &mut self.scope {
-            if let Some(now) = now {
-                *folders = now.iter().map(|folder| folder.path.clone()).collect();
+        match &mut self.scope {
+            Scope::Job { folders, pids } => {
+                if let Some(now) = now {
+                    *folders = now.iter().map(|folder| folder.path.clone()).collect();
+                }
+                pids.extend(more);
             }
-            pids.extend(more);
+            Scope::Pids(pids) => pids.extend(more),
+            Scope::Cgroup(_) | Scope::Node => {}
         }
     }
 
@@ -104,6 +112,10 @@ impl Walker {
             Scope::Pids(_) | Scope::Node => None,
         };
         let in_cgroup: Option<HashSet<u32>> = in_cgroup;
+        // Whoever profiles their own shell does not mean the profiler.
+        if matches!(self.scope, Scope::Pids(_)) {
+            stats.remove(&std::process::id().cast_signed());
+        }
         let leaves = matches!(self.scope, Scope::Cgroup(_));
         // A pid that is used again is another process.
         self.members.retain(|pid, start| {
@@ -273,7 +285,8 @@ impl Walker {
 
 /// `stat` in the folder of a process or thread: `pid (name) state …`. The crate's parser takes these for granted.
 pub(crate) fn stat_of(folder: &Path) -> Option<Stat> {
-    let text = std::fs::read(folder.join("stat")).ok()?;
+    let text = process_file::bounded(&folder.join("stat"), SMALL_MAX).ok()?;
+    let text = text.bytes;
     let begin = text.iter().position(|&byte| byte == b'(')?;
     let end = text.iter().rposition(|&byte| byte == b')')?;
     let pid = text.get(..begin)?.strip_suffix(b" ")?;

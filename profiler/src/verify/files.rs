@@ -154,9 +154,7 @@ impl Contents {
     }
 
     fn opened(&mut self, folder: &Folder, name: &str) -> Result<File, String> {
-        let file = folder
-            .read_regular(name)
-            .map_err(|error| error.to_string())?;
+        let file = folder.read(name).map_err(|error| error.to_string())?;
         let metadata = file.metadata().map_err(|error| error.to_string())?;
         self.bytes += metadata.len();
         let written = std::os::unix::fs::MetadataExt::mtime(&metadata);

@@ -26,7 +26,7 @@ use crate::{
     schema::SCHEMA_VERSION,
     sink::{
         files::{Folder, host_of_folder},
-        manifest::{self, Manifest, State},
+        manifest::{self, Loss, Manifest, State},
         views,
     },
 };
@@ -206,7 +206,7 @@ impl Report {
                         };
                         let contents = run
                             .sub(table)
-                            .and_then(|folder| folder.sub(&crate::sink::files::host_folder(host)))
+                            .and_then(|folder| folder.sub(crate::sink::files::host_folder(host)))
                             .and_then(|folder| Contents::read(&folder, place));
                         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                         found.push(((table.clone(), host.clone()), contents));
@@ -381,12 +381,18 @@ impl Report {
         if alive {
             return;
         }
-        for (table, contents) in tables {
-            for (file, rows) in &contents.journals {
-                self.problem(format!(
-                    "{table}/host={host}/{file}: orphaned, with {rows} rows: `profiler recover`"
-                ));
-            }
+        let unsaved = tables.values().filter(|of| !of.journals.is_empty());
+        let count = unsaved.clone().count();
+        if count != 0 {
+            let rows: u64 = unsaved
+                .flat_map(|of| &of.journals)
+                .map(|(_, rows)| rows)
+                .sum();
+            self.problem(format!(
+                "{host}: {rows} unsaved rows in {count} table{}: run `profiler recover {}`",
+                if count == 1 { "" } else { "s" },
+                self.path.display()
+            ));
         }
         let says = |table: &str| -> u64 {
             let of = |session: &&Manifest| session.tables.get(table).map_or(0, |table| table.rows);
@@ -442,9 +448,9 @@ impl Report {
             }
         }
         for loss in &session.losses {
-            let text = format!("{host}: {} {} lost: {}", loss.count, loss.what, loss.why);
-            // Counters go on over a missed tick: no sum is wrong.
-            if loss.what == "ticks" {
+            let text = format!("{host}: {loss}");
+            // Counters go on over a missed tick: no sum is wrong. A mark is lost to who sent it, and anybody may send.
+            if loss.what == "ticks" || loss.what == Loss::MARKS {
                 self.note(text);
             } else {
                 self.problem(text);
@@ -500,7 +506,7 @@ fn ticks_of(
 
 fn read_manifest(run: &Folder, name: &str) -> io::Result<Manifest> {
     let mut text = Vec::new();
-    run.read_regular(name)?
+    run.read(name)?
         .take(MAX_MANIFEST + 1)
         .read_to_end(&mut text)?;
     if text.len() as u64 > MAX_MANIFEST {

@@ -304,7 +304,11 @@ fn who_has_not_ended() {
     fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
     let killed = problems(&run);
     assert!(killed[0].contains("did not end"), "{killed:?}");
-    assert!(killed[1].contains("orphaned, with 4 rows"), "{killed:?}");
+    let advice = format!(
+        "a: 4 unsaved rows in 1 table: run `profiler recover {}`",
+        run.display()
+    );
+    assert_eq!(killed[1], advice);
     // Of another machine nothing is known.
     manifest.process.boot_id = "another".to_owned();
     fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();

@@ -202,7 +202,7 @@ impl Reader {
             tasks: &self.tasks,
             ledger: &self.ledger,
             last,
-            boundary: false,
+            boundary: None,
         };
         let mut out = Vec::new();
         let result = self.source.sample(&sample, &mut out);

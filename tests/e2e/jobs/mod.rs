@@ -3,9 +3,14 @@
 mod cluster;
 mod deploy;
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{
+    fs,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use e2e::{
+    attacker::command_as,
     dataset::Dataset,
     runs::{Kept, Profiler, wait_until},
 };
@@ -202,6 +207,94 @@ fn mpirun_in_an_allocation() {
     let mpirun: (String, Option<u32>) =
         data.row("SELECT job_id, task_rank FROM process WHERE comm = 'mpirun'");
     assert_eq!(mpirun, (job, None));
+}
+
+/// Slurm knows whose the job is: another user's processes name it in vain.
+#[test]
+fn processes_of_other_users_that_name_the_job_are_ignored() {
+    const OTHER: u32 = 4242;
+    let cluster = Cluster::start();
+    let script = "until [ -e go ]; do sleep 0.1; done; true";
+    let command = &mut cluster.command("salloc", &["--ntasks=1", "bash", "-c", script]);
+    let _salloc = Kept::start(command.stderr(Stdio::null()));
+    let mut job = String::new();
+    wait_until("the job is there", || {
+        job = cluster.ask("squeue", &["-h", "-o", "%i"]);
+        !job.is_empty()
+    });
+    let claim = || {
+        let mut command = command_as(OTHER, "sleep");
+        command.arg("60").env("SLURM_JOB_ID", &job).current_dir("/");
+        Kept::start(&mut command)
+    };
+    let _before = claim();
+    let running = profiler(&cluster).args(["--job", &job]).start();
+    let note =
+        format!("job {job} belongs to uid 0: processes of other users that name it are ignored");
+    assert!(running.said().contains(&note), "{}", running.said());
+    let _later = claim();
+    std::thread::sleep(Duration::from_millis(2500));
+    fs::write(cluster.folder().join("go"), "").expect("written");
+    let finished = running.finish();
+    let data = finished.dataset();
+    data.assert_complete();
+    found_by(&data, "environment", &job);
+    let users: Vec<(u32, String)> = data.rows("SELECT DISTINCT uid, job_source FROM process");
+    assert_eq!(users, [(0, "environment".to_owned())]);
+}
+
+/// It answers, hangs, and answers again. Only the hang is played; Slurm is real.
+#[test]
+fn a_scheduler_that_hangs_later_is_replaced_and_asked_again() {
+    let cluster = Cluster::tracking("proctrack/linuxproc");
+    let folder = cluster.folder();
+    let bin = folder.join("bin");
+    fs::create_dir(&bin).expect("a directory");
+    let stub = bin.join("scontrol");
+    let script = format!(
+        "#!/bin/sh\n[ -e {0}/hang ] && exec sleep 600\nexec /usr/bin/scontrol \"$@\"\n",
+        folder.display()
+    );
+    fs::write(&stub, script).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&stub, mode).expect("our file");
+    let others = std::env::var("PATH").expect("a path");
+    let job = cluster.submit(1, "until [ -e go ]; do sleep 0.1; done");
+    let mut running = profiler(&cluster)
+        .args(["--job", &job])
+        .env("PATH", format!("{}:{others}", bin.display()))
+        .start();
+    fs::write(folder.join("hang"), "").expect("written");
+    let silence = format!("cannot ask Slurm about job {job}: scontrol did not answer");
+    running.wait_for(&silence);
+    // The next method finds what the scheduler would have told.
+    let beside = Kept::start(
+        cluster
+            .command("sleep", &["3"])
+            .env("SLURM_JOB_ID", &job)
+            .env("SLURM_PROCID", "0"),
+    );
+    std::thread::sleep(Duration::from_millis(2500));
+    fs::remove_file(folder.join("hang")).expect("removed");
+    let begin = Instant::now();
+    running.wait_for(&format!("Slurm answers again about job {job}"));
+    assert!(begin.elapsed() < Duration::from_secs(60));
+    fs::write(folder.join("go"), "").expect("written");
+    let finished = running.finish();
+    assert_eq!(
+        finished.stderr.matches(&silence).count(),
+        1,
+        "{}",
+        finished.stderr
+    );
+    let data = finished.dataset();
+    data.assert_complete();
+    found_by(&data, "scheduler", &job);
+    let found: u64 = data.value(&format!(
+        "SELECT count(*) FROM process WHERE pid = {}",
+        beside.pid()
+    ));
+    assert_eq!(found, 1, "{}", finished.stderr);
 }
 
 #[test]

@@ -71,7 +71,7 @@ mark("start", "look"); time.sleep(0.1); mark("end", "look")
         assert_eq!(lines.count(), 1, "{what}\n{}", finished.stderr);
     }
     assert_eq!(
-        times_said(&finished, "marks lost"),
+        times_said(&finished, "marks of user 0 lost"),
         3,
         "{}",
         finished.stderr

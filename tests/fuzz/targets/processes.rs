@@ -51,6 +51,7 @@ fuzz_target!(|data: &[u8]| {
                 ts: clock.wall(monotonic_ns),
             };
             let _ = tasks.refresh(&tick, number == 1);
+            tasks.deliver(None);
         }
     });
 });

@@ -56,12 +56,12 @@ fn messages_over_ipv4() {
 
 #[test]
 fn messages_over_ipv6() {
-    echo("[::1]:0", "inet6", 2000);
+    echo("[::1]:0", "inet6", 10_000);
 }
 
 #[test]
 fn messages_over_ipv4_through_ipv6_sockets() {
-    echo("[::ffff:127.0.0.1]:0", "inet", 2000);
+    echo("[::ffff:127.0.0.1]:0", "inet", 10_000);
 }
 
 #[test]

@@ -52,20 +52,20 @@ fn echo(bind: &str, address: &str, family: &'static str, bound: bool, count: u64
 
 #[test]
 fn datagrams_over_ipv4() {
-    echo("127.0.0.1:0", "127.0.0.1", "inet", true, 5000);
+    echo("127.0.0.1:0", "127.0.0.1", "inet", true, 10_000);
 }
 
 #[test]
 fn datagrams_over_ipv6() {
-    echo("[::1]:0", "[::1]", "inet6", true, 1000);
+    echo("[::1]:0", "[::1]", "inet6", true, 10_000);
 }
 
 #[test]
 fn datagrams_to_a_socket_with_any_address() {
-    echo("0.0.0.0:0", "127.0.0.1", "inet", false, 1000);
+    echo("0.0.0.0:0", "127.0.0.1", "inet", false, 10_000);
 }
 
 #[test]
 fn datagrams_over_ipv4_through_ipv6_sockets() {
-    echo("[::]:0", "[::ffff:127.0.0.1]", "inet", false, 1000);
+    echo("[::]:0", "[::ffff:127.0.0.1]", "inet", false, 10_000);
 }

@@ -10,6 +10,7 @@ pub mod load;
 mod loaded;
 mod measuring;
 mod overhead;
+pub mod page;
 mod pairs;
 mod parent;
 mod programs;

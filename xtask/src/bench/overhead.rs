@@ -15,7 +15,7 @@ use super::{
     attached::Profiler,
     compare,
     controller::{Cost, SCENARIOS},
-    host,
+    host, page,
     pairs::Pairs,
     programs::Programs,
     tools::{BPFTRACE, Tool},
@@ -95,6 +95,10 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let measured = measure(&workloads, &profiler, args, &mut report);
     remove_files(&scratch);
     measured?;
+    if args.measures_everything(workspace) {
+        page::record(workspace, &report)?;
+        progress(&format!("the figures are in {}", page::PAGE));
+    }
     if let Some(path) = &args.json {
         fs::write(path, format!("{report:#}\n"))
             .with_context(|| format!("writing {}", path.display()))?;
@@ -131,6 +135,17 @@ fn remove_files(scratch: &Path) {
 }
 
 impl Args {
+    /// Only then are the figures those of the page.
+    fn measures_everything(&self, workspace: &Workspace) -> bool {
+        self.only.is_empty()
+            && self.workload.is_empty()
+            && self
+                .profiler
+                .as_ref()
+                .is_none_or(|path| path.starts_with(&workspace.target))
+            && self.size == 100
+    }
+
     fn measures(&self, part: Part) -> bool {
         // The controller is measured under loads of its own.
         let about_workloads = part != Part::Controller || self.workload.is_empty();

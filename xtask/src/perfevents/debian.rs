@@ -42,26 +42,49 @@ impl Packages {
         Ok(folder)
     }
 
+    /// The directory that the package's source, as its authors published it, is unpacked in.
+    pub fn source(&self, package: &str) -> Result<PathBuf> {
+        let folder = self.folder.join(format!("{package}-source"));
+        if !folder.is_dir() {
+            let download = ["source", "--download-only", "--tar-only", package];
+            self.unpack(&download, &folder, |archive, into| {
+                let mut extract = Command::new("tar");
+                extract.args(["--extract", "--strip-components=1", "--file"]);
+                extract.arg(archive).arg("--directory").arg(into);
+                extract
+            })
+            .with_context(|| format!("fetching the source of {package} from Debian {RELEASE}"))?;
+        }
+        Ok(folder)
+    }
+
     fn fetch(&self, package: &str, architecture: &str, folder: &Path) -> Result<()> {
+        let package = format!("{package}:{architecture}");
+        self.unpack(&["download", &package], folder, |archive, into| {
+            let mut extract = Command::new("dpkg-deb");
+            extract.arg("--extract").args([archive, into]);
+            extract
+        })
+    }
+
+    /// Downloads one archive and extracts it; the directory appears when all is there.
+    fn unpack(
+        &self,
+        download: &[&str],
+        folder: &Path,
+        extract: impl Fn(&Path, &Path) -> Command,
+    ) -> Result<()> {
         self.update()?;
         let partial = folder.with_extension("partial");
         let _ = fs::remove_dir_all(&partial);
         fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
-        progress(&format!("fetching {package} for {architecture}"));
-        shell::run_quietly(
-            self.apt_get()
-                .args(["download", &format!("{package}:{architecture}")])
-                .current_dir(&partial),
-        )?;
+        progress(&format!("apt-get {}", download.join(" ")));
+        shell::run_quietly(self.apt_get().args(download).current_dir(&partial))?;
         let archive = fs::read_dir(&partial)?
             .next()
-            .context("apt-get download left nothing")??
+            .context("apt-get has left nothing")??
             .path();
-        shell::run_quietly(
-            Command::new("dpkg-deb")
-                .arg("--extract")
-                .args([&archive, &partial]),
-        )?;
+        shell::run_quietly(&mut extract(&archive, &partial))?;
         fs::remove_file(&archive)?;
         fs::rename(&partial, folder).with_context(|| format!("making {}", folder.display()))
     }
@@ -75,8 +98,9 @@ impl Packages {
             let folder = self.folder.join(folder);
             fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         }
-        let line = format!("deb [signed-by={KEYS}] {} {RELEASE} main\n", mirror()?);
-        fs::write(self.folder.join("sources.list"), line)?;
+        let place = format!("[signed-by={KEYS}] {} {RELEASE} main", mirror()?);
+        let lines = format!("deb {place}\ndeb-src {place}\n");
+        fs::write(self.folder.join("sources.list"), lines)?;
         progress(&format!("fetching the package lists of Debian {RELEASE}"));
         shell::run_quietly(self.apt_get().args(["update", "-q"]))
     }

@@ -1,11 +1,8 @@
 //! LIKWID's formulas beside ours: with the same counts both must give the same number.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use perfevents::{Catalog, Formula, Group, Uarch};
-
-/// Where its package has its groups: a folder for each microarchitecture, a file for each group.
-const GROUPS: &str = "/usr/share/likwid/perfgroups";
 
 /// Our metrics, its group and name of the same, and its unit in ours.
 const METRICS: [(&str, &str, &str, f64); 14] = [
@@ -64,22 +61,15 @@ struct Theirs {
     metrics: BTreeMap<String, String>,
 }
 
-/// Whether its groups are at hand.
-pub fn is_installed() -> bool {
-    PathBuf::from(GROUPS).is_dir()
-}
-
-/// All formulas that both have.
-pub fn compare(catalog: &Catalog) -> Vec<(String, Verdict)> {
+/// All formulas that both have; `source` has its groups: a directory for each microarchitecture, a file for each group.
+pub fn compare(catalog: &Catalog, source: &Path) -> Vec<(String, Verdict)> {
     let mut verdicts = Vec::new();
     for uarch in catalog.iter() {
         let Some(folder) = folder(&uarch.id) else {
             continue;
         };
         for (metric, file, name, unit) in METRICS {
-            let path = PathBuf::from(GROUPS)
-                .join(folder)
-                .join(format!("{file}.txt"));
+            let path = source.join(format!("groups/{folder}/{file}.txt"));
             let Some(theirs) = fs::read_to_string(path).ok().map(|text| parse(&text)) else {
                 continue;
             };

@@ -7,6 +7,7 @@ mod image;
 mod libpfm;
 mod libpfm_tables;
 mod likwid;
+mod likwid_tables;
 mod opinion;
 mod perf;
 
@@ -19,7 +20,7 @@ use anyhow::{Result, ensure};
 use perfevents::{Catalog, Event, KERNEL_PMUS, Recorded, Room, Uarch};
 
 use self::{debian::Packages, libpfm::Libpfm, libpfm_tables::Tables, opinion::Opinion, perf::Perf};
-use crate::{shell::progress, workspace::Workspace};
+use crate::workspace::Workspace;
 
 /// Encodings that at least two, and at least three independent sources have. CI fails when they become fewer.
 const SUPPORTED: [usize; 2] = [1146, 767];
@@ -56,15 +57,9 @@ pub fn check() -> Result<()> {
     let catalog = Catalog::builtin();
     check_files(catalog)?;
     check_support(catalog)?;
-    check_others(catalog, &Workspace::find()?.target)?;
-    if likwid::is_installed() {
-        check_formulas(catalog)?;
-    } else {
-        progress(
-            "not compared with LIKWID's groups: they are not installed (apt-get install likwid)",
-        );
-    }
-    Ok(())
+    let packages = Packages::new(&Workspace::find()?.target);
+    check_others(catalog, &packages)?;
+    check_formulas(catalog, &packages.source("likwid")?)
 }
 
 fn check_files(catalog: &Catalog) -> Result<()> {
@@ -114,8 +109,8 @@ fn check_support(catalog: &Catalog) -> Result<()> {
     Ok(())
 }
 
-/// The encodings beside those of others: the record, perf and libpfm4.
-fn check_others(catalog: &Catalog, target: &Path) -> Result<()> {
+/// Compares the encodings with those of the record, perf, libpfm4 and LIKWID.
+fn check_others(catalog: &Catalog, packages: &Packages) -> Result<()> {
     let record = perfevents::record()?;
     let differences = perfevents::differences(catalog, &record);
     ensure!(differences.is_empty(), "{}", differences.join("\n"));
@@ -128,51 +123,44 @@ fn check_others(catalog: &Catalog, target: &Path) -> Result<()> {
         entry.map(|entry| entry.config).into_iter().collect()
     })];
     println!("the record: {} encodings agree", opinions[0].len());
-    let packages = Packages::new(target);
-    match perf(&packages) {
-        Ok(perf) => {
-            cpus::check(&perf, catalog)?;
-            let name = |uarch: &Uarch, name: &str| theirs("linux", &record, uarch, name);
-            let mut opinion = Opinion::ask("perf", catalog, |uarch, event, code| {
-                match name(uarch, event) {
-                    Theirs::Same => perf.words(uarch, event, code),
-                    Theirs::Other(name) => perf.words(uarch, name, code),
-                    Theirs::Parts => Vec::new(),
-                }
-            });
-            opinion.check(catalog, perf::fault)?;
-            opinions.push(opinion);
+    let perf = perf(packages)?;
+    cpus::check(&perf, catalog)?;
+    let mut opinion = Opinion::ask("perf", catalog, |uarch, event, code| {
+        match theirs("linux", &record, uarch, event) {
+            Theirs::Same => perf.words(uarch, event, code),
+            Theirs::Other(name) => perf.words(uarch, name, code),
+            Theirs::Parts => Vec::new(),
         }
-        Err(why) => progress(&format!("not compared with perf: {why:#}")),
-    }
-    match libpfm(&packages) {
-        Ok((libpfm, tables)) => {
-            let mut opinion = Opinion::ask("libpfm4", catalog, |uarch, event, code| {
-                let name = match theirs("libpfm4", &record, uarch, event) {
-                    Theirs::Same => None,
-                    Theirs::Other(name) => Some(name),
-                    Theirs::Parts => return Vec::new(),
-                };
-                let tables = || tables.words(uarch, event, code, name);
-                libpfm
-                    .words(uarch, event, code, name)
-                    .or_else(tables)
-                    .into_iter()
-                    .collect()
-            });
-            opinion.check(catalog, libpfm::fault)?;
-            opinions.push(opinion);
+    });
+    opinion.check(catalog, perf::fault)?;
+    opinions.push(opinion);
+    let (libpfm, tables) = libpfm(packages)?;
+    let mut opinion = Opinion::ask("libpfm4", catalog, |uarch, event, code| {
+        let name = match theirs("libpfm4", &record, uarch, event) {
+            Theirs::Same => None,
+            Theirs::Other(name) => Some(name),
+            Theirs::Parts => return Vec::new(),
+        };
+        let tables = || tables.words(uarch, event, code, name);
+        libpfm
+            .words(uarch, event, code, name)
+            .or_else(tables)
+            .into_iter()
+            .collect()
+    });
+    opinion.check(catalog, libpfm::fault)?;
+    opinions.push(opinion);
+    let likwid = likwid_tables::Tables::read(&packages.source("likwid")?)?;
+    let mut opinion = Opinion::ask("LIKWID", catalog, |uarch, event, code| {
+        match theirs("likwid", &record, uarch, event) {
+            Theirs::Same => likwid.words(uarch, event, code, None),
+            Theirs::Other(name) => likwid.words(uarch, event, code, Some(name)),
+            Theirs::Parts => Vec::new(),
         }
-        Err(why) => progress(&format!("not compared with libpfm4: {why:#}")),
-    }
-    let confirmed: Vec<_> = opinion::confirmed(catalog, &opinions[1..])
-        .iter()
-        .map(usize::to_string)
-        .collect();
-    println!(
-        "encodings that 0, 1, … of these others have: {}",
-        confirmed.join(", ")
-    );
+    });
+    opinion.check(catalog, likwid_tables::fault)?;
+    opinions.push(opinion);
+    opinion::check_confirmed(catalog, &opinions[1..])?;
     opinion::mutate(catalog, &opinions)
 }
 
@@ -228,9 +216,9 @@ fn libpfm(packages: &Packages) -> Result<(Libpfm, Tables)> {
     Ok((libpfm, tables))
 }
 
-fn check_formulas(catalog: &Catalog) -> Result<()> {
+fn check_formulas(catalog: &Catalog, source: &Path) -> Result<()> {
     let (mut same, mut others, mut wrong) = (0, 0, Vec::new());
-    for (what, verdict) in likwid::compare(catalog) {
+    for (what, verdict) in likwid::compare(catalog, source) {
         match verdict {
             likwid::Verdict::Same => same += 1,
             likwid::Verdict::OtherEvents => others += 1,

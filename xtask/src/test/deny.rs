@@ -14,6 +14,9 @@ use crate::{
     workspace::Workspace,
 };
 
+/// The version that is built. Its own Cargo.lock pins what it depends on.
+const VERSION: &str = "0.20.2";
+
 const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
 
 pub fn run(workspace: &Workspace) -> Result<String> {
@@ -36,7 +39,7 @@ pub fn run(workspace: &Workspace) -> Result<String> {
 
 /// The project's own copy, otherwise the user's.
 pub fn find(workspace: &Workspace) -> Option<PathBuf> {
-    let own = workspace.tools().join("bin/cargo-deny");
+    let own = root(workspace).join("bin/cargo-deny");
     if shell::is_executable(&own) {
         Some(own)
     } else {
@@ -44,31 +47,40 @@ pub fn find(workspace: &Workspace) -> Option<PathBuf> {
     }
 }
 
+/// One directory per version.
+fn root(workspace: &Workspace) -> PathBuf {
+    workspace.tools().join(format!("cargo-deny-{VERSION}"))
+}
+
 fn obtain(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(program) = find(workspace) {
         return Ok(program);
     }
     progress("building cargo-deny (one to two minutes)");
-    let build = workspace.tools().join("build");
+    let (root, build) = (root(workspace), workspace.tools().join("build"));
+    for directory in [&root, &build] {
+        shell::make_unprivileged(directory)?;
+    }
     // Unoptimised: it takes half the time, and the checks are a matter of a second.
     shell::run_quietly(
-        workspace
-            .cargo()
+        shell::unprivileged(&mut workspace.cargo())
             .args([
                 "install",
                 "cargo-deny",
+                "--version",
+                VERSION,
                 "--locked",
                 "--quiet",
                 "--debug",
                 "--root",
             ])
-            .arg(workspace.tools())
+            .arg(&root)
             .arg("--target-dir")
             .arg(&build)
             .env("CARGO_PROFILE_DEV_DEBUG", "false"),
     )?;
     let _ = std::fs::remove_dir_all(build);
-    Ok(workspace.tools().join("bin/cargo-deny"))
+    Ok(root.join("bin/cargo-deny"))
 }
 
 fn is_reachable(repository: &str) -> bool {

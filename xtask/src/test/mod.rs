@@ -2,6 +2,7 @@
 //!
 //! A tier that was asked for runs or fails; none is skipped, and none passes without having tested.
 
+mod background;
 pub mod deny;
 mod lint;
 mod rust;
@@ -9,6 +10,7 @@ mod rust;
 use std::{
     path::Path,
     process::ExitCode,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,12 +23,12 @@ use crate::{docs, perfevents, shell, vm, workspace::Workspace};
 /// `cargo xtask test`
 #[derive(clap::Args)]
 pub struct Args {
-    /// The tiers to run; all of them but `gpu` and `oar` if none is named
+    /// The tiers to run; all of them but `gpu`, `oar` and `soak` if none is named
     tiers: Vec<Tier>,
     /// List the tiers and what they test
     #[arg(long)]
     list: bool,
-    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters`, `jobs`, `gpu` and `oar`: names of tests, for example
+    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters`, `system`, `jobs`, `hostile`, `gpu`, `oar` and `soak`: names of tests, for example
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -41,7 +43,7 @@ enum Tier {
     Deny,
     /// The generated pages are what the program prints
     Docs,
-    /// The tables of hardware events agree with themselves, and with libpfm4 where it is at hand
+    /// The tables of hardware events agree with themselves, and with those of perf, libpfm4 and LIKWID
     Tables,
     /// Tests of single crates: no privilege, no kernel
     Unit,
@@ -53,16 +55,23 @@ enum Tier {
     Devices,
     /// Hardware counters: those of this machine or, where it has none, of an emulated arm64 machine
     Counters,
+    /// A whole Debian in a virtual machine, with systemd and cgroup v2: needs qemu and Debian's packages
+    System,
     /// Batch jobs under a real Slurm, ranks under a real Open MPI: needs Debian's packages
     Jobs,
+    /// Attacks by another user on a running profiler: needs what `e2e` needs
+    Hostile,
     /// GPUs of NVIDIA against nvidia-smi: needs one, and runs only when it is named
     Gpu,
     /// Batch jobs under a real OAR, in a Debian of its own that takes minutes to make: runs only when it is named
     Oar,
+    /// Storms of an hour each, and a thousand kills: runs only when it is named. `PROFILER_SOAK_SECONDS` and
+    /// `PROFILER_SOAK_KILLS` make it shorter
+    Soak,
 }
 
 /// Those that run only when they are named.
-const NAMED: [Tier; 2] = [Tier::Gpu, Tier::Oar];
+const NAMED: [Tier; 3] = [Tier::Gpu, Tier::Oar, Tier::Soak];
 
 struct Outcome {
     tier: Tier,
@@ -84,24 +93,49 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
     }
     let asked =
         |tier: &&Tier| args.tiers.contains(tier) || args.tiers.is_empty() && !NAMED.contains(*tier);
-    let outcomes: Vec<Outcome> = Tier::value_variants()
+    let asked: Vec<Tier> = Tier::value_variants()
         .iter()
         .filter(asked)
-        .map(|tier| {
-            shell::progress(&format!("testing: {}", tier.name()));
-            let started = Instant::now();
-            let result = tier.run(workspace, &args.filter);
-            if let Err(error) = &result {
-                eprintln!("error: {}: {error:#}", tier.name());
-            }
-            Outcome {
-                tier: *tier,
-                result,
-                took: started.elapsed(),
-            }
-        })
+        .copied()
         .collect();
+    let (isolated, measuring): (Vec<_>, Vec<_>) =
+        asked.iter().copied().partition(|tier| tier.is_isolated());
+    let filter = &args.filter;
+    let here = |tier: Tier| tier.run(workspace, filter);
+    let background = |tier| background::run(workspace, tier, filter);
+    if isolated.is_empty() || measuring.is_empty() {
+        return report(&run_all(&asked, here));
+    }
+    // Both need it; the first to come would build it while the other waits.
+    if let Err(error) = crate::bpf::build(workspace) {
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    let outcomes = thread::scope(|scope| {
+        let isolated = scope.spawn(|| run_all(&isolated, background));
+        let mut outcomes = run_all(&measuring, here);
+        outcomes.extend(isolated.join().expect("reports failures, does not panic"));
+        outcomes
+    });
     report(&outcomes)
+}
+
+/// One after the other.
+fn run_all(tiers: &[Tier], run: impl Fn(Tier) -> Result<String>) -> Vec<Outcome> {
+    let run = |tier: &Tier| {
+        shell::progress(&format!("testing: {}", tier.name()));
+        let started = Instant::now();
+        let result = run(*tier);
+        if let Err(error) = &result {
+            eprintln!("error: {}: {error:#}", tier.name());
+        }
+        Outcome {
+            tier: *tier,
+            result,
+            took: started.elapsed(),
+        }
+    };
+    tiers.iter().map(run).collect()
 }
 
 fn report(outcomes: &[Outcome]) -> ExitCode {
@@ -142,13 +176,19 @@ impl Tier {
             .to_owned()
     }
 
+    /// Whether it can run beside the tiers that measure, at a low priority: it neither measures this machine's kernel nor
+    /// depends on when it gets a CPU. The guest of `devices` counts its time in instructions.
+    fn is_isolated(self) -> bool {
+        matches!(self, Self::Deny | Self::Tables | Self::Devices)
+    }
+
     /// Runs the tier; the text is a remark for the report.
     fn run(self, workspace: &Workspace, filter: &[String]) -> Result<String> {
         match self {
             Self::Fmt => shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))?,
             Self::Lint => lint::run(workspace)?,
             Self::Deny => return deny::run(workspace),
-            Self::Docs => docs::check(workspace, &rust::build(workspace)?)?,
+            Self::Docs => docs::check(workspace, &rust::controller(workspace)?)?,
             Self::Tables => perfevents::check()?,
             Self::Unit => return rust::unit(workspace, filter),
             Self::E2e => return rust::end_to_end(workspace, filter),
@@ -157,8 +197,11 @@ impl Tier {
             Self::Counters if has_counters() => return rust::counters(workspace, filter),
             Self::Counters => return vm::counters(workspace, filter),
             Self::Jobs => return rust::jobs(workspace, filter),
+            Self::Hostile => return rust::hostile(workspace, filter),
+            Self::System => return vm::system::test(workspace, filter),
             Self::Gpu => return rust::gpu(workspace, filter),
             Self::Oar => return rust::oar(workspace, filter),
+            Self::Soak => return rust::soak(workspace, filter),
         }
         Ok(String::new())
     }

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     apt, bpf, python, shell,
-    vm::{NEED_COUNTERS, NEED_DEVICES},
+    vm::{NEED_COUNTERS, NEED_DEVICES, NEED_SYSTEM},
     workspace::Workspace,
 };
 
@@ -24,13 +24,31 @@ const END_TO_END: &str = "e2e";
 const NEED_GPU: &str = "nvidia::";
 /// Tests that need Slurm and Open MPI.
 const NEED_JOBS: &str = "jobs::";
+/// Tests that are attacks.
+const HOSTILE: &str = "hostile::";
 /// Tests that need OAR.
 const NEED_OAR: &str = "oar::";
+/// Tests that need hours.
+const SOAK: &str = "soak::";
 /// Those of the end-to-end tests that need what not every machine has.
-const NEED_MORE: [&str; 5] = [NEED_COUNTERS, NEED_DEVICES, NEED_GPU, NEED_JOBS, NEED_OAR];
+const NEED_MORE: [&str; 8] = [
+    NEED_COUNTERS,
+    NEED_DEVICES,
+    NEED_GPU,
+    NEED_JOBS,
+    NEED_OAR,
+    NEED_SYSTEM,
+    HOSTILE,
+    SOAK,
+];
 
 pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
-    build(workspace)?;
+    bpf::build(workspace)?;
+    build(
+        workspace,
+        &["--all-targets"],
+        "building the programs and their tests (some minutes the first time)",
+    )?;
     let tests = run(&mut runner(workspace, Tests::Unit, filter))?;
     shell::run(
         workspace
@@ -42,12 +60,21 @@ pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
 }
 
 pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    apt::obtain(
+        &[("perf", "linux-perf")],
+        "a second reader of the scheduler",
+    )?;
     on_kernel(workspace, Tests::EndToEnd, filter)
 }
 
 /// On this machine's own PMU.
 pub fn counters(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Counters, filter)
+}
+
+/// For hours.
+pub fn soak(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    on_kernel(workspace, Tests::Soak, filter)
 }
 
 /// Where NVIDIA's driver knows a GPU.
@@ -58,6 +85,11 @@ pub fn gpu(workspace: &Workspace, filter: &[String]) -> Result<String> {
         bail!("no GPU of NVIDIA: nvidia-smi lists none");
     }
     on_kernel(workspace, Tests::Gpu, filter)
+}
+
+/// By users without privilege.
+pub fn hostile(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    on_kernel(workspace, Tests::Hostile, filter)
 }
 
 /// Under Debian's Slurm and Open MPI.
@@ -71,13 +103,13 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
         ("setpriv", "util-linux"),
         ("systemd-analyze", "systemd"),
     ];
-    install(&PROGRAMS, "batch jobs to profile")?;
+    apt::obtain(&PROGRAMS, "batch jobs to profile")?;
     on_kernel(workspace, Tests::Jobs, filter)
 }
 
 /// Under OAR in a folder of its own.
 pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
-    install(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
+    apt::obtain(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
     let root = workspace.target.join("oar");
     if !root.exists() {
         let script = workspace.root.join("tests/oar/make.sh");
@@ -86,25 +118,6 @@ pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
         shell::run_slowly(make.arg(script).arg(root), what)?;
     }
     on_kernel(workspace, Tests::Oar, filter)
-}
-
-/// Installs the packages of those programs that are missing.
-fn install(programs: &[(&str, &str)], purpose: &str) -> Result<()> {
-    let missing = programs
-        .iter()
-        .filter(|(program, _)| shell::which(program).is_none());
-    let packages: Vec<String> = missing.map(|(_, package)| (*package).to_owned()).collect();
-    if packages.is_empty() {
-        return Ok(());
-    }
-    if !apt::available() {
-        bail!(
-            "{} missing: {}",
-            packages.join(", "),
-            apt::command(&packages)
-        );
-    }
-    apt::install(&packages, purpose)
 }
 
 fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<String> {
@@ -116,7 +129,7 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
         bail!("needs root: run it as root or install sudo");
     }
     let python = python::obtain(workspace)?;
-    let profiler = build(workspace)?;
+    let profiler = controller(workspace)?;
     let mut command = runner(workspace, tests, filter);
     command
         .env("PROFILER_BIN", profiler)
@@ -144,22 +157,27 @@ enum Tests {
     Jobs,
     /// Of these, those that need OAR.
     Oar,
+    /// Of these, those that are attacks.
+    Hostile,
+    /// Of these, those that take hours.
+    Soak,
 }
 
-/// Builds everything and tells where the controller is.
-pub fn build(workspace: &Workspace) -> Result<PathBuf> {
+/// Builds the controller and tells where it is.
+pub fn controller(workspace: &Workspace) -> Result<PathBuf> {
     bpf::build(workspace)?;
-    shell::run_slowly(
-        workspace.cargo().args([
-            "build",
-            "--quiet",
-            "--release",
-            "--workspace",
-            "--all-targets",
-        ]),
-        "building the programs and their tests (some minutes the first time)",
+    build(
+        workspace,
+        &["--bin=profiler"],
+        "building the controller (some minutes the first time)",
     )?;
     Ok(workspace.target.join("release/profiler"))
+}
+
+fn build(workspace: &Workspace, targets: &[&str], progress: &str) -> Result<()> {
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--quiet", "--release", "--workspace"]);
+    shell::run_slowly(cargo.args(targets), progress)
 }
 
 /// nextest if it is there; `cargo test` otherwise.
@@ -176,6 +194,8 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             Tests::Gpu => format!("package({END_TO_END}) & test(/^{NEED_GPU}/)"),
             Tests::Jobs => format!("package({END_TO_END}) & test(/^{NEED_JOBS}/)"),
             Tests::Oar => format!("package({END_TO_END}) & test(/^{NEED_OAR}/)"),
+            Tests::Hostile => format!("package({END_TO_END}) & test(/^{HOSTILE}/)"),
+            Tests::Soak => format!("package({END_TO_END}) & test(/^{SOAK}/)"),
         };
         command
             .args([
@@ -191,7 +211,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             command.arg("--status-level=slow");
         } else {
             // They measure: side by side they would disturb each other.
-            command.arg("--test-threads=1");
+            command.args(["--test=e2e", "--test=kernel", "--test-threads=1"]);
         }
         command.args(filter);
         return command;
@@ -213,6 +233,8 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
         Tests::Gpu => command.args(["--test-threads=1", NEED_GPU]),
         Tests::Jobs => command.args(["--test-threads=1", NEED_JOBS]),
         Tests::Oar => command.args(["--test-threads=1", NEED_OAR]),
+        Tests::Hostile => command.args(["--test-threads=1", HOSTILE]),
+        Tests::Soak => command.args(["--test-threads=1", SOAK]),
     };
     command
 }

@@ -73,7 +73,7 @@ impl Guests<'_> {
         let obtain =
             |name: &&str| kernel::obtain(workspace, self.arch, flavour, name, self.modules);
         let kernels: Vec<Kernel> = names.iter().map(obtain).collect::<Result<_>>()?;
-        let programs = programs::build(workspace, self.arch)?;
+        let programs = programs::build(workspace, self.arch, "kernel")?;
         let tools = [TOOLS, if played { drivers::TOOLS } else { &[] }].concat();
         let userland = Userland::obtain(workspace, self.arch, &tools)?;
         let parts = &Parts {

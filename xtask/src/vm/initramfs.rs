@@ -116,16 +116,7 @@ pub fn build(
     tree.file("/etc/passwd", 0o644, PASSWD.into())?;
     tree.file("/etc/group", 0o644, "root:x:0:\nnogroup:x:65534:\n".into())?;
     tree.file("/orders", 0o644, orders.join("\n").into())?;
-    if let Some(folder) = &kernel.modules {
-        for (index, module) in modules::collect(folder, parts.modules)?
-            .into_iter()
-            .enumerate()
-        {
-            let path = format!("/modules/{index:03}-{}", module.name);
-            tree.file(format!("{path}.args"), 0o644, module.parameters.into())?;
-            tree.file(format!("{path}.ko"), 0o644, module.bytes)?;
-        }
-    }
+    add_modules(&mut tree, kernel, parts.modules)?;
     for driver in drivers {
         let name = driver.file_name().context("a driver has a name")?;
         let bytes = fs::read(driver).with_context(|| format!("reading {}", driver.display()))?;
@@ -136,10 +127,24 @@ pub fn build(
     Ok(path)
 }
 
+/// In the order in which they are to be loaded.
+pub fn add_modules(tree: &mut Tree, kernel: &Kernel, wanted: &Wanted) -> Result<()> {
+    let Some(folder) = &kernel.modules else {
+        return Ok(());
+    };
+    let found = modules::collect(folder, wanted)?;
+    for (index, module) in found.into_iter().enumerate() {
+        let path = format!("/modules/{index:03}-{}", module.name);
+        tree.file(format!("{path}.args"), 0o644, module.parameters.into())?;
+        tree.file(format!("{path}.ko"), 0o644, module.bytes)?;
+    }
+    Ok(())
+}
+
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
 /// A copy without debug information, which would fill the guest's memory.
-fn strip(tool: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
+pub fn strip(tool: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("a program has a name")?;
     let stripped = folder.join(name);
     shell::run_quietly(Command::new(tool).arg("-o").args([&stripped, program]))?;

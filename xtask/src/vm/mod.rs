@@ -10,6 +10,7 @@ mod modules;
 mod page;
 mod programs;
 pub mod qemu;
+pub mod system;
 mod tree;
 mod userland;
 mod verdict;
@@ -37,6 +38,8 @@ pub const NEED_COUNTERS: &str = "pmu::";
 const WITH_DEVICES: &str = "6.1";
 /// The tests that need these devices.
 pub const NEED_DEVICES: &str = "devices::";
+/// The tests that need a whole system.
+pub const NEED_SYSTEM: &str = "system::";
 /// The tests take a minute or two; emulation on a busy machine several times that.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -44,7 +47,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 #[derive(clap::Args)]
 pub struct Args {
     /// Versions of Debian's cloud kernels (6.1), or files of kernel images
-    #[arg(required = true, value_name = "KERNEL")]
+    #[arg(required_unless_present = "system", value_name = "KERNEL")]
     kernels: Vec<String>,
     /// Architecture of the machine, this one's if not given; of aarch64 the emulated CPU has counters of hardware events
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Arch::names()))]
@@ -52,6 +55,9 @@ pub struct Args {
     /// Boot Debian's kernel for all machines, build modules that play devices, and run the tests that need these
     #[arg(long, conflicts_with_all = ["modules", "cpus", "write_table"])]
     devices: bool,
+    /// Boot a whole Debian, with systemd and cgroup v2, and run the tests that need one
+    #[arg(long, conflicts_with_all = ["kernels", "arch", "devices", "modules", "write_table"])]
+    system: bool,
     /// Modules of the kernels given as files: their /lib/modules/RELEASE
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
@@ -81,9 +87,13 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         memory: args.memory.clone(),
         cpus: if args.devices { 1 } else { args.cpus },
         counted: args.devices,
+        disk: None,
         accelerator: args.accelerator.clone(),
         timeout: Duration::from_secs(args.timeout),
     };
+    if args.system {
+        return system::run(workspace, machine, &args.filter).map(drop);
+    }
     let names: Vec<&str> = args.kernels.iter().map(String::as_str).collect();
     let (hardware, default) = if args.devices {
         (Hardware::Played, vec![NEED_DEVICES.to_owned()])

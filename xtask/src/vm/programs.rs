@@ -21,8 +21,8 @@ pub struct Programs {
     pub tests: PathBuf,
 }
 
-/// Builds them with the whole workspace selected, so that no dependency is compiled twice.
-pub fn build(workspace: &Workspace, arch: &Arch) -> Result<Programs> {
+/// Builds them, with the tests of this name (`tests/kernel`, `tests/e2e`), with the whole workspace selected, so that no dependency is compiled twice.
+pub fn build(workspace: &Workspace, arch: &Arch, suite: &str) -> Result<Programs> {
     let object = bpf::build_for(workspace, arch.name)?;
     let mut cargo = cross::cargo_build(workspace, arch)?;
     if !arch.is_host() {
@@ -38,7 +38,8 @@ pub fn build(workspace: &Workspace, arch: &Arch) -> Result<Programs> {
         "--bin=workload",
         "--bin=workload-net",
         "--bin=guest-init",
-        "--test=kernel",
+        "--test",
+        suite,
     ]))?;
     let built: Vec<Value> = messages
         .lines()
@@ -59,6 +60,6 @@ pub fn build(workspace: &Workspace, arch: &Arch) -> Result<Programs> {
         profiler: find("bin", "profiler")?,
         workloads: [find("bin", "workload")?, find("bin", "workload-net")?],
         init: find("bin", "guest-init")?,
-        tests: find("test", "kernel")?,
+        tests: find("test", suite)?,
     })
 }

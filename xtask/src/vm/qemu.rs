@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc::{RecvTimeoutError, channel},
     thread,
@@ -22,6 +22,8 @@ pub struct Machine {
     /// Its time is that of its instructions, a nanosecond each, and a sleep takes none of ours: what else runs here does
     /// not show there. For one CPU.
     pub counted: bool,
+    /// Image of the disk with a whole system on it; what the guest writes is discarded.
+    pub disk: Option<PathBuf>,
     pub timeout: Duration,
 }
 
@@ -39,6 +41,7 @@ impl Machine {
             cpus,
             accelerator: Self::ACCELERATOR.into(),
             counted: false,
+            disk: None,
             timeout,
         }
     }
@@ -99,7 +102,7 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
         .args(["-display", "none", "-serial", "stdio"])
         .args(["-accel", &machine.accelerator, "-m", &machine.memory])
         .args(["-smp", &machine.cpus.to_string()])
-        .args(["-append", &format!("console={} {CMDLINE}", arch.console)])
+        .args(["-append", &command_line(arch, machine)])
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")
@@ -107,6 +110,13 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit());
+    if let Some(disk) = &machine.disk {
+        let image = disk.display();
+        let drive = format!("file={image},format=raw,if=virtio,snapshot=on,cache=unsafe");
+        command.args(["-drive", &drive]);
+        // Where what the guest writes is kept meanwhile.
+        command.envs(disk.parent().map(|folder| ("TMPDIR", folder)));
+    }
     let child = command
         .spawn()
         .with_context(|| format!("starting `{}`", shell::display(&command)))?;
@@ -143,6 +153,22 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
 
 /// An oops becomes a panic, a panic a reboot, and a reboot the end. Only errors and worse are shown.
 const CMDLINE: &str = "quiet oops=panic panic=-1 rdinit=/init";
+
+/// A whole system prints nothing of its own on the console, and starts the tests.
+const SYSTEM_CMDLINE: &str =
+    "systemd.show_status=no systemd.getty_auto=no systemd.wants=profiler-tests.service";
+
+fn command_line(arch: &Arch, machine: &Machine) -> String {
+    let system = if machine.disk.is_some() {
+        SYSTEM_CMDLINE
+    } else {
+        ""
+    };
+    format!(
+        "console={} {} {CMDLINE} {system}",
+        arch.console, arch.kernel_options
+    )
+}
 
 fn relay(console: impl Read, mut each: impl FnMut(String) -> bool) {
     let lines = BufReader::new(console).split(b'\n');

@@ -183,7 +183,7 @@ fn events_by_hand_are_resolved_like_perf_does() {
         )
         .expect("a plan");
     assert_eq!(plan.parts.len(), 4);
-    assert!((plan.slots[0].scale - 6.103_515_625e-5).abs() < 1e-12);
+    assert_eq!(plan.slots[0].scale, Some(6.103_515_625e-5));
     assert_eq!(plan.slots[0].pmu.as_str(), "uncore_imc");
     let bundles: Vec<_> = plan.core.iter().map(words).collect();
     assert_eq!(
@@ -212,4 +212,59 @@ fn a_machine_without_a_pmu_says_so_once() {
     let plan = tree.plan(Some("MEM,L2"), None).expect("a plan");
     assert_eq!(plan.why(), "MEM: there is no PMU uncore_imc_* here");
     assert_eq!(plan.core.len(), 1);
+}
+
+/// Broadwell counts misses of the last cache by its offcore registers, whose values go into `config1`.
+#[test]
+fn offcore_events_need_a_kernel_that_heeds_their_register() {
+    let tree = Tree::new(0x4f, 1);
+    tree.pmu("cpu", 4, &[]);
+    let offcore = |plan: &Plan| {
+        let events = plan.core.iter().flat_map(|bundle| &bundle.events);
+        events.filter(|event| event.encoding.config[1] != 0).count()
+    };
+    let plan = tree.plan(Some("LLC"), None).expect("a plan");
+    assert!(offcore(&plan) > 0 && plan.notes.is_empty(), "{plan:?}");
+    // A kernel that does not know this CPU's registers.
+    let format = "sys/bus/event_source/devices/cpu/format/offcore_rsp";
+    fs::remove_file(tree.0.path().join(format)).expect("it goes");
+    let plan = tree.plan(Some("LLC"), None).expect("a plan");
+    assert_eq!(offcore(&plan), 0, "{plan:?}");
+    let why = plan.why();
+    assert!(why.contains("PMU cpu has no field offcore_rsp"), "{why}");
+    let by_hand = tree.plan(None, Some("cpu/event=0xb7,umask=1,config1=0x6040007f7/"));
+    let error = by_hand.expect_err("it would count all of them");
+    assert!(error.contains("PMU cpu ignores config1"), "{error}");
+}
+
+/// An event of the kernel's own takes any `config1`, and ignores it.
+#[test]
+fn an_ignored_config1_is_noticed() {
+    let clock = Encoding {
+        kind: 1,
+        config: [1, 7, 0, 0],
+    };
+    assert!(!heeds_config1(everywhere(clock)));
+}
+
+#[test]
+fn a_count_whose_scale_is_missing_has_no_value() {
+    let tree = Tree::new(0x55, 4);
+    let events = [
+        ("cpumask", "0,2\n"),
+        ("events/energy-pkg", "event=0x02\n"),
+        ("events/energy-pkg.unit", "Joules\n"),
+    ];
+    tree.pmu("power", 20, &events);
+    for (groups, by_hand) in [(Some("ENERGY"), None), (None, Some("power/energy-pkg/"))] {
+        let plan = tree.plan(groups, by_hand).expect("a plan");
+        let mut count = Count::default();
+        count.add(1000, 10, 10);
+        assert_eq!(plan.slots[0].value(&count), None);
+        let why = plan.why();
+        assert!(
+            why.contains("power does not tell what a count is worth"),
+            "{why}"
+        );
+    }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    job::{self, Scheduler},
-    tasks::Process,
+    job::{self, Scheduler, Way},
+    tasks::{Process, TaskTable},
 };
 
 /// A batch job.
@@ -14,24 +14,38 @@ pub struct JobName {
     pub scheduler: Scheduler,
     /// Its name there.
     pub id: Arc<str>,
+    /// The user whose processes claim to be of it, where no cgroup tells that they can be. Claims of different users are different jobs.
+    pub claimant: Option<u32>,
 }
 
 impl JobName {
     /// Name of the run.
     pub fn run_id(&self) -> String {
-        job::run_id(self.scheduler, &self.id)
+        let run_id = job::run_id(self.scheduler, &self.id);
+        match self.claimant {
+            Some(uid) => format!("{run_id}-uid{uid}"),
+            None => run_id,
+        }
+    }
+
+    /// What it is known from.
+    pub fn way(&self) -> Way {
+        match self.claimant {
+            Some(_) => Way::Environment,
+            None => Way::Cgroup,
+        }
     }
 }
 
 /// The job of a process, if it is of one. A scope of systemd is no batch job.
-pub fn job_of(process: &Process) -> Option<JobName> {
-    let membership = &process.description.job;
-    let scheduler = membership
-        .scheduler
-        .filter(|scheduler| *scheduler != Scheduler::None)?;
-    Some(JobName {
+pub fn job_of(tasks: &TaskTable, process: &Process) -> Option<JobName> {
+    let scheduler = process.description.job.scheduler?;
+    let (id, way) = tasks.job_of(process)?;
+    let is_claim = way == Way::Environment && !tasks.is_user_of(&id, process.uid);
+    (scheduler != Scheduler::None).then(|| JobName {
         scheduler,
-        id: membership.job.clone()?,
+        id,
+        claimant: is_claim.then_some(process.uid),
     })
 }
 
@@ -46,12 +60,14 @@ mod tests {
             ("12[3].server", "pbs-12[3].server"),
             ("../x y", "pbs-.._x_y"),
         ] {
-            let name = JobName {
+            let name = |claimant| JobName {
                 scheduler: Scheduler::Pbs,
                 id: id.into(),
+                claimant,
             };
-            assert_eq!(name.run_id(), run);
-            assert!(crate::sink::files::is_plain_name(&name.run_id()));
+            assert_eq!(name(None).run_id(), run);
+            assert_eq!(name(Some(1000)).run_id(), format!("{run}-uid1000"));
+            assert!(crate::sink::files::is_plain_name(&name(None).run_id()));
         }
     }
 }

@@ -17,10 +17,10 @@ fn a_killed_run_is_recovered() {
 
     let error = recover(&run, Hosts::All).unwrap_err();
     assert!(matches!(error, recover::RecoverError::Running { .. }));
-    assert_eq!(recover_orphans(out.path(), "node1").unwrap().len(), 0);
+    assert_eq!(recover_orphans(out.path(), "node1", None).len(), 0);
     kill(sink, &run);
-    assert_eq!(recover_orphans(out.path(), "node2").unwrap().len(), 0);
-    let reports = recover_orphans(out.path(), "node1").unwrap();
+    assert_eq!(recover_orphans(out.path(), "node2", None).len(), 0);
+    let reports = recover_orphans(out.path(), "node1", None);
     let [(path, Ok(report))] = &reports[..] else {
         panic!("{reports:?}")
     };
@@ -40,7 +40,7 @@ fn a_killed_run_is_recovered() {
     assert_eq!(manifest.tables["ticks"].rows, 50);
     assert_eq!(manifest.tables["lives"].rows, 2);
     // Once more changes nothing.
-    assert_eq!(recover_orphans(out.path(), "node1").unwrap().len(), 0);
+    assert_eq!(recover_orphans(out.path(), "node1", None).len(), 0);
     assert_eq!(recover_own(&run), Report::default());
     assert_eq!(names(&run.join("ticks/host=node1")), ["part-00000.parquet"]);
     assert!(run.join("views.sql").exists());

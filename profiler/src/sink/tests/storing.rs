@@ -46,7 +46,10 @@ fn files_say_where_they_come_from() {
     assert_eq!(values[metadata::RUN_ID], "run");
     assert_eq!(values[metadata::HOSTNAME], "node1");
     assert_eq!(values[metadata::TABLE], "ticks");
-    assert_eq!(values[metadata::SCHEMA_VERSION], "1");
+    assert_eq!(
+        values[metadata::SCHEMA_VERSION],
+        crate::schema::SCHEMA_VERSION.to_string()
+    );
     assert_eq!(reader.schema().field(3).metadata()["unit"], "bytes");
     let group = reader.metadata().row_group(0);
     assert_eq!(group.sorting_columns().unwrap()[0].column_idx, 0);

@@ -5,7 +5,11 @@ use std::{
     ffi::CString,
     fs::File,
     io::{self, Read as _, Write as _},
-    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    os::{
+        fd::{AsRawFd as _, OwnedFd, RawFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
     time::Duration,
 };
 
@@ -58,7 +62,8 @@ impl Asker {
     }
 
     /// Asks for a path.
-    pub fn ask(&mut self, path: &str) -> io::Result<()> {
+    pub fn ask(&mut self, path: impl AsRef<Path>) -> io::Result<()> {
+        let path = path.as_ref().as_os_str().as_bytes();
         let path = CString::new(path).map_err(io::Error::other)?;
         let path = path.as_bytes_with_nul();
         if path.len() > LONGEST {
@@ -188,7 +193,7 @@ mod tests {
             let error = asker.answer(wait).expect_err("there is none");
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
         }
-        assert!(asker.ask(&"x".repeat(LONGEST)).is_err());
+        assert!(asker.ask("x".repeat(LONGEST)).is_err());
         assert!(asker.ask("a\0b").is_err());
         assert_eq!(asker.answer(Duration::ZERO).expect("no answer"), None);
     }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use super::asker::{Asker, Size};
-use crate::host::mounts::Numbered;
+use crate::host::mounts::{NodeMounts, Numbered};
 
 /// After this time a file system hangs.
 const HUNG: Duration = Duration::from_secs(1);
@@ -15,14 +15,23 @@ pub struct Answer {
 }
 
 /// Asks one after the other.
-#[derive(Default)]
 pub struct Asking {
+    node: NodeMounts,
     asker: Option<Asker>,
     /// Who waits for each mount that hangs, by its device.
     hung: HashMap<u32, Asker>,
 }
 
 impl Asking {
+    /// Asks about mounts of the node.
+    pub fn new(node: NodeMounts) -> Self {
+        Self {
+            node,
+            asker: None,
+            hung: HashMap::new(),
+        }
+    }
+
     /// Asks all of them.
     pub fn all(&mut self, mounts: Vec<Numbered>) -> Vec<Answer> {
         let found = mounts.into_iter().map(|of| Answer {
@@ -46,7 +55,7 @@ impl Asking {
             None => Asker::start().map_err(|error| error.to_string())?,
         };
         let answer = asker
-            .ask(&of.mount.mount_point)
+            .ask(self.node.reachable(&of.mount))
             .and_then(|()| asker.answer(HUNG));
         if let Ok(None) = answer {
             self.hung.insert(of.dev, asker);

@@ -12,7 +12,7 @@ use nvml_wrapper::{
 use super::{
     GpuKey, GpuRow, Request,
     reading::{Before, Reading, named},
-    visible::{Candidate, Visible},
+    visible::{Candidate, OfTarget},
 };
 use crate::{clock::monotonic_ns, schema::Label};
 
@@ -30,11 +30,11 @@ use self::{answers::Answers, fields::Value, gpm::Gpm, mig::Instances};
 /// The driver's word for itself in the tables.
 const NAME: &str = "nvidia";
 
-/// All GPUs that are visible.
+/// All GPUs, of which those are read that the target may see.
 pub(super) struct Nvidia {
     nvml: &'static Nvml,
     gpus: Vec<Gpu>,
-    visible: Visible,
+    visible: OfTarget,
     before: Before,
     /// Whether the driver's pids are ours: it gives those of the node.
     knows_pids: bool,
@@ -65,20 +65,16 @@ struct Facts {
 
 impl Nvidia {
     /// Finds the GPUs; those that a container or cgroup keeps from us are not ours to report.
-    pub(super) fn open(nvml: &'static Nvml, visible: &Visible, knows_pids: bool) -> Self {
+    pub(super) fn open(nvml: &'static Nvml, visible: OfTarget, knows_pids: bool) -> Self {
         let count = nvml.device_count().unwrap_or(0);
         let found = (0..count).filter_map(|index| {
             let device = nvml.device_by_index(index).ok()?;
             Some(Gpu::open(device, index))
         });
-        let gpus: Vec<Gpu> = found.collect();
-        let candidates: Vec<Candidate<'_>> = gpus.iter().map(|gpu| gpu.facts.candidate()).collect();
-        let seen = visible.gpus(&candidates);
-        let seen = gpus.into_iter().zip(seen).filter(|(_, seen)| *seen);
         Self {
             nvml,
-            gpus: seen.map(|(gpu, _)| gpu).collect(),
-            visible: visible.clone(),
+            gpus: found.collect(),
+            visible,
             before: Before::new(),
             knows_pids,
         }
@@ -92,7 +88,17 @@ impl Nvidia {
         let mut answers = Answers::default();
         let (mut gpus, mut processes) = (Vec::new(), Vec::new());
         self.before.begin();
-        for gpu in &mut self.gpus {
+        let visible = self.visible.of(request.pids.as_deref());
+        let candidates = self.gpus.iter().map(|gpu| gpu.facts.candidate());
+        let candidates: Vec<Candidate<'_>> = candidates.collect();
+        let mut seen = vec![false; candidates.len()];
+        for of_process in &visible {
+            for (seen, more) in seen.iter_mut().zip(of_process.gpus(&candidates)) {
+                *seen |= more;
+            }
+        }
+        let all = self.gpus.iter_mut().zip(seen);
+        for (gpu, _) in all.filter(|(_, seen)| *seen) {
             let now = monotonic_ns();
             let mut row = gpu.read(self.nvml, now, &mut answers);
             if answers.take_lost() {
@@ -102,7 +108,7 @@ impl Nvidia {
             let known = self.before.take(&name, now, &mut row);
             let found = gpu
                 .instances
-                .read(self.nvml, &gpu.device, &self.visible, &mut answers);
+                .read(self.nvml, &gpu.device, &visible, &mut answers);
             if self.knows_pids {
                 let used = gpu.samples.read(&gpu.device, &mut answers);
                 if let Some(interval_ns) = known {

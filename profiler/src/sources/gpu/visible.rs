@@ -1,4 +1,12 @@
-//! `CUDA_VISIBLE_DEVICES`: which GPUs a command may use (CUDA C++ Programming Guide, environment variables).
+//! `CUDA_VISIBLE_DEVICES`: which GPUs the target may use (CUDA C++ Programming Guide, environment variables).
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::Read as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 /// What the variable lets be seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,11 +26,16 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Visible {
-    /// As the profiler's environment says, which a command inherits. A node is seen whole.
-    pub(super) fn of_environment(node: bool) -> Self {
-        let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let order = std::env::var("CUDA_DEVICE_ORDER").ok();
-        Self::parse(list.filter(|_| !node).as_deref(), order.as_deref())
+    /// As an environment says, `NAME=value` strings separated by NUL; `None` where it does not have the variable.
+    fn of_environment(environment: &[u8]) -> Option<Self> {
+        let value = |name: &str| {
+            let mut strings = environment.split(|byte| *byte == 0);
+            let value =
+                strings.find_map(|string| string.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+            value.and_then(|value| std::str::from_utf8(value).ok())
+        };
+        let list = value("CUDA_VISIBLE_DEVICES").filter(|list| list.len() <= LONGEST_LIST)?;
+        Some(Self::parse(Some(list), value("CUDA_DEVICE_ORDER")))
     }
 
     fn parse(list: Option<&str>, order: Option<&str>) -> Self {
@@ -73,6 +86,72 @@ impl Visible {
     }
 }
 
+/// What the processes of the target may see. A node is seen whole.
+pub(super) struct OfTarget {
+    procfs: PathBuf,
+    node: bool,
+    /// By pid, with the moment of the reading: a process can run another program with another environment.
+    known: HashMap<u32, (Instant, Option<Visible>)>,
+    all: Visible,
+}
+
+/// After this time an environment is read again.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+/// Environments that are read for one reading of the GPUs, and how much of each.
+const READ_AT_ONCE: usize = 256;
+const LONGEST: u64 = 256 << 10;
+/// Longer lists name no GPUs: a UUID has 40 characters.
+const LONGEST_LIST: usize = 4096;
+
+impl OfTarget {
+    pub(super) fn new(procfs: &Path, node: bool) -> Self {
+        Self {
+            procfs: procfs.to_owned(),
+            node,
+            known: HashMap::new(),
+            all: Visible::default(),
+        }
+    }
+
+    /// What each of these processes that has the variable may see; all of it if none has. Launchers and daemons in a job do not
+    /// have it, and use no GPU.
+    pub(super) fn of(&mut self, pids: Option<&[u32]>) -> Vec<&Visible> {
+        let Some(pids) = pids.filter(|_| !self.node) else {
+            return vec![&self.all];
+        };
+        let live: HashSet<u32> = pids.iter().copied().collect();
+        self.known.retain(|pid, _| live.contains(pid));
+        let now = Instant::now();
+        let is_due = |pid: &&u32| {
+            self.known
+                .get(pid)
+                .is_none_or(|(read, _)| now.duration_since(*read) >= READ_AGAIN)
+        };
+        let mut due: Vec<u32> = pids.iter().filter(is_due).copied().collect();
+        // Those that were never read come first.
+        due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
+        for pid in due.into_iter().take(READ_AT_ONCE) {
+            let seen = environment(&self.procfs, pid);
+            let seen = seen.and_then(|text| Visible::of_environment(&text));
+            self.known.insert(pid, (now, seen));
+        }
+        let known = self.known.values();
+        let seen: Vec<&Visible> = known.filter_map(|(_, seen)| seen.as_ref()).collect();
+        if seen.is_empty() {
+            vec![&self.all]
+        } else {
+            seen
+        }
+    }
+}
+
+fn environment(procfs: &Path, pid: u32) -> Option<Vec<u8>> {
+    let file = File::open(procfs.join(format!("{pid}/environ"))).ok()?;
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +200,35 @@ mod tests {
         let seen = |list, uuid| Visible::parse(list, None).instance(uuid);
         assert!(seen(None, "MIG-1") && seen(Some("0"), "MIG-1"));
         assert!(seen(Some("MIG-1,MIG-2"), "MIG-2a") && !seen(Some("MIG-1"), "MIG-2"));
+    }
+
+    #[test]
+    fn the_environments_of_the_target_decide() {
+        let procfs = tempfile::TempDir::new().unwrap();
+        let process = |pid: u32, environment: &str| {
+            let folder = procfs.path().join(pid.to_string());
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("environ"), environment).unwrap();
+        };
+        process(1, "PATH=/bin\0");
+        process(2, "CUDA_DEVICE_ORDER=PCI_BUS_ID\0CUDA_VISIBLE_DEVICES=1\0");
+        process(3, "XCUDA_VISIBLE_DEVICES=0\0CUDA_VISIBLE_DEVICES=2\0");
+        process(
+            4,
+            &format!("CUDA_VISIBLE_DEVICES={}\0", "1,".repeat(LONGEST_LIST)),
+        );
+        let seen = |node: bool, pids: &[u32]| {
+            let mut of_target = OfTarget::new(procfs.path(), node);
+            let seen: Vec<Visible> = of_target.of(Some(pids)).into_iter().cloned().collect();
+            let words = seen.into_iter().map(|seen| seen.words);
+            let mut words: Vec<_> = words.collect();
+            words.sort();
+            words
+        };
+        let of = |gpu: &str| Some(vec![gpu.to_owned()]);
+        assert_eq!(seen(false, &[1, 4, 5]), [None]);
+        assert_eq!(seen(false, &[1, 2]), [of("1")]);
+        assert_eq!(seen(false, &[1, 2, 3]), [of("1"), of("2")]);
+        assert_eq!(seen(true, &[2]), [None]);
     }
 }

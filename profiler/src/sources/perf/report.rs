@@ -62,8 +62,8 @@ impl Report {
     fn event(&self, plan: &Plan, slot: usize) -> String {
         let count = self.counts.get(slot).copied().flatten().unwrap_or_default();
         let event = &plan.slots[slot];
-        let value = match count.value() {
-            Some(value) => grouped(value * event.scale),
+        let value = match event.value(&count) {
+            Some(value) => grouped(value),
             None => "not counted".to_owned(),
         };
         let share = count

@@ -7,7 +7,7 @@ use arrow::{
 };
 use hashbrown::HashMap;
 
-use super::family::Who;
+use crate::tasks::family::Who;
 use crate::{
     columns,
     schema::{Batch, Label},

@@ -5,14 +5,33 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde_json::{Map, Value};
 
-use super::{Snapshot, family::Who};
-use crate::marks::{Mark, Received};
+use super::Snapshot;
+use crate::{
+    marks::{
+        Mark, Received,
+        quota::{Amount, Limits, Quota},
+    },
+    tasks::family::Who,
+};
 
-/// Open regions of a process, and of all.
-const MOST: [usize; 2] = [4096, 16_384];
+/// Open regions of a process.
+const MOST: usize = 4096;
 
-/// Memory in bytes of what they say.
-const MOST_BYTES: usize = 32 << 20;
+/// Open regions of users, with the memory that they take.
+const OPEN: Limits = Limits {
+    user: Amount {
+        count: 16_384,
+        bytes: 32 << 20,
+    },
+    all: Amount {
+        count: 65_536,
+        bytes: 128 << 20,
+    },
+    reserve: Amount {
+        count: 256,
+        bytes: 1 << 20,
+    },
+};
 
 /// A region that is open.
 #[derive(Debug)]
@@ -27,22 +46,31 @@ pub struct Open {
     pub parent: Option<u64>,
     /// What its process had used at the reading at its start.
     pub from: Arc<Snapshot>,
+    /// The user who opened it.
+    pub uid: u32,
     bytes: usize,
 }
 
 /// All of them, by process, in the order in which they began.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Regions {
     of: HashMap<Who, Vec<Open>>,
-    count: usize,
-    bytes: usize,
+    quota: Quota,
+}
+
+impl Default for Regions {
+    fn default() -> Self {
+        Self {
+            of: HashMap::new(),
+            quota: Quota::new(OPEN),
+        }
+    }
 }
 
 impl Regions {
-    /// Whether one more may be opened.
-    pub fn has_room(&self, of: Who) -> bool {
-        let own = self.of.get(&of).map_or(0, Vec::len);
-        own < MOST[0] && self.count < MOST[1] && self.bytes < MOST_BYTES
+    /// Whether a user may open one more.
+    pub fn has_room(&self, of: Who, uid: u32) -> bool {
+        self.of.get(&of).map_or(0, Vec::len) < MOST && self.quota.has_room(uid)
     }
 
     /// Opens one.
@@ -55,16 +83,15 @@ impl Regions {
         parent: Option<u64>,
         from: Arc<Snapshot>,
     ) {
-        self.count += 1;
-        // Parsed it takes a multiple.
-        let bytes = 4 * received.bytes;
-        self.bytes += bytes;
+        let (uid, bytes) = (received.uid, received.bytes + size_of::<Open>());
+        self.quota.add(uid, bytes);
         self.of.entry(of).or_default().push(Open {
             number,
             mark: received.mark.clone(),
             start,
             parent,
             from,
+            uid,
             bytes,
         });
     }
@@ -87,8 +114,7 @@ impl Regions {
         if own.is_empty() {
             self.of.remove(&of);
         }
-        self.count -= 1;
-        self.bytes -= open.bytes;
+        self.quota.remove(open.uid, open.bytes);
         open.mark.add(end);
         Some(open)
     }
@@ -96,8 +122,9 @@ impl Regions {
     /// Takes out all of a process.
     pub fn end_all(&mut self, of: Who) -> Vec<Open> {
         let own = self.of.remove(&of).unwrap_or_default();
-        self.count -= own.len();
-        self.bytes -= own.iter().map(|open| open.bytes).sum::<usize>();
+        for open in &own {
+            self.quota.remove(open.uid, open.bytes);
+        }
         own
     }
 
@@ -185,7 +212,7 @@ mod tests {
         assert_eq!(end(&mut regions, r#"{"op":"end"}"#), Some(3));
         assert_eq!(end(&mut regions, r#"{"op":"end","name":"b"}"#), None);
         assert_eq!(regions.end_all(PROCESS).len(), 1);
-        assert_eq!((regions.count, regions.bytes), (0, 0));
+        assert!(regions.quota.is_unused());
     }
 
     #[test]
@@ -212,12 +239,27 @@ mod tests {
     fn there_is_room_for_so_many() {
         let mut regions = Regions::default();
         let start = mark(r#"{"op":"start","name":"a"}"#);
-        for number in 0..MOST[1] as u64 {
-            let of = (u32::try_from(number).unwrap() / 4096, 1);
-            assert!(regions.has_room(of));
-            regions.open(of, number, &start, 0, None, Arc::default());
-            assert_eq!(regions.has_room(of), number % 4096 != 4095);
+        let mut open = |pid, uid| {
+            let start = Received {
+                uid,
+                ..start.clone()
+            };
+            let room = |_: &u32| {
+                let room = regions.has_room((pid, 1), uid);
+                if room {
+                    regions.open((pid, 1), 1, &start, 0, None, Arc::default());
+                }
+                room
+            };
+            (0..100_000).take_while(room).count()
+        };
+        // Four processes have all that their user may have; others have as much.
+        for user in 0..4 {
+            for process in 0..4 {
+                assert_eq!(open(8 * user + process, user), 4096);
+            }
+            assert_eq!(open(8 * user + 4, user), 0);
         }
-        assert!(!regions.has_room((9, 9)));
+        assert_eq!(open(99, 99), 256);
     }
 }

@@ -13,7 +13,11 @@ use super::{
     engines::Times,
     fdinfo::{self, Client, Engine},
 };
-use crate::{clock::monotonic_ns, host::content, schema::Label};
+use crate::{
+    clock::monotonic_ns,
+    process_file::{SMALL_MAX, bounded},
+    schema::Label,
+};
 
 /// A client among all.
 type Id = (String, Option<String>, u64);
@@ -139,8 +143,8 @@ impl Clients {
             if !is_dri {
                 continue;
             }
-            let text = content(&folder.join("fdinfo").join(entry.file_name()));
-            let Some(client) = text.ok().and_then(|text| fdinfo::parse(&text)) else {
+            let text = bounded(&folder.join("fdinfo").join(entry.file_name()), SMALL_MAX);
+            let Some(client) = text.ok().and_then(|text| fdinfo::parse(&text.bytes)) else {
                 continue;
             };
             if seen.insert((client.pdev.clone(), client.id)) {

@@ -36,7 +36,7 @@ impl Instances {
         &mut self,
         nvml: &'static Nvml,
         parent: &Device<'static>,
-        visible: &Visible,
+        visible: &[&Visible],
         answers: &mut Answers,
     ) -> Vec<MigDevice> {
         let mode = answers.of("MIG mode", parent.mig_mode());
@@ -66,7 +66,7 @@ impl Instances {
                 gpm.read(nvml, parent, Some(instance), &mut row, answers);
             }
             found.push(MigDevice {
-                visible: visible.instance(&uuid),
+                visible: visible.iter().any(|visible| visible.instance(&uuid)),
                 name: answers.of("MIG name", device.name()).map(Label::from),
                 uuid,
                 gpu_instance,

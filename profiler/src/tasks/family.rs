@@ -2,10 +2,8 @@
 
 use hashbrown::HashMap;
 
-use crate::{
-    clock::Clock,
-    tasks::{ProcessId, TaskTable},
-};
+use super::{Process, ProcessId};
+use crate::clock::Clock;
 
 /// A process as tables name it: pid and start, ns of wall clock.
 pub type Who = (u32, i64);
@@ -33,10 +31,10 @@ struct Member {
 
 impl Family {
     /// Takes in who is new.
-    pub fn learn(&mut self, tasks: &TaskTable) {
-        let name = |id| who(&tasks.clock, id);
-        let mut new: Vec<_> = tasks
-            .iter()
+    pub(super) fn learn(&mut self, processes: &HashMap<ProcessId, Process>, clock: &Clock) {
+        let name = |id| who(clock, id);
+        let mut new: Vec<_> = processes
+            .values()
             .filter(|process| !self.members.contains_key(&name(process.id)))
             .collect();
         if new.is_empty() {
@@ -48,7 +46,7 @@ impl Family {
         for process in new {
             let parent = process.parent.or_else(|| {
                 // It was there before us: its parent of today.
-                let of_pid = || tasks.iter().map(|other| (other.id.pid, other.id)).collect();
+                let of_pid = || processes.keys().map(|other| (other.pid, *other)).collect();
                 let parent = *by_pid.get_or_insert_with(of_pid).get(&process.ppid)?;
                 (parent.start_boottime <= process.id.start_boottime && parent != process.id)
                     .then_some(parent)
@@ -77,9 +75,10 @@ impl Family {
     }
 
     /// Forgets who has ended, as far as nobody descends from them.
-    pub fn forget_ended(&mut self, tasks: &TaskTable) {
-        for process in tasks.iter().filter(|process| process.end.is_some()) {
-            let mut next = Some(who(&tasks.clock, process.id));
+    pub(super) fn forget_ended(&mut self, processes: &HashMap<ProcessId, Process>, clock: &Clock) {
+        let ended = processes.values().filter(|process| process.end.is_some());
+        for process in ended {
+            let mut next = Some(who(clock, process.id));
             if let Some(member) = next.and_then(|who| self.members.get_mut(&who)) {
                 member.ended = true;
             }

@@ -1,0 +1,174 @@
+//! Which control groups prove a job: those that only root and the scheduler's own account can create.
+//!
+//! Names of cgroups are not protected: every user has a delegated subtree (`user@1000.service`) and can create
+//! `slurmstepd.scope/job_7` in it. The owners of the directories above the job's decide.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
+
+use super::{
+    Scheduler,
+    path::{self, Place},
+};
+use crate::host::Cgroups;
+
+/// Accounts below this uid belong to the system (`SYS_UID_MAX` in login.defs(5) is 999).
+const FIRST_USER: u32 = 1000;
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+
+/// The uids that may create cgroups of a scheduler's jobs: root, and the account it runs under. Read from /etc/passwd
+/// only: system accounts are local, and a directory service can hang.
+pub fn accounts(scheduler: Scheduler) -> &'static [u32] {
+    static PASSWD: LazyLock<String> =
+        LazyLock::new(|| fs::read_to_string("/etc/passwd").unwrap_or_default());
+    static OAR: LazyLock<Vec<u32>> = LazyLock::new(|| root_and(&PASSWD, "oar"));
+    static FLUX: LazyLock<Vec<u32>> = LazyLock::new(|| root_and(&PASSWD, "flux"));
+    match scheduler {
+        Scheduler::Oar => &OAR,
+        Scheduler::Flux => &FLUX,
+        Scheduler::Slurm | Scheduler::Pbs | Scheduler::None => &[0],
+    }
+}
+
+fn root_and(passwd: &str, account: &str) -> Vec<u32> {
+    let uid = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(account)).then(|| fields.nth(1)?.parse().ok())?
+    });
+    let system = uid.filter(|uid| *uid < FIRST_USER);
+    [0].into_iter().chain(system).collect()
+}
+
+/// Whether nobody but these accounts can create a directory in this one.
+pub fn is_guarded(directory: &Path, accounts: &[u32]) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|data| {
+        data.is_dir()
+            && accounts.contains(&data.uid())
+            && data.mode() & OTHERS_WRITE == 0
+            && (data.mode() & GROUP_WRITES == 0 || data.gid() == 0)
+    })
+}
+
+/// The job that the lines of /proc/PID/cgroup prove, and its directory. A unit of systemd is no batch job: its name is a
+/// label, whoever chose it.
+pub fn proven(cgroups: &Cgroups, lines: &str) -> Option<(Place, Option<PathBuf>)> {
+    let mut directory = None;
+    let place = path::identify_where(lines, |controllers, path, place| {
+        if place.scheduler == Scheduler::None {
+            return true;
+        }
+        let proof = directory_of_job(cgroups, controllers, path, place);
+        let is_proven = proof.is_some();
+        directory = directory.take().or(proof);
+        is_proven
+    })?;
+    Some((place, directory))
+}
+
+/// The directory of a job in the hierarchy that a line is about, if it proves the job.
+fn directory_of_job(
+    cgroups: &Cgroups,
+    controllers: &str,
+    path: &str,
+    place: &Place,
+) -> Option<PathBuf> {
+    let hierarchy = cgroups.with(controllers)?;
+    let below = path.get(..place.folder)?.trim_start_matches('/');
+    let root = hierarchy.root.trim_matches('/');
+    let directory = hierarchy
+        .mount_point
+        .join(Path::new(below).strip_prefix(root).ok()?);
+    let accounts = accounts(place.scheduler);
+    let above = directory.ancestors().skip(1);
+    let mut above = above.take_while(|above| above.starts_with(&hierarchy.mount_point));
+    above
+        .all(|above| is_guarded(above, accounts))
+        .then_some(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    use super::*;
+    use crate::host::Hierarchy;
+
+    fn mounted_at(mount_point: &Path) -> Cgroups {
+        Cgroups {
+            v1: Vec::new(),
+            v2: Some(Hierarchy {
+                controllers: Vec::new(),
+                mount_point: mount_point.to_owned(),
+                root: "/".to_owned(),
+            }),
+        }
+    }
+
+    fn job(host: &Cgroups, path: &str) -> Option<String> {
+        proven(host, &format!("0::{path}\n")).map(|(place, _)| place.job)
+    }
+
+    #[test]
+    fn the_owners_of_the_directories_above_decide() {
+        let mount = tempfile::TempDir::new().unwrap();
+        let host = mounted_at(mount.path());
+        let make = |path: &str| {
+            let directory = mount.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(&directory).unwrap();
+            directory
+        };
+        if fs::metadata(mount.path()).unwrap().uid() != 0 {
+            // Only root can give directories away; nothing of an ordinary user's proves a job.
+            make("/slurmstepd.scope/job_7");
+            assert_eq!(job(&host, "/slurmstepd.scope/job_7"), None);
+            return;
+        }
+        let of_root = "/system.slice/slurmstepd.scope/job_7";
+        let directory = make(of_root);
+        assert_eq!(job(&host, of_root).as_deref(), Some("7"));
+        // The scheduler may give the job's own directory to its user.
+        chown(&directory, Some(4242), Some(4242)).unwrap();
+        let step = format!("{of_root}/step_0/user/task_0");
+        assert_eq!(job(&host, &step).as_deref(), Some("7"));
+
+        let delegated = "/user.slice/user@4242.service";
+        chown(make(delegated), Some(4242), Some(4242)).unwrap();
+        for forged in [
+            "slurmstepd.scope/job_7",
+            "slurm/uid_4343/job_7",
+            "shell-0-f2Rt.service",
+        ] {
+            let forged = format!("{delegated}/{forged}");
+            make(&forged);
+            assert_eq!(job(&host, &forged), None, "{forged}");
+        }
+        // A scope of systemd is a label.
+        let unit = format!("{delegated}/run-u7.scope");
+        assert_eq!(job(&host, &unit).as_deref(), Some("run-u7.scope"));
+
+        let shared = make("/shared.slice/slurmstepd.scope");
+        make("/shared.slice/slurmstepd.scope/job_8");
+        for mode in [0o777, 0o757] {
+            fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(job(&host, "/shared.slice/slurmstepd.scope/job_8"), None);
+        }
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(job(&host, "/shared.slice/slurmstepd.scope/job_8").is_some());
+        // A hierarchy that is not mounted, and a path with links of its own.
+        assert!(proven(&host, "4:freezer:/slurm/uid_0/job_9\n").is_none());
+        assert_eq!(job(&host, "/nowhere/slurmstepd.scope/job_7"), None);
+    }
+
+    #[test]
+    fn accounts_of_schedulers() {
+        let passwd = "root:x:0:0::/root:/bin/sh\noar:x:110:117::/var/lib/oar:/bin/bash\nflux:x:1001:1001::/:\n";
+        assert_eq!(root_and(passwd, "oar"), [0, 110]);
+        assert_eq!(root_and(passwd, "flux"), [0]);
+        assert_eq!(root_and(passwd, "pbs"), [0]);
+    }
+}

@@ -1,0 +1,87 @@
+//! Files below /proc/PID, read up to a limit: the process decides how long they are.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::Path,
+};
+
+/// Limit of a command line. `prctl(PR_SET_MM_MAP)` makes one of any length from pages that take no memory.
+pub(crate) const CMDLINE_MAX: usize = 64 << 10;
+/// Limit of an environment, for which the same holds.
+pub(crate) const ENVIRON_MAX: usize = 256 << 10;
+/// Limit of what the kernel composes: `stat`, `comm`, and `cgroup` with a path for each hierarchy.
+pub(crate) const SMALL_MAX: usize = 64 << 10;
+
+/// The beginning of a file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// At most as many bytes as asked for.
+    pub(crate) bytes: Vec<u8>,
+    /// Whether there are more.
+    pub(crate) truncated: bool,
+}
+
+impl Content {
+    /// The strings that end within the limit. Half a string can be another string: `ID=47` of `ID=4711`.
+    pub(crate) fn strings(&self) -> impl Iterator<Item = &[u8]> {
+        let whole = if self.truncated {
+            let last = self.bytes.iter().rposition(|byte| *byte == 0);
+            &self.bytes[..last.unwrap_or(0)]
+        } else {
+            &self.bytes
+        };
+        whole.split(|byte| *byte == 0)
+    }
+}
+
+/// Reads at most `limit` bytes of `/proc/PID/NAME`.
+pub(crate) fn read(procfs: &Path, pid: u32, name: &str, limit: usize) -> io::Result<Content> {
+    bounded(&procfs.join(format!("{pid}/{name}")), limit)
+}
+
+/// Reads at most `limit` bytes of a file.
+pub(crate) fn bounded(path: &Path, limit: usize) -> io::Result<Content> {
+    let mut bytes = Vec::new();
+    let beyond = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)?.take(beyond).read_to_end(&mut bytes)?;
+    let truncated = bytes.len() > limit;
+    bytes.truncate(limit);
+    Ok(Content { bytes, truncated })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_end_at_the_limit() {
+        let zeros = bounded(Path::new("/dev/zero"), CMDLINE_MAX).expect("endless");
+        assert_eq!((zeros.bytes.len(), zeros.truncated), (CMDLINE_MAX, true));
+        let own = read(Path::new("/proc"), std::process::id(), "stat", SMALL_MAX).expect("stat");
+        assert!(!own.truncated && own.bytes.ends_with(b"\n"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "1234").expect("written");
+        for (limit, bytes, truncated) in [(3, "123", true), (4, "1234", false), (5, "1234", false)]
+        {
+            let content = bounded(&path, limit).expect("read");
+            assert_eq!(content.bytes, bytes.as_bytes());
+            assert_eq!(content.truncated, truncated);
+        }
+    }
+
+    #[test]
+    fn half_a_string_is_no_string() {
+        let strings = |bytes: &[u8], truncated| {
+            let bytes = bytes.to_vec();
+            let content = Content { bytes, truncated };
+            let strings = content.strings().map(|s| s.escape_ascii().to_string());
+            strings.filter(|s| !s.is_empty()).collect::<Vec<_>>()
+        };
+        assert_eq!(strings(b"A=1\0ID=47", true), ["A=1"]);
+        assert_eq!(strings(b"A=1\0ID=47", false), ["A=1", "ID=47"]);
+        assert_eq!(strings(b"A=1\0ID=47\0", true), ["A=1", "ID=47"]);
+        assert!(strings(b"ID=47", true).is_empty());
+    }
+}

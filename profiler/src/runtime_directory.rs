@@ -1,0 +1,43 @@
+//! Directories for what lives as long as a process: sockets and locks.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Candidates, best first: what systemd has made for its unit (`$RUNTIME_DIRECTORY`), `/run/profiler`,
+/// `$XDG_RUNTIME_DIR/profiler`, one in the directory for temporary files.
+pub fn candidates() -> impl Iterator<Item = PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let named = |name| std::env::var_os(name).map(PathBuf::from);
+    [
+        named("RUNTIME_DIRECTORY"),
+        Some(PathBuf::from("/run/profiler")),
+        named("XDG_RUNTIME_DIR").map(|directory| directory.join("profiler")),
+        Some(std::env::temp_dir().join(format!("profiler-{uid}"))),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Makes the directory where it is missing.
+///
+/// # Errors
+///
+/// When it cannot be made, or anybody else may write to it.
+pub fn make(directory: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o755).create(directory) {
+        // The mask may have taken away the way in for others.
+        Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let found = fs::symlink_metadata(directory)?;
+    let uid = rustix::process::geteuid().as_raw();
+    if found.is_dir() && found.uid() == uid && found.mode() & 0o022 == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::other("not a directory of ours alone"))
+    }
+}

@@ -1,0 +1,166 @@
+//! What the profiler reports about its command line and its surroundings.
+
+use std::{os::unix::fs::MetadataExt as _, process::Command};
+
+use e2e::{
+    puppet::Puppet,
+    runs::{Finished, Profiler},
+    setting,
+};
+
+use crate::{WORKLOAD, errors::WITHOUT_BTF};
+
+/// A short run without processes.
+fn short() -> Profiler {
+    Profiler::new().args(["--node", "--source", "system", "-d", "100ms"])
+}
+
+/// The lines before the one that says that profiling has begun.
+fn lines_at_start(finished: &Finished) -> Vec<&str> {
+    let lines = finished.stderr.lines();
+    lines
+        .take_while(|line| !line.starts_with("profiling "))
+        .collect()
+}
+
+#[test]
+fn a_run_that_is_continued_is_reported() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let run = || {
+        let profiler = Profiler::writing_to(folder.path());
+        let args = ["--node", "--source", "system", "-d", "100ms"];
+        profiler.args(args).args(["--run-id", "same"]).finish()
+    };
+    let (first, second) = (run(), run());
+    assert_eq!((first.code(), second.code()), (0, 0), "{}", second.stderr);
+    assert!(!first.stderr.contains("continuing"), "{}", first.stderr);
+    let told = second.stderr.contains("continuing") && second.stderr.contains("1 earlier session");
+    assert!(told, "{}", second.stderr);
+}
+
+#[test]
+fn strict_names_itself_and_all_that_is_missing() {
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let refused = Profiler::within(&WITHOUT_BTF)
+        .args(["--strict", "--source", "sched,block_io,gpu"])
+        .pid(puppet.pid())
+        .finish();
+    refused.assert_refused(6, "--strict");
+    for name in ["sched", "block_io", "gpu"] {
+        assert!(refused.stderr.contains(name), "{name}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn what_is_missing_takes_one_line() {
+    let puppet = Puppet::new(WORKLOAD, 0);
+    let finished = Profiler::within(&WITHOUT_BTF)
+        .args(["-d", "100ms", "--source", "+gpu"])
+        .pid(puppet.pid())
+        .finish();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    let lines = lines_at_start(&finished);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for word in [
+        "BTF",
+        "limited:",
+        "not available:",
+        "sched",
+        "gpu",
+        "profiler check",
+    ] {
+        assert!(lines[0].contains(word), "{word}: {lines:?}");
+    }
+}
+
+#[test]
+fn the_user_needs_no_variable() {
+    let finished = Profiler::within(&["env", "-u", "USER", "-u", "SUDO_USER", "-u", "SUDO_UID"])
+        .args(["--node", "--source", "system", "-d", "100ms"])
+        .finish();
+    assert_eq!(finished.dataset().manifest()["user"], "root");
+}
+
+/// As `sudo profiler` does it.
+#[test]
+fn the_output_belongs_to_the_user_behind_sudo() {
+    let finished = short()
+        .env("SUDO_UID", "65534")
+        .env("SUDO_GID", "65534")
+        .finish();
+    let data = finished.dataset();
+    for path in data.files() {
+        let found = std::fs::metadata(&path).expect("it is there");
+        assert_eq!(
+            (found.uid(), found.gid()),
+            (65534, 65534),
+            "{}",
+            path.display()
+        );
+    }
+    assert_eq!(data.manifest()["user"], "nobody");
+}
+
+#[test]
+fn file_systems_are_there_at_the_first_tick() {
+    let finished = Profiler::new()
+        .args(["--node", "--source", "filesystem,system", "-i", "1h"])
+        .start();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let finished = finished.interrupt();
+    let data = finished.dataset();
+    let (first, all): (u64, u64) = data.row(
+        "SELECT count(*) FILTER (ts = (SELECT min(ts) FROM filesystem)), count(DISTINCT ts) FROM filesystem",
+    );
+    // One reading at the first tick, one at the end.
+    assert!(first > 0 && all == 2, "{first} rows, {all} readings");
+}
+
+#[test]
+fn the_closing_summary_agrees_with_the_dataset() {
+    let mut puppet = Puppet::new(WORKLOAD, 1);
+    let profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell("burn 300");
+    let finished = profiler.interrupt();
+    let data = finished.dataset();
+    let (oncpu, ticks): (f64, u64) =
+        data.row("SELECT sum(oncpu_ns) / 1e6, count(DISTINCT ts) FROM sched");
+    let line = |name: &str| {
+        let mut lines = finished.stderr.lines();
+        lines.find(|line| line.trim_start().starts_with(name))
+    };
+    let most = line("most").expect("a line");
+    let words: Vec<_> = most.split_whitespace().collect();
+    assert_eq!((words[1], words[3]), ("workload", "ms"), "{most}");
+    let shown: f64 = words[2].parse().expect("a number");
+    assert!((shown - oncpu).abs() < 0.06, "{shown} ms, {oncpu} in sched");
+    let first = line("profiled").expect("a line");
+    assert!(first.starts_with("profiled 1 process for "), "{first}");
+    assert!(ticks >= 2, "{ticks}");
+    let dataset = line("dataset").expect("a line");
+    assert!(
+        dataset.ends_with(&*data.path().to_string_lossy()),
+        "{dataset}"
+    );
+}
+
+/// What it says of each group agrees with what `check` says of the counters.
+#[test]
+fn the_groups_of_this_machine_are_tried() {
+    let profiler = |args: &[&str]| {
+        let output = Command::new(setting("PROFILER_BIN")).args(args).output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let tried = profiler(&["events", "--validate"]);
+    let checked: serde_json::Value =
+        serde_json::from_str(&profiler(&["check", "--json"])).expect("JSON");
+    let sources = checked["sources"].as_array().expect("a list");
+    let perf = sources.iter().find(|source| source["source"] == "perf");
+    let works = perf.expect("listed")["status"] != "no";
+    assert_eq!(!tried.contains("no PMU"), works, "{tried}");
+}

@@ -1,0 +1,344 @@
+//! Processes that claim jobs of others, or jobs that there are not.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::{fs::chown, process::CommandExt as _},
+    path::Path,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use e2e::{
+    attacker::{UID, VICTIM, command_as},
+    dataset::Dataset,
+    runs::{Kept, Profiler, Running, wait_until},
+};
+use tempfile::TempDir;
+
+use crate::{
+    cgroup::{Group, put},
+    fleet::Slurm,
+};
+
+const TARGET: i32 = 3;
+/// Runs of one user at a time that nothing but environments name, and the shortest time without processes after which one
+/// ends: docs/many-nodes.md.
+const CLAIMED_AT_A_TIME: u64 = 32;
+const PAUSE: u64 = 3;
+
+/// A process of a user that says to be of a job of Slurm, as `comm`.
+fn claims(uid: u32, job: &str, comm: &str, folder: &Path) -> Kept {
+    let program = folder.join(comm);
+    if !program.exists() {
+        fs::copy("/bin/sleep", &program).expect("a copy");
+    }
+    let mut command = command_as(uid, program);
+    command
+        .arg("60")
+        .env("SLURM_JOB_ID", job)
+        .env("SLURM_PROCID", "0")
+        .stdin(Stdio::null());
+    Kept::start(&mut command)
+}
+
+/// A directory whose programs everybody may run.
+fn programs() -> TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = TempDir::new().expect("a directory");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("our own");
+    folder
+}
+
+fn node(out: &Path) -> Profiler {
+    Profiler::writing_to(out).args(NODE)
+}
+
+const NODE: [&str; 9] = [
+    "--node",
+    "--split-by",
+    "job",
+    "--run-id",
+    "node",
+    "-i",
+    "100ms",
+    "--source",
+    "process,sched",
+];
+
+/// A profiler in whose world no cgroups are mounted, as on a node whose scheduler does not use them.
+fn without_cgroups(out: &Path) -> Running {
+    let script = "umount --lazy --all --types cgroup,cgroup2; exec \"$@\"";
+    let binary = e2e::setting("PROFILER_BIN");
+    let mut command = vec!["--mount", "sh", "-c", script, "sh", &binary, "run", "--out"];
+    let path = out.to_str().expect("UTF-8");
+    command.push(path);
+    command.extend(NODE);
+    let mut unshare = Command::new("unshare");
+    unshare.args(command);
+    let mut running = Profiler::instead(unshare, out).spawn();
+    running.wait_for("profiling ");
+    running
+}
+
+fn runs(out: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(out).expect("a directory");
+    entries
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect()
+}
+
+/// Processes of which a run has rows of any kind.
+fn pids(run: &Path) -> BTreeSet<u32> {
+    let data = Dataset::new(run.to_owned());
+    let rows: Vec<(u32,)> =
+        data.rows("SELECT pid FROM process UNION SELECT pid FROM sched WHERE pid IS NOT NULL");
+    rows.into_iter().map(|(pid,)| pid).collect()
+}
+
+/// What the node's run says of a process.
+fn job_of(out: &Path, pid: u32) -> (Option<String>, Option<String>) {
+    let data = Dataset::new(out.join("node"));
+    data.row(&format!(
+        "SELECT job_id, job_source FROM process WHERE pid = {pid}"
+    ))
+}
+
+/// The attacker is there first, comes again when the job runs, and is of the job neither time.
+#[test]
+fn an_environment_joins_no_job_that_has_a_cgroup() {
+    const JOB: u32 = 900_101;
+    let job = JOB.to_string();
+    let (out, bin) = (TempDir::new().expect("a directory"), programs());
+    let mut profiler = node(out.path()).start();
+    let early = claims(UID, &job, "early", bin.path());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let slurm = Slurm::new();
+    let victim = slurm.begin(JOB, 0, "exec sleep 100");
+    profiler.wait_for(&format!("slurm-{job}\n"));
+    let late = claims(UID, &job, "late", bin.path());
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let (victim_pid, attackers) = (victim.pid(), [early.pid(), late.pid()]);
+    let ended = profiler.interrupt();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    drop((victim, early, late));
+
+    let of_job = pids(&out.path().join(format!("slurm-{job}")));
+    assert_eq!(of_job, BTreeSet::from([victim_pid]));
+    let claimed = format!("slurm-{job}-uid{UID}");
+    for run in runs(out.path()).iter().filter(|run| *run != "node") {
+        let of_run = pids(&out.path().join(run));
+        let expected = format!("slurm-{job}");
+        assert_eq!(of_run.contains(&victim_pid), *run == expected, "{run}");
+        for pid in &attackers {
+            assert!(!of_run.contains(pid) || *run == claimed, "{run}");
+        }
+    }
+    // Since the job has a cgroup, an environment proves nothing.
+    assert_eq!(job_of(out.path(), attackers[1]), (None, None));
+    let data = Dataset::new(out.path().join(format!("slurm-{job}")));
+    let (id, source): (String, String) = data.row("SELECT job_id, job_source FROM process");
+    assert_eq!((id.as_str(), source.as_str()), (job.as_str(), "cgroup"));
+}
+
+/// Where no cgroup tells, each user's claims are a run of their own.
+#[test]
+fn claims_of_two_users_never_meet() {
+    let (out, bin) = (TempDir::new().expect("a directory"), programs());
+    let profiler = without_cgroups(out.path());
+    let attacker = claims(UID, "900102", "attacker", bin.path());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let victim = claims(VICTIM, "900102", "victim", bin.path());
+    let of = |uid: u32| out.path().join(format!("slurm-900102-uid{uid}"));
+    wait_until("both have a run", || {
+        of(UID).exists() && of(VICTIM).exists()
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let ended = profiler.interrupt();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    assert_eq!(pids(&of(UID)), BTreeSet::from([attacker.pid()]));
+    assert_eq!(pids(&of(VICTIM)), BTreeSet::from([victim.pid()]));
+    let source: String = Dataset::new(of(VICTIM)).value("SELECT job_source FROM process");
+    assert_eq!(source, "environment");
+    let target = Dataset::new(of(VICTIM)).manifest()["target"]["job"].clone();
+    assert_eq!(target["claimed_by_uid"], VICTIM, "{target}");
+}
+
+/// Ids without end cost the node a bounded number of directories, and nobody else his run.
+#[test]
+fn rotating_claims_have_a_quota() {
+    const CLAIMS: u64 = 2000;
+    let (out, bin) = (TempDir::new().expect("a directory"), programs());
+    let profiler = without_cgroups(out.path());
+    let begin = Instant::now();
+    let script = format!(
+        "i=0; while [ $i -lt {CLAIMS} ]; do i=$((i+1)); SLURM_JOB_ID=$((5000000+i)) /bin/true; done"
+    );
+    let status = command_as(UID, "sh").args(["-c", &script]).status();
+    assert!(status.expect("a shell").success());
+    // While the attacker's runs are still open.
+    let honest = claims(VICTIM, "900103", "honest", bin.path());
+    let run = out.path().join(format!("slurm-900103-uid{VICTIM}"));
+    wait_until("the honest job has its run", || run.exists());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let took = begin.elapsed().as_secs();
+    let ended = profiler.interrupt();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    assert_eq!(pids(&run), BTreeSet::from([honest.pid()]));
+    let of_attacker = format!("-uid{UID}");
+    let made = runs(out.path());
+    let made = made
+        .iter()
+        .filter(|run| run.ends_with(&of_attacker))
+        .count() as u64;
+    let most = CLAIMED_AT_A_TIME * (1 + took / PAUSE);
+    assert!(
+        (1..=most).contains(&made),
+        "{made} in {took} s: {}",
+        ended.stderr
+    );
+    // None of them has the name of a run that a cgroup would prove.
+    let proven = |run: &String| run.starts_with("slurm-5") && !run.contains("-uid");
+    assert!(!runs(out.path()).iter().any(proven));
+    // Each claim has a run or is counted.
+    let refused = &Dataset::new(out.path().join("node")).manifest()["refused_claims"];
+    let count = refused[UID.to_string()].as_u64().expect("counted");
+    assert!(
+        count <= CLAIMS && count + made >= CLAIMS,
+        "{count} and {made}"
+    );
+    assert!(refused[VICTIM.to_string()].is_null(), "{refused}");
+    let said = ended
+        .stderr
+        .matches("processes of more stay in the node's run");
+    assert_eq!(said.count(), 1, "{}", ended.stderr);
+}
+
+/// A user makes groups below the one that is delegated to him, and calls them what he likes.
+#[test]
+fn a_delegated_group_proves_no_job() {
+    let (out, bin) = (TempDir::new().expect("a directory"), programs());
+    let group = Group::new(&["-t", "cgroup", "-o", "freezer"]);
+    let delegated = group.outer().join(format!("user@{UID}.service"));
+    fs::create_dir(&delegated).expect("a group");
+    chown(&delegated, Some(UID), Some(UID)).expect("root gives it away");
+    let profiler = node(out.path()).start();
+    let forged = delegated.join(format!("slurm_n1/uid_{VICTIM}/job_900104/step_0"));
+    let script = format!(
+        "mkdir -p {0} && echo $$ > {0}/cgroup.procs && exec sleep 60",
+        forged.display()
+    );
+    let attacker = command_as(UID, "sh")
+        .args(["-c", &script])
+        .process_group(0)
+        .spawn();
+    let attacker = Kept(attacker.expect("a shell"));
+    wait_until("it is in its group", || {
+        fs::read_to_string(forged.join("cgroup.procs"))
+            .is_ok_and(|procs| procs.trim() == attacker.pid().to_string())
+    });
+    let named = claims(UID, "900104", "named", bin.path());
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let refused = Profiler::new()
+        .args(["--job", "900104", "--scheduler", "slurm", "--wait", "200ms"])
+        .env("PATH", "/nowhere")
+        .env("SLURM_JOB_ID", "900104")
+        .env("SLURM_JOB_UID", VICTIM.to_string())
+        .finish();
+    let ended = profiler.interrupt();
+    let (pid, named_pid) = (attacker.pid(), named.pid());
+    drop((attacker, named));
+    for path in forged.ancestors().take_while(|path| *path != group.outer()) {
+        wait_until("the group is empty", || fs::remove_dir(path).is_ok());
+    }
+    refused.assert_refused(TARGET, "job 900104 (Slurm) has no process on this node");
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    assert!(
+        !out.path().join("slurm-900104").exists(),
+        "{:?}",
+        runs(out.path())
+    );
+    let (job, source) = job_of(out.path(), pid);
+    assert_eq!((job, source), (None, None));
+    // What it claims by its environment is its own, if anything.
+    let claimed = out.path().join(format!("slurm-900104-uid{UID}"));
+    let claimed = claimed.exists().then(|| pids(&claimed));
+    assert!(
+        claimed
+            .unwrap_or_else(|| pids(&out.path().join("node")))
+            .contains(&named_pid)
+    );
+}
+
+/// The group of a job does not tell its number, and a process in it lies about it in all ways that it has.
+#[test]
+fn a_job_cannot_take_the_number_of_another() {
+    const SLUID: &str = "s5K1KKYAYG5D07";
+    let (out, bin) = (TempDir::new().expect("a directory"), programs());
+    let group = Group::new(&["-t", "cgroup2"]);
+    let job = group.outer().join(format!("slurmstepd.scope/{SLUID}"));
+    fs::create_dir_all(&job).expect("a group");
+    let program = bin.path().join("slurmstepd");
+    fs::copy("/bin/sleep", &program).expect("a copy");
+    let liar = command_as(UID, program)
+        .arg0("slurmstepd: [900105.0]")
+        .arg("60")
+        .env("SLURM_JOB_ID", "900105")
+        .process_group(0)
+        .spawn();
+    let liar = Kept(liar.expect("a program"));
+    put(liar.pid(), &job);
+    let mut profiler = node(out.path()).start();
+    profiler.wait_for(SLUID);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let ended = profiler.interrupt();
+    let pid = liar.pid();
+    drop(liar);
+    for path in job.ancestors().take_while(|path| *path != group.outer()) {
+        wait_until("the group is empty", || fs::remove_dir(path).is_ok());
+    }
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    assert!(!out.path().join("slurm-900105").exists());
+    let data = Dataset::new(out.path().join(format!("slurm-{SLUID}")));
+    let row: (u32, String, String) = data.row("SELECT pid, job_id, job_source FROM process");
+    assert_eq!(row, (pid, SLUID.to_owned(), "cgroup".to_owned()));
+}
+
+/// `--job` where neither a cgroup nor the scheduler tells whose the job is.
+#[test]
+fn an_environment_is_believed_of_one_user_only() {
+    let bin = programs();
+    let job = || {
+        Profiler::new()
+            .args(["--job", "900106", "--scheduler", "slurm", "-i", "100ms"])
+            .args(["--duration", "2500ms"])
+            .env("PATH", "/nowhere")
+    };
+    let _attacker = claims(UID, "900106", "attacker", bin.path());
+    let victim = claims(VICTIM, "900106", "victim", bin.path());
+    let refused = job().args(["--wait", "200ms"]).finish();
+    let why = format!("processes of several users (uid {UID}, uid {VICTIM}) name job 900106");
+    refused.assert_refused(TARGET, &why);
+    // One who asks by sudo means his own, and a prolog is told the user.
+    for (name, value) in [("SUDO_UID", "SUDO_GID"), ("SLURM_JOB_UID", "SLURM_JOB_GID")] {
+        let mut running = job()
+            .env(name, VICTIM.to_string())
+            .env(value, VICTIM.to_string())
+            .env("SLURM_JOB_ID", "900106")
+            .start();
+        // What comes later is looked at in the same way.
+        let late = claims(UID, "900106", "late", bin.path());
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        assert!(!running.has_ended(), "{}", running.said());
+        let finished = running.finish();
+        drop(late);
+        let rows: Vec<(u32, u32)> = finished.dataset().rows("SELECT pid, uid FROM process");
+        assert_eq!(rows, [(victim.pid(), VICTIM)], "{}", finished.stderr);
+    }
+}

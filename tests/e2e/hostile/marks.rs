@@ -1,0 +1,296 @@
+//! The socket of a node's profiler, which everybody may write to: what one user sends takes nothing from another, and costs
+//! the profiler no more than is stated here.
+
+use std::{
+    fs,
+    io::Read as _,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use e2e::{
+    attacker::{UID, VICTIM},
+    dataset::Dataset,
+    runs::{Finished, Kept, Profiler, Running},
+    setting,
+};
+
+use crate::regions::{MARKS, counted};
+
+/// A profiler of the node and the socket that it takes marks on.
+struct Node {
+    running: Running,
+    socket: String,
+    started: Instant,
+}
+
+impl Node {
+    fn start() -> Self {
+        let started = Instant::now();
+        let mut running = Profiler::undelayed()
+            .args(["-i", "250ms", "--node"])
+            .start();
+        running.wait_for("PROFILER_SOCKET=");
+        let mut lines = running.said().lines();
+        let socket = lines.find_map(|line| line.split_once("PROFILER_SOCKET="));
+        let socket = socket.expect("a path").1.trim().to_owned();
+        Self {
+            running,
+            socket,
+            started,
+        }
+    }
+
+    /// A process of a user that marks.
+    fn process(&self, uid: u32, text: &str) -> Kept {
+        let script =
+            format!("{MARKS}\nos.setgroups([]); os.setgid({uid}); os.setuid({uid})\n{text}");
+        Kept::start(
+            Command::new(setting("PROFILER_TEST_PYTHON"))
+                .args(["-c", &script])
+                .env("PROFILER_SOCKET", &self.socket)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped()),
+        )
+    }
+
+    /// Processes of the attacker, each of which has said `ready`.
+    fn attackers(&self, count: usize, text: &str) -> Vec<Kept> {
+        let attackers: Vec<_> = (0..count).map(|_| self.process(UID, text)).collect();
+        attackers.into_iter().map(ready).collect()
+    }
+
+    /// Somebody marks honestly, as docs/regions.md has it; then the run ends.
+    fn mark_and_end(self, attackers: Vec<Kept>) -> Ended {
+        let mut honest = self.process(VICTIM, HONEST);
+        let mut said = String::new();
+        let stdout = honest.0.stdout.as_mut().expect("a pipe");
+        stdout.read_to_string(&mut said).expect("text");
+        assert!(honest.0.wait().expect("our child").success());
+        drop(attackers);
+        let finished = self.running.interrupt();
+        Ended {
+            data: finished.any_dataset(),
+            seconds: self.started.elapsed().as_secs_f64(),
+            pid: said.trim().parse().expect("a pid"),
+            finished,
+        }
+    }
+}
+
+/// Waits for the first line of a process, which is `ready`.
+fn ready(mut process: Kept) -> Kept {
+    let mut line = [0; 6];
+    let stdout = process.0.stdout.as_mut().expect("a pipe");
+    stdout.read_exact(&mut line).expect("a line");
+    assert_eq!(&line, b"ready\n");
+    process
+}
+
+const REGIONS: u32 = 8;
+const BURNT: u64 = 50_000_000;
+const WRITTEN: u64 = 1_000_000;
+
+/// The readings may come a little after the marks; nothing is done meanwhile.
+const HONEST: &str = r#"
+null = open("/dev/null", "wb", buffering=0)
+for number in range(8):
+    mark("start", f"honest {number}"); time.sleep(0.15)
+    burn(0.05); null.write(bytes(1000000))
+    mark("end", f"honest {number}"); time.sleep(0.15)
+mark("event", "lossy", dropped=3)
+time.sleep(0.3)
+print(os.getpid())
+"#;
+
+/// A run under attack.
+struct Ended {
+    finished: Finished,
+    data: Dataset,
+    seconds: f64,
+    pid: u32,
+}
+
+impl Ended {
+    /// Whoever marked honestly has all regions with their figures, and the run is whole.
+    fn assert_unharmed(&self) {
+        assert_eq!(self.finished.code(), 0, "{}", self.finished.stderr);
+        let rows: Vec<(String, u64, u64)> = self.data.rows(&format!(
+            "SELECT name, oncpu_ns, write_chars FROM region_usage WHERE pid = {} ORDER BY name",
+            self.pid
+        ));
+        assert_eq!(
+            rows.len(),
+            REGIONS as usize,
+            "{rows:?}\n{}",
+            self.finished.stderr
+        );
+        for (number, (name, oncpu, written)) in rows.iter().enumerate() {
+            assert_eq!(*name, format!("honest {number}"));
+            assert!((BURNT..BURNT + 20_000_000).contains(oncpu), "{rows:?}");
+            assert!((WRITTEN..WRITTEN + 1000).contains(written), "{rows:?}");
+        }
+        let verified = Command::new(setting("PROFILER_BIN"))
+            .arg("verify")
+            .arg(self.data.path())
+            .output()
+            .expect("the profiler starts");
+        let text = String::from_utf8_lossy(&verified.stdout);
+        assert!(verified.status.success(), "{text}");
+        // What they report to have lost is theirs.
+        assert_eq!(self.lost(VICTIM, "the socket was full"), 3);
+    }
+
+    /// Marks of a user that run.json says are lost for this reason.
+    fn lost(&self, uid: u32, why: &str) -> u64 {
+        let losses = self.data.manifest()["losses"].clone();
+        let losses = losses.as_array().expect("a list").iter();
+        let of_user = losses.filter(|loss| {
+            loss["uid"] == uid && loss["why"].as_str().is_some_and(|text| text.contains(why))
+        });
+        of_user
+            .map(|loss| loss["count"].as_u64().expect("a count"))
+            .sum()
+    }
+
+    /// Bytes of tables of regions, which nobody else fills.
+    fn bytes_of_regions(&self) -> u64 {
+        let files = self.data.files().into_iter();
+        let of_regions = files.filter(|file| {
+            file.strip_prefix(self.data.path())
+                .is_ok_and(|file| file.starts_with("region") || file.starts_with("region_gauge"))
+        });
+        of_regions
+            .map(|file| fs::metadata(file).expect("a file").len())
+            .sum()
+    }
+
+    /// CPU time of the profiler, as a part of the run's.
+    fn cpu(&self) -> f64 {
+        let ns: u64 = self
+            .data
+            .value("SELECT sum(cpu_ns) FROM overhead WHERE part = 'controller'");
+        ns as f64 / 1e9 / self.seconds
+    }
+}
+
+#[test]
+fn regions_that_are_held_open_leave_room_for_others() {
+    let node = Node::start();
+    let attackers = node.attackers(
+        6,
+        r#"
+for n in range(4096): mark("start", "held", id=n)
+print("ready", flush=True)
+while True: mark("start", "more"); time.sleep(0.01)
+"#,
+    );
+    let ended = node.mark_and_end(attackers);
+    ended.assert_unharmed();
+    let held: u64 = ended
+        .data
+        .value("SELECT count(*) FROM region WHERE name = 'held'");
+    assert!(held <= 16_384, "{held}");
+    // The rest of the 24,576 is counted, whether they came too fast or found no room.
+    assert!(ended.lost(UID, "too many regions are open") > 0);
+    let lost = ended.lost(UID, "");
+    assert!(held + lost >= 6 * 4096, "{held} held, {lost} lost");
+}
+
+/// Small texts that are large once they are read: as many of them as are allowed take no more memory than is stated.
+#[test]
+fn regions_are_charged_with_the_memory_that_they_take() {
+    let node = Node::start();
+    let attackers = node.attackers(
+        3,
+        r#"
+nested = json.dumps([{"": 0}] * 1000, separators=(",", ":"))
+text = f'{{"op":"start","name":"large","used":{nested}}}'.encode()
+for n in range(200): raw(text)
+print("ready", flush=True)
+while True: raw(text); time.sleep(0.01)
+"#,
+    );
+    let ended = node.mark_and_end(attackers);
+    ended.assert_unharmed();
+    let held: u64 = ended
+        .data
+        .value("SELECT count(*) FROM region WHERE name = 'large'");
+    // 32 MiB, of which each takes more than 600 KB.
+    assert!((1..60).contains(&held), "{held}");
+}
+
+/// A user writes 256 KiB per second after the first 4 MiB. A text is written twice at most: with its start and its end.
+#[test]
+fn the_disk_is_filled_slowly() {
+    let node = Node::start();
+    let attackers = node.attackers(
+        3,
+        r#"
+print("ready", flush=True)
+while True:
+    for op in "start", "end", "event":
+        raw(json.dumps({"op": op, "name": "large", "attrs": {"text": os.urandom(3500).hex()}}).encode())
+"#,
+    );
+    let ended = node.mark_and_end(attackers);
+    ended.assert_unharmed();
+    let allowed = 2.0 * (f64::from(4 << 20) + f64::from(256 << 10) * ended.seconds);
+    let written = ended.bytes_of_regions() as f64;
+    assert!(written < allowed, "{written} bytes, {allowed} allowed");
+    assert!(ended.lost(UID, "256 KiB per second") > 100);
+}
+
+#[test]
+fn who_reports_losses_that_cannot_be_reports_for_nobody_else() {
+    let node = Node::start();
+    let attackers = node.attackers(
+        2,
+        r#"
+for _ in range(100):
+    mark("event", "liar", dropped=(1 << 64) - 1)
+    # Not of the target.
+    mark("event", "liar", dropped=(1 << 64) - 1, pid=1)
+print("ready", flush=True)
+while True: mark("event", "liar", dropped=(1 << 64) - 1); time.sleep(0.01)
+"#,
+    );
+    let ended = node.mark_and_end(attackers);
+    ended.assert_unharmed();
+    // Two processes, each of which can have tried every 100 ns.
+    let most = 2.0 * ended.seconds * 1e7;
+    let all = counted(&ended.data, "socket_full");
+    assert!(all as f64 <= most, "{all}, at most {most}");
+    assert!(ended.lost(UID, "the socket was full") <= all);
+}
+
+/// Marks as fast as they go: only the processes that are marked are read in between, and the profiler's CPU time is bounded.
+#[test]
+fn a_storm_of_marks_is_of_the_processes_that_send_it() {
+    let bystanders: Vec<_> = (0..100).map(|_| Kept::spawn(&["sleep", "60"])).collect();
+    let node = Node::start();
+    let attackers = node.attackers(
+        3,
+        r#"
+print("ready", flush=True)
+while True: mark("start", "storm"); mark("end", "storm")
+"#,
+    );
+    let ended = node.mark_and_end(attackers);
+    ended.assert_unharmed();
+    let ticks: u64 = ended.data.value("SELECT count(DISTINCT ts) FROM timeline");
+    let pids: Vec<_> = bystanders
+        .iter()
+        .map(|kept| kept.pid().to_string())
+        .collect();
+    let rows: u64 = ended.data.value(&format!(
+        "SELECT max(rows) FROM (SELECT count(*) AS rows FROM usage WHERE pid IN ({}) GROUP BY pid)",
+        pids.join(",")
+    ));
+    let readings: u64 = ended.data.value("SELECT count(DISTINCT ts) FROM usage");
+    assert!(
+        rows <= ticks + 1 && readings > 2 * ticks,
+        "{rows} rows at {ticks} ticks and {readings} readings"
+    );
+    assert!(ended.cpu() < 1.0, "{}", ended.cpu());
+}

@@ -1,0 +1,85 @@
+//! A run directory that another user has prepared, in a directory where everybody may make one.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use e2e::{attacker::UID, runs::Profiler, setting};
+use tempfile::TempDir;
+
+/// Exit code when nothing can be stored.
+const OUTPUT: i32 = 5;
+
+/// A directory like /tmp.
+fn shared() -> TempDir {
+    let out = TempDir::new().expect("a temporary directory");
+    fs::set_permissions(out.path(), Permissions::from_mode(0o1777)).expect("owned");
+    out
+}
+
+/// A directory that stands for /etc.
+fn of_root(above: &Path) -> PathBuf {
+    let path = above.join("etc");
+    fs::create_dir(&path).expect("a directory");
+    fs::write(path.join("passwd"), "root\n").expect("a file");
+    path
+}
+
+#[track_caller]
+fn assert_untouched(directory: &Path) {
+    let names: Vec<_> = fs::read_dir(directory)
+        .expect("still there")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(names, ["passwd"]);
+    let metadata = directory.metadata().expect("still there");
+    assert_eq!((metadata.uid(), metadata.gid()), (0, 0));
+}
+
+/// Root's profiler does not write through a link in the place of its run, whoever shall own the files.
+#[test]
+fn a_link_is_not_followed() {
+    let (out, elsewhere) = (shared(), TempDir::new().expect("a temporary directory"));
+    let etc = of_root(elsewhere.path());
+    symlink(&etc, out.path().join("slurm-4711")).expect("a link");
+    for owner in [None, Some(UID)] {
+        let mut profiler =
+            Profiler::writing_to(out.path()).args(["--run-id", "slurm-4711", "--node"]);
+        if let Some(owner) = owner {
+            let owner = owner.to_string();
+            profiler = profiler.env("SUDO_UID", &owner).env("SUDO_GID", &owner);
+        }
+        let refused = profiler
+            .args(["-d", "200ms", "--source", "system"])
+            .finish();
+        assert_eq!(refused.code(), OUTPUT, "{}", refused.stderr);
+        assert!(refused.stderr.contains("slurm-4711"), "{}", refused.stderr);
+        assert_untouched(&etc);
+    }
+    let recovery = Command::new(setting("PROFILER_BIN"))
+        .arg("recover")
+        .arg(out.path().join("slurm-4711"))
+        .status();
+    assert_ne!(recovery.expect("the profiler starts").code(), Some(0));
+    assert_untouched(&etc);
+}
+
+/// In the directory of another user the data would be that user's to remove: the error is no silent success.
+#[test]
+fn the_directory_of_another_user_is_refused() {
+    let out = shared();
+    let trap = out.path().join("slurm-4711");
+    fs::create_dir(&trap).expect("a directory");
+    chown(&trap, Some(UID), Some(UID)).expect("root gives files away");
+    let refused = Profiler::writing_to(out.path())
+        .args(["--once", "--run-id", "slurm-4711", "--node"])
+        .args(["-d", "200ms", "--source", "system"])
+        .finish();
+    assert_eq!(refused.code(), OUTPUT, "{}", refused.stderr);
+    let why = format!("belongs to uid {UID}");
+    assert!(refused.stderr.contains(&why), "{}", refused.stderr);
+    assert_eq!(fs::read_dir(&trap).expect("there").count(), 0);
+}

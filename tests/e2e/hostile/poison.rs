@@ -1,0 +1,209 @@
+//! A poisoned output directory: what killed profilers seem to have left there can be anything.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::{FileExt as _, chown},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::Arc,
+};
+
+use arrow::{
+    array::{ArrayRef, Int32Array, RecordBatch, UInt64Array, UnionArray},
+    buffer::ScalarBuffer,
+    datatypes::{DataType, Field, Schema, UnionFields},
+    ipc::writer::StreamWriter,
+};
+use e2e::{
+    attacker::UID,
+    dataset::Dataset,
+    runs::{Kept, Profiler, wait_until},
+    setting,
+};
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::Signal,
+};
+use tempfile::TempDir;
+
+/// A run whose profiler seems to have been killed, with a journal of table `usage`.
+fn orphan(out: &Path, name: &str, journal: &[u8]) -> PathBuf {
+    let node = rustix::system::uname();
+    let hostname = node.nodename().to_str().expect("text");
+    let run = out.join(name);
+    let folder = run.join("usage").join(format!("host={hostname}"));
+    fs::create_dir_all(&folder).expect("directories");
+    let manifest = serde_json::json!({
+        "run_id": name,
+        "hostname": hostname,
+        "state": "running",
+        "process": { "pid": 1, "start_ticks": 1, "boot_id": "another" },
+    });
+    fs::write(run.join("run.json"), manifest.to_string()).expect("written");
+    let path = folder.join("_part-00000.arrows");
+    fs::write(&path, journal).expect("written");
+    path
+}
+
+fn stream(batch: &RecordBatch) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).expect("a stream");
+    writer.write(batch).expect("a batch");
+    drop(writer);
+    bytes
+}
+
+/// A column of a type that Parquet has not.
+fn of_a_union() -> Vec<u8> {
+    let fields =
+        UnionFields::try_new([0], [Field::new("a", DataType::Int32, true)]).expect("fields");
+    let types = ScalarBuffer::from(vec![0_i8; 3]);
+    let values: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3]));
+    let union = UnionArray::try_new(fields, types, None, vec![values]).expect("a union");
+    let batch = RecordBatch::try_from_iter([("u", Arc::new(union) as ArrayRef)]);
+    stream(&batch.expect("a batch"))
+}
+
+/// The body of its batch claims to be a TiB long, of which the file has this much, without a block of the disk.
+fn of_a_huge_body(path: &Path, length: u64) {
+    let values = |value| Arc::new(UInt64Array::from(vec![value; 1000])) as ArrayRef;
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("a", DataType::UInt64, false),
+        Field::new("b", DataType::UInt64, false),
+    ]));
+    let batch = RecordBatch::try_new(schema, vec![values(7), values(8)]).expect("a batch");
+    let mut bytes = stream(&batch);
+    let body = bytes.windows(8).position(|at| at == 7_u64.to_le_bytes());
+    let body = body.expect("the first value");
+    let claimed = (bytes.len() - body).next_multiple_of(64);
+    // Of the numbers in the header only the length of the body is that large.
+    let claims: Vec<usize> = (0..body)
+        .step_by(8)
+        .filter(|at| {
+            let number = bytes[*at..*at + 8].try_into().map(u64::from_le_bytes);
+            number.is_ok_and(|number| number.abs_diff(claimed as u64) < 512)
+        })
+        .collect();
+    assert_eq!(claims.len(), 1, "{claims:?}");
+    bytes[claims[0]..claims[0] + 8].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+    let file = File::create(path).expect("a file");
+    file.write_all_at(&bytes, 0).expect("written");
+    file.set_len(length).expect("a sparse file");
+}
+
+/// `profiler COMMAND RUN` with so much memory (KiB).
+fn with_memory(kib: u32, command: &str, run: &Path) -> Output {
+    Command::new("sh")
+        .args(["-c", &format!("ulimit -v {kib}; exec \"$0\" \"$@\"")])
+        .arg(setting("PROFILER_BIN"))
+        .arg(command)
+        .arg(run)
+        .output()
+        .expect("a shell")
+}
+
+/// A run of a command beside it ends as it should, and soon.
+#[track_caller]
+fn assert_runs_beside(out: &Path) {
+    let finished = Profiler::writing_to(out)
+        .args(["--run-id", "own", "--source", "system,process"])
+        .command(&["true"])
+        .finish();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    Dataset::new(out.join("own")).assert_complete();
+}
+
+#[test]
+fn a_pipe_in_the_place_of_run_json_hangs_nothing() {
+    for owner in [0, UID] {
+        let out = TempDir::new().expect("a temporary directory");
+        let trap = out.path().join("trap");
+        fs::create_dir(&trap).expect("a directory");
+        mknodat(
+            CWD,
+            trap.join("run.json"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o666),
+            0,
+        )
+        .expect("a pipe");
+        chown(&trap, Some(owner), Some(owner)).expect("root gives files away");
+        assert_runs_beside(out.path());
+        for command in ["recover", "verify"] {
+            let output = with_memory(4 << 20, command, &trap);
+            assert_ne!(output.status.code(), None, "{command}: {output:?}");
+        }
+    }
+}
+
+/// Nobody asked this user's profiler to decode what another user has left.
+#[test]
+fn runs_of_others_are_left_alone() {
+    let out = TempDir::new().expect("a temporary directory");
+    let journal = orphan(out.path(), "trap", b"anything");
+    chown(out.path().join("trap"), Some(UID), Some(UID)).expect("root gives files away");
+    assert_runs_beside(out.path());
+    assert_eq!(fs::read(journal).expect("still there"), b"anything");
+}
+
+#[test]
+fn columns_of_other_types_are_not_decoded() {
+    let out = TempDir::new().expect("a temporary directory");
+    let journal = orphan(out.path(), "trap", &of_a_union());
+    let run = out.path().join("trap");
+    let verified = with_memory(4 << 20, "verify", &run);
+    assert_eq!(verified.status.code(), Some(7), "{verified:?}");
+    assert_runs_beside(out.path());
+    let kept = journal.with_extension("arrows.corrupt");
+    assert!(!journal.exists() && kept.exists(), "it is kept aside");
+}
+
+/// 8 GiB that take no room on the disk take none in memory.
+#[test]
+fn a_huge_message_is_not_accumulated() {
+    let out = TempDir::new().expect("a temporary directory");
+    let journal = orphan(out.path(), "trap", b"");
+    of_a_huge_body(&journal, 8 << 30);
+    let run = out.path().join("trap");
+    for command in ["verify", "recover"] {
+        let output = with_memory(2 << 20, command, &run);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code().is_some_and(|code| code != 101),
+            "{command}: {stderr}"
+        );
+        let all = format!("{}{stderr}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            all.contains("a message of impossible length"),
+            "{command}: {all}"
+        );
+    }
+    assert!(
+        journal.with_extension("arrows.corrupt").exists(),
+        "it is kept aside"
+    );
+}
+
+/// The first tick does not wait for the recovery of other runs.
+#[test]
+fn recovery_comes_after_the_first_tick() {
+    let out = TempDir::new().expect("a temporary directory");
+    let command = Kept::spawn(&["sleep", "60"]);
+    let killed = Profiler::writing_to(out.path())
+        .args(["--run-id", "killed", "-i", "100ms"])
+        .pid(command.pid())
+        .start();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    killed.signal(Signal::KILL);
+    killed.finish();
+    let mut next = Profiler::writing_to(out.path())
+        .args(["--run-id", "next", "-i", "100ms"])
+        .pid(command.pid())
+        .start();
+    assert!(!next.said().contains("recovered"), "{}", next.said());
+    next.wait_for("recovered ");
+    wait_until("run.json says so", || {
+        Dataset::new(out.path().join("killed")).manifest()["state"] == "recovered"
+    });
+    assert_eq!(next.interrupt().code(), 0);
+}

@@ -1,0 +1,142 @@
+//! Old runs are removed from the output directory, and nothing else is.
+
+use std::{
+    fs,
+    os::unix::fs::{chown, symlink},
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use e2e::{
+    attacker::UID,
+    runs::{Profiler, Running, wait_until},
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+
+/// A finished run of `bytes` that ended so many hours ago.
+fn finished(out: &Path, name: &str, hours: i64, bytes: usize) {
+    run(out, name, "complete", hours, bytes);
+}
+
+fn run(out: &Path, name: &str, state: &str, hours: i64, bytes: usize) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    let now = i64::try_from(now.as_nanos()).expect("before 2262");
+    let end = now - hours * 3_600_000_000_000;
+    let table = out.join(name).join("usage/host=elsewhere");
+    fs::create_dir_all(&table).expect("made");
+    fs::write(table.join("part-00000.parquet"), vec![7; bytes]).expect("written");
+    let manifest = json!({
+        "run_id": name,
+        "hostname": "elsewhere",
+        "state": state,
+        "start_ts": end - 1,
+        "end_ts": (state == "complete").then_some(end),
+    });
+    fs::write(out.join(name).join("run.json"), manifest.to_string()).expect("written");
+}
+
+fn profiler(out: &Path, limits: &[&str]) -> Running {
+    Profiler::writing_to(out)
+        .args(["--source", "system", "--node", "--run-id", "now"])
+        .args(limits)
+        .start()
+}
+
+/// What is in the directory besides the run of the profiler that looks.
+fn names(out: &Path) -> Vec<String> {
+    let entries = fs::read_dir(out).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<_> = names
+        .map(|name| name.into_string().expect("UTF-8"))
+        .filter(|name| name != "now")
+        .collect();
+    names.sort();
+    names
+}
+
+fn ends_well(running: Running) -> String {
+    let finished = running.interrupt();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    finished.stderr
+}
+
+#[test]
+fn runs_that_ended_long_ago_are_removed() {
+    let folder = TempDir::new().expect("a directory");
+    let out = folder.path();
+    finished(out, "a", 49, MIB);
+    finished(out, "b", 47, MIB);
+    let running = profiler(out, &["--max-age", "2d"]);
+    wait_until("the old one is removed", || names(out) == ["b"]);
+    let said = ends_well(running);
+    assert!(said.contains("removed run a (1.0 MiB)"), "{said}");
+}
+
+#[test]
+fn the_oldest_runs_are_removed_until_the_rest_fits() {
+    let folder = TempDir::new().expect("a directory");
+    let out = folder.path();
+    for (name, hours) in [("a", 2), ("b", 4), ("c", 1), ("d", 3)] {
+        finished(out, name, hours, 4 * MIB);
+    }
+    // Each takes 4 MiB and a little: two and the profiler's own have room.
+    let running = profiler(out, &["--max-size", "11M"]);
+    wait_until("two are removed", || names(out) == ["a", "c"]);
+    ends_well(running);
+}
+
+#[test]
+fn only_finished_runs_of_the_same_user_are_removed() {
+    let folder = TempDir::new().expect("a directory");
+    let (out, elsewhere) = (folder.path().join("out"), folder.path().join("elsewhere"));
+    fs::create_dir(&out).expect("made");
+    finished(&elsewhere, "linked", 99, MIB);
+    fs::write(elsewhere.join("file"), "kept").expect("written");
+    finished(&out, "finished", 99, MIB);
+    // What a run links to is not the run's.
+    symlink(&elsewhere, out.join("finished/link")).expect("made");
+    symlink(elsewhere.join("linked"), out.join("link")).expect("made");
+    run(&out, "unfinished", "running", 99, MIB);
+    finished(&out, "foreign", 99, MIB);
+    chown(out.join("foreign"), Some(UID), Some(UID)).expect("root gives files away");
+    fs::create_dir(out.join("no-run")).expect("made");
+    fs::write(out.join("file"), "kept").expect("written");
+    // What a profiler that was killed meanwhile has left.
+    fs::create_dir(out.join(".removed-old")).expect("made");
+    let mut running = profiler(&out, &["--keep-free", "1000000T"]);
+    running.wait_for("--keep-free: no finished run is left to remove");
+    let kept = ["file", "foreign", "link", "no-run", "unfinished"];
+    assert_eq!(names(&out), kept);
+    let parts = ["foreign", "unfinished", "link"].map(|run| out.join(run));
+    for run in parts {
+        let part = run.join("usage/host=elsewhere/part-00000.parquet");
+        assert_eq!(fs::metadata(part).expect("kept").len(), MIB as u64);
+    }
+    assert_eq!(fs::read(elsewhere.join("file")).expect("kept"), b"kept");
+    ends_well(running);
+    assert!(out.join("now/run.json").exists());
+}
+
+#[test]
+fn a_run_that_is_being_written_stays() {
+    let folder = TempDir::new().expect("a directory");
+    let out = folder.path();
+    let first = Profiler::writing_to(out)
+        .args(["--source", "system", "--node", "--run-id", "first"])
+        .start();
+    finished(out, "old", 1, MIB);
+    let running = profiler(out, &["--max-size", "1"]);
+    wait_until("the old one is removed", || names(out) == ["first"]);
+    ends_well(running);
+    ends_well(first);
+    assert!(out.join("first/run.json").exists());
+    // Now it has ended.
+    let running = profiler(out, &["--max-size", "1"]);
+    wait_until("it is removed", || names(out).is_empty());
+    ends_well(running);
+}

@@ -1,0 +1,180 @@
+//! The histogram of run-queue waits against the kernel's own trace of them, as perf(1) records it.
+
+use std::{collections::BTreeMap, path::Path, process::Command};
+
+use e2e::{
+    procfs::thread_ids,
+    puppet::Puppet,
+    rows::{Row, sum},
+    runs::Profiler,
+};
+
+use crate::WORKLOAD;
+
+/// Executes `"$@"` under `perf record`, with the tracefs that perf needs mounted where only they see it.
+const RECORD: &str = r#"
+    file=$1; switches=$2; wakeups=$3; shift 3
+    mount -t tracefs none /sys/kernel/tracing || exit
+    exec perf record --quiet --all-cpus --clockid CLOCK_MONOTONIC --mmap-pages 4M --output "$file" \
+        --event sched:sched_switch --filter "$switches" --event sched:sched_wakeup --filter "$wakeups" -- "$@""#;
+
+/// Both record the same tracepoint, one after the other.
+const APART: u64 = 10_000;
+
+/// One wait of a thread for a CPU, in ns.
+fn waits(trace: &str, threads: &[u32]) -> Vec<u64> {
+    let mut queued: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut waits = Vec::new();
+    for line in trace.lines() {
+        let event = Event::parse(line).unwrap_or_else(|| panic!("perf script: {line}"));
+        let ours = |tid: &u32| threads.contains(tid);
+        match event {
+            Event::Wakeup { ns, tid } => {
+                queued.entry(tid).or_insert(ns);
+            }
+            Event::Switch {
+                ns,
+                from,
+                ready,
+                to,
+            } => {
+                if let Some(begin) = queued.remove(&to)
+                    && ours(&to)
+                {
+                    waits.push(ns - begin);
+                }
+                if ready && ours(&from) {
+                    queued.insert(from, ns);
+                } else {
+                    queued.remove(&from);
+                }
+            }
+        }
+    }
+    waits
+}
+
+enum Event {
+    Wakeup {
+        ns: u64,
+        tid: u32,
+    },
+    Switch {
+        ns: u64,
+        from: u32,
+        /// Whether it would have gone on.
+        ready: bool,
+        to: u32,
+    },
+}
+
+impl Event {
+    /// `1.000000002: sched:sched_wakeup: comm=a pid=1 prio=120 target_cpu=000`
+    fn parse(line: &str) -> Option<Self> {
+        let (time, rest) = line.trim_start().split_once(": ")?;
+        let (seconds, fraction) = time.split_once('.')?;
+        let ns = seconds.parse::<u64>().ok()? * 1_000_000_000 + fraction.parse::<u64>().ok()?;
+        let (name, fields) = rest.trim_start().split_once(": ")?;
+        let field = |name: &str| {
+            let (_, value) = fields.split_once(&format!("{name}="))?;
+            value.split(' ').next()
+        };
+        if name != "sched:sched_switch" {
+            let tid = field(" pid")?.parse().ok()?;
+            return Some(Self::Wakeup { ns, tid });
+        }
+        Some(Self::Switch {
+            ns,
+            from: field("prev_pid")?.parse().ok()?,
+            ready: field("prev_state")?.starts_with('R'),
+            to: field("next_pid")?.parse().ok()?,
+        })
+    }
+}
+
+/// Waits of at least so many ns, by the histogram: exact where that is the edge of a bucket.
+fn at_least(rows: &[Row], bucket: usize) -> u64 {
+    let counts = rows
+        .iter()
+        .flat_map(|row| row.list("buckets").expect("a histogram").iter().enumerate())
+        .filter(|(index, _)| *index >= bucket)
+        .map(|(_, count)| *count);
+    counts.sum()
+}
+
+#[test]
+fn histogram_of_waits_is_that_of_the_kernels_trace() {
+    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let file = folder.path().join("perf.data");
+    let name = file.to_str().expect("UTF-8");
+    let cpus = std::thread::available_parallelism().expect("known").get();
+    // Two for each CPU: most of the time somebody waits.
+    let mut puppet = Puppet::new(WORKLOAD, u32::try_from(2 * cpus).expect("few"));
+    let threads = thread_ids(puppet.pid());
+    let any = |fields: &[&str]| -> String {
+        let one = |tid| fields.iter().map(move |field| format!("{field}=={tid}"));
+        let each: Vec<String> = threads.iter().flat_map(one).collect();
+        each.join(" || ")
+    };
+    let (switches, wakeups) = (any(&["prev_pid", "next_pid"]), any(&["pid"]));
+    let record = ["unshare", "-m", "sh", "-c", RECORD, "sh"];
+    let wrapper = [&record[..], &[name, &switches, &wakeups]].concat();
+    let profiler = Profiler::within(&wrapper)
+        .args(["-i", "200ms", "-d", "4s", "--source", "process,sched"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell("burn 1500");
+    puppet.tell("nap 500");
+    let finished = profiler.finish();
+    let waits = waits(&script(&file), &threads);
+    let data = finished.dataset();
+    let sched = data.table("sched");
+    let mut rows = data.table("latency");
+    rows.retain(|row| row.text("kind") == Some("runqueue"));
+
+    assert!(waits.len() > 600, "{} waits", waits.len());
+    let count = sum(&rows, "count");
+    // On a busy machine a few switches of a CPU are not shown to all who look at them; the scheduler counts them itself.
+    let known = u64::try_from(waits.len()).expect("few");
+    let unseen = known / 100;
+    for (what, known) in [
+        ("in the trace", known),
+        ("arrivals", sum(&sched, "runqueue_count")),
+    ] {
+        assert!(
+            count.abs_diff(known) <= unseen,
+            "{count} waits, {known} {what}"
+        );
+    }
+    for bucket in 1..40 {
+        let edge = 1_u64 << bucket;
+        let of_trace = |edge: u64| waits.iter().filter(|wait| **wait >= edge).count() as u64;
+        let least = of_trace(edge + APART).saturating_sub(unseen);
+        let most = of_trace(edge.saturating_sub(APART)) + unseen;
+        let found = at_least(&rows, bucket);
+        assert!(
+            (least..=most).contains(&found),
+            "{found} waits of at least {edge} ns, not {least}..={most}"
+        );
+    }
+    let (traced, timed) = (waits.iter().sum::<u64>(), sum(&rows, "sum_ns"));
+    let longest = waits.iter().max().expect("a wait");
+    let slack = count * APART + count.abs_diff(known) * longest;
+    assert!(
+        traced.abs_diff(timed) <= slack,
+        "{timed} ns, not {traced} ± {slack}"
+    );
+}
+
+/// What perf recorded, one event a line.
+fn script(file: &Path) -> String {
+    let output = Command::new("perf")
+        .args(["script", "--ns", "--fields", "time,event,trace", "--input"])
+        .arg(file)
+        .output()
+        .expect("perf starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(!stderr.to_lowercase().contains("lost"), "{stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}

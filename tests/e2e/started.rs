@@ -1,0 +1,175 @@
+//! What is a process's own: a started command's, without the profiler's; the run's, without the life before it.
+
+use std::time::Duration;
+
+use e2e::{
+    metronome::Metronome,
+    procfs,
+    puppet::Puppet,
+    runs::{Profiler, wait_until},
+    setting,
+};
+use rustix::process::Signal;
+
+use crate::WORKLOAD;
+
+/// A field of /proc/PID/status in bytes.
+fn status(pid: u32, field: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let line = text.lines().find(|line| line.starts_with(field));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.expect("a number").parse::<u64>().expect("a number") * 1024
+}
+
+/// The kernel's own peak of the program (`VmHWM`, which begins with exec) is compared, and the time that was slept.
+#[test]
+fn a_started_command_has_its_own_peak_and_life() {
+    let metronome = Metronome::start();
+    let profiler = Profiler::undelayed()
+        .args(["-i", "100ms"])
+        .command(&["sleep", "1"])
+        .start();
+    let pid = procfs::children(profiler.pid())[0];
+    wait_until("it sleeps", || procfs::is_at_rest(pid));
+    let peak = status(pid, "VmHWM:");
+    let finished = profiler.finish();
+    let stalls = metronome.stop().total();
+    let data = finished.dataset();
+    let (rows, ours, lived): (u64, u64, i64) = data.row(
+        "SELECT count(*), any_value(peak_rss), any_value(epoch_ns(end_ts) - epoch_ns(start_ts)) FROM process",
+    );
+    assert_eq!(rows, 1, "only the command is the target");
+    // How it was started is not among its messages.
+    let messages: u64 = data.value("SELECT count(*) FROM net_io");
+    assert_eq!(messages, 0);
+    // Both readings can miss what each CPU has not yet added to the process's counters.
+    let apart = ours.abs_diff(peak);
+    assert!(apart <= 128 << 10, "{ours} bytes, the kernel has {peak}");
+    // Between fork and exec lie the baselines.
+    let most = Duration::from_millis(1150) + stalls;
+    let lived = Duration::from_nanos(lived.try_into().expect("not before it began"));
+    assert!(
+        lived >= Duration::from_secs(1) && lived < most,
+        "{lived:?}, stalls {stalls:?}"
+    );
+}
+
+#[test]
+fn whoever_profiles_their_shell_does_not_profile_the_profiler() {
+    let finished =
+        Profiler::within(&["sh", "-c", "\"$@\" -i 100ms -d 500ms --pid $$; :", "sh"]).finish();
+    let data = finished.dataset();
+    let names: Vec<(String,)> = data.rows("SELECT DISTINCT comm FROM process");
+    assert_eq!(names, [("sh".to_owned(),)]);
+}
+
+/// The parent's name at the fork, though it runs another program when it ends.
+#[test]
+fn started_by_is_who_forked() {
+    let finished = Profiler::new()
+        .command(&["sh", "-c", "/bin/true; exec sleep 0.3"])
+        .finish();
+    let data = finished.dataset();
+    let (name,): (String,) = data.row("SELECT started_by FROM process WHERE comm = 'true'");
+    assert_eq!(name, "sh");
+    let parents: u64 = data.value("SELECT count(*) FROM process WHERE comm = 'sleep'");
+    assert_eq!(parents, 1);
+}
+
+#[test]
+fn totals_are_of_the_run_and_life_columns_of_the_life() {
+    let mut puppet = Puppet::new(WORKLOAD, 1);
+    puppet.tell("burn 500");
+    let before = procfs::Reading::now(puppet.pid());
+    let profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .pid(puppet.pid())
+        .start();
+    puppet.tell("burn 300");
+    let after = procfs::Reading::now(puppet.pid());
+    let finished = profiler.interrupt();
+    let data = finished.dataset();
+    let (run, life, sched, user_system): (u64, u64, u64, u64) = data.row(
+        "SELECT oncpu_ns, life_oncpu_ns, (SELECT sum(oncpu_ns)::UBIGINT FROM sched), user_ns + system_ns FROM process",
+    );
+    assert_eq!(run, sched);
+    assert_eq!(user_system, run);
+    let oncpu = |reading: &procfs::Reading| -> u64 {
+        reading.threads.values().map(|thread| thread.oncpu_ns).sum()
+    };
+    let (before, after) = (oncpu(&before), oncpu(&after));
+    assert!(before > 50_000_000, "{before} ns before the run");
+    // Between the two readings and the profiler's own, it waits for an order.
+    let room = 20_000_000;
+    assert!(
+        run.abs_diff(after - before) < room,
+        "{run} of {before}..{after}"
+    );
+    assert!(
+        life.abs_diff(after) < room,
+        "{life}, the kernel has {after}"
+    );
+}
+
+/// Children that share their parent's memory: the sum of RSS has it once for each, the sum of PSS once.
+#[test]
+fn shared_memory_is_in_the_sum_of_pss_once() {
+    const SHARED: u64 = 64 << 20;
+    const CHILDREN: u64 = 20;
+    let script = format!(
+        "import os, time\nheld = bytearray({SHARED})\nfor _ in range({CHILDREN}):\n    \
+         if os.fork() == 0: break\ntime.sleep(3)"
+    );
+    let python = setting("PROFILER_TEST_PYTHON");
+    let profiler = Profiler::new()
+        .args(["-i", "100ms"])
+        .command(&[&python, "-c", &script])
+        .start();
+    let parent = procfs::children(profiler.pid())[0];
+    wait_until("they are born", || {
+        procfs::children(parent).len() as u64 == CHILDREN
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    let family = procfs::children(parent).into_iter().chain([parent]);
+    let pss: u64 = family.map(pss_of).sum();
+    let finished = profiler.finish();
+    let data = finished.dataset();
+    let (rss, ours): (u64, u64) =
+        data.row("SELECT max(target_rss_sum), max(target_pss_sum) FROM timeline");
+    assert!(rss > SHARED * CHILDREN, "{rss} bytes");
+    // Ours is read at other times, in which Python may have touched some more pages.
+    let apart = ours.abs_diff(pss);
+    assert!(apart < 4 << 20, "{ours}, the kernel has {pss}");
+    assert!(finished.stderr.contains("peak PSS"), "{}", finished.stderr);
+}
+
+fn pss_of(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it lives");
+    let line = text.lines().find(|line| line.starts_with("Pss:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.expect("a number").parse::<u64>().expect("a number") * 1024
+}
+
+/// The first Ctrl-C is the command's; the second ends the profiler, and it is said that the command goes on.
+#[test]
+fn a_command_that_outlives_the_profiler_is_reported() {
+    let profiler = Profiler::new()
+        .command(&["sh", "-c", "trap '' INT; echo ready; sleep 2"])
+        .start();
+    wait_until("the shell sleeps", || {
+        let shell = procfs::children(profiler.pid());
+        shell
+            .first()
+            .is_some_and(|shell| !procfs::children(*shell).is_empty())
+    });
+    profiler.signal(Signal::INT);
+    std::thread::sleep(Duration::from_millis(100));
+    profiler.signal(Signal::INT);
+    let finished = profiler.finish();
+    assert_eq!(finished.code(), 130);
+    let told = finished
+        .stderr
+        .contains("it continues without the profiler");
+    assert!(told, "{}", finished.stderr);
+    finished.any_dataset().assert_complete();
+}

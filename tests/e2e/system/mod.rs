@@ -1,0 +1,7 @@
+//! What needs a whole system: Debian with systemd as pid 1 and cgroup v2 only, in a virtual machine
+//! (`cargo xtask test system`).
+
+mod boot;
+mod pressure;
+mod shell;
+mod unit;

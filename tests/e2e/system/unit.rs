@@ -1,0 +1,228 @@
+//! The unit in docs/deploy under systemd, with all of its sandbox, beside a profiler that has none.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use e2e::{
+    dataset::Dataset,
+    rows::{self, Row, sum},
+    runs::{Profiler, wait_until},
+    setting,
+};
+
+use rustix::fs::StatVfsMountFlags;
+
+use super::shell::{Service, as_user, sh};
+
+/// Files of docs/deploy, with their names.
+const FILES: [(&str, &str); 2] = [
+    (
+        "profiler.service",
+        include_str!("../../../docs/deploy/profiler.service"),
+    ),
+    (
+        "profiler.sysusers",
+        include_str!("../../../docs/deploy/profiler.sysusers"),
+    ),
+];
+const STATE: &str = "/var/lib/profiler";
+const WRITTEN: u64 = 8 << 20;
+
+/// The installed unit, running.
+struct Unit;
+
+impl Unit {
+    /// As the comment at its head tells an administrator, in a directory that looks like the project.
+    fn install() -> Self {
+        let directory = tempfile::TempDir::new().expect("a temporary directory");
+        for path in ["target/release", "docs/deploy"] {
+            fs::create_dir_all(directory.path().join(path)).expect("made");
+        }
+        fs::copy(
+            setting("PROFILER_BIN"),
+            directory.path().join("target/release/profiler"),
+        )
+        .expect("a copy");
+        for (name, text) in FILES {
+            fs::write(directory.path().join("docs/deploy").join(name), text).expect("written");
+        }
+        let commands = FILES[0]
+            .1
+            .lines()
+            .filter_map(|line| line.strip_prefix("#   "));
+        let commands: Vec<&str> = commands.collect();
+        assert!(commands.len() > 2, "{commands:?}");
+        sh(&format!(
+            "cd {}\n{}",
+            directory.path().display(),
+            commands.join("\n")
+        ));
+        let log = Path::new("/var/log/profiler/profiler.guest.log");
+        wait_until("the unit profiles", || {
+            let said = fs::read_to_string(log).unwrap_or_default();
+            let state = sh("systemctl show --property=ActiveState,NRestarts,Result profiler");
+            assert!(state.contains("ActiveState=active"), "{state}\n{said}");
+            assert!(state.contains("NRestarts=0"), "{state}\n{said}");
+            said.contains("profiling node")
+        });
+        Self
+    }
+
+    /// Stops it, and returns the run of the node.
+    fn stop(self) -> Dataset {
+        drop(self);
+        let result = sh("systemctl show --property=Result --value profiler");
+        assert_eq!(result, "success");
+        let runs: Vec<PathBuf> = fs::read_dir(STATE)
+            .expect("the state directory")
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|path| path.join("run.json").is_file())
+            .collect();
+        assert_eq!(runs.len(), 1, "{runs:?}");
+        Dataset::new(runs[0].clone())
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("systemctl")
+            .args(["stop", "profiler"])
+            .status();
+    }
+}
+
+/// What each source can do.
+fn sources(data: &Dataset) -> BTreeMap<String, String> {
+    let manifest = data.manifest();
+    let sources = manifest["sources"].as_array().expect("a list");
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    sources
+        .iter()
+        .map(|source| (text(&source["name"]), text(&source["status"])))
+        .collect()
+}
+
+/// Tables that have rows.
+fn tables(data: &Dataset) -> BTreeSet<String> {
+    let parts = data.files().into_iter().filter_map(|path| {
+        let path = path.strip_prefix(data.path()).ok()?;
+        let table = path.iter().next()?.to_str()?;
+        path.extension()
+            .is_some_and(|ending| ending == "parquet")
+            .then(|| table.to_owned())
+    });
+    parts.collect()
+}
+
+/// Columns in which some row has a value, as `table.column`.
+fn known_columns(data: &Dataset) -> BTreeSet<String> {
+    let known = |table: String| {
+        let columns = rows::known_columns(&data.table(&table));
+        columns
+            .into_iter()
+            .map(move |column| format!("{table}.{column}"))
+    };
+    tables(data).into_iter().flat_map(known).collect()
+}
+
+fn named<'a>(rows: &'a [Row], column: &str, value: &str) -> Vec<&'a Row> {
+    rows.iter()
+        .filter(|row| row.text(column) == Some(value))
+        .collect()
+}
+
+fn written(data: &Dataset, table: &str, pid: u64) -> u64 {
+    let mut rows = data.table(table);
+    rows.retain(|row| row.u64("pid") == Some(pid));
+    let column = match table {
+        "file_io" => "write_bytes",
+        _ => "bytes",
+    };
+    sum(&rows, column)
+}
+
+#[test]
+fn unit_records_what_an_unsandboxed_profiler_records() {
+    // Pages stay dirty until they are synced.
+    sh(
+        "echo 0 > /proc/sys/vm/dirty_writeback_centisecs; echo 360000 > /proc/sys/vm/dirty_expire_centisecs",
+    );
+    // Whoever dirtied pages before a profiler is known only to the kernel, by the cgroup.
+    let before = Service::start(
+        "before",
+        &["IOAccounting=yes", "MemoryAccounting=yes"],
+        &format!(
+            "dd if=/dev/zero of=/srv/before bs=1M count={}; touch /run/written; sleep infinity",
+            WRITTEN >> 20
+        ),
+    );
+    wait_until("it is written", || Path::new("/run/written").exists());
+    let unit = Unit::install();
+    let free = Profiler::new()
+        .args(["--node", "--split-by", "job", "-i", "1s"])
+        .start();
+    sh("sync -f /srv/before");
+    sh(&format!(
+        "dd if=/dev/zero of=/srv/direct bs=1M count={} oflag=direct",
+        WRITTEN >> 20
+    ));
+    let ended = free.interrupt();
+    let free = ended.dataset();
+    let data = unit.stop();
+
+    // What the sources can do, and what they have values of.
+    data.assert_complete();
+    assert_eq!(sources(&data), sources(&free));
+    let (known, expected) = (known_columns(&data), known_columns(&free));
+    let missing: Vec<_> = expected.difference(&known).collect();
+    assert!(missing.is_empty(), "null under the sandbox: {missing:?}");
+
+    // Known counts: the same in both, and right.
+    let processes = free.table("process");
+    let direct = named(&processes, "comm", "dd");
+    assert_eq!(direct.len(), 1, "{direct:?}");
+    let pid = direct[0].u64("pid").expect("a pid");
+    for table in ["file_io", "block_io"] {
+        assert_eq!(written(&data, table, pid), WRITTEN, "{table}");
+        assert_eq!(written(&free, table, pid), WRITTEN, "{table}");
+    }
+    for run in [&data, &free] {
+        let mut rows = run.table("block_io");
+        rows.retain(|row| row.text("cgroup") == Some(&before.cgroup()));
+        rows.retain(|row| row.text("op") == Some("write"));
+        assert!(rows.iter().all(|row| row.u64("pid").is_none()), "{rows:?}");
+        assert_eq!(sum(&rows, "bytes"), WRITTEN, "{rows:?}");
+        file_systems_are_the_nodes(run);
+    }
+
+    // Who may read it.
+    let run = data.path().display();
+    let read = format!("/usr/local/bin/profiler verify {run} && cat {run}/run.json");
+    sh("usermod --append --groups profiler tester");
+    let (may, said) = as_user("tester", &read);
+    assert!(may, "{said}");
+    assert!(said.contains("\"complete\""), "{said}");
+    let (may, said) = as_user("other", &format!("cat {run}/run.json"));
+    assert!(!may, "{said}");
+}
+
+/// `filesystem` against the mounts of this process, which is in the namespace of pid 1.
+fn file_systems_are_the_nodes(data: &Dataset) {
+    let rows = data.table("filesystem");
+    let root = named(&rows, "mount", "/");
+    assert!(!root.is_empty(), "{rows:?}");
+    for row in &rows {
+        let mount = row.text("mount").expect("a path");
+        let size = rustix::fs::statvfs(mount).expect("mounted");
+        let read_only = size.f_flag.contains(StatVfsMountFlags::RDONLY);
+        assert_eq!(row.bool("read_only"), Some(read_only), "{mount}");
+        assert_eq!(
+            row.u64("total"),
+            Some(size.f_blocks * size.f_frsize),
+            "{mount}"
+        );
+    }
+}

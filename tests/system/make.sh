@@ -1,0 +1,40 @@
+#!/bin/sh
+# Makes the disk of a Debian that boots: the file $1 of an ext4 file system, with the kernel modules of the directory $2
+# (/lib/modules/RELEASE). As root; takes a minute or two, and a mirror.
+set -e
+image=$1
+modules=$2
+root=$image.root
+trap 'rm -rf "$root" "$image.partial"' EXIT
+rm -rf "$root"
+mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
+    --aptopt='APT::Install-Recommends "false"' \
+    --dpkgopt=path-exclude=/usr/share/doc/* \
+    --dpkgopt=path-exclude=/usr/share/locale/* \
+    --dpkgopt=path-exclude=/usr/share/man/* \
+    --include=acl,dbus,dmsetup,iproute2,kmod,libcap2-bin,libpam-systemd,lvm2,munge,nfs-common,nfs-kernel-server,procps \
+    --include=slurm-client,slurmctld,slurmd,sudo,systemd,systemd-container,systemd-sysv,udev \
+    bookworm "$root"
+release=$(basename "$modules")
+mkdir -p "$root/lib/modules"
+cp -a "$modules" "$root/lib/modules/"
+chroot "$root" depmod "$release"
+# Each test starts what it needs. Nothing else runs, and nothing waits for a network.
+for unit in munge slurmctld slurmd nfs-server nfs-blkmap rpcbind lvm2-monitor e2scrub_reap; do
+    rm -f "$root"/etc/systemd/system/*.wants/$unit.*
+done
+for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer; do
+    rm -f "$root/etc/systemd/system/timers.target.wants/$unit"
+done
+echo guest >"$root/etc/hostname"
+printf '127.0.0.1 localhost guest\n' >"$root/etc/hosts"
+printf '/dev/vda / ext4 defaults 0 1\n' >"$root/etc/fstab"
+# An identity is made at each boot otherwise.
+echo 5f7b0d1e2c3a49688f6e5d4c3b2a1908 >"$root/etc/machine-id"
+# The user of jobs, a member of the profiler's group, and somebody else.
+chroot "$root" useradd --create-home --shell /bin/bash --uid 2001 tester
+chroot "$root" useradd --create-home --shell /bin/bash --uid 2002 other
+echo 'tester ALL=(root) NOPASSWD: ALL' >"$root/etc/sudoers.d/tester"
+chmod 440 "$root/etc/sudoers.d/tester"
+mke2fs -q -t ext4 -L system -d "$root" "$image.partial" 2G
+mv "$image.partial" "$image"

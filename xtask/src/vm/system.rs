@@ -1,0 +1,149 @@
+//! A guest that is a whole Debian: systemd is its first process, cgroups are v2 only.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    fs,
+    hash::{Hash as _, Hasher as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    NEED_SYSTEM,
+    initramfs::{add_modules, strip},
+    kernel::{self, Flavour, Kernel},
+    modules::Wanted,
+    programs::{self, Programs},
+    qemu::{self, Machine},
+    tree::Tree,
+    userland::Userland,
+    verdict,
+};
+use crate::{
+    apt,
+    arch::Arch,
+    run::privileged,
+    shell::{self, progress},
+    workspace::Workspace,
+};
+
+/// The kernel of the same Debian.
+const KERNEL: &str = "6.1";
+/// The binary with the tests.
+const SUITE: &str = "e2e";
+const MAKE: &str = "tests/system/make.sh";
+const UNIT: &str = "tests/system/profiler-tests.service";
+const MEMORY: &str = "2G";
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// What reads the disk; all other modules are on it.
+const MODULES: &Wanted = &[("virtio_pci", ""), ("virtio_blk", ""), ("ext4", "")];
+
+/// The tier `system` of `cargo xtask test`.
+pub fn test(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    let tests = run(workspace, Machine::new(Machine::CPUS, TIMEOUT), filter)?;
+    Ok(format!("{tests} tests"))
+}
+
+/// Boots the system, making its disk first if there is none, and runs the tests in it. Returns how many have passed.
+pub fn run(workspace: &Workspace, machine: Machine, filter: &[String]) -> Result<u64> {
+    let arch = Arch::parse("x86_64").context("known")?;
+    if !arch.is_host() {
+        bail!("a system is made for the architecture of this machine, and only of x86_64");
+    }
+    qemu::obtain(arch)?;
+    let kernel = kernel::obtain(workspace, arch, Flavour::Cloud, KERNEL, None)?;
+    let folder = workspace.target.join("vm/system");
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let disk = disk(workspace, &kernel, &folder)?;
+    let programs = programs::build(workspace, arch, SUITE)?;
+    let initramfs = initramfs(workspace, arch, &kernel, &programs, filter, &folder)?;
+    let machine = Machine {
+        memory: MEMORY.into(),
+        disk: Some(disk),
+        ..machine
+    };
+    progress(&format!("booting Debian with Linux {}", kernel.name));
+    let console = qemu::boot(arch, &kernel, &initramfs, &machine)?;
+    let verdict = verdict::judge(&console.lines, console.end)?;
+    Ok(verdict.passed)
+}
+
+/// The image of the disk, which is named after what it is made of. Those made of something else are removed.
+fn disk(workspace: &Workspace, kernel: &Kernel, folder: &Path) -> Result<PathBuf> {
+    let script = workspace.root.join(MAKE);
+    let modules = kernel.modules.as_deref();
+    let modules = modules.context("Debian's kernel has modules")?;
+    let mut hasher = DefaultHasher::new();
+    let text = fs::read(&script).with_context(|| format!("reading {}", script.display()))?;
+    (text, &kernel.release).hash(&mut hasher);
+    let name = format!("{:016x}.img", hasher.finish());
+    let image = folder.join(&name);
+    if image.is_file() {
+        return Ok(image);
+    }
+    for entry in fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|ending| ending == "img") {
+            fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+        }
+    }
+    let tools = [("mmdebstrap", "mmdebstrap"), ("mke2fs", "e2fsprogs")];
+    apt::obtain(&tools, "a Debian to boot")?;
+    let mut make = privileged(Path::new("sh"));
+    let what = "making a Debian to boot (a minute or two)";
+    shell::run_slowly(make.arg(script).arg(&image).arg(modules), what)?;
+    Ok(image)
+}
+
+/// What mounts the disk, and the programs under test, which change more often than it does.
+fn initramfs(
+    workspace: &Workspace,
+    arch: &'static Arch,
+    kernel: &Kernel,
+    programs: &Programs,
+    filter: &[String],
+    folder: &Path,
+) -> Result<PathBuf> {
+    let userland = Userland::host(arch);
+    let mut tree = Tree::new(&userland);
+    for directory in ["/dev", "/proc", "/sys", "/run", "/mnt", "/modules"] {
+        tree.directory(directory, 0o755)?;
+    }
+    tree.device("/dev/console", (5, 1))?;
+    add_modules(&mut tree, kernel, MODULES)?;
+    let strip = |program: &Path| strip(&arch.tool("strip"), program, folder);
+    let init = strip(&programs.init)?;
+    tree.program_as("/init", &init)?;
+    tree.file("/root-device", 0o644, "/dev/vda".into())?;
+    // From here on all that is copied to the disk.
+    let on_disk = |path: &Path| PathBuf::from(format!("/payload{}", path.display()));
+    let ours = [&programs.profiler, &programs.tests];
+    for program in ours.into_iter().chain(&programs.workloads) {
+        tree.program_as(on_disk(program), strip(program)?)?;
+    }
+    tree.program_as(on_disk(Path::new("/usr/local/sbin/guest-init")), &init)?;
+    let unit = fs::read(workspace.root.join(UNIT)).with_context(|| format!("reading {UNIT}"))?;
+    let place = Path::new("/etc/systemd/system/profiler-tests.service");
+    tree.file(on_disk(place), 0o644, unit)?;
+    let mut orders = vec![
+        format!("env PROFILER_BIN={}", programs.profiler.display()),
+        "env PROFILER_TEST_PATIENCE=5".to_owned(),
+        format!("test {}", programs.tests.display()),
+    ];
+    if filter.is_empty() {
+        orders.push(format!("arg {NEED_SYSTEM}"));
+    }
+    // Without the others of the same binary.
+    let words = filter
+        .iter()
+        .map(|word| word.trim_start_matches(NEED_SYSTEM));
+    orders.extend(words.map(|word| format!("arg {NEED_SYSTEM}{word}")));
+    let orders = orders.join("\n");
+    tree.file(on_disk(Path::new("/orders")), 0o644, orders.into())?;
+    let path = folder.join("initramfs.cpio");
+    tree.write(&path)?;
+    Ok(path)
+}
