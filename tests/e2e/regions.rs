@@ -198,30 +198,45 @@ fn all_descendants_count_those_too_that_have_ended() {
         &[],
         r#"
 reader, writer = os.pipe()
+def report(): os.write(writer, b"%d\n" % time.process_time_ns())
 if os.fork() == 0:
-    burn(0.3); os._exit(0)
-mark("start", "tree"); time.sleep(0.02)
+    burn(0.3); report(); os._exit(0)
+before = time.process_time_ns()
+mark("start", "tree"); time.sleep(0.02); within = time.process_time_ns()
 for _ in range(3):
     if os.fork() == 0:
         if os.fork() == 0:
-            time.sleep(0.01); burn(0.1); os._exit(0)
+            time.sleep(0.01); burn(0.1); report(); os._exit(0)
         os._exit(0)          # the grandchild has no parent
     os.wait()
-os.close(writer); os.read(reader, 1)   # nobody else has it any more
+os.close(writer)
+reports = [int(line) for line in open(reader)]   # to its end: nobody else has it any more
+least = time.process_time_ns() - within
 mark("end", "tree")
+most = time.process_time_ns() - before
 pid = os.fork()
 if pid == 0:
     mark("start", "child", parent="x"); time.sleep(0.02); burn(0.1); mark("end", "child"); time.sleep(0.05); os._exit(0)
 os.waitpid(pid, 0)     # the run ends with the command
+print(json.dumps([least, most, reports]))
 "#,
     );
     let data = finished.dataset();
+    let (least, most, reports): (u64, u64, Vec<u64>) = said(&finished);
+    assert_eq!(reports.len(), 4, "{reports:?}");
     let (tree, child): (u64, Option<u64>) = data.row(
         "SELECT (SELECT oncpu_ns FROM region_usage WHERE name = 'tree'), (SELECT oncpu_ns FROM region_usage WHERE name = 'child')",
     );
     let offset: i64 = data.value("SELECT start_offset_ns FROM region_usage WHERE name = 'child'");
-    // The child that was there before counts from the start on; the three grandchildren whole.
-    assert!((300_000_000..900_000_000).contains(&tree), "{tree}");
+    // The three grandchildren count whole; the child that was there before, from the start on. Seven processes have ended
+    // after they looked at their own time.
+    let (known, child_before) = (reports.iter().sum::<u64>(), reports.iter().max());
+    let least = least + known - child_before.expect("one");
+    let most = most + known + 7 * 10_000_000;
+    assert!(
+        (least..=most).contains(&tree),
+        "{tree} is not in {least}..={most}"
+    );
     // Nothing is known of it on a machine that was too busy to read while it was open.
     if let Some(child) = child {
         let least = 100_000_000 - offset.max(0);
