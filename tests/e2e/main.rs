@@ -9,6 +9,7 @@ mod disk;
 mod ends;
 mod errors;
 mod fleet;
+mod front_door;
 mod gpu;
 mod hostile;
 mod job_layouts;

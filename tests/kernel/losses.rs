@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use e2e::{
+    mounts::{LoopDevice, folder},
     rows::{Row, sum},
     runs::{Finished, Profiler},
 };
@@ -135,4 +136,36 @@ fn of_a_full_map_of_processes_the_rest_is_right() {
         let lived = row.u64("interval_ns").expect("a length");
         assert!(lived >= 1_000_000_000, "{lived}");
     }
+}
+
+/// Requests that find no room among those under way are not accounted, and each is counted once.
+#[test]
+fn of_a_full_map_of_requests_every_request_is_stored_or_counted() {
+    const READS: u64 = 500;
+    const READERS: u64 = 4;
+    let folder = folder();
+    let disk = LoopDevice::new(&folder.path().join("image"), 16);
+    // Far from each other, so that the kernel does not merge them.
+    let script = format!(
+        "for i in $(seq {READERS}); do \
+         dd if=$0 of=/dev/null bs=4k count={READS} skip=$((i * 800)) iflag=direct 2>&- & done; wait"
+    );
+    let run = |room: &[&str]| {
+        let finished = Profiler::new()
+            .args(["-i", "1h", "--source", "process,block_io,overhead"])
+            .args(room)
+            .command(&["sh", "-c", &script, disk.path()])
+            .finish();
+        assert_eq!(finished.code(), 0);
+        let mut rows = finished.dataset().table("block_io");
+        rows.retain(|row| {
+            row.text("device") == Some(disk.name()) && row.text("op") == Some("read")
+        });
+        assert_eq!(sum(&rows, "bytes"), 4096 * sum(&rows, "ops"));
+        (sum(&rows, "ops"), lost(&finished, "REQUESTS"))
+    };
+    assert_eq!(run(&[]), (READERS * READS, 0));
+    let (stored, lost) = run(&["--map-entries", "REQUESTS=1"]);
+    assert!(lost > 0, "never two at once");
+    assert_eq!(stored + lost, READERS * READS);
 }

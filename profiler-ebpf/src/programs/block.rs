@@ -78,7 +78,9 @@ pub fn block_getrq(ctx: BtfTracePointContext) -> i32 {
             left: u64::from(bio.get::<u32>(offset!(bio_size))),
             partly: 0,
         };
-        store(bio, &state);
+        if !store(bio, &state) {
+            dropped(Map::Requests);
+        }
     }
     0
 }
@@ -154,7 +156,10 @@ fn seen(request: Object, issued: u32) {
         left,
         partly: 0,
     };
-    store(request, &state);
+    // Every request is issued, and finds room then or not.
+    if !store(request, &state) && issued != 0 {
+        dropped(Map::Requests);
+    }
 }
 
 /// The memory of a request is another's now, so its completion was missed: two interrupts within one another, or a
@@ -282,10 +287,8 @@ fn state_at(address: u64) -> Option<&'static mut Request> {
 }
 
 #[inline(always)]
-fn store(object: Object, state: &Request) {
-    if REQUESTS.insert(&(object.0 as u64), state, 0).is_err() {
-        dropped(Map::Requests);
-    }
+fn store(object: Object, state: &Request) -> bool {
+    REQUESTS.insert(&(object.0 as u64), state, 0).is_ok()
 }
 
 #[inline(always)]
