@@ -30,6 +30,7 @@ mod started;
 mod system;
 mod ticks;
 mod timeline;
+mod tools;
 mod usage;
 
 /// The program of `workload.rs`.

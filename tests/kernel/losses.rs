@@ -148,7 +148,7 @@ fn of_a_full_map_of_requests_every_request_is_stored_or_counted() {
     // Far from each other, so that the kernel does not merge them.
     let script = format!(
         "for i in $(seq {READERS}); do \
-         dd if=$0 of=/dev/null bs=4k count={READS} skip=$((i * 800)) iflag=direct 2>&- & done; wait"
+         dd if=$0 of=/dev/null bs=4k count={READS} skip=$((i * 800)) iflag=direct status=none & done; wait"
     );
     let run = |room: &[&str]| {
         let finished = Profiler::new()

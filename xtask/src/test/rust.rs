@@ -60,10 +60,12 @@ pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
 }
 
 pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
-    apt::obtain(
-        &[("perf", "linux-perf")],
-        "a second reader of the scheduler",
-    )?;
+    const READERS: [(&str, &str); 3] = [
+        ("perf", "linux-perf"),
+        ("bpftrace", "bpftrace"),
+        ("ss", "iproute2"),
+    ];
+    apt::obtain(&READERS, "second readers of the same quantities")?;
     on_kernel(workspace, Tests::EndToEnd, filter)
 }
 
