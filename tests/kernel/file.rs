@@ -371,3 +371,35 @@ fn the_accounting_is_what_the_process_reads_of_itself() {
         assert_eq!(row.u64("errors"), None);
     }
 }
+
+/// 6.5 MB of /dev/zero, and as much through a pipe, are no bytes of files.
+#[test]
+fn the_timeline_has_the_bytes_of_files_where_they_can_be_told_apart() {
+    let place = folder();
+    let path = place.path().to_str().expect("UTF-8");
+    let script = format!(
+        "dd if=/dev/zero bs=64k count=100 status=none | cat >/dev/null; $0 files plain {path} 100"
+    );
+    for way in ["accounting", best_way()] {
+        let finished = run(&format!("{way},timeline"), &script);
+        let told = told(&finished).remove(0).counts;
+        let rows = finished.dataset().table("timeline");
+        assert!(!rows.is_empty());
+        for (column, told) in [
+            ("target_file_read_bytes", told[1]),
+            ("target_file_write_bytes", told[3]),
+        ] {
+            if way == "accounting" {
+                assert!(rows.iter().all(|row| row.u64(column).is_none()), "{column}");
+                continue;
+            }
+            // The loader reads the heads of libraries.
+            let found = sum(&rows, column);
+            let all = told..told + (1 << 20);
+            assert!(
+                all.contains(&found),
+                "{way}, {column}: {found}, {told} told"
+            );
+        }
+    }
+}
