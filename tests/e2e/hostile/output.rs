@@ -5,9 +5,18 @@ use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use e2e::{attacker::UID, runs::Profiler, setting};
+use e2e::{
+    attacker::{UID, directory_of},
+    runs::Profiler,
+    setting,
+};
+use rustix::{process::Uid, thread::set_thread_uid};
 use tempfile::TempDir;
 
 /// Exit code when nothing can be stored.
@@ -82,4 +91,66 @@ fn the_directory_of_another_user_is_refused() {
     let why = format!("belongs to uid {UID}");
     assert!(refused.stderr.contains(&why), "{}", refused.stderr);
     assert_eq!(fs::read_dir(&trap).expect("there").count(), 0);
+}
+
+/// The owner of a directory puts links in the place of all that root makes there, while root makes it and gives it away.
+#[test]
+fn links_that_come_in_between_are_not_followed() {
+    let (out, elsewhere) = (directory_of(UID), TempDir::new().expect("a directory"));
+    let etc = of_root(elsewhere.path());
+    let ended = Arc::new(AtomicBool::new(false));
+    let attack = {
+        let (above, etc, ended) = (out.path().to_owned(), etc.clone(), ended.clone());
+        move || {
+            set_thread_uid(Uid::from_raw(UID)).expect("root becomes anybody");
+            let mut replaced = 0_u64;
+            while !ended.load(Ordering::Relaxed) {
+                replace(&above, &etc, &mut replaced);
+            }
+            replaced
+        }
+    };
+    let attacker = std::thread::spawn(attack);
+    let owner = UID.to_string();
+    for run in 0..12 {
+        let finished = Profiler::writing_to(out.path())
+            .args(["--run-id", &format!("run-{run}"), "--node"])
+            .args(["-d", "200ms", "-i", "50ms", "--checkpoint", "100ms"])
+            .args(["--source", "system"])
+            .env("SUDO_UID", &owner)
+            .env("SUDO_GID", &owner)
+            .finish();
+        assert!(
+            [0, OUTPUT].contains(&finished.code()),
+            "{}",
+            finished.stderr
+        );
+        assert_untouched(&etc);
+    }
+    ended.store(true, Ordering::Relaxed);
+    let replaced = attacker.join().expect("it does not panic");
+    // The directory of each run, and some within.
+    assert!(replaced > 12, "{replaced}");
+}
+
+/// Moves each directory below `above` away, and puts a link in its place, or takes the link away again.
+fn replace(above: &Path, etc: &Path, replaced: &mut u64) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
+        if kind.is_symlink() {
+            let _ = fs::remove_file(&path);
+        } else if kind.is_dir() {
+            replace(&path, etc, replaced);
+            if path.extension().is_some() {
+                continue;
+            }
+            let moved = path.with_extension(format!("moved-{replaced}"));
+            if fs::rename(&path, moved).is_ok() && symlink(etc, &path).is_ok() {
+                *replaced += 1;
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use arrow::{
@@ -102,9 +103,18 @@ fn with_memory(kib: u32, command: &str, run: &Path) -> Output {
         .expect("a shell")
 }
 
-/// A run of a command beside it ends as it should, and soon.
+/// A run beside it ends as it should, and soon: of a command that ends, and of one that is told to.
 #[track_caller]
 fn assert_runs_beside(out: &Path) {
+    let told = Profiler::writing_to(out)
+        .args(["--run-id", "told", "--source", "system,process"])
+        .command(&["sleep", "60"])
+        .start();
+    told.signal(Signal::TERM);
+    let begin = Instant::now();
+    told.finish();
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    Dataset::new(out.join("told")).assert_complete();
     let finished = Profiler::writing_to(out)
         .args(["--run-id", "own", "--source", "system,process"])
         .command(&["true"])
@@ -193,7 +203,7 @@ fn recovery_comes_after_the_first_tick() {
         .args(["--run-id", "killed", "-i", "100ms"])
         .pid(command.pid())
         .start();
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     killed.signal(Signal::KILL);
     killed.finish();
     let mut next = Profiler::writing_to(out.path())
