@@ -22,9 +22,15 @@ impl Puppet {
 
     /// The same, with these variables in its environment.
     pub fn with(program: &str, threads: u32, variables: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command.envs(variables.iter().copied());
+        Self::start(command, threads)
+    }
+
+    /// The same, of a command that becomes the program.
+    pub fn start(mut command: Command, threads: u32) -> Self {
+        let mut child = command
             .arg(threads.to_string())
-            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -71,6 +71,8 @@ fn probe(host: &Host) -> Support {
 const EVERY: Duration = Duration::from_secs(10);
 /// How long a tick waits: a local disk answers within microseconds.
 const PATIENCE: Duration = Duration::from_millis(2);
+/// How long the end of a run waits: a file server takes longer.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Types without a size, or (autofs) those that a question would mount.
 const WITHOUT_SIZE: [&str; 24] = [
@@ -185,7 +187,8 @@ impl Source for Filesystems {
             beside.ask(visible_mounts(self.mounts.all()))?;
             self.asked = Some(Instant::now());
         }
-        let Some(answers) = beside.take(PATIENCE) else {
+        let patience = if at.last { LAST_PATIENCE } else { PATIENCE };
+        let Some(answers) = beside.take(patience) else {
             return Ok(());
         };
         let now = monotonic_ns();

@@ -2,6 +2,8 @@
 //! (`cargo xtask test system`).
 
 mod boot;
+mod limits;
 mod pressure;
 mod shell;
+mod storage;
 mod unit;

@@ -1,6 +1,14 @@
 //! Commands of the system.
 
-use std::process::{Command, Output};
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    process::{ChildStdout, Command, Output, Stdio},
+};
+
+use e2e::{
+    procfs::is_at_rest,
+    runs::{Kept, wait_until},
+};
 
 fn output(command: &mut Command) -> (Output, String) {
     let output = command
@@ -19,12 +27,17 @@ pub fn sh(script: &str) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// A command of a user, with the groups that this user has.
+pub fn command_of(user: &str, words: &[&str]) -> Command {
+    let mut command = Command::new("runuser");
+    command.args(["--user", user, "--"]).args(words);
+    command.current_dir("/");
+    command
+}
+
 /// Whether a user may run this, and everything that the script prints.
 pub fn as_user(user: &str, script: &str) -> (bool, String) {
-    let mut command = Command::new("runuser");
-    command.args(["--user", user, "--", "sh", "-ec", script]);
-    command.current_dir("/");
-    let (output, said) = output(&mut command);
+    let (output, said) = output(&mut command_of(user, &["sh", "-ec", script]));
     (output.status.success(), said)
 }
 
@@ -55,5 +68,51 @@ impl Drop for Service {
         for verb in stop {
             let _ = Command::new("systemctl").args([verb, &self.0]).output();
         }
+    }
+}
+
+/// A script of a process that is there and waits until it is released.
+pub struct Gated {
+    script: Kept,
+    /// What it prints; open for as long as it may print.
+    output: BufReader<ChildStdout>,
+}
+
+impl Gated {
+    pub fn start(script: &str) -> Self {
+        Self::within(&[], script)
+    }
+
+    /// The same, in what a wrapper makes: a container, a session. Returns when the script waits there.
+    pub fn within(wrapper: &[&str], script: &str) -> Self {
+        let script = format!("echo ready; read go; {script}");
+        let words = [wrapper, &["sh", "-ec", &script]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut script = Kept::start(&mut command);
+        let mut output = BufReader::new(script.0.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("text");
+        assert_eq!(line, "ready\n", "{words:?}");
+        let gated = Self { script, output };
+        wait_until("it waits", || is_at_rest(gated.pid()));
+        gated
+    }
+
+    /// The process of the script, or of the wrapper.
+    pub fn pid(&self) -> u32 {
+        self.script.pid()
+    }
+
+    /// Lets it do its work, to its end.
+    #[track_caller]
+    pub fn release(mut self) {
+        let mut gate = self.script.0.stdin.take().expect("a pipe");
+        gate.write_all(b"\n").expect("it waits");
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("text");
+        let status = self.script.0.wait().expect("our child");
+        assert!(status.success(), "{status}: {rest}");
     }
 }
