@@ -7,7 +7,8 @@ use std::{
 };
 
 /// Candidates, best first: what systemd has made for its unit (`$RUNTIME_DIRECTORY`), `/run/profiler`,
-/// `$XDG_RUNTIME_DIR/profiler`, one in the directory for temporary files.
+/// `$XDG_RUNTIME_DIR/profiler` (or where systemd has it, for processes of the user that are in no session), one in the
+/// directory for temporary files.
 pub fn candidates() -> impl Iterator<Item = PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let named = |name| std::env::var_os(name).map(PathBuf::from);
@@ -15,6 +16,7 @@ pub fn candidates() -> impl Iterator<Item = PathBuf> {
         named("RUNTIME_DIRECTORY"),
         Some(PathBuf::from("/run/profiler")),
         named("XDG_RUNTIME_DIR").map(|directory| directory.join("profiler")),
+        Some(PathBuf::from(format!("/run/user/{uid}/profiler"))),
         Some(std::env::temp_dir().join(format!("profiler-{uid}"))),
     ]
     .into_iter()

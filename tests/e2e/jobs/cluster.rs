@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -14,7 +15,40 @@ use tempfile::TempDir;
 pub struct Cluster {
     folder: TempDir,
     node: String,
+    hierarchy: Hierarchy,
     _daemons: Vec<Kept>,
+}
+
+/// The version of cgroups that it uses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hierarchy {
+    V1,
+    /// Under systemd, which makes the cgroup of the jobs.
+    V2,
+}
+
+impl Hierarchy {
+    fn configuration(self) -> &'static str {
+        match self {
+            Self::V1 => "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n",
+            Self::V2 => "CgroupPlugin=cgroup/v2\n",
+        }
+    }
+
+    /// What starts its `slurmd`.
+    fn slurmd(self) -> &'static [&'static str] {
+        match self {
+            Self::V1 => &["slurmd"],
+            Self::V2 => &[
+                "systemd-run",
+                "--scope",
+                "--quiet",
+                "--unit=slurmd-e2e",
+                "--property=Delegate=yes",
+                "slurmd",
+            ],
+        }
+    }
 }
 
 impl Cluster {
@@ -30,8 +64,19 @@ impl Cluster {
 
     /// The same, with more lines in its configuration.
     pub fn with(plugin: &str, more: &str) -> Self {
+        Self::on(Hierarchy::V1, plugin, more)
+    }
+
+    /// One that follows processes by cgroups of version 2, of a systemd that is pid 1.
+    pub fn on_v2() -> Self {
+        Self::on(Hierarchy::V2, "proctrack/cgroup", "")
+    }
+
+    fn on(hierarchy: Hierarchy, plugin: &str, more: &str) -> Self {
         let folder = TempDir::new().expect("a folder");
         let path = folder.path();
+        // Users submit jobs, too.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our folder");
         // As the machine is called: else mpirun takes it for another one.
         let node = hostname();
         let key: Vec<u8> = (0..128_u8).map(|byte| byte.wrapping_mul(31)).collect();
@@ -43,7 +88,7 @@ impl Cluster {
         );
         write(
             &path.join("cgroup.conf"),
-            b"CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n",
+            hierarchy.configuration().as_bytes(),
             0o644,
         );
         let socket = path.join("munge.socket");
@@ -58,9 +103,10 @@ impl Cluster {
                 .stderr(Stdio::null()),
         );
         wait_until("munged listens", || socket.exists());
-        let daemon = |program: &str, args: &[&str]| {
-            let mut command = Command::new(program);
+        let daemon = |words: &[&str], args: &[&str]| {
+            let mut command = Command::new(words[0]);
             command
+                .args(&words[1..])
                 .args(args)
                 .arg("-D")
                 .env("SLURM_CONF", path.join("slurm.conf"));
@@ -68,11 +114,12 @@ impl Cluster {
         };
         let daemons = vec![
             munged,
-            daemon("slurmctld", &["-i"]),
-            daemon("slurmd", &["-N", &node]),
+            daemon(&["slurmctld"], &["-i"]),
+            daemon(hierarchy.slurmd(), &["-N", &node]),
         ];
         let cluster = Self {
             node,
+            hierarchy,
             _daemons: daemons,
             folder,
         };
@@ -129,9 +176,17 @@ impl Cluster {
         )
     }
 
-    /// Where the folder of a job is while it has processes.
+    /// Where the folder of a job of root is while it has processes.
     pub fn cgroup(&self, job: &str) -> String {
-        format!("/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}", self.node)
+        match self.hierarchy {
+            Hierarchy::V1 => format!("/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}", self.node),
+            Hierarchy::V2 => format!("/sys/fs/cgroup/system.slice/{}/job_{job}", self.scope()),
+        }
+    }
+
+    /// The scope of all jobs on v2.
+    fn scope(&self) -> String {
+        format!("{}_slurmstepd.scope", self.node)
     }
 
     /// How a job stands, in Slurm's word.
@@ -146,13 +201,18 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let _ = self.command("scancel", &["--full", "--user=root"]).status();
+        let _ = self
+            .command("scancel", &["--full", "--partition=d"])
+            .status();
         let is_empty = || {
             let jobs = self.command("squeue", &["-h"]).output();
             jobs.is_ok_and(|jobs| jobs.stdout.is_empty())
         };
         if !std::thread::panicking() {
             wait_until("all jobs are gone", is_empty);
+        }
+        if self.hierarchy == Hierarchy::V2 {
+            let _ = self.command("systemctl", &["stop", &self.scope()]).status();
         }
         // slurmd leaves its own folders behind.
         for hierarchy in ["freezer", "cpuset", "memory", "cpuacct", "cpu,cpuacct"] {
@@ -176,7 +236,6 @@ fn option(name: &str, path: &Path) -> String {
 }
 
 fn write(path: &Path, bytes: &[u8], mode: u32) {
-    use std::os::unix::fs::PermissionsExt as _;
     fs::write(path, bytes).expect("written");
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our file");
 }

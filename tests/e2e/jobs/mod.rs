@@ -1,6 +1,6 @@
 //! Batch jobs under a real Slurm, and ranks under a real Open MPI: `cargo xtask test jobs`.
 
-mod cluster;
+pub mod cluster;
 mod deploy;
 
 use std::{

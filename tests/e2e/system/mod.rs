@@ -4,6 +4,8 @@
 mod boot;
 mod limits;
 mod pressure;
+mod sessions;
 mod shell;
+mod slurm;
 mod storage;
 mod unit;

@@ -8,6 +8,7 @@ use std::{
 use e2e::{
     procfs::is_at_rest,
     runs::{Kept, wait_until},
+    setting,
 };
 
 fn output(command: &mut Command) -> (Output, String) {
@@ -115,4 +116,25 @@ impl Gated {
         let status = self.script.0.wait().expect("our child");
         assert!(status.success(), "{status}: {rest}");
     }
+}
+
+/// Where a copy of the profiler with file capabilities is, for members of this group.
+pub const INSTALLED: &str = "/opt/profiler/bin/profiler";
+const GROUP: &str = "profilers";
+
+/// Installs it for the user `tester`, by the command in docs/privileges.md.
+pub fn install_with_capabilities() {
+    let binary = setting("PROFILER_BIN");
+    let page = include_str!("../../../docs/privileges.md");
+    let setcap = page.lines().find(|line| line.starts_with("setcap "));
+    let setcap = setcap
+        .expect("the command")
+        .replace("target/release/profiler", INSTALLED);
+    sh(&format!(
+        "groupadd --force {GROUP}; usermod --append --groups {GROUP} tester
+         install -D -m 0750 -g {GROUP} {binary} {INSTALLED}
+         {setcap}"
+    ));
+    let (may, said) = as_user("other", &format!("{INSTALLED} --version"));
+    assert!(!may && said.contains("Permission denied"), "{said}");
 }
