@@ -10,7 +10,7 @@ use e2e::{
     setting,
 };
 
-use super::{MARKS, counted, said, script};
+use super::{MARKS, READING, counted, said, script};
 
 /// How often the profiler said something.
 fn times_said(finished: &Finished, what: &str) -> usize {
@@ -270,16 +270,34 @@ fn with_node_everybody_marks() {
         .lines()
         .find_map(|line| line.split_once("PROFILER_SOCKET="));
     let socket = socket.expect("a path").1.trim().to_owned();
-    let pid = as_nobody(
+    let said = as_nobody(
         &socket,
-        r#"mark("start", "work"); burn(0.1); mark("end", "work"); print(os.getpid()); sys.stdout.flush(); time.sleep(0.05)"#,
+        r#"
+times = [time.process_time_ns()]; mark("start", "work")
+times.append(time.process_time_ns()); burn(0.3); times.append(time.process_time_ns())
+mark("end", "work"); times.append(time.process_time_ns())
+print(os.getpid(), *times); sys.stdout.flush(); time.sleep(0.05)"#,
     );
+    let said: Vec<i64> = said
+        .split(' ')
+        .map(|word| word.parse().expect("a number"))
+        .collect();
+    let [pid, before, started, ending, after] = said[..] else {
+        panic!("{said:?}")
+    };
     let finished = running.interrupt();
     let data = finished.dataset();
-    let rows: Vec<(String, u32, u64)> = data.rows("SELECT name, pid, oncpu_ns FROM region_usage");
-    let [(name, of, oncpu)] = &rows[..] else {
+    let rows: Vec<(String, i64, i64, i64)> =
+        data.rows("SELECT name, pid, oncpu_ns, start_offset_ns FROM region_usage");
+    let [(name, of, oncpu, offset)] = &rows[..] else {
         panic!("{rows:?}")
     };
-    assert_eq!((&**name, of.to_string()), ("work", pid));
-    assert!((50_000_000..200_000_000).contains(oncpu), "{oncpu}");
+    assert_eq!((&**name, *of), ("work", pid));
+    // What was used before the first reading is not in it, nor more after the last than it takes to say so.
+    let least = ending - started - offset.max(&0) - READING;
+    let most = after - before - offset.min(&0) + READING;
+    assert!(
+        (least..=most).contains(oncpu),
+        "{oncpu}, not {least}..={most}"
+    );
 }
