@@ -10,13 +10,17 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     apt,
+    cargo_tool::CargoTool,
     shell::{self, progress},
     toolchain::Compiler,
     workspace::{self, Workspace},
 };
 
-/// The version that is built. Its own Cargo.lock pins what it depends on.
-const VERSION: &str = "0.13.0";
+const TOOL: CargoTool = CargoTool {
+    name: "bpf-linker",
+    version: "0.13.0",
+    checksum: "998bea250d009a4719ed16ab6d772d519b77b031a0261e69223a35013972594b",
+};
 
 /// A linker that was seen to link what a certain compiler produces.
 pub struct Linker {
@@ -42,7 +46,7 @@ pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
 
 fn is_pinned(linker: &Path) -> bool {
     let version = shell::stdout(Command::new(linker).arg("--version"));
-    version.is_ok_and(|version| version.split_whitespace().any(|word| word == VERSION))
+    version.is_ok_and(|version| version.split_whitespace().any(|word| word == TOOL.version))
 }
 
 /// One folder per LLVM, so that another compiler gets another linker.
@@ -156,32 +160,10 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
         "building bpf-linker for LLVM {llvm} (about a minute)"
     ));
     let folder = folder(workspace, llvm);
-    let build = workspace.tools().join("build");
-    for directory in [&folder, &build] {
-        shell::make_unprivileged(directory)?;
-    }
     // The host's compiler builds it: it links no bitcode of its own, only that of others.
-    shell::run_quietly(
-        shell::unprivileged(&mut workspace.cargo())
-            .args([
-                "install",
-                "bpf-linker",
-                "--version",
-                VERSION,
-                "--locked",
-                "--force",
-                "--quiet",
-                "--no-default-features",
-            ])
-            .arg(format!("--features=llvm-{llvm}"))
-            .arg("--root")
-            .arg(&folder)
-            .arg("--target-dir")
-            .arg(&build)
-            .env("LLVM_PREFIX", prefix),
-    )?;
-    // Some hundred megabytes that nothing needs any more.
-    let _ = fs::remove_dir_all(build);
+    let feature = format!("--features=llvm-{llvm}");
+    let options = ["--no-default-features", &feature];
+    TOOL.install(workspace, &folder, &options, &[("LLVM_PREFIX", &prefix)])?;
     find(workspace, compiler).context("the new bpf-linker does not link what the compiler produces")
 }
 
@@ -189,7 +171,8 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
 pub fn remedy(compiler: &Compiler) -> String {
     let llvm = compiler.llvm;
     let build = format!(
-        "cargo install bpf-linker --version {VERSION} --locked --no-default-features --features llvm-{llvm}"
+        "cargo install bpf-linker --version {} --locked --no-default-features --features llvm-{llvm}",
+        TOOL.version
     );
     if llvm_prefix(llvm).is_some() {
         format!("run `{build}`")

@@ -9,6 +9,7 @@ mod arch;
 mod bench;
 mod bpf;
 mod calibrate;
+mod cargo_tool;
 mod cross;
 mod docs;
 mod doctor;

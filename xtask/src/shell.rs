@@ -151,12 +151,26 @@ fn run_as(command: &mut Command, uid: u32, gid: u32) -> &mut Command {
 pub fn make_unprivileged(directory: &Path) -> Result<()> {
     let made = fs::create_dir_all(directory.parent().unwrap_or(directory))
         .and_then(|()| fs::create_dir(directory));
-    match (made, invoking_user()) {
-        (Ok(()), Some((uid, gid))) => std::os::unix::fs::lchown(directory, Some(uid), Some(gid)),
-        (Err(error), _) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("making {}", directory.display())),
+        Ok(()) => give_away(directory),
     }
-    .with_context(|| format!("making {}", directory.display()))
+}
+
+/// Makes a file that [`unprivileged`] commands can write.
+pub fn write_unprivileged(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    give_away(path)
+}
+
+/// To the user behind sudo, if there is one.
+fn give_away(path: &Path) -> Result<()> {
+    match invoking_user() {
+        Some((uid, gid)) => std::os::unix::fs::lchown(path, Some(uid), Some(gid))
+            .with_context(|| format!("giving away {}", path.display())),
+        None => Ok(()),
+    }
 }
 
 /// Whether we act as root: /proc/self belongs to the effective user.

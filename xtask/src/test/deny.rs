@@ -10,12 +10,16 @@ use std::{
 use anyhow::Result;
 
 use crate::{
+    cargo_tool::CargoTool,
     shell::{self, progress},
     workspace::Workspace,
 };
 
-/// The version that is built. Its own Cargo.lock pins what it depends on.
-const VERSION: &str = "0.20.2";
+const TOOL: CargoTool = CargoTool {
+    name: "cargo-deny",
+    version: "0.20.2",
+    checksum: "e528dfcbe739af7ce37a77d3d6df1b29dd6887b1c701d888820c0f16b864f737",
+};
 
 const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
 
@@ -49,7 +53,9 @@ pub fn find(workspace: &Workspace) -> Option<PathBuf> {
 
 /// One directory per version.
 fn root(workspace: &Workspace) -> PathBuf {
-    workspace.tools().join(format!("cargo-deny-{VERSION}"))
+    workspace
+        .tools()
+        .join(format!("cargo-deny-{}", TOOL.version))
 }
 
 fn obtain(workspace: &Workspace) -> Result<PathBuf> {
@@ -57,29 +63,10 @@ fn obtain(workspace: &Workspace) -> Result<PathBuf> {
         return Ok(program);
     }
     progress("building cargo-deny (one to two minutes)");
-    let (root, build) = (root(workspace), workspace.tools().join("build"));
-    for directory in [&root, &build] {
-        shell::make_unprivileged(directory)?;
-    }
-    // Unoptimised: it takes half the time, and the checks are a matter of a second.
-    shell::run_quietly(
-        shell::unprivileged(&mut workspace.cargo())
-            .args([
-                "install",
-                "cargo-deny",
-                "--version",
-                VERSION,
-                "--locked",
-                "--quiet",
-                "--debug",
-                "--root",
-            ])
-            .arg(&root)
-            .arg("--target-dir")
-            .arg(&build)
-            .env("CARGO_PROFILE_DEV_DEBUG", "false"),
-    )?;
-    let _ = std::fs::remove_dir_all(build);
+    let root = root(workspace);
+    // Unoptimised and without debug information: it takes half the time, and the checks are a matter of a second.
+    let options = ["--debug", "--config", "profile.dev.debug=false"];
+    TOOL.install(workspace, &root, &options, &[])?;
     Ok(root.join("bin/cargo-deny"))
 }
 
