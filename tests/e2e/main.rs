@@ -10,6 +10,7 @@ mod ends;
 mod errors;
 mod fleet;
 mod front_door;
+mod golden;
 mod gpu;
 mod hostile;
 mod job_layouts;
