@@ -100,6 +100,12 @@ pub fn line(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// What others have written, as far as it can be shown: no control characters.
+pub fn harmless(text: &str) -> String {
+    let shown = |char: char| if char.is_control() { '\u{fffd}' } else { char };
+    text.chars().map(shown).collect()
+}
+
 /// Each line with the time in front, UTC to the ms.
 fn stamped(now_ns: i64, text: &str) -> String {
     let time = rfc3339(now_ns);

@@ -1,6 +1,6 @@
 //! The `profiler` command: parse, run, exit code.
 
-use std::{io::Write as _, process::ExitCode};
+use std::{io::Write as _, path::Path, process::ExitCode};
 
 use profiler::{
     check,
@@ -8,6 +8,7 @@ use profiler::{
     events,
     failure::{Failure, Reason},
     host::Host,
+    log::harmless,
     perf,
     privileges::{self, raise},
     reference, run, say,
@@ -109,6 +110,7 @@ fn verify(runs: &[std::path::PathBuf], json: bool) -> Result<u8, Failure> {
 }
 
 fn recover_all(runs: &[std::path::PathBuf]) -> Result<u8, Failure> {
+    let shown = |path: &Path| harmless(&path.to_string_lossy());
     let mut complete = true;
     for run in runs {
         if !run.join("run.json").exists() {
@@ -126,17 +128,18 @@ fn recover_all(runs: &[std::path::PathBuf]) -> Result<u8, Failure> {
                     rows,
                     error,
                 } => say!(
-                    "  {}: {rows} rows before the damage ({error}); kept as {}",
-                    path.display(),
-                    kept.display()
+                    "  {}: {rows} rows before the damage ({}); kept as {}",
+                    shown(path),
+                    harmless(error),
+                    shown(kept)
                 ),
-                Outcome::Failed { error } => say!("  {}: {error}", path.display()),
-                Outcome::InUse => say!("  {}: is being written", path.display()),
+                Outcome::Failed { error } => say!("  {}: {}", shown(path), harmless(error)),
+                Outcome::InUse => say!("  {}: is being written", shown(path)),
                 Outcome::Part { .. } | Outcome::Stale | Outcome::Empty => {}
             }
         }
         for error in &report.errors {
-            say!("  {error}");
+            say!("  {}", harmless(error));
         }
         complete &= report.is_complete();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::say;
+use crate::{log::harmless, say};
 
 /// Users whose losses are told apart; those of others are added up.
 const USERS: usize = 64;
@@ -107,12 +107,7 @@ impl Losses {
             } else {
                 "stored as it came"
             };
-            // What others have written is shown as far as it is harmless.
-            let whose: String = whose
-                .chars()
-                .take(200)
-                .map(|char| if char.is_control() { '\u{fffd}' } else { char })
-                .collect();
+            let whose = harmless(&whose.chars().take(200).collect::<String>());
             say!("profiler: a mark is {what}, {whose} (more of this kind are counted only)");
         }
         let known = self.users.contains_key(&Some(uid)) || self.users.len() < USERS;

@@ -3,7 +3,11 @@
 //! A row group is encoded at once, one column after the other, so that the buffers of only one column exist at a
 //! time and a table with few rows costs nothing.
 
-use std::sync::Arc;
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use arrow::{
     array::RecordBatch,
@@ -48,6 +52,12 @@ pub fn number(name: &str) -> Option<u32> {
         .strip_suffix(".parquet")?
         .parse()
         .ok()
+}
+
+/// Reads files that can hold anything: a panic in a decoder is an error.
+pub fn decode<T>(read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(io::Error::other("its files cannot be decoded")))
 }
 
 /// A part being encoded.

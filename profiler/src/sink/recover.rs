@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, HashSet},
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
 
@@ -27,6 +26,7 @@ use super::{
     stream::{End, Stream},
     views,
 };
+use crate::verify::total;
 
 /// A profiler on another machine that has written nothing for this long (s), and for three intervals, is gone. Clients of
 /// file servers keep what is written for half a minute.
@@ -238,7 +238,7 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
                 && hosts.include(host)
                 && !at_work.contains(host)
                 && let Ok(folder) = table_folder.sub(&name)
-                && let Err(error) = recover_folder_safely(&folder, &table, &mut report)
+                && let Err(error) = part::decode(|| recover_folder(&folder, &table, &mut report))
             {
                 unread.insert(host.to_owned());
                 report
@@ -327,6 +327,8 @@ pub(crate) fn manifests(run: &Folder, hosts: Hosts<'_>) -> Vec<(String, Manifest
             Some((name, manifest))
         })
         .filter(|(_, manifest)| hosts.include(&manifest.hostname))
+        // It becomes a part of paths.
+        .filter(|(_, manifest)| files::is_plain_name(&manifest.hostname))
         .collect()
 }
 
@@ -360,8 +362,8 @@ fn update_manifest(
             .collect();
         if parts > 0 || manifest.tables.contains_key(&table) {
             let entry = manifest.tables.entry(table).or_default();
-            entry.parts = parts.saturating_sub(earlier.iter().map(|table| table.parts).sum());
-            entry.rows = rows.saturating_sub(earlier.iter().map(|table| table.rows).sum());
+            entry.parts = parts.saturating_sub(total(earlier.iter().map(|table| table.parts)));
+            entry.rows = rows.saturating_sub(total(earlier.iter().map(|table| table.rows)));
         }
     }
     for session in manifest
@@ -400,18 +402,13 @@ fn count(folder: &Folder) -> io::Result<(u64, u64)> {
     let mut counts = (0, 0);
     for name in folder.names()? {
         if part::number(&name).is_some() {
-            let reader = SerializedFileReader::new(folder.read(&name)?)?;
+            let file = folder.read(&name)?;
+            let reader = part::decode(|| Ok(SerializedFileReader::new(file)?))?;
             counts.0 += 1;
             counts.1 += u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
         }
     }
     Ok(counts)
-}
-
-/// What its files hold can be anything: a panic in a decoder is an error.
-fn recover_folder_safely(folder: &Folder, table: &str, report: &mut Report) -> io::Result<()> {
-    catch_unwind(AssertUnwindSafe(|| recover_folder(folder, table, report)))
-        .unwrap_or_else(|_| Err(io::Error::other("its files cannot be decoded")))
 }
 
 /// Recovers what one host has left of one table.

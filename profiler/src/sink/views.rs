@@ -5,7 +5,7 @@
 //! `SET file_search_path = 'RUN'` before reading it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     io::{self, Read as _},
 };
@@ -108,12 +108,17 @@ fn times_of_parts(table: &Folder) -> io::Result<Option<Vec<String>>> {
     Ok(None)
 }
 
-fn times(folder: &Folder, part: &str) -> io::Result<Vec<String>> {
-    let metadata = ArrowReaderMetadata::load(&folder.read(part)?, ArrowReaderOptions::new())?;
+fn times(folder: &Folder, name: &str) -> io::Result<Vec<String>> {
+    let file = folder.read(name)?;
+    let load = || Ok(ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?);
+    let metadata = part::decode(load)?;
     let fields = metadata.schema().fields().iter();
+    // DuckDB takes no empty name, and none twice, whatever its case: one such view would end the script.
+    let mut known = BTreeSet::new();
     Ok(fields
         .filter(|field| matches!(field.data_type(), DataType::Timestamp(..)))
         .map(|field| field.name().clone())
+        .filter(|name| !name.is_empty() && known.insert(name.to_lowercase()))
         .collect())
 }
 
@@ -181,7 +186,12 @@ fn quoted(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{Field, Schema};
+
     use super::*;
+    use crate::schema::{Cell as _, Timestamp};
 
     fn tables(names: &[&str]) -> BTreeMap<String, Vec<String>> {
         let times = vec!["ts".to_owned(), "start_ts".to_owned()];
@@ -219,6 +229,18 @@ mod tests {
         ));
         let none = sql(&BTreeMap::from([("host".to_owned(), Vec::new())]));
         assert!(none.contains("SELECT *\nFROM"));
+    }
+
+    #[test]
+    fn columns_that_duckdb_does_not_take_are_left_out() {
+        let names = ["ts", "TS", "", "end_ts", "ts"];
+        let time = Timestamp::data_type();
+        let fields = names.map(|name| Field::new(name, time.clone(), true));
+        let part = part::Encoder::new(Arc::new(Schema::new(fields.to_vec()))).unwrap();
+        let folder = tempfile::TempDir::new().unwrap();
+        std::fs::write(folder.path().join("part"), part.finish().unwrap()).unwrap();
+        let folder = Folder::open(folder.path(), None).unwrap();
+        assert_eq!(times(&folder, "part").unwrap(), ["ts", "end_ts"]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use self::{
 use crate::{
     schema::SCHEMA_VERSION,
     sink::{
-        files::{Folder, host_of_folder},
+        files::{Folder, host_of_folder, is_plain_name},
         manifest::{self, Loss, Manifest, State},
         views,
     },
@@ -151,7 +151,7 @@ impl Report {
         for name in run.names()? {
             if manifest::is_manifest(&name) {
                 match read_manifest(run, &name) {
-                    Ok(manifest) if manifest.hostname.is_empty() => {
+                    Ok(manifest) if !is_plain_name(&manifest.hostname) => {
                         self.problem(format!("{name}: it does not say of which host it is"));
                     }
                     Ok(manifest) => {
@@ -396,7 +396,7 @@ impl Report {
         }
         let says = |table: &str| -> u64 {
             let of = |session: &&Manifest| session.tables.get(table).map_or(0, |table| table.rows);
-            sessions.iter().map(of).sum()
+            total(sessions.iter().map(of))
         };
         let known = sessions
             .iter()
@@ -488,20 +488,25 @@ fn ticks_of(
         .collect();
     times.sort_unstable();
     times.dedup();
-    let counted: u64 = tables
+    let counted = tables
         .values()
         .flat_map(|contents| &contents.missed)
         .filter(|(ts, _)| inside(ts))
-        .map(|(_, missed)| missed)
-        .sum();
-    let said: u64 = session
+        .map(|(_, missed)| *missed);
+    let counted = total(counted);
+    let said = session
         .losses
         .iter()
         .filter(|loss| loss.what == "ticks")
-        .map(|loss| loss.count)
-        .sum();
+        .map(|loss| loss.count);
+    let said = total(said);
     let each = EACH_TICK.iter().any(|table| tables.contains_key(table));
     Ticks::of(session, &times, counted.max(said), each)
+}
+
+/// The sum of numbers that files tell, which can be any.
+pub(crate) fn total(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 fn read_manifest(run: &Folder, name: &str) -> io::Result<Manifest> {

@@ -384,3 +384,33 @@ fn a_run_that_is_continued() {
     assert_eq!(report.problems, [""; 0]);
     assert_eq!((report.hosts["a"].sessions, report.hosts["a"].rows), (2, 8));
 }
+
+#[test]
+fn numbers_that_somebody_made_up_do_not_wrap_around() {
+    let (_folder, run) = whole();
+    let path = run.join("run.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
+    let mut earlier = manifest.clone();
+    earlier.tables.get_mut("system").unwrap().rows = u64::MAX;
+    manifest.earlier.push(earlier);
+    fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let problems = problems(&run);
+    let said = format!("4 rows of system in parts, {} in its run.json", u64::MAX);
+    assert!(
+        problems.iter().any(|problem| problem.contains(&said)),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn names_that_somebody_made_up_are_no_lines_of_the_report() {
+    let (_folder, run) = whole();
+    for name in ["system/x\nall is well\n", "x\u{1b}[2J/host=a"] {
+        fs::create_dir_all(run.join(name)).unwrap();
+    }
+    let text = verify(&run).unwrap().text();
+    assert!(!text.replace('\n', "").contains(char::is_control), "{text}");
+    let verdicts = text.lines().filter(|line| *line == "all is well");
+    assert_eq!(verdicts.count(), 1, "{text}");
+}

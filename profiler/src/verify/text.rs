@@ -7,6 +7,7 @@ use std::{
 
 use super::{Report, ticks::Ticks};
 use crate::{
+    log::harmless,
     sink::manifest::{State, rfc3339},
     units::{format_bytes, format_ns},
 };
@@ -31,6 +32,7 @@ impl Report {
         );
         self.table_of_hosts(&mut text);
         for (table, of) in &self.tables {
+            let table = harmless(table);
             let missing = self.hosts.len() as u64 - of.hosts.min(self.hosts.len() as u64);
             let remark = match missing {
                 0 => String::new(),
@@ -67,9 +69,10 @@ impl Report {
         );
         let day = |time: &Option<String>| {
             let time = time.as_deref().unwrap_or_default();
-            time.get(..19).unwrap_or(time).replace('T', " ")
+            harmless(time.get(..19).unwrap_or(time)).replace('T', " ")
         };
         for (host, of) in self.hosts.iter().take(LINES) {
+            let host = harmless(host);
             let state = match of.state {
                 None => "?",
                 Some(State::Running) if of.alive == Some(false) => "killed",
@@ -141,7 +144,7 @@ impl Report {
 
 fn shown(text: &mut String, kind: &str, lines: &[String]) {
     for line in lines.iter().take(LINES) {
-        let _ = writeln!(text, "  {kind}: {line}");
+        let _ = writeln!(text, "  {kind}: {}", harmless(line));
     }
     if lines.len() > LINES {
         let _ = writeln!(text, "  and {} more of these", lines.len() - LINES);

@@ -32,7 +32,9 @@ impl Ticks {
         let missing = match session.ticks {
             // It has counted them itself.
             Some(written) if ended => Some(written.saturating_sub(found)),
-            _ if each => due(session, times).map(|due| due.saturating_sub(found + missed)),
+            _ if each => {
+                due(session, times).map(|due| due.saturating_sub(found.saturating_add(missed)))
+            }
             _ => None,
         };
         Self {
@@ -53,10 +55,10 @@ impl Ticks {
             self
         };
         Self {
-            found: self.found + next.found,
-            missed: self.missed + next.missed,
+            found: self.found.saturating_add(next.found),
+            missed: self.missed.saturating_add(next.missed),
             missing: match (self.missing, next.missing) {
-                (Some(some), Some(more)) => Some(some + more),
+                (Some(some), Some(more)) => Some(some.saturating_add(more)),
                 (one, other) => one.or(other),
             },
             longest_ns: longer.longest_ns,
@@ -120,5 +122,9 @@ mod tests {
         assert_eq!(ticks.longest_ns, Some(u64::MAX));
         killed.config = serde_json::json!({"interval_ns": 0});
         assert_eq!(Ticks::of(&killed, &[1, 2], 0, true).missing, None);
+        killed.config = serde_json::json!({"interval_ns": 1});
+        let most = Ticks::of(&killed, &[1, 5], u64::MAX, true);
+        assert_eq!(most.missing, Some(0));
+        assert_eq!(most.and(most).missed, u64::MAX);
     }
 }

@@ -4,6 +4,7 @@
 
 mod background;
 pub mod deny;
+mod fuzz;
 mod lint;
 mod rust;
 
@@ -28,7 +29,7 @@ pub struct Args {
     /// List the tiers and what they test
     #[arg(long)]
     list: bool,
-    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters`, `system`, `jobs`, `hostile`, `gpu`, `oar` and `soak`: names of tests, for example
+    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters`, `system`, `jobs`, `hostile`, `fuzz`, `gpu`, `oar` and `soak`: names of tests, for example
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -61,6 +62,8 @@ enum Tier {
     Jobs,
     /// Attacks by another user on a running profiler: needs what `e2e` needs
     Hostile,
+    /// Parsers on inputs that libFuzzer finds, a minute for each; `PROFILER_FUZZ_SECONDS` changes that
+    Fuzz,
     /// GPUs of NVIDIA against nvidia-smi: needs one, and runs only when it is named
     Gpu,
     /// Batch jobs under a real OAR, in a Debian of its own that takes minutes to make: runs only when it is named
@@ -179,7 +182,7 @@ impl Tier {
     /// Whether it can run beside the tiers that measure, at a low priority: it neither measures this machine's kernel nor
     /// depends on when it gets a CPU. The guest of `devices` counts its time in instructions.
     fn is_isolated(self) -> bool {
-        matches!(self, Self::Deny | Self::Tables | Self::Devices)
+        matches!(self, Self::Deny | Self::Tables | Self::Devices | Self::Fuzz)
     }
 
     /// Runs the tier; the text is a remark for the report.
@@ -198,6 +201,7 @@ impl Tier {
             Self::Counters => return vm::counters(workspace, filter),
             Self::Jobs => return rust::jobs(workspace, filter),
             Self::Hostile => return rust::hostile(workspace, filter),
+            Self::Fuzz => return fuzz::run(workspace, filter),
             Self::System => return vm::system::test(workspace, filter),
             Self::Gpu => return rust::gpu(workspace, filter),
             Self::Oar => return rust::oar(workspace, filter),

@@ -102,6 +102,23 @@ fn another_machine_is_left_alone_while_it_writes() {
     assert_eq!(value.state, manifest::State::Recovered);
 }
 
+/// Its name becomes a part of that of a temporary file.
+#[test]
+fn a_host_whose_name_is_a_path_is_ignored() {
+    let out = TempDir::new().unwrap();
+    let run = out.path().join("run");
+    fs::create_dir_all(run.join(".run.json.x")).unwrap();
+    let beside = out.path().join("beside.tmp");
+    fs::write(&beside, "mine").unwrap();
+    let mut manifest = Manifest::new("run", "x/../../beside", 5).unwrap();
+    manifest.state = manifest::State::Incomplete;
+    let text = serde_json::to_vec(&manifest).unwrap();
+    fs::write(run.join("run.json"), &text).unwrap();
+    recover(&run, Hosts::All).unwrap();
+    assert_eq!(fs::read(&beside).unwrap(), b"mine");
+    assert_eq!(fs::read(run.join("run.json")).unwrap(), text);
+}
+
 #[test]
 fn a_journal_in_use_is_left_alone() {
     let out = TempDir::new().unwrap();

@@ -1,0 +1,147 @@
+//! What a process says of itself: `cmdline`, `environ`, `stat` and `cgroup` below /proc/PID, each but the last up to a line
+//! `==`.
+//!
+//! The first byte says how often the first two are repeated, as a power of two: reads of them are bounded.
+
+#![no_main]
+
+#[path = "../../../profiler/tests/node/common.rs"]
+#[allow(dead_code)]
+mod common;
+#[path = "common/processes.rs"]
+#[allow(dead_code)]
+mod processes;
+
+use std::os::unix::fs::symlink;
+
+use common::Tree;
+use libfuzzer_sys::fuzz_target;
+use profiler::{
+    clock::{Clock, Tick, monotonic_ns},
+    host::Host,
+    job::{Scheduler, Stated, is_id, slurm_number},
+    tasks::Description,
+};
+
+const PID: u32 = 4242;
+const CMDLINE_MAX: usize = 64 << 10;
+const ENVIRON_MAX: usize = 256 << 10;
+
+/// Between the files.
+const MARK: &[u8] = b"==\n";
+
+struct Machine {
+    tree: Tree,
+    host: Host,
+}
+
+thread_local! {
+    static MACHINE: Machine = machine();
+}
+
+/// A machine with one process, of root's and of a program that is believed to be Slurm's.
+fn machine() -> Machine {
+    let tree = Tree::of("vm", "fuzz-descriptions");
+    processes::put(&tree, PID, 0, 100);
+    symlink("/usr/sbin/slurmstepd", tree.path(format!("proc/{PID}/exe"))).unwrap();
+    tree.put("members/cgroup.procs", format!("{PID}\n"));
+    Machine {
+        host: tree.host(),
+        tree,
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((times, mut rest)) = data.split_first() else {
+        return;
+    };
+    let mut next = || {
+        let mark = rest.windows(MARK.len()).position(|window| window == MARK);
+        let (file, after) = mark.map_or((rest, &[][..]), |mark| {
+            (&rest[..mark], &rest[mark + MARK.len()..])
+        });
+        rest = after;
+        file
+    };
+    let times = 1 << (times % 12);
+    let [cmdline, environ] = [next(), next()].map(|content| content.repeat(times));
+    let [stat, cgroup] = [next(), next()];
+    MACHINE.with(|machine| {
+        let files = [
+            ("cmdline", &cmdline[..]),
+            ("environ", &environ),
+            ("stat", stat),
+            ("cgroup", cgroup),
+        ];
+        for (name, content) in files {
+            machine.tree.put(format!("proc/{PID}/{name}"), content);
+        }
+        check(machine, &cmdline, &environ, cgroup);
+    });
+});
+
+fn check(machine: &Machine, cmdline: &[u8], environ: &[u8], cgroup: &[u8]) {
+    let clock = Clock::new();
+    let mut tasks = processes::table(&machine.host, clock);
+    for number in 0..2 {
+        let monotonic_ns = monotonic_ns();
+        let tick = Tick {
+            number,
+            monotonic_ns,
+            ts: clock.wall(monotonic_ns),
+        };
+        let _ = tasks.refresh(&tick, number == 1);
+        tasks.deliver(None);
+    }
+    for process in tasks.iter() {
+        described(&process.description, cmdline, cgroup);
+    }
+    let stated = Stated::read(&machine.host.procfs, PID).expect("an environment");
+    let job = stated.job_of(Scheduler::Slurm);
+    assert_eq!(
+        job,
+        variable(environ, "SLURM_JOB_ID").filter(|id| is_id(id))
+    );
+    let members = machine.tree.path("members");
+    if let Some(number) = slurm_number(&machine.host.procfs, &members) {
+        let title = format!("slurmstepd: [{number}");
+        assert!(cmdline.starts_with(title.as_bytes()));
+    }
+}
+
+fn described(description: &Description, cmdline: &[u8], cgroup: &[u8]) {
+    if let Some(shown) = &description.cmdline {
+        assert!(shown.text.len() <= CMDLINE_MAX);
+        let whole = String::from_utf8_lossy(cmdline).replace('\0', " ");
+        // Half a character at the end.
+        let begin = shown.text.trim_end_matches('\u{fffd}');
+        assert!(whole.starts_with(begin), "{begin:?}");
+        if !shown.truncated {
+            assert!(whole.len() <= shown.text.len() + 1);
+        }
+        assert!(shown.truncated || cmdline.len() <= CMDLINE_MAX);
+    }
+    if let Some(path) = &description.cgroup {
+        let lines = String::from_utf8_lossy(cgroup);
+        assert!(lines.lines().any(|line| line.ends_with(&**path)));
+    }
+}
+
+/// The value of a variable, whose last string counts: of those that end within the limit.
+fn variable<'a>(environ: &'a [u8], name: &str) -> Option<&'a str> {
+    let whole = match environ.get(..ENVIRON_MAX) {
+        Some(begin) if environ.len() > ENVIRON_MAX => {
+            let end = begin.iter().rposition(|byte| *byte == 0)?;
+            &begin[..end]
+        }
+        _ => environ,
+    };
+    let mut strings = whole.rsplit(|byte| *byte == 0);
+    let value = strings.find_map(|string| {
+        let value = string.strip_prefix(name.as_bytes())?;
+        value.strip_prefix(b"=")
+    })?;
+    std::str::from_utf8(value)
+        .ok()
+        .filter(|value| !value.is_empty())
+}

@@ -1,0 +1,98 @@
+//! What schedulers' commands print, and paths of cgroups.
+//!
+//! The first byte says which command, and whether it has succeeded; the rest is its output and, after a line `==`, what it
+//! says on stderr; or lines of `/proc/PID/cgroup`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use profiler::{
+    host::{Cgroups, Hierarchy},
+    job::{
+        Membership, Place, Scheduler,
+        command::{Answer, processes_in, standing_in},
+        path, run_id, trust,
+    },
+    sink::files::is_plain_name,
+};
+
+const SCHEDULERS: [Scheduler; 5] = [
+    Scheduler::Slurm,
+    Scheduler::Pbs,
+    Scheduler::Oar,
+    Scheduler::Flux,
+    Scheduler::None,
+];
+
+fuzz_target!(|data: &[u8]| {
+    let Some((kind, text)) = data.split_first() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(text);
+    let kind = usize::from(*kind);
+    match SCHEDULERS.get(kind % 8) {
+        Some(scheduler) => answer(*scheduler, kind & 8 != 0, &text),
+        None => lines(&text),
+    }
+});
+
+fn answer(scheduler: Scheduler, success: bool, text: &str) {
+    let (stdout, stderr) = text.split_once("==\n").unwrap_or((text, ""));
+    let answer = Answer {
+        success,
+        stdout: stdout.to_owned(),
+        stderr: stderr.to_owned(),
+    };
+    if let Ok(standing) = standing_in(scheduler, &answer) {
+        // Nothing that is not there.
+        for number in [standing.session, standing.owner].into_iter().flatten() {
+            let digits = stdout.contains(&number.to_string());
+            // PBS tells names.
+            assert!(digits || scheduler == Scheduler::Pbs);
+        }
+        assert!(standing.id.is_none_or(|id| stdout.contains(&id)));
+    }
+    for pid in processes_in(scheduler, &answer).into_iter().flatten() {
+        assert!(stdout.contains(&pid.to_string()));
+    }
+}
+
+fn lines(text: &str) {
+    // Where no directory is: nothing is proven.
+    let cgroups = Cgroups {
+        v1: Vec::new(),
+        v2: Some(Hierarchy {
+            controllers: Vec::new(),
+            mount_point: "/nowhere".into(),
+            root: "/".to_owned(),
+        }),
+    };
+    if let Some((place, directory)) = trust::proven(&cgroups, text) {
+        assert_eq!((place.scheduler, directory), (Scheduler::None, None));
+    }
+    if let Some(place) = path::identify_all(text) {
+        let mut membership = Membership::default();
+        membership.is_in(&place, place.job.as_str().into());
+        assert_eq!(membership.job.as_deref(), Some(&*place.job));
+    }
+    for path in text.lines() {
+        if let Some(place) = path::identify(path) {
+            check(path, &place);
+        }
+        if let Some(place) = path::identify_unit(path, "solver") {
+            assert!(path[..place.folder].contains("/solver") || path.starts_with("solver"));
+        }
+    }
+}
+
+/// The folder is a part of the path, ends where a name ends, and is the same job's by itself.
+fn check(path: &str, place: &Place) {
+    let (folder, below) = path.split_at(place.folder);
+    assert!(below.is_empty() || below.starts_with('/'));
+    let own = path::identify(folder).expect("the folder of a job");
+    assert_eq!((own.scheduler, &own.job), (place.scheduler, &place.job));
+    assert_eq!(own.folder, place.folder);
+    assert!(place.is_of(place.scheduler, &place.job));
+    let name = run_id(place.scheduler, &place.job);
+    assert!(is_plain_name(&name) && !name.starts_with('.'), "{name:?}");
+}

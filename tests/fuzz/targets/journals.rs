@@ -1,0 +1,66 @@
+//! A journal that recovery finds. What `verify` counts in it before is what parts have after.
+
+#![no_main]
+
+#[path = "common/panics.rs"]
+mod panics;
+#[path = "common/run.rs"]
+#[allow(dead_code)]
+mod run;
+
+use libfuzzer_sys::fuzz_target;
+use profiler::sink::recover::{Outcome, Report};
+use run::{HOST, Run};
+
+/// Any of the tables: what a journal is of, its schema tells.
+const TABLE: &str = "usage";
+
+thread_local! {
+    static RUN: Run = Run::new("journals");
+}
+
+fuzz_target!(init: panics::keep(), |data: &[u8]| {
+    RUN.with(|run| panics::guarded(|| check(run, data)));
+});
+
+fn check(run: &Run, data: &[u8]) {
+    run.begin();
+    run.put_journal(TABLE, 0, data);
+    let before = run.verify();
+    let report = run.recover();
+    let after = run.verify();
+    let stored = after.hosts[HOST].rows;
+    assert_eq!(stored, report.rows.values().sum::<u64>());
+    let [(_, outcome)] = &report.journals[..] else {
+        // A decoder has panicked: all is as it was.
+        assert!(report.journals.is_empty() && !report.errors.is_empty());
+        assert_eq!(run.files(TABLE), ["_part-00000.arrows"]);
+        return;
+    };
+    let (rows, files) = match outcome {
+        Outcome::Part { rows, .. } => (*rows, &["part-00000.parquet"][..]),
+        Outcome::Empty => (0, &[][..]),
+        Outcome::Corrupt { rows: 0, .. } => (0, &["_part-00000.arrows.corrupt"][..]),
+        Outcome::Corrupt { rows, .. } => (
+            *rows,
+            &["_part-00000.arrows.corrupt", "part-00000.parquet"][..],
+        ),
+        Outcome::Failed { .. } => (0, &["_part-00000.arrows"][..]),
+        Outcome::Stale | Outcome::InUse => panic!("{outcome:?}"),
+    };
+    assert_eq!((stored, run.files(TABLE)), (rows, owned(files)));
+    let counted = before.hosts[HOST].in_journals;
+    match outcome {
+        // Rows of one lifetime become one.
+        Outcome::Part { .. } => assert!(rows <= counted),
+        Outcome::Empty => assert_eq!(counted, 0),
+        _ => {}
+    }
+    if !matches!(outcome, Outcome::Failed { .. }) {
+        assert_eq!(run.recover(), Report::default());
+    }
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}

@@ -1,0 +1,52 @@
+//! `run.json`, as recovery and `verify` read it. Whatever it says, nothing outside the run is touched.
+
+#![no_main]
+
+#[path = "common/panics.rs"]
+mod panics;
+#[path = "common/run.rs"]
+#[allow(dead_code)]
+mod run;
+
+use std::fs;
+
+use libfuzzer_sys::fuzz_target;
+use profiler::{
+    sink::recover::{Hosts, recover, recover_orphans},
+    verify::verify,
+};
+use run::{HOST, ROWS, Run};
+
+thread_local! {
+    static RUN: Run = Run::new("manifests");
+}
+
+fuzz_target!(init: panics::keep(), |data: &[u8]| {
+    RUN.with(|run| panics::guarded(|| check(run, data)));
+});
+
+fn check(run: &Run, data: &[u8]) {
+    run.begin();
+    run.put_journal(ROWS.0, 0, ROWS.1);
+    run.put("run.json", data);
+    // Beside the run, and where names of temporary files would lead.
+    let beside = run.out().join("beside.tmp");
+    fs::write(&beside, "mine").unwrap();
+    for folder in [".run.json.x", "usage/host=x"] {
+        fs::create_dir_all(run.path().join(folder)).unwrap();
+    }
+    if let Ok(report) = verify(&run.path()) {
+        run::check(&report);
+    }
+    let orphans = recover_orphans(run.out(), HOST, None);
+    let _ = recover(&run.path(), Hosts::All);
+    let report = verify(&run.path()).unwrap();
+    for (_, recovered) in orphans {
+        let recovered = recovered.unwrap();
+        assert!(recovered.is_complete(), "{recovered:?}");
+        assert_eq!(report.hosts[HOST].in_journals, 0);
+        assert_eq!(report.hosts[HOST].rows, recovered.rows[ROWS.0]);
+    }
+    assert_eq!(fs::read(&beside).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(run.out()).unwrap().count(), 2);
+}

@@ -1,0 +1,42 @@
+//! A part, as `verify`, the views and recovery read it.
+
+#![no_main]
+
+#[path = "common/panics.rs"]
+mod panics;
+#[path = "common/run.rs"]
+#[allow(dead_code)]
+mod run;
+
+use libfuzzer_sys::fuzz_target;
+use profiler::sink::recover::Outcome;
+use run::{HOST, LIFETIMES, Run};
+
+thread_local! {
+    static RUN: Run = Run::new("parts");
+}
+
+fuzz_target!(init: panics::keep(), |data: &[u8]| {
+    RUN.with(|run| panics::guarded(|| check(run, data)));
+});
+
+/// Recovery reads which lifetimes a part has. What it cannot read costs no journal.
+fn check(run: &Run, data: &[u8]) {
+    let (table, journal) = LIFETIMES;
+    run.begin();
+    run.put_part(table, 0, data);
+    run.put_journal(table, 1, journal);
+    let before = run.verify();
+    let report = run.recover();
+    let after = run.verify();
+    let recovered = report.rows.get(table).copied().unwrap_or(0);
+    assert_eq!(after.hosts[HOST].rows, before.hosts[HOST].rows + recovered);
+    let is_kept = after.hosts[HOST].in_journals != 0;
+    match &report.journals[..] {
+        [] => assert!(is_kept && !report.errors.is_empty()),
+        [(_, Outcome::Failed { .. })] => assert!(is_kept),
+        [(_, Outcome::Part { rows, .. })] => assert!(!is_kept && *rows == recovered),
+        [(_, Outcome::Stale)] => assert!(!is_kept && recovered == 0),
+        other => panic!("{other:?}"),
+    }
+}

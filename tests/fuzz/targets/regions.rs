@@ -1,0 +1,355 @@
+//! Marks from their datagrams to their rows: processes of several users that send, end and are born again, ticks and
+//! boundaries.
+//!
+//! Input: lines, each a letter, a digit that is a process (or a number), and the rest:
+//!
+//! | line | |
+//! |---|---|
+//! | `m1{…}` | process 1 sends this datagram |
+//! | `c12{…}` | process 1 sends it as the user of process 2 |
+//! | `r9` | the datagram before comes as often again as 2 to the power of this |
+//! | `w3` | time passes: 10 to the power of this, µs |
+//! | `x1`, `n1` | process 1 ends; is born again |
+//! | `t`, `b1` | a tick; a boundary of the process |
+
+#![no_main]
+
+#[path = "../../../profiler/tests/node/common.rs"]
+#[allow(dead_code)]
+mod common;
+#[path = "common/panics.rs"]
+mod panics;
+#[path = "common/processes.rs"]
+mod processes;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use arrow::{
+    array::{Array as _, AsArray as _},
+    compute::cast,
+    datatypes::{DataType, TimestampNanosecondType, UInt32Type, UInt64Type},
+};
+use common::Tree;
+use libfuzzer_sys::fuzz_target;
+use profiler::{
+    clock::{Clock, Tick, monotonic_ns},
+    host::Host,
+    ledger::Ledger,
+    log,
+    marks::{Inbox, Loss, Mark, Op},
+    perf::Selection,
+    privileges,
+    schema::Batch,
+    sources::{Context, Sample, Source, region},
+    tasks::TaskTable,
+};
+
+/// Processes, and their users: some share one.
+const PROCESSES: usize = 6;
+const USERS: [u32; PROCESSES] = [0, 1000, 1000, 1001, 1002, 1002];
+const FIRST: u32 = 100;
+
+/// As docs/regions.md says.
+const OPEN_OF_PROCESS: usize = 4096;
+const OPEN_OF_USER: usize = 16_384;
+
+struct Machine {
+    tree: Tree,
+    host: Host,
+}
+
+thread_local! {
+    static MACHINE: Machine = machine();
+}
+
+fn machine() -> Machine {
+    let tree = Tree::of("vm", "fuzz-regions");
+    Machine {
+        host: tree.host(),
+        tree,
+    }
+}
+
+/// What is said of losses goes to a file, so that only crashes are on stderr.
+fn begin() {
+    // With privileges each socket would have a network namespace of its own.
+    privileges::keep_none();
+    let folder = std::env::temp_dir();
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("RUNTIME_DIRECTORY", folder.join("run")) };
+    let _ = log::open(&folder.join("regions.log"), "fuzz", None);
+    panics::keep();
+}
+
+fuzz_target!(init: begin(), |data: &[u8]| {
+    MACHINE.with(|machine| {
+        panics::guarded(|| {
+            let mut node = Node::new(machine);
+            for line in data.split(|byte| *byte == b'\n') {
+                node.step(line);
+            }
+            node.end();
+        });
+    });
+});
+
+/// Process and start.
+type Who = (u32, i64);
+
+/// A node whose time is ours.
+struct Node<'a> {
+    machine: &'a Machine,
+    inbox: Arc<Inbox>,
+    source: Box<dyn Source>,
+    tasks: TaskTable,
+    clock: Clock,
+    now: u64,
+    ticks: u64,
+    births: [u64; PROCESSES],
+    sent: Sent,
+    last: Option<(u32, u32, Vec<u8>)>,
+    rows: Rows,
+}
+
+/// Datagrams so far.
+#[derive(Default)]
+struct Sent {
+    all: u64,
+    /// Those that are marks, by what they do.
+    marks: HashMap<&'static str, u64>,
+    /// Processes that rows can be of.
+    of: BTreeSet<u32>,
+    users: BTreeSet<u32>,
+}
+
+/// What was stored.
+#[derive(Default)]
+struct Rows {
+    open: BTreeMap<u64, Who>,
+    /// Regions with a start, and those of them that have ended.
+    started: u64,
+    ended: u64,
+    unmatched: u64,
+    momentary: u64,
+    gauges: u64,
+    usage: BTreeSet<u64>,
+}
+
+impl<'a> Node<'a> {
+    fn new(machine: &'a Machine) -> Self {
+        let inbox = Arc::new(Inbox::open("fuzz", true).unwrap());
+        let context = Context {
+            host: &machine.host,
+            interval: Duration::from_secs(1),
+            threads: false,
+            outcome: None,
+            node: true,
+            strangers_join: false,
+            perf: &Selection::default(),
+            marks: Ok(&inbox),
+        };
+        let source = (region::SPEC.open)(&context).unwrap();
+        let clock = Clock::new();
+        for (place, uid) in USERS.into_iter().enumerate() {
+            processes::put(&machine.tree, FIRST + place as u32, uid, 100);
+        }
+        let mut node = Self {
+            tasks: processes::table(&machine.host, clock),
+            machine,
+            inbox,
+            source,
+            clock,
+            now: monotonic_ns(),
+            ticks: 0,
+            births: [0; PROCESSES],
+            sent: Sent::default(),
+            last: None,
+            rows: Rows::default(),
+        };
+        node.read(None, false);
+        node
+    }
+
+    fn step(&mut self, line: &[u8]) {
+        let digit = |place: usize| {
+            let digit = line.get(place).copied().unwrap_or(b'0');
+            usize::from(digit.wrapping_sub(b'0'))
+        };
+        let process = digit(1) % PROCESSES;
+        let pid = FIRST + process as u32;
+        let rest = |from: usize| line.get(from..).unwrap_or_default();
+        match line.first() {
+            Some(b'm') => self.send(pid, USERS[process], rest(2)),
+            Some(b'c') => self.send(pid, USERS[digit(2) % PROCESSES], rest(3)),
+            Some(b'r') => {
+                let Some((pid, uid, datagram)) = self.last.clone() else {
+                    return;
+                };
+                // Enough to pass any limit, and an end to it.
+                let times = 1_u64 << (digit(1) % 14);
+                for _ in 0..times.min(100_000_u64.saturating_sub(self.sent.all)) {
+                    self.send(pid, uid, &datagram);
+                }
+            }
+            Some(b'w') => self.now += 1000 * 10_u64.pow((digit(1) % 9) as u32),
+            Some(b'x') => processes::remove(&self.machine.tree, pid),
+            Some(b'n') => {
+                self.births[process] += 1;
+                let start = 100 + self.births[process];
+                processes::put(&self.machine.tree, pid, USERS[process], start);
+            }
+            Some(b't') => self.read(None, false),
+            Some(b'b') => self.read(Some(pid), false),
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, pid: u32, uid: u32, datagram: &[u8]) {
+        self.now += 1;
+        self.sent.all += 1;
+        self.sent.users.insert(uid);
+        if let Ok(mark) = Mark::parse(datagram) {
+            self.sent.of.extend(meant(&mark, pid, uid));
+            *self.sent.marks.entry(name(mark.op)).or_default() += 1;
+        }
+        self.inbox.deliver(datagram, (pid, uid), self.now);
+        self.last = Some((pid, uid, datagram.to_vec()));
+    }
+
+    fn read(&mut self, boundary: Option<u32>, last: bool) {
+        self.now += 1;
+        let tick = Tick {
+            number: self.ticks,
+            monotonic_ns: self.now,
+            ts: self.clock.wall(self.now),
+        };
+        self.ticks += 1;
+        self.tasks.refresh(&tick, last).unwrap();
+        let boundary = boundary.map(|pid| [pid].into_iter().collect());
+        self.tasks.deliver(boundary.as_ref());
+        let sample = Sample {
+            tick,
+            tasks: &self.tasks,
+            ledger: &Ledger::default(),
+            last,
+            boundary: boundary.as_ref(),
+        };
+        let mut out = Vec::new();
+        self.source.sample(&sample, &mut out).unwrap();
+        for batch in &out {
+            self.take(batch);
+        }
+        self.check_open();
+    }
+
+    fn take(&mut self, batch: &Batch) {
+        let column = |name: &str| batch.rows.column_by_name(name).unwrap();
+        let pids = column("pid").as_primitive::<UInt32Type>();
+        for pid in pids.values() {
+            assert!(self.sent.of.contains(pid), "{pid} has sent nothing");
+        }
+        let rows = &mut self.rows;
+        match batch.table.name {
+            "region" => {}
+            "region_usage" => {
+                for region in column("region").as_primitive::<UInt64Type>().values() {
+                    assert!(rows.usage.insert(*region), "usage of {region}, twice");
+                }
+                return;
+            }
+            "region_gauge" => {
+                rows.gauges += batch.rows.num_rows() as u64;
+                return;
+            }
+            other => panic!("rows of {other}"),
+        }
+        let numbers = column("region").as_primitive::<UInt64Type>();
+        let starts = column("start_ts").as_primitive::<TimestampNanosecondType>();
+        let ops = cast(column("op"), &DataType::Utf8).unwrap();
+        let (begins, ends) = (column("region_start_ts"), column("region_end_ts"));
+        for row in 0..batch.rows.num_rows() {
+            let number = numbers.value(row);
+            if ops.as_string::<i32>().value(row) != "region" {
+                rows.momentary += 1;
+                continue;
+            }
+            match (begins.is_valid(row), ends.is_valid(row)) {
+                (true, false) => {
+                    let who = (pids.value(row), starts.value(row));
+                    assert!(rows.open.insert(number, who).is_none());
+                    rows.started += 1;
+                }
+                (true, true) => {
+                    assert!(rows.open.remove(&number).is_some(), "{number} is not open");
+                    rows.ended += 1;
+                }
+                (false, true) => rows.unmatched += 1,
+                (false, false) => panic!("{number} has neither start nor end"),
+            }
+        }
+    }
+
+    /// Nobody holds more than is allowed.
+    fn check_open(&self) {
+        let open = &self.rows.open;
+        let mut processes: HashMap<Who, usize> = HashMap::new();
+        for who in open.values() {
+            *processes.entry(*who).or_default() += 1;
+        }
+        assert!(processes.values().all(|open| *open <= OPEN_OF_PROCESS));
+        assert!(open.len() <= OPEN_OF_USER * self.sent.users.len());
+    }
+
+    /// Every datagram is in a row, or counted as lost.
+    fn end(mut self) {
+        self.now += 1;
+        self.read(None, true);
+        let rows = &self.rows;
+        assert!(rows.open.is_empty(), "{:?} are still open", rows.open);
+        assert_eq!(rows.started, rows.ended);
+        assert_eq!(rows.usage.len() as u64, rows.ended);
+        let losses: HashMap<&str, u64> = self
+            .inbox
+            .losses()
+            .map(|(loss, count)| (loss.name(), count))
+            .collect();
+        assert_eq!(losses[Loss::Unmatched.name()], rows.unmatched);
+        let lost = self.inbox.losses().filter(|(loss, _)| loss.is_lost());
+        let lost: u64 = lost.map(|(_, count)| count).sum();
+        let of_users = self.inbox.losses_of_users();
+        assert_eq!(of_users.iter().map(|(.., count)| count).sum::<u64>(), lost);
+        let sent = |op| self.sent.marks.get(name(op)).copied().unwrap_or(0);
+        assert!(rows.started <= sent(Op::Start));
+        assert!(rows.gauges <= sent(Op::Gauge));
+        assert!(rows.momentary <= sent(Op::Event));
+        let stored = rows.started + rows.gauges + rows.momentary;
+        // The rest are ends: some of nothing, others of what had begun; other regions ended with their process.
+        let ends = self.sent.all.checked_sub(lost + stored);
+        let ends = ends.expect("no mark is stored and lost");
+        assert!(ends <= sent(Op::End));
+        assert!((rows.unmatched..=rows.unmatched + rows.ended).contains(&ends));
+    }
+}
+
+/// The process that a mark may be of.
+fn meant(mark: &Mark, pid: u32, uid: u32) -> Option<u32> {
+    let claimed = mark.pid.filter(|claimed| *claimed != pid);
+    let Some(claimed) = claimed else {
+        return Some(pid);
+    };
+    let place = claimed.checked_sub(FIRST)? as usize;
+    (uid == 0 || USERS.get(place) == Some(&uid)).then_some(claimed)
+}
+
+fn name(op: Op) -> &'static str {
+    match op {
+        Op::Start => "start",
+        Op::End => "end",
+        Op::Event | Op::Phase => "momentary",
+        Op::Gauge => "gauge",
+    }
+}

@@ -1,0 +1,46 @@
+//! `profiler.toml`, up to the settings that a run begins with.
+
+#![no_main]
+
+use std::{ffi::OsString, fs, path::PathBuf};
+
+use libfuzzer_sys::fuzz_target;
+use profiler::{
+    cli::{Cli, Command},
+    config::Config,
+};
+
+thread_local! {
+    static FILE: PathBuf =
+        std::env::temp_dir().join(format!("profiler-fuzz-settings-{}.toml", std::process::id()));
+}
+
+fuzz_target!(|data: &[u8]| {
+    FILE.with(|file| {
+        fs::write(file, data).unwrap();
+        let words = ["profiler", "run", "--node", "--config"].map(OsString::from);
+        let words = words.into_iter().chain([file.into()]);
+        let cli: Cli = clap::Parser::try_parse_from(words).unwrap();
+        let Command::Run(run) = cli.command else {
+            panic!("{cli:?}");
+        };
+        match run.into_config() {
+            Ok(config) => check(&config),
+            Err(failure) => assert!(!failure.to_string().is_empty()),
+        }
+    });
+});
+
+/// What the command line would not accept, a file must not bring.
+fn check(config: &Config) {
+    assert!((10..=3_600_000).contains(&config.interval.as_millis()));
+    assert!(!config.checkpoint.is_zero());
+    for length in [config.duration, config.retention.max_age] {
+        assert!(length.is_none_or(|length| !length.is_zero()));
+    }
+    let entries = config.max_entries.unwrap_or(1);
+    assert!((1..=1 << 24).contains(&entries), "{entries}");
+    assert!(config.sources.iter().count() > 0);
+    let stored = config.to_json().to_string();
+    assert!(serde_json::from_str::<serde_json::Value>(&stored).is_ok());
+}

@@ -1,0 +1,165 @@
+//! Names of tables and of their columns, as they get into `views.sql`: whatever they are, it stays a list of views of these
+//! tables.
+//!
+//! Input: tables, each with the columns that follow it up to the next empty name; NUL ends a name.
+
+#![no_main]
+
+#[path = "common/run.rs"]
+#[allow(dead_code)]
+mod run;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::Arc,
+};
+
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use libfuzzer_sys::fuzz_target;
+use parquet::arrow::ArrowWriter;
+use profiler::{
+    reference,
+    sink::{files::Folder, files::is_plain_name, views},
+};
+use run::Run;
+use sqlparser::{
+    ast::{
+        Expr, FunctionArg, FunctionArgExpr, ObjectName, Select, SelectItem, SetExpr, Statement,
+        TableFactor, Value,
+    },
+    dialect::DuckDbDialect,
+    parser::Parser,
+};
+
+thread_local! {
+    static RUN: Run = Run::new("views");
+}
+
+fuzz_target!(|text: &str| {
+    let tables: BTreeMap<&str, Vec<&str>> = text
+        .split("\0\0")
+        .filter_map(|table| {
+            let mut names = table.split('\0');
+            let name = names.next().filter(|name| is_name(name))?;
+            Some((name, names.collect()))
+        })
+        .collect();
+    RUN.with(|run| check(run, &tables));
+});
+
+/// Whether a folder can have it, beside those that are there.
+fn is_name(name: &str) -> bool {
+    is_plain_name(name) && name.len() < 256 && name != "run.json" && name != views::FILE
+}
+
+fn check(run: &Run, tables: &BTreeMap<&str, Vec<&str>>) {
+    run.begin();
+    for (table, columns) in tables {
+        run.put_part(table, 0, &part(columns));
+    }
+    let folder = Folder::open(&run.path(), None).unwrap();
+    views::refresh(&folder, "fuzz").unwrap();
+    let sql = fs::read_to_string(run.path().join(views::FILE)).unwrap();
+    let statements = match Parser::parse_sql(&DuckDbDialect {}, &sql) {
+        Ok(statements) => statements,
+        Err(error) => panic!("{error}\n{sql}"),
+    };
+    let mut found = BTreeSet::new();
+    let mut others = 0;
+    for statement in &statements {
+        let Statement::CreateView(view) = statement else {
+            panic!("{statement}");
+        };
+        let SetExpr::Select(select) = &*view.query.body else {
+            panic!("{statement}");
+        };
+        match files_of(select) {
+            Some(files) => {
+                let name = plain(&view.name);
+                assert_eq!(files, format!("{name}/host=*/part-*.parquet"));
+                let times: Vec<_> = columns_of(select);
+                assert_eq!(times, accepted(&tables[name]), "{statement}");
+                assert!(found.insert(name.to_owned()));
+            }
+            None => others += 1,
+        }
+    }
+    let given: BTreeSet<_> = tables.keys().map(|&name| name.to_owned()).collect();
+    assert_eq!(found, given, "{sql}");
+    let without_rows = reference::tables().filter(|table| !tables.contains_key(table.name));
+    assert_eq!(others, without_rows.count() + JOINS, "{sql}");
+}
+
+/// The names that DuckDB takes: none is empty, and none is there before, whatever its case.
+fn accepted<'a>(columns: &[&'a str]) -> Vec<&'a str> {
+    let mut known = BTreeSet::new();
+    let mut columns = columns.to_vec();
+    columns.retain(|name| !name.is_empty() && known.insert(name.to_lowercase()));
+    columns
+}
+
+/// Views of more than one table.
+const JOINS: usize = 12;
+
+/// A part without rows, with these columns of points in time.
+fn part(columns: &[&str]) -> Vec<u8> {
+    let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+    let mut fields = vec![Field::new("\0 count", DataType::UInt64, true)];
+    fields.extend(
+        columns
+            .iter()
+            .map(|&name| Field::new(name, time.clone(), true)),
+    );
+    let mut bytes = Vec::new();
+    let writer = ArrowWriter::try_new(&mut bytes, Arc::new(Schema::new(fields)), None).unwrap();
+    writer.close().unwrap();
+    bytes
+}
+
+fn plain(name: &ObjectName) -> &str {
+    match &name.0[..] {
+        [part] => &part.as_ident().unwrap().value,
+        _ => panic!("{name}"),
+    }
+}
+
+/// The path that `read_parquet` is called with.
+fn files_of(select: &Select) -> Option<String> {
+    let [from] = &select.from[..] else {
+        return None;
+    };
+    let TableFactor::Table { name, args, .. } = &from.relation else {
+        return None;
+    };
+    let args = &args.as_ref()?.args;
+    assert_eq!(plain(name), "read_parquet");
+    let FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value))) = &args[0] else {
+        panic!("{select}");
+    };
+    assert_eq!(args.len(), 4);
+    match &value.value {
+        Value::SingleQuotedString(path) => Some(path.clone()),
+        _ => panic!("{select}"),
+    }
+}
+
+/// The columns that are replaced by a cast of themselves.
+fn columns_of(select: &Select) -> Vec<&str> {
+    let [SelectItem::Wildcard(options)] = &select.projection[..] else {
+        panic!("{select}");
+    };
+    let replaced = options
+        .opt_replace
+        .iter()
+        .flat_map(|replace| &replace.items);
+    replaced
+        .map(|element| {
+            let Expr::Cast { expr, .. } = &element.expr else {
+                panic!("{select}");
+            };
+            assert!(matches!(&**expr, Expr::Identifier(name) if *name == element.column_name));
+            &*element.column_name.value
+        })
+        .collect()
+}
