@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,6 +26,9 @@ use crate::{
 /// Where the kernel's file systems are mounted.
 const PROCFS: &str = "/proc";
 const SYSFS: &str = "/sys";
+
+/// What `--max-entries` can be.
+const MAX_ENTRIES: RangeInclusive<i64> = 1..=1 << 24;
 
 /// Where did the time go? For a process tree, a batch job, a cgroup or the whole node.
 ///
@@ -189,7 +193,7 @@ pub struct Run {
     #[arg(long, value_name = "DIR", env = "PROFILER_PERFEVENTS", value_hint = ValueHint::DirPath)]
     perfevents: Option<PathBuf>,
     /// Entries of each BPF map of I/O flows [default: twice the processes that the kernel allows, 32768 to 262144]
-    #[arg(long, env = "PROFILER_MAX_ENTRIES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(long, env = "PROFILER_MAX_ENTRIES", value_name = "N", value_parser = clap::value_parser!(u32).range(MAX_ENTRIES))]
     max_entries: Option<u32>,
     /// Entries of a BPF map, to try what happens when it is full; of EVENTS, bytes
     #[arg(long, value_name = "MAP=N", value_parser = map_entries, hide = true)]
@@ -303,6 +307,11 @@ impl Run {
             Some(given) => Ok(Some(given)),
             None => File::parse(name, text, parse),
         };
+        let max_entries = file.max_entries;
+        if max_entries.is_some_and(|entries| !MAX_ENTRIES.contains(&entries.into())) {
+            let message = "setting `max_entries`: a number from 1 to 16777216";
+            return Err(Failure::new(Reason::Usage, message));
+        }
         let size = |name, given: Option<u64>, text: Option<&String>| match given {
             Some(given) => Ok(Some(given)),
             None => File::parse(name, text, units::size),
@@ -330,7 +339,7 @@ impl Run {
                 self.events.or(file.events).as_deref(),
                 self.perfevents.or(file.perfevents),
             )?,
-            max_entries: self.max_entries.or(file.max_entries),
+            max_entries: self.max_entries.or(max_entries),
             map_entries: self.map_entries,
             threads: self.threads || file.threads.unwrap_or(false),
             checkpoint: setting(
@@ -500,6 +509,21 @@ mod tests {
         assert!(parse(&["--", "sleep", "-x", "1"]).is_ok());
         assert!(parse(&["--node", "-i", "9ms"]).is_err());
         assert!(parse(&["--node", "--source", "-usage"]).is_ok());
+    }
+
+    #[test]
+    fn a_file_has_the_limits_of_the_command_line() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let path = folder.path().join("profiler.toml");
+        for (entries, is_accepted) in [(0, false), (1, true), (1 << 24, true), (1 << 25, false)] {
+            std::fs::write(&path, format!("max_entries = {entries}")).expect("written");
+            let words = ["profiler", "run", "--node", "--config"].map(OsString::from);
+            let words = words.into_iter().chain([path.clone().into()]);
+            let Command::Run(run) = Cli::try_parse_from(words).expect("parsed").command else {
+                panic!("another command");
+            };
+            assert_eq!(run.into_config().is_ok(), is_accepted, "{entries}");
+        }
     }
 
     #[test]

@@ -57,6 +57,9 @@ const FIRST: u32 = 100;
 const OPEN_OF_PROCESS: usize = 4096;
 const OPEN_OF_USER: usize = 16_384;
 
+/// Datagrams of an input: enough to pass these limits.
+const MOST: u64 = 20_000;
+
 struct Machine {
     tree: Tree,
     host: Host,
@@ -189,9 +192,8 @@ impl<'a> Node<'a> {
                 let Some((pid, uid, datagram)) = self.last.clone() else {
                     return;
                 };
-                // Enough to pass any limit, and an end to it.
                 let times = 1_u64 << (digit(1) % 14);
-                for _ in 0..times.min(100_000_u64.saturating_sub(self.sent.all)) {
+                for _ in 0..times.min(MOST.saturating_sub(self.sent.all)) {
                     self.send(pid, uid, &datagram);
                 }
             }
