@@ -13,12 +13,16 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     bpf,
+    cargo_tool::CargoTool,
     shell::{self, progress},
     workspace::Workspace,
 };
 
-/// The version that is built. Its own Cargo.lock pins what it depends on.
-const VERSION: &str = "0.13.1";
+const TOOL: CargoTool = CargoTool {
+    name: "cargo-fuzz",
+    version: "0.13.1",
+    checksum: "990e4e600e695b730ae23c2f4e6336ee63e9efe6527273f557f86d37eac724e7",
+};
 
 /// Where the targets are.
 const FOLDER: &str = "tests/fuzz";
@@ -132,26 +136,16 @@ fn build(workspace: &Workspace) -> Result<()> {
 }
 
 fn obtain(workspace: &Workspace) -> Result<PathBuf> {
-    let root = workspace.tools().join(format!("cargo-fuzz-{VERSION}"));
+    let root = workspace
+        .tools()
+        .join(format!("cargo-fuzz-{}", TOOL.version));
     let program = root.join("bin/cargo-fuzz");
     if shell::is_executable(&program) {
         return Ok(program);
     }
     progress("building cargo-fuzz (half a minute)");
-    let build = workspace.tools().join("build-fuzz");
-    for directory in [&root, &build] {
-        shell::make_unprivileged(directory)?;
-    }
-    shell::run_quietly(
-        shell::unprivileged(&mut workspace.cargo())
-            .args(["install", "cargo-fuzz", "--version", VERSION, "--locked"])
-            .args(["--quiet", "--debug", "--root"])
-            .arg(&root)
-            .arg("--target-dir")
-            .arg(&build)
-            .env("CARGO_PROFILE_DEV_DEBUG", "false"),
-    )?;
-    let _ = fs::remove_dir_all(build);
+    let options = ["--debug", "--config", "profile.dev.debug=false"];
+    TOOL.install(workspace, &root, &options, &[])?;
     Ok(program)
 }
 
