@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
         if seeds.count() == 0 {
             bail!("{}: no seeds", self.seeds.display());
         }
-        self.execute(&mut self.command().arg("-runs=0").arg(&self.seeds))
+        self.execute(self.command().arg("-runs=0").arg(&self.seeds))
             .map(drop)
     }
 
