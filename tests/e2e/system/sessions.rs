@@ -115,7 +115,9 @@ fn files(ending: &str) -> Vec<PathBuf> {
 fn profiler_of_a_session_survives_the_logout() {
     install_with_capabilities();
     sh(&format!("cd {HOME}; rm -rf own said pid"));
-    let run = format!("{INSTALLED} run --node --run-id own -i 500ms --out {HOME}/own");
+    let run = format!(
+        "{INSTALLED} run --node --run-id own --source process,region -i 500ms --out {HOME}/own"
+    );
     let script = format!("cd {HOME}; setsid --fork sh -c 'echo $$ >pid; exec {run} >said 2>&1'");
     Gated::within(&LOGIN, &script).release();
     let said = || fs::read_to_string(format!("{HOME}/said")).unwrap_or_default();
@@ -134,12 +136,16 @@ fn profiler_of_a_session_survives_the_logout() {
 
     // The second one is refused: from a session, and from what has none.
     for variables in ["", "XDG_RUNTIME_DIR=/run/user/2001 "] {
-        let (may, said) = as_user("tester", &format!("{variables}{run}"));
+        let (may, said) = as_user("tester", &format!("{variables}{run} -d 1s"));
         assert!(
             !may && said.contains("already profiles for run own"),
             "{said}"
         );
     }
+    let socket = sockets[0].display();
+    let mark = format!("PROFILER_SOCKET={socket} {INSTALLED} mark event here");
+    let (may, said) = as_user("tester", &mark);
+    assert!(may, "{said}");
     let pid = fs::read_to_string(format!("{HOME}/pid")).expect("written");
     let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number"));
     rustix::process::kill_process(pid.expect("a pid"), Signal::INT).expect("it is alive");
@@ -151,5 +157,10 @@ fn profiler_of_a_session_survives_the_logout() {
     assert!(
         rows.iter().any(|row| row.text("comm") == Some("systemd")),
         "{rows:?}"
+    );
+    let marks = data.table("region");
+    assert!(
+        marks.iter().any(|row| row.text("name") == Some("here")),
+        "{marks:?}"
     );
 }

@@ -92,7 +92,7 @@ fn job_is_recorded_by_root_by_sudo_and_with_file_capabilities() {
         path.display()
     );
     let job = sh(&submit);
-    let args = ["--job", &job, "-i", "500ms"];
+    let args = ["--job", &job, "-i", "500ms", "--source", "process,sched"];
     let by_root = Profiler::new().args(args).start();
     let outside = Path::new(HOME).join("outside");
     let binary = setting("PROFILER_BIN");

@@ -108,7 +108,12 @@ fn files_on_nfs_are_counted_on_their_mount() {
         Nfs::POINT
     );
     let ended = Profiler::new()
-        .args(["-i", "500ms"])
+        .args([
+            "-i",
+            "500ms",
+            "--source",
+            "process,file_io,block_io,filesystem",
+        ])
         .command(&["sh", "-ec", &script])
         .finish();
     let data = ended.dataset();
@@ -199,7 +204,12 @@ fn writes_to_a_logical_volume_are_charged_on_the_disk_below() {
          dd if=/dev/zero of={POINT}/direct bs=64k count={BLOCKS} oflag=direct"
     );
     let ended = Profiler::new()
-        .args(["-i", "500ms"])
+        .args([
+            "-i",
+            "500ms",
+            "--source",
+            "process,file_io,block_io,filesystem",
+        ])
         .command(&["sh", "-ec", &script])
         .finish();
     let data = ended.dataset();
@@ -248,7 +258,14 @@ fn files_in_a_container_on_overlayfs_are_counted_once() {
     );
     let container = Gated::within(&wrapper, &script);
     let profiler = Profiler::new()
-        .args(["-i", "500ms", "--cgroup", CGROUP])
+        .args([
+            "-i",
+            "500ms",
+            "--source",
+            "process,file_io",
+            "--cgroup",
+            CGROUP,
+        ])
         .start();
     container.release();
     let ended = profiler.finish();
