@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     fs::File,
+    num::NonZeroU64,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
@@ -101,11 +102,15 @@ fn targets(workspace: &Workspace, filter: &[String]) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// Not 0, which libFuzzer takes for no limit.
 fn seconds() -> Result<u64> {
     match env::var(SECONDS_VARIABLE) {
-        Ok(text) => text
-            .parse()
-            .with_context(|| format!("{SECONDS_VARIABLE}={text}: not a number of seconds")),
+        Ok(text) => {
+            let seconds: Result<NonZeroU64, _> = text.parse();
+            seconds
+                .map(NonZeroU64::get)
+                .with_context(|| format!("{SECONDS_VARIABLE}={text}: not a number of seconds"))
+        }
         Err(_) => Ok(SECONDS),
     }
 }
