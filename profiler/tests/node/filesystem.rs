@@ -153,10 +153,10 @@ fn one_that_does_not_answer_delays_nobody_and_is_said() {
     reader.rows();
     for again in [false, true] {
         let begin = Instant::now();
-        let _ = reader.last();
+        let _ = reader.sample();
         assert!(
             begin.elapsed() < Duration::from_millis(700),
-            "the loop waits for the second that it hangs"
+            "a tick waits for the second that it hangs"
         );
         let (rows, errors) = last(&mut reader);
         let took = begin.elapsed();
