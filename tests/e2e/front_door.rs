@@ -13,16 +13,23 @@ fn root() -> &'static Path {
     tests.parent().expect("the workspace")
 }
 
+/// Variables that cargo and nextest set for tests.
+const OF_THE_RUNNER: [&str; 7] = [
+    "CARGO_BIN_",
+    "CARGO_CRATE_NAME",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
+    "CARGO_TARGET_TMPDIR",
+    "NEXTEST",
+    "RUST_RECURSION_COUNT",
+];
+
 /// `cargo xtask WORDS`, without what the runner of the tests has added to the environment.
 fn cargo_xtask(words: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if ["CARGO_", "NEXTEST", "RUST_"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix))
-            && !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&text.as_ref())
-        {
+        if OF_THE_RUNNER.iter().any(|start| text.starts_with(start)) {
             command.env_remove(&name);
         }
     }

@@ -84,7 +84,8 @@ pub fn build_strictly(workspace: &Workspace) -> Result<()> {
 /// Builds the `profiler` program and tells where it is.
 pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--quiet", "--package=profiler", "--bins"]);
+    // The features of dependencies are those of the whole workspace: what is tested is what is run, and it is built once.
+    cargo.args(["build", "--quiet", "--workspace", "--bin=profiler"]);
     if release {
         cargo.arg("--release");
     }

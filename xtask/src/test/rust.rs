@@ -168,12 +168,7 @@ enum Tests {
 /// Builds the controller and tells where it is.
 pub fn controller(workspace: &Workspace) -> Result<PathBuf> {
     bpf::build(workspace)?;
-    build(
-        workspace,
-        &["--bin=profiler"],
-        "building the controller (some minutes the first time)",
-    )?;
-    Ok(workspace.target.join("release/profiler"))
+    bpf::build_controller(workspace, true)
 }
 
 fn build(workspace: &Workspace, targets: &[&str], progress: &str) -> Result<()> {
