@@ -262,8 +262,10 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
         }
         // What is wrong with another host is not wrong with this one.
         let complete = report.has_all_of(host) && !unread.contains(host);
-        if let Err(error) = update_manifest(&run, &file, manifest, &report, complete) {
-            report.errors.push(format!("{file}: {error}"));
+        let any_rows = !report.rows.is_empty();
+        match update_manifest(&run, &file, manifest, any_rows, complete) {
+            Ok(unreadable) => report.errors.extend(unreadable),
+            Err(error) => report.errors.push(format!("{file}: {error}")),
         }
     }
     Ok(report)
@@ -337,14 +339,15 @@ fn update_manifest(
     run: &Folder,
     file: &str,
     mut manifest: Manifest,
-    report: &Report,
+    any_rows: bool,
     complete: bool,
-) -> io::Result<()> {
+) -> io::Result<Vec<String>> {
     let before = manifest.clone();
+    let mut unreadable = Vec::new();
     let unfinished =
         |session: &Manifest| matches!(session.state, State::Running | State::Incomplete);
-    if !manifest.sessions().any(unfinished) && report.rows.is_empty() {
-        return Ok(());
+    if !manifest.sessions().any(unfinished) && !any_rows {
+        return Ok(unreadable);
     }
     for table in run.names()? {
         let folder = run
@@ -353,7 +356,7 @@ fn update_manifest(
         let Ok(folder) = folder else {
             continue;
         };
-        let (parts, rows) = count(&folder)?;
+        let (parts, rows) = count(&folder, &mut unreadable)?;
         let earlier: Vec<_> = manifest
             .earlier
             .iter()
@@ -377,7 +380,7 @@ fn update_manifest(
     if manifest != before {
         manifest.write(run, file)?;
     }
-    Ok(())
+    Ok(unreadable)
 }
 
 impl Manifest {
@@ -397,15 +400,26 @@ impl Manifest {
     }
 }
 
-/// Parts in a folder, and the rows in them.
-fn count(folder: &Folder) -> io::Result<(u64, u64)> {
+/// Parts in a folder, and the rows in those that can be read.
+fn count(folder: &Folder, unreadable: &mut Vec<String>) -> io::Result<(u64, u64)> {
     let mut counts = (0, 0);
     for name in folder.names()? {
-        if part::number(&name).is_some() {
-            let file = folder.read(&name)?;
-            let reader = part::decode(|| Ok(SerializedFileReader::new(file)?))?;
-            counts.0 += 1;
-            counts.1 += u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
+        if part::number(&name).is_none() {
+            continue;
+        }
+        counts.0 += 1;
+        let reader = folder
+            .read(&name)
+            .and_then(|file| part::decode(|| Ok(SerializedFileReader::new(file)?)));
+        match reader {
+            Ok(reader) => {
+                let rows = reader.metadata().file_metadata().num_rows();
+                counts.1 += u64::try_from(rows).unwrap_or(0);
+            }
+            Err(error) => {
+                let path = folder.path().join(&name);
+                unreadable.push(format!("{}: {error}", path.display()));
+            }
         }
     }
     Ok(counts)

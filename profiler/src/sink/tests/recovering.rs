@@ -46,6 +46,30 @@ fn a_killed_run_is_recovered() {
     assert!(run.join("views.sql").exists());
 }
 
+/// It is reported, once: the run counts as recovered, so that later starts do not try again.
+#[test]
+fn an_unreadable_part_does_not_keep_a_run_from_being_recovered() {
+    let out = TempDir::new().unwrap();
+    let options = options(&out);
+    let run = options.run_dir.clone();
+    let sink = Sink::start(options).unwrap();
+    sink.submit(tick(0, 10));
+    wait(&sink, 1);
+    kill(sink, &run);
+    let broken = run.join("ticks/host=node1/part-00007.parquet");
+    fs::write(&broken, "no Parquet").unwrap();
+    let report = recover_own(&run);
+    let [error] = &report.errors[..] else {
+        panic!("{report:?}")
+    };
+    assert!(error.contains("part-00007.parquet: "), "{error}");
+    let manifest = manifest(&run);
+    assert_eq!(manifest.state, manifest::State::Recovered);
+    let ticks = &manifest.tables["ticks"];
+    assert_eq!((ticks.parts, ticks.rows, ticks.in_journal), (2, 10, 0));
+    assert_eq!(recover_orphans(out.path(), "node1", None).len(), 0);
+}
+
 /// Nobody can see from here whether a process of another machine lives; that it writes can be seen.
 #[test]
 fn another_machine_is_left_alone_while_it_writes() {
