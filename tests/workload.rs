@@ -166,7 +166,7 @@ impl Puppet {
             }),
             // So many threads that each live for a moment, one after the other.
             "threads" => (0..number).for_each(|_| {
-                let thread = spawn(|| burn(Duration::from_millis(3)));
+                let thread = spawn(|| burn(Duration::from_millis(30)));
                 thread.join().expect("burns");
             }),
             _ => panic!("{verb}: what is that?"),

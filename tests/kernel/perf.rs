@@ -122,7 +122,7 @@ fn children_and_late_threads_count_with_the_process_that_was_opened() {
         for _ in 0..children {
             puppet.tell("spin-child 1000");
         }
-        puppet.tell("threads 50");
+        puppet.tell("threads 25");
         let finished = profiler.interrupt();
         let rows = finished.dataset().table("perf_event");
         assert_eq!(rows.len(), 2, "one process is open");
