@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::Tier;
+use super::{Tier, failures::Failures};
 use crate::{shell, workspace::Workspace};
 
 /// A twentieth of the CPU time of a process of normal priority (`sched_prio_to_weight` in kernel/sched/core.c).
@@ -37,7 +37,8 @@ pub fn run(workspace: &Workspace, tier: Tier, filter: &[String]) -> Result<Strin
     // One write, so that the lines of the other tiers do not come between.
     print!("{output}");
     if !status.success() {
-        bail!("`{}` failed ({status})", shell::display(&command));
+        let failures = Failures::of(output.lines()).text();
+        bail!("`{}` failed ({status}){failures}", shell::display(&command));
     }
     let report = output.lines().rev().find_map(|line| remark(line, &name));
     Ok(report.unwrap_or_default().to_owned())

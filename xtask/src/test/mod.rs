@@ -4,6 +4,7 @@
 
 mod background;
 pub mod deny;
+pub mod failures;
 mod fuzz;
 mod lint;
 mod rust;
@@ -154,10 +155,13 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
             took.as_secs_f64()
         );
     }
-    let failed = outcomes
-        .iter()
-        .filter(|outcome| outcome.result.is_err())
-        .count();
+    let mut failed = 0;
+    for Outcome { tier, result, .. } in outcomes {
+        if let Err(error) = result {
+            failed += 1;
+            println!("\n{}: {error:#}", tier.name());
+        }
+    }
     println!("tiers: {} passed, {failed} failed", outcomes.len() - failed);
     if failed == 0 {
         ExitCode::SUCCESS

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use super::failures::Failures;
 use crate::{
     apt, bpf, python, shell,
     vm::{NEED_COUNTERS, NEED_DEVICES, NEED_SYSTEM},
@@ -246,14 +247,16 @@ fn run(command: &mut Command) -> Result<String> {
         .spawn()
         .with_context(|| format!("starting `{name}`"))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let errors = thread::spawn(move || stderr.map_or(0, |pipe| relay(pipe, std::io::stderr())));
-    let mut count = stdout.map_or(0, |pipe| relay(pipe, std::io::stdout()));
-    count += errors.join().unwrap_or(0);
+    let errors = thread::spawn(move || stderr.map(|pipe| relay(pipe, std::io::stderr())));
+    let printed = stdout.map(|pipe| relay(pipe, std::io::stdout()));
+    let printed = [printed, errors.join().unwrap_or_default()].map(Option::unwrap_or_default);
+    let count: u64 = printed.iter().map(|(passed, _)| passed).sum();
     let status = child
         .wait()
         .with_context(|| format!("waiting for `{name}`"))?;
     if !status.success() {
-        bail!("`{name}` failed ({status})");
+        let failures = printed.map(|(_, failures)| failures.text()).concat();
+        bail!("`{name}` failed ({status}){failures}");
     }
     if count == 0 {
         bail!("`{name}` ran no test");
@@ -261,15 +264,18 @@ fn run(command: &mut Command) -> Result<String> {
     Ok(format!("{count} tests"))
 }
 
-/// Copies line by line and returns how many tests the lines report as passed.
-fn relay(from: impl Read, mut to: impl Write) -> u64 {
+/// Copies line by line and returns how many tests the lines report as passed, and why others failed.
+fn relay(from: impl Read, mut to: impl Write) -> (u64, Failures) {
     let mut passed = 0;
+    let mut failures = Failures::default();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         // Whoever reads our output may have gone; the tests go on.
         let _ = to.write_all(&line).and_then(|()| to.write_all(b"\n"));
-        passed += passed_tests(&String::from_utf8_lossy(&line)).unwrap_or(0);
+        let line = String::from_utf8_lossy(&line);
+        passed += passed_tests(&line).unwrap_or(0);
+        failures.line(&line);
     }
-    passed
+    (passed, failures)
 }
 
 /// Reads nextest's `Summary [ 0.1s] 3 tests run: 3 passed, 0 skipped` and libtest's

@@ -176,7 +176,13 @@ impl Session {
         let verdicts = self.outcomes.iter().map(|outcome| &outcome.verdict);
         let failed = verdicts.clone().filter(|verdict| verdict.is_err()).count();
         if failed != 0 {
-            bail!("{failed} of {} kernels failed", self.outcomes.len());
+            let errors = verdicts.filter_map(|verdict| verdict.as_ref().err());
+            let why: Vec<_> = errors.map(|error| format!("{error:#}")).collect();
+            bail!(
+                "{failed} of {} kernels failed\n{}",
+                self.outcomes.len(),
+                why.join("\n")
+            );
         }
         Ok(verdicts.flatten().map(|verdict| verdict.passed).sum())
     }

@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use crate::test::failures::Failures;
+
 /// What the guest's init prints once, at the end.
 const WORD: &str = "VERDICT";
 
@@ -50,7 +52,8 @@ pub fn judge(console: &[String], end: End) -> Result<Verdict> {
         bail!("no test was run");
     }
     if verdict.failed != 0 {
-        bail!("{} tests failed", verdict.failed);
+        let failures = Failures::of(console.iter().map(String::as_str)).text();
+        bail!("{} tests failed{failures}", verdict.failed);
     }
     Ok(verdict)
 }
