@@ -1,6 +1,6 @@
 //! `file_io` against what the calls returned to the program that made them.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{collections::BTreeMap, path::Path, process::Command};
 
 use e2e::{
     mounts::{Mounted, folder},
@@ -158,18 +158,28 @@ struct Mount<'a> {
     source: Option<&'a str>,
 }
 
+impl<'a> Mount<'a> {
+    fn of_ext4(mounted: &'a Mounted) -> Self {
+        Self {
+            point: mounted.point(),
+            fstype: "ext4",
+            source: Some(mounted.source()),
+        }
+    }
+}
+
+/// On a disk that is memory, which comes second: what is counted does not depend on it, and syncs take no time.
+fn ext4_in_memory(place: &Path) -> [Mounted; 2] {
+    let memory = Mounted::tmpfs(&place.join("memory"));
+    let image = place.join("memory/image");
+    [Mounted::ext4(&place.join("disk"), &image, 192), memory]
+}
+
 #[test]
 fn every_way_to_a_file_is_counted_once() {
     let place = folder();
-    // A disk that is memory: what is counted does not depend on it, and syncs take no time.
-    let _memory = Mounted::tmpfs(&place.path().join("memory"));
-    let image = place.path().join("memory/image");
-    let ext4 = Mounted::ext4(&place.path().join("disk"), &image, 192);
-    let mount = Mount {
-        point: ext4.point(),
-        fstype: "ext4",
-        source: Some(ext4.source()),
-    };
+    let [ext4, _memory] = ext4_in_memory(place.path());
+    let mount = Mount::of_ext4(&ext4);
     let best = best_way();
     exact("syscalls", ext4.point(), &mount, &CALLS, 100);
     if best == "vfs" {
@@ -187,14 +197,8 @@ fn every_way_to_a_file_is_counted_once() {
 #[test]
 fn large_files_on_ext4() {
     let place = folder();
-    let _memory = Mounted::tmpfs(&place.path().join("memory"));
-    let image = place.path().join("memory/image");
-    let ext4 = Mounted::ext4(&place.path().join("disk"), &image, 192);
-    let mount = Mount {
-        point: ext4.point(),
-        fstype: "ext4",
-        source: Some(ext4.source()),
-    };
+    let [ext4, _memory] = ext4_in_memory(place.path());
+    let mount = Mount::of_ext4(&ext4);
     let best = best_way();
     let direct: &[&str] = if best == "vfs" {
         &["direct", "uring-direct", "aio", "aio-direct"]

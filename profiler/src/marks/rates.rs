@@ -9,46 +9,29 @@ struct Rate {
     burst: f64,
 }
 
+const fn rate(per_second: f64, burst: f64) -> Rate {
+    Rate { per_second, burst }
+}
+
 /// Marks of a process.
-const PROCESS: Rate = Rate {
-    per_second: 5_000.0,
-    burst: 10_000.0,
-};
+const PROCESS: Rate = rate(5_000.0, 10_000.0);
 
 /// Marks and bytes of a user.
 const USER: [Rate; 2] = [
-    Rate {
-        per_second: 10_000.0,
-        burst: 20_000.0,
-    },
-    Rate {
-        per_second: (256 << 10) as f64,
-        burst: (4 << 20) as f64,
-    },
+    rate(10_000.0, 20_000.0),
+    rate((256 << 10) as f64, (4 << 20) as f64),
 ];
 
 /// Marks and bytes of a user that do not depend on what others send.
 const RESERVE: [Rate; 2] = [
-    Rate {
-        per_second: 500.0,
-        burst: 1_000.0,
-    },
-    Rate {
-        per_second: (16 << 10) as f64,
-        burst: (256 << 10) as f64,
-    },
+    rate(500.0, 1_000.0),
+    rate((16 << 10) as f64, (256 << 10) as f64),
 ];
 
 /// Marks and bytes of all users beyond the reserve of each.
 const ALL: [Rate; 2] = [
-    Rate {
-        per_second: 20_000.0,
-        burst: 40_000.0,
-    },
-    Rate {
-        per_second: (1 << 20) as f64,
-        burst: (16 << 20) as f64,
-    },
+    rate(20_000.0, 40_000.0),
+    rate((1 << 20) as f64, (16 << 20) as f64),
 ];
 
 /// Processes, and users, that are remembered.

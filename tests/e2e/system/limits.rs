@@ -4,6 +4,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    thread::sleep,
+    time::Duration,
 };
 
 use e2e::{
@@ -14,7 +16,10 @@ use e2e::{
 
 use crate::{WORKLOAD, cgroup::put};
 
-use super::shell::{Gated, Service, sh};
+use super::{
+    pressure::pressure,
+    shell::{Gated, Service, sh},
+};
 
 const LIMIT: u64 = 64 << 20;
 const TOUCHED: u64 = 32 << 20;
@@ -29,17 +34,16 @@ struct Limited {
 }
 
 impl Limited {
-    fn start(name: &str) -> Self {
+    /// `limit` is a property of the scope: `MemoryMax`.
+    fn start(name: &str, limit: &str) -> Self {
         let mut command = Command::new("systemd-run");
         command.args(["--scope", "--quiet", "--property=IOAccounting=yes"]);
         command.args(["--property=CPUAccounting=yes", "--property=MemorySwapMax=0"]);
-        command.arg(format!("--property=MemoryMax={LIMIT}"));
+        command.arg(format!("--property={limit}={LIMIT}"));
         command.arg(format!("--unit={name}")).arg(WORKLOAD);
         let puppet = Puppet::start(command, 1);
         let path = format!("/sys/fs/cgroup/system.slice/{name}.scope").into();
-        let limited = Self { path, puppet };
-        assert_eq!(limited.file("memory.max"), LIMIT.to_string());
-        limited
+        Self { path, puppet }
     }
 
     fn file(&self, name: &str) -> String {
@@ -83,7 +87,8 @@ fn anonymous(row: &Row) -> u64 {
 /// All members rest while anything is read.
 #[test]
 fn memory_cpu_and_io_of_a_limited_cgroup_are_the_kernels() {
-    let mut limited = Limited::start("limited");
+    let mut limited = Limited::start("limited", "MemoryMax");
+    assert_eq!(limited.file("memory.max"), LIMIT.to_string());
     let gated = Gated::start(&format!(
         "dd if=/dev/zero of=/srv/limited bs=64k count={0} conv=fsync; \
          dd if=/dev/zero of=/srv/limited bs=64k count={0} oflag=direct conv=notrunc",
@@ -133,6 +138,36 @@ fn memory_cpu_and_io_of_a_limited_cgroup_are_the_kernels() {
     };
     assert!(written >= 2 * WRITTEN, "{written}");
     assert_eq!((bytes("read"), bytes("write")), (read, written));
+}
+
+/// Above `memory.high` the kernel makes a process wait for memory; it counts these stalls itself, reclaim included.
+#[test]
+fn throttling_by_memory_high_is_time_blocked() {
+    let mut limited = Limited::start("throttled", "MemoryHigh");
+    assert_eq!(limited.file("memory.high"), LIMIT.to_string());
+    // The file has what had happened when averages were last taken, every two seconds.
+    let stalled = |limited: &Limited| {
+        sleep(Duration::from_secs(3));
+        pressure(&limited.path.join("memory.pressure"), "full")
+    };
+    let before = stalled(&limited);
+    let profiler = limited.profile("process,sched");
+    limited.puppet.tell(&format!("touch {}", LIMIT + (4 << 20)));
+    let stalled = stalled(&limited) - before;
+    let data = profiler.interrupt();
+    let data = data.dataset();
+    data.assert_complete();
+
+    assert!(limited.value("memory.events", "high") > 0);
+    let sched = data.table("sched");
+    let [blocked, oncpu] = ["blocked_ns", "oncpu_ns"].map(|name| sum(&sched, name));
+    println!("XX stalled {stalled} blocked {blocked} oncpu {oncpu}");
+    assert!(stalled > 100_000_000, "{stalled} ns");
+    assert!(blocked <= stalled, "{blocked} ns, of {stalled}");
+    assert!(
+        blocked + oncpu >= stalled,
+        "{blocked} and {oncpu} ns, of {stalled}"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Pressure of the node, as the kernel reports it.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use e2e::{
     rows::sum,
@@ -10,8 +10,8 @@ use e2e::{
 use super::shell::sh;
 
 /// `total=` of a line of a file of pressure, in ns.
-fn pressure(kind: &str, line: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/pressure/{kind}")).expect("PSI");
+pub fn pressure(file: &Path, line: &str) -> u64 {
+    let text = fs::read_to_string(file).expect("PSI");
     let line = text.lines().find_map(|text| text.strip_prefix(line));
     let total = line.and_then(|line| line.split_once("total="));
     let total: u64 = total.expect("a total").1.parse().expect("a number");
@@ -27,7 +27,8 @@ const PRESSURES: [(&str, &str, &str); 4] = [
 
 #[test]
 fn pressure_is_the_kernels() {
-    let read = || PRESSURES.map(|(_, kind, line)| pressure(kind, line));
+    let folder = Path::new("/proc/pressure");
+    let read = || PRESSURES.map(|(_, kind, line)| pressure(&folder.join(kind), line));
     let before = read();
     let profiler = Profiler::new()
         .args(["--node", "--source", "system", "-i", "500ms"])

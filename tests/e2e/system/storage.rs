@@ -20,6 +20,10 @@ const WRITTEN: u64 = 8 << 20;
 /// `count=` of blocks of 64 KiB.
 const BLOCKS: u64 = WRITTEN >> 16;
 
+fn profiler(sources: &str) -> Profiler {
+    Profiler::new().args(["-i", "500ms", "--source", sources])
+}
+
 /// The processes that ran `dd` with this word among their arguments.
 #[track_caller]
 fn dd(data: &Dataset, word: &str) -> u64 {
@@ -107,13 +111,7 @@ fn files_on_nfs_are_counted_on_their_mount() {
          dd if={0}/file of=/dev/null bs=64k",
         Nfs::POINT
     );
-    let ended = Profiler::new()
-        .args([
-            "-i",
-            "500ms",
-            "--source",
-            "process,file_io,block_io,filesystem",
-        ])
+    let ended = profiler("process,file_io,block_io,filesystem")
         .command(&["sh", "-ec", &script])
         .finish();
     let data = ended.dataset();
@@ -154,14 +152,8 @@ fn file_server_that_does_not_answer_delays_nothing() {
     let _nfs = Nfs::mount();
     sh("rpc.nfsd 0");
     let begin = Instant::now();
-    let mut profiler = Profiler::new()
-        .args([
-            "--node",
-            "-i",
-            "500ms",
-            "--source",
-            "process,usage,system,filesystem",
-        ])
+    let mut profiler = profiler("process,usage,system,filesystem")
+        .args(["--node"])
         .start();
     let waiting = Kept::spawn(&["stat", &format!("{}/file", Nfs::POINT)]);
     profiler.wait_for(Nfs::POINT);
@@ -203,13 +195,7 @@ fn writes_to_a_logical_volume_are_charged_on_the_disk_below() {
         "dd if=/dev/zero of={POINT}/synced bs=64k count={BLOCKS} conv=fsync
          dd if=/dev/zero of={POINT}/direct bs=64k count={BLOCKS} oflag=direct"
     );
-    let ended = Profiler::new()
-        .args([
-            "-i",
-            "500ms",
-            "--source",
-            "process,file_io,block_io,filesystem",
-        ])
+    let ended = profiler("process,file_io,block_io,filesystem")
         .command(&["sh", "-ec", &script])
         .finish();
     let data = ended.dataset();
@@ -257,15 +243,8 @@ fn files_in_a_container_on_overlayfs_are_counted_once() {
          dd if=/dev/null of=/dev/null bs=64k"
     );
     let container = Gated::within(&wrapper, &script);
-    let profiler = Profiler::new()
-        .args([
-            "-i",
-            "500ms",
-            "--source",
-            "process,file_io",
-            "--cgroup",
-            CGROUP,
-        ])
+    let profiler = profiler("process,file_io")
+        .args(["--cgroup", CGROUP])
         .start();
     container.release();
     let ended = profiler.finish();

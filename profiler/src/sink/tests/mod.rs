@@ -6,7 +6,7 @@ mod storing;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use arrow::{
@@ -104,6 +104,11 @@ fn options(out: &TempDir) -> Options {
     let mut options = Options::new(out.path().join("run"), "node1", "run");
     options.manifest = Some(Manifest::new("run", "node1", 5).unwrap());
     options
+}
+
+fn start(out: &TempDir) -> (PathBuf, Sink) {
+    let options = options(out);
+    (options.run_dir.clone(), Sink::start(options).unwrap())
 }
 
 /// Waits until the writer has dealt with `ticks` ticks.

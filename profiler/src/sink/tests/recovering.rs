@@ -5,9 +5,7 @@ use super::*;
 #[test]
 fn a_killed_run_is_recovered() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     for n in 0..5 {
         sink.submit(tick(n, 10));
     }
@@ -50,9 +48,7 @@ fn a_killed_run_is_recovered() {
 #[test]
 fn an_unreadable_part_does_not_keep_a_run_from_being_recovered() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     sink.submit(tick(0, 10));
     wait(&sink, 1);
     kill(sink, &run);

@@ -5,9 +5,7 @@ use super::*;
 #[test]
 fn rows_come_back_as_they_were() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     for n in 0..20 {
         sink.submit(tick(n, 10));
     }
@@ -28,9 +26,7 @@ fn rows_come_back_as_they_were() {
 #[test]
 fn files_say_where_they_come_from() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     sink.submit(tick(0, 10));
     sink.finish().unwrap();
     let file = File::open(run.join("ticks/host=node1/part-00000.parquet")).unwrap();
@@ -61,9 +57,7 @@ fn files_say_where_they_come_from() {
 #[test]
 fn rows_are_sorted_by_ts() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     for n in [5, 3, 4] {
         sink.submit(tick(n, 2000));
     }
@@ -106,9 +100,7 @@ fn each_checkpoint_makes_a_part_and_ends_its_journal() {
 #[test]
 fn large_tables_get_several_row_groups_and_stay_whole() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     for n in 0..12 {
         sink.submit(tick(n, 10_000));
         wait(&sink, n.cast_unsigned());
@@ -268,9 +260,7 @@ fn nothing_is_left_behind_where_nothing_can_be_stored() {
 #[test]
 fn a_run_directory_that_vanishes_is_made_again() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     sink.submit(tick(0, 10));
     wait(&sink, 1);
     fs::remove_dir_all(&run).unwrap();
@@ -303,9 +293,7 @@ fn stats_count_what_happens() {
 #[test]
 fn many_lifetimes_do_not_wait_for_the_checkpoint() {
     let out = TempDir::new().unwrap();
-    let options = options(&out);
-    let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let (run, sink) = start(&out);
     let mut rows: Vec<_> = (0..55_000).map(|pid| (pid, "true", pid > 0)).collect();
     sink.submit(lives(&rows));
     wait(&sink, 1);
