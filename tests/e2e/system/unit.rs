@@ -4,18 +4,22 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    process::Stdio,
+    thread::sleep,
+    time::Duration,
 };
 
 use e2e::{
     dataset::Dataset,
     rows::{self, Row, sum},
-    runs::{Profiler, wait_until},
+    runs::{Kept, Profiler, wait_until},
     setting,
 };
 
 use rustix::fs::StatVfsMountFlags;
 
-use super::shell::{Service, as_user, sh};
+use super::shell::{Service, as_user, command_of, sh};
+use crate::WORKLOAD;
 
 /// Files of docs/deploy, with their names.
 const FILES: [(&str, &str); 2] = [
@@ -207,6 +211,86 @@ fn unit_records_what_an_unsandboxed_profiler_records() {
     assert!(said.contains("\"complete\""), "{said}");
     let (may, said) = as_user("other", &format!("cat {run}/run.json"));
     assert!(!may, "{said}");
+}
+
+/// Marks without end, on the socket that jobs have.
+const FLOOD: &str = r#"exec perl -MSocket -e '
+    socket(my $socket, AF_UNIX, SOCK_DGRAM, 0) or die;
+    connect($socket, sockaddr_un(glob("/run/profiler/*.sock"))) or die "connect: $!";
+    for (my $n = 0; ; $n++) { send($socket, qq({"op":"start","name":"flood-$n"}), 0) }'"#;
+
+/// What somebody without privilege can do to the service of a node: lie about command lines, flood the socket. What must not
+/// succeed: to read or to replace its files, to stop it. It records the others meanwhile.
+#[test]
+fn unit_under_attack_goes_on_recording() {
+    const MEMORY: u64 = 160 << 20;
+    let unit = Unit::install();
+    let pid = sh("systemctl show --property=MainPID --value profiler");
+    for refused in [
+        format!("kill -STOP {pid}"),
+        format!("ls {STATE}"),
+        "cat /var/log/profiler/profiler.guest.log".to_owned(),
+        "ln -s /etc /run/profiler/link".to_owned(),
+        "rm /run/profiler/*".to_owned(),
+        format!("cat /proc/{pid}/environ"),
+    ] {
+        let (may, said) = as_user("other", &refused);
+        assert!(!may, "{refused}: {said}");
+    }
+    sh(&format!(
+        "install -m 0755 {WORKLOAD} /usr/local/bin/workload"
+    ));
+    let endless = ["/usr/local/bin/workload", "cmdline", "8589934592"];
+    let attackers: Vec<Kept> = [
+        &endless[..],
+        &endless[..],
+        &["sh", "-c", FLOOD],
+        &["sh", "-c", FLOOD],
+    ]
+    .into_iter()
+    .map(|words| Kept::start(command_of("other", words).stdin(Stdio::piped())))
+    .collect();
+    sleep(Duration::from_secs(20));
+    sh(&format!(
+        "dd if=/dev/zero of=/srv/beside bs=1M count={} oflag=direct",
+        WRITTEN >> 20
+    ));
+    sleep(Duration::from_secs(2));
+    drop(attackers);
+    let state = sh("systemctl show --property=ActiveState,NRestarts,MainPID profiler");
+    for property in [
+        "ActiveState=active",
+        "NRestarts=0",
+        &format!("MainPID={pid}"),
+    ] {
+        assert!(state.contains(property), "{state}");
+    }
+    let memory = fs::read_to_string("/sys/fs/cgroup/system.slice/profiler.service/memory.peak");
+    let memory = memory
+        .expect("limits of memory")
+        .trim()
+        .parse()
+        .expect("bytes");
+    println!("XX {memory}");
+    assert!((1..MEMORY).contains(&memory), "{memory} bytes");
+
+    let data = unit.stop();
+    let processes = data.table("process");
+    let writer = named(&processes, "comm", "dd");
+    assert_eq!(writer.len(), 1, "{writer:?}");
+    let pid = writer[0].u64("pid").expect("a pid");
+    assert_eq!(written(&data, "file_io", pid), WRITTEN);
+    let lies = named(&processes, "comm", "workload");
+    assert!(!lies.is_empty());
+    for row in lies {
+        assert_eq!(row.bool("cmdline_truncated"), Some(true), "{row:?}");
+    }
+    // Nothing is lost but marks, and these are of who has sent them.
+    let manifest = data.manifest();
+    let losses = manifest["losses"].as_array().expect("a list");
+    println!("XX {losses:?}");
+    assert!(!losses.is_empty());
+    assert!(losses.iter().all(|loss| loss["uid"] == 2002), "{losses:?}");
 }
 
 /// `filesystem` against the mounts of this process, which is in the namespace of pid 1.
