@@ -40,7 +40,9 @@ use crate::{
     host, job,
     launch::{self, Launcher, Running},
     ledger::{Ledger, Part},
-    log, privileges, say,
+    log,
+    marks::Losses,
+    privileges, say,
     schema::Batch,
     sink::{Sink, manifest::Loss},
     sources::{Sample, read_at_boundaries, region},
@@ -698,8 +700,8 @@ impl<'a> Session<'a> {
                 });
             }
         }
-        let marks = self.boundaries.iter();
-        for (uid, loss, count) in marks.flat_map(|marks| marks.inbox.losses_of_users()) {
+        let marks = self.boundaries.as_ref().map(|marks| marks.inbox.losses());
+        for (uid, loss, count) in marks.iter().flat_map(Losses::of_users) {
             losses.push(Loss {
                 what: Loss::MARKS.to_owned(),
                 count,

@@ -166,6 +166,8 @@ fn of_a_full_map_of_requests_every_request_is_stored_or_counted() {
     };
     assert_eq!(run(&[]), (READERS * READS, 0));
     let (stored, lost) = run(&["--map-entries", "REQUESTS=1"]);
-    assert!(lost > 0, "never two at once");
+    // One CPU serves a request before it comes to the next reader.
+    let cpus = std::thread::available_parallelism().expect("known").get();
+    assert!(lost > 0 || cpus == 1, "never two at once");
     assert_eq!(stored + lost, READERS * READS);
 }

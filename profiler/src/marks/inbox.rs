@@ -43,8 +43,10 @@ const WAITING: Limits = Limits {
     },
 };
 
-/// Marks that are received at a time, so that a flood never keeps a reading waiting.
-const AT_ONCE: usize = 16_384;
+/// Marks that are received at a time, so that a flood never keeps a reading waiting: before a reading as many as may be there,
+/// otherwise few, since a reading may want to begin.
+const BEFORE_READING: usize = 16_384;
+const AT_ONCE: usize = 512;
 
 /// While marks come, they are looked for at this interval: nobody waits for them, so a sender wakes nobody.
 const LOOK: Duration = Duration::from_micros(500);
@@ -85,6 +87,8 @@ pub struct Inbox {
 struct Shared {
     bound: Bound,
     state: Mutex<State>,
+    /// What readings have not stored as it was meant. Apart, for a flood of marks holds the lock of the others most of the time.
+    at_readings: Mutex<Losses>,
     /// Told when a mark has come.
     came: Notify,
 }
@@ -141,6 +145,7 @@ impl Inbox {
                 empty_at: now.monotonic,
                 first: HashMap::new(),
             }),
+            at_readings: Mutex::default(),
             came: Notify::new(),
         });
         let thread = std::thread::Builder::new()
@@ -187,7 +192,7 @@ impl Inbox {
     /// The processes that marks of these users are of: those that were sent up to now.
     pub fn marked_by(&self, users: &HashSet<u32>) -> HashSet<u32> {
         let mut state = self.shared.lock();
-        state.drain(&self.shared.bound.fd);
+        state.drain_before_reading(&self.shared.bound.fd);
         let marks = state.marks.iter();
         let theirs = marks.filter(|received| users.contains(&received.uid));
         theirs.map(Received::of).collect()
@@ -196,7 +201,7 @@ impl Inbox {
     /// All marks that were sent up to now, in the order in which they were sent.
     pub fn take(&self) -> Vec<Received> {
         let mut state = self.shared.lock();
-        state.drain(&self.shared.bound.fd);
+        state.drain_before_reading(&self.shared.bound.fd);
         state.waiting = Quota::new(WAITING);
         state.first.clear();
         std::mem::take(&mut state.marks)
@@ -216,19 +221,17 @@ impl Inbox {
         }
     }
 
-    /// Counts marks of a user that are not stored as they were meant; the first of each kind is reported.
-    pub fn lose(&self, loss: Loss, count: u64, uid: u32, whose: &str) {
-        self.shared.lock().losses.add(loss, count, uid, whose);
+    /// Counts a mark of a user that is not stored as it was meant; the first of each kind is reported.
+    pub fn lose(&self, loss: Loss, uid: u32, whose: impl FnOnce() -> String) {
+        let mut losses = locked(&self.shared.at_readings);
+        losses.add(loss, 1, uid, whose);
     }
 
-    /// How many marks each kind of loss had so far.
-    pub fn losses(&self) -> impl Iterator<Item = (Loss, u64)> + use<> {
-        self.shared.lock().losses.totals()
-    }
-
-    /// Marks that are lost, by user and kind; without user, those of users who are not told apart.
-    pub fn losses_of_users(&self) -> Vec<(Option<u32>, Loss, u64)> {
-        self.shared.lock().losses.of_users().collect()
+    /// The marks that were not stored as they were meant so far.
+    pub fn losses(&self) -> Losses {
+        let mut losses = self.shared.lock().losses.clone();
+        losses.merge(&locked(&self.shared.at_readings));
+        losses
     }
 
     /// What the marks of each user that wait are waiting for.
@@ -277,9 +280,8 @@ impl Drop for Inbox {
 }
 
 impl Shared {
-    /// A panic elsewhere leaves nothing half done here.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Receives until the end. The queue of the socket is short, and a tick can take longer than it lasts.
@@ -314,31 +316,44 @@ impl Shared {
     }
 }
 
+/// A panic elsewhere leaves nothing half done here.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl State {
-    /// Receives what is there and returns how many datagrams that were.
+    /// Receives some of what is there and returns how many datagrams that were.
     fn drain(&mut self, fd: &OwnedFd) -> usize {
         let now = Now::read();
-        let mut count = 0;
-        while self.receive_one(fd, &now) {
-            count += 1;
-            if count == AT_ONCE {
+        for count in 0..AT_ONCE {
+            if self.receive_one(fd, &now).is_none() {
+                self.empty_at = now.monotonic;
                 return count;
             }
         }
-        self.empty_at = now.monotonic;
-        count
+        AT_ONCE
     }
 
-    fn receive_one(&mut self, fd: &OwnedFd, now: &Now) -> bool {
-        let Some(envelope) = receive(fd, &mut self.buffer) else {
-            return false;
-        };
-        let Some(sender) = envelope.sender else {
-            // The end of the socket.
-            return false;
-        };
+    /// Receives all that was sent up to now.
+    fn drain_before_reading(&mut self, fd: &OwnedFd) {
+        let now = Now::read();
+        for _ in 0..BEFORE_READING {
+            match self.receive_one(fd, &now) {
+                Some(sent) if sent <= now.realtime => {}
+                Some(_) => return,
+                None => break,
+            }
+        }
+        self.empty_at = now.monotonic;
+    }
+
+    /// When the datagram was sent, ns since 1970.
+    fn receive_one(&mut self, fd: &OwnedFd, now: &Now) -> Option<i64> {
+        let envelope = receive(fd, &mut self.buffer)?;
+        // There is none at the end of the socket.
+        let sender = envelope.sender?;
         self.handle(&envelope, sender, now);
-        true
+        Some(envelope.sent.unwrap_or(now.realtime))
     }
 
     /// Checks the datagram in the buffer and queues its mark, or counts it as lost.
@@ -355,8 +370,8 @@ impl State {
         let most = self.rates.most_attempts(pid, sent);
         let datagram = &self.buffer[..bytes.min(MAX_BYTES)];
         let mut lose = |loss, count, what: &str| {
-            let whose = format!("from process {pid} of user {uid}: {what}");
-            self.losses.add(loss, count, uid, &whose);
+            let whose = || format!("from process {pid} of user {uid}: {what}");
+            self.losses.add(loss, count, uid, whose);
         };
         let mark = match taken {
             Err(excess) => {

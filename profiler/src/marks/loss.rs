@@ -90,7 +90,7 @@ impl Loss {
 type Counts = [u64; Loss::ALL.len()];
 
 /// What was lost, and whose it was.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Losses {
     all: Counts,
     /// By user; `None`: those beyond [`USERS`].
@@ -98,8 +98,8 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Counts marks of a user; the first of each kind is reported on stderr.
-    pub fn add(&mut self, loss: Loss, count: u64, uid: u32, whose: &str) {
+    /// Counts marks of a user; the first of each kind is reported on stderr, with what `whose` says.
+    pub fn add(&mut self, loss: Loss, count: u64, uid: u32, whose: impl FnOnce() -> String) {
         let place = loss as usize;
         if self.all[place] == 0 {
             let what = if loss.is_lost() {
@@ -107,14 +107,30 @@ impl Losses {
             } else {
                 "stored as it came"
             };
-            let whose = harmless(&whose.chars().take(200).collect::<String>());
+            let whose = harmless(&whose().chars().take(200).collect::<String>());
             say!("profiler: a mark is {what}, {whose} (more of this kind are counted only)");
         }
-        let known = self.users.contains_key(&Some(uid)) || self.users.len() < USERS;
-        let user = self.users.entry(known.then_some(uid)).or_default();
-        for counts in [user, &mut self.all] {
-            counts[place] = counts[place].saturating_add(count);
+        self.all[place] = self.all[place].saturating_add(count);
+        let of_user = self.of_user(Some(uid));
+        of_user[place] = of_user[place].saturating_add(count);
+    }
+
+    /// Adds others, of which nothing is reported.
+    pub fn merge(&mut self, others: &Self) {
+        let add = |to: &mut Counts, counts: &Counts| {
+            for (to, count) in to.iter_mut().zip(counts) {
+                *to = to.saturating_add(*count);
+            }
+        };
+        add(&mut self.all, &others.all);
+        for (uid, counts) in &others.users {
+            add(self.of_user(*uid), counts);
         }
+    }
+
+    fn of_user(&mut self, uid: Option<u32>) -> &mut Counts {
+        let known = self.users.contains_key(&uid) || self.users.len() < USERS;
+        self.users.entry(uid.filter(|_| known)).or_default()
     }
 
     /// How many of each kind there were.
@@ -139,9 +155,10 @@ mod tests {
     #[test]
     fn losses_are_of_the_user_who_made_them() {
         let mut losses = Losses::default();
-        losses.add(Loss::Dropped, u64::MAX, 1, "");
-        losses.add(Loss::Dropped, 5, 2, "");
-        losses.add(Loss::Duplicate, 5, 2, "");
+        let add = |losses: &mut Losses, loss, count, uid| losses.add(loss, count, uid, String::new);
+        add(&mut losses, Loss::Dropped, u64::MAX, 1);
+        add(&mut losses, Loss::Dropped, 5, 2);
+        add(&mut losses, Loss::Duplicate, 5, 2);
         let of_users: Vec<_> = losses.of_users().collect();
         assert_eq!(
             of_users,
@@ -151,12 +168,22 @@ mod tests {
             ]
         );
         for uid in 0..1000 {
-            losses.add(Loss::Refused, 1, uid, "");
+            add(&mut losses, Loss::Refused, 1, uid);
         }
         assert!(losses.users.len() <= USERS + 1);
         let refused = losses
             .of_users()
             .filter(|(_, loss, _)| *loss == Loss::Refused);
         assert_eq!(refused.map(|(_, _, count)| count).sum::<u64>(), 1000);
+        let mut twice = losses.clone();
+        twice.merge(&losses);
+        let counts = |losses: &Losses| losses.totals().map(|(_, count)| count).collect::<Vec<_>>();
+        let doubled = counts(&losses)
+            .into_iter()
+            .map(|count| count.saturating_mul(2));
+        assert_eq!(counts(&twice), doubled.collect::<Vec<_>>());
+        let of_one = |losses: &Losses| losses.of_users().find(|(uid, ..)| *uid == Some(2));
+        assert_eq!(of_one(&losses), Some((Some(2), Loss::Dropped, 5)));
+        assert_eq!(of_one(&twice), Some((Some(2), Loss::Dropped, 10)));
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 pub use self::{
     inbox::{Inbox, Received, Wanted},
-    loss::Loss,
+    loss::{Loss, Losses},
 };
 
 /// Variable of a started command's environment: path of the socket.

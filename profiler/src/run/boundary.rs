@@ -113,7 +113,12 @@ impl Boundaries {
 
     /// Brings what became of the marks up to date.
     pub fn account(&self, ledger: &mut Ledger) {
-        for (loss, count) in self.inbox.losses().filter(|(_, count)| *count != 0) {
+        for (loss, count) in self
+            .inbox
+            .losses()
+            .totals()
+            .filter(|(_, count)| *count != 0)
+        {
             let account = ledger.account(Part::Marks, loss.name());
             if loss.is_lost() {
                 account.dropped = Some(count);

@@ -274,13 +274,14 @@ impl Marked {
         for root in self.roots.values_mut() {
             root.sums.miss_all_but(&have_read);
         }
-        // Of one that lives on, most of it is of after that reading.
-        let ended = |of: &Who| {
-            let mut processes = at.tasks.iter();
-            processes
-                .any(|process| process.end.is_some() && who(&at.tasks.clock, process.id) == *of)
-        };
-        self.missed.retain(ended);
+        if !self.missed.is_empty() {
+            // Of one that lives on, most of it is of after that reading.
+            let ended = at.tasks.iter().filter(|process| process.end.is_some());
+            let ended: HashSet<Who> = ended
+                .map(|process| who(&at.tasks.clock, process.id))
+                .collect();
+            self.missed.retain(|of| ended.contains(of));
+        }
         let increases = Increases::of(batches);
         for (who, sums) in &increases.sums {
             for ancestor in at.tasks.family.line(*who) {
@@ -347,14 +348,15 @@ impl Marked {
 
     fn take(&mut self, at: &Sample<'_>, of: Option<Who>, received: &Received) {
         let Some(of) = of else {
-            let whose = match received.mark.pid {
-                Some(claimed) if claimed != received.pid => {
-                    format!("process {} for process {claimed}", received.pid)
-                }
-                _ => format!("process {}", received.pid),
-            };
-            let whose = format!("from {whose} of user {}: not of the target", received.uid);
-            self.inbox.lose(Loss::Refused, 1, received.uid, &whose);
+            self.inbox.lose(Loss::Refused, received.uid, || {
+                let whose = match received.mark.pid {
+                    Some(claimed) if claimed != received.pid => {
+                        format!("process {} for process {claimed}", received.pid)
+                    }
+                    _ => format!("process {}", received.pid),
+                };
+                format!("from {whose} of user {}: not of the target", received.uid)
+            });
             return;
         };
         let mark = &received.mark;
@@ -408,15 +410,17 @@ impl Marked {
 
     fn start(&mut self, at: &Sample<'_>, of: Who, received: &Received) {
         if !self.regions.has_room(of, received.uid) {
-            let whose = format!("from process {}: too many regions are open", of.0);
-            self.inbox.lose(Loss::TooManyOpen, 1, received.uid, &whose);
+            self.inbox.lose(Loss::TooManyOpen, received.uid, || {
+                format!("from process {}: too many regions are open", of.0)
+            });
             return;
         }
         if let Some(id) = &received.mark.id
             && self.regions.by_id(of, id).is_some()
         {
-            let whose = format!("from process {}: region {id:?} is open already", of.0);
-            self.inbox.lose(Loss::Duplicate, 1, received.uid, &whose);
+            self.inbox.lose(Loss::Duplicate, received.uid, || {
+                format!("from process {}: region {id:?} is open already", of.0)
+            });
         }
         self.last += 1;
         let parent = self.parent(&at.tasks.family, of, &received.mark);
@@ -442,12 +446,12 @@ impl Marked {
             return;
         }
         let mut mark = received.mark.clone();
-        let named = mark.id.as_ref().or(mark.name.as_ref());
-        let whose = match named {
-            Some(name) => format!("from process {}: no region {name:?} is open", of.0),
-            None => format!("from process {}: no region is open", of.0),
-        };
-        self.inbox.lose(Loss::Unmatched, 1, received.uid, &whose);
+        self.inbox.lose(Loss::Unmatched, received.uid, || {
+            match mark.id.as_ref().or(mark.name.as_ref()) {
+                Some(name) => format!("from process {}: no region {name:?} is open", of.0),
+                None => format!("from process {}: no region is open", of.0),
+            }
+        });
         self.last += 1;
         mark.status = Some("unmatched".to_owned());
         let region = Region {

@@ -161,7 +161,6 @@ fn throttling_by_memory_high_is_time_blocked() {
     assert!(limited.value("memory.events", "high") > 0);
     let sched = data.table("sched");
     let [blocked, oncpu] = ["blocked_ns", "oncpu_ns"].map(|name| sum(&sched, name));
-    println!("XX stalled {stalled} blocked {blocked} oncpu {oncpu}");
     assert!(stalled > 100_000_000, "{stalled} ns");
     assert!(blocked <= stalled, "{blocked} ns, of {stalled}");
     assert!(

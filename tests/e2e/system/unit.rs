@@ -164,11 +164,25 @@ fn unit_records_what_an_unsandboxed_profiler_records() {
         ),
     );
     wait_until("it is written", || Path::new("/run/written").exists());
+    // The kernel may write some of it before it is told to: while a profiler is being started, it sees that or not.
+    let by_cgroup = || -> u64 {
+        let path = format!("/sys/fs/cgroup{}/io.stat", before.cgroup());
+        let text = fs::read_to_string(path).expect("accounting of I/O");
+        let words = text.split_whitespace();
+        let bytes = words.filter_map(|word| word.strip_prefix("wbytes="));
+        bytes
+            .map(|bytes| bytes.parse::<u64>().expect("bytes"))
+            .sum()
+    };
+    let at_first = by_cgroup();
     let unit = Unit::install();
     let free = Profiler::new()
         .args(["--node", "--split-by", "job", "-i", "1s"])
         .start();
+    let attached = by_cgroup();
     sh("sync -f /srv/before");
+    let synced = by_cgroup();
+    assert!(attached < WRITTEN, "nothing is left to sync: {attached}");
     sh(&format!(
         "dd if=/dev/zero of=/srv/direct bs=1M count={} oflag=direct",
         WRITTEN >> 20
@@ -198,7 +212,11 @@ fn unit_records_what_an_unsandboxed_profiler_records() {
         rows.retain(|row| row.text("cgroup") == Some(&before.cgroup()));
         rows.retain(|row| row.text("op") == Some("write"));
         assert!(rows.iter().all(|row| row.u64("pid").is_none()), "{rows:?}");
-        assert_eq!(sum(&rows, "bytes"), WRITTEN, "{rows:?}");
+        let bytes = sum(&rows, "bytes");
+        assert!(
+            (synced - attached..=synced - at_first).contains(&bytes),
+            "{bytes} of {at_first}, {attached}, {synced}: {rows:?}"
+        );
         file_systems_are_the_nodes(run);
     }
 
@@ -271,7 +289,6 @@ fn unit_under_attack_goes_on_recording() {
         .trim()
         .parse()
         .expect("bytes");
-    println!("XX {memory}");
     assert!((1..MEMORY).contains(&memory), "{memory} bytes");
 
     let data = unit.stop();
@@ -285,12 +302,22 @@ fn unit_under_attack_goes_on_recording() {
     for row in lies {
         assert_eq!(row.bool("cmdline_truncated"), Some(true), "{row:?}");
     }
-    // Nothing is lost but marks, and these are of who has sent them.
+    // What is lost but ticks is marks of who has sent them; and ticks are late, but no flood stops them.
     let manifest = data.manifest();
     let losses = manifest["losses"].as_array().expect("a list");
-    println!("XX {losses:?}");
-    assert!(!losses.is_empty());
-    assert!(losses.iter().all(|loss| loss["uid"] == 2002), "{losses:?}");
+    let marks: Vec<_> = losses
+        .iter()
+        .filter(|loss| loss["what"] != "ticks")
+        .collect();
+    assert!(!marks.is_empty());
+    assert!(marks.iter().all(|loss| loss["uid"] == 2002), "{losses:?}");
+    let longest = data
+        .table("timeline")
+        .iter()
+        .map(|row| row.u64("interval_ns"))
+        .max();
+    let longest = longest.flatten().expect("ticks");
+    assert!(longest < 8_000_000_000, "{longest} ns without a tick");
 }
 
 /// `filesystem` against the mounts of this process, which is in the namespace of pid 1.

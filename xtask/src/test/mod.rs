@@ -55,7 +55,8 @@ enum Tier {
     Kernels,
     /// Devices that are not there, played by modules in a virtual machine: needs qemu, gcc and Debian's packages
     Devices,
-    /// Hardware counters: those of this machine or, where it has none, of an emulated arm64 machine
+    /// Hardware counters: those of this machine or, where it has none, of an emulated arm64 machine, which then runs all tests
+    /// of `kernels`
     Counters,
     /// A whole Debian in a virtual machine, with systemd and cgroup v2: needs qemu and Debian's packages
     System,
@@ -184,10 +185,14 @@ impl Tier {
     }
 
     /// Whether it can run beside the tiers that measure, at a low priority: it neither measures this machine's kernel nor
-    /// depends on when it gets a CPU. The guest of `devices` counts its time in instructions. `fuzz` could, but takes both CPUs
-    /// for a quarter of an hour: the clocks of emulated guests do not stand that.
+    /// depends on when it gets a CPU. The guests of `devices` and `counters` count their time in instructions. `fuzz` could, but
+    /// takes both CPUs for a quarter of an hour: the clocks of other emulated guests do not stand that.
     fn is_isolated(self) -> bool {
-        matches!(self, Self::Deny | Self::Tables | Self::Devices)
+        match self {
+            Self::Deny | Self::Tables | Self::Devices => true,
+            Self::Counters => !has_counters(),
+            _ => false,
+        }
     }
 
     /// Runs the tier; the text is a remark for the report.
