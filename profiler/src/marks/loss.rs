@@ -182,8 +182,9 @@ mod tests {
             .into_iter()
             .map(|count| count.saturating_mul(2));
         assert_eq!(counts(&twice), doubled.collect::<Vec<_>>());
-        let of_one = |losses: &Losses| losses.of_users().find(|(uid, ..)| *uid == Some(2));
-        assert_eq!(of_one(&losses), Some((Some(2), Loss::Dropped, 5)));
-        assert_eq!(of_one(&twice), Some((Some(2), Loss::Dropped, 10)));
+        let dropped = twice
+            .of_users()
+            .find(|(uid, loss, _)| (*uid, *loss) == (Some(2), Loss::Dropped));
+        assert_eq!(dropped.map(|(_, _, count)| count), Some(10));
     }
 }
