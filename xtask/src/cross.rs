@@ -28,6 +28,9 @@ pub fn cargo_build(workspace: &Workspace, arch: &Arch) -> Result<Command> {
     let variable = format!("CARGO_TARGET_{}_LINKER", arch.target.replace('-', "_"));
     cargo
         .args(["--target", arch.target])
+        // Of its own: another compiler makes it, and cargo locks a directory for as long as it builds.
+        .arg("--target-dir")
+        .arg(workspace.target.join("cross"))
         // Emulated a few times: what optimisation would save there is less than it costs here.
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
