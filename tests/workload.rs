@@ -22,7 +22,7 @@ use std::{
     net::UdpSocket,
     process::{Command, ExitCode},
     sync::{
-        Arc, Mutex,
+        Arc,
         mpsc::{Sender, channel},
     },
     thread::{sleep, spawn},
@@ -111,15 +111,9 @@ impl Puppet {
             "spin" => {
                 spin::spin(number as u64);
             }
-            // In turn: where busy threads alternate on an emulated CPU, QEMU counts some instructions twice, and the kernel's
-            // scheduler as much time.
-            "spin-all" => {
-                let turn = Mutex::new(());
-                self.on_all(move || {
-                    let _turn = turn.lock().expect("no panic");
-                    spin::spin(number as u64);
-                });
-            }
+            "spin-all" => self.on_all(move || {
+                spin::spin(number as u64);
+            }),
             "spin-late" => {
                 let thread = spawn(move || spin::spin(number as u64));
                 thread.join().expect("spins");

@@ -89,7 +89,7 @@ fn counters_and_shares_of_cycles_are_what_the_other_tables_say() {
         let folder = table.path().to_str().expect("UTF-8");
         profiler = profiler.args(["--perfevents", folder, "--groups", &format!("HW,{groups}")]);
     }
-    let finished = profiler.command(&[WORKLOAD, "spin", "1000000000"]).finish();
+    let finished = profiler.command(&[WORKLOAD, "spin", "400000000"]).finish();
     assert!(other.0.try_wait().expect("our child").is_none());
     let data = finished.dataset();
     let [timeline, events, metrics, energy, processes] =
