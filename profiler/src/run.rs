@@ -463,10 +463,12 @@ impl<'a> Session<'a> {
         live == 0 && (self.seen_live || cgroup_gone)
     }
 
-    /// The command's pidfd is readable a little before its last thread has left the CPU.
+    /// The command's pidfd is readable, and its descendants are waited for, a little before their last threads have left the
+    /// CPU; on a busy machine, long before. What lives on is not waited for.
     async fn wait_for_last_exit(&mut self) {
-        for _ in 0..20 {
-            if self.tasks.live().unwrap_or(0) == 0 {
+        for waited in 0..1000 {
+            let live = self.tasks.live().unwrap_or(0);
+            if live == 0 || waited >= 20 && !self.tasks.any_ending() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;

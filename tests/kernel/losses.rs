@@ -108,7 +108,7 @@ fn of_a_full_ring_buffer_every_event_is_stored_or_counted() {
             all,
             "{births} births and {ended} ends of {CHILDREN}"
         );
-        assert_eq!(lost > CHILDREN as u64, full);
+        assert_eq!(lost > 0, full);
         if !full {
             assert_eq!(unique, (0..=CHILDREN).collect::<Vec<_>>());
         }

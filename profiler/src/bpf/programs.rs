@@ -13,7 +13,7 @@ use aya::{
 };
 use profiler_ebpf::{
     offsets::{MISSING, Offsets},
-    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, calls, scope},
+    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, Process, calls, scope},
 };
 use thiserror::Error;
 
@@ -144,6 +144,7 @@ pub struct Programs {
     counters: Array<MapData, Counters>,
     roots: HashMap<MapData, u32, u64>,
     cgroups: HashMap<MapData, u64, u32>,
+    processes: HashMap<MapData, u32, Process>,
     events: RingBuf<MapData>,
     state: Control,
     buffer: Vec<u64>,
@@ -224,6 +225,7 @@ impl Programs {
             counters: typed(&mut ebpf, "COUNTERS")?,
             roots: typed(&mut ebpf, "ROOTS")?,
             cgroups: typed(&mut ebpf, "CGROUPS")?,
+            processes: typed(&mut ebpf, "PROCESSES")?,
             events: typed(&mut ebpf, "EVENTS")?,
             ebpf,
             state: Control {
@@ -442,6 +444,19 @@ impl Programs {
         self.counters
             .get(&0, 0)
             .map_err(|error| LoadError::Object(format!("map COUNTERS: {error}")))
+    }
+
+    /// Process ids of the target's processes whose end has not been reported, in our pid namespace.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn live_processes(&self) -> Result<Vec<u32>, LoadError> {
+        let pids = self.processes.iter().map(|entry| {
+            let entry = entry.map_err(|error| LoadError::Object(format!("map PROCESSES: {error}")));
+            Ok(entry?.1.pid)
+        });
+        pids.collect()
     }
 
     /// What the kernel counts of each attached program.

@@ -231,7 +231,7 @@ pub fn is_alive(procfs: &Path, id: ProcessId) -> bool {
 }
 
 /// Whether nobody but its parent knows the process any more.
-fn has_ended(procfs: &Path, pid: u32) -> bool {
+pub(super) fn has_ended(procfs: &Path, pid: u32) -> bool {
     let stat = super::walk::stat_of(&procfs.join(pid.to_string()));
     stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
 }

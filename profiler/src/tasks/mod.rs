@@ -276,6 +276,15 @@ impl TaskTable {
         })
     }
 
+    /// Whether a process has ended whose end the kernel has yet to report: its last thread still has to leave its CPU.
+    pub fn any_ending(&self) -> bool {
+        let Reader::Bpf(programs) = &self.reader else {
+            return false;
+        };
+        let mut live = programs.live_processes().unwrap_or_default().into_iter();
+        live.any(|pid| describe::has_ended(&self.host.procfs, pid))
+    }
+
     /// Reads all processes once and works out what each did since the last time; [`Self::deliver`] then says whose rows
     /// are wanted.
     ///

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Error, Result, bail};
 
 use super::{
-    NEED_COUNTERS, NEED_DEVICES, drivers,
+    NEED_COUNTERS, NEED_CPUS, NEED_DEVICES, drivers,
     hooks::Hooks,
     initramfs::{self, Parts, TOOLS},
     kernel::{self, Flavour, Kernel},
@@ -143,15 +143,19 @@ impl Guests<'_> {
             built = drivers::build(workspace, self.arch, kernel, &folder)?;
         } else {
             orders.push(format!("report {profiler} check --json"));
-            orders.extend(["arg --skip".to_owned(), format!("arg {NEED_DEVICES}")]);
         }
         orders.extend(
             self.arch
                 .counters
                 .map(|device| format!("counters {device}")),
         );
-        if self.arch.counters.is_none() {
-            orders.extend(["arg --skip".to_owned(), format!("arg {NEED_COUNTERS}")]);
+        let missing = [
+            (!played, NEED_DEVICES),
+            (self.arch.counters.is_none(), NEED_COUNTERS),
+            (self.machine.cpus == 1, NEED_CPUS),
+        ];
+        for (_, tests) in missing.into_iter().filter(|(missing, _)| *missing) {
+            orders.extend(["arg --skip".to_owned(), format!("arg {tests}")]);
         }
         orders.extend(self.filter.iter().map(|word| format!("arg {word}")));
         let initramfs = initramfs::build(workspace, kernel, parts, &built, &orders, &folder)?;

@@ -31,6 +31,8 @@ const KERNELS: &[&str] = &["6.1", "6.12"];
 const WITH_COUNTERS: (&str, &str) = ("aarch64", "6.12");
 /// The tests that need a PMU.
 pub const NEED_COUNTERS: &str = "pmu::";
+/// The tests that need a second CPU.
+const NEED_CPUS: &str = "migrations::";
 /// The kernel whose devices are played.
 const WITH_DEVICES: &str = "6.1";
 /// The tests that need these devices.
