@@ -324,11 +324,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl State {
     /// Receives some of what is there and returns how many datagrams that were.
     fn drain(&mut self, fd: &OwnedFd) -> usize {
-        let now = Now::read();
+        let mut looked = Now::read();
         for count in 0..AT_ONCE {
-            if self.receive_one(fd, &now).is_none() {
-                self.empty_at = now.monotonic;
-                return count;
+            match self.receive_one(fd, looked) {
+                Some(now) => looked = now,
+                None => {
+                    self.empty_at = looked.monotonic;
+                    return count;
+                }
             }
         }
         AT_ONCE
@@ -336,24 +339,28 @@ impl State {
 
     /// Receives all that was sent up to now.
     fn drain_before_reading(&mut self, fd: &OwnedFd) {
-        let now = Now::read();
+        let looked = Now::read();
         for _ in 0..BEFORE_READING {
-            match self.receive_one(fd, &now) {
-                Some(sent) if sent <= now.realtime => {}
+            match self.receive_one(fd, looked) {
+                Some(now) if now == looked => {}
                 Some(_) => return,
                 None => break,
             }
         }
-        self.empty_at = now.monotonic;
+        self.empty_at = looked.monotonic;
     }
 
-    /// When the datagram was sent, ns since 1970.
-    fn receive_one(&mut self, fd: &OwnedFd, now: &Now) -> Option<i64> {
+    /// Receives a datagram, if there is one. Returns a moment at which it had been sent: `looked`, unless that is too early.
+    fn receive_one(&mut self, fd: &OwnedFd, looked: Now) -> Option<Now> {
         let envelope = receive(fd, &mut self.buffer)?;
         // There is none at the end of the socket.
         let sender = envelope.sender?;
-        self.handle(&envelope, sender, now);
-        Some(envelope.sent.unwrap_or(now.realtime))
+        let now = match envelope.sent {
+            Some(sent) if sent > looked.realtime => Now::read(),
+            _ => looked,
+        };
+        self.handle(&envelope, sender, &now);
+        Some(now)
     }
 
     /// Checks the datagram in the buffer and queues its mark, or counts it as lost.
@@ -441,6 +448,7 @@ fn dropped_in(datagram: &[u8]) -> u64 {
 }
 
 /// Both clocks at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Now {
     monotonic: u64,
     realtime: i64,
