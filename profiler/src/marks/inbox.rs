@@ -326,13 +326,11 @@ impl State {
     fn drain(&mut self, fd: &OwnedFd) -> usize {
         let mut looked = Now::read();
         for count in 0..AT_ONCE {
-            match self.receive_one(fd, looked) {
-                Some(now) => looked = now,
-                None => {
-                    self.empty_at = looked.monotonic;
-                    return count;
-                }
-            }
+            let Some(now) = self.receive_one(fd, looked) else {
+                self.empty_at = looked.monotonic;
+                return count;
+            };
+            looked = now;
         }
         AT_ONCE
     }
