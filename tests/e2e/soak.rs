@@ -48,13 +48,14 @@ fn storms_leave_memory_flat() {
         let _forks = Kept::spawn(&[WORKLOAD, "forks", "5000"]);
         let cgroups = scope.spawn(move || changing_cgroups(group, over));
         let marks = scope.spawn(move || marks(running, over));
+        let end = End(over);
         sleep(WARM_UP);
         let begin = Instant::now();
         while begin.elapsed() < duration {
             sleep(Duration::from_millis(250));
             resident.push(procfs::number(running.pid(), "status", "VmRSS") * 1024);
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         [cgroups, marks].map(|storm| storm.join().expect("a storm"))
     });
     let quarter = resident.len() / 4;
@@ -70,7 +71,18 @@ fn storms_leave_memory_flat() {
         duration.as_secs()
     );
     assert!(late < early + early / 10 + (8 << 20), "{early} to {late}");
-    assert!(processes > 1000 * duration.as_secs(), "no storm");
+    for (count, per_second) in [(processes, 1000), (cgroups, 10), (marks, 1000)] {
+        assert!(count > per_second * duration.as_secs(), "no storm: {count}");
+    }
+}
+
+/// Ends the storms, also when something fails meanwhile.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Each has a process that writes to a file system and ends. Returns how many there were.

@@ -43,6 +43,8 @@ fn a_started_command_has_its_own_peak() {
     let cpus = std::thread::available_parallelism().expect("known").get() as u64;
     let page = rustix::param::page_size() as u64;
     let pending = 3 * cpus * (cpus * 2).max(32) * page;
+    // It has run on a few of them only; and the profiler's image would be several times as large.
+    let pending = pending.min(peak);
     assert!(
         (peak..peak + pending).contains(&ours),
         "{ours} bytes, the kernel has {peak}"

@@ -17,7 +17,7 @@ impl Failures {
     /// Takes the next line.
     pub fn line(&mut self, line: &str) {
         let line = line.trim();
-        if line.starts_with("thread '") && line.contains("' ") && line.contains(" panicked at ") {
+        if line.starts_with("thread '") && line.contains(" panicked at ") {
             self.seen.push(line.to_owned());
             self.open = LINES;
             return;
