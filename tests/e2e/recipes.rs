@@ -33,7 +33,7 @@ fn recipes() -> Vec<Recipe> {
                 sql: sql.to_owned(),
                 option: option.clone(),
                 has_rows: after.trim_start().starts_with("```text")
-                    && !section.contains("The figures are of another run"),
+                    && !section.contains("The figures are from another run"),
             });
         }
     }
