@@ -1,7 +1,8 @@
-//! The figures in docs/overhead.md, and what they were measured with.
+//! The figures in docs/overhead.md, and the machine and version that they were measured on.
 //!
-//! `cargo xtask bench overhead` writes them when it has measured everything. `cargo xtask docs` notes on the page whether the
-//! BPF programs have changed since, and the tier `docs` fails while the page does not say so.
+//! `cargo xtask bench overhead` writes them after a complete measurement. `cargo xtask docs` updates
+//! the line that reports whether the BPF programs have changed since. The test tier `docs` fails if
+//! that line is wrong.
 
 use std::{fmt::Write as _, fs, process::Command};
 
@@ -14,7 +15,7 @@ pub const PAGE: &str = "docs/overhead.md";
 
 const MEASURED: [&str; 2] = ["<!-- measured -->\n", "<!-- /measured -->"];
 const STATUS: [&str; 2] = ["<!-- status -->\n", "<!-- /status -->"];
-/// What the hash of the programs' sources follows on the page.
+/// Text on the page that precedes the hash of the programs' sources.
 const PROGRAMS: &str = "BPF programs `";
 
 /// Replaces the figures.
@@ -30,8 +31,8 @@ pub fn record(workspace: &Workspace, report: &Value) -> Result<()> {
     )?;
     let date = shell::stdout(Command::new("date").args(["-u", "+%F"]))?;
     let provenance = format!(
-        "Measured on {} at commit `{}` on Linux {} with {} CPUs ({}), {PROGRAMS}{programs}`. Ratios travel to other machines, \
-         absolute times do not.",
+        "Measured on {} at commit `{}` on Linux {} with {} CPUs ({}), {PROGRAMS}{programs}`.\n\
+         Ratios can be compared with other machines, absolute times cannot.",
         date.trim(),
         commit.trim(),
         report["kernel"].as_str().unwrap_or("?"),
@@ -62,12 +63,12 @@ fn with_status(page: &str, programs: &str) -> Result<String> {
             "The BPF programs have not changed since the figures were measured."
         }
         Some(_) => {
-            "**Outdated:** the BPF programs have changed since the figures were measured. `cargo xtask bench overhead` \
-             measures again."
+            "**Outdated:** the BPF programs have changed since the figures were measured. Run\n\
+             `cargo xtask bench overhead` to measure again."
         }
         None => {
-            "**Outdated:** the figures are older than the BPF programs, and do not name those that were measured. `cargo xtask \
-             bench overhead` measures again."
+            "**Outdated:** the figures are older than the present BPF programs, and do not record the version\n\
+             that was measured. Run `cargo xtask bench overhead` to measure again."
         }
     };
     replaced(page, STATUS, &format!("{status}\n"))
@@ -93,7 +94,7 @@ fn tables(report: &Value) -> String {
         none if none == "—" => String::new(),
         number => format!("×{number}"),
     };
-    let mut text = "| workload | slowdown with the profiler attached | interval | fastest | goal |\n|---|---|---|---|---|\n"
+    let mut text = "| workload | slowdown (median) | 95 % confidence interval | fastest runs | goal |\n|---|---|---|---|---|\n"
         .to_owned();
     for pairs in list(&report["workloads"]) {
         let _ = writeln!(
@@ -108,8 +109,8 @@ fn tables(report: &Value) -> String {
         );
     }
     text.push_str(
-        "\nns per run of each BPF program that ran at least 100 times, beside those of a program that does nothing at the same \
-         hook:\n\n| BPF program | during | ns per run | an empty one |\n|---|---|---|---|\n",
+        "\nRun time of each BPF program that ran at least 100 times, and of an empty program at the same hook:\n\n\
+         | BPF program | workload | ns per run | ns per run, empty program |\n|---|---|---|---|\n",
     );
     for workload in list(&report["programs"]) {
         let often = |program: &Value| program["runs"].as_u64() >= Some(100);
@@ -125,7 +126,7 @@ fn tables(report: &Value) -> String {
         }
     }
     text.push_str(
-        "\n| controller, interval 1 s | CPU, % of a core | peak RSS, MB | start until attached, ms |\n|---|---|---|---|\n",
+        "\n| profiler, interval 1 s | CPU, % of a core | peak RSS, MB | start until attached, ms |\n|---|---|---|---|\n",
     );
     for cost in list(&report["controller"]) {
         let rss = cost["peak_rss_bytes"].as_f64().map(|bytes| bytes / 1e6);
