@@ -1,6 +1,7 @@
 #!/bin/sh
-# Epilog of slurm.conf: the profiler that slurm-prolog.sh has started ends with the job by itself; where it has not, it
-# is asked to. What it had to say goes to the system's log. Never fails: that would drain the node.
+# Epilog for slurm.conf. The profiler started by slurm-prolog.sh normally ends with the job. If it is
+# still running, this script sends it SIGTERM and waits. Its messages go to the system log. The script
+# always exits with 0, because a failure would drain the node.
 
 profiler=${PROFILER:-/usr/local/bin/profiler}
 run=${PROFILER_RUN:-/run/profiler-jobs}
@@ -8,7 +9,7 @@ run=${PROFILER_RUN:-/run/profiler-jobs}
 case ${SLURM_JOB_ID:-} in '' | *[!0-9]*) exit 0 ;; esac
 file=$run/$SLURM_JOB_ID.pid
 
-# Only if the number still is that of our profiler: the program, and the job on its command line.
+# Checks that the pid is still that of our profiler: same program, with the job on its command line.
 ours() {
     [ "$(readlink "/proc/$pid/exe" 2>/dev/null)" = "$(readlink -f "$profiler")" ] &&
         tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -- "--job $SLURM_JOB_ID "
@@ -16,7 +17,7 @@ ours() {
 
 if pid=$(cat "$file" 2>/dev/null) && [ -n "$pid" ]; then
     ours && kill -TERM "$pid"
-    # The last reading and the last part; what is not written after 30 s can be recovered.
+    # Time for the last sample and the last Parquet files. After 30 s, `profiler recover` can do the rest.
     tries=0
     while ours && [ $tries -lt 300 ]; do
         sleep 0.1
