@@ -1,8 +1,8 @@
 """Reads every table of runs with DuckDB, through views.sql, and with pandas; prints the rows of each as JSON.
 
-Fails unless both find the same rows, with times as times, and every view that views.sql makes can be read. A table
-without rows so far has no file. With --full, the disk was: a small table may have found room where views.sql, which
-names it, found none. Usage: read_all.py [--full] RUN...
+Fails unless both find the same rows, with timestamps of type timestamp, and every view in views.sql is
+readable. A table without rows has no file. Use --full if the disk was full: a small table may have been
+written although views.sql, which names it, was not. Usage: read_all.py [--full] RUN...
 """
 
 import glob

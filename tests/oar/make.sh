@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes a Debian with OAR in the folder $1; takes minutes, and a mirror.
+# Creates a Debian with OAR in directory $1. Takes minutes and needs a mirror.
 set -e
 root=$1
 partial=$root.partial
 rm -rf "$partial"
 debootstrap --variant=minbase --include=ca-certificates bookworm "$partial"
-# Nothing is to be started while packages are installed.
+# Start no services while packages are installed.
 printf '#!/bin/sh\nexit 101\n' >"$partial/usr/sbin/policy-rc.d"
 chmod 755 "$partial/usr/sbin/policy-rc.d"
 chroot "$partial" apt-get update -q

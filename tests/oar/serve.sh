@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs OAR of one node in the Debian in the folder $1, until it is killed. Says "ready" when jobs can be submitted. To be
-# started with mount and pid namespaces of its own: unshare --mount --pid --fork --kill-child sh serve.sh ROOT
+# Runs a single-node OAR in the Debian in directory $1 until it is killed. Prints "ready" when jobs can be
+# submitted. Needs separate mount and pid namespaces:
+# unshare --mount --pid --fork --kill-child sh serve.sh ROOT
 set -e
 root=$1
 mount --make-rprivate /
@@ -30,7 +31,7 @@ until pg_isready -q; do sleep 0.1; done
 sed -i "s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=\"oar\"/; s/^DB_BASE_PASSWD_RO=.*/DB_BASE_PASSWD_RO=\"oar_ro\"/; \
     s/^SERVER_HOSTNAME=.*/SERVER_HOSTNAME=\"127.0.0.1\"/; \
     s/^#*DETACH_JOB_FROM_SERVER=.*/DETACH_JOB_FROM_SERVER=\"0\"/" /etc/oar/oar.conf
-# Anew each time: what was running when it was last killed would be taken to run still.
+# Recreate the database: it still lists the jobs that were running at the last kill.
 su postgres -c "cd /tmp && dropdb --if-exists oar && dropuser --if-exists oar && dropuser --if-exists oar_ro" >/dev/null 2>&1
 (cd /tmp && oar-database --create --db-is-local) >/tmp/database.log 2>&1
 grep -q "^ListenAddress 127.0.0.1" /etc/oar/sshd_config || {
@@ -43,6 +44,6 @@ until oarnodes -s >/dev/null 2>&1; do sleep 0.2; done
 oarnodes -s 2>/dev/null | grep -q 127.0.0.1 || oarnodesetting -a -h 127.0.0.1 -p cpuset=0 >/dev/null 2>&1
 until oarnodes -s 2>/dev/null | grep -q Alive; do sleep 0.2; done
 echo ready
-# The first process of a pid namespace has to reap the others: OAR waits for them to be gone.
+# The first process of a pid namespace must reap the others: OAR waits until they are gone.
 while :; do sleep 1; done
 '

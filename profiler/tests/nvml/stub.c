@@ -1,10 +1,10 @@
 /*
- * A stand-in for libnvidia-ml.so.1: the functions that are called, with the types of NVIDIA's nvml.h.
+ * Stub of libnvidia-ml.so.1: the functions that the profiler calls, with the types of NVIDIA's nvml.h.
  *
- * What it says is in a text file beside it, named as the library with ".script" at its end, which is read at each
- * call. A line is a device ("gpu0", "gpu1", "mig0" … or "nvml"), a key, and values. A first value "error" answers with
- * the code that follows; "sleep" waits that many milliseconds and goes on with what follows. A key that is not there
- * is not supported.
+ * The results come from a text file in the same directory, whose name is that of the library with
+ * ".script" appended. It is read at each call. A line is a device ("gpu0", "gpu1", "mig0" … or "nvml"),
+ * a key, and values. A first value "error" returns the code that follows; "sleep" waits that many
+ * milliseconds and continues with the next value. A missing key is not supported.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ static void nap(long ms) {
     }
 }
 
-/* The values of a key, one string; or a code. */
+/* The values of a key as one string, or an error code. */
 static nvmlReturn_t look_up(const char *device, const char *key, char *values, size_t size) {
     char path[4096], line[4096];
     Dl_info self;

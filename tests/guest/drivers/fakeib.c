@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * InfiniBand adapters without hardware, registered with the kernel's own RDMA core: what sysfs has of them is made by it,
- * from counters that are functions of time.
+ * Simulated InfiniBand adapters, registered with the kernel's RDMA core. The core creates their sysfs
+ * files; the counters are functions of time.
  *
  * fake0 has two ports (`ports=1`: one) with 64-bit counters. Port N has N times the rates below.
- * fake1 has one port, which goes with port 1 of fake0. It is of the kind that came first: counters of 32 bits and less
- * stay at their maximum once they are full, which those of data are FILLS_AFTER_NS after the start.
+ * fake1 has one port, with the rates of port 1 of fake0. It simulates the oldest adapters: counters of
+ * 32 bits and less saturate at their maximum, those of data FILLS_AFTER_NS after the start.
  *
- * /sys/module/fakeib/parameters: writing to `reset` starts all counters anew; `down` is a set of ports, as bits, whose
- * link is down. While it is, their counters stand still; when it comes back, they start anew.
+ * /sys/module/fakeib/parameters: writing to `reset` resets all counters; `down` is a bit mask of the
+ * ports whose link is down. Their counters stop, and restart from 0 when the link comes back.
  */
 #include <linux/ktime.h>
 #include <linux/math64.h>
@@ -27,7 +27,7 @@
 #define RCV_ERRORS	300
 #define XMIT_DISCARDS	200
 #define SYMBOL_ERRORS	100
-/* Four bits: full at once. */
+/* Four bits: saturates at once. */
 #define INTEGRITY_ERRORS	1000
 #define PORT_REQUESTS	4000
 #define PORT_RETRIES	1500
@@ -52,7 +52,7 @@ struct adapter {
 
 static struct adapter *adapters[2];
 
-/* What a counter has reached that adds so many per second. */
+/* Value of a counter with this rate per second. */
 static u64 count(u32 port, u64 per_second)
 {
 	u64 now = test_bit(port, &links_down) ? stopped[port] : ktime_get_ns();
@@ -65,7 +65,7 @@ static u64 full_at(u64 value, unsigned int bits)
 	return min(value, BIT_ULL(bits) - 1);
 }
 
-/* Of 32 bits, and nearly full. */
+/* Counter of 32 bits that is nearly full at the start. */
 static __be32 words(u32 port, u64 per_second)
 {
 	u64 room = div_u64(per_second * FILLS_AFTER_NS, NSEC_PER_SEC);
@@ -96,7 +96,7 @@ static void port_counters_extended(u32 port, struct ib_pma_portcounters_ext *to)
 	to->port_multicast_xmit_packets = cpu_to_be64(count(port, MULTICAST));
 }
 
-/* The performance management agent: whom the RDMA core asks for what is in `counters`. */
+/* Performance management agent, from which the RDMA core reads `counters`. */
 static int process_mad(struct ib_device *ib, int flags, u32 port, const struct ib_wc *wc,
 		       const struct ib_grh *grh, const struct ib_mad *in, struct ib_mad *out,
 		       size_t *size, u16 *pkey)

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Power zones without hardware, registered with the kernel's own powercap framework under the name of RAPL: a package
- * with cores and memory, whose energy is a function of time. All counters begin anew WRAPS_AFTER_NS after the start.
+ * Simulated power zones, registered with the kernel's powercap framework under the name of RAPL: a
+ * package with cores and memory. Their energy is a function of time. All counters wrap WRAPS_AFTER_NS
+ * after the start.
  */
 #include <linux/ktime.h>
 #include <linux/math64.h>
 #include <linux/module.h>
 #include <linux/powercap.h>
 
-/* As a processor has it, whose counter of 32 bits counts units of 2^-14 J. */
+/* Range of a processor with a 32-bit counter in units of 2^-14 J. */
 #define RANGE_UJ	262143328850ULL
 #define WRAPS_AFTER_NS	(4 * NSEC_PER_SEC)
 
 struct domain {
 	struct powercap_zone zone;
 	const char *name;
-	/* tests/kernel/devices/energy.rs expects them. */
+	/* Must match tests/kernel/devices/energy.rs. */
 	u64 watts;
 };
 
