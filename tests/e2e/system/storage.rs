@@ -240,8 +240,10 @@ fn files_in_a_container_on_overlayfs_are_counted_once() {
     let script = format!(
         "dd if=/dev/zero of=/srv/upper bs=64k count={BLOCKS}
          dd if=/srv/lower of=/dev/null bs=64k
-         dd if=/dev/null of=/dev/null bs=64k"
+         dd if=/dev/null of=/dev/null bs=64k
+         sleep 3"
     );
+    // Mounts have names as long as a process sees them: it sleeps until they have been looked up.
     let container = Gated::within(&wrapper, &script);
     let profiler = profiler("process,file_io")
         .args(["--cgroup", CGROUP])

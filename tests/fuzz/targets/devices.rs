@@ -195,8 +195,7 @@ fuzz_target!(|data: &[u8]| {
         let before = own.then(|| machine.tree.get(path));
         machine.tree.put(path, first);
         // Facts are read by the host and by the source.
-        let facts =
-            (*spec as *const SourceSpec == &raw const host::SPEC).then(|| machine.tree.host());
+        let facts = std::ptr::eq(*spec, &raw const host::SPEC).then(|| machine.tree.host());
         let mut reader = Reader::open(spec, facts.as_ref().unwrap_or(&machine.host));
         let _ = reader.sample();
         machine.tree.put(path, second);

@@ -314,16 +314,13 @@ impl<'a> Node<'a> {
         assert!(rows.open.is_empty(), "{:?} are still open", rows.open);
         assert_eq!(rows.started, rows.ended);
         assert_eq!(rows.usage.len() as u64, rows.ended);
-        let losses: HashMap<&str, u64> = self
-            .inbox
-            .losses()
-            .map(|(loss, count)| (loss.name(), count))
-            .collect();
-        assert_eq!(losses[Loss::Unmatched.name()], rows.unmatched);
-        let lost = self.inbox.losses().filter(|(loss, _)| loss.is_lost());
+        let losses = self.inbox.losses();
+        let totals: BTreeMap<Loss, u64> = losses.totals().collect();
+        assert_eq!(totals[&Loss::Unmatched], rows.unmatched);
+        let lost = totals.iter().filter(|(loss, _)| loss.is_lost());
         let lost: u64 = lost.map(|(_, count)| count).sum();
-        let of_users = self.inbox.losses_of_users();
-        assert_eq!(of_users.iter().map(|(.., count)| count).sum::<u64>(), lost);
+        let by_user: u64 = losses.of_users().map(|(.., count)| count).sum();
+        assert_eq!(by_user, lost);
         let sent = |op| self.sent.marks.get(name(op)).copied().unwrap_or(0);
         assert!(rows.started <= sent(Op::Start));
         assert!(rows.gauges <= sent(Op::Gauge));

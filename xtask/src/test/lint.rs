@@ -14,6 +14,18 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         "--",
         "--deny=warnings",
     ]))?;
+    // Outside the workspace; in the same directory, because most dependencies are the same.
+    shell::run(workspace.cargo().args([
+        "clippy",
+        "--quiet",
+        "--locked",
+        "--manifest-path",
+        "tests/fuzz/Cargo.toml",
+        "--target-dir",
+        "target",
+        "--",
+        "--deny=warnings",
+    ]))?;
     shell::run(
         workspace
             .cargo()
