@@ -1,8 +1,8 @@
 //! All microarchitectures.
 
-use std::{collections::BTreeMap, fs, io, path::Path, sync::OnceLock};
+use std::{collections::BTreeMap, fs, io, mem, path::Path, sync::OnceLock};
 
-use crate::{CpuId, Meaning, Uarch};
+use crate::{CpuId, EventTable, EventTableError, Meaning, Uarch};
 
 /// File names without extension, and their content.
 static DATA: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/data.rs"));
@@ -10,17 +10,26 @@ static DATA: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/data.rs"));
 /// A data file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is not what it should be.
+    /// The file is not TOML, or has a wrong key or value.
     #[error("{id}.toml: {source}")]
     Content {
         /// Name of the file without its extension.
         id: String,
-        /// What is wrong, with line and column.
+        /// The problem, with line and column.
         #[source]
         source: Box<toml::de::Error>,
+    },
+    /// An entry contradicts the base of the table, or is incomplete.
+    #[error("{id}.toml: {source}")]
+    Table {
+        /// Name of the file without its extension.
+        id: String,
+        /// The problem.
+        #[source]
+        source: EventTableError,
     },
 }
 
@@ -37,42 +46,31 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Those the crate was built with.
+    /// The built-in tables.
     ///
     /// # Panics
     ///
-    /// When one of the embedded files is wrong, which the tests of this crate exclude.
+    /// When an embedded file is wrong, which the tests of this crate exclude.
     pub fn builtin() -> &'static Self {
         static BUILTIN: OnceLock<Catalog> = OnceLock::new();
         BUILTIN
             .get_or_init(|| Self::parse(DATA.iter().copied()).expect("the embedded data is valid"))
     }
 
-    /// Reads data files, given as names without extension and content.
+    /// Reads data files, given as names without extension and content. Each may have another one as its base.
     pub fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Error> {
-        let uarchs = files.into_iter().map(|(id, text)| {
-            let uarch: Uarch = toml::from_str(text).map_err(|source| Error::Content {
-                id: id.to_owned(),
-                source: source.into(),
-            })?;
-            Ok::<_, Error>(Uarch {
-                id: id.to_owned(),
-                ..uarch
-            })
-        });
-        Ok(Self {
-            uarchs: uarchs.collect::<Result<_, _>>()?,
-        })
+        Self::resolve(files, &Self::default())
     }
 
-    /// Reads the data files (`*.toml`) of a folder.
+    /// Reads the data files (`*.toml`) of a directory. Their bases are other files of the directory or built-in tables;
+    /// a file that has its own name as base amends the built-in table.
     ///
     /// # Errors
     ///
-    /// When one of them cannot be read, or is wrong.
-    pub fn read(folder: &Path) -> Result<Self, Error> {
+    /// When a file cannot be read, or is wrong.
+    pub fn read(directory: &Path) -> Result<Self, Error> {
         let mut files = Vec::new();
-        for entry in fs::read_dir(folder)? {
+        for entry in fs::read_dir(directory)? {
             let path = entry?.path();
             let is_data = path
                 .extension()
@@ -82,7 +80,67 @@ impl Catalog {
             }
         }
         files.sort();
-        Self::parse(files.iter().map(|(id, text)| (id.as_str(), text.as_str())))
+        let files = files.iter().map(|(id, text)| (id.as_str(), text.as_str()));
+        Self::resolve(files, Self::builtin())
+    }
+
+    /// Completes each file with its base: another of the files or, failing that, one of `others`.
+    fn resolve<'a>(
+        files: impl IntoIterator<Item = (&'a str, &'a str)>,
+        others: &Self,
+    ) -> Result<Self, Error> {
+        let mut tables = Vec::new();
+        for (index, (id, text)) in files.into_iter().enumerate() {
+            let table: EventTable = toml::from_str(text).map_err(|source| Error::Content {
+                id: id.to_owned(),
+                source: source.into(),
+            })?;
+            tables.push((index, id, table));
+        }
+        let mut uarchs: BTreeMap<usize, Uarch> = BTreeMap::new();
+        // Each pass completes the tables whose base the passes before have completed.
+        while !tables.is_empty() {
+            let waiting: Vec<(&str, Option<String>)> = tables
+                .iter()
+                .map(|(_, id, table)| (*id, table.base.clone()))
+                .collect();
+            let is_waiting = |base: &str| waiting.iter().any(|(id, _)| *id == base);
+            let before = tables.len();
+            for (index, id, table) in mem::take(&mut tables) {
+                let error = |source| Error::Table {
+                    id: id.to_owned(),
+                    source,
+                };
+                let base = match &table.base {
+                    Some(base) if base != id && is_waiting(base) => {
+                        tables.push((index, id, table));
+                        continue;
+                    }
+                    Some(base) => {
+                        let mut own = uarchs.values().filter(|_| base != id);
+                        let found = own.find(|uarch| uarch.id == *base);
+                        let found = found.or_else(|| others.get(base));
+                        let unknown = || {
+                            error(if base == id {
+                                EventTableError::Cycle(vec![id.to_owned(), base.clone()])
+                            } else {
+                                EventTableError::UnknownBase(base.clone())
+                            })
+                        };
+                        Some(found.ok_or_else(unknown)?)
+                    }
+                    None => None,
+                };
+                let uarch = table.into_uarch(id, base).map_err(error)?;
+                uarchs.insert(index, uarch);
+            }
+            if tables.len() == before {
+                return Err(cycle(&waiting));
+            }
+        }
+        Ok(Self {
+            uarchs: uarchs.into_values().collect(),
+        })
     }
 
     /// With those of `other` added, or in place of those with the same id.
@@ -92,6 +150,11 @@ impl Catalog {
             .retain(|uarch| other.iter().all(|own| own.id != uarch.id));
         self.uarchs.extend(other.uarchs);
         self
+    }
+
+    /// The microarchitecture with this id.
+    pub fn get(&self, id: &str) -> Option<&Uarch> {
+        self.iter().find(|uarch| uarch.id == id)
     }
 
     /// What each metric is, by name.
@@ -106,7 +169,7 @@ impl Catalog {
 
     /// What the kernel can count on every CPU; `None` when a folder's file has taken its place and its name.
     pub fn generic(&self) -> Option<&Uarch> {
-        self.iter().find(|uarch| uarch.id == GENERIC)
+        self.get(GENERIC)
     }
 
     /// All of them.
@@ -123,5 +186,25 @@ impl Catalog {
     pub fn lookup(&self, id: &CpuId) -> Option<&Uarch> {
         let mut candidates = self.candidates(id);
         candidates.next().filter(|_| candidates.next().is_none())
+    }
+}
+
+/// Follows bases, each of which waits for the next, until one comes again.
+fn cycle(waiting: &[(&str, Option<String>)]) -> Error {
+    let mut chain: Vec<&str> = Vec::new();
+    let mut next = waiting.first().map(|(id, _)| *id);
+    while let Some(id) = next {
+        if let Some(start) = chain.iter().position(|seen| *seen == id) {
+            chain.drain(..start);
+            chain.push(id);
+            break;
+        }
+        chain.push(id);
+        let found = waiting.iter().find(|(waiting, _)| *waiting == id);
+        next = found.and_then(|(_, base)| base.as_deref());
+    }
+    Error::Table {
+        id: chain.first().copied().unwrap_or_default().to_owned(),
+        source: EventTableError::Cycle(chain.iter().map(|&id| id.to_owned()).collect()),
     }
 }

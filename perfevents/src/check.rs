@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Group, Meaning, Uarch,
+    Device, Group, Meaning, Uarch,
     group::{CONSTANTS, UNITS},
 };
 
@@ -18,12 +18,6 @@ impl Uarch {
             }
             if event.alias.is_none() && event.code.is_empty() {
                 wrong("neither a code nor an alias says what it is");
-            }
-            if event.validated != (event.sources.len() > 1) {
-                wrong("it is validated when two sources have it");
-            }
-            if event.sources.iter().collect::<BTreeSet<_>>().len() != event.sources.len() {
-                wrong("a source is named twice");
             }
         }
         let used: BTreeSet<_> = self
@@ -47,6 +41,34 @@ impl Uarch {
                     .into_iter()
                     .map(|what| format!("group {name}: {what}")),
             );
+        }
+        problems
+    }
+
+    /// Events whose `code` does not make their `config`, or that lack the one that cross-checks the other.
+    pub fn encoding_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (name, event) in self.events.iter().filter(|(_, event)| event.has_encoding()) {
+            let mut wrong = |what: String| problems.push(format!("event {name}: {what}"));
+            let Some(config) = event.config else {
+                wrong("`config` is missing: copy the whole words from a source".to_owned());
+                continue;
+            };
+            let Some(device) = Device::known(self, &event.pmu) else {
+                wrong(format!(
+                    "layout.rs does not have the fields of PMU {}",
+                    event.pmu
+                ));
+                continue;
+            };
+            match device.encode(event) {
+                Ok(made) if made.config == config => {}
+                Ok(made) => wrong(format!(
+                    "`code` makes {:x?}, `config` is {config:x?}",
+                    made.config
+                )),
+                Err(error) => wrong(error.to_string()),
+            }
         }
         problems
     }

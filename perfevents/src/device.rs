@@ -422,6 +422,7 @@ fn numbers(name: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Catalog;
 
     fn config(format: &str, value: u64) -> Option<[u64; WORDS]> {
         let format: Format = format.parse().expect("valid");
@@ -507,7 +508,12 @@ mod tests {
     }
 
     fn event(text: &str) -> Event {
-        toml::from_str(&format!("help = \"\"\nsources = []\n{text}")).expect("valid")
+        let table = format!(
+            "name = \"\"\nvendor = \"\"\nsource = \"\"\n[match]\n\
+             [event.E]\nhelp = \"\"\nsources = []\n{text}\n"
+        );
+        let catalog = Catalog::parse([("x", table.as_str())]).expect("valid");
+        catalog.get("x").expect("parsed").events["E"].clone()
     }
 
     #[test]

@@ -1,64 +1,52 @@
-//! One hardware event, as a data file says it.
+//! Hardware events and the PMUs that count them.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::Numbers;
+use crate::{
+    Numbers, Source, WORDS,
+    source::{self, Origins},
+};
 
-/// What a PMU can count.
+/// An event that a PMU can count.
 ///
 /// ```toml
 /// [event."L2_LINES_IN.ALL"]
 /// help = "Lines brought into the L2 cache, by demand and by prefetch"
 /// code = { event = 0xf1, umask = 0x1f }
-/// sources = ["vendor", "libpfm4", "likwid"]
+/// config = 0x1ff1
+/// sources = ["perfmon", "libpfm4", "likwid"]
 /// ```
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Event {
-    /// What is counted.
+    /// What the event counts.
     pub help: String,
-    /// Name of the PMU in sysfs; `*` is a number, and all that there are count together. `cpu` is the core's own,
-    /// whatever its name.
-    #[serde(default = "core_pmu")]
+    /// Name of the PMU in sysfs. `*` stands for a number: all such PMUs are counted together. `cpu` is the core's own
+    /// PMU, whatever its name.
     pub pmu: String,
-    /// Values of the fields that the PMU's `format/` folder names.
-    #[serde(default)]
+    /// Values of the fields in the PMU's `format/` directory.
     pub code: BTreeMap<String, u64>,
-    /// Name in the PMU's `events/` folder, where the kernel knows what a count is worth, or alone knows the code.
+    /// The same code as whole words, `config` and `config1`, copied from its sources: a cross-check of `code`.
+    pub config: Option<[u64; WORDS]>,
+    /// Name in the PMU's `events/` directory, where only the kernel has the code or the scale.
     pub alias: Option<String>,
-    /// Counters that can count it, from 0 on; all when absent. PMC1 of POWER is 0.
+    /// Counters that can count the event, from 0 on; all when absent. PMC1 of POWER is 0.
     pub counters: Option<Numbers>,
-    /// Fixed counter that counts it as well.
+    /// The fixed counter that counts the event, too.
     pub fixed: Option<u32>,
-    /// Counters that it takes.
-    #[serde(default = "one")]
+    /// Counters that the event occupies.
     pub takes: u32,
-    /// Whether it must be the first of those opened together.
-    #[serde(default)]
+    /// Whether the event must be the first of its group (Intel's `TOPDOWN.SLOTS`).
     pub leads: bool,
-    /// Who says so, independently of one another.
+    /// Tables and documents that have the encoding.
+    pub origins: Origins,
+    /// Publishers of the encoding, independent of one another.
     pub sources: Vec<Source>,
-    /// False when fewer than two say so.
-    #[serde(default = "yes")]
+    /// Whether at least two publishers have the encoding.
     pub validated: bool,
-    /// Number of the vendor's erratum.
+    /// The vendor's erratum about this event.
     pub errata: Option<String>,
-}
-
-/// Whose tables have an encoding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// Who makes the processor.
-    Vendor,
-    /// Drivers of the Linux kernel.
-    Kernel,
-    /// perfmon2's library.
-    Libpfm4,
-    /// LIKWID.
-    Likwid,
 }
 
 /// The name that stands for the core's PMU.
@@ -76,22 +64,26 @@ pub const SOFTWARE_PMU: &str = "software";
 /// PMUs that are the kernel's own: their codes are numbers of its interface, and no processor's.
 pub const KERNEL_PMUS: [&str; 3] = [HARDWARE_PMU, CACHE_PMU, SOFTWARE_PMU];
 
-fn core_pmu() -> String {
-    CORE_PMU.to_owned()
-}
-
-const fn one() -> u32 {
-    1
-}
-
-const fn yes() -> bool {
-    true
-}
-
 impl Event {
-    /// Whether it is counted for a task or a CPU; otherwise it is of a socket or another part of the node.
+    /// Whether the event is counted for a task or a CPU, not for a socket or another part of the node.
     pub fn is_core(&self) -> bool {
-        self.pmu == CORE_PMU || KERNEL_PMUS.contains(&&*self.pmu)
+        self.pmu == CORE_PMU || self.is_of_kernel()
+    }
+
+    /// Whether the kernel defines the event, not the processor.
+    pub fn is_of_kernel(&self) -> bool {
+        KERNEL_PMUS.contains(&&*self.pmu)
+    }
+
+    /// Whether the event has a code of the processor, which other tables can have, too.
+    pub fn has_encoding(&self) -> bool {
+        !self.code.is_empty() && !self.is_of_kernel()
+    }
+
+    /// Derives `sources` and `validated` from `origins`.
+    pub(crate) fn count_sources(&mut self) {
+        self.sources = source::sources(&self.origins);
+        self.validated = self.sources.len() > 1;
     }
 }
 

@@ -11,16 +11,12 @@ use crate::{Event, Formula, Pmu, Uarch, event::CORE_PMU};
 /// ```toml
 /// [group.MEM]
 /// help = "Traffic of the memory controllers"
-/// events = {
-///     r = "UNC_M_CAS_COUNT.RD",
-///     w = "UNC_M_CAS_COUNT.WR",
-/// }
+/// events = { r = "UNC_M_CAS_COUNT.RD", w = "UNC_M_CAS_COUNT.WR" }
 /// metrics = [
 ///     { name = "mem_bw", formula = "64 * (r + w) / time" },
 /// ]
 /// ```
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Group {
     /// What it tells.
     pub help: String,
@@ -29,10 +25,8 @@ pub struct Group {
     /// The events, by their names in the formulas.
     pub events: BTreeMap<String, String>,
     /// What is computed, in this order: a formula may use the metrics before it.
-    #[serde(default)]
     pub metrics: Vec<Metric>,
     /// How counts of several instances become one.
-    #[serde(default)]
     pub reduce: Reduce,
 }
 

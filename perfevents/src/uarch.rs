@@ -1,4 +1,4 @@
-//! One microarchitecture, as its data file says it.
+//! Microarchitectures and the CPUs that they match.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,12 +6,14 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::{CpuId, Event, Group, Pmu};
 
-/// One file of `data/`.
+/// A microarchitecture, with everything it inherits. Its file in `data/` begins like this:
 ///
 /// ```toml
 /// name = "Cascade Lake-SP / Cooper Lake"
 /// vendor = "Intel"
 /// source = "github.com/intel/perfmon mapfile.csv (CLX)"
+/// base = "skx"
+/// inherit_sources = ["perfmon", "linux", "kernel", "libpfm4", "likwid"]
 ///
 /// [[match.cpuid]]
 /// vendor = "GenuineIntel"
@@ -20,30 +22,24 @@ use crate::{CpuId, Event, Group, Pmu};
 /// steppings = ["5-15"]
 /// ```
 ///
-/// Then follow [PMUs](Pmu), [events](Event) and [groups](Group).
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// [PMUs](Pmu), [events](Event) and [groups](Group) follow.
+#[derive(Clone, Debug)]
 pub struct Uarch {
     /// Name of the file without its extension: short, unique, stable.
-    #[serde(skip)]
     pub id: String,
-    /// What people call it.
+    /// Common name.
     pub name: String,
-    /// Who makes it.
+    /// Maker.
     pub vendor: String,
     /// Where the identification comes from.
     pub source: String,
-    /// Which CPUs it is.
-    #[serde(rename = "match")]
+    /// The CPUs of this microarchitecture.
     pub matches: Match,
     /// The PMUs by their names in sysfs, as [`Event::pmu`] has them.
-    #[serde(default, rename = "pmu")]
     pub pmus: BTreeMap<String, Pmu>,
     /// The events by the names that their vendor gives them.
-    #[serde(default, rename = "event")]
     pub events: BTreeMap<String, Event>,
     /// The groups.
-    #[serde(default, rename = "group")]
     pub groups: BTreeMap<String, Group>,
 }
 

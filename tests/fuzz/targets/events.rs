@@ -5,6 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 use perfevents::{Catalog, Format, Formula, Request};
 
+/// A table that the text can have as its base.
+static BASE: &str = include_str!("../seeds/events/table-2");
+
 fuzz_target!(|text: &str| {
     if let Ok(formula) = text.parse::<Formula>() {
         for value in [None, Some(0.0), Some(1.5), Some(f64::MAX), Some(f64::NAN)] {
@@ -21,5 +24,5 @@ fuzz_target!(|text: &str| {
         }
     }
     let _ = text.parse::<Format>();
-    let _ = Catalog::parse([("fuzz.toml", text)]);
+    let _ = Catalog::parse([("fuzz", text), ("cortex-a76", BASE)]);
 });

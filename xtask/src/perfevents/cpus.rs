@@ -1,4 +1,4 @@
-//! Every processor that perf has event files for, in the tables.
+//! Checks that every processor with event files in perf is in one table.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use perfevents::{Catalog, CpuId};
 
 use super::perf::{Cpus, Perf};
 
-/// Lines of perf's `mapfile.csv` that no table is for: Atoms before Goldmont, cores of phones and small boards, POWER8.
-const NOT_OURS: [&str; 22] = [
+/// Lines of perf's `mapfile.csv` without a table: Atoms before Goldmont, cores of phones and small boards, POWER8.
+const UNSUPPORTED: [&str; 22] = [
     "0x00000000410fd020",
     "0x00000000410fd030",
     "0x00000000410fd040",
@@ -33,16 +33,16 @@ const NOT_OURS: [&str; 22] = [
     "GenuineIntel-6-(37|4A|4C|4D|5A)",
 ];
 
-/// Each is in exactly one table, for each kind of its cores.
+/// Fails unless each kind of core is in exactly one table.
 pub fn check(perf: &Perf, catalog: &Catalog) -> Result<()> {
     let (mut known, mut wrong) = (0, Vec::new());
     for line in perf.cpus() {
-        let expected = usize::from(!NOT_OURS.contains(&line.pattern.as_str()));
+        let expected = usize::from(!UNSUPPORTED.contains(&line.pattern.as_str()));
         let cpus = cpus(line);
-        ensure!(!cpus.is_empty(), "{}: no processor is one", line.pattern);
+        ensure!(!cpus.is_empty(), "{}: matches no processor", line.pattern);
         for cpu in &cpus {
             let found: Vec<_> = catalog.candidates(cpu).map(|uarch| &uarch.id).collect();
-            // AMD's lines are for whole families, with models that were never made.
+            // AMD's lines match whole families, including models that do not exist.
             let is_family = line.pattern.contains("[[:xdigit:]]+");
             if found.len() > expected || found.len() < expected && !is_family {
                 wrong.push(format!("{}: {cpu:?} is in {found:?}", line.pattern));
@@ -50,7 +50,7 @@ pub fn check(perf: &Perf, catalog: &Catalog) -> Result<()> {
             known += found.len();
         }
         if expected == 1 && cpus.iter().all(|cpu| catalog.lookup(cpu).is_none()) {
-            wrong.push(format!("{}: in no table", line.pattern));
+            wrong.push(format!("{}: not in any table", line.pattern));
         }
     }
     println!(
@@ -60,7 +60,7 @@ pub fn check(perf: &Perf, catalog: &Catalog) -> Result<()> {
     Ok(())
 }
 
-/// All processors of a line, each once for each kind of its cores.
+/// All processors of a line, once for each kind of core.
 fn cpus(line: &Cpus) -> Vec<CpuId> {
     let cores: BTreeSet<_> = line.cores();
     let mut cpus = Vec::new();

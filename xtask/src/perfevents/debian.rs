@@ -1,4 +1,4 @@
-//! Packages of one release of Debian, for any architecture: fetched and unpacked, never installed.
+//! Packages of one Debian release, for any architecture. They are downloaded and unpacked, never installed.
 
 use std::{
     cell::Cell,
@@ -11,43 +11,43 @@ use anyhow::{Context as _, Result};
 
 use crate::{apt, shell, shell::progress};
 
-/// Its packages do not change but for corrections: what they are compared with stays the same.
+/// A stable release: its packages receive only fixes, so that results stay comparable.
 const RELEASE: &str = "trixie";
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const ARCHITECTURES: [&str; 3] = ["amd64", "arm64", "ppc64el"];
 
-/// Where they are unpacked, with package lists of their own.
+/// The directory of the unpacked packages and of their package lists.
 pub struct Packages {
-    folder: PathBuf,
+    directory: PathBuf,
     updated: Cell<bool>,
 }
 
 impl Packages {
     pub fn new(target: &Path) -> Self {
         Self {
-            folder: target.join("perfevents").join(RELEASE),
+            directory: target.join("perfevents").join(RELEASE),
             updated: Cell::new(false),
         }
     }
 
-    /// The folder that the package is unpacked in.
+    /// The directory of the unpacked package, downloaded if it is missing.
     pub fn get(&self, package: &str, architecture: &str) -> Result<PathBuf> {
-        let folder = self.folder.join(format!("{package}-{architecture}"));
-        if !folder.is_dir() {
-            self.fetch(package, architecture, &folder)
+        let directory = self.directory.join(format!("{package}-{architecture}"));
+        if !directory.is_dir() {
+            self.fetch(package, architecture, &directory)
                 .with_context(|| {
                     format!("fetching {package} for {architecture} from Debian {RELEASE}")
                 })?;
         }
-        Ok(folder)
+        Ok(directory)
     }
 
-    /// The directory that the package's source, as its authors published it, is unpacked in.
+    /// The directory of the package's unpacked upstream source.
     pub fn source(&self, package: &str) -> Result<PathBuf> {
-        let folder = self.folder.join(format!("{package}-source"));
-        if !folder.is_dir() {
+        let directory = self.directory.join(format!("{package}-source"));
+        if !directory.is_dir() {
             let download = ["source", "--download-only", "--tar-only", package];
-            self.unpack(&download, &folder, |archive, into| {
+            self.unpack(&download, &directory, |archive, into| {
                 let mut extract = Command::new("tar");
                 extract.args(["--extract", "--strip-components=1", "--file"]);
                 extract.arg(archive).arg("--directory").arg(into);
@@ -55,69 +55,70 @@ impl Packages {
             })
             .with_context(|| format!("fetching the source of {package} from Debian {RELEASE}"))?;
         }
-        Ok(folder)
+        Ok(directory)
     }
 
-    fn fetch(&self, package: &str, architecture: &str, folder: &Path) -> Result<()> {
+    fn fetch(&self, package: &str, architecture: &str, directory: &Path) -> Result<()> {
         let package = format!("{package}:{architecture}");
-        self.unpack(&["download", &package], folder, |archive, into| {
+        self.unpack(&["download", &package], directory, |archive, into| {
             let mut extract = Command::new("dpkg-deb");
             extract.arg("--extract").args([archive, into]);
             extract
         })
     }
 
-    /// Downloads one archive and extracts it; the directory appears when all is there.
+    /// Downloads one archive and extracts it. The directory appears when it is complete.
     fn unpack(
         &self,
         download: &[&str],
-        folder: &Path,
+        directory: &Path,
         extract: impl Fn(&Path, &Path) -> Command,
     ) -> Result<()> {
         self.update()?;
-        let partial = folder.with_extension("partial");
+        let partial = directory.with_extension("partial");
         let _ = fs::remove_dir_all(&partial);
         fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
         progress(&format!("apt-get {}", download.join(" ")));
         shell::run_quietly(self.apt_get().args(download).current_dir(&partial))?;
         let archive = fs::read_dir(&partial)?
             .next()
-            .context("apt-get has left nothing")??
+            .context("apt-get downloaded nothing")??
             .path();
         shell::run_quietly(&mut extract(&archive, &partial))?;
         fs::remove_file(&archive)?;
-        fs::rename(&partial, folder).with_context(|| format!("making {}", folder.display()))
+        fs::rename(&partial, directory).with_context(|| format!("making {}", directory.display()))
     }
 
-    /// Brings the lists up to date, once: those of last month name files that the mirror no longer has.
+    /// Updates the package lists once: old lists name files that the mirror no longer has.
     fn update(&self) -> Result<()> {
         if self.updated.replace(true) {
             return Ok(());
         }
-        for folder in ["lists/partial", "cache/archives/partial"] {
-            let folder = self.folder.join(folder);
-            fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        for directory in ["lists/partial", "cache/archives/partial"] {
+            let directory = self.directory.join(directory);
+            fs::create_dir_all(&directory)
+                .with_context(|| format!("making {}", directory.display()))?;
         }
         let place = format!("[signed-by={KEYS}] {} {RELEASE} main", mirror()?);
         let lines = format!("deb {place}\ndeb-src {place}\n");
-        fs::write(self.folder.join("sources.list"), lines)?;
+        fs::write(self.directory.join("sources.list"), lines)?;
         progress(&format!("fetching the package lists of Debian {RELEASE}"));
         shell::run_quietly(self.apt_get().args(["update", "-q"]))
     }
 
-    /// apt-get with nothing of the machine's own settings but how to reach the mirror.
+    /// apt-get with the machine's proxy settings, but with package lists of its own.
     fn apt_get(&self) -> Command {
-        let folder = self.folder.display();
+        let directory = self.directory.display();
         let mut command = Command::new("apt-get");
         for option in [
-            format!("Dir::Etc::sourcelist={folder}/sources.list"),
+            format!("Dir::Etc::sourcelist={directory}/sources.list"),
             "Dir::Etc::sourceparts=-".to_owned(),
-            format!("Dir::State::lists={folder}/lists"),
-            format!("Dir::Cache={folder}/cache"),
+            format!("Dir::State::lists={directory}/lists"),
+            format!("Dir::Cache={directory}/cache"),
             "Acquire::Languages=none".to_owned(),
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
             "APT::Sandbox::User=root".to_owned(),
-            // Otherwise lists that did not come are a warning.
+            // By default, a failed download of a list is only a warning.
             "APT::Update::Error-Mode=any".to_owned(),
         ] {
             command.args(["-o", &option]);
@@ -129,7 +130,7 @@ impl Packages {
     }
 }
 
-/// The mirror of Debian that this machine uses.
+/// The Debian mirror of this machine.
 fn mirror() -> Result<String> {
     let find = || {
         let format = "$(ORIGIN) $(LABEL) $(REPO_URI)";
@@ -148,9 +149,9 @@ fn mirror() -> Result<String> {
     if let Some(mirror) = find() {
         return Ok(mirror);
     }
-    // Who made a repository stands in its lists.
+    // The lists name the origin of a repository.
     if apt::available() {
         apt::update();
     }
-    find().context("this machine has no package lists of Debian: run `apt-get update`")
+    find().context("no package lists of Debian: run `apt-get update`")
 }

@@ -1,4 +1,4 @@
-//! A program or library as it lies in memory, of whatever architecture with 64 bits and little-endian numbers.
+//! Memory image of an executable or library of any 64-bit little-endian architecture.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use object::{Object as _, ObjectSegment as _};
 
 pub struct Image<'a> {
     pub segments: Vec<(u64, &'a [u8])>,
-    /// Values of pointers by their addresses.
+    /// Values of relocated pointers by address.
     pub pointers: BTreeMap<u64, u64>,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// From an address to the end of its segment.
+    /// Bytes from an address to the end of its segment.
     pub fn from(&self, address: u64) -> Option<&'a [u8]> {
         self.segments.iter().find_map(|(start, data)| {
             let offset = usize::try_from(address.checked_sub(*start)?).ok()?;

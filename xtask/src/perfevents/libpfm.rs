@@ -1,4 +1,4 @@
-//! libpfm4's idea of an event, asked of the library itself.
+//! Encodings of libpfm4, from the library itself.
 
 use std::{
     ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
@@ -9,13 +9,13 @@ use std::{
 
 use perfevents::{Event, Uarch, WORDS};
 
-/// Name of its file.
+/// File name of the library.
 pub const NAME: &str = "libpfm.so.4";
 /// `PFM_OS_NONE`: codes as the processor takes them.
 const OS_NONE: c_int = 0;
 /// `PFM_PLM0 | PFM_PLM3`.
 const USER_AND_KERNEL: c_int = 1 | 8;
-/// Bits of an x86 code that are not the event's own: privilege levels, interrupt, enable.
+/// Bits of an x86 code that do not select the event: privilege levels, interrupt, enable.
 const CONTROL_BITS: u64 = 1 << 16 | 1 << 17 | 1 << 20 | 1 << 22;
 
 /// `pfm_pmu_encode_arg_t` (perfmon/pfmlib.h).
@@ -31,17 +31,17 @@ struct EncodeArg {
 type Initialize = unsafe extern "C" fn() -> c_int;
 type Encode = unsafe extern "C" fn(*const c_char, c_int, c_int, *mut c_void) -> c_int;
 
-/// The library, which stays loaded.
+/// The library, never unloaded.
 pub struct Libpfm {
     encode: Encode,
 }
 
 impl Libpfm {
-    /// Loads the library, told to encode events of other processors too.
+    /// Loads the library, with the events of all processors enabled.
     pub fn open(path: &Path) -> Result<Self, String> {
         let path =
             CString::new(OsStr::as_bytes(path.as_os_str())).map_err(|error| error.to_string())?;
-        // SAFETY: a library without constructors of consequence; nothing else runs yet.
+        // SAFETY: the library's constructors have no side effects; no other thread runs yet.
         let library = unsafe {
             libc::setenv(c"LIBPFM_ENCODE_INACTIVE".as_ptr(), c"1".as_ptr(), 1);
             libc::dlopen(path.as_ptr(), libc::RTLD_NOW)
@@ -53,26 +53,26 @@ impl Libpfm {
             // SAFETY: the library is loaded.
             let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
             if symbol.is_null() {
-                return Err(format!("it has no {}", name.to_string_lossy()));
+                return Err(format!("the library lacks {}", name.to_string_lossy()));
             }
             Ok(symbol)
         };
         // SAFETY: declared like this in perfmon/pfmlib.h.
         let initialize =
             unsafe { transmute::<*mut c_void, Initialize>(symbol(c"pfm_initialize")?) };
-        // SAFETY: likewise.
+        // SAFETY: declared like this in perfmon/pfmlib.h.
         let encode =
             unsafe { transmute::<*mut c_void, Encode>(symbol(c"pfm_get_os_event_encoding")?) };
-        // SAFETY: to be called once, before all else.
+        // SAFETY: called once, before any other function of the library.
         let status = unsafe { initialize() };
         if status != 0 {
-            return Err(format!("it does not start ({status})"));
+            return Err(format!("pfm_initialize failed ({status})"));
         }
         Ok(Self { encode })
     }
 
-    /// The words that it has for the event: under `theirs`, or under the vendor's name. `None` when it knows no such
-    /// event, or not the processor.
+    /// libpfm4's words for the event, by the name in `theirs` or by the vendor's. `None` when it lacks the event or the
+    /// processor.
     pub fn words(
         &self,
         uarch: &Uarch,
@@ -80,7 +80,7 @@ impl Libpfm {
         event: &Event,
         theirs: Option<&str>,
     ) -> Option<[u64; WORDS]> {
-        // Energy is that of the machine it runs on.
+        // libpfm4 has energy events for the running machine only.
         if event.pmu == "power" {
             return None;
         }
@@ -95,7 +95,7 @@ impl Libpfm {
             count: 8,
             index: 0,
         };
-        // SAFETY: the argument is what `OS_NONE` wants, and there is room for as many codes as it says.
+        // SAFETY: `OS_NONE` expects this argument, and `codes` has room for `count` codes.
         let status = unsafe {
             (self.encode)(
                 text.as_ptr(),
@@ -104,7 +104,7 @@ impl Libpfm {
                 (&raw mut argument).cast(),
             )
         };
-        // The second is that of the event's other register, where it has one.
+        // The second code is the value of the off-core response register, if the event has one.
         let extra = if argument.count > 1 && event.is_core() {
             codes[1]
         } else {
@@ -114,7 +114,7 @@ impl Libpfm {
     }
 }
 
-/// Its name of the PMU.
+/// libpfm4's name of the PMU.
 fn pmu_of(uarch: &str, pmu: &str) -> Option<String> {
     let (core, uncore) = match uarch {
         "nhm" => ("nhm", ""),
@@ -156,31 +156,31 @@ fn pmu_of(uarch: &str, pmu: &str) -> Option<String> {
     (!uncore.is_empty()).then(|| format!("{uncore}_{part}0"))
 }
 
-/// Why libpfm4 is not to be believed about an event.
+/// Why libpfm4's encoding of an event is wrong, or differs.
 pub fn fault(uarch: &Uarch, name: &str) -> Option<&'static str> {
     match (uarch.id.as_str(), name) {
         ("snb" | "snbep", "BR_INST_RETIRED.ALL_BRANCHES" | "BR_MISP_RETIRED.ALL_BRANCHES") => {
-            Some("it has the variant for sampling, which counts the same")
+            Some("the variant for sampling, which counts the same")
         }
         (
             "adl-e" | "adl-p" | "emr" | "gnr" | "icl" | "icx" | "spr",
             "INST_RETIRED.ANY" | "CPU_CLK_UNHALTED.THREAD" | "CPU_CLK_UNHALTED.CORE",
-        ) => Some("it has a code that only the fixed counter takes"),
+        ) => Some("a code that only the fixed counter accepts"),
         (
             "zen5",
             "l2_pf_miss_l2_l3.l2_hwpf"
             | "l2_fill_rsp_src.dram_io_near"
             | "l2_fill_rsp_src.dram_io_far",
-        ) => Some("it has the codes of these two events the other way round"),
+        ) => Some("the codes of these events are swapped"),
         ("power9" | "power10", "PM_RUN_CYC" | "PM_RUN_INST_CMPL") => {
-            Some("it takes a programmable counter; ours is the one of the fixed counter")
+            Some("the code of a programmable counter; ours is that of the fixed counter")
         }
         ("power10", "PM_DATA_FROM_DMEM" | "PM_DATA_FROM_LMEM" | "PM_DATA_FROM_RMEM") => {
-            Some("it ties the event to the first counter; ours leaves that to the kernel")
+            Some("restricted to the first counter; our code leaves the choice to the kernel")
         }
-        ("power10", "PM_DATA_FROM_L2MISS") => Some(
-            "it has the code of an event of the same meaning that any counter takes, tied to the first",
-        ),
+        ("power10", "PM_DATA_FROM_L2MISS") => {
+            Some("the code of an equivalent event for any counter, restricted to the first")
+        }
         _ => None,
     }
 }

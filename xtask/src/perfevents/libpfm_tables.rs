@@ -1,4 +1,4 @@
-//! libpfm4's tables of processors of other architectures, read from the libraries that were built for them.
+//! Tables of libpfm4 for other architectures, read from the libraries built for them.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -7,12 +7,12 @@ use perfevents::{Event, Uarch, WORDS};
 
 use super::image::Image;
 
-/// Of `pfmlib_pmu_t` (lib/pfmlib_priv.h), from the pointer to its name on: how many events, and where they are.
+/// Members of `pfmlib_pmu_t` (lib/pfmlib_priv.h), as offsets from the pointer to its name: number of events, events.
 const COUNT: u64 = 52;
 const EVENTS: u64 = 88;
 /// Size of `arm_entry_t` and of `pme_power_entry_t`.
 const ENTRY: u64 = 32;
-/// Where they have what they need: name and code.
+/// Offsets of name and code in these.
 const ARM: (u64, u64) = (0, 24);
 const POWER: (u64, u64) = (8, 0);
 
@@ -22,7 +22,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Those of several libraries.
+    /// Reads the tables of several libraries.
     pub fn read(libraries: &[impl AsRef<Path>]) -> Result<Self> {
         let mut codes = HashMap::new();
         for library in libraries {
@@ -33,14 +33,14 @@ impl Tables {
             add(&Image::new(&data)?, &mut codes);
             ensure!(
                 codes.len() > before,
-                "{}: its event tables are laid out in another way",
+                "{}: unexpected layout of the event tables",
                 library.display()
             );
         }
         Ok(Self { codes })
     }
 
-    /// The words that it has for the event, under its own name or the vendor's.
+    /// libpfm4's words for the event, by the name in `theirs` or by the vendor's.
     pub fn words(
         &self,
         uarch: &Uarch,
@@ -69,7 +69,7 @@ fn add(image: &Image<'_>, codes: &mut HashMap<(String, String), u64>) {
                 .get(&(entry + name))
                 .and_then(|name| image.text(*name));
             let low = image.number(entry + code);
-            // Arm's codes are of 32 bits: flags follow.
+            // Codes of Arm have 32 bits; flags follow.
             let high = if pmu.starts_with("arm_") {
                 Some(0)
             } else {
@@ -87,7 +87,7 @@ fn is_pmu(name: &str) -> bool {
     name.starts_with("arm_") || name.starts_with("power")
 }
 
-/// Its name of the PMU.
+/// libpfm4's name of the PMU.
 fn pmu_of(uarch: &str) -> Option<&'static str> {
     Some(match uarch {
         "a64fx" => "arm_a64fx",

@@ -1,10 +1,10 @@
-//! LIKWID's formulas beside ours: with the same counts both must give the same number.
+//! LIKWID's formulas beside ours: the same counts must give the same result.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use perfevents::{Catalog, Formula, Group, Uarch};
 
-/// Our metrics, its group and name of the same, and its unit in ours.
+/// Our metric, LIKWID's group and name, and LIKWID's unit in ours.
 const METRICS: [(&str, &str, &str, f64); 14] = [
     ("sp_flops", "FLOPS_SP", "SP [MFLOP/s]", 1e6),
     ("dp_flops", "FLOPS_DP", "DP [MFLOP/s]", 1e6),
@@ -42,18 +42,18 @@ const METRICS: [(&str, &str, &str, f64); 14] = [
     ),
 ];
 
-/// What came of a formula.
+/// Result of comparing a formula.
 #[derive(Debug, PartialEq)]
-pub enum Verdict {
-    /// The same number.
+pub enum Comparison {
+    /// Equal results.
     Same,
-    /// It counts other events.
+    /// The formulas use different events.
     OtherEvents,
-    /// Another number: ours and its.
+    /// Different results: ours and LIKWID's.
     Differs(f64, f64),
 }
 
-/// A group of LIKWID's.
+/// A group of LIKWID.
 struct Theirs {
     /// Events by counter.
     events: BTreeMap<String, String>,
@@ -61,15 +61,15 @@ struct Theirs {
     metrics: BTreeMap<String, String>,
 }
 
-/// All formulas that both have; `source` has its groups: a directory for each microarchitecture, a file for each group.
-pub fn compare(catalog: &Catalog, source: &Path) -> Vec<(String, Verdict)> {
-    let mut verdicts = Vec::new();
+/// Compares all formulas that both have. LIKWID's source has a directory per microarchitecture with a file per group.
+pub fn compare(catalog: &Catalog, source: &Path) -> Vec<(String, Comparison)> {
+    let mut comparisons = Vec::new();
     for uarch in catalog.iter() {
-        let Some(folder) = folder(&uarch.id) else {
+        let Some(directory) = directory(&uarch.id) else {
             continue;
         };
         for (metric, file, name, unit) in METRICS {
-            let path = source.join(format!("groups/{folder}/{file}.txt"));
+            let path = source.join(format!("groups/{directory}/{file}.txt"));
             let Some(theirs) = fs::read_to_string(path).ok().map(|text| parse(&text)) else {
                 continue;
             };
@@ -79,45 +79,45 @@ pub fn compare(catalog: &Catalog, source: &Path) -> Vec<(String, Verdict)> {
             });
             let formula = theirs.metrics.get(name).and_then(|text| text.parse().ok());
             if let (Some((group, ours)), Some(formula)) = (ours, formula) {
-                let verdict = verdict(uarch, group, ours, &theirs, &formula, unit);
-                verdicts.push((format!("{} {metric}", uarch.id), verdict));
+                let comparison = compare_formulas(uarch, group, ours, &theirs, &formula, unit);
+                comparisons.push((format!("{} {metric}", uarch.id), comparison));
             }
         }
     }
-    verdicts
+    comparisons
 }
 
-/// Why another number is right.
-pub fn reason(what: &str) -> Option<&'static str> {
-    let (uarch, metric) = what.split_once(' ')?;
+/// Why our result is right although LIKWID's differs.
+pub fn reason(metric: &str) -> Option<&'static str> {
+    let (uarch, metric) = metric.split_once(' ')?;
     match (uarch, metric) {
         ("thunderx2", "l3_load_bw" | "l3_bw") => {
-            Some("it takes off lines that L2 allocates without a fill from L3")
+            Some("LIKWID subtracts lines that L2 allocates without a fill from L3")
         }
         ("cortex-a72" | "neoverse-n1" | "thunderx2", "l2_load_bw") => {
-            Some("ours has what L1 fetches for instructions, which moves as well")
+            Some("LIKWID leaves out instruction fetches")
         }
         ("icx", "l3_bw") => {
-            Some("it takes another event for what L2 evicts than in its own formula of that")
+            Some("LIKWID uses another event for L2 evictions than in its formula of l3_evict_bw")
         }
         (
             "bdw" | "bdwde" | "bdx" | "clx" | "hsw" | "hsx" | "icl" | "icx" | "skl" | "skx",
             "l2_bw",
-        ) => Some("it adds misses of the instruction cache"),
+        ) => Some("LIKWID adds misses of the instruction cache"),
         _ => None,
     }
 }
 
-/// Puts the same counts into both.
-fn verdict(
+/// Evaluates both formulas with the same counts.
+fn compare_formulas(
     uarch: &Uarch,
     group: &Group,
     ours: &Formula,
     theirs: &Theirs,
     formula: &Formula,
     unit: f64,
-) -> Verdict {
-    // Each of its counters has another count; an event of ours on several of them has their sum.
+) -> Comparison {
+    // Each counter of LIKWID has a different count. An event on several counters has their sum.
     let mut counts = BTreeMap::new();
     let mut sums: BTreeMap<String, f64> = BTreeMap::new();
     for (index, (counter, event)) in theirs.events.iter().enumerate() {
@@ -135,15 +135,15 @@ fn verdict(
         count.or_else(|| time(name))
     };
     if ours.names().into_iter().any(|name| of_ours(name).is_none()) {
-        return Verdict::OtherEvents;
+        return Comparison::OtherEvents;
     }
     let of_theirs = |name: &str| counts.get(name).copied().or_else(|| time(name));
     match (ours.evaluate(of_ours), formula.evaluate(of_theirs)) {
         (Some(ours), Some(theirs)) if (ours - theirs * unit).abs() <= ours.abs() * 1e-9 => {
-            Verdict::Same
+            Comparison::Same
         }
-        (Some(ours), Some(theirs)) => Verdict::Differs(ours, theirs * unit),
-        _ => Verdict::OtherEvents,
+        (Some(ours), Some(theirs)) => Comparison::Differs(ours, theirs * unit),
+        _ => Comparison::OtherEvents,
     }
 }
 
@@ -177,7 +177,7 @@ fn parse(text: &str) -> Theirs {
     theirs
 }
 
-/// The name of an event as both could write it.
+/// The name of an event in a common spelling.
 fn plain(event: &str) -> String {
     let name = event.to_uppercase().replace('.', "_");
     let name = name.strip_prefix("UNC_M_").unwrap_or(&name);
@@ -194,8 +194,8 @@ fn plain(event: &str) -> String {
     .to_owned()
 }
 
-/// Its name of the microarchitecture.
-fn folder(uarch: &str) -> Option<&'static str> {
+/// LIKWID's name of the microarchitecture.
+fn directory(uarch: &str) -> Option<&'static str> {
     Some(match uarch {
         "snb" => "sandybridge",
         "snbep" => "sandybridgeEP",

@@ -1,4 +1,4 @@
-//! LIKWID's tables of events, read from the texts that its library is generated from.
+//! LIKWID's event tables, read from the text files that its library is generated from.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,24 +9,24 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use perfevents::{Device, Event, Uarch, WORDS};
 
-/// Fields of an encoding that LIKWID decides; all others are of one kind of PMU, and taken from ours.
+/// Fields of an encoding that LIKWID's tables have. All others are taken from ours.
 const FIELDS: [&str; 8] = [
     "event", "umask", "eventid", "cmask", "thresh", "edge", "inv", "any",
 ];
-/// Its counters that take no code: fixed ones, temperatures, voltages, MPERF.
+/// LIKWID's counters without event codes: fixed counters, temperatures, voltages, MPERF.
 const CODELESS: [&str; 4] = ["FIX", "TMP", "VTG", "MPERF"];
-/// The kernel's PMU of energies, of which LIKWID's codes are those that it gives to perf_event_open(2).
+/// Events of the kernel's PMU `power` and their names in LIKWID, which passes their codes to perf_event_open(2).
 const ENERGIES: [(&str, &str); 2] = [
     ("energy-pkg", "PWR_PKG_ENERGY"),
     ("energy-ram", "PWR_DRAM_ENERGY"),
 ];
 
-/// What it writes into the register of an event.
+/// An event code of LIKWID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Code {
     event: u64,
     umask: u64,
-    /// By our names of fields.
+    /// Values by our names of the fields.
     options: BTreeMap<&'static str, u64>,
 }
 
@@ -36,12 +36,12 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Reads `perfmon_*_events.txt` in the directory of its source.
+    /// Reads `perfmon_*_events.txt` of LIKWID's source.
     pub fn read(source: &Path) -> Result<Self> {
-        let folder = source.join("src/includes");
+        let directory = source.join("src/includes");
         let mut codes: HashMap<_, Vec<Code>> = HashMap::new();
         let entries =
-            fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+            fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let uarch = name
@@ -57,12 +57,12 @@ impl Tables {
         ensure!(
             !codes.is_empty(),
             "{}: no tables of events",
-            folder.display()
+            directory.display()
         );
         Ok(Self { codes })
     }
 
-    /// The words that it has for the event: under `theirs`, names with `|` between them, or under the vendor's name.
+    /// LIKWID's words for the event, by the names in `theirs`, separated by `|`, or by the vendor's name.
     pub fn words(
         &self,
         uarch: &Uarch,
@@ -88,21 +88,21 @@ impl Tables {
     }
 }
 
-/// A code as the PMU takes it; nothing if it has a field that the PMU does not have: then it is another event.
+/// A code as the PMU takes it. None if the PMU lacks a field of it: the code is another event's.
 fn words(device: &Device, event: &Event, code: &Code) -> Option<[u64; WORDS]> {
     let mut fields = event.code.clone();
     fields.retain(|field, _| !FIELDS.contains(&field.as_str()));
     let has = |field: &str| device.formats().contains_key(field);
     let number = if has("eventid") { "eventid" } else { "event" };
-    let mut decided = code.options.clone();
-    if let Some(count) = decided.remove("cmask") {
-        decided.insert(if has("thresh") { "thresh" } else { "cmask" }, count);
+    let mut given = code.options.clone();
+    if let Some(count) = given.remove("cmask") {
+        given.insert(if has("thresh") { "thresh" } else { "cmask" }, count);
     }
-    decided.extend([(number, code.event), ("umask", code.umask)]);
+    given.extend([(number, code.event), ("umask", code.umask)]);
     fields.extend(
-        decided
+        given
             .into_iter()
-            // Arm's codes have no second part.
+            // Codes of Arm have no umask.
             .filter(|(field, value)| *value != 0 || has(field))
             .map(|(field, value)| (field.to_owned(), value)),
     );
@@ -110,7 +110,7 @@ fn words(device: &Device, event: &Event, code: &Code) -> Option<[u64; WORDS]> {
 }
 
 /// `EVENT_GROUP code counters`, then `UMASK_EVENT umask [config [cmask]]`, before it `DEFAULT_OPTIONS_EVENT option,…`.
-/// Events with a configuration or an option that has no field of ours are left out.
+/// Events with other configuration values or options are left out.
 fn parse(text: &str) -> Vec<(String, Code)> {
     let mut events = Vec::new();
     let mut group = None;
@@ -172,7 +172,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// The file of a microarchitecture. POWER's codes are put together in its code, not in its tables.
+/// LIKWID's file of a microarchitecture. Codes of POWER are not in its tables but in its program.
 fn file(uarch: &str) -> Option<&'static str> {
     Some(match uarch {
         "nhm" => "nehalem",
@@ -212,15 +212,15 @@ fn file(uarch: &str) -> Option<&'static str> {
     })
 }
 
-/// Why LIKWID is not to be believed about an event.
+/// Why LIKWID's encoding of an event is wrong.
 pub fn fault(uarch: &Uarch, name: &str) -> Option<&'static str> {
     match (uarch.id.as_str(), name) {
         ("icl" | "icx" | "rkl", "LONGEST_LAT_CACHE.MISS") => {
-            Some("it has umask 0x01; that of the architectural event is 0x41")
+            Some("umask 0x01; the architectural event has 0x41")
         }
-        ("skl", "L2_LINES_IN.ALL") => Some("it has the umask of the generation before, 0x07"),
+        ("skl", "L2_LINES_IN.ALL") => Some("umask 0x07, of the previous generation"),
         ("tgl", "DTLB_LOAD_MISSES.WALK_ACTIVE") => {
-            Some("it has no counter mask, so that it counts walks, not cycles with a walk")
+            Some("no counter mask: counts walks, not cycles with a walk")
         }
         _ => None,
     }

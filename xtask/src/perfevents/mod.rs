@@ -1,30 +1,32 @@
-//! `cargo xtask perfevents check`: the tables of hardware events against themselves and against other people's.
+//! `cargo xtask perfevents check`: checks the event tables, and compares them with those of perf, libpfm4 and LIKWID.
 
-mod against;
 mod cpus;
+mod cross_check;
 mod debian;
 mod image;
+mod json_tables;
 mod libpfm;
 mod libpfm_tables;
 mod likwid;
 mod likwid_tables;
-mod opinion;
 mod perf;
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
+    process,
 };
 
-use anyhow::{Result, ensure};
-use perfevents::{Catalog, Event, KERNEL_PMUS, Recorded, Room, Uarch};
+use anyhow::{Context as _, Result, ensure};
+use perfevents::{Catalog, Event, Origin, Room, Uarch};
 
-use self::{debian::Packages, libpfm::Libpfm, libpfm_tables::Tables, opinion::Opinion, perf::Perf};
-use crate::workspace::Workspace;
+use self::{
+    cross_check::CrossCheck, debian::Packages, libpfm::Libpfm, libpfm_tables::Tables, perf::Perf,
+};
+use crate::{shell, workspace::Workspace};
 
-/// Encodings that at least two, and at least three independent sources have. CI fails when they become fewer.
-const SUPPORTED: [usize; 2] = [1146, 767];
-/// The architectures of perf's tables, and Debian's names of them.
+/// Least number of encodings with at least two, and with at least three independent sources.
+const MIN_SOURCED: [usize; 2] = [1146, 767];
+/// The architectures of perf's tables, as Debian names them.
 const ARCHITECTURES: [&str; 3] = ["amd64", "arm64", "ppc64el"];
 
 #[derive(clap::Args)]
@@ -35,9 +37,9 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Check the tables of hardware events: for themselves, and against those of perf, libpfm4 and LIKWID
+    /// Check the event tables for contradictions, and against those of perf, libpfm4 and LIKWID
     Check {
-        /// Compare with the tables of this folder as well: JSON, one file for each microarchitecture
+        /// Also compare with the tables in this directory: JSON, one file per microarchitecture
         #[arg(long, value_name = "DIR")]
         against: Option<PathBuf>,
     },
@@ -47,35 +49,45 @@ pub fn run(args: &Args) -> Result<()> {
     let Command::Check { against } = &args.command;
     check()?;
     match against {
-        Some(folder) => against::check(Catalog::builtin(), folder),
+        Some(directory) => json_tables::check(Catalog::builtin(), directory),
         None => Ok(()),
     }
 }
 
-/// All checks; what they found goes to stdout.
+/// Runs all checks and prints their results.
 pub fn check() -> Result<()> {
+    let workspace = Workspace::find()?;
+    check_toml(&workspace.root)?;
     let catalog = Catalog::builtin();
-    check_files(catalog)?;
-    check_support(catalog)?;
-    let packages = Packages::new(&Workspace::find()?.target);
-    check_others(catalog, &packages)?;
+    check_tables(catalog)?;
+    check_sources(catalog)?;
+    let packages = Packages::new(&workspace.target);
+    check_encodings(catalog, &packages)?;
     check_formulas(catalog, &packages.source("likwid")?)
 }
 
-fn check_files(catalog: &Catalog) -> Result<()> {
+/// Other programs can read the data files: they are TOML 1.0, while our parser also accepts TOML 1.1.
+fn check_toml(root: &Path) -> Result<()> {
+    let script = root.join("xtask/src/perfevents/toml_1_0.py");
+    let data = root.join("perfevents/data");
+    shell::run_quietly(process::Command::new("python3").arg(script).arg(data))
+        .context("reading the data files with Python 3.11 or later")
+}
+
+fn check_tables(catalog: &Catalog) -> Result<()> {
     let problems: Vec<String> = catalog
         .iter()
         .flat_map(|uarch| {
-            let problems = uarch.problems(Catalog::meanings());
+            let problems = uarch.problems(Catalog::meanings()).into_iter();
             problems
-                .into_iter()
-                .map(|what| format!("{}: {what}", uarch.id))
+                .chain(uarch.encoding_problems())
+                .map(|problem| format!("{}: {problem}", uarch.id))
         })
         .collect();
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     let count = |of: fn(&Uarch) -> usize| catalog.iter().map(of).sum::<usize>();
     println!(
-        "{} microarchitectures, {} events, {} groups, {} formulas: none contradicts itself",
+        "{} microarchitectures, {} events, {} groups, {} formulas: no contradictions",
         catalog.iter().count(),
         count(|uarch| uarch.events.len()),
         count(|uarch| uarch.groups.len()),
@@ -85,7 +97,7 @@ fn check_files(catalog: &Catalog) -> Result<()> {
         for (name, group) in &uarch.groups {
             if !group.fits(uarch, Room::WITH_SMT) {
                 println!(
-                    "{} {name}: more events than counters, they take turns",
+                    "{} {name}: multiplexed, more events than counters",
                     uarch.id
                 );
             }
@@ -94,14 +106,16 @@ fn check_files(catalog: &Catalog) -> Result<()> {
     Ok(())
 }
 
-fn check_support(catalog: &Catalog) -> Result<()> {
+fn check_sources(catalog: &Catalog) -> Result<()> {
     let mut by_sources = [0_usize; 4];
-    for event in events(catalog) {
+    let uarchs = catalog.iter();
+    let events = uarchs.flat_map(|uarch| uarch.events.values());
+    for event in events.filter(|event| !event.is_of_kernel()) {
         by_sources[event.sources.len().min(3)] += 1;
     }
     let [none, one, two, more] = by_sources;
     println!("encodings with 0, 1, 2, 3 or more independent sources: {none}, {one}, {two}, {more}");
-    let [at_least_two, at_least_three] = SUPPORTED;
+    let [at_least_two, at_least_three] = MIN_SOURCED;
     ensure!(
         two + more >= at_least_two && more >= at_least_three,
         "there were {at_least_two} with at least two and {at_least_three} with at least three"
@@ -109,84 +123,72 @@ fn check_support(catalog: &Catalog) -> Result<()> {
     Ok(())
 }
 
-/// Compares the encodings with those of the record, perf, libpfm4 and LIKWID.
-fn check_others(catalog: &Catalog, packages: &Packages) -> Result<()> {
-    let record = perfevents::record()?;
-    let differences = perfevents::differences(catalog, &record);
-    ensure!(differences.is_empty(), "{}", differences.join("\n"));
-    let record: HashMap<_, _> = record
-        .iter()
-        .map(|entry| ((entry.uarch, entry.event), entry))
-        .collect();
-    let mut opinions = vec![Opinion::ask("the record", catalog, |uarch, name, _| {
-        let entry = record.get(&(uarch.id.as_str(), name));
-        entry.map(|entry| entry.config).into_iter().collect()
-    })];
-    println!("the record: {} encodings agree", opinions[0].len());
+/// Compares the encodings with those of perf, libpfm4 and LIKWID.
+fn check_encodings(catalog: &Catalog, packages: &Packages) -> Result<()> {
+    let config = CrossCheck::new("config", catalog, |_, _, event| {
+        event.config.into_iter().collect()
+    });
+    println!("config: {} encodings agree", config.len());
     let perf = perf(packages)?;
     cpus::check(&perf, catalog)?;
-    let mut opinion = Opinion::ask("perf", catalog, |uarch, event, code| {
-        match theirs("linux", &record, uarch, event) {
-            Theirs::Same => perf.words(uarch, event, code),
-            Theirs::Other(name) => perf.words(uarch, name, code),
-            Theirs::Parts => Vec::new(),
-        }
-    });
-    opinion.check(catalog, perf::fault)?;
-    opinions.push(opinion);
+    let mut with_perf =
+        CrossCheck::new("perf", catalog, |uarch, name, event| {
+            match published_name(event, Origin::Linux) {
+                PublishedName::Same => perf.words(uarch, name, event),
+                PublishedName::Other(name) => perf.words(uarch, name, event),
+                PublishedName::Parts => Vec::new(),
+            }
+        });
+    with_perf.compare(catalog, perf::fault)?;
     let (libpfm, tables) = libpfm(packages)?;
-    let mut opinion = Opinion::ask("libpfm4", catalog, |uarch, event, code| {
-        let name = match theirs("libpfm4", &record, uarch, event) {
-            Theirs::Same => None,
-            Theirs::Other(name) => Some(name),
-            Theirs::Parts => return Vec::new(),
+    let mut with_libpfm = CrossCheck::new("libpfm4", catalog, |uarch, name, event| {
+        let theirs = match published_name(event, Origin::Libpfm4) {
+            PublishedName::Same => None,
+            PublishedName::Other(name) => Some(name),
+            PublishedName::Parts => return Vec::new(),
         };
-        let tables = || tables.words(uarch, event, code, name);
+        let tables = || tables.words(uarch, name, event, theirs);
         libpfm
-            .words(uarch, event, code, name)
+            .words(uarch, name, event, theirs)
             .or_else(tables)
             .into_iter()
             .collect()
     });
-    opinion.check(catalog, libpfm::fault)?;
-    opinions.push(opinion);
+    with_libpfm.compare(catalog, libpfm::fault)?;
     let likwid = likwid_tables::Tables::read(&packages.source("likwid")?)?;
-    let mut opinion = Opinion::ask("LIKWID", catalog, |uarch, event, code| {
-        match theirs("likwid", &record, uarch, event) {
-            Theirs::Same => likwid.words(uarch, event, code, None),
-            Theirs::Other(name) => likwid.words(uarch, event, code, Some(name)),
-            Theirs::Parts => Vec::new(),
-        }
-    });
-    opinion.check(catalog, likwid_tables::fault)?;
-    opinions.push(opinion);
-    opinion::check_confirmed(catalog, &opinions[1..])?;
-    opinion::mutate(catalog, &opinions)
+    let mut with_likwid =
+        CrossCheck::new(
+            "LIKWID",
+            catalog,
+            |uarch, name, event| match published_name(event, Origin::Likwid) {
+                PublishedName::Same => likwid.words(uarch, name, event, None),
+                PublishedName::Other(theirs) => likwid.words(uarch, name, event, Some(theirs)),
+                PublishedName::Parts => Vec::new(),
+            },
+        );
+    with_likwid.compare(catalog, likwid_tables::fault)?;
+    let others = [with_perf, with_libpfm, with_likwid];
+    cross_check::check_confirmed(catalog, &others)?;
+    cross_check::mutation_test(catalog, &config, &others)
 }
 
-/// What a source calls an event.
-enum Theirs<'a> {
+/// The name of an event in the tables of a source.
+enum PublishedName<'a> {
     Same,
     Other(&'a str),
-    /// It has no name for it: several of its events together are it.
+    /// The source has it in parts: several of its events together make the encoding.
     Parts,
 }
 
-fn theirs<'a>(
-    who: &str,
-    record: &HashMap<(&str, &str), &Recorded<'a>>,
-    uarch: &Uarch,
-    name: &str,
-) -> Theirs<'a> {
-    let entry = record.get(&(uarch.id.as_str(), name));
-    match entry.and_then(|entry| *entry.witnesses.get(who)?) {
-        None => Theirs::Same,
-        Some("+") => Theirs::Parts,
-        Some(other) => Theirs::Other(other),
+fn published_name(event: &Event, origin: Origin) -> PublishedName<'_> {
+    match event.origins.get(&origin).and_then(Option::as_deref) {
+        None => PublishedName::Same,
+        Some("+") => PublishedName::Parts,
+        Some(name) => PublishedName::Other(name),
     }
 }
 
-/// The event files of all architectures.
+/// The vendors' event files of all architectures, from perf.
 fn perf(packages: &Packages) -> Result<Perf> {
     let program = |architecture| {
         Ok(packages
@@ -197,16 +199,16 @@ fn perf(packages: &Packages) -> Result<Perf> {
     Perf::read(&programs?)
 }
 
-/// The library of this architecture, and the tables in those of the others.
+/// libpfm4 of this architecture, and the tables in its builds for the others.
 fn libpfm(packages: &Packages) -> Result<(Libpfm, Tables)> {
     let path = |architecture, triplet: &str| -> Result<PathBuf> {
-        let folder = packages.get("libpfm4", architecture)?.join("usr/lib");
-        Ok(folder.join(triplet).join(libpfm::NAME))
+        let directory = packages.get("libpfm4", architecture)?.join("usr/lib");
+        Ok(directory.join(triplet).join(libpfm::NAME))
     };
     let own = path("amd64", "x86_64-linux-gnu")?;
     ensure!(
         cfg!(target_arch = "x86_64"),
-        "its tables of x86 are in a library that this machine cannot load"
+        "libpfm4's tables of x86 are in a library that only x86_64 can load"
     );
     let libpfm = Libpfm::open(&own).map_err(anyhow::Error::msg)?;
     let tables = Tables::read(&[
@@ -218,26 +220,17 @@ fn libpfm(packages: &Packages) -> Result<(Libpfm, Tables)> {
 
 fn check_formulas(catalog: &Catalog, source: &Path) -> Result<()> {
     let (mut same, mut others, mut wrong) = (0, 0, Vec::new());
-    for (what, verdict) in likwid::compare(catalog, source) {
-        match verdict {
-            likwid::Verdict::Same => same += 1,
-            likwid::Verdict::OtherEvents => others += 1,
-            likwid::Verdict::Differs(..) if likwid::reason(&what).is_some() => {
-                let why = likwid::reason(&what).unwrap_or_default();
-                println!("LIKWID: {what} differs: {why}");
-            }
-            likwid::Verdict::Differs(ours, theirs) => {
-                wrong.push(format!("{what}: ours gives {ours}, LIKWID's {theirs}"));
-            }
+    for (metric, result) in likwid::compare(catalog, source) {
+        match result {
+            likwid::Comparison::Same => same += 1,
+            likwid::Comparison::OtherEvents => others += 1,
+            likwid::Comparison::Differs(ours, theirs) => match likwid::reason(&metric) {
+                Some(reason) => println!("LIKWID: {metric} differs: {reason}"),
+                None => wrong.push(format!("{metric}: ours gives {ours}, LIKWID's {theirs}")),
+            },
         }
     }
-    println!("LIKWID: {same} formulas give the same, {others} use other events");
+    println!("LIKWID: {same} formulas give the same result, {others} use other events");
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
-}
-
-/// Those of processors, not those that the kernel makes up.
-fn events(catalog: &Catalog) -> impl Iterator<Item = &Event> {
-    let all = catalog.iter().flat_map(|uarch| uarch.events.values());
-    all.filter(|event| !KERNEL_PMUS.contains(&event.pmu.as_str()))
 }

@@ -1,5 +1,5 @@
-//! The vendors' event files, as tools/perf has them compiled in (tools/perf/pmu-events/jevents.py): read from the program,
-//! which lists those of its own processor only.
+//! The vendors' event files, which perf has compiled in (tools/perf/pmu-events/jevents.py). They are read from the
+//! executable, because perf lists only the events of the running processor.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,23 +13,23 @@ use regex::Regex;
 
 use super::image::Image;
 
-/// Its names of the core's PMU.
+/// perf's names of the core's PMU.
 const CORE_PMUS: [&str; 3] = ["default_core", "cpu_core", "cpu_atom"];
-/// Name of the PMU that its string of all strings begins with.
+/// Name of the PMU at the start of `big_c_string`.
 const FIRST: &[u8] = b"default_core\0";
-/// Off-core events have one code for each of the two registers; the files have the first.
+/// Codes of off-core events, one for each of the two registers. The files have the first.
 const OFFCORE: [u64; 2] = [0xb7, 0xbb];
-/// Bits of MIDR_EL1 that are not a revision.
+/// Bits of MIDR_EL1 without the revision.
 const MIDR: u32 = 0xff0f_fff0;
 
 type Terms = BTreeMap<String, u64>;
 
 /// The processors of one line of `mapfile.csv`.
 pub struct Cpus {
-    /// As `mapfile.csv` has them.
+    /// The pattern in `mapfile.csv`.
     pub pattern: String,
     kind: Kind,
-    /// PMU and terms of events by name, in small letters.
+    /// PMU and terms of events by name, in lower case.
     events: HashMap<String, Vec<(String, Terms)>>,
 }
 
@@ -39,13 +39,13 @@ enum Kind {
     Midr(u32),
 }
 
-/// All of them.
+/// The event files of all processors.
 pub struct Perf {
     cpus: Vec<Cpus>,
 }
 
 impl Cpus {
-    /// Whether the processor is one of them.
+    /// Whether the line matches the processor.
     pub fn matches(&self, cpu: &CpuId) -> bool {
         match (&self.kind, cpu) {
             (Kind::Midr(own), CpuId::Arm64 { midr }) => own & MIDR == midr & MIDR,
@@ -64,7 +64,7 @@ impl Cpus {
         }
     }
 
-    /// The register of an Arm core.
+    /// MIDR_EL1 of an Arm core.
     pub fn midr(&self) -> Option<u32> {
         match self.kind {
             Kind::Midr(midr) => Some(midr),
@@ -72,7 +72,7 @@ impl Cpus {
         }
     }
 
-    /// The PMUs of its cores: one where all are of a kind.
+    /// The PMUs of the cores, one for each kind of core.
     pub fn cores(&self) -> BTreeSet<&str> {
         let events = self.events.values().flatten();
         let pmus = events.map(|(pmu, _)| pmu.as_str());
@@ -81,7 +81,7 @@ impl Cpus {
 }
 
 impl Perf {
-    /// Those of several programs.
+    /// Reads the event files in several builds of perf.
     pub fn read(programs: &[impl AsRef<Path>]) -> Result<Self> {
         let mut cpus = Vec::new();
         for program in programs {
@@ -91,7 +91,7 @@ impl Perf {
             let found = Image::new(&data).and_then(|image| Layout(image).cpus());
             cpus.extend(found.with_context(|| {
                 format!(
-                    "{}: its event tables are laid out in another way",
+                    "{}: unexpected layout of the event tables",
                     program.display()
                 )
             })?);
@@ -99,12 +99,12 @@ impl Perf {
         Ok(Self { cpus })
     }
 
-    /// All lines of `mapfile.csv`.
+    /// The lines of `mapfile.csv`.
     pub fn cpus(&self) -> impl Iterator<Item = &Cpus> {
         self.cpus.iter()
     }
 
-    /// The words that the files of each processor of the microarchitecture have for the event.
+    /// The words for the event in the files of each processor of the microarchitecture.
     pub fn words(&self, uarch: &Uarch, name: &str, event: &Event) -> Vec<[u64; WORDS]> {
         let Some(device) = Device::known(uarch, &event.pmu) else {
             return Vec::new();
@@ -112,13 +112,13 @@ impl Perf {
         let name = name.to_lowercase();
         let mut words = BTreeSet::new();
         for cpu in cpus_of(uarch) {
-            // As in perf, the first line that fits is the one.
+            // As in perf, the first matching line decides.
             let Some(cpus) = self.cpus.iter().find(|cpus| cpus.matches(&cpu)) else {
                 continue;
             };
             for (pmu, terms) in cpus.events.get(&name).into_iter().flatten() {
                 if is_same(pmu, &cpu, event) {
-                    // A field that the PMU does not have is another encoding, whichever.
+                    // A field that the PMU lacks makes a different encoding.
                     let encoding = device.encode_fields(&adapted(terms, event));
                     words.insert(encoding.map_or([u64::MAX; WORDS], |encoding| encoding.config));
                 }
@@ -128,7 +128,7 @@ impl Perf {
     }
 }
 
-/// One processor for each that the table names.
+/// One processor for each model in the table.
 fn cpus_of(uarch: &Uarch) -> Vec<CpuId> {
     let numbers = |ranges: &[(u32, u32)]| -> Vec<u32> {
         ranges
@@ -169,7 +169,7 @@ fn cpus_of(uarch: &Uarch) -> Vec<CpuId> {
     cpus
 }
 
-/// Whether an event of its PMU is one of the event's. Names of uncore events are of one kind of PMU each.
+/// Whether an event of perf's PMU is on the same PMU as ours. Names of uncore events are unique to a kind of PMU.
 fn is_same(pmu: &str, cpu: &CpuId, event: &Event) -> bool {
     let kind = match cpu {
         CpuId::X86 {
@@ -181,10 +181,10 @@ fn is_same(pmu: &str, cpu: &CpuId, event: &Event) -> bool {
     is_core == (event.pmu == CORE_PMU) && (!is_core || kind.is_none_or(|kind| kind == pmu))
 }
 
-/// Its terms as we would write them.
+/// perf's terms in our fields.
 fn adapted(terms: &Terms, event: &Event) -> Terms {
     let mut terms = terms.clone();
-    // How often to sample.
+    // The sampling period.
     terms.remove("period");
     let [first, second] = OFFCORE;
     if terms.contains_key("offcore_rsp")
@@ -196,7 +196,7 @@ fn adapted(terms: &Terms, event: &Event) -> Terms {
     terms
 }
 
-/// Its tables, as they lie in memory.
+/// The tables in memory.
 struct Layout<'a>(Image<'a>);
 
 /// `struct pmu_table_entry` of one PMU.
@@ -206,7 +206,7 @@ struct Table {
 }
 
 impl<'a> Layout<'a> {
-    /// `pmu_events_map`: pointers to architecture, processor and tables, and how many tables.
+    /// `pmu_events_map`: pointers to architecture, processor and tables, and the number of tables.
     fn cpus(&self) -> Result<Vec<Cpus>> {
         let mut lines = Vec::new();
         for (&place, &arch) in &self.0.pointers {
@@ -220,33 +220,33 @@ impl<'a> Layout<'a> {
                 .filter(|arch| ["x86", "arm64", "powerpc"].contains(arch));
             let pattern = self.0.text(pattern).filter(|pattern| is_cpu(pattern));
             if let (Some(arch), Some(pattern)) = (arch, pattern) {
-                let count = self.0.number(place + 24).context("a map that ends")?;
+                let count = self.0.number(place + 24).context("truncated map")?;
                 let tables = (0..u64::from(count)).map(|index| self.table(tables + 16 * index));
                 let tables: Option<Vec<Table>> = tables.collect();
-                lines.push((arch, pattern, tables.context("a table that ends")?));
+                lines.push((arch, pattern, tables.context("truncated table")?));
             }
         }
-        ensure!(!lines.is_empty(), "no map of processors");
+        ensure!(!lines.is_empty(), "pmu_events_map not found");
         let tables: Vec<&Table> = lines.iter().flat_map(|(_, _, tables)| tables).collect();
-        let strings = self.strings(&tables).context("no string of all strings")?;
+        let strings = self.strings(&tables).context("big_c_string not found")?;
         let line = |(arch, pattern, tables): &(&str, &str, Vec<Table>)| {
             let mut events: HashMap<_, Vec<_>> = HashMap::new();
             for table in tables {
                 let pmu = self
                     .0
                     .text(strings + u64::from(table.name))
-                    .context("no name")?;
+                    .context("PMU without name")?;
                 for event in &table.events {
                     let (name, terms) = self
                         .event(strings + u64::from(*event))
-                        .context("no event")?;
+                        .context("event without terms")?;
                     let event = events.entry(name.to_lowercase()).or_default();
                     event.push((pmu.to_owned(), terms));
                 }
             }
             let kind = match (*arch, pattern.strip_prefix("0x")) {
                 ("arm64", Some(digits)) => Kind::Midr(u32::from_str_radix(digits, 16)?),
-                // A pattern without stepping is for all of them.
+                // A pattern without stepping matches all steppings.
                 _ => Kind::Text(Regex::new(&format!("^(?:{pattern})(?:-[0-9A-F]+)?$"))?),
             };
             Ok(Cpus {
@@ -269,7 +269,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// Where the string of all strings begins: the place from which every offset is that of an event.
+    /// The address of `big_c_string`: from there, every offset in the tables leads to an event.
     fn strings(&self, tables: &[&Table]) -> Option<u64> {
         let places = self.0.segments.iter().flat_map(|(start, data)| {
             let all = data.windows(FIRST.len()).enumerate();
@@ -284,7 +284,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// Name and terms of an event: strings one after the other, the name the first of them.
+    /// Name and terms of an event. Its strings follow one another; the name is the first.
     fn event(&self, place: u64) -> Option<(&'a str, Terms)> {
         let mut texts = self.0.from(place)?.split(|byte| *byte == 0).take(6);
         let name = str::from_utf8(texts.next()?).ok()?;
@@ -312,19 +312,19 @@ fn terms(text: &str) -> Option<Terms> {
     if !text.contains('=') {
         return None;
     }
-    // What the program that wrote them did not know.
+    // jevents.py writes `None` for unknown values.
     let written = text.split(',').filter(|term| !term.ends_with("=None"));
     written.map(term).collect()
 }
 
-/// Why its files are not to be believed about an event.
+/// Why the files' encoding of an event is wrong, or differs.
 pub fn fault(uarch: &Uarch, name: &str) -> Option<&'static str> {
     match (uarch.id.as_str(), name) {
         ("clx" | "skx", "FP_ARITH_INST_RETIRED.8_FLOPS") => {
-            Some("it has the code of 4_FLOPS, which is no union of vectors of 8 elements")
+            Some("the code of 4_FLOPS, not the union of vectors of 8 elements")
         }
         ("zen2" | "zen3", "fp_ret_sse_avx_ops.all") => {
-            Some("it sets bits that are reserved there, and takes one Zen 3 for a Zen 4")
+            Some("sets reserved bits; one Zen 3 is listed as Zen 4")
         }
         (
             "zen5",
@@ -332,9 +332,9 @@ pub fn fault(uarch: &Uarch, name: &str) -> Option<&'static str> {
             | "fp_ret_sse_avx_ops.packed_single_flops"
             | "fp_ret_sse_avx_ops.scalar_double_flops"
             | "fp_ret_sse_avx_ops.packed_double_flops",
-        ) => Some("it has the type without the operations, of which it then counts none"),
+        ) => Some("selects the type without operations, which counts nothing"),
         ("power9", "PM_RUN_CYC" | "PM_RUN_INST_CMPL") => {
-            Some("it takes a programmable counter; ours is the one of the fixed counter")
+            Some("the code of a programmable counter; ours is that of the fixed counter")
         }
         _ => None,
     }

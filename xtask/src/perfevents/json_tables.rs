@@ -1,16 +1,18 @@
-//! The encodings beside a folder of other tables: `ARCH.json` with `events`, by name, and of each `config` and `config1`
-//! as hexadecimal text.
+//! Comparison with event tables in a directory: `ARCH.json` with `events` by name, each with `config` and `config1` as
+//! hexadecimal text.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use perfevents::{Catalog, Device, KERNEL_PMUS};
+use perfevents::{Catalog, Device};
 use serde_json::Value;
 
-/// Reports what differs; an error if a code does.
-pub fn check(catalog: &Catalog, folder: &Path) -> Result<()> {
+/// Prints the result; fails when an encoding differs, and when none could be compared.
+pub fn check(catalog: &Catalog, directory: &Path) -> Result<()> {
     let (mut same, mut missing, mut wrong) = (0, Vec::new(), Vec::new());
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+    for entry in
+        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?
+    {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != "json") {
             continue;
@@ -18,13 +20,13 @@ pub fn check(catalog: &Catalog, folder: &Path) -> Result<()> {
         let text =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let table: Value =
-            serde_json::from_str(&text).with_context(|| format!("{}: no JSON", path.display()))?;
-        // Those of the kernel's own events have none.
+            serde_json::from_str(&text).with_context(|| format!("{}: not JSON", path.display()))?;
+        // Tables of the kernel's events have none.
         let Some(events) = table["events"].as_object() else {
             continue;
         };
         let id = id(table["arch"].as_str().unwrap_or_default());
-        let Some(uarch) = catalog.iter().find(|uarch| uarch.id == id) else {
+        let Some(uarch) = catalog.get(&id) else {
             missing.push(id);
             continue;
         };
@@ -33,11 +35,12 @@ pub fn check(catalog: &Catalog, folder: &Path) -> Result<()> {
                 missing.push(format!("{id} {name}"));
                 continue;
             };
-            if ours.code.is_empty() || KERNEL_PMUS.contains(&ours.pmu.as_str()) {
+            if !ours.has_encoding() {
                 continue;
             }
             let word = |key| {
-                word(&theirs[key]).with_context(|| format!("{id} {name}: {key} is no number"))
+                word(&theirs[key])
+                    .with_context(|| format!("{id} {name}: {key} is not a hexadecimal number"))
             };
             let theirs = [word("config")?, word("config1")?];
             let device = Device::known(uarch, &ours.pmu);
@@ -50,19 +53,19 @@ pub fn check(catalog: &Catalog, folder: &Path) -> Result<()> {
     }
     missing.sort();
     println!(
-        "{}: {same} encodings agree, {} are in none of our tables: {}",
-        folder.display(),
+        "{}: {same} encodings agree, {} are not in our tables: {}",
+        directory.display(),
         missing.len(),
         missing.join(", ")
     );
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     if same == 0 {
-        bail!("{}: no table of a processor that we know", folder.display());
+        bail!("{}: no known encoding to compare", directory.display());
     }
     Ok(())
 }
 
-/// `0x1c7`; 0 where there is nothing.
+/// `0x1c7`; 0 for null.
 fn word(value: &Value) -> Option<u64> {
     match value {
         Value::Null => Some(0),
