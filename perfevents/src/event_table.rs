@@ -47,6 +47,7 @@ struct EventEntry {
     leads: Option<bool>,
     #[serde(default, deserialize_with = "source::origins")]
     sources: Option<Origins>,
+    validated: Option<bool>,
     errata: Option<String>,
 }
 
@@ -88,6 +89,14 @@ pub enum EventTableError {
     /// `config1` without `config`.
     #[error("event {0}: `config1` needs `config`")]
     NoConfig(String),
+    /// `validated` contradicts `sources`.
+    #[error("event {event}: `validated` contradicts `sources`, with {sources} independent ones")]
+    Validated {
+        /// The event.
+        event: String,
+        /// The number of its independent sources.
+        sources: usize,
+    },
     /// An event or group that is neither complete nor inherited.
     #[error("{entry}: `{key}` is missing, which only an entry of the base may lack")]
     Incomplete {
@@ -229,6 +238,15 @@ impl EventEntry {
         event.origins = self.sources.unwrap_or(event.origins);
         event.errata = self.errata.or(event.errata);
         event.count_sources();
+        if self
+            .validated
+            .is_some_and(|validated| validated != event.validated)
+        {
+            return Err(EventTableError::Validated {
+                event: name.to_owned(),
+                sources: event.sources.len(),
+            });
+        }
         Ok(event)
     }
 }

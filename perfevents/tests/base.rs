@@ -110,7 +110,7 @@ fn inherited_events_keep_the_sources_that_cover_the_cpu() {
 fn an_entry_without_help_amends_the_inherited_one() {
     let child = inherit(
         ALL,
-        "[event]\nSTORES.sources = [\"linux\", \"likwid\"]\n\
+        "[event]\nSTORES.sources = [\"linux\", \"likwid\"]\nSTORES.validated = true\n\
          [event.LOADS]\ncode = { event = 0xd1 }\nconfig = 0xd1\nerrata = \"E2\"\n\
          [event.LINES]\nhelp = \"Lines\"\ncode = { event = 1 }\nconfig = 1\nsources = []\n\
          [group.L1]\nevents.s = \"LINES\"\nevents.t = \"STORES\"\n\
@@ -250,6 +250,11 @@ fn errors_name_file_entry_and_key() {
             ALL,
             "[event.LOADS]\nconfig1 = 1\n",
             "event LOADS: `config1` needs `config`",
+        ),
+        (
+            ALL,
+            "[event.STORES]\nvalidated = true\n",
+            "event STORES: `validated` contradicts `sources`, with 1 independent ones",
         ),
         (
             ALL,
