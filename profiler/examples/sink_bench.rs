@@ -10,8 +10,8 @@ use std::{
 
 use profiler::{
     columns,
+    output::dataset::{Options, Sink},
     schema::{Batch, Label, ProcessKey, Table, TableBuilder, TickKey, Timestamp},
-    sink::{Options, Sink},
 };
 
 columns! {

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    mem::take,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
@@ -13,14 +14,15 @@ use clap::{
 };
 
 use crate::{
+    commands::mark::Arguments,
     config::{Config, File, Target, select_sources},
     failure::{Failure, Reason},
     job,
-    marks::send::Arguments,
+    output::dataset::files::is_plain_name,
     perf::Selection,
     privileges,
-    run::retention::Limits,
-    units,
+    session::retention::Limits,
+    support::units,
 };
 
 /// Where the kernel's file systems are mounted.
@@ -270,7 +272,7 @@ impl Run {
     /// # Errors
     ///
     /// When the file or the list of sources is wrong.
-    pub fn into_config(self) -> Result<Config, Failure> {
+    pub fn into_config(mut self) -> Result<Config, Failure> {
         self.check()?;
         if privileges::is_secure_execution()
             && (self.procfs != Path::new(PROCFS) || self.sysfs != Path::new(SYSFS))
@@ -279,23 +281,9 @@ impl Run {
             return Err(Failure::new(Reason::Usage, message));
         }
         let file = File::read(self.config.as_deref())?;
-        let target = if !self.command.is_empty() {
-            Target::Command(self.command)
-        } else if let Some(path) = self.cgroup {
-            Target::Cgroup(path)
-        } else if let Some(id) = self.job {
-            Target::Job(job::Request {
-                id: Some(id).filter(|id| !id.is_empty()),
-                scheduler: self.scheduler,
-                wait: self.wait.unwrap_or(Duration::from_secs(60)),
-            })
-        } else if self.node {
-            Target::Node
-        } else {
-            Target::Pids(self.pid)
-        };
+        let target = self.target();
         let plain = |option, name: Option<String>| match name {
-            Some(name) if name.starts_with('.') || !crate::sink::files::is_plain_name(&name) => {
+            Some(name) if name.starts_with('.') || !is_plain_name(&name) => {
                 let message = format!("{option} {name}: not a name for a folder");
                 Err(Failure::new(Reason::Usage, message))
             }
@@ -370,6 +358,24 @@ impl Run {
                 max_size: size("max_size", self.max_size, file.max_size.as_ref())?,
             },
         })
+    }
+
+    fn target(&mut self) -> Target {
+        if !self.command.is_empty() {
+            Target::Command(take(&mut self.command))
+        } else if let Some(path) = self.cgroup.take() {
+            Target::Cgroup(path)
+        } else if let Some(id) = self.job.take() {
+            Target::Job(job::Request {
+                id: Some(id).filter(|id| !id.is_empty()),
+                scheduler: self.scheduler,
+                wait: self.wait.unwrap_or(Duration::from_secs(60)),
+            })
+        } else if self.node {
+            Target::Node
+        } else {
+            Target::Pids(take(&mut self.pid))
+        }
     }
 }
 

@@ -9,9 +9,9 @@ use crate::{
     failure::{Failure, Reason},
     job,
     perf::Selection,
-    run::retention::Limits,
+    session::retention::Limits,
     sources::{REGISTRY, SourceSpec},
-    units,
+    support::units,
 };
 
 /// Where settings are read from when no `--config` is given and the file is there.

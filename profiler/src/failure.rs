@@ -56,7 +56,7 @@ impl std::error::Error for Failure {}
 #[macro_export]
 macro_rules! say {
     ($($arg:tt)*) => {
-        $crate::log::line(format_args!($($arg)*))
+        $crate::support::log::line(format_args!($($arg)*))
     };
 }
 

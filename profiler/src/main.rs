@@ -3,16 +3,15 @@
 use std::{io::Write as _, path::Path, process::ExitCode};
 
 use profiler::{
-    check,
     cli::{self, Command},
-    events,
+    commands::{check, events, schema},
     failure::{Failure, Reason},
     host::Host,
-    log::harmless,
+    output::dataset::recover::{Hosts, Outcome, recover},
     perf,
     privileges::{self, raise},
-    reference, run, say,
-    sink::recover::{Hosts, Outcome, recover},
+    say, session,
+    support::log::harmless,
 };
 
 fn main() -> ExitCode {
@@ -31,7 +30,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             let command_line = std::env::args_os()
                 .map(|arg| arg.to_string_lossy().into_owned())
                 .collect();
-            return run::run(&args.into_config()?, command_line);
+            return session::run(&args.into_config()?, command_line);
         }
         Command::Check { json } => {
             let _raised = raise();
@@ -70,9 +69,9 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Verify { run, json } => return verify(&run, json),
         Command::Mark(mark) => return mark.send(),
         Command::Recover { run } => return recover_all(&run),
-        Command::Schema { markdown: true, .. } => print(&reference::markdown()),
-        Command::Schema { json: true, .. } => print(&format!("{:#}\n", reference::json())),
-        Command::Schema { .. } => print(&reference::text()),
+        Command::Schema { markdown: true, .. } => print(&schema::markdown()),
+        Command::Schema { json: true, .. } => print(&format!("{:#}\n", schema::json())),
+        Command::Schema { .. } => print(&schema::text()),
         Command::Completions { shell } => cli::completions(shell),
         Command::Man => {
             cli::man().map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
@@ -90,7 +89,7 @@ fn verify(runs: &[std::path::PathBuf], json: bool) -> Result<u8, Failure> {
     // What a decoder says of a damaged file is a line of the report.
     std::panic::set_hook(Box::new(|_| {}));
     let reports = runs.iter().map(|run| {
-        profiler::verify::verify(run)
+        profiler::commands::verify::verify(run)
             .map_err(|error| Failure::new(Reason::Target, format!("{}: {error}", run.display())))
     });
     let reports = reports.collect::<Result<Vec<_>, _>>()?;

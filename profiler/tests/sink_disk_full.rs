@@ -15,11 +15,11 @@ use arrow::{
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use profiler::{
     columns,
-    schema::{Batch, Table, TableBuilder, TickKey, Timestamp},
-    sink::{
+    output::dataset::{
         Options, OutputError, Sink, Summary,
         recover::{Hosts, recover},
     },
+    schema::{Batch, Table, TableBuilder, TickKey, Timestamp},
 };
 use tempfile::TempDir;
 

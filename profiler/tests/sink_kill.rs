@@ -16,8 +16,8 @@ use arrow::{
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use profiler::{
     columns,
+    output::dataset::{Manifest, Options, Sink, recover::recover_orphans},
     schema::{Batch, Label, Table, TableBuilder, TickKey, Timestamp},
-    sink::{Manifest, Options, Sink, recover::recover_orphans},
 };
 use tempfile::TempDir;
 

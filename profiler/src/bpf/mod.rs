@@ -1,15 +1,15 @@
 //! The user side of the BPF programs: offsets, loading, attaching, reading.
 
 pub mod btf;
-mod features;
+mod instrumentation;
+mod map_reader;
 mod programs;
 mod records;
 mod stats;
 mod syscall;
-mod table;
 
-pub use features::{Attached, Feature, Hook, Missing, Outcome, REFUSED, Wanted, Way};
+pub use self::instrumentation::{Attached, Feature, Hook, Missing, Outcome, REFUSED, Wanted, Way};
+pub use self::map_reader::{Plain, Table};
 pub use programs::{LoadError, Programs, Reading, Roots, Scope, Settings};
 pub use records::{Event, Record};
 pub use stats::Stats;
-pub use table::{Plain, Table};

@@ -19,15 +19,15 @@ use thiserror::Error;
 
 use super::{
     btf::{Btf, BtfError},
-    features::{Attached, Outcome, Wanted, take_way},
+    instrumentation::{Attached, Outcome, Wanted, take_way},
+    map_reader::{Plain, Table},
     records::{Event, Record, event, records},
     stats::{Stats, stats},
-    table::{Plain, Table},
 };
 use crate::{
-    clock::monotonic_ns,
     host::{Host, refusal},
     privileges::may_load_bpf,
+    support::clock::monotonic_ns,
     tasks::Keeps,
 };
 

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use caps::Capability;
 
-use super::{Lockdown, read::text};
+use super::Lockdown;
+use crate::procfs::read::text;
 
 /// The likely cause, where it was read, and what lifts it. `procfs` and `sysfs` are where these are mounted.
 pub fn refusal(procfs: &Path, sysfs: &Path) -> String {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use profiler_ebpf::wire::VARIABLES;
 
-use super::{Scheduler, path};
-use crate::process_file::{self, ENVIRON_MAX};
+use super::{Scheduler, cgroup_path};
+use crate::procfs::process_file::{self, ENVIRON_MAX};
 
 /// The variables with which each scheduler names its job.
 const JOBS: [(Scheduler, &str); 4] = [
@@ -99,14 +99,14 @@ impl Stated {
     /// Whether it names the job that a user calls `id`.
     pub fn is_of(&self, scheduler: Scheduler, id: &str) -> bool {
         self.job_of(scheduler).is_some_and(|job| match scheduler {
-            Scheduler::Pbs => path::same_pbs_job(job, id),
+            Scheduler::Pbs => cgroup_path::same_pbs_job(job, id),
             _ => job == id,
         })
     }
 }
 
 fn normal(scheduler: Scheduler, id: &str) -> String {
-    let flux = (scheduler == Scheduler::Flux).then(|| path::flux_id(id));
+    let flux = (scheduler == Scheduler::Flux).then(|| cgroup_path::flux_id(id));
     flux.flatten().unwrap_or_else(|| id.to_owned())
 }
 

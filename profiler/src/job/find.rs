@@ -9,15 +9,15 @@ use std::{
 };
 
 use super::{
-    Request, Scheduler, Stated,
-    command::{self, Silence, State},
-    folders::{self, Folder, Wanted},
-    path, user_of,
+    Request, Scheduler, Stated, cgroup_path,
+    cgroups::{self, Folder, Wanted},
+    scheduler_command::{self, Silence, State},
+    user_of,
 };
 use crate::{
     failure::{Failure, Reason},
     host::{Hierarchy, Host},
-    process_file::{self, SMALL_MAX},
+    procfs::process_file::{self, SMALL_MAX},
 };
 
 /// Between two looks at the cgroups while waiting for the first process.
@@ -112,11 +112,11 @@ pub fn name(host: &Host, request: &Request) -> Result<(Scheduler, String), Failu
     let Some(id) = &request.id else {
         // sudo and the like clean the environment, and leave the process where it is.
         let lines = fs::read_to_string(host.procfs.join("self/cgroup")).unwrap_or_default();
-        let place = path::identify_all(&lines).map(|place| {
+        let place = cgroup_path::identify_all(&lines).map(|place| {
             let number = place
                 .has_sluid()
                 .then(|| {
-                    let folder = folders::hierarchies(host)
+                    let folder = cgroups::hierarchies(host)
                         .into_iter()
                         .find_map(|hierarchy| {
                             let wanted = Wanted {
@@ -154,7 +154,7 @@ pub fn name(host: &Host, request: &Request) -> Result<(Scheduler, String), Failu
         })
         .or_else(|| scheduler_here(host, id));
     match known {
-        Some(scheduler) => Ok((scheduler, command::normal_id(scheduler, id))),
+        Some(scheduler) => Ok((scheduler, scheduler_command::normal_id(scheduler, id))),
         None => usage(format!(
             "--job {id}: no scheduler found on this node: name it with --scheduler"
         )),
@@ -169,9 +169,9 @@ fn scheduler_here(host: &Host, id: &str) -> Option<Scheduler> {
         (Scheduler::Oar, &["Almighty"], "oarstat"),
         (Scheduler::Flux, &["flux-broker"], "flux"),
     ];
-    let hierarchies = folders::hierarchies(host);
+    let hierarchies = cgroups::hierarchies(host);
     let has = |scheduler| {
-        let id = command::normal_id(scheduler, id);
+        let id = scheduler_command::normal_id(scheduler, id);
         let wanted = Wanted { scheduler, id: &id };
         hierarchies
             .iter()
@@ -221,7 +221,7 @@ pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<Fou
         scheduler,
         // Else a name that is not the one in paths and environments.
         is_name: scheduler != Scheduler::Slurm
-            || path::is_sluid(&id)
+            || cgroup_path::is_sluid(&id)
             || id.bytes().all(|byte| byte.is_ascii_digit()),
         owner: owner_here(scheduler, &id),
         id,
@@ -295,7 +295,7 @@ impl Search<'_> {
             return Ok(Some(found));
         }
         if self.may_ask
-            && let Ok(pids) = command::processes(self.scheduler, &self.id)
+            && let Ok(pids) = scheduler_command::processes(self.scheduler, &self.id)
         {
             let pids = alive(self.host, pids);
             if !pids.is_empty() {
@@ -338,7 +338,7 @@ impl Search<'_> {
     fn ask_how_it_stands(&mut self) -> Result<(), Failure> {
         let (scheduler, id) = (self.scheduler, &self.id);
         let gone = |message: String| Err(Failure::new(Reason::Target, message));
-        match command::standing(scheduler, id) {
+        match scheduler_command::standing(scheduler, id) {
             Ok(standing) => {
                 match standing.state {
                     State::Unknown => return gone(format!("{scheduler} knows no job {id}")),
@@ -378,7 +378,7 @@ impl Search<'_> {
             scheduler: self.scheduler,
             id: self.id.clone(),
             way,
-            hierarchy: folders::hierarchies(self.host).into_iter().next(),
+            hierarchy: cgroups::hierarchies(self.host).into_iter().next(),
             folders: Vec::new(),
             pids,
             owner: self.owner,
@@ -427,17 +427,17 @@ fn owner_of(host: &Host, members: &[u32]) -> Option<u32> {
 fn the_one(users: &BTreeSet<u32>) -> Option<u32> {
     match users.len() {
         1 => users.first().copied(),
-        _ => folders::asking_user().filter(|uid| users.contains(uid)),
+        _ => cgroups::asking_user().filter(|uid| users.contains(uid)),
     }
 }
 
 fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<Found> {
     let wanted = Wanted { scheduler, id };
-    folders::hierarchies(host)
+    cgroups::hierarchies(host)
         .into_iter()
         .find_map(|hierarchy| {
             let folders = wanted.folders(host, &hierarchy);
-            let members = folders.iter().map(|folder| folders::members(&folder.path));
+            let members = folders.iter().map(|folder| cgroups::members(&folder.path));
             let members: Vec<u32> = members.flatten().collect();
             (!members.is_empty()).then(|| Found {
                 scheduler,
@@ -525,7 +525,7 @@ pub fn foreign_owner(host: &Host, request: &Request) -> Option<(String, u32)> {
         Some(found) => found.owner,
         None => owner_of(
             host,
-            &command::processes(scheduler, &id).unwrap_or_default(),
+            &scheduler_command::processes(scheduler, &id).unwrap_or_default(),
         ),
     };
     let own = rustix::process::geteuid().as_raw();

@@ -19,7 +19,7 @@ use rustix::{
     io::read,
 };
 
-use super::watch::Bell;
+use super::watcher::Bell;
 use crate::privileges;
 
 /// What the file says while the work goes on.

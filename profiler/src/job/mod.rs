@@ -4,14 +4,14 @@
 //! a job. [`find`] looks for the processes of a job, [`command`] asks its scheduler, [`watch`] goes on doing both while the
 //! job runs.
 
-pub mod command;
+pub mod cgroup_path;
+mod cgroups;
 pub mod environment;
 pub mod find;
-mod folders;
 pub mod ipc;
-pub mod path;
+pub mod scheduler_command;
 pub mod trust;
-pub mod watch;
+pub mod watcher;
 
 use std::{
     collections::HashMap,
@@ -24,13 +24,13 @@ use std::{
 use clap::ValueEnum;
 
 pub use self::{
+    cgroup_path::Place,
+    cgroups::{Folder, has_jobs},
     environment::Stated,
     find::{Found, Way},
-    folders::{Folder, has_jobs},
-    path::Place,
-    watch::Watcher,
+    watcher::Watcher,
 };
-use crate::process_file::{self, SMALL_MAX};
+use crate::procfs::process_file::{self, SMALL_MAX};
 
 /// What runs batch jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
@@ -145,7 +145,7 @@ impl Membership {
             Some(job) => {
                 let job: &str = job;
                 stated.jobs.iter().find(|(scheduler, id)| match scheduler {
-                    Scheduler::Pbs => path::same_pbs_job(job, id),
+                    Scheduler::Pbs => cgroup_path::same_pbs_job(job, id),
                     _ => job == id,
                 })
             }
@@ -249,7 +249,7 @@ impl Numbers {
 /// The number of the job of Slurm in whose cgroup `directory` is: from the title of slurmstepd, `slurmstepd: [7.batch]`. What
 /// the job's own processes say of themselves proves nothing.
 pub fn slurm_number(procfs: &Path, directory: &Path) -> Option<String> {
-    folders::members(directory)
+    cgroups::members(directory)
         .into_iter()
         .filter(|pid| is_slurmstepd(procfs, *pid))
         .find_map(|pid| {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     fn place(path: &str) -> Place {
-        path::identify(path).expect("a job")
+        cgroup_path::identify(path).expect("a job")
     }
 
     #[track_caller]

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Scheduler,
-    path::{self, Place},
+    cgroup_path::{self, Place},
 };
 use crate::host::Cgroups;
 
@@ -58,7 +58,7 @@ pub fn is_guarded(directory: &Path, accounts: &[u32]) -> bool {
 /// label, whoever chose it.
 pub fn proven(cgroups: &Cgroups, lines: &str) -> Option<(Place, Option<PathBuf>)> {
     let mut directory = None;
-    let place = path::identify_where(lines, |controllers, path, place| {
+    let place = cgroup_path::identify_where(lines, |controllers, path, place| {
         if place.scheduler == Scheduler::None {
             return true;
         }

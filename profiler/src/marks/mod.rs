@@ -2,20 +2,19 @@
 //!
 //! The grammar is in `docs/regions.md`. What the marks mean is decided by the source `region`.
 
-mod inbox;
-mod loss;
+mod losses;
 pub mod quota;
 mod rates;
 mod receive;
-pub mod send;
+mod receiver;
 mod socket;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use self::{
-    inbox::{Inbox, Received, Wanted},
-    loss::{Loss, Losses},
+    losses::{Loss, Losses},
+    receiver::{Inbox, Received, Wanted},
 };
 
 /// Variable of a started command's environment: path of the socket.

@@ -22,7 +22,7 @@ use nix::{
 };
 use rustix::fs::{Mode, XattrFlags, fchmod, setxattr};
 
-use crate::{privileges, runtime_directory};
+use crate::{privileges, support::runtime_directory};
 
 /// Marks that wait to be read. The kernel's own limit (`net.unix.max_dgram_qlen`) is 10 if nobody has raised it.
 const QUEUE: u32 = 4096;

@@ -4,28 +4,28 @@
 //! PMUs here can count at the same time; [`counters`] opens a bundle and reads it with one system call. The source is
 //! [`sources::perf`](crate::sources::perf).
 
-mod by_hand;
 pub mod constants;
 mod count;
 pub mod counters;
+mod custom_events;
+mod errors;
 mod machine;
 mod metrics;
 pub mod node_cycles;
-mod places;
 mod plan;
 mod processes;
 mod selection;
-mod trouble;
+mod targets;
 mod validate;
 
 pub use self::{
     count::Count,
+    errors::{explain, remedy},
     machine::Machine,
     metrics::{Value, evaluate},
-    places::{Place, Places},
     plan::{Bundle, GroupPlan, Note, Plan, Slot},
     processes::{Entry, Processes},
     selection::Selection,
-    trouble::{explain, remedy},
+    targets::{Place, Places},
     validate::validate,
 };

@@ -12,15 +12,15 @@ use hashbrown::{HashMap, HashSet};
 use rustix::io::Errno;
 
 use crate::{
-    clock::{Clock, monotonic_ns},
     host::Host,
+    support::clock::{Clock, monotonic_ns},
     tasks::{Process, ProcessId, TaskTable},
 };
 
 use super::{
     Count, Plan,
     counters::{Counters, Of},
-    places::{Opened, read},
+    targets::{Opened, read},
 };
 
 /// How often a process is opened anew because threads were born meanwhile.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use perfevents::{Catalog, Request, Uarch};
 
 use crate::{
-    events,
+    commands::events,
     failure::{Failure, Reason},
 };
 

@@ -10,20 +10,19 @@ use anyhow::Result;
 use profiler_ebpf::flows::block::{device_of, numbers, op, op_of};
 
 use super::{
-    Sample, Source, SourceSpec,
-    cgroup_names::CgroupNames,
-    feature_support, flow_key,
+    Sample, Source, SourceSpec, feature_support, flow_key,
     latency::{self, LatencyRow},
     process_key_of,
 };
 use crate::{
     bpf::{Feature, Hook, Way},
     columns,
+    procfs::cgroup_names::CgroupNames,
     schema::{Batch, Label, OwnerKey, ProcessKey, Table, TableBuilder},
     tasks::{
         ProcessId,
         counters::Latency,
-        flows::{BlockIncrease, FlowRow},
+        per_key::{BlockIncrease, FlowRow},
     },
 };
 

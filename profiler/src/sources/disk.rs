@@ -2,16 +2,16 @@
 
 use anyhow::{Context as _, Result};
 
-use super::{
-    Context, Sample, Source, SourceSpec, Support,
-    devices::{Devices, Width},
-    kernel_file::{KernelFile, lines, number, words},
-};
+use super::{Context, Sample, Source, SourceSpec, Support};
 use crate::{
-    clock::monotonic_ns,
     columns,
     host::Host,
+    procfs::file::{KernelFile, lines, number, words},
     schema::{Batch, Label, Table, TableBuilder, TickKey},
+    support::{
+        clock::monotonic_ns,
+        device_counters::{Devices, Width},
+    },
 };
 
 columns! {

@@ -6,13 +6,13 @@ use profiler_ebpf::flows::kind;
 use super::{
     Context, Sample, Source, SourceSpec, Support, feature_support,
     latency::{self, Latencies},
-    mount_names::{MountNames, Name, dev_label},
     process_key, process_key_of, syscalls,
 };
 use crate::{
     bpf::{Feature, Hook, Outcome, Way},
     columns,
     host::Host,
+    procfs::mount_names::{MountNames, Name, dev_label},
     schema::{Batch, Label, ProcessKey, Table, TableBuilder},
 };
 

@@ -24,21 +24,6 @@ pub mod system;
 pub mod timeline;
 pub mod usage;
 
-mod attribution;
-mod beside;
-mod cgroup_names;
-mod counter;
-mod devices;
-mod file_limit;
-mod frequency;
-mod kernel_file;
-mod load;
-mod memory;
-mod mount_names;
-mod pressure;
-mod proc_stat;
-mod process_count;
-
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
@@ -48,14 +33,13 @@ use anyhow::Result;
 
 use crate::{
     bpf::{Attached, Feature, LoadError, Outcome, Programs, REFUSED, Scope, Settings, Wanted},
-    clock::Tick,
     host::{Host, refusal},
-    ledger::Ledger,
     marks::Inbox,
     perf::Selection,
     privileges,
     schema::{Batch, OwnerKey, ProcessKey, Table},
-    tasks::{ProcessId, Row, TaskTable, flows::FlowRow},
+    support::{clock::Tick, self_metrics::Ledger},
+    tasks::{ProcessId, Row, TaskTable, per_key::FlowRow},
 };
 
 /// What a source is given at each tick.
@@ -156,7 +140,7 @@ pub struct SourceSpec {
     pub open: fn(&Context<'_>) -> Result<Box<dyn Source>>,
 }
 
-pub use file_limit::raise as raise_file_limit;
+pub use crate::support::file_limit::raise as raise_file_limit;
 
 /// Every source.
 pub static REGISTRY: &[&SourceSpec] = &[

@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Context, Sample, Source, SourceSpec, Support};
 use crate::{
     columns,
-    ledger::{Account, Part},
     schema::{Batch, Label, Table, TableBuilder, TickKey},
+    support::self_metrics::{Account, Part},
 };
 
 columns! {

@@ -8,13 +8,11 @@ use std::{
 use anyhow::Result;
 use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt32Type};
 
-use super::{
-    Sample, Source, SourceSpec, attribution::Attribution, task_support, timeline::reading::Rows,
-};
+use super::{Sample, Source, SourceSpec, energy::attribution::Attribution, task_support};
 use crate::{
     columns,
     perf::node_cycles::OF_TARGET,
-    schema::{Batch, Label, Table, TableBuilder, Timestamp},
+    schema::{Batch, Label, Table, TableBuilder, Timestamp, read::Rows},
     tasks::{Allowance, Process, ProcessId, TaskTable},
 };
 

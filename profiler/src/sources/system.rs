@@ -2,21 +2,23 @@
 
 use anyhow::{Context as _, Result};
 
-use super::{
-    Context, Sample, Source, SourceSpec, Support,
-    counter::{Counter, SumOf32Bit},
-    kernel_file::KernelFile,
-    load::LoadAvg,
-    memory::{MemInfo, Paging, VmStat},
-    pressure::Pressure,
-    proc_stat::{ProcStat, StateTimes, at_most_ns, tick_ns},
-    process_count::ProcessCount,
-};
+use super::{Context, Sample, Source, SourceSpec, Support};
 use crate::{
-    clock::monotonic_ns,
     columns,
     host::Host,
+    procfs::{
+        file::KernelFile,
+        loadavg::LoadAvg,
+        meminfo::{MemInfo, Paging, VmStat},
+        pressure::Pressure,
+        process_count::ProcessCount,
+        stat::{ProcStat, StateTimes, at_most_ns, tick_ns},
+    },
     schema::{Batch, Table, TableBuilder, TickKey},
+    support::{
+        clock::monotonic_ns,
+        delta::{Counter, SumOf32Bit},
+    },
 };
 
 columns! {

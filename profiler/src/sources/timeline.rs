@@ -1,22 +1,22 @@
 //! `timeline`: the merged picture, computed from what the other sources read at the same tick.
 
-pub(super) mod reading;
-
 use std::collections::HashMap;
 
 use anyhow::Result;
 use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt64Type};
 
-use self::reading::{Rows, largest, sum, whole};
 use super::{
     Context, Sample, Source, SourceSpec, Support,
-    attribution::{Attribution, busy, counted},
+    energy::attribution::{Attribution, busy, counted},
 };
 use crate::{
     columns,
-    ledger::{Ledger, Part},
     perf::node_cycles::{OF_NODE, OF_TARGET},
-    schema::{Batch, Table, TableBuilder, TickKey},
+    schema::{
+        Batch, Table, TableBuilder, TickKey,
+        read::{Rows, largest, sum, whole},
+    },
+    support::self_metrics::{Ledger, Part},
 };
 
 columns! {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Allowance;
-use crate::process_file::CMDLINE_MAX;
+use crate::procfs::process_file::CMDLINE_MAX;
 
 /// The arguments of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use profiler_ebpf::wire::{Dirtier, FileKey};
 
 use crate::{
     bpf::{LoadError, Programs, Table},
-    clock::monotonic_ns,
+    support::clock::monotonic_ns,
 };
 
 /// Time between two looks, ns.

@@ -2,18 +2,18 @@
 //!
 //! Read once per tick for all sources, by the BPF programs or, where the kernel refuses them, from /proc.
 
-mod allowance;
+mod budget;
 mod cmdline;
 pub mod counters;
-mod describe;
 pub mod dirtiers;
 pub mod disks;
-pub mod family;
-pub mod flows;
 mod held;
-mod lookup;
 mod memory;
+mod name_reader;
+mod names;
+pub mod per_key;
 mod process;
+pub mod process_tree;
 mod threads;
 pub mod walk;
 
@@ -28,25 +28,27 @@ use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::wire::{self, Totals, thread_flags};
 
 pub use self::{
-    allowance::Allowance,
+    budget::Allowance,
     cmdline::Cmdline,
-    describe::Description,
-    flows::Flows,
     memory::Footprint,
+    names::Description,
+    per_key::Flows,
     process::{End, Memory, Process, ProcessId},
     walk::Walker,
 };
 use self::{
-    family::{Family, Who, who},
-    lookup::Lookup,
+    name_reader::Lookup,
     process::{Now, be_born, entry},
+    process_tree::{Family, Who, who},
 };
 use crate::{
     bpf::{Event, Programs, Reading as BpfReading, Record},
-    cache::Cache,
-    clock::{Clock, Tick},
     host::Host,
-    job::{self, Folder, Numbers, ROOTS_MAX, Way, path},
+    job::{self, Folder, Numbers, ROOTS_MAX, Way, cgroup_path},
+    support::{
+        cache::Cache,
+        clock::{Clock, Tick},
+    },
 };
 
 /// How long a tick waits for names, so that most are there at once.
@@ -185,7 +187,7 @@ impl TaskTable {
             job_users: Cache::new(JOB_USERS),
             with_threads: threads,
             page: rustix::param::page_size() as u64,
-            started: crate::clock::monotonic_ns(),
+            started: crate::support::clock::monotonic_ns(),
             passes: 0,
             events: Vec::new(),
             ended_threads: HashSet::new(),
@@ -210,7 +212,7 @@ impl TaskTable {
         for folder in found
             .folders
             .iter()
-            .filter(|folder| path::is_sluid(&folder.job))
+            .filter(|folder| cgroup_path::is_sluid(&folder.job))
         {
             self.numbers.learn(&folder.job, Arc::clone(&id));
         }
@@ -282,7 +284,7 @@ impl TaskTable {
             return false;
         };
         let mut live = programs.live_processes().unwrap_or_default().into_iter();
-        live.any(|pid| describe::has_ended(&self.host.procfs, pid))
+        live.any(|pid| names::has_ended(&self.host.procfs, pid))
     }
 
     /// Reads all processes once and works out what each did since the last time; [`Self::deliver`] then says whose rows
@@ -545,7 +547,7 @@ impl TaskTable {
                 status: None,
             });
             process.changed = true;
-            patience == 1 || !describe::is_alive(&host.procfs, *id)
+            patience == 1 || !names::is_alive(&host.procfs, *id)
         });
     }
 
@@ -592,7 +594,7 @@ impl TaskTable {
         let mut batch = Vec::new();
         let processes = self.processes.values_mut();
         for process in processes.filter(|process| !process.described) {
-            if batch.len() == lookup::BATCH {
+            if batch.len() == name_reader::BATCH {
                 break;
             }
             if self.lookup.admits(process.uid) {
@@ -695,7 +697,7 @@ impl TaskTable {
         let Reader::Bpf(programs) = &self.reader else {
             return Ok(());
         };
-        let reading = flows::Reading {
+        let reading = per_key::Reading {
             processes: &self.processes,
             ended_threads: &self.ended_threads,
             boottime: self.clock.boottime(now),

@@ -7,10 +7,10 @@ use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 
 use super::{
     counters::{CpuTime, LatencySum},
-    describe::{self, Description},
+    names::{self, Description},
     threads,
 };
-use crate::clock::Clock;
+use crate::support::clock::Clock;
 
 /// A process, also when its pid is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,7 +183,7 @@ pub(super) fn be_born(
         process.described = true;
     }
     // The child of a fork has the name of the thread that forked.
-    let comm = describe::text(&birth.comm);
+    let comm = names::text(&birth.comm);
     process.started_by = Some(comm.clone());
     process.description.comm = comm;
 }

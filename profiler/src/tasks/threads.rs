@@ -9,7 +9,7 @@ use super::{
     counters::{self, CpuTime, Latency, LatencySum},
     process::state_letter,
 };
-use crate::{bpf::Reading, clock::Clock};
+use crate::{bpf::Reading, support::clock::Clock};
 
 /// What was published of each thread, by its id and start.
 pub type Histories = HashMap<(u32, u64), History>;

@@ -17,7 +17,7 @@ use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 use crate::{
     host::Host,
     job::Folder,
-    process_file::{self, SMALL_MAX},
+    procfs::process_file::{self, SMALL_MAX},
 };
 
 /// Which processes are read.

@@ -14,12 +14,14 @@ use arrow::{
     datatypes::{DataType, Float64Type, UInt64Type},
 };
 use profiler::{
-    clock::{Clock, Tick, monotonic_ns},
     host::Host,
-    ledger::Ledger,
     perf::Selection,
     schema::Batch,
     sources::{Context, Sample, Source, SourceSpec},
+    support::{
+        clock::{Clock, Tick, monotonic_ns},
+        self_metrics::Ledger,
+    },
     tasks::TaskTable,
 };
 

@@ -17,9 +17,9 @@ use std::os::unix::fs::symlink;
 use common::Tree;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
-    clock::{Clock, Tick, monotonic_ns},
     host::Host,
     job::{Scheduler, Stated, is_id, slurm_number},
+    support::clock::{Clock, Tick, monotonic_ns},
     tasks::Description,
 };
 

@@ -9,11 +9,11 @@ use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::{Cgroups, Hierarchy},
     job::{
-        Membership, Place, Scheduler,
-        command::{Answer, processes_in, standing_in},
-        path, run_id, trust,
+        Membership, Place, Scheduler, cgroup_path, run_id,
+        scheduler_command::{Answer, processes_in, standing_in},
+        trust,
     },
-    sink::files::is_plain_name,
+    output::dataset::files::is_plain_name,
 };
 
 const SCHEDULERS: [Scheduler; 5] = [
@@ -70,16 +70,16 @@ fn lines(text: &str) {
     if let Some((place, directory)) = trust::proven(&cgroups, text) {
         assert_eq!((place.scheduler, directory), (Scheduler::None, None));
     }
-    if let Some(place) = path::identify_all(text) {
+    if let Some(place) = cgroup_path::identify_all(text) {
         let mut membership = Membership::default();
         membership.is_in(&place, place.job.as_str().into());
         assert_eq!(membership.job.as_deref(), Some(&*place.job));
     }
     for path in text.lines() {
-        if let Some(place) = path::identify(path) {
+        if let Some(place) = cgroup_path::identify(path) {
             check(path, &place);
         }
-        if let Some(place) = path::identify_unit(path, "solver") {
+        if let Some(place) = cgroup_path::identify_unit(path, "solver") {
             assert!(path[..place.folder].contains("/solver") || path.starts_with("solver"));
         }
     }
@@ -89,7 +89,7 @@ fn lines(text: &str) {
 fn check(path: &str, place: &Place) {
     let (folder, below) = path.split_at(place.folder);
     assert!(below.is_empty() || below.starts_with('/'));
-    let own = path::identify(folder).expect("the folder of a job");
+    let own = cgroup_path::identify(folder).expect("the folder of a job");
     assert_eq!((own.scheduler, &own.job), (place.scheduler, &place.job));
     assert_eq!(own.folder, place.folder);
     assert!(place.is_of(place.scheduler, &place.job));

@@ -9,7 +9,7 @@ mod panics;
 mod run;
 
 use libfuzzer_sys::fuzz_target;
-use profiler::sink::recover::{Outcome, Report};
+use profiler::output::dataset::recover::{Outcome, Report};
 use run::{HOST, Run};
 
 /// Any of the tables: what a journal is of, its schema tells.

@@ -12,8 +12,8 @@ use std::fs;
 
 use libfuzzer_sys::fuzz_target;
 use profiler::{
-    sink::recover::{Hosts, recover, recover_orphans},
-    verify::verify,
+    commands::verify::verify,
+    output::dataset::recover::{Hosts, recover, recover_orphans},
 };
 use run::{HOST, ROWS, Run};
 

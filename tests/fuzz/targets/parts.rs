@@ -9,7 +9,7 @@ mod panics;
 mod run;
 
 use libfuzzer_sys::fuzz_target;
-use profiler::sink::recover::Outcome;
+use profiler::output::dataset::recover::Outcome;
 use run::{HOST, LIFETIMES, Run};
 
 thread_local! {

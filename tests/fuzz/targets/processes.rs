@@ -11,10 +11,10 @@ use std::cell::RefCell;
 use common::Tree;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
-    clock::{Clock, Tick, monotonic_ns},
+    support::clock::{Clock, Tick, monotonic_ns},
     tasks::{
         Keeps, Reader, TaskTable,
-        flows::Flows,
+        per_key::Flows,
         walk::{Scope, Walker},
     },
 };

@@ -36,15 +36,17 @@ use arrow::{
 use common::Tree;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
-    clock::{Clock, Tick, monotonic_ns},
     host::Host,
-    ledger::Ledger,
-    log,
     marks::{Inbox, Loss, Mark, Op},
     perf::Selection,
     privileges,
     schema::Batch,
     sources::{Context, Sample, Source, region},
+    support::{
+        clock::{Clock, Tick, monotonic_ns},
+        log,
+        self_metrics::Ledger,
+    },
     tasks::TaskTable,
 };
 

@@ -19,8 +19,11 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use libfuzzer_sys::fuzz_target;
 use parquet::arrow::ArrowWriter;
 use profiler::{
-    reference,
-    sink::{files::Folder, files::is_plain_name, views},
+    commands::schema,
+    output::dataset::{
+        files::{Folder, is_plain_name},
+        views,
+    },
 };
 use run::Run;
 use sqlparser::{
@@ -87,7 +90,7 @@ fn check(run: &Run, tables: &BTreeMap<&str, Vec<&str>>) {
     }
     let given: BTreeSet<_> = tables.keys().map(|&name| name.to_owned()).collect();
     assert_eq!(found, given, "{sql}");
-    let without_rows = reference::tables().filter(|table| !tables.contains_key(table.name));
+    let without_rows = schema::tables().filter(|table| !tables.contains_key(table.name));
     assert_eq!(others, without_rows.count() + JOINS, "{sql}");
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     host::{Host, names, text},
-    sources::kernel_file::{KernelFile, number},
+    procfs::file::{KernelFile, number},
 };
 
 /// One meter, of all batteries together, if there are any.

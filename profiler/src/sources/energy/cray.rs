@@ -11,9 +11,9 @@ use super::{
     meter::{Counter, Domain, Instrument, Limits, Meter, Reading, unreadable},
 };
 use crate::{
-    clock::monotonic_ns,
     host::{Host, names},
-    sources::kernel_file::{KernelFile, number, words},
+    procfs::file::{KernelFile, number, words},
+    support::clock::monotonic_ns,
 };
 
 /// All counters.

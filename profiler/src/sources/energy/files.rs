@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, anyhow};
 
 use super::meter::{Counter, Gauge, Reading};
 use crate::{
-    clock::monotonic_ns,
-    sources::kernel_file::{KernelFile, number},
+    procfs::file::{KernelFile, number},
+    support::clock::monotonic_ns,
 };
 
 /// Files in µJ, which add up.

@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Result, anyhow};
 
 use super::{
+    accumulator::{NODE_POWER, whole},
     meter::{Counter, Gauge, Reading},
-    repeated::Repeated,
-    tally::{NODE_POWER, whole},
+    periodic::Repeated,
 };
-use crate::clock::monotonic_ns;
+use crate::support::clock::monotonic_ns;
 
 /// A gauge is read so often in an interval of a run.
 const READINGS: u32 = 4;

@@ -7,16 +7,16 @@ use anyhow::{Context as _, Result, anyhow};
 use perfevents::{Device, Term};
 
 use super::{
+    accumulator::whole,
     meter::{Counter, Domain, Instrument, Limits, Meter, Reading, Trouble},
-    tally::whole,
 };
 use crate::{
-    clock::monotonic_ns,
     host::{Host, cpu_list, names, number, text},
     perf::{
         counters::{Attributes, Counters, Of},
         explain, remedy,
     },
+    support::clock::monotonic_ns,
 };
 
 /// Of packages, and of each core.

@@ -5,8 +5,11 @@ use std::path::Path;
 use anyhow::{Error, anyhow};
 use rustix::io::Errno;
 
-use super::super::kernel_file::{KernelFile, lines, number};
-use crate::{host::names, schema::Label};
+use crate::{
+    host::names,
+    procfs::file::{KernelFile, lines, number},
+    schema::Label,
+};
 
 /// Which folder of sysfs it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

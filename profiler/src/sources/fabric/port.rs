@@ -2,12 +2,10 @@
 
 use std::{fs, path::Path};
 
-use super::{
-    super::kernel_file::{KernelFile, number, words},
-    counters::{Folder, Kind, Reading},
-};
+use super::counters::{Folder, Kind, Reading};
 use crate::{
     host::{names, text},
+    procfs::file::{KernelFile, number, words},
     schema::Label,
 };
 

@@ -1,12 +1,12 @@
 //! What a driver said once, and the increase of its counters since it was asked before.
 
-use super::{
-    super::devices::{Devices, Width},
-    GpuKey, GpuProcessRow, GpuRow,
-};
+use super::{GpuKey, GpuProcessRow, GpuRow};
 use crate::{
-    clock::Tick,
     schema::{Label, Timestamp},
+    support::{
+        clock::Tick,
+        device_counters::{Devices, Width},
+    },
 };
 
 /// What a driver is asked for at a tick.

@@ -6,7 +6,7 @@ use perfevents::{Catalog, CpuId, Uarch};
 
 use crate::{
     host::{Host, cpu_ids, cpuinfo, names, number, text},
-    sources::frequency::cpufreq,
+    sources::cpu::frequency::cpufreq,
 };
 
 /// The first CPU stands for all, but where kinds of cores differ.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{
     host::{cpu_list, names, number, text},
-    sources::kernel_file,
+    procfs::file,
 };
 
 /// How many there are, of those with an online CPU.
@@ -144,14 +144,14 @@ pub(super) fn numa(sysfs: &Path) -> Vec<NumaNode> {
 
 /// `Node 0 MemTotal:       24684084 kB`.
 fn memory(meminfo: &[u8]) -> Option<u64> {
-    let line = kernel_file::lines(meminfo).find_map(|line| {
-        let words: Vec<_> = kernel_file::words(line).collect();
+    let line = file::lines(meminfo).find_map(|line| {
+        let words: Vec<_> = file::words(line).collect();
         let [b"Node", _, b"MemTotal:", kib, b"kB"] = words[..] else {
             return None;
         };
         Some(kib)
     });
-    kernel_file::number(line?)?.checked_mul(1024)
+    file::number(line?)?.checked_mul(1024)
 }
 
 #[cfg(test)]

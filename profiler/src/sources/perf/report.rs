@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{
     perf::{Count, GroupPlan, Plan, constants::Constants, evaluate},
-    units::format_bytes,
+    support::units::format_bytes,
 };
 
 /// Sums over the run.

@@ -7,10 +7,10 @@ use arrow::{
 };
 use hashbrown::HashMap;
 
-use crate::tasks::family::Who;
 use crate::{
     columns,
     schema::{Batch, Label},
+    tasks::process_tree::Who,
 };
 
 /// A column that is added up.

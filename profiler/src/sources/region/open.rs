@@ -11,7 +11,7 @@ use crate::{
         Mark, Received,
         quota::{Amount, Limits, Quota},
     },
-    tasks::family::Who,
+    tasks::process_tree::Who,
 };
 
 /// Open regions of a process.

@@ -3,11 +3,11 @@
 use std::fs;
 
 use profiler::{
-    clock::Clock,
     host::Host,
+    support::clock::Clock,
     tasks::{
         Keeps, Reader, TaskTable,
-        flows::Flows,
+        per_key::Flows,
         walk::{Scope, Walker},
     },
 };

@@ -6,8 +6,8 @@ use std::{
 };
 
 use profiler::{
-    sink::recover::{Hosts, Report, recover},
-    verify::{self, verify},
+    commands::verify::{self, verify},
+    output::dataset::recover::{Hosts, Report, recover},
 };
 
 /// The host that has written it.

@@ -14,9 +14,9 @@ use super::{
     fdinfo::{self, Client, Engine},
 };
 use crate::{
-    clock::monotonic_ns,
-    process_file::{SMALL_MAX, bounded},
+    procfs::process_file::{SMALL_MAX, bounded},
     schema::Label,
+    support::clock::monotonic_ns,
 };
 
 /// A client among all.

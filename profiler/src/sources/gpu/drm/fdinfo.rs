@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::super::kernel_file::{lines, number, words};
+use crate::procfs::file::{lines, number, words};
 
 /// One client, as one of its files tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

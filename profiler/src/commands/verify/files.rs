@@ -1,0 +1,275 @@
+//! What the folder of one host in one table holds: every part read to its end, journals, and what else is there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use arrow::{
+    array::{Array as _, AsArray as _, RecordBatch},
+    compute::cast,
+    datatypes::{DataType, TimestampNanosecondType, UInt64Type},
+};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde::Serialize;
+
+use crate::output::dataset::{
+    files::{Folder, is_temporary},
+    journal, metadata, part,
+    stream::{End, Stream},
+};
+
+/// What is in the folder.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Rows in whole parts.
+    pub rows: u64,
+    /// Whole parts.
+    pub parts: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Journals that no part has made needless, with their whole rows.
+    pub journals: Vec<(String, u64)>,
+    /// What is damaged or belongs elsewhere: file and why.
+    pub damage: Vec<(String, String)>,
+    /// What is there besides: file and what it is.
+    pub besides: Vec<(String, &'static str)>,
+    /// Wall clocks of ticks, ns, if the table has rows per tick.
+    pub ticks: BTreeSet<i64>,
+    /// Ticks that the profiler has counted as missed, with their wall clocks (table `overhead`).
+    pub missed: Vec<(i64, u64)>,
+    /// Types of all columns.
+    pub columns: BTreeMap<String, String>,
+    /// Columns that have several types.
+    pub conflicts: BTreeSet<String>,
+    /// Versions of the schema.
+    pub versions: BTreeSet<String>,
+    /// When something was last written, s since 1970 by the clock of the file system.
+    pub last_write: Option<i64>,
+}
+
+/// Whose folder it is.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Place<'a> {
+    /// Name of the run, if it is known.
+    pub run_id: Option<&'a str>,
+    /// Name of the table.
+    pub table: &'a str,
+    /// Name of the host.
+    pub host: &'a str,
+}
+
+impl Contents {
+    /// Reads all of it.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be read; what is wrong with a single file is in the result.
+    pub fn read(folder: &Folder, place: Place<'_>) -> io::Result<Self> {
+        let mut contents = Self::default();
+        let names = folder.names()?;
+        for name in &names {
+            let number = part::number(name);
+            let kind = if let Some(number) = journal::number(name) {
+                // Of a part that exists: it is removed at the next start.
+                if names.contains(&part::name(number)) {
+                    Some("the journal of a part that is there")
+                } else {
+                    contents.journal(folder, name);
+                    None
+                }
+            } else if number.is_some_and(|number| part::name(number) == *name) {
+                contents.part(folder, name, place);
+                None
+            } else if is_temporary(name) {
+                Some("a file that was being written")
+            } else if name.starts_with("part-") && name.ends_with(".parquet") {
+                let why = "readers take it for a part, and it is none of ours".to_owned();
+                contents.damage.push((name.clone(), why));
+                None
+            } else if name.contains(".arrows.corrupt") {
+                let why = "a damaged journal that recovery has kept aside".to_owned();
+                contents.damage.push((name.clone(), why));
+                None
+            } else {
+                Some("not of the profiler")
+            };
+            contents
+                .besides
+                .extend(kind.map(|kind| (name.clone(), kind)));
+        }
+        Ok(contents)
+    }
+
+    fn part(&mut self, folder: &Folder, name: &str, place: Place<'_>) {
+        let checked = self.opened(folder, name).and_then(|file| {
+            // Bytes that may be anything: a panic of a decoder is an error.
+            let found = catch_unwind(AssertUnwindSafe(|| Part::read(file, place)));
+            found.map_err(|_| "the decoder has failed".to_owned())?
+        });
+        match checked {
+            Ok(part) => {
+                self.rows += part.rows;
+                self.parts += 1;
+                self.ticks.extend(part.ticks);
+                self.missed.extend(part.missed);
+                self.versions.extend(part.version);
+                for (column, of_type) in part.columns {
+                    let known = self
+                        .columns
+                        .entry(column.clone())
+                        .or_insert_with(|| of_type.clone());
+                    if *known != of_type {
+                        self.conflicts.insert(column);
+                    }
+                }
+                let stray = part.strange.into_iter();
+                self.damage.extend(stray.map(|why| (name.to_owned(), why)));
+            }
+            Err(why) => self.damage.push((name.to_owned(), why)),
+        }
+    }
+
+    fn journal(&mut self, folder: &Folder, name: &str) {
+        let rows = self.opened(folder, name).and_then(|file| {
+            let mut stream = Stream::of(file).map_err(|error| error.to_string())?;
+            let mut rows = 0;
+            while let Some(batches) = stream.next_step().map_err(|error| error.to_string())? {
+                rows += batches
+                    .iter()
+                    .map(|batch| batch.num_rows() as u64)
+                    .sum::<u64>();
+            }
+            match stream.end {
+                Some(End::Garbage(why)) => Err(format!("{why}, after {rows} rows")),
+                _ => Ok(rows),
+            }
+        });
+        match rows {
+            Ok(rows) => self.journals.push((name.to_owned(), rows)),
+            Err(why) => self.damage.push((name.to_owned(), why)),
+        }
+    }
+
+    fn opened(&mut self, folder: &Folder, name: &str) -> Result<File, String> {
+        let file = folder.read(name).map_err(|error| error.to_string())?;
+        let metadata = file.metadata().map_err(|error| error.to_string())?;
+        self.bytes += metadata.len();
+        let written = std::os::unix::fs::MetadataExt::mtime(&metadata);
+        self.last_write = self.last_write.max(Some(written));
+        Ok(file)
+    }
+}
+
+/// One whole part.
+#[derive(Default)]
+struct Part {
+    rows: u64,
+    ticks: BTreeSet<i64>,
+    missed: Vec<(i64, u64)>,
+    columns: Vec<(String, String)>,
+    version: Option<String>,
+    /// What is not as it should be, though it can be read.
+    strange: Vec<String>,
+}
+
+impl Part {
+    fn read(file: File, place: Place<'_>) -> Result<Self, String> {
+        if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            return Err("empty".to_owned());
+        }
+        let wrong = |error: &dyn std::fmt::Display| {
+            let text = error.to_string();
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| wrong(&e))?;
+        let schema = reader.schema().clone();
+        let promised = u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
+        let fact = |key| schema.metadata().get(key).map(String::as_str);
+        let mut part = Self {
+            columns: schema
+                .fields()
+                .iter()
+                .map(|field| (field.name().clone(), field.data_type().to_string()))
+                .collect(),
+            version: fact(metadata::SCHEMA_VERSION).map(str::to_owned),
+            ..Self::default()
+        };
+        for (key, what, expected) in [
+            (metadata::RUN_ID, "run", place.run_id),
+            (metadata::HOSTNAME, "host", Some(place.host)),
+            (metadata::TABLE, "table", Some(place.table)),
+        ] {
+            match (fact(key), expected) {
+                (None, _) => part
+                    .strange
+                    .push(format!("it does not say of which {what} it is")),
+                (Some(found), Some(expected)) if found != expected => {
+                    part.strange.push(format!("it is of {what} {found}"));
+                }
+                _ => {}
+            }
+        }
+        let per_tick = schema.index_of("ts").is_ok()
+            && schema
+                .field_with_name("interval_ns")
+                .is_ok_and(|field| !field.is_nullable())
+            && fact(metadata::LIFETIMES).is_none();
+        let mut last = i64::MIN;
+        for batch in reader.build().map_err(|error| wrong(&error))? {
+            let batch = batch.map_err(|error| wrong(&error))?;
+            part.rows += batch.num_rows() as u64;
+            let Some(times) = times(&batch, "ts") else {
+                continue;
+            };
+            if times
+                .iter()
+                .any(|ts| std::mem::replace(&mut last, *ts) > *ts)
+                && !part.strange.iter().any(|why| why == UNSORTED)
+            {
+                part.strange.push(UNSORTED.to_owned());
+            }
+            if per_tick {
+                part.ticks.extend(times);
+            }
+            if place.table == "overhead" {
+                part.missed.extend(missed(&batch, times));
+            }
+        }
+        if part.rows != promised {
+            let found = part.rows;
+            part.strange
+                .push(format!("{found} rows instead of {promised}"));
+        }
+        Ok(part)
+    }
+}
+
+const UNSORTED: &str = "its rows are not sorted by ts";
+
+fn times<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a [i64]> {
+    let column = batch.column_by_name(name)?;
+    let times = column.as_primitive_opt::<TimestampNanosecondType>()?;
+    Some(times.values())
+}
+
+/// What the profiler itself has missed: rows of `overhead` about the controller.
+fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
+    let text = |name| cast(batch.column_by_name(name)?, &DataType::Utf8).ok();
+    let dropped = batch
+        .column_by_name("dropped")
+        .and_then(|column| column.as_primitive_opt::<UInt64Type>());
+    let (Some(parts), Some(dropped)) = (text("part"), dropped) else {
+        return Vec::new();
+    };
+    let Some(parts) = parts.as_string_opt::<i32>() else {
+        return Vec::new();
+    };
+    (0..batch.num_rows())
+        .filter(|&row| parts.is_valid(row) && parts.value(row) == "controller")
+        .filter(|&row| dropped.is_valid(row) && dropped.value(row) != 0)
+        .map(|row| (times[row], dropped.value(row)))
+        .collect()
+}

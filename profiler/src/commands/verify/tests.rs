@@ -1,0 +1,416 @@
+//! Runs that are whole, and runs that somebody has damaged in every way.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    columns,
+    output::dataset::{Options, Sink},
+    schema::{Batch, Label, Table, TableBuilder, TickKey, Timestamp},
+};
+
+columns! {
+    /// A row.
+    pub struct Row {
+        name: Label = Label("", "A name"),
+        count: u64 = Counter("1", "A count"),
+    }
+}
+
+static TABLE: Table = Table::new::<TickKey, Row>("system", "Rows of every tick");
+
+const INTERVAL: i64 = 1_000_000_000;
+const START: i64 = 1_700_000_000_000_000_000;
+
+fn tick(number: i64) -> Vec<Batch> {
+    let mut builder = TableBuilder::<TickKey, Row>::new(&TABLE);
+    builder.push(
+        TickKey {
+            ts: Timestamp(START + number * INTERVAL),
+            interval_ns: INTERVAL.unsigned_abs(),
+        },
+        Row {
+            name: format!("n{}", number % 3).into(),
+            count: number.unsigned_abs(),
+        },
+    );
+    let mut out = Vec::new();
+    builder.finish(&mut out);
+    out
+}
+
+fn options(run: &Path, host: &str) -> Options {
+    let mut options = Options::new(run.to_owned(), host, "run");
+    let mut manifest = Manifest::new("run", host, START).unwrap();
+    manifest.config = serde_json::json!({"interval_ns": INTERVAL});
+    manifest.clock.start = Some(crate::support::clock::Timekeeping::now());
+    options.manifest = Some(manifest);
+    options
+}
+
+/// Two hosts with four ticks each.
+fn whole() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    for host in ["a", "b"] {
+        let sink = Sink::start(options(&run, host)).unwrap();
+        for number in 0..4 {
+            sink.submit(tick(number));
+        }
+        sink.finish().unwrap();
+    }
+    (folder, run)
+}
+
+fn problems(run: &Path) -> Vec<String> {
+    let report = verify(run).unwrap();
+    assert_eq!(report.well, report.problems.is_empty());
+    assert!(report.text().contains(if report.well {
+        "\nall is well"
+    } else {
+        "not all is well"
+    }));
+    serde_json::to_string(&report).unwrap();
+    report.problems
+}
+
+/// What is there is not changed by looking at it.
+fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(content(&path));
+        } else {
+            all.push((path.clone(), fs::read(&path).unwrap()));
+        }
+    }
+    all.sort();
+    all
+}
+
+const PART: &str = "system/host=a/part-00000.parquet";
+
+#[test]
+fn a_whole_run_is_well() {
+    let (_folder, run) = whole();
+    let before = content(&run);
+    let report = verify(&run).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(report.notes, [""; 0]);
+    let host = &report.hosts["a"];
+    assert_eq!((host.rows, host.parts, host.ticks.found), (4, 1, 4));
+    assert_eq!(
+        (host.ticks.missing, host.clock.offset_ns.is_some()),
+        (Some(0), true)
+    );
+    assert_eq!(report.tables["system"].rows, 8);
+    assert_eq!(content(&run), before);
+    for no_run in [
+        run.join("system/host=a"),
+        run.join("nothing"),
+        run.join("run.json"),
+    ] {
+        assert!(verify(&no_run).is_err(), "{}", no_run.display());
+    }
+}
+
+#[test]
+fn every_cut_is_seen() {
+    let (_folder, run) = whole();
+    for file in [PART, "run.json", "run.b.json"] {
+        let path = run.join(file);
+        let bytes = fs::read(&path).unwrap();
+        // The last byte of the JSON is the end of a line.
+        for length in 0..bytes.len() - 1 {
+            fs::write(&path, &bytes[..length]).unwrap();
+            let problems = problems(&run);
+            let named = problems.iter().any(|problem| problem.contains(file));
+            assert!(named, "{file} of {length} bytes: {problems:?}");
+        }
+        fs::write(&path, &bytes).unwrap();
+    }
+    assert_eq!(problems(&run), [""; 0]);
+}
+
+/// Numbers that look random, and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(self.0 >> 33).unwrap() % below
+    }
+}
+
+#[test]
+fn no_damage_is_too_bad_to_be_reported() {
+    let (_folder, run) = whole();
+    let mut numbers = Numbers(1);
+    for file in [PART, "run.json"] {
+        let path = run.join(file);
+        let bytes = fs::read(&path).unwrap();
+        for _ in 0..2000 {
+            let mut damaged = bytes.clone();
+            match numbers.next(3) {
+                0 => {
+                    let bit = 1 << numbers.next(8);
+                    let length = damaged.len();
+                    damaged[numbers.next(length)] ^= bit;
+                }
+                1 => {
+                    // Most of what is said of a part is in its last bytes.
+                    let from = damaged.len() - 1 - numbers.next(400.min(bytes.len() - 1));
+                    damaged[from] = u8::try_from(numbers.next(256)).unwrap();
+                }
+                _ => {
+                    let from = numbers.next(bytes.len());
+                    let until = from + numbers.next(bytes.len() - from) + 1;
+                    for byte in &mut damaged[from..until] {
+                        *byte = u8::try_from(numbers.next(256)).unwrap();
+                    }
+                }
+            }
+            fs::write(&path, &damaged).unwrap();
+            problems(&run);
+        }
+        fs::write(&path, &bytes).unwrap();
+    }
+    for _ in 0..200 {
+        let garbage: Vec<u8> = (0..numbers.next(3000))
+            .map(|_| u8::try_from(numbers.next(256)).unwrap())
+            .collect();
+        for file in [
+            "system/host=a/part-00001.parquet",
+            "system/host=a/_part-00002.arrows",
+            "run.c.json",
+        ] {
+            fs::write(run.join(file), &garbage).unwrap();
+        }
+        let problems = problems(&run);
+        assert!(
+            problems
+                .iter()
+                .any(|problem| problem.contains("part-00001")),
+            "{problems:?}"
+        );
+        assert!(
+            problems
+                .iter()
+                .any(|problem| problem.contains("run.c.json")),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_ours_is_named_and_not_followed() {
+    let (folder, run) = whole();
+    let part = run.join(PART);
+    let own = part.parent().unwrap();
+    fs::write(run.join("README"), "x").unwrap();
+    fs::write(own.join("notes.txt"), "x").unwrap();
+    fs::create_dir(run.join("plots")).unwrap();
+    fs::create_dir(run.join("system/old")).unwrap();
+    fs::write(own.join(".part-00009.parquet.tmp"), "x").unwrap();
+    let report = verify(&run).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(report.notes.len(), 4, "{:?}", report.notes);
+    // Readers would take these for parts.
+    std::os::unix::fs::symlink(&part, own.join("part-00001.parquet")).unwrap();
+    fs::copy(&part, own.join("part-1.parquet")).unwrap();
+    let pipe = own.join("part-00003.parquet");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    std::os::unix::fs::symlink("/dev/zero", run.join("run.d.json")).unwrap();
+    std::os::unix::fs::symlink(folder.path(), run.join("loop")).unwrap();
+    let problems = problems(&run);
+    for (file, why) in [
+        ("part-00001", "a link"),
+        ("part-1.", "none of ours"),
+        ("part-00003", "not a regular file"),
+        ("run.d.json", "a link"),
+    ] {
+        let named = |problem: &String| problem.contains(file) && problem.contains(why);
+        assert!(problems.iter().any(named), "{file}: {problems:?}");
+    }
+}
+
+#[test]
+fn parts_of_elsewhere_and_parts_that_are_gone() {
+    let (_folder, run) = whole();
+    let (_other_folder, other) = whole();
+    fs::copy(run.join("system/host=b/part-00000.parquet"), run.join(PART)).unwrap();
+    assert!(
+        problems(&run)[0].contains("of host b"),
+        "{:?}",
+        problems(&run)
+    );
+    fs::remove_file(run.join(PART)).unwrap();
+    let gone = problems(&run);
+    assert!(
+        gone.iter()
+            .any(|p| p.contains("a: 0 rows of system in parts, 4 in its run.json")),
+        "{gone:?}"
+    );
+    assert!(
+        gone.iter().any(|p| p.contains("4 ticks are neither there")),
+        "{gone:?}"
+    );
+    fs::remove_file(other.join("run.json")).unwrap();
+    let nameless = problems(&other);
+    assert_eq!(nameless, ["a: rows, but no run.a.json"]);
+    let text = fs::read_to_string(other.join("run.b.json")).unwrap();
+    fs::write(
+        other.join("run.a.json"),
+        text.replace("\"run_id\": \"run\"", "\"run_id\": \"x\""),
+    )
+    .unwrap();
+    assert!(!problems(&other).is_empty());
+}
+
+#[test]
+fn who_has_not_ended() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    let sink = Sink::start(options(&run, "a")).unwrap();
+    for number in [0, 1, 2, 5] {
+        sink.submit(tick(number));
+    }
+    while sink.stats().ticks < 4 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(problems(&run), ["a: still being profiled"]);
+    // As if it were killed.
+    let file = run.join("run.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
+    manifest.process.start_ticks += 1;
+    fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let killed = problems(&run);
+    assert!(killed[0].contains("did not end"), "{killed:?}");
+    let advice = format!(
+        "a: 4 unsaved rows in 1 table: run `profiler recover {}`",
+        run.display()
+    );
+    assert_eq!(killed[1], advice);
+    // Of another machine nothing is known.
+    manifest.process.boot_id = "another".to_owned();
+    fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    assert!(
+        problems(&run)[0].contains("not known"),
+        "{:?}",
+        problems(&run)
+    );
+    drop(sink);
+}
+
+#[test]
+fn ticks_that_nobody_has_counted_are_missing() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    let mut options = options(&run, "a");
+    // As after a recovery: nobody has said how many ticks there were.
+    options.manifest = None;
+    let sink = Sink::start(options).unwrap();
+    for number in [0, 1, 2, 5] {
+        sink.submit(tick(number));
+    }
+    sink.finish().unwrap();
+    let mut manifest = Manifest::new("run", "a", START).unwrap();
+    manifest.state = State::Recovered;
+    manifest.config = serde_json::json!({"interval_ns": INTERVAL});
+    manifest.tables.insert(
+        "system".to_owned(),
+        manifest::TableState {
+            rows: 4,
+            parts: 1,
+            ..manifest::TableState::default()
+        },
+    );
+    fs::write(run.join("run.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let found = problems(&run);
+    assert!(
+        found
+            .iter()
+            .any(|p| p.contains("2 ticks are neither there nor counted")),
+        "{found:?}"
+    );
+}
+
+/// A host comes back into a run that it has been in: both sessions are told, and nothing is written over.
+#[test]
+fn a_run_that_is_continued() {
+    let (_folder, run) = whole();
+    let mut again = options(&run, "a");
+    let manifest = again.manifest.as_mut().unwrap();
+    manifest.process.start_ticks += 1;
+    manifest.begins(START + 100 * INTERVAL);
+    let sink = Sink::start(again).unwrap();
+    for number in 100..103 {
+        sink.submit(tick(number));
+    }
+    sink.finish().unwrap();
+    let report = verify(&run).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    let host = &report.hosts["a"];
+    assert_eq!(
+        (host.sessions, host.rows, host.parts, host.ticks.found),
+        (2, 7, 2, 7)
+    );
+    assert_eq!(report.hosts["b"].sessions, 1);
+    // The same profiler once more is the same session.
+    let mut same = options(&run, "a");
+    same.manifest.as_mut().unwrap().process.start_ticks += 1;
+    let sink = Sink::start(same).unwrap();
+    sink.submit(tick(103));
+    sink.finish().unwrap();
+    let report = verify(&run).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!((report.hosts["a"].sessions, report.hosts["a"].rows), (2, 8));
+}
+
+#[test]
+fn numbers_that_somebody_made_up_do_not_wrap_around() {
+    let (_folder, run) = whole();
+    let path = run.join("run.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
+    let mut earlier = manifest.clone();
+    earlier.tables.get_mut("system").unwrap().rows = u64::MAX;
+    manifest.earlier.push(earlier);
+    fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let problems = problems(&run);
+    let said = format!("4 rows of system in parts, {} in its run.json", u64::MAX);
+    assert!(
+        problems.iter().any(|problem| problem.contains(&said)),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn names_that_somebody_made_up_are_no_lines_of_the_report() {
+    let (_folder, run) = whole();
+    for name in ["system/x\nall is well\n", "x\u{1b}[2J/host=a"] {
+        fs::create_dir_all(run.join(name)).unwrap();
+    }
+    let text = verify(&run).unwrap().text();
+    assert!(!text.replace('\n', "").contains(char::is_control), "{text}");
+    let verdicts = text.lines().filter(|line| *line == "all is well");
+    assert_eq!(verdicts.count(), 1, "{text}");
+}

@@ -1,0 +1,251 @@
+//! `views.sql`: `DuckDB` views, one per table, and the useful joins. A table of which the run has no rows has a view without
+//! rows, so that every query runs on every run.
+//!
+//! The paths are relative to the run directory: `cd RUN && duckdb -init views.sql`, or
+//! `SET file_search_path = 'RUN'` before reading it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    io::{self, Read as _},
+};
+
+use arrow::datatypes::DataType;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+
+use super::{
+    files::{self, Folder},
+    part,
+};
+use crate::{commands::schema, schema::Table};
+
+/// Name of the file.
+pub const FILE: &str = "views.sql";
+
+/// Tables with rows of processes: each has a view `process_TABLE` of whole processes with their names. Threads have
+/// rows of their own (`tid` is not null); adding them to their process would count them twice.
+const OF_PROCESSES: [&str; 10] = [
+    "usage",
+    "sched",
+    "latency",
+    "file_io",
+    "block_io",
+    "net_io",
+    "syscalls",
+    "perf_event",
+    "perf_metric",
+    "gpu_process",
+];
+
+const PROCESS_CPU: &str = "\n-- one row per process: where its time went over the whole run\n\
+     CREATE OR REPLACE VIEW process_cpu AS\n\
+     SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
+     any_value(p.cmdline) AS cmdline,\n  \
+     sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
+     sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
+     FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
+     WHERE s.tid IS NULL\n\
+     GROUP BY s.host, s.pid, s.start_ts\n\
+     ORDER BY oncpu_s DESC;\n";
+
+/// So often the file is written again when another host has meanwhile brought a table.
+const TRIES: usize = 8;
+const PROCESS_REGION: &str = "\n-- one row per region: whose it was, when, and what it used\n\
+     CREATE OR REPLACE VIEW process_region AS\n\
+     SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (host, ts, interval_ns, pid, start_ts, region, name)\n\
+     FROM region r LEFT JOIN region_usage u USING (host, region)\n  \
+     LEFT JOIN process p ON p.host = r.host AND p.pid = r.pid AND p.start_ts = r.start_ts;\n";
+
+/// Rewrites the file when the tables that have parts are others than before. `writer` keeps the temporary files
+/// of several hosts apart.
+///
+/// # Errors
+///
+/// When the run cannot be read or the file cannot be written.
+pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
+    // Who writes last has looked after writing: what another host wrote in between is not undone.
+    for _ in 0..TRIES {
+        if !refresh_once(run, writer)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file was not right, and was written.
+fn refresh_once(run: &Folder, writer: &str) -> io::Result<bool> {
+    let mut tables = BTreeMap::new();
+    for name in run.names()? {
+        if let Ok(table) = run.sub(&name)
+            && let Some(times) = times_of_parts(&table)?
+        {
+            tables.insert(name, times);
+        }
+    }
+    let sql = sql(&tables);
+    let mut before = String::new();
+    let read = run
+        .read(FILE)
+        .and_then(|file| file.take(sql.len() as u64 + 1).read_to_string(&mut before));
+    if read.is_ok() && before == sql {
+        return Ok(false);
+    }
+    run.replace(FILE, writer, sql.as_bytes())?;
+    Ok(true)
+}
+
+/// The columns of a table that are points in time, if it has any parts.
+fn times_of_parts(table: &Folder) -> io::Result<Option<Vec<String>>> {
+    for name in table.names()? {
+        if files::host_of_folder(&name).is_some() {
+            let host = table.sub(&name)?;
+            let names = host.names()?;
+            if let Some(part) = names.iter().rfind(|name| part::number(name).is_some()) {
+                return Ok(Some(times(&host, part).unwrap_or_default()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn times(folder: &Folder, name: &str) -> io::Result<Vec<String>> {
+    let file = folder.read(name)?;
+    let load = || Ok(ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?);
+    let metadata = part::decode(load)?;
+    let fields = metadata.schema().fields().iter();
+    // DuckDB takes no empty name, and none twice, whatever its case: one such view would end the script.
+    let mut known = BTreeSet::new();
+    Ok(fields
+        .filter(|field| matches!(field.data_type(), DataType::Timestamp(..)))
+        .map(|field| field.name().clone())
+        .filter(|name| !name.is_empty() && known.insert(name.to_lowercase()))
+        .collect())
+}
+
+/// The views of tables, each with those of its columns that are points in time.
+///
+/// `DuckDB` has functions only for microseconds: from version 2 on it reads our nanoseconds as a type of its own
+/// that can neither be subtracted nor grouped into buckets.
+fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
+    let mut sql = "-- Use: cd RUN && duckdb -init views.sql\n".to_owned();
+    for (table, times) in tables {
+        let casts: Vec<_> = times
+            .iter()
+            .map(|time| format!("{0}::TIMESTAMPTZ AS {0}", quoted(time)))
+            .collect();
+        let replace = if casts.is_empty() {
+            String::new()
+        } else {
+            format!(" REPLACE ({})", casts.join(", "))
+        };
+        let _ = write!(
+            sql,
+            "\nCREATE OR REPLACE VIEW {} AS\n\
+             SELECT *{replace}\n\
+             FROM read_parquet('{}/host=*/part-*.parquet',\n  \
+             hive_partitioning = true, hive_types = {{'host': VARCHAR}}, union_by_name = true);\n",
+            quoted(table),
+            table.replace('\'', "''"),
+        );
+    }
+    for table in schema::tables().filter(|table| !tables.contains_key(table.name)) {
+        sql.push_str(&without_rows(table));
+    }
+    for table in OF_PROCESSES {
+        let _ = write!(
+            sql,
+            "\n-- {table} of whole processes, with their names\n\
+             CREATE OR REPLACE VIEW process_{table} AS\n\
+             SELECT p.comm, p.cmdline, p.ppid, p.uid, t.*\n\
+             FROM {table} t LEFT JOIN process p USING (host, pid, start_ts)\n\
+             WHERE t.tid IS NULL;\n"
+        );
+    }
+    sql.push_str(PROCESS_CPU);
+    sql.push_str(PROCESS_REGION);
+    sql
+}
+
+/// The view of a table that the run has no rows of.
+fn without_rows(table: &Table) -> String {
+    let columns = table
+        .columns()
+        .map(|column| (column.name, schema::type_in_views(column)))
+        .chain([("host", "VARCHAR".to_owned())])
+        .map(|(name, of_type)| format!("NULL::{of_type} AS {}", quoted(name)));
+    format!(
+        "\n-- no rows were collected\nCREATE OR REPLACE VIEW {} AS\nSELECT {}\nWHERE false;\n",
+        quoted(table.name),
+        columns.collect::<Vec<_>>().join(", "),
+    )
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{Field, Schema};
+
+    use super::*;
+    use crate::schema::{Cell as _, Timestamp};
+
+    fn tables(names: &[&str]) -> BTreeMap<String, Vec<String>> {
+        let times = vec!["ts".to_owned(), "start_ts".to_owned()];
+        names
+            .iter()
+            .map(|&name| (name.to_owned(), times.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn tables_without_rows_have_views_of_the_same_types() {
+        let sched = sql(&tables(&["sched"]));
+        assert!(sched.contains("VIEW \"sched\" AS\nSELECT * REPLACE"));
+        assert_eq!(sched.matches("VIEW \"sched\" AS").count(), 1);
+        for table in schema::tables() {
+            assert!(sched.contains(&format!("VIEW \"{}\" AS", table.name)));
+        }
+        let latency = sched.split("VIEW \"latency\" AS").nth(1).expect("a view");
+        let latency = latency.split(';').next().expect("its text");
+        for column in [
+            "NULL::TIMESTAMPTZ AS \"ts\"",
+            "NULL::UBIGINT AS \"sum_ns\"",
+            "NULL::UBIGINT[] AS \"buckets\"",
+            "NULL::VARCHAR AS \"host\"",
+        ] {
+            assert!(latency.contains(column), "{column}: {latency}");
+        }
+    }
+
+    #[test]
+    fn times_can_be_calculated_with() {
+        let sched = sql(&tables(&["sched"]));
+        assert!(sched.contains(
+            "* REPLACE (\"ts\"::TIMESTAMPTZ AS \"ts\", \"start_ts\"::TIMESTAMPTZ AS \"start_ts\")"
+        ));
+        let none = sql(&BTreeMap::from([("host".to_owned(), Vec::new())]));
+        assert!(none.contains("SELECT *\nFROM"));
+    }
+
+    #[test]
+    fn columns_that_duckdb_does_not_take_are_left_out() {
+        let names = ["ts", "TS", "", "end_ts", "ts"];
+        let time = Timestamp::data_type();
+        let fields = names.map(|name| Field::new(name, time.clone(), true));
+        let part = part::Encoder::new(Arc::new(Schema::new(fields.to_vec()))).unwrap();
+        let folder = tempfile::TempDir::new().unwrap();
+        std::fs::write(folder.path().join("part"), part.finish().unwrap()).unwrap();
+        let folder = Folder::open(folder.path(), None).unwrap();
+        assert_eq!(times(&folder, "part").unwrap(), ["ts", "end_ts"]);
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        let sql = sql(&tables(&["a'b\"c"]));
+        assert!(sql.contains("\"a'b\"\"c\"") && sql.contains("'a''b\"c/host"));
+    }
+}

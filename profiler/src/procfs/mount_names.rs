@@ -1,0 +1,172 @@
+//! What the mounts are whose numbers the programs report: looked up once, in the mount namespace of a process that
+//! has them.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use profiler_ebpf::flows::mount;
+
+use super::mounts::{Numbered, mounts_of};
+use crate::{schema::Label, support::cache::Cache};
+
+/// Numbers of mounts are used again: after this time a name is looked up once more.
+const FRESH: Duration = Duration::from_secs(60);
+/// How often a mount that nobody knows is looked for.
+const RETRY: Duration = Duration::from_secs(10);
+/// Processes that are asked at a tick for the mounts that the process itself does not know.
+const OTHERS: usize = 16;
+
+/// Mounts that are kept: any user can make namespaces with thousands of them.
+const KNOWN: usize = 16_384;
+
+/// Time that looking up may take per second; what is left over has no name until then.
+const PACE: Duration = Duration::from_millis(20);
+
+/// Labels of one mount.
+#[derive(Clone, Debug, Default)]
+pub struct Name {
+    /// Mount point.
+    pub mount: Option<Label>,
+    /// Type of the file system.
+    pub fstype: Option<Label>,
+    /// What is mounted.
+    pub source: Option<Label>,
+}
+
+/// All that have been looked up.
+pub struct MountNames {
+    procfs: PathBuf,
+    known: Cache<u64, Known>,
+    /// When the present second began, and the time that looking up has taken since.
+    second: (Instant, Duration),
+}
+
+struct Known {
+    name: Name,
+    found: bool,
+    at: Instant,
+}
+
+impl Known {
+    fn is_due(&self) -> bool {
+        self.at.elapsed() > if self.found { FRESH } else { RETRY }
+    }
+}
+
+impl MountNames {
+    /// None yet.
+    pub fn new(procfs: &Path) -> Self {
+        Self {
+            procfs: procfs.to_owned(),
+            known: Cache::new(KNOWN),
+            second: (Instant::now(), Duration::ZERO),
+        }
+    }
+
+    /// The mount `what`, as process `pid` sees it; if that is gone, as one of `others` does.
+    pub fn get(&mut self, what: u64, pid: u32, others: impl Iterator<Item = u32>) -> Name {
+        let is_due = self.known.get(&what).is_none_or(|known| known.is_due());
+        if is_due && self.has_time() {
+            let begin = Instant::now();
+            self.look_up(what, pid, others);
+            self.second.1 += begin.elapsed();
+        }
+        self.known
+            .get(&what)
+            .map(|known| known.name.clone())
+            .unwrap_or_default()
+    }
+
+    fn has_time(&mut self) -> bool {
+        if self.second.0.elapsed() > Duration::from_secs(1) {
+            self.second = (Instant::now(), Duration::ZERO);
+        }
+        self.second.1 < PACE
+    }
+
+    fn look_up(&mut self, what: u64, pid: u32, others: impl Iterator<Item = u32>) {
+        // A service's own mount namespace (systemd's ProtectSystem=) is not the node's: that is pid 1's.
+        const FIRST: u32 = 1;
+        let own = std::process::id();
+        let places = [pid, FIRST, own].into_iter().chain(others.take(OTHERS));
+        let mut namespaces = Vec::new();
+        for place in places {
+            let namespace = std::fs::read_link(self.procfs.join(format!("{place}/ns/mnt")));
+            let Ok(namespace) = namespace else { continue };
+            if namespaces.contains(&namespace) {
+                continue;
+            }
+            namespaces.push(namespace);
+            self.learn(place);
+            if self.known.get(&what).is_some_and(|known| !known.is_due()) {
+                return;
+            }
+        }
+        // A mount that is gone keeps the name it had.
+        let at = Instant::now();
+        match self.known.get(&what) {
+            Some(known) => known.at = at,
+            None => self.known.insert(
+                what,
+                Known {
+                    name: Name::default(),
+                    found: false,
+                    at,
+                },
+            ),
+        }
+    }
+
+    /// All mounts that a process sees.
+    fn learn(&mut self, pid: u32) {
+        for Numbered { id, dev, mount } in mounts_of(&self.procfs, pid) {
+            let known = Known {
+                name: Name {
+                    mount: Some(mount.mount_point.into()),
+                    fstype: Some(mount.fstype.into()),
+                    source: mount.source.map(Into::into),
+                },
+                found: true,
+                at: Instant::now(),
+            };
+            self.known.insert(mount::what(id, dev), known);
+        }
+    }
+}
+
+/// Device number as in `mountinfo`.
+pub fn dev_label(what: u64) -> Label {
+    let (major, minor) = mount::numbers(what);
+    format!("{major}:{minor}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_the_process_that_has_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let process = |pid: u32, text: &str| {
+            let path = folder.path().join(pid.to_string());
+            std::fs::create_dir_all(path.join("ns")).expect("made");
+            std::os::unix::fs::symlink(format!("mnt:[{pid}]"), path.join("ns/mnt")).expect("made");
+            std::fs::write(path.join("mountinfo"), text).expect("written");
+        };
+        process(7, "21 1 8:2 / / rw - ext4 /dev/sda2 rw\n");
+        process(8, "99 1 0:44 / /data rw - tmpfs none rw\n");
+        let mut names = MountNames::new(folder.path());
+        let data = mount::what(99, 44);
+        let name = names.get(data, 7, [8].into_iter());
+        assert_eq!(name.mount, Some("/data".into()));
+        assert_eq!(name.source, None);
+        let root = names.get(mount::what(21, 8 << 20 | 2), 7, std::iter::empty());
+        assert_eq!(root.fstype, Some("ext4".to_owned().into()));
+        // The same id on another device is another mount, and nobody knows it.
+        let other = names.get(mount::what(99, 45), 7, [8].into_iter());
+        assert_eq!(other.mount, None);
+        assert_eq!(dev_label(data).as_str(), "0:44");
+    }
+}

@@ -1,0 +1,157 @@
+//! What the loop hears of a batch job from the threads that watch it.
+
+use std::os::fd::OwnedFd;
+
+use anyhow::Result;
+use tokio::io::unix::AsyncFd;
+
+use super::ticker::readable;
+use crate::{
+    config::{Config, Target},
+    failure::{Failure, Reason},
+    host::Host,
+    job::{
+        self, Watcher,
+        ipc::{self, IpcFile},
+        watcher::Bell,
+    },
+    privileges, say,
+    tasks::TaskTable,
+};
+
+/// Finds the processes of the job, if one is the target. In a thread of its own: it may wait for a minute, and a signal ends it.
+pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
+    let Target::Job(request) = &config.target else {
+        return Ok(None);
+    };
+    let raised = privileges::raise();
+    let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
+    drop(raised);
+    let unprivileged = config.sources.need_tasks() && !privileges::may_load_bpf();
+    let (request, quiet) = (request.clone(), config.quiet);
+    let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
+    let bell = Bell::new().map_err(internal)?;
+    let done = readable(bell.fd().map_err(internal)?).map_err(internal)?;
+    let thread = std::thread::spawn(move || {
+        let _raised = privileges::raise();
+        let found = if unprivileged {
+            // That privileges are missing is said in the same words for all targets, but for this reason.
+            match job::find::foreign_owner(&host, &request) {
+                Some((id, uid)) => Err(Failure::new(
+                    Reason::Target,
+                    format!("job {id} is of another user (uid {uid}): run with sudo"),
+                )),
+                None => Ok(None),
+            }
+        } else {
+            let report = |line: &str| {
+                if !quiet {
+                    say!("profiler: {line}");
+                }
+            };
+            job::find::find(&host, &request, report).map(Some)
+        };
+        bell.ring();
+        found
+    });
+    let _ = done.readable().await;
+    let found = thread.join().unwrap_or_else(|_| {
+        Err(Failure::new(
+            Reason::Internal,
+            "looking for the job panicked",
+        ))
+    })?;
+    if let Some(found) = &found
+        && !config.quiet
+    {
+        for note in &found.notes {
+            say!("profiler: {note}");
+        }
+        if found.way == job::Way::Environment {
+            say!(
+                "profiler: job {} has no cgroup here, and {} lists no process of it: following processes of uid {} whose \
+                 environment names it; new ones are looked for every second",
+                found.id,
+                found.scheduler,
+                found.owner.map_or_else(String::new, |uid| uid.to_string())
+            );
+        }
+    }
+    Ok(found)
+}
+
+/// The watchers of a run.
+pub struct Watch {
+    bell: Bell,
+    job: Option<Watcher>,
+    ipc_file: Option<IpcFile>,
+}
+
+impl Watch {
+    /// Starts what the settings ask for.
+    pub fn start(
+        config: &Config,
+        host: &Host,
+        found: Option<&job::Found>,
+    ) -> Result<Option<Self>, Failure> {
+        if found.is_none() && config.ipc_file.is_none() {
+            return Ok(None);
+        }
+        let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
+        let bell = Bell::new().map_err(internal)?;
+        let job = found.map(|found| Watcher::start(host, found, bell.clone()));
+        let ipc_file = config
+            .ipc_file
+            .as_ref()
+            .map(|path| IpcFile::watch(path.clone(), bell.clone()));
+        Ok(Some(Self {
+            job: job.transpose().map_err(internal)?,
+            ipc_file: ipc_file.transpose().map_err(internal)?,
+            bell,
+        }))
+    }
+
+    /// Becomes readable when there is something new.
+    pub fn bell(&self) -> std::io::Result<AsyncFd<OwnedFd>> {
+        readable(self.bell.fd()?)
+    }
+
+    /// Follows what has been found since.
+    pub fn follow(&self, tasks: &mut TaskTable) -> Result<()> {
+        self.bell.hush();
+        let Some(job) = &self.job else { return Ok(()) };
+        let news = job.take();
+        for note in news.notes {
+            say!("profiler: {note}");
+        }
+        tasks.follow_more(news.folders.as_deref(), &news.pids)
+    }
+
+    /// Whether the work is done or the job over; `None` when that is for others to say.
+    pub fn has_ended(&self, tasks: &TaskTable) -> Option<bool> {
+        if self.ipc_file.as_ref().is_some_and(IpcFile::is_done) {
+            return Some(true);
+        }
+        let job = self.job.as_ref()?;
+        // The profiler can be a process of the job itself.
+        let idle = tasks.live().unwrap_or(0) <= tasks.own();
+        Some(job.is_over(idle) && idle)
+    }
+}
+
+/// Refuses a file that says already that the work is done.
+pub fn check_ipc_file(config: &Config) -> Result<(), Failure> {
+    let Some(path) = &config.ipc_file else {
+        return Ok(());
+    };
+    match ipc::state(path) {
+        ipc::State::Done(word) => Err(Failure::new(
+            Reason::Target,
+            format!(
+                "{} reads {word}, not INPROGRESS: the work is done",
+                path.display()
+            ),
+        )),
+        ipc::State::InProgress | ipc::State::Absent => Ok(()),
+    }
+}

@@ -1,0 +1,378 @@
+//! Starting the command that is profiled, so that its own figures are in its row and not the profiler's.
+//!
+//! The kernel's peak memory of a process (`ru_maxrss`) includes the image that it was forked from, and its start is the
+//! fork. So a launcher is forked while the profiler is still small. When everything else is ready, the launcher forks the
+//! command's process as a child of the profiler, and ends.
+
+use std::{
+    ffi::{CString, OsStr, OsString},
+    io::{self, PipeReader, PipeWriter, Read as _, Write as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::{ffi::OsStrExt as _, process::ExitStatusExt as _},
+    },
+    path::Path,
+    process::ExitStatus,
+};
+
+use nix::unistd::getgrouplist;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+    process::{
+        Gid, Pid, PidfdFlags, Signal, Uid, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
+    },
+    thread::{set_thread_gid, set_thread_groups, set_thread_uid},
+};
+
+use super::target;
+use crate::failure::{Failure, Reason};
+
+/// A process that waits to fork the command's.
+pub struct Launcher {
+    name: String,
+    pid: Pid,
+    channel: Channel,
+}
+
+/// A command that exists as a process but has not yet run its first instruction.
+pub struct Stopped {
+    /// Its process id.
+    pub pid: u32,
+    name: String,
+    channel: Channel,
+}
+
+/// One end of the connection between the profiler and the new process: pipes, because bytes over a socket would be among
+/// the process's own.
+struct Channel {
+    reader: PipeReader,
+    writer: PipeWriter,
+}
+
+/// A command that runs.
+pub struct Running {
+    /// Becomes readable when the command ends.
+    pub pidfd: OwnedFd,
+    pid: Pid,
+}
+
+impl Channel {
+    /// Both ends.
+    fn pair() -> io::Result<(Self, Self)> {
+        let (orders, order) = io::pipe()?;
+        let (answers, answer) = io::pipe()?;
+        let ours = Self {
+            reader: answers,
+            writer: order,
+        };
+        let theirs = Self {
+            reader: orders,
+            writer: answer,
+        };
+        Ok((ours, theirs))
+    }
+}
+
+impl Launcher {
+    /// Forks the launcher of `command`. To be called before anything that needs memory or threads.
+    ///
+    /// # Errors
+    ///
+    /// When no process can be made.
+    pub fn new(command: &[OsString]) -> Result<Self, Failure> {
+        let name = command
+            .first()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let (ours, theirs) = Channel::pair().map_err(|error| cannot_start(&name, &error))?;
+        let user = invoking_user();
+        // SAFETY: the profiler has no other thread yet, so the child may do whatever the parent may.
+        match unsafe { libc::fork() } {
+            -1 => Err(cannot_start(&name, &io::Error::last_os_error())),
+            0 => {
+                drop(ours);
+                let served = serve(theirs, command, user.as_ref());
+                // SAFETY: ends this process without running what the profiler has registered for its own end.
+                unsafe { libc::_exit(i32::from(served.is_err())) }
+            }
+            pid => Ok(Self {
+                pid: Pid::from_raw(pid).ok_or_else(|| {
+                    cannot_start(&name, &io::Error::other("fork returned no process id"))
+                })?,
+                name,
+                channel: ours,
+            }),
+        }
+    }
+
+    /// Makes the command's process, which waits before it executes the program. It is told the socket for its marks.
+    ///
+    /// # Errors
+    ///
+    /// When no process can be made.
+    pub fn spawn(mut self, marks: Option<&Path>) -> Result<Stopped, Failure> {
+        let marks = marks.map_or(&b""[..], |path| path.as_os_str().as_bytes());
+        let pid = self
+            .ask(marks)
+            .map_err(|error| cannot_start(&self.name, &error))?;
+        // Until it has ended, its copy of the pipe hides that the command's is closed.
+        let _ = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
+        Ok(Stopped {
+            pid,
+            name: self.name,
+            channel: self.channel,
+        })
+    }
+
+    fn ask(&mut self, marks: &[u8]) -> io::Result<u32> {
+        let length = u32::try_from(marks.len()).map_err(io::Error::other)?;
+        self.channel.writer.write_all(&length.to_ne_bytes())?;
+        self.channel.writer.write_all(marks)?;
+        match read_number(&mut self.channel.reader)? {
+            Some(pid) if pid > 0 => Ok(pid.cast_unsigned()),
+            Some(error) => Err(io::Error::from_raw_os_error(-error)),
+            None => Err(io::Error::other("interrupted")),
+        }
+    }
+}
+
+/// What the launcher does: wait for the order, fork the command's process and tell its id.
+fn serve(mut channel: Channel, command: &[OsString], user: Option<&User>) -> io::Result<()> {
+    let Some(length) = read_number(&mut channel.reader)? else {
+        return Ok(());
+    };
+    let mut marks = vec![0; length.cast_unsigned() as usize];
+    channel.reader.read_exact(&mut marks)?;
+    let image = Image::new(command, &marks)?;
+    // The Rust runtime ignores it; a command expects the default.
+    // SAFETY: sets no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    // A sibling, so that the profiler is its parent. glibc has no function for that; what its fork() does besides is of no
+    // use to a process that only executes another program.
+    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
+    // SAFETY: without CLONE_VM and CLONE_SETTLS this is fork(2); the launcher has one thread.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) };
+    match i32::try_from(pid).unwrap_or(-1) {
+        0 => {
+            // The end of the pipe: the command is not wanted any more, or the profiler has died.
+            channel.reader.read_exact(&mut [0])?;
+            let error = match user.map_or(Ok(()), User::become_it) {
+                Ok(()) => image.execute(),
+                Err(error) => error,
+            };
+            channel
+                .writer
+                .write_all(&error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes())
+        }
+        -1 => {
+            let error = io::Error::last_os_error().raw_os_error();
+            channel
+                .writer
+                .write_all(&(-error.unwrap_or(libc::EAGAIN)).to_ne_bytes())
+        }
+        pid => channel.writer.write_all(&pid.to_ne_bytes()),
+    }
+}
+
+/// A command as exec(3) takes it, made before the fork: each page that the new process touches is part of its peak memory.
+struct Image {
+    words: Vec<CString>,
+    variables: Vec<CString>,
+}
+
+impl Image {
+    fn new(command: &[OsString], marks: &[u8]) -> io::Result<Self> {
+        let words = command.iter().map(|word| CString::new(word.as_bytes()));
+        let of_marks = OsStr::new(crate::marks::VARIABLE);
+        let inherited =
+            std::env::vars_os().filter(|(name, _)| marks.is_empty() || name != of_marks);
+        let added = (!marks.is_empty()).then(|| {
+            let path = OsStr::from_bytes(marks).to_owned();
+            (of_marks.to_owned(), path)
+        });
+        let variables = inherited
+            .chain(added)
+            .map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()));
+        Ok(Self {
+            words: words.collect::<Result<_, _>>()?,
+            variables: variables.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Becomes the command; returns only when that fails.
+    fn execute(&self) -> io::Error {
+        let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+            let all = strings.iter().map(|string| string.as_ptr());
+            all.chain([std::ptr::null()]).collect()
+        };
+        let (words, variables) = (pointers(&self.words), pointers(&self.variables));
+        // SAFETY: both lists end with a null pointer, and their strings live as long as `self`.
+        unsafe { libc::execvpe(words[0], words.as_ptr(), variables.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+/// A number from the other end of the pipe; `None` when that is closed.
+fn read_number(reader: &mut PipeReader) -> io::Result<Option<i32>> {
+    let mut number = [0; 4];
+    match reader.read_exact(&mut number) {
+        Ok(()) => Ok(Some(i32::from_ne_bytes(number))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn cannot_start(name: &str, error: &io::Error) -> Failure {
+    Failure::new(Reason::CannotRun, format!("cannot start `{name}`: {error}"))
+}
+
+impl Stopped {
+    /// Lets the command run.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such program, or it cannot be executed.
+    pub fn release(mut self) -> Result<Running, Failure> {
+        self.run().map_err(|error| {
+            let reason = if error.kind() == io::ErrorKind::NotFound {
+                Reason::NotFound
+            } else {
+                Reason::CannotRun
+            };
+            Failure::new(reason, format!("cannot run `{}`: {error}", self.name))
+        })
+    }
+
+    fn run(&mut self) -> io::Result<Running> {
+        let pid = self.id().ok_or(io::ErrorKind::InvalidInput)?;
+        let running = Running {
+            pidfd: pidfd_open(pid, PidfdFlags::NONBLOCK)?,
+            pid,
+        };
+        self.channel.writer.write_all(b"!")?;
+        // exec(2) closes the pipe.
+        match read_number(&mut self.channel.reader)? {
+            None => Ok(running),
+            Some(error) => {
+                running.wait()?;
+                Err(io::Error::from_raw_os_error(error))
+            }
+        }
+    }
+
+    fn id(&self) -> Option<Pid> {
+        Pid::from_raw(self.pid.cast_signed())
+    }
+
+    /// Ends the command before it ran.
+    pub fn cancel(self) {
+        let pid = self.id();
+        drop(self.channel);
+        let _ = retry_on_intr(|| waitpid(pid, WaitOptions::empty()));
+    }
+}
+
+impl Running {
+    /// Passes a signal on to the command; one that has ended is not an error.
+    pub fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(self.pidfd.as_fd(), signal);
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Whether the command has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut ends = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready != 0)
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not know the child.
+    pub fn wait(&self) -> io::Result<ExitStatus> {
+        let ended = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()))?;
+        let (_, status) = ended.ok_or(io::ErrorKind::NotFound)?;
+        Ok(ExitStatus::from_raw(status.as_raw()))
+    }
+}
+
+/// The exit code that a shell would show for this end.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
+    u8::try_from(code & 0xff).unwrap_or(1)
+}
+
+/// Who asked for the profiler, when root was only lent by `cargo xtask run`.
+struct User {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+}
+
+impl User {
+    /// Turns this process, which has one thread, into one of the user.
+    fn become_it(&self) -> io::Result<()> {
+        set_thread_groups(&self.groups)?;
+        set_thread_gid(self.gid)?;
+        set_thread_uid(self.uid)?;
+        Ok(())
+    }
+}
+
+fn invoking_user() -> Option<User> {
+    std::env::var_os("PROFILER_RAISED")?;
+    let (uid, gid) = target::owner()?;
+    let groups = std::env::var("SUDO_USER")
+        .ok()
+        .and_then(|name| CString::new(name).ok())
+        .and_then(|name| getgrouplist(&name, nix::unistd::Gid::from_raw(gid)).ok())
+        .unwrap_or_default();
+    Some(User {
+        uid: Uid::from_raw(uid),
+        gid: Gid::from_raw(gid),
+        groups: groups
+            .into_iter()
+            .map(|group| Gid::from_raw(group.as_raw()))
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spawn(command: &[&str]) -> Stopped {
+        let command: Vec<OsString> = command.iter().map(Into::into).collect();
+        let launcher = Launcher::new(&command).expect("forks");
+        launcher.spawn(None).expect("forks")
+    }
+
+    #[test]
+    fn a_stopped_command_can_be_cancelled() {
+        let folder = std::env::temp_dir().join(format!("stopped-{}", std::process::id()));
+        spawn(&["touch", folder.to_str().expect("UTF-8")]).cancel();
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_released_command_runs_as_our_child() {
+        let script = format!("test $PPID = {} && exit 7", std::process::id());
+        let running = spawn(&["sh", "-c", &script]).release().expect("runs");
+        assert_eq!(exit_code(running.wait().expect("ends")), 7);
+    }
+
+    #[test]
+    fn no_such_program() {
+        let error = spawn(&["/no/such/program"]).release().err();
+        assert_eq!(error.expect("fails").reason, Reason::NotFound);
+    }
+}

@@ -1,0 +1,292 @@
+//! Removes old runs from the output directory, so that a service that is always on does not fill the disk.
+//!
+//! Only finished runs of the same user are removed, the oldest first. A run is renamed before it is removed: whoever reads
+//! the directory sees all of a run or nothing.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, renameat, statvfs};
+
+use crate::{
+    output::{
+        dataset::{
+            files::Folder,
+            recover::{Hosts, manifests},
+        },
+        instance_lock::{Answer, Guard},
+    },
+    privileges, say,
+    support::units::format_bytes,
+};
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(300);
+/// A run that is being removed has this before its name.
+const REMOVED: &str = ".removed-";
+
+/// When runs are removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that stay free in the file system.
+    pub keep_free: Option<u64>,
+    /// Time since the end of a run.
+    pub max_age: Option<Duration>,
+    /// Bytes of all runs together.
+    pub max_size: Option<u64>,
+}
+
+/// Where, and whose.
+pub struct Directory {
+    /// The output directory.
+    pub out: PathBuf,
+    /// This node, which nobody else may write a run of meanwhile.
+    pub hostname: String,
+    /// Owner of the runs.
+    pub uid: u32,
+}
+
+/// A run of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Run {
+    name: String,
+    /// Its directory: device and inode.
+    id: (u64, u64),
+    bytes: u64,
+    /// End in ns since 1970, when it is finished on all its nodes.
+    end: Option<i64>,
+}
+
+/// Looks at once and then every few minutes, in a thread of its own.
+///
+/// # Errors
+///
+/// When the kernel refuses the thread.
+pub fn start(directory: Directory, limits: Limits, quiet: bool) -> io::Result<()> {
+    if limits == Limits::default() {
+        return Ok(());
+    }
+    let work = move || {
+        privileges::keep_for_files();
+        let mut reported = String::new();
+        loop {
+            let unmet = match directory.apply(&limits, quiet) {
+                Ok(unmet) => unmet.unwrap_or_default(),
+                Err(error) => format!("{}: {error}", directory.out.display()),
+            };
+            if !unmet.is_empty() && unmet != reported {
+                say!("profiler: {unmet}");
+            }
+            reported = unmet;
+            thread::sleep(PERIOD);
+        }
+    };
+    thread::Builder::new()
+        .name("retention".to_owned())
+        .spawn(work)?;
+    Ok(())
+}
+
+impl Directory {
+    /// Removes what the limits do not allow; returns a limit that cannot be met.
+    fn apply(&self, limits: &Limits, quiet: bool) -> io::Result<Option<String>> {
+        let runs = self.runs()?;
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+        let total: u64 = runs.iter().map(|run| run.bytes).sum();
+        let mut finished: Vec<&Run> = runs.iter().filter(|run| run.end.is_some()).collect();
+        finished.sort_by_key(|run| (run.end, run.name.clone()));
+        let (count, unmet) = limits.excess(&finished, total, self.free()?, now);
+        for run in &finished[..count] {
+            if self.remove(run)? && !quiet {
+                say!("removed run {} ({})", run.name, format_bytes(run.bytes));
+            }
+        }
+        Ok(unmet)
+    }
+
+    /// Bytes that are free for other users too.
+    fn free(&self) -> io::Result<u64> {
+        let space = statvfs(&self.out)?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
+    /// The runs of our user; also removes what an earlier removal has left.
+    fn runs(&self) -> io::Result<Vec<Run>> {
+        let out = Folder::open(&self.out, None)?;
+        let mut runs = Vec::new();
+        for name in out.names()? {
+            let Some(id) = self.own(&name) else { continue };
+            if name.starts_with(REMOVED) {
+                fs::remove_dir_all(self.out.join(&name))?;
+                continue;
+            }
+            let Ok(folder) = out.sub(&name) else { continue };
+            let all = manifests(&folder, Hosts::All);
+            if all.is_empty() {
+                continue;
+            }
+            let is_finished = !all.iter().any(|(_, manifest)| manifest.has_journals());
+            let ends = all
+                .iter()
+                .map(|(_, manifest)| manifest.end_ts.unwrap_or(manifest.start_ts));
+            runs.push(Run {
+                id,
+                bytes: size(&self.out.join(&name)),
+                end: ends.max().filter(|_| is_finished),
+                name,
+            });
+        }
+        Ok(runs)
+    }
+
+    /// Device and inode of a directory of our user; of a link or anything else, nothing.
+    fn own(&self, name: &str) -> Option<(u64, u64)> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(CWD, self.out.join(name), flags, Mode::empty()).ok()?;
+        let data = fstat(&directory).ok()?;
+        (data.st_uid == self.uid).then_some((data.st_dev, data.st_ino))
+    }
+
+    /// Removes a run, unless it is continued at this moment.
+    fn remove(&self, run: &Run) -> io::Result<bool> {
+        let guard = Guard::take(&self.out, &run.name, &self.hostname);
+        let Ok(Answer::Ours(_guard)) = guard else {
+            return Ok(false);
+        };
+        let removed = format!("{REMOVED}{}", run.name);
+        let (from, to) = (self.out.join(&run.name), self.out.join(&removed));
+        if self.own(&run.name) != Some(run.id) {
+            return Ok(false);
+        }
+        renameat(CWD, &from, CWD, &to)?;
+        if self.own(&removed) != Some(run.id) {
+            // Somebody has put another directory there in between.
+            renameat(CWD, &to, CWD, &from)?;
+            return Ok(false);
+        }
+        fs::remove_dir_all(&to)?;
+        Ok(true)
+    }
+}
+
+impl Limits {
+    /// How many of the finished runs, oldest first, are too many; and what is still not met without them.
+    fn excess(
+        &self,
+        finished: &[&Run],
+        total: u64,
+        free: u64,
+        now: i64,
+    ) -> (usize, Option<String>) {
+        let age = |run: &Run| u128::try_from(now.saturating_sub(run.end.unwrap_or(now)));
+        let too_old = self.max_age.map_or(0, |limit| {
+            let is_old = |run: &&&Run| age(run).is_ok_and(|age| age > limit.as_nanos());
+            finished.iter().take_while(is_old).count()
+        });
+        let mut count = too_old;
+        let mut removed: u64 = finished[..count].iter().map(|run| run.bytes).sum();
+        let is_met = |removed: u64| {
+            let left = total.saturating_sub(removed);
+            let size = self.max_size.is_none_or(|limit| left <= limit);
+            let free = free.saturating_add(removed);
+            (size, self.keep_free.is_none_or(|limit| free >= limit))
+        };
+        while is_met(removed) != (true, true) && count < finished.len() {
+            removed += finished[count].bytes;
+            count += 1;
+        }
+        let unmet = match is_met(removed) {
+            (true, true) => None,
+            (false, _) => Some("--max-size"),
+            (true, false) => Some("--keep-free"),
+        };
+        let unmet = unmet.map(|option| format!("{option}: no finished run is left to remove"));
+        (count, unmet)
+    }
+}
+
+/// Bytes that a directory takes on the disk. Links are not followed.
+fn size(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(data) if data.is_dir() => size(&entry.path()),
+        Ok(data) => data.blocks().saturating_mul(512),
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 86_400_000_000_000;
+
+    fn runs(sizes: &[u64]) -> Vec<Run> {
+        let ends = (0..).map(|day| day * DAY);
+        let runs = sizes.iter().zip(ends).map(|(bytes, end)| Run {
+            name: format!("{end}"),
+            id: (0, 0),
+            bytes: *bytes,
+            end: Some(end),
+        });
+        runs.collect()
+    }
+
+    #[test]
+    fn each_limit_removes_the_oldest() {
+        let runs = runs(&[10, 20, 30, 40]);
+        let finished: Vec<&Run> = runs.iter().collect();
+        let excess = |limits: Limits, total, free| {
+            let (count, unmet) = limits.excess(&finished, total, free, 4 * DAY);
+            (count, unmet.is_some())
+        };
+        let none = Limits::default;
+        assert_eq!(excess(none(), 100, 0), (0, false));
+        for (days, count) in [(5, 0), (4, 0), (3, 1), (2, 2), (0, 4)] {
+            let max_age = Some(Duration::from_secs(days * 86_400));
+            let limits = Limits { max_age, ..none() };
+            assert_eq!(excess(limits, 100, 0), (count, false), "{days}");
+        }
+        // 150 bytes, of which 50 are of a run that is not finished.
+        for (bytes, count, unmet) in [
+            (150, 0, false),
+            (149, 1, false),
+            (140, 1, false),
+            (139, 2, false),
+            (50, 4, false),
+            (49, 4, true),
+        ] {
+            let max_size = Some(bytes);
+            let limits = Limits { max_size, ..none() };
+            assert_eq!(excess(limits, 150, 0), (count, unmet), "{bytes}");
+        }
+        for (bytes, count, unmet) in [
+            (5, 0, false),
+            (15, 1, false),
+            (16, 2, false),
+            (200, 4, true),
+        ] {
+            let keep_free = Some(bytes);
+            let limits = Limits {
+                keep_free,
+                ..none()
+            };
+            assert_eq!(excess(limits, 150, 5), (count, unmet), "{bytes}");
+        }
+        let both = Limits {
+            max_age: Some(Duration::from_secs(2 * 86_400)),
+            max_size: Some(60),
+            keep_free: None,
+        };
+        assert_eq!(excess(both, 100, 0), (3, false));
+    }
+}

@@ -1,0 +1,181 @@
+//! Finding the target: pids that exist, a cgroup's identity.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    bpf::{Roots, Scope},
+    failure::{Failure, Reason},
+    host::Host,
+    procfs::process_file::{self, SMALL_MAX},
+};
+
+/// Checks that the processes exist.
+///
+/// # Errors
+///
+/// When one does not, is a zombie, or is only a thread of another.
+pub fn roots(host: &Host, pids: &[u32]) -> Result<Roots, Failure> {
+    let gone = |pid| Failure::new(Reason::Target, format!("no process {pid}"));
+    pids.iter()
+        .map(|pid| {
+            // Tgid and State come before the groups, of which there can be many.
+            let status = process_file::read(&host.procfs, *pid, "status", SMALL_MAX)
+                .map_err(|_| gone(*pid))?;
+            let status = String::from_utf8_lossy(&status.bytes);
+            let field = |name: &str| {
+                status
+                    .lines()
+                    .find_map(|line| line.strip_prefix(name))
+                    .map_or("", str::trim)
+            };
+            let leader = field("Tgid:");
+            if leader.parse() != Ok(*pid) {
+                let message = format!("{pid} is a thread of process {leader}: use --pid {leader}");
+                return Err(Failure::new(Reason::Target, message));
+            }
+            if field("State:").starts_with(['Z', 'X']) {
+                let message = format!("process {pid} has ended and waits for its parent (zombie)");
+                return Err(Failure::new(Reason::Target, message));
+            }
+            Ok((*pid, 0))
+        })
+        .collect()
+}
+
+/// Finds a cgroup by its path, absolute or below a cgroup mount.
+///
+/// # Errors
+///
+/// When there is no such folder, or it is not in a cgroup file system.
+pub fn cgroup(host: &Host, path: &Path) -> Result<(PathBuf, Scope), Failure> {
+    let fail =
+        |what: &str| Failure::new(Reason::Target, format!("cgroup {}: {what}", path.display()));
+    let mounts = fs::read_to_string(host.procfs.join("self/mountinfo"))
+        .map_err(|error| fail(&format!("/proc/self/mountinfo: {error}")))?;
+    let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
+    if mounts.is_empty() {
+        return Err(fail("no cgroup file system is mounted"));
+    }
+    let below = path.strip_prefix("/").unwrap_or(path);
+    let folder = std::iter::once(path.to_owned())
+        .filter(|path| path.is_absolute())
+        .chain(mounts.iter().map(|mount| mount.point.join(below)))
+        .find(|folder| folder.join("cgroup.procs").is_file())
+        .ok_or_else(|| fail("not found under any cgroup mount"))?
+        .canonicalize()
+        .map_err(|error| fail(&error.to_string()))?;
+    let mount = mounts
+        .iter()
+        .filter(|mount| folder.starts_with(&mount.point))
+        .max_by_key(|mount| mount.point.as_os_str().len())
+        .ok_or_else(|| fail("not in a cgroup file system"))?;
+    let id = fs::metadata(&folder)
+        .map_err(|error| fail(&error.to_string()))?
+        .ino();
+    let hierarchies = fs::read_to_string(host.procfs.join("self/cgroup"))
+        .map_err(|error| fail(&format!("/proc/self/cgroup: {error}")))?;
+    let hierarchy = mount
+        .hierarchy(&hierarchies)
+        .ok_or_else(|| fail("its hierarchy is not in /proc/self/cgroup"))?;
+    Ok((folder, Scope::Cgroup { id, hierarchy }))
+}
+
+/// A mounted cgroup hierarchy.
+struct CgroupMount {
+    point: PathBuf,
+    /// Controllers or name of a v1 hierarchy; `None` for v2.
+    options: Option<Vec<String>>,
+}
+
+impl CgroupMount {
+    /// A line of mountinfo (proc_pid_mountinfo(5)), if it is a cgroup's.
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let point = PathBuf::from(before.split(' ').nth(4)?);
+        let mut after = after.split(' ');
+        match after.next()? {
+            "cgroup2" => Some(Self {
+                point,
+                options: None,
+            }),
+            "cgroup" => {
+                let options = after.nth(1)?.split(',').map(str::to_owned).collect();
+                Some(Self {
+                    point,
+                    options: Some(options),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Its number, from `hierarchy:controllers:path` lines.
+    fn hierarchy(&self, lines: &str) -> Option<u32> {
+        let Some(options) = &self.options else {
+            return Some(0);
+        };
+        lines.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let number = fields.next()?.parse().ok()?;
+            let controllers = fields.next()?;
+            let all = !controllers.is_empty()
+                && controllers
+                    .split(',')
+                    .all(|name| options.iter().any(|option| option == name));
+            all.then_some(number)
+        })
+    }
+}
+
+/// The user behind sudo, who shall own the output.
+pub fn owner() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let id = |name| std::env::var(name).ok()?.parse().ok();
+    Some((id("SUDO_UID")?, id("SUDO_GID")?))
+}
+
+/// Name of the user who started the profiler, behind sudo if need be; the number of one without a name.
+pub fn user() -> String {
+    let uid = owner().map_or_else(|| rustix::process::getuid().as_raw(), |(uid, _)| uid);
+    nix::unistd::User::from_uid(uid.into())
+        .ok()
+        .flatten()
+        .map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies() {
+        let line =
+            "36 29 0:31 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct";
+        let mount = CgroupMount::parse(line).expect("a cgroup mount");
+        assert_eq!(mount.point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        let lines = "12:memory:/a\n4:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/d\n";
+        assert_eq!(mount.hierarchy(lines), Some(4));
+        let v2 = CgroupMount::parse("1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw");
+        assert_eq!(v2.expect("a cgroup mount").hierarchy(lines), Some(0));
+        assert!(CgroupMount::parse("1 2 0:3 / / rw - ext4 /dev/a rw").is_none());
+        assert!(CgroupMount::parse("").is_none());
+    }
+
+    #[test]
+    fn pids() {
+        let host = Host::probe("/proc", "/sys", None);
+        assert!(roots(&host, &[std::process::id()]).is_ok());
+        assert_eq!(
+            roots(&host, &[u32::MAX >> 2])
+                .expect_err("no such process")
+                .reason,
+            Reason::Target
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Ticks at absolute times on `CLOCK_MONOTONIC`: a late one never shifts those after it.
+
+use std::{io, os::fd::OwnedFd, time::Duration};
+
+use rustix::{
+    io::read,
+    time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    },
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::support::clock::monotonic_ns;
+
+/// A timer of the kernel.
+pub struct Ticker {
+    timer: AsyncFd<OwnedFd>,
+    start: u64,
+    interval: u64,
+    count: u64,
+}
+
+/// A tick, perhaps with missed ones before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fired {
+    /// Deadlines that have passed; 1 when none was missed.
+    pub passed: u64,
+    /// How long ago the last of them was, ns.
+    pub late_ns: u64,
+}
+
+impl Ticker {
+    /// Ticks at `start` + n × `interval`, n ≥ 1.
+    pub fn new(start: u64, interval: Duration) -> io::Result<Self> {
+        let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )?;
+        let times = Itimerspec {
+            it_interval: timespec(interval),
+            it_value: timespec(start + interval),
+        };
+        timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &times)?;
+        let timer = readable(timer)?;
+        Ok(Self {
+            timer,
+            start,
+            interval,
+            count: 0,
+        })
+    }
+
+    /// Waits for the next deadline.
+    pub async fn next(&mut self) -> io::Result<Fired> {
+        loop {
+            let mut guard = self.timer.readable().await?;
+            // Would block: readable no longer.
+            let Ok(passed) = guard.try_io(|timer| expirations(timer.get_ref())) else {
+                continue;
+            };
+            let passed = passed?;
+            self.count += passed;
+            let deadline = self.start + self.count * self.interval;
+            return Ok(Fired {
+                passed,
+                late_ns: monotonic_ns().saturating_sub(deadline),
+            });
+        }
+    }
+
+    /// Deadlines that have passed and were not waited for.
+    pub fn pending(&mut self) -> io::Result<u64> {
+        match expirations(self.timer.get_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            passed => passed,
+        }
+    }
+}
+
+/// Deadlines since the last call; an error when there is none.
+fn expirations(timer: &OwnedFd) -> io::Result<u64> {
+    let mut passed = [0; 8];
+    read(timer, &mut passed)?;
+    Ok(u64::from_ne_bytes(passed))
+}
+
+/// Lets the loop wait for a descriptor.
+pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned, and closed only after it is no longer watched.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    registered.map_err(|error| error.into_parts().1)
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (ns % 1_000_000_000).cast_signed(),
+    }
+}

@@ -1,0 +1,350 @@
+//! NVIDIA's GPUs and MIG instances, through NVML.
+
+mod answers;
+mod fields;
+mod gpm;
+mod library;
+mod mig;
+mod pcie;
+mod processes;
+
+use nvml_wrapper::{
+    Device, Nvml,
+    bitmasks::device::ThrottleReasons,
+    enum_wrappers::device::{
+        Clock, EccCounter, MemoryError, PerformancePolicy, PerformanceState, TemperatureSensor,
+    },
+    error::{Bits, NvmlError},
+};
+
+use super::{
+    GpuKey, GpuRow, Request,
+    reading::{Before, Reading, named},
+    visible::{Candidate, OfTarget},
+};
+use crate::{schema::Label, support::clock::monotonic_ns};
+
+pub(super) use self::library::{LIBRARY, has_gpu, load};
+use self::{answers::Answers, fields::Value, gpm::Gpm, mig::Instances};
+
+/// The driver's word for itself in the tables.
+const NAME: &str = "nvidia";
+
+/// All GPUs, of which those are read that the target may see.
+pub(super) struct Nvidia {
+    nvml: &'static Nvml,
+    gpus: Vec<Gpu>,
+    visible: OfTarget,
+    before: Before,
+    /// Whether the driver's pids are ours: it gives those of the node.
+    knows_pids: bool,
+}
+
+struct Gpu {
+    device: Device<'static>,
+    facts: Facts,
+    /// What the PCIe link carries at most, bytes per second.
+    fastest: Option<f64>,
+    pcie_tx: pcie::Direction,
+    pcie_rx: pcie::Direction,
+    read_at: u64,
+    gpm: Gpm,
+    instances: Instances,
+    samples: processes::Samples,
+}
+
+/// What does not change.
+#[derive(Clone, Debug)]
+struct Facts {
+    /// Number of NVML and nvidia-smi.
+    index: u32,
+    uuid: Option<Label>,
+    name: Option<Label>,
+    bdf: Option<Label>,
+}
+
+impl Nvidia {
+    /// Finds the GPUs; those that a container or cgroup keeps from us are not ours to report.
+    pub(super) fn open(nvml: &'static Nvml, visible: OfTarget, knows_pids: bool) -> Self {
+        let count = nvml.device_count().unwrap_or(0);
+        let found = (0..count).filter_map(|index| {
+            let device = nvml.device_by_index(index).ok()?;
+            Some(Gpu::open(device, index))
+        });
+        Self {
+            nvml,
+            gpus: found.collect(),
+            visible,
+            before: Before::new(),
+            knows_pids,
+        }
+    }
+}
+
+impl Nvidia {
+    /// Reads all GPUs once. Takes as long as it takes.
+    pub(super) fn read(&mut self, request: &Request) -> Reading {
+        let ts = request.tick.ts;
+        let mut answers = Answers::default();
+        let (mut gpus, mut processes) = (Vec::new(), Vec::new());
+        self.before.begin();
+        let visible = self.visible.of(request.pids.as_deref());
+        let candidates = self.gpus.iter().map(|gpu| gpu.facts.candidate());
+        let candidates: Vec<Candidate<'_>> = candidates.collect();
+        let mut seen = vec![false; candidates.len()];
+        for of_process in &visible {
+            for (seen, more) in seen.iter_mut().zip(of_process.gpus(&candidates)) {
+                *seen |= more;
+            }
+        }
+        let all = self.gpus.iter_mut().zip(seen);
+        for (gpu, _) in all.filter(|(_, seen)| *seen) {
+            let now = monotonic_ns();
+            let mut row = gpu.read(self.nvml, now, &mut answers);
+            if answers.take_lost() {
+                continue;
+            }
+            let name = gpu.facts.index.to_string();
+            let known = self.before.take(&name, now, &mut row);
+            let found = gpu
+                .instances
+                .read(self.nvml, &gpu.device, &visible, &mut answers);
+            if self.knows_pids {
+                let used = gpu.samples.read(&gpu.device, &mut answers);
+                if let Some(interval_ns) = known {
+                    processes.extend(
+                        used.into_iter()
+                            .filter_map(|process| process.usage(&gpu.facts, &found, interval_ns)),
+                    );
+                }
+            }
+            if let Some(interval_ns) = known {
+                gpus.push((gpu.facts.key(ts, interval_ns), row));
+            }
+            for instance in found.into_iter().filter(|instance| instance.visible) {
+                let mut row = instance.row;
+                let now = monotonic_ns();
+                if let Some(interval_ns) = self.before.take(&instance.uuid, now, &mut row) {
+                    let mut key = gpu.facts.key(ts, interval_ns);
+                    key.index = None;
+                    key.parent_uuid = key.uuid.replace(Label::from(instance.uuid));
+                    key.name = instance.name.or(key.name);
+                    key.gpu_instance = instance.gpu_instance;
+                    key.compute_instance = instance.compute_instance;
+                    gpus.push((key, row));
+                }
+            }
+        }
+        Reading {
+            ts,
+            read_at: monotonic_ns(),
+            gpus,
+            processes,
+            error: answers.error,
+        }
+    }
+}
+
+impl Facts {
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            index: self.index,
+            uuid: self.uuid.as_ref().map(Label::as_str),
+            name: self.name.as_ref().map(Label::as_str),
+        }
+    }
+
+    fn key(&self, ts: crate::schema::Timestamp, interval_ns: u64) -> GpuKey {
+        GpuKey {
+            ts,
+            interval_ns,
+            index: Some(self.index),
+            uuid: self.uuid.clone(),
+            vendor: NAME.into(),
+            driver: NAME.into(),
+            name: self.name.clone(),
+            bdf: self.bdf.clone(),
+            parent_uuid: None,
+            gpu_instance: None,
+            compute_instance: None,
+        }
+    }
+}
+
+impl Gpu {
+    fn open(device: Device<'static>, index: u32) -> Self {
+        let pci = device.pci_info().ok();
+        let bdf = pci.map(|pci| format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device));
+        let link = device
+            .max_pcie_link_gen()
+            .ok()
+            .zip(device.max_pcie_link_width().ok());
+        Self {
+            facts: Facts {
+                index: device.index().unwrap_or(index),
+                uuid: device.uuid().ok().map(Label::from),
+                name: device.name().ok().map(Label::from),
+                bdf: bdf.map(Label::from),
+            },
+            fastest: link.and_then(|(generation, width)| pcie::fastest(generation, width)),
+            pcie_tx: pcie::Direction::default(),
+            pcie_rx: pcie::Direction::default(),
+            read_at: 0,
+            gpm: Gpm::default(),
+            instances: Instances::default(),
+            samples: processes::Samples::default(),
+            device,
+        }
+    }
+
+    /// Every value on its own: one that fails leaves the others.
+    fn read(&mut self, nvml: &'static Nvml, now: u64, answers: &mut Answers) -> GpuRow {
+        let device = &self.device;
+        let mut row = GpuRow::default();
+        if let Some(busy) = answers.of("utilization", device.utilization_rates()) {
+            row.utilization = percent(busy.gpu);
+            row.memory_utilization = percent(busy.memory);
+        }
+        let encoder = answers.of("encoder", device.encoder_utilization());
+        row.encoder_utilization = encoder.and_then(|encoder| percent(encoder.utilization));
+        let decoder = answers.of("decoder", device.decoder_utilization());
+        row.decoder_utilization = decoder.and_then(|decoder| percent(decoder.utilization));
+        if let Some(memory) = answers.of("memory", device.memory_info()) {
+            row.memory_total = Some(memory.total);
+            row.memory_used = Some(memory.used);
+        }
+        let mut clock = |clock| answers.of("clock", device.clock_info(clock)).map(hertz);
+        row.sm_clock = clock(Clock::SM);
+        row.memory_clock = clock(Clock::Memory);
+        row.video_clock = clock(Clock::Video);
+        let state = answers.of("performance state", device.performance_state());
+        row.performance_state = state.and_then(p_state);
+        row.power_mw = answers.of("power", device.power_usage()).map(u64::from);
+        let limit = answers.of("power limit", device.enforced_power_limit());
+        row.power_limit_mw = limit.map(u64::from);
+        let energy = answers.of("energy", device.total_energy_consumption());
+        row.energy_uj = energy.and_then(|mj| mj.checked_mul(1000));
+        let temperature = device.temperature(TemperatureSensor::Gpu);
+        row.temperature = answers.of("temperature", temperature).map(u64::from);
+        row.fan = fastest_fan(device, answers);
+        row.pcie_generation = answers
+            .of("PCIe generation", device.current_pcie_link_gen())
+            .map(u64::from);
+        row.pcie_width = answers
+            .of("PCIe width", device.current_pcie_link_width())
+            .map(u64::from);
+        row.pcie_replays = answers
+            .of("PCIe replays", device.pcie_replay_counter())
+            .map(u64::from);
+        let mut errors = |kind| {
+            let count = device.total_ecc_errors(kind, EccCounter::Volatile);
+            answers.of("ECC errors", count)
+        };
+        row.ecc_corrected = errors(MemoryError::Corrected);
+        row.ecc_uncorrected = errors(MemoryError::Uncorrected);
+        row.throttle_reasons = throttle_reasons(device, answers);
+        let mut violation = |policy| {
+            let time = answers.of("violation time", device.violation_status(policy));
+            time.map(|time| time.violation_time)
+        };
+        row.power_violation_ns = violation(PerformancePolicy::Power);
+        row.thermal_violation_ns = violation(PerformancePolicy::Thermal);
+        row.board_limit_violation_ns = violation(PerformancePolicy::BoardLimit);
+        row.reliability_violation_ns = violation(PerformancePolicy::Reliability);
+        let fields = answers.of("field values", fields::read(nvml, device));
+        let fields = fields.unwrap_or_default();
+        row.memory_temperature = fields.memory_temperature.map(Value::number);
+        let bytes = |kib: Option<Value>| kib.and_then(|kib| kib.number().checked_mul(1024));
+        row.nvlink_tx_bytes = bytes(fields.nvlink_tx);
+        row.nvlink_rx_bytes = bytes(fields.nvlink_rx);
+        let rates = self.gpm.read(nvml, device, None, &mut row, answers);
+        let interval_ns = now.saturating_sub(std::mem::replace(&mut self.read_at, now));
+        let fastest = self.fastest;
+        row.pcie_tx_bytes =
+            self.pcie_tx
+                .advance(fields.pcie_tx, interval_ns, fastest, rates.pcie_tx);
+        row.pcie_rx_bytes =
+            self.pcie_rx
+                .advance(fields.pcie_rx, interval_ns, fastest, rates.pcie_rx);
+        row
+    }
+}
+
+fn percent(value: u32) -> Option<u64> {
+    (value <= 100).then_some(value.into())
+}
+
+/// From MHz.
+fn hertz(mhz: u32) -> u64 {
+    u64::from(mhz) * 1_000_000
+}
+
+fn p_state(state: PerformanceState) -> Option<u64> {
+    (state != PerformanceState::Unknown).then(|| state.as_c().into())
+}
+
+fn fastest_fan(device: &Device<'_>, answers: &mut Answers) -> Option<u64> {
+    let count = answers.of("fans", device.num_fans())?;
+    // More than any board has.
+    let fans = (0..count.min(16)).filter_map(|fan| answers.of("fan", device.fan_speed(fan)));
+    fans.max().map(u64::from)
+}
+
+fn throttle_reasons(device: &Device<'_>, answers: &mut Answers) -> Option<Label> {
+    let bits = match device.current_throttle_reasons_strict() {
+        Err(NvmlError::IncorrectBits(Bits::U64(bits))) => Ok(bits),
+        answer => answer.map(|reasons| reasons.bits()),
+    };
+    answers.of("throttle reasons", bits).map(reasons)
+}
+
+/// Names of `nvmlClocksEventReasons`, in the order of their bits.
+fn reasons(bits: u64) -> Label {
+    let known = [
+        (ThrottleReasons::GPU_IDLE, "gpu_idle"),
+        (
+            ThrottleReasons::APPLICATIONS_CLOCKS_SETTING,
+            "applications_clocks_setting",
+        ),
+        (ThrottleReasons::SW_POWER_CAP, "sw_power_cap"),
+        (ThrottleReasons::HW_SLOWDOWN, "hw_slowdown"),
+        (ThrottleReasons::SYNC_BOOST, "sync_boost"),
+        (ThrottleReasons::SW_THERMAL_SLOWDOWN, "sw_thermal_slowdown"),
+        (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hw_thermal_slowdown"),
+        (
+            ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN,
+            "hw_power_brake_slowdown",
+        ),
+        (
+            ThrottleReasons::DISPLAY_CLOCK_SETTING,
+            "display_clock_setting",
+        ),
+    ];
+    named(bits, known.map(|(reason, name)| (reason.bits(), name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_joined() {
+        assert_eq!(reasons(0).as_str(), "none");
+        assert_eq!(reasons(0x1).as_str(), "gpu_idle");
+        assert_eq!(reasons(0x4 | 0x8).as_str(), "sw_power_cap+hw_slowdown");
+        assert_eq!(
+            reasons(0x40 | 1 << 40).as_str(),
+            "hw_thermal_slowdown+unknown"
+        );
+    }
+
+    #[test]
+    fn values_out_of_range_are_null() {
+        assert_eq!(
+            (percent(100), percent(101), percent(u32::MAX)),
+            (Some(100), None, None)
+        );
+        assert_eq!(p_state(PerformanceState::Unknown), None);
+        assert_eq!(p_state(PerformanceState::Eight), Some(8));
+    }
+}

@@ -1,0 +1,13 @@
+//! What several modules need and no one owns: time, units, messages, counters, threads.
+
+pub mod cache;
+pub mod clock;
+pub mod delta;
+pub mod device_counters;
+pub mod file_limit;
+pub mod log;
+pub mod runtime_directory;
+pub mod self_metrics;
+pub mod timekeeping;
+pub mod units;
+pub mod worker;
