@@ -28,9 +28,9 @@ impl Dataset {
 
     /// All rows of a table, in the order of its files. Needs no Python.
     pub fn table(&self, name: &str) -> Vec<Row> {
-        let folder = self.path.join(name);
+        let directory = self.path.join(name);
         let mut parts = self.files();
-        parts.retain(|path| path.starts_with(&folder));
+        parts.retain(|path| path.starts_with(&directory));
         parts.sort();
         parts.iter().flat_map(|part| Row::read(part)).collect()
     }
@@ -76,13 +76,13 @@ impl Dataset {
 
     /// All files of the run.
     pub fn files(&self) -> Vec<PathBuf> {
-        let mut folders = vec![self.path.clone()];
+        let mut directories = vec![self.path.clone()];
         let mut files = Vec::new();
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).expect("a folder") {
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).expect("a directory") {
                 let path = entry.expect("an entry").path();
                 if path.is_dir() {
-                    folders.push(path);
+                    directories.push(path);
                 } else {
                     files.push(path);
                 }

@@ -15,8 +15,8 @@ pub struct Mounted {
     source: String,
 }
 
-/// A folder for mount points.
-pub fn folder() -> TempDir {
+/// A directory for mount points.
+pub fn directory() -> TempDir {
     TempDir::new().expect("a temporary directory")
 }
 
@@ -41,10 +41,10 @@ impl Mounted {
         Self::new(point, "tmpfs", "size=256m")
     }
 
-    /// Another place of a folder.
-    pub fn bind(folder: &str, point: &Path) -> Self {
+    /// Another place of a directory.
+    pub fn bind(directory: &str, point: &Path) -> Self {
         fs::create_dir_all(point).expect("made");
-        mount_bind(folder, point).expect("bound");
+        mount_bind(directory, point).expect("bound");
         Self::at(point, "e2e")
     }
 

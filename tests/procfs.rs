@@ -92,12 +92,12 @@ pub fn children(pid: u32) -> Vec<u32> {
 }
 
 fn thread(pid: u32, tid: u32) -> Option<Thread> {
-    let folder = format!("/proc/{pid}/task/{tid}");
-    let schedstat = fs::read_to_string(format!("{folder}/schedstat")).ok()?;
+    let directory = format!("/proc/{pid}/task/{tid}");
+    let schedstat = fs::read_to_string(format!("{directory}/schedstat")).ok()?;
     let mut fields = schedstat.split_whitespace().map(str::parse);
     let mut next = || fields.next()?.ok();
     let (oncpu_ns, runqueue_ns, arrivals) = (next()?, next()?, next()?);
-    let status = fs::read_to_string(format!("{folder}/status")).ok()?;
+    let status = fs::read_to_string(format!("{directory}/status")).ok()?;
     Some(Thread {
         oncpu_ns,
         runqueue_ns,
@@ -122,8 +122,8 @@ pub fn number(pid: u32, file: &str, name: &str) -> u64 {
 }
 
 /// State letter of a thread or process; `None` when it is gone.
-pub fn state(folder: impl AsRef<Path>) -> Option<char> {
-    let stat = fs::read_to_string(folder.as_ref().join("stat")).ok()?;
+pub fn state(directory: impl AsRef<Path>) -> Option<char> {
+    let stat = fs::read_to_string(directory.as_ref().join("stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 

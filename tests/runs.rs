@@ -24,7 +24,7 @@ pub struct Profiler {
 /// Where the runs are, for as long as somebody looks at them.
 struct Out {
     path: PathBuf,
-    _folder: Option<TempDir>,
+    _directory: Option<TempDir>,
 }
 
 impl Profiler {
@@ -35,13 +35,13 @@ impl Profiler {
 
     /// The same, executed by a program that prepares its surroundings: `wrapper… profiler run --out DIR`.
     pub fn within(wrapper: &[&str]) -> Self {
-        let folder = TempDir::new().expect("a temporary directory");
-        let path = folder.path().join("out");
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("out");
         Self::prepared(
             wrapper,
             Out {
                 path,
-                _folder: Some(folder),
+                _directory: Some(directory),
             },
         )
     }
@@ -57,7 +57,7 @@ impl Profiler {
             &[],
             Out {
                 path: path.to_owned(),
-                _folder: None,
+                _directory: None,
             },
         )
     }
@@ -68,7 +68,7 @@ impl Profiler {
             command,
             out: Out {
                 path: path.to_owned(),
-                _folder: None,
+                _directory: None,
             },
         }
     }

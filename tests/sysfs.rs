@@ -14,13 +14,13 @@ use std::{
 
 /// What is below `/sys/class` and not made is this machine's.
 pub struct Sysfs {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     rising: Vec<(PathBuf, u64)>,
 }
 
 /// The same, with counters that rise until it is dropped.
 pub struct Rising {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     stop: Arc<AtomicBool>,
     meter: Option<JoinHandle<()>>,
 }
@@ -28,21 +28,21 @@ pub struct Rising {
 impl Sysfs {
     /// Without the classes that will be made.
     pub fn without(classes: &[&str]) -> Self {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        links(Path::new("/sys"), folder.path(), &["class"]);
-        let class = folder.path().join("class");
-        fs::create_dir(&class).expect("a folder");
+        let directory = tempfile::TempDir::new().expect("a directory");
+        links(Path::new("/sys"), directory.path(), &["class"]);
+        let class = directory.path().join("class");
+        fs::create_dir(&class).expect("a directory");
         links(Path::new("/sys/class"), &class, classes);
         Self {
-            folder,
+            directory,
             rising: Vec::new(),
         }
     }
 
     /// Makes a file below `class`.
     pub fn put(&self, file: &str, text: &str) {
-        let path = self.folder.path().join("class").join(file);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let path = self.directory.path().join("class").join(file);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
         fs::write(path, format!("{text}\n")).expect("written");
     }
 
@@ -50,7 +50,7 @@ impl Sysfs {
     pub fn rise(&mut self, file: &str, rate: u64) {
         self.put(file, "0000000000000");
         self.rising
-            .push((self.folder.path().join("class").join(file), rate));
+            .push((self.directory.path().join("class").join(file), rate));
     }
 
     /// Makes a zone of RAPL with so much power.
@@ -65,7 +65,7 @@ impl Sysfs {
     pub fn start(self) -> Rising {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let Self { folder, rising } = self;
+        let Self { directory, rising } = self;
         let meter = std::thread::spawn(move || {
             let begin = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
@@ -80,7 +80,7 @@ impl Sysfs {
             }
         });
         Rising {
-            folder,
+            directory,
             stop,
             meter: Some(meter),
         }
@@ -90,7 +90,7 @@ impl Sysfs {
 impl Rising {
     /// For `--sysfs`.
     pub fn path(&self) -> &str {
-        self.folder.path().to_str().expect("UTF-8")
+        self.directory.path().to_str().expect("UTF-8")
     }
 }
 
@@ -103,9 +103,9 @@ impl Drop for Rising {
     }
 }
 
-/// Links to everything of a folder but what is made.
+/// Links to everything of a directory but what is made.
 fn links(from: &Path, to: &Path, but: &[&str]) {
-    for entry in fs::read_dir(from).expect("a folder").flatten() {
+    for entry in fs::read_dir(from).expect("a directory").flatten() {
         if but.iter().all(|but| entry.file_name() != *but) {
             symlink(entry.path(), to.join(entry.file_name())).expect("a link");
         }

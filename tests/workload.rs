@@ -1,7 +1,7 @@
 //! What the tests profile: does what it is told on stdin, answers `done`, and rests.
 //!
 //! `workload THREADS`: that many threads that burn when told to.
-//! `workload files HOW FOLDER CALLS`: see `workload/files/mod.rs`.
+//! `workload files HOW DIRECTORY CALLS`: see `workload/files/mod.rs`.
 //! `workload cmdline BYTES`: see `workload/cmdline.rs`.
 //! `workload forks RATE`: see `workload/forks.rs`.
 //! `workload spin ROUNDS`: see `workload/spin.rs`; prints nothing, and ends.
@@ -33,10 +33,10 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [verb, how, folder, calls] = arguments.as_slice()
+    if let [verb, how, directory, calls] = arguments.as_slice()
         && verb == "files"
     {
-        files::main(how, folder, calls);
+        files::main(how, directory, calls);
         return ExitCode::SUCCESS;
     }
     if let [verb, rounds] = arguments.as_slice()

@@ -167,7 +167,7 @@ impl Catalog {
         READ.get_or_init(|| toml::from_str(MEANINGS).expect("the embedded data is valid"))
     }
 
-    /// What the kernel can count on every CPU; `None` when a folder's file has taken its place and its name.
+    /// What the kernel can count on every CPU; `None` when a directory's file has taken its place and its name.
     pub fn generic(&self) -> Option<&Uarch> {
         self.get(GENERIC)
     }

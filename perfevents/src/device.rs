@@ -16,13 +16,13 @@ pub const WORDS: usize = 4;
 /// A PMU, or one instance of several.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Name of its folder: `cpu`, `uncore_imc_0`.
+    /// Name of its directory: `cpu`, `uncore_imc_0`.
     pub name: String,
     /// `perf_event_attr.type`.
     pub kind: u32,
     /// Where the fields of a code are.
     pub(crate) formats: BTreeMap<String, Format>,
-    pub(crate) folder: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Set in every `config`: which core's PMU a generic event is of, where there are several kinds of cores.
     pub(crate) base: u64,
 }
@@ -133,17 +133,17 @@ impl Format {
 }
 
 impl Device {
-    /// Reads the description in `folder`.
+    /// Reads the description in `directory`.
     ///
     /// # Errors
     ///
     /// When it has no readable type.
-    pub fn read(folder: &Path) -> io::Result<Self> {
+    pub fn read(directory: &Path) -> io::Result<Self> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        let name = folder.file_name().and_then(|name| name.to_str());
-        let kind = fs::read_to_string(folder.join("type"))?;
+        let name = directory.file_name().and_then(|name| name.to_str());
+        let kind = fs::read_to_string(directory.join("type"))?;
         let mut formats = BTreeMap::new();
-        for entry in fs::read_dir(folder.join("format")).into_iter().flatten() {
+        for entry in fs::read_dir(directory.join("format")).into_iter().flatten() {
             let path = entry?.path();
             let field = path.file_name().and_then(|field| field.to_str());
             // A field that makes no sense is as good as none: whoever needs it is told.
@@ -163,12 +163,12 @@ impl Device {
                 .parse()
                 .map_err(|_| invalid("its type is no number"))?,
             formats,
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             base: 0,
         })
     }
 
-    /// What stands for the kernel's generic events, which have no folder: one for each kind of core.
+    /// What stands for the kernel's generic events, which have no directory: one for each kind of core.
     fn generic(sysfs: &Path, kind: u32) -> Vec<Self> {
         let cores = Self::all(sysfs, CORE_PMU);
         let several = cores.len() > 1;
@@ -192,7 +192,7 @@ impl Device {
             name: SOFTWARE_PMU.to_owned(),
             kind: 1,
             formats: BTreeMap::new(),
-            folder: PathBuf::new(),
+            directory: PathBuf::new(),
             base: 0,
         }
     }
@@ -215,13 +215,13 @@ impl Device {
 
     /// CPUs that it counts, of several kinds; `None` when all.
     pub fn cpus(&self) -> Option<String> {
-        let text = fs::read_to_string(self.folder.join("cpus")).ok()?;
+        let text = fs::read_to_string(self.directory.join("cpus")).ok()?;
         Some(text.trim().to_owned())
     }
 
-    /// A number of its `caps/` folder: `slots`, for example.
+    /// A number of its `caps/` directory: `slots`, for example.
     pub fn capability(&self, name: &str) -> Option<u64> {
-        let text = fs::read_to_string(self.folder.join("caps").join(name)).ok()?;
+        let text = fs::read_to_string(self.directory.join("caps").join(name)).ok()?;
         number(text.trim())
     }
 
@@ -236,8 +236,8 @@ impl Device {
             SOFTWARE_PMU => return vec![Self::software()],
             _ => {}
         }
-        let folder = sysfs.join("bus/event_source/devices");
-        let mut devices: Vec<Self> = fs::read_dir(folder)
+        let directory = sysfs.join("bus/event_source/devices");
+        let mut devices: Vec<Self> = fs::read_dir(directory)
             .into_iter()
             .flatten()
             .flatten()
@@ -261,7 +261,7 @@ impl Device {
     /// CPUs that it can be opened on, one for each part of the machine that it counts; `None` when it counts for each
     /// CPU or task.
     pub fn cpumask(&self) -> Option<String> {
-        let text = fs::read_to_string(self.folder.join("cpumask")).ok()?;
+        let text = fs::read_to_string(self.directory.join("cpumask")).ok()?;
         Some(text.trim().to_owned())
     }
 
@@ -358,7 +358,7 @@ impl Device {
     fn scale_by_name(&self, alias: &str) -> Option<f64> {
         let has = |ending: &str| {
             let file = format!("{alias}.{ending}");
-            self.folder.join("events").join(file).exists()
+            self.directory.join("events").join(file).exists()
         };
         if has("unit") || has("scale") {
             self.scale_of(alias)
@@ -368,7 +368,7 @@ impl Device {
     }
 
     fn scale_of(&self, alias: &str) -> Option<f64> {
-        let file = self.folder.join("events").join(format!("{alias}.scale"));
+        let file = self.directory.join("events").join(format!("{alias}.scale"));
         let scale: f64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
         (scale.is_finite() && scale > 0.0).then_some(scale)
     }
@@ -380,7 +380,7 @@ impl Device {
             alias: alias.to_owned(),
         };
         let text =
-            fs::read_to_string(self.folder.join("events").join(alias)).map_err(|_| missing())?;
+            fs::read_to_string(self.directory.join("events").join(alias)).map_err(|_| missing())?;
         text.trim()
             .split(',')
             .map(|term| {
@@ -475,10 +475,10 @@ mod tests {
 
     /// A tree as the kernel lays it out.
     fn tree() -> tempfile::TempDir {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let file = |path: &str, text: &str| {
             let path = root.path().join("bus/event_source/devices").join(path);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::create_dir_all(path.parent().expect("a directory")).expect("made");
             fs::write(path, text).expect("written");
         };
         for (name, kind) in [

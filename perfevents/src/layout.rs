@@ -92,7 +92,7 @@ impl Device {
                 .iter()
                 .map(format)
                 .collect::<Option<_>>()?,
-            folder: PathBuf::new(),
+            directory: PathBuf::new(),
         })
     }
 }

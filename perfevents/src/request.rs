@@ -6,7 +6,7 @@
 //! event     = name [ ":" modifiers ]                       cycles, FP_ARITH_INST_RETIRED.SCALAR_DOUBLE
 //!           | "r" hexadecimal [ ":" modifiers ]            r1c7: a raw code of the core's PMU
 //!           | pmu "/" term { "," term } "/" [ modifiers ]  cpu/event=0xc7,umask=0x1,name=SCALAR/
-//! term      = field "=" number | "name=" text | alias      an alias is a file of the PMU's events/ folder
+//! term      = field "=" number | "name=" text | alias      an alias is a file of the PMU's events/ directory
 //! modifiers = { "u" | "k" }                                only in user space, only in the kernel
 //! ```
 
@@ -46,9 +46,9 @@ pub struct Item {
 /// One part of a code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// A field of the PMU's `format/` folder, or `config` to `config3`.
+    /// A field of the PMU's `format/` directory, or `config` to `config3`.
     Field(String, u64),
-    /// A file of its `events/` folder, or a field of one bit.
+    /// A file of its `events/` directory, or a field of one bit.
     Alias(String),
 }
 

@@ -4,8 +4,8 @@
 // The compiler knows atomic read-modify-write of BPF only as inline assembly.
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
-pub mod flows;
 pub mod offsets;
+pub mod per_key;
 pub mod wire;
 
 #[cfg(target_arch = "bpf")]

@@ -61,7 +61,7 @@ pub struct Config {
     /// `PG_writeback`, the number of a bit of `page.flags`; 64 when not known.
     pub writeback_bit: u32,
     /// Whether the controller is in another pid namespace than the initial one.
-    pub contained: u32,
+    pub in_pid_namespace: u32,
 }
 
 /// Bits of [`Config::calls`].
@@ -87,7 +87,7 @@ impl Config {
         calls: 0,
         dirty_pages: 0,
         writeback_bit: 64,
-        contained: 0,
+        in_pid_namespace: 0,
     };
 }
 
@@ -117,7 +117,7 @@ pub struct Control {
     /// Time of the reading before it.
     pub previous: u64,
     /// Number of the reading under way.
-    pub pass: u32,
+    pub epoch: u32,
     /// [`ARMING_LEARN`], [`ARMING_REPORT`], or 0 when the target is followed.
     pub arming: u32,
 }
@@ -282,7 +282,7 @@ pub struct Dirtier {
 pub struct Histogram {
     /// Sum of all values, ns.
     pub sum: u64,
-    /// Largest value since a reading, with the number of that reading: [`Peak`].
+    /// Largest value since a reading, with the number of that reading: [`EpochMax`].
     pub peak: u64,
     /// Likewise for the reading before.
     pub previous_peak: u64,
@@ -307,11 +307,11 @@ impl Histogram {
 
     /// Largest value since reading `pass`, ns.
     #[inline(always)]
-    pub fn max_in(&self, pass: u32) -> u64 {
-        if Peak(self.peak).is_of(pass) {
-            Peak(self.peak).ns()
-        } else if Peak(self.previous_peak).is_of(pass) {
-            Peak(self.previous_peak).ns()
+    pub fn max_in(&self, epoch: u32) -> u64 {
+        if EpochMax(self.peak).is_of(epoch) {
+            EpochMax(self.peak).ns()
+        } else if EpochMax(self.previous_peak).is_of(epoch) {
+            EpochMax(self.previous_peak).ns()
         } else {
             0
         }
@@ -321,23 +321,23 @@ impl Histogram {
 /// The largest value since a reading, in one word, so that it can be replaced atomically: the low 16 bits of the
 /// reading's number above 48 bits of ns (78 hours).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peak(pub u64);
+pub struct EpochMax(pub u64);
 
-impl Peak {
+impl EpochMax {
     const BITS: u32 = 48;
 
     /// `ns` since reading `pass`.
     #[inline(always)]
-    pub fn new(pass: u32, ns: u64) -> Self {
+    pub fn new(epoch: u32, ns: u64) -> Self {
         let most = (1 << Self::BITS) - 1;
         let ns = if ns < most { ns } else { most };
-        Self(u64::from(pass) << Self::BITS | ns)
+        Self(u64::from(epoch) << Self::BITS | ns)
     }
 
     /// Whether it is of reading `pass`.
     #[inline(always)]
-    pub fn is_of(self, pass: u32) -> bool {
-        self.0 >> Self::BITS == u64::from(pass & 0xffff)
+    pub fn is_of(self, epoch: u32) -> bool {
+        self.0 >> Self::BITS == u64::from(epoch & 0xffff)
     }
 
     /// The value.
@@ -381,20 +381,20 @@ pub mod state {
     /// Uninterruptible sleep.
     pub const BLOCKED: u32 = 4;
     /// Ended; its counters are in its process's `ended`.
-    pub const FOLDED: u32 = 5;
+    pub const ACCUMULATED: u32 = 5;
 }
 
 /// What a task has under way; of the task itself only, so nothing in it is atomic.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Doing {
+pub struct InFlight {
     /// When its read, write or copy of files began, 0: none.
     pub rw_since: u64,
     /// When its sync began, 0: none …
     pub sync_since: u64,
     /// … and of which `struct file`.
     pub sync_file: u64,
-    /// Mount in which it removes, renames or makes something, [`Doing::NO_MOUNT`] when not known yet.
+    /// Mount in which it removes, renames or makes something, [`InFlight::NO_MOUNT`] when not known yet.
     pub path_mount: u64,
     /// When its system call began, 0: none.
     pub call_since: u64,
@@ -412,8 +412,8 @@ pub struct Doing {
     pub datagram_from: u64,
 }
 
-impl Doing {
-    /// [`Doing::path_mount`]: something is about to be done, the mount is not known yet.
+impl InFlight {
+    /// [`InFlight::path_mount`]: something is about to be done, the mount is not known yet.
     pub const NO_MOUNT: u64 = u64::MAX;
 }
 
@@ -446,7 +446,7 @@ pub struct TaskState {
     /// Who it is.
     pub owner: Owner,
     /// What it has under way.
-    pub doing: Doing,
+    pub in_flight: InFlight,
     /// The file of which it dirtied a page last.
     pub dirtied: Dirtied,
     /// Run-queue latency.
@@ -508,7 +508,7 @@ pub mod event {
     /// [`super::Exec`]: a process of the target runs another program.
     pub const EXEC: u32 = 3;
     /// [`super::Birth`]: while arming, a process was born outside the target.
-    pub const STRANGER: u32 = 4;
+    pub const OUT_OF_SCOPE_FORK: u32 = 4;
     /// [`super::ThreadEnd`]: with `--threads`, a thread has ended.
     pub const THREAD_END: u32 = 5;
     /// One word: a task was moved between cgroups.
@@ -521,7 +521,7 @@ pub mod event {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
-    /// [`event::BIRTH`] or [`event::STRANGER`].
+    /// [`event::BIRTH`] or [`event::OUT_OF_SCOPE_FORK`].
     pub event: u32,
     /// Its process id in the controller's pid namespace.
     pub pid: u32,
@@ -642,8 +642,8 @@ pub mod record {
     /// [`super::Totals`] and [`super::Histogram`] of the ended threads of the process before it, after a
     /// [`super::HistogramHeader`].
     pub const ENDED: u32 = 4;
-    /// [`super::Quiet`].
-    pub const QUIET: u32 = 5;
+    /// [`super::Unchanged`].
+    pub const UNCHANGED: u32 = 5;
 }
 
 /// First words of records that are copied as they lie in a map.
@@ -660,8 +660,8 @@ pub struct HistogramHeader {
 /// counters has changed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Quiet {
-    /// [`record::QUIET`].
+pub struct Unchanged {
+    /// [`record::UNCHANGED`].
     pub record: u32,
     /// Process id in the controller's pid namespace.
     pub pid: u32,
@@ -678,7 +678,7 @@ pub struct Quiet {
 /// Flags of [`Thread`].
 pub mod thread_flags {
     /// The thread has ended; its counters are in its process's `ended`.
-    pub const FOLDED: u32 = 1;
+    pub const ACCUMULATED: u32 = 1;
 }
 
 /// A live thread.
@@ -759,13 +759,13 @@ const _: () = {
     assert!(size_of::<Counters>() == 16 + 8 * Map::COUNT);
     assert!(size_of::<Totals>() == 192);
     assert!(size_of::<Histogram>() == 24 + 8 * BUCKETS);
-    assert!(size_of::<Doing>() == 88);
+    assert!(size_of::<InFlight>() == 88);
     assert!(
         size_of::<TaskState>()
             == 48
                 + 32
                 + size_of::<Owner>()
-                + size_of::<Doing>()
+                + size_of::<InFlight>()
                 + size_of::<Dirtied>()
                 + size_of::<Histogram>()
     );
@@ -778,7 +778,7 @@ const _: () = {
     assert!(size_of::<Environment>() == ENVIRONMENT_HEADER + VARIABLE_MAX * VARIABLES.len());
     assert!(size_of::<ThreadEnd>() == 32 + size_of::<Totals>() + size_of::<Histogram>());
     assert!(size_of::<Thread>() == 48 + size_of::<Totals>());
-    assert!(size_of::<Quiet>() == 56);
+    assert!(size_of::<Unchanged>() == 56);
     assert!(size_of::<ProcessRecord>() == 40 + 64 + 56 + 16);
 };
 

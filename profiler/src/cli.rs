@@ -69,7 +69,7 @@ pub enum Command {
         /// Open every group of this machine, and tell which can be counted
         #[arg(long, conflicts_with_all = ["cpu", "cpus", "json"])]
         validate: bool,
-        /// Folder of tables (*.toml) that are added, or take the place of those with the same name
+        /// Directory of tables (*.toml) that are added, or take the place of those with the same name
         #[arg(long, value_name = "DIR", env = "PROFILER_PERFEVENTS", value_hint = ValueHint::DirPath)]
         perfevents: Option<PathBuf>,
         /// Machine-readable
@@ -191,7 +191,7 @@ pub struct Run {
     /// events are counted.
     #[arg(long, env = "PROFILER_EVENTS", value_name = "EVENT,…")]
     events: Option<String>,
-    /// Folder of tables (*.toml) of events that are added, or take the place of those with the same name
+    /// Directory of tables (*.toml) of events that are added, or take the place of those with the same name
     #[arg(long, value_name = "DIR", env = "PROFILER_PERFEVENTS", value_hint = ValueHint::DirPath)]
     perfevents: Option<PathBuf>,
     /// Entries of each BPF map of I/O flows [default: twice the processes that the kernel allows, 32768 to 262144]
@@ -284,7 +284,7 @@ impl Run {
         let target = self.target();
         let plain = |option, name: Option<String>| match name {
             Some(name) if name.starts_with('.') || !is_plain_name(&name) => {
-                let message = format!("{option} {name}: not a name for a folder");
+                let message = format!("{option} {name}: not a name for a directory");
                 Err(Failure::new(Reason::Usage, message))
             }
             name => Ok(name),
@@ -519,8 +519,8 @@ mod tests {
 
     #[test]
     fn a_file_has_the_limits_of_the_command_line() {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let path = folder.path().join("profiler.toml");
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join("profiler.toml");
         for (entries, is_accepted) in [(0, false), (1, true), (1 << 24, true), (1 << 25, false)] {
             std::fs::write(&path, format!("max_entries = {entries}")).expect("written");
             let words = ["profiler", "run", "--node", "--config"].map(OsString::from);

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use serde::Deserialize;
 
 use crate::{
-    bpf::Wanted,
+    bpf::Requested,
     failure::{Failure, Reason},
     job,
     perf::Selection,
@@ -176,7 +176,7 @@ struct Selected {
     wanted: bool,
     /// Not only as one of those that are on when nothing else is said.
     by_name: bool,
-    way: Option<&'static str>,
+    method: Option<&'static str>,
 }
 
 impl Sources {
@@ -202,13 +202,13 @@ impl Sources {
     }
 
     /// What they want accounted in the kernel.
-    pub fn features(&self) -> Vec<Wanted> {
+    pub fn instrumentations(&self) -> Vec<Requested> {
         self.0
             .iter()
             .filter_map(|selected| {
-                Some(Wanted {
-                    feature: selected.spec.feature?,
-                    way: selected.way,
+                Some(Requested {
+                    instrumentation: selected.spec.instrumentation?,
+                    method: selected.method,
                 })
             })
             .collect()
@@ -244,14 +244,14 @@ pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
             spec,
             wanted: relative != 0 && spec.default,
             by_name: false,
-            way: None,
+            method: None,
         })
         .collect();
     for name in &names {
         let bare = name.trim_start_matches(['+', '-']);
-        let (bare, way) = bare
+        let (bare, method) = bare
             .split_once('=')
-            .map_or((bare, None), |(bare, way)| (bare, Some(way)));
+            .map_or((bare, None), |(bare, method)| (bare, Some(method)));
         let Some(selected) = selected
             .iter_mut()
             .find(|selected| selected.spec.name == bare)
@@ -264,15 +264,15 @@ pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
         };
         selected.wanted = !name.starts_with('-');
         selected.by_name = !default;
-        if let Some(way) = way {
-            let ways = selected
+        if let Some(method) = method {
+            let methods = selected
                 .spec
-                .feature
-                .map_or(&[][..], |feature| feature.ways);
-            let Some(known) = ways.iter().find(|known| known.name == way) else {
-                let names: Vec<_> = ways.iter().map(|way| way.name).collect();
+                .instrumentation
+                .map_or(&[][..], |instrumentation| instrumentation.methods);
+            let Some(known) = methods.iter().find(|known| known.name == method) else {
+                let names: Vec<_> = methods.iter().map(|method| method.name).collect();
                 return Err(fail(format!(
-                    "source `{bare}` has no way `{way}`; {}",
+                    "source `{bare}` has no method `{method}`; {}",
                     if names.is_empty() {
                         "there is only one".to_owned()
                     } else {
@@ -280,7 +280,7 @@ pub fn select_sources(list: Option<&str>) -> Result<Sources, Failure> {
                     }
                 )));
             };
-            selected.way = Some(known.name);
+            selected.method = Some(known.name);
         }
     }
     let sources: Vec<_> = selected

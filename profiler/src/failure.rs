@@ -18,7 +18,7 @@ pub enum Reason {
     /// With `--strict`: a source is missing.
     Strict = 6,
     /// `verify`: not all is well.
-    Unwell = 7,
+    VerifyFailed = 7,
     /// The command exists but cannot be run, as in sh(1).
     CannotRun = 126,
     /// The command was not found, as in sh(1).
@@ -54,7 +54,7 @@ impl std::error::Error for Failure {}
 
 /// Says a line on stderr or, with `--log`, in the file.
 #[macro_export]
-macro_rules! say {
+macro_rules! report {
     ($($arg:tt)*) => {
         $crate::support::log::line(format_args!($($arg)*))
     };

@@ -10,7 +10,7 @@ use profiler::{
     output::dataset::recover::{Hosts, Outcome, recover},
     perf,
     privileges::{self, raise},
-    say, session,
+    report, session,
     support::log::harmless,
 };
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match privileges::begin().and_then(|()| dispatch(cli::parse().command)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            say!("profiler: {failure}");
+            report!("profiler: {failure}");
             ExitCode::from(failure.reason as u8)
         }
     }
@@ -105,7 +105,7 @@ fn verify(runs: &[std::path::PathBuf], json: bool) -> Result<u8, Failure> {
         print(&format!("{text}\n"));
     }
     let well = reports.iter().all(|report| report.well);
-    Ok(if well { 0 } else { Reason::Unwell as u8 })
+    Ok(if well { 0 } else { Reason::VerifyFailed as u8 })
 }
 
 fn recover_all(runs: &[std::path::PathBuf]) -> Result<u8, Failure> {
@@ -119,26 +119,26 @@ fn recover_all(runs: &[std::path::PathBuf]) -> Result<u8, Failure> {
         let report = recover(run, Hosts::All)
             .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
         let rows: u64 = report.rows.values().sum();
-        say!("{}: {rows} rows recovered", run.display());
+        report!("{}: {rows} rows recovered", run.display());
         for (path, outcome) in &report.journals {
             match outcome {
                 Outcome::Corrupt {
                     path: kept,
                     rows,
                     error,
-                } => say!(
+                } => report!(
                     "  {}: {rows} rows before the damage ({}); kept as {}",
                     shown(path),
                     harmless(error),
                     shown(kept)
                 ),
-                Outcome::Failed { error } => say!("  {}: {}", shown(path), harmless(error)),
-                Outcome::InUse => say!("  {}: is being written", shown(path)),
+                Outcome::Failed { error } => report!("  {}: {}", shown(path), harmless(error)),
+                Outcome::InUse => report!("  {}: is being written", shown(path)),
                 Outcome::Part { .. } | Outcome::Stale | Outcome::Empty => {}
             }
         }
         for error in &report.errors {
-            say!("  {}", harmless(error));
+            report!("  {}", harmless(error));
         }
         complete &= report.is_complete();
     }

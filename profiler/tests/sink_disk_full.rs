@@ -119,10 +119,10 @@ fn submit(sink: &Sink, n: u64) -> Vec<String> {
 /// The ticks that are stored, each of them whole and right.
 fn stored(run: &Path, table: &str) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
-    let Ok(folder) = run.join(table).join("host=node1").read_dir() else {
+    let Ok(directory) = run.join(table).join("host=node1").read_dir() else {
         return found;
     };
-    for entry in folder {
+    for entry in directory {
         let path = entry.unwrap().path();
         if path
             .extension()

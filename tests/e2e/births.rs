@@ -192,8 +192,8 @@ const STORM: &str = r#"
 #[test]
 fn of_a_target_that_forks_all_the_time_none_is_lost_while_attaching() {
     for _ in 0..5 {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let log = folder.path().join("log");
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let log = directory.path().join("log");
         let name = log.to_str().expect("UTF-8");
         let storm = Kept::spawn(&["sh", "-c", STORM, name]);
         let size = || fs::metadata(&log).map_or(0, |log| log.size());

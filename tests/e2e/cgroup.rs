@@ -24,7 +24,7 @@ pub struct Group {
 
 impl Group {
     pub fn new(kind: &[&str]) -> Self {
-        let mount = tempfile::TempDir::new().expect("a folder");
+        let mount = tempfile::TempDir::new().expect("a directory");
         let mounted = Command::new("mount")
             .args(kind)
             .arg("none")

@@ -25,9 +25,9 @@ fn lines_at_start(finished: &Finished) -> Vec<&str> {
 
 #[test]
 fn a_run_that_is_continued_is_reported() {
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let run = || {
-        let profiler = Profiler::writing_to(folder.path());
+        let profiler = Profiler::writing_to(directory.path());
         let args = ["--node", "--source", "system", "-d", "100ms"];
         profiler.args(args).args(["--run-id", "same"]).finish()
     };

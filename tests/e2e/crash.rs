@@ -125,7 +125,7 @@ pub fn kill_and_recover(rounds: u64) {
 #[test]
 fn the_next_run_recovers_the_one_before() {
     let puppet = Puppet::new(WORKLOAD, 0);
-    let out = tempfile::TempDir::new().expect("a folder");
+    let out = tempfile::TempDir::new().expect("a directory");
     let start = || {
         Profiler::writing_to(out.path())
             .args(["-i", "100ms"])

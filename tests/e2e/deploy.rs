@@ -43,7 +43,7 @@ fn the_capabilities_of_the_unit_are_enough() {
     assert_eq!(words.next(), Some("/usr/local/bin/profiler"));
     assert_eq!(words.next(), Some("run"));
     let mut given: Vec<&str> = words.collect();
-    // Where it writes is the state folder, which systemd makes.
+    // Where it writes is the state directory, which systemd makes.
     let out = given
         .iter()
         .position(|word| *word == "--out")
@@ -61,18 +61,18 @@ fn the_capabilities_of_the_unit_are_enough() {
     assert_eq!(value(&unit, "LogsDirectory"), "profiler");
     assert_eq!(value(&unit, "RuntimeDirectory"), "profiler");
 
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let binary = folder.path().join("profiler");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let binary = directory.path().join("profiler");
     std::fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
-    let out = folder.path().join("state");
-    let log = folder.path().join("log");
-    let runtime = folder.path().join("run");
+    let out = directory.path().join("state");
+    let log = directory.path().join("log");
+    let runtime = directory.path().join("run");
     for path in [&out, &log, &runtime] {
-        std::fs::create_dir(path).expect("a folder");
+        std::fs::create_dir(path).expect("a directory");
         std::os::unix::fs::chown(path, Some(USER), Some(USER)).expect("ours to give");
     }
     std::fs::set_permissions(
-        folder.path(),
+        directory.path(),
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .expect("open to all");
@@ -110,7 +110,7 @@ fn the_capabilities_of_the_unit_are_enough() {
         .output()
         .expect("setpriv of util-linux");
     let said: String = std::fs::read_dir(&log)
-        .expect("a folder")
+        .expect("a directory")
         .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text"))
         .collect();
     assert!(output.status.success(), "{said}{output:?}");
@@ -124,7 +124,7 @@ fn the_capabilities_of_the_unit_are_enough() {
     assert_eq!(run.metadata().expect("there").uid(), USER);
     let data = Dataset::new(run);
     data.assert_complete();
-    let root = folder.path().join("root");
+    let root = directory.path().join("root");
     let by_root = Profiler::writing_to(&root)
         .args(&given)
         .args(["-d", "300ms", "--run-id", "node"])

@@ -21,13 +21,13 @@ struct Disk(tempfile::TempDir);
 
 impl Disk {
     fn new(size: &str) -> Self {
-        let folder = tempfile::TempDir::new().expect("a folder");
+        let directory = tempfile::TempDir::new().expect("a directory");
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
-            .arg(folder.path())
+            .arg(directory.path())
             .status();
         assert!(mounted.expect("mount").success());
-        Self(folder)
+        Self(directory)
     }
 
     fn path(&self) -> &Path {

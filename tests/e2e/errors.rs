@@ -30,8 +30,8 @@ fn no_such_process() {
 #[test]
 fn a_zombie() {
     let child = Kept::spawn(&["true"]);
-    let folder = format!("/proc/{}", child.pid());
-    wait_until("it has ended", || procfs::state(&folder) == Some('Z'));
+    let directory = format!("/proc/{}", child.pid());
+    wait_until("it has ended", || procfs::state(&directory) == Some('Z'));
     Profiler::new()
         .pid(child.pid())
         .finish()
@@ -74,13 +74,13 @@ fn no_such_cgroup() {
 #[test]
 fn a_user_without_capabilities() {
     // A copy that anybody may execute, and an output that anybody may write: only the privilege is missing.
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let copy = folder.path().join("profiler");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let copy = directory.path().join("profiler");
     std::fs::copy(e2e::setting("PROFILER_BIN"), &copy).expect("a copy");
     let script = format!(
-        "chmod 755 {folder}; chmod 777 $(dirname $4); shift; exec setpriv --reuid 65534 --regid 65534 \
+        "chmod 755 {directory}; chmod 777 $(dirname $4); shift; exec setpriv --reuid 65534 --regid 65534 \
          --clear-groups {copy} \"$@\"",
-        folder = folder.path().display(),
+        directory = directory.path().display(),
         copy = copy.display()
     );
     let refused = Profiler::within(&around(&script))
@@ -97,8 +97,8 @@ fn a_user_without_capabilities() {
 #[test]
 fn output_that_cannot_be_written() {
     let puppet = Puppet::new(WORKLOAD, 0);
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let file = folder.path().join("file");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
     std::fs::write(&file, "").expect("a file");
     for out in [
         file.as_path(),

@@ -40,11 +40,11 @@ fn problems(report: &Value) -> Vec<&str> {
 #[test]
 fn sixty_four_hosts_in_one_run() {
     const HOSTS: usize = 64;
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let puppet = Puppet::new(WORKLOAD, 0);
     let host = |number: usize| format!("node{number:02}");
     let start = |number: usize| -> Running {
-        Profiler::writing_to(folder.path())
+        Profiler::writing_to(directory.path())
             .args(["--run-id", "job-1", "--hostname", &host(number), "-i", "1s"])
             .args(["--source", "system,process,usage", "--checkpoint", "3s"])
             .pid(puppet.pid())
@@ -60,7 +60,7 @@ fn sixty_four_hosts_in_one_run() {
             }
         }
     }
-    let run = folder.path().join("job-1");
+    let run = directory.path().join("job-1");
     let (code, report) = verify(&run);
     assert_eq!(code, UNWELL);
     assert_eq!(report["hosts"].as_object().expect("hosts").len(), HOSTS);
@@ -156,7 +156,7 @@ fn agree(data: &Dataset, report: &Value, expected: &[String]) {
         assert_eq!(report["tables"][table]["hosts"], expected.len(), "{table}");
     }
     let manifests = std::fs::read_dir(data.path())
-        .expect("a folder")
+        .expect("a directory")
         .filter(|entry| {
             let name = entry.as_ref().expect("an entry").file_name();
             let name = name.to_string_lossy();
@@ -167,10 +167,10 @@ fn agree(data: &Dataset, report: &Value, expected: &[String]) {
 
 #[test]
 fn the_second_profiler_of_a_node_says_so() {
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let puppet = Puppet::new(WORKLOAD, 0);
     let start = |more: &[&str]| {
-        Profiler::writing_to(folder.path())
+        Profiler::writing_to(directory.path())
             .args([
                 "--run-id",
                 "one",
@@ -206,7 +206,7 @@ fn the_second_profiler_of_a_node_says_so() {
     let next = start(&["--once", "-d", "200ms"]).finish();
     assert_eq!(next.code(), 0, "{}", next.stderr);
     assert!(next.stderr.contains("recovered"), "{}", next.stderr);
-    let (_, report) = verify(&folder.path().join("one"));
+    let (_, report) = verify(&directory.path().join("one"));
     assert_eq!(
         report["hosts"].as_object().expect("hosts").len(),
         2,
@@ -216,10 +216,10 @@ fn the_second_profiler_of_a_node_says_so() {
 
 #[test]
 fn what_would_go_to_stderr_is_in_the_log() {
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let puppet = Puppet::new(WORKLOAD, 0);
-    let log = folder.path().join("p.log");
-    let out = folder.path().join("out");
+    let log = directory.path().join("p.log");
+    let out = directory.path().join("out");
     for _ in 0..2 {
         let ended = Profiler::writing_to(&out)
             .args([
@@ -240,7 +240,7 @@ fn what_would_go_to_stderr_is_in_the_log() {
             (0, "", "")
         );
     }
-    let text = std::fs::read_to_string(folder.path().join("p.n1.log")).expect("a log");
+    let text = std::fs::read_to_string(directory.path().join("p.n1.log")).expect("a log");
     let stamp = |line: &str| {
         line.get(..25)
             .is_some_and(|time| time.starts_with("20") && time.ends_with("Z "))
@@ -256,7 +256,7 @@ fn what_would_go_to_stderr_is_in_the_log() {
         .finish();
     assert_eq!(refused.code(), OUTPUT);
     assert!(
-        refused.stderr.contains("no such folder"),
+        refused.stderr.contains("no such directory"),
         "{}",
         refused.stderr
     );
@@ -318,10 +318,10 @@ fn remove_groups(group: &Path) {
 #[test]
 fn each_job_has_a_run_of_its_own() {
     let slurm = Slurm::new();
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let run = |name: &str| Dataset::new(folder.path().join(name));
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let run = |name: &str| Dataset::new(directory.path().join(name));
     let stranger = Puppet::new(WORKLOAD, 0);
-    let mut profiler = Profiler::writing_to(folder.path())
+    let mut profiler = Profiler::writing_to(directory.path())
         .args([
             "--node",
             "--split-by",

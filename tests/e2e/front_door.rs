@@ -39,9 +39,9 @@ fn cargo_xtask(words: &[&str]) -> Command {
 
 #[test]
 fn a_command_is_run_as_if_nobody_stood_before_it() {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let out = folder.path().join("out");
-    let environment = folder.path().join("environment");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let out = directory.path().join("out");
+    let environment = directory.path().join("environment");
     let path = environment.to_str().expect("UTF-8");
     let mut command = cargo_xtask(&["run", "--out"]);
     command.arg(&out).env("OF_THE_USER", "kept");
@@ -104,7 +104,7 @@ fn the_doctor_finds_what_is_there_and_says_how_to_get_what_is_not() {
         .parent()
         .expect("target");
     let xtask: PathBuf = target.join("debug/xtask");
-    let only_rust = tempfile::TempDir::new().expect("a folder");
+    let only_rust = tempfile::TempDir::new().expect("a directory");
     let sysroot = Command::new("rustc")
         .args(["--print", "sysroot"])
         .output()

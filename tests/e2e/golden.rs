@@ -100,10 +100,10 @@ fn options() {
 
 #[test]
 fn exit_codes() {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let out = folder.path().join("out");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let out = directory.path().join("out");
     let out = out.to_str().expect("UTF-8");
-    let nothing = tempfile::TempDir::new().expect("a folder");
+    let nothing = tempfile::TempDir::new().expect("a directory");
     let nothing = nothing.path().to_str().expect("UTF-8");
     let run = |args: &[&str]| profiler(&[&["run", "--out", out], args].concat()).1;
     let found = [

@@ -18,24 +18,24 @@ struct Machine(TempDir);
 
 impl Machine {
     fn new(script: &str) -> Self {
-        let folder = TempDir::new().expect("a temporary directory");
-        let sysfs = folder.path().join("sys");
-        fs::create_dir_all(sysfs.join("module/nvidia")).expect("a folder");
+        let directory = TempDir::new().expect("a temporary directory");
+        let sysfs = directory.path().join("sys");
+        fs::create_dir_all(sysfs.join("module/nvidia")).expect("a directory");
         for entry in fs::read_dir("/sys").expect("readable").flatten() {
             if entry.file_name() != "module" {
                 symlink(entry.path(), sysfs.join(entry.file_name())).expect("a link");
             }
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/tests/nvml/stub.c");
-        let library = folder.path().join("libnvidia-ml.so.1");
+        let library = directory.path().join("libnvidia-ml.so.1");
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o"])
             .arg(&library)
             .arg(source)
             .status();
         assert!(built.expect("a C compiler").success());
-        fs::write(folder.path().join("libnvidia-ml.so.1.script"), script).expect("written");
-        Self(folder)
+        fs::write(directory.path().join("libnvidia-ml.so.1.script"), script).expect("written");
+        Self(directory)
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -21,7 +21,7 @@ use crate::WORKLOAD;
 const USAGE: i32 = 2;
 const TARGET: i32 = 3;
 
-/// A hierarchy that is mounted for the test, with folders below it.
+/// A hierarchy that is mounted for the test, with directories below it.
 struct Tree {
     mount: TempDir,
     made: Vec<PathBuf>,
@@ -30,7 +30,7 @@ struct Tree {
 impl Tree {
     /// Version 2, or one of version 1 without controllers.
     fn mounted(version: u32) -> Self {
-        let mount = TempDir::new().expect("a folder");
+        let mount = TempDir::new().expect("a directory");
         let v1: &[&str] = &["-t", "cgroup", "-o", "none,name=e2e-jobs"];
         let kind = if version == 1 { v1 } else { &["-t", "cgroup2"] };
         let status = Command::new("mount")
@@ -46,22 +46,22 @@ impl Tree {
     }
 
     fn make(&mut self, path: &str) -> PathBuf {
-        let mut folder = self.mount.path().to_owned();
+        let mut directory = self.mount.path().to_owned();
         for part in Path::new(path.trim_start_matches('/')) {
-            folder.push(part);
-            if !folder.exists() {
-                fs::create_dir(&folder).expect("a group");
-                self.made.push(folder.clone());
+            directory.push(part);
+            if !directory.exists() {
+                fs::create_dir(&directory).expect("a group");
+                self.made.push(directory.clone());
             }
         }
-        folder
+        directory
     }
 
     /// Removes what was made; a group stays busy for a moment after its last member.
     fn clear(&mut self) {
-        while let Some(folder) = self.made.pop() {
+        while let Some(directory) = self.made.pop() {
             wait_until("the group is empty", || {
-                fs::remove_dir(&folder).is_ok() || !folder.exists()
+                fs::remove_dir(&directory).is_ok() || !directory.exists()
             });
         }
     }
@@ -86,8 +86,8 @@ fn oncpu(puppet: &Puppet) -> u64 {
 }
 
 /// How much has been written of a table.
-fn bytes_below(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+fn bytes_below(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
         Ok(data) if data.is_dir() => bytes_below(&entry.path()),
         data => data.map_or(0, |data| data.len()),
@@ -123,8 +123,8 @@ struct Layout<'a> {
 }
 
 /// Root's slurmstepd, with a title.
-fn slurmstepd(title: &str, folder: &Path) -> Kept {
-    let program = folder.join("slurmstepd");
+fn slurmstepd(title: &str, directory: &Path) -> Kept {
+    let program = directory.join("slurmstepd");
     fs::copy("/bin/sleep", &program).expect("a copy");
     Kept::start(Command::new(program).arg0(title).arg("60"))
 }
@@ -143,8 +143,8 @@ impl Layout<'_> {
         put(&first, &groups[0]);
         put(&task, &groups[1]);
         put(&stranger, &similar);
-        let folder = TempDir::new().expect("a directory");
-        let daemon = self.title.map(|title| slurmstepd(title, folder.path()));
+        let directory = TempDir::new().expect("a directory");
+        let daemon = self.title.map(|title| slurmstepd(title, directory.path()));
         if let Some(daemon) = &daemon {
             crate::cgroup::put(daemon.pid(), &groups[0]);
         }
@@ -252,7 +252,7 @@ fn slurm_with_cgroup_v2() {
     .check();
 }
 
-/// The folder does not tell the number of the job; its processes do.
+/// The directory does not tell the number of the job; its processes do.
 #[test]
 fn slurm_with_sluids() {
     Layout {
@@ -481,15 +481,15 @@ fn without_cgroup_and_scheduler_the_environment_tells() {
 
 #[test]
 fn a_scheduler_that_hangs_is_not_waited_for() {
-    let folder = TempDir::new().expect("a folder");
-    let stub = folder.path().join("scontrol");
+    let directory = TempDir::new().expect("a directory");
+    let stub = directory.path().join("scontrol");
     fs::write(&stub, "#!/bin/sh\nexec /bin/sleep 600\n").expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&stub, mode).expect("our file");
     let first = puppet_of("4000011");
     let running = Profiler::new()
         .args(["-i", "100ms", "--job", "4000011", "--scheduler", "slurm"])
-        .env("PATH", folder.path())
+        .env("PATH", directory.path())
         .start();
     let note = "scontrol did not answer within 5 s, asked 2 times";
     assert!(running.said().contains(note), "{}", running.said());
@@ -563,13 +563,13 @@ fn a_job_of_another_user() {
     let puppet = Puppet::new(WORKLOAD, 0);
     put(&puppet, &group);
     // A copy that anybody may execute.
-    let folder = TempDir::new().expect("a folder");
-    let copy = folder.path().join("profiler");
+    let directory = TempDir::new().expect("a directory");
+    let copy = directory.path().join("profiler");
     fs::copy(e2e::setting("PROFILER_BIN"), &copy).expect("a copy");
     let script = format!(
         "chmod 755 {0} {1}; chmod 777 $(dirname $4); shift; exec setpriv --reuid 65534 --regid 65534 \
          --clear-groups {0}/profiler \"$@\"",
-        folder.path().display(),
+        directory.path().display(),
         tree.mount.path().display(),
     );
     let refused = Profiler::within(&["sh", "-c", &script, "sh"])
@@ -582,8 +582,8 @@ fn a_job_of_another_user() {
 /// While the file reads INPROGRESS, and no longer.
 #[test]
 fn a_file_ends_the_run() {
-    let folder = TempDir::new().expect("a folder");
-    let file = folder.path().join(".ipc-4000015");
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join(".ipc-4000015");
     fs::write(&file, "INPROGRESS\n").expect("written");
     let mut puppet = Puppet::new(WORKLOAD, 1);
     let mut running = profiler()

@@ -44,7 +44,7 @@ impl Oar {
             "nsenter --mount --target {}",
             inside.first().expect("a child")
         );
-        let commands = TempDir::new().expect("a folder");
+        let commands = TempDir::new().expect("a directory");
         let oarstat = commands.path().join("oarstat");
         let script = format!(
             "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\nexec {enter} chroot {} oarstat \"$@\"\n",

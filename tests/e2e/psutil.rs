@@ -32,8 +32,8 @@ const NETDEV: [Key; 8] = [
 ];
 
 /// Writes to a disk, and sends over the loopback.
-fn work(folder: &std::path::Path) {
-    let mut file = std::fs::File::create(folder.join("file")).expect("a file");
+fn work(directory: &std::path::Path) {
+    let mut file = std::fs::File::create(directory.join("file")).expect("a file");
     file.write_all(&vec![1; 4 << 20]).expect("written");
     file.sync_all().expect("synced");
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -46,8 +46,8 @@ fn work(folder: &std::path::Path) {
 
 #[test]
 fn counters_lie_between_two_readings_of_psutil() {
-    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let small = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let small = tempfile::TempDir::new().expect("a directory");
     let mounted = Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=8m", "none"])
         .arg(small.path())
@@ -69,7 +69,7 @@ fn counters_lie_between_two_readings_of_psutil() {
         .start();
     let begin = psutil();
     for _ in 0..5 {
-        work(folder.path());
+        work(directory.path());
         std::thread::sleep(std::time::Duration::from_millis(150));
     }
     let end = psutil();

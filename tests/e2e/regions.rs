@@ -90,8 +90,8 @@ struct Sample {
 
 #[test]
 fn a_region_has_what_its_process_says_of_itself() {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let file = folder.path().join("file");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
     let finished = Profiler::undelayed()
         .command(&[
             &setting("PROFILER_TEST_PYTHON"),

@@ -67,8 +67,8 @@ fn ends_well(running: Running) -> String {
 
 #[test]
 fn runs_that_ended_long_ago_are_removed() {
-    let folder = TempDir::new().expect("a directory");
-    let out = folder.path();
+    let directory = TempDir::new().expect("a directory");
+    let out = directory.path();
     finished(out, "a", 49, MIB);
     finished(out, "b", 47, MIB);
     let running = profiler(out, &["--max-age", "2d"]);
@@ -79,8 +79,8 @@ fn runs_that_ended_long_ago_are_removed() {
 
 #[test]
 fn the_oldest_runs_are_removed_until_the_rest_fits() {
-    let folder = TempDir::new().expect("a directory");
-    let out = folder.path();
+    let directory = TempDir::new().expect("a directory");
+    let out = directory.path();
     for (name, hours) in [("a", 2), ("b", 4), ("c", 1), ("d", 3)] {
         finished(out, name, hours, 4 * MIB);
     }
@@ -92,8 +92,11 @@ fn the_oldest_runs_are_removed_until_the_rest_fits() {
 
 #[test]
 fn only_finished_runs_of_the_same_user_are_removed() {
-    let folder = TempDir::new().expect("a directory");
-    let (out, elsewhere) = (folder.path().join("out"), folder.path().join("elsewhere"));
+    let directory = TempDir::new().expect("a directory");
+    let (out, elsewhere) = (
+        directory.path().join("out"),
+        directory.path().join("elsewhere"),
+    );
     fs::create_dir(&out).expect("made");
     finished(&elsewhere, "linked", 99, MIB);
     fs::write(elsewhere.join("file"), "kept").expect("written");
@@ -124,8 +127,8 @@ fn only_finished_runs_of_the_same_user_are_removed() {
 
 #[test]
 fn a_run_that_is_being_written_stays() {
-    let folder = TempDir::new().expect("a directory");
-    let out = folder.path();
+    let directory = TempDir::new().expect("a directory");
+    let out = directory.path();
     let first = Profiler::writing_to(out)
         .args(["--source", "system", "--node", "--run-id", "first"])
         .start();

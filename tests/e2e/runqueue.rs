@@ -137,8 +137,8 @@ impl Drop for NeverIdle {
 
 #[test]
 fn histogram_of_waits_is_that_of_the_kernels_trace() {
-    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let file = folder.path().join("perf.data");
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let file = directory.path().join("perf.data");
     let name = file.to_str().expect("UTF-8");
     let cpus = std::thread::available_parallelism().expect("known").get();
     // Two for each CPU: most of the time somebody waits.

@@ -120,8 +120,8 @@ fn at_every_tick_a_thousand_naps_a_second_lie_between_two_readings() {
 #[test]
 fn all_times_of_a_process_add_up_to_its_threads_times_the_run() {
     let mut puppets = [4, 0, 2].map(|threads| Puppet::new(WORKLOAD, threads));
-    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let file = folder.path().join("file");
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let file = directory.path().join("file");
     let write = format!(
         "while :; do dd if=/dev/zero of={} bs=64k count=64 oflag=dsync; done 2>&-",
         file.display()
@@ -207,7 +207,7 @@ fn slow_group(disk: &LoopDevice) -> Group {
 /// Who reads directly from a disk that is slow waits for it uninterruptibly.
 #[test]
 fn direct_reads_of_a_slow_disk_are_blocked_and_not_asleep() {
-    let place = mounts::folder();
+    let place = mounts::directory();
     let _memory = Mounted::tmpfs(&place.path().join("memory"));
     let disk = LoopDevice::new(&place.path().join("memory/image"), 16);
     let group = slow_group(&disk);

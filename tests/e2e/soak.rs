@@ -87,7 +87,7 @@ impl Drop for End<'_> {
 
 /// Each has a process that writes to a file system and ends. Returns how many there were.
 fn changing_cgroups(group: &Group, over: &AtomicBool) -> u64 {
-    let folder = tempfile::TempDir::new().expect("a directory");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
         number += 1;
@@ -97,7 +97,7 @@ fn changing_cgroups(group: &Group, over: &AtomicBool) -> u64 {
                       dd if=/dev/zero of=\"$1/file\" bs=64k count=4 conv=fsync status=none";
         let status = Command::new("sh")
             .args(["-c", script])
-            .args([cgroup.as_path(), folder.path()])
+            .args([cgroup.as_path(), directory.path()])
             .status();
         assert!(status.expect("a shell").success());
         // It stays busy for a moment after its last member.

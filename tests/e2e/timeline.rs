@@ -59,8 +59,8 @@ for n in range(3):
 
 fn run(extra: &[&str]) -> Finished {
     let powered = powered();
-    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let file = folder.path().join("file");
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let file = directory.path().join("file");
     let file = file.to_str().expect("UTF-8");
     let finished = Profiler::new()
         .args(["-i", "100ms", "--sysfs", powered.path()])

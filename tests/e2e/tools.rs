@@ -8,7 +8,7 @@ use std::{
 };
 
 use e2e::{
-    mounts::{LoopDevice, folder},
+    mounts::{LoopDevice, directory},
     puppet::Puppet,
     rows::{Row, sum},
     runs::Profiler,
@@ -85,8 +85,8 @@ impl Drop for Bpftrace {
 fn block_requests_are_those_that_bpftrace_sees() {
     const READS: u64 = 700;
     const WRITES: u64 = 300;
-    let folder = folder();
-    let disk = LoopDevice::new(&folder.path().join("image"), 16);
+    let directory = directory();
+    let disk = LoopDevice::new(&directory.path().join("image"), 16);
     let device = std::fs::metadata(disk.path()).expect("a device").rdev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let number = u64::from(major) << 20 | u64::from(minor);

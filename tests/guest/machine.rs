@@ -64,9 +64,9 @@ pub fn load_modules() -> std::io::Result<()> {
     result
 }
 
-/// Paths in a folder with this ending, in their order.
-fn listed(folder: &str, ending: &str) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
+/// Paths in a directory with this ending, in their order.
+fn listed(directory: &str, ending: &str) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
     let paths = entries.filter_map(|entry| entry.ok()?.path().into_os_string().into_string().ok());
     let mut paths: Vec<String> = paths.filter(|path| path.ends_with(ending)).collect();
     paths.sort_unstable();
@@ -121,12 +121,12 @@ fn log() -> Vec<String> {
 
 /// Says what the counters of hardware events are that this machine was to have.
 pub fn show_counters(device: &str, tally: &mut Tally) {
-    let folder = Path::new("/sys/bus/event_source/devices").join(device);
-    let Ok(cpus) = fs::read_to_string(folder.join("cpus")) else {
-        return tally.fail(&format!("no counters: {} is missing", folder.display()));
+    let directory = Path::new("/sys/bus/event_source/devices").join(device);
+    let Ok(cpus) = fs::read_to_string(directory.join("cpus")) else {
+        return tally.fail(&format!("no counters: {} is missing", directory.display()));
     };
     let mut events = Vec::new();
-    for entry in fs::read_dir(folder.join("events"))
+    for entry in fs::read_dir(directory.join("events"))
         .into_iter()
         .flatten()
         .flatten()

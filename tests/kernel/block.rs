@@ -3,7 +3,7 @@
 use std::{fs, process::Command, time::Duration};
 
 use e2e::{
-    mounts::{LoopDevice, Mounted, folder},
+    mounts::{LoopDevice, Mounted, directory},
     rows::{Row, sum},
     runs::{Finished, Profiler, wait_until},
 };
@@ -149,7 +149,7 @@ fn pid_of(finished: &Finished, word: &str) -> u64 {
 #[test]
 fn direct_calls_are_requests_of_their_process() {
     const CALLS: u64 = 16384;
-    let place = folder();
+    let place = directory();
     let _memory = Mounted::tmpfs(&place.path().join("memory"));
     let image = place.path().join("memory/image");
     let ext4 = Mounted::ext4(&place.path().join("disk"), &image, 192);
@@ -239,7 +239,7 @@ struct MemoryDisk {
 
 impl MemoryDisk {
     fn new() -> Self {
-        let place = folder();
+        let place = directory();
         let memory = Mounted::tmpfs(&place.path().join("memory"));
         Self {
             disk: LoopDevice::new(&place.path().join("memory/image"), 64),
@@ -303,7 +303,7 @@ struct Disk4 {
 
 impl Disk4 {
     fn new() -> Self {
-        let place = folder();
+        let place = directory();
         let memory = Mounted::tmpfs(&place.path().join("memory"));
         let image = place.path().join("memory/image");
         let ext4 = Mounted::ext4(&place.path().join("disk"), &image, 128);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, process::Command};
 
 use e2e::{
-    mounts::{Mounted, folder},
+    mounts::{Mounted, directory},
     rows::{Row, sum},
     runs::{Finished, Profiler},
     setting,
@@ -95,9 +95,9 @@ fn told(finished: &Finished) -> Vec<Told> {
         .collect()
 }
 
-fn run(way: &str, script: &str) -> Finished {
+fn run(method: &str, script: &str) -> Finished {
     Profiler::new()
-        .args(["--source", &format!("process,file_io={way}")])
+        .args(["--source", &format!("process,file_io={method}")])
         .args(["-i", "500ms"])
         .command(&["sh", "-c", script, WORKLOAD])
         .finish()
@@ -109,14 +109,14 @@ fn of(rows: &[Row], pid: u64) -> Vec<Row> {
     rows
 }
 
-/// Each does so many calls in `folder`; all that was done there is accounted on `mount`, and nothing else is.
+/// Each does so many calls in `directory`; all that was done there is accounted on `mount`, and nothing else is.
 #[track_caller]
-fn exact(way: &str, folder: &str, mount: &Mount<'_>, hows: &[&str], calls: usize) {
+fn exact(method: &str, directory: &str, mount: &Mount<'_>, hows: &[&str], calls: usize) {
     let each = hows.iter();
     let script: Vec<String> = each
-        .map(|how| format!("$0 files {how} {folder} {calls} || exit 9; "))
+        .map(|how| format!("$0 files {how} {directory} {calls} || exit 9; "))
         .collect();
-    let finished = run(way, &script.concat());
+    let finished = run(method, &script.concat());
     let data = finished.dataset();
     let (rows, latencies) = (data.table("file_io"), data.table("latency"));
     let told = told(&finished);
@@ -134,14 +134,14 @@ fn exact(way: &str, folder: &str, mount: &Mount<'_>, hows: &[&str], calls: usize
         nowhere.retain(|row| row.text("dev").is_none());
         let counted = COLUMNS.map(|column| {
             let by_path = ["unlinks", "renames", "mkdirs"].contains(&column);
-            let rows = if way == "syscalls" && by_path {
+            let rows = if method == "syscalls" && by_path {
                 &nowhere
             } else {
                 &there
             };
             sum(rows, column)
         });
-        assert_eq!(counted, told.counts, "{way} {} {COLUMNS:?}", told.how);
+        assert_eq!(counted, told.counts, "{method} {} {COLUMNS:?}", told.how);
         for (kind, column) in [
             ("file_read", "read_ops"),
             ("file_write", "write_ops"),
@@ -178,7 +178,7 @@ fn ext4_in_memory(place: &Path) -> [Mounted; 2] {
 
 #[test]
 fn every_way_to_a_file_is_counted_once() {
-    let place = folder();
+    let place = directory();
     let [_memory, ext4] = ext4_in_memory(place.path());
     let mount = Mount::of_ext4(&ext4);
     let best = best_way();
@@ -197,7 +197,7 @@ fn every_way_to_a_file_is_counted_once() {
 /// 64 MiB by every way, on a file system with a device, one without, and one over another.
 #[test]
 fn large_files_on_ext4() {
-    let place = folder();
+    let place = directory();
     let [_memory, ext4] = ext4_in_memory(place.path());
     let mount = Mount::of_ext4(&ext4);
     let best = best_way();
@@ -212,7 +212,7 @@ fn large_files_on_ext4() {
 
 #[test]
 fn large_files_on_tmpfs() {
-    let place = folder();
+    let place = directory();
     let memory = Mounted::tmpfs(&place.path().join("memory"));
     let mount = Mount {
         point: memory.point(),
@@ -224,7 +224,7 @@ fn large_files_on_tmpfs() {
 
 #[test]
 fn large_files_on_overlayfs() {
-    let place = folder();
+    let place = directory();
     let memory = Mounted::tmpfs(&place.path().join("memory"));
     let overlay = Mounted::overlay(&place.path().join("overlay"), memory.point());
     let mount = Mount {
@@ -237,7 +237,7 @@ fn large_files_on_overlayfs() {
 
 #[test]
 fn memory_and_bind_mounts_have_their_names() {
-    let place = folder();
+    let place = directory();
     let memory = Mounted::tmpfs(&place.path().join("memory"));
     let bound = Mounted::bind(memory.point(), &place.path().join("bound"));
     let calls = ["plain", "vectors", "splice", "sendfile", "names", "uring"];
@@ -253,7 +253,7 @@ fn memory_and_bind_mounts_have_their_names() {
 
 #[test]
 fn what_overlayfs_does_below_is_not_counted() {
-    let place = folder();
+    let place = directory();
     let memory = Mounted::tmpfs(&place.path().join("memory"));
     let overlay = Mounted::overlay(&place.path().join("overlay"), memory.point());
     let mount = Mount {
@@ -291,8 +291,8 @@ fn what_overlayfs_does_below_is_not_counted() {
 #[test]
 fn what_is_no_file_is_not_counted() {
     let script = "$0 files elsewhere / 0; $0 files elsewhere / 50; true";
-    for way in ["syscalls", best_way()] {
-        let finished = run(way, script);
+    for method in ["syscalls", best_way()] {
+        let finished = run(method, script);
         let data = finished.dataset();
         let (rows, latencies) = (data.table("file_io"), data.table("latency"));
         // What the loader reads of the program is all there is.
@@ -307,20 +307,20 @@ fn what_is_no_file_is_not_counted() {
             })
             .collect();
         assert_eq!(counts.len(), 2);
-        assert_eq!(counts[0], counts[1], "{way}");
+        assert_eq!(counts[0], counts[1], "{method}");
         assert_eq!(counts[0][2..], [0, 0]);
     }
 }
 
 #[test]
 fn those_who_write_at_the_same_time_never_mix() {
-    let place = folder();
+    let place = directory();
     let memory = Mounted::tmpfs(&place.path().join("memory"));
     let point = memory.point();
     let script =
         format!("for n in 100 200 300 400 500; do $0 files plain {point} $n & done; wait; true");
-    for way in ["syscalls", best_way()] {
-        let finished = run(way, &script);
+    for method in ["syscalls", best_way()] {
+        let finished = run(method, &script);
         let rows = finished.dataset().table("file_io");
         let told = told(&finished);
         let mut sizes = BTreeMap::new();
@@ -329,7 +329,7 @@ fn those_who_write_at_the_same_time_never_mix() {
             rows.retain(|row| row.text("mount") == Some(point));
             let columns = &COLUMNS[..8];
             let counted: Vec<_> = columns.iter().map(|column| sum(&rows, column)).collect();
-            assert_eq!(counted, told.counts[..8], "{way}");
+            assert_eq!(counted, told.counts[..8], "{method}");
             *sizes.entry(told.counts[2]).or_insert(0) += 1;
         }
         assert_eq!(sizes.len(), 5, "{}", finished.stdout);
@@ -338,7 +338,7 @@ fn those_who_write_at_the_same_time_never_mix() {
 
 #[test]
 fn a_mount_of_another_namespace_has_its_name() {
-    let place = folder();
+    let place = directory();
     let inside = place.path().join("inside");
     std::fs::create_dir(&inside).expect("made");
     let inside = inside.to_str().expect("UTF-8");
@@ -355,7 +355,7 @@ fn a_mount_of_another_namespace_has_its_name() {
 
 #[test]
 fn the_accounting_is_what_the_process_reads_of_itself() {
-    let place = folder();
+    let place = directory();
     let path = place.path().to_str().expect("UTF-8");
     let script = format!("$0 files account {path} 100; true");
     let finished = run("accounting", &script);
@@ -380,13 +380,13 @@ fn the_accounting_is_what_the_process_reads_of_itself() {
 /// 6.5 MB of /dev/zero, and as much through a pipe, are no bytes of files.
 #[test]
 fn the_timeline_has_the_bytes_of_files_where_they_can_be_told_apart() {
-    let place = folder();
+    let place = directory();
     let path = place.path().to_str().expect("UTF-8");
     let script = format!(
         "dd if=/dev/zero bs=64k count=100 status=none | cat >/dev/null; $0 files plain {path} 100"
     );
-    for way in ["accounting", best_way()] {
-        let finished = run(&format!("{way},timeline"), &script);
+    for method in ["accounting", best_way()] {
+        let finished = run(&format!("{method},timeline"), &script);
         let told = told(&finished).remove(0).counts;
         let rows = finished.dataset().table("timeline");
         assert!(!rows.is_empty());
@@ -394,7 +394,7 @@ fn the_timeline_has_the_bytes_of_files_where_they_can_be_told_apart() {
             ("target_file_read_bytes", told[1]),
             ("target_file_write_bytes", told[3]),
         ] {
-            if way == "accounting" {
+            if method == "accounting" {
                 assert!(rows.iter().all(|row| row.u64(column).is_none()), "{column}");
                 continue;
             }
@@ -403,7 +403,7 @@ fn the_timeline_has_the_bytes_of_files_where_they_can_be_told_apart() {
             let all = told..told + (1 << 20);
             assert!(
                 all.contains(&found),
-                "{way}, {column}: {found}, {told} told"
+                "{method}, {column}: {found}, {told} told"
             );
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use e2e::{
-    mounts::{LoopDevice, folder},
+    mounts::{LoopDevice, directory},
     rows::{Row, sum},
     runs::{Finished, Profiler},
 };
@@ -143,8 +143,8 @@ fn of_a_full_map_of_processes_the_rest_is_right() {
 fn of_a_full_map_of_requests_every_request_is_stored_or_counted() {
     const READS: u64 = 500;
     const READERS: u64 = 4;
-    let folder = folder();
-    let disk = LoopDevice::new(&folder.path().join("image"), 16);
+    let directory = directory();
+    let disk = LoopDevice::new(&directory.path().join("image"), 16);
     // Far from each other, so that the kernel does not merge them.
     let script = format!(
         "for i in $(seq {READERS}); do \

@@ -157,8 +157,8 @@ fn children_and_late_threads_count_with_the_process_that_was_opened() {
 #[test]
 fn an_orphan_is_not_opened_a_second_time() {
     let shell = Kept::spawn(&["sh", "-c", "kill -STOP $$; sleep 1 &"]);
-    let folder = format!("/proc/{}", shell.pid());
-    wait_until("the shell has stopped", || state(&folder) == Some('T'));
+    let directory = format!("/proc/{}", shell.pid());
+    wait_until("the shell has stopped", || state(&directory) == Some('T'));
     let profiler = Profiler::new()
         .args([
             "-i",
@@ -255,12 +255,12 @@ const OWN: &str = "
 
 #[test]
 fn metrics_follow_from_the_counts_of_their_interval() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     // In place of the kernel's generic events, which every CPU has.
-    fs::write(folder.path().join("generic.toml"), OWN).expect("written");
+    fs::write(directory.path().join("generic.toml"), OWN).expect("written");
     let finished = Profiler::new()
         .args(["-i", "50ms", "--source", "perf", "--groups", "own"])
-        .args(["--perfevents".as_ref(), folder.path().as_os_str()])
+        .args(["--perfevents".as_ref(), directory.path().as_os_str()])
         .command(&[WORKLOAD, "spin", "300000000"])
         .finish();
     let metrics = finished.dataset().table("perf_metric");

@@ -113,7 +113,7 @@ static OWN: Lists = Lists {
 };
 
 impl Lists {
-    /// Those of another architecture are in a folder of ours: `dpkg --add-architecture` would change this machine for
+    /// Those of another architecture are in a directory of ours: `dpkg --add-architecture` would change this machine for
     /// good, and needs root.
     pub fn of(workspace: &Workspace, arch: &Arch) -> Result<Self> {
         if arch.is_host() {
@@ -122,23 +122,23 @@ impl Lists {
                 updated: Once::new(),
             });
         }
-        let folder = &workspace.target.join("apt").join(arch.debian);
+        let directory = &workspace.target.join("apt").join(arch.debian);
         let make = || {
-            fs::create_dir_all(folder.join("lists/partial"))?;
-            fs::create_dir_all(folder.join("archives/partial"))?;
+            fs::create_dir_all(directory.join("lists/partial"))?;
+            fs::create_dir_all(directory.join("archives/partial"))?;
             // Nothing is installed: what a package depends on is all to be fetched.
-            fs::write(folder.join("status"), "")
+            fs::write(directory.join("status"), "")
         };
-        make().with_context(|| format!("making {}", folder.display()))?;
-        let folder = folder.display();
+        make().with_context(|| format!("making {}", directory.display()))?;
+        let directory = directory.display();
         let options = [
             format!("APT::Architecture={}", arch.debian),
             format!("APT::Architectures={}", arch.debian),
-            format!("Dir::State={folder}"),
-            format!("Dir::State::Lists={folder}/lists"),
-            format!("Dir::State::Status={folder}/status"),
-            format!("Dir::Cache={folder}"),
-            format!("Dir::Cache::Archives={folder}/archives"),
+            format!("Dir::State={directory}"),
+            format!("Dir::State::Lists={directory}/lists"),
+            format!("Dir::State::Status={directory}/status"),
+            format!("Dir::Cache={directory}"),
+            format!("Dir::Cache::Archives={directory}/archives"),
             "Debug::NoLocking=true".into(),
         ];
         Ok(Self {
@@ -202,9 +202,9 @@ impl Lists {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Fetches and unpacks packages; the folder appears when all is there.
-    pub fn unpack(&self, packages: &[String], folder: &Path) -> Result<()> {
-        self.fetch_into(&packages.join(" "), folder, |fetched| {
+    /// Fetches and unpacks packages; the directory appears when all is there.
+    pub fn unpack(&self, packages: &[String], directory: &Path) -> Result<()> {
+        self.fetch_into(&packages.join(" "), directory, |fetched| {
             let mut fetch = self.command("apt-get");
             fetch.args(["download", "-q"]).args(packages);
             fetch.current_dir(fetched);
@@ -213,8 +213,8 @@ impl Lists {
     }
 
     /// The same of several, with all that they depend on. Of lists other than this machine's own.
-    pub fn unpack_all(&self, packages: &[String], folder: &Path) -> Result<()> {
-        self.fetch_into(&packages.join(" "), folder, |fetched| {
+    pub fn unpack_all(&self, packages: &[String], directory: &Path) -> Result<()> {
+        self.fetch_into(&packages.join(" "), directory, |fetched| {
             let mut fetch = self.command("apt-get");
             fetch
                 .args(["install", "--download-only", "-q", "-y"])
@@ -228,30 +228,30 @@ impl Lists {
     fn fetch_into(
         &self,
         what: &str,
-        folder: &Path,
+        directory: &Path,
         fetch: impl Fn(&Path) -> Command,
     ) -> Result<()> {
         progress(&format!("fetching {what}"));
-        unpack(folder, &fetch)
+        unpack(directory, &fetch)
             .or_else(|_| {
                 // Package lists that are weeks old name files that the mirror no longer has.
                 self.update();
-                unpack(folder, &fetch)
+                unpack(directory, &fetch)
             })
             .with_context(|| format!("fetching {what}"))
     }
 }
 
-fn unpack(folder: &Path, fetch: impl Fn(&Path) -> Command) -> Result<()> {
+fn unpack(directory: &Path, fetch: impl Fn(&Path) -> Command) -> Result<()> {
     let beside = |ending: &str| {
-        let mut name = folder.as_os_str().to_owned();
+        let mut name = directory.as_os_str().to_owned();
         name.push(ending);
         PathBuf::from(name)
     };
     let (fetched, partial) = (beside(".fetched"), beside(".partial"));
-    for folder in [&fetched.join("partial"), &partial] {
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    for directory in [&fetched.join("partial"), &partial] {
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
     shell::run_quietly(&mut fetch(&fetched))?;
     let archives = packages_in(&fetched)?;
@@ -263,12 +263,13 @@ fn unpack(folder: &Path, fetch: impl Fn(&Path) -> Command) -> Result<()> {
         shell::run_quietly(extract.arg("--extract").args([&archive, &partial]))?;
     }
     let _ = fs::remove_dir_all(&fetched);
-    let _ = fs::remove_dir_all(folder);
-    fs::rename(&partial, folder).with_context(|| format!("making {}", folder.display()))
+    let _ = fs::remove_dir_all(directory);
+    fs::rename(&partial, directory).with_context(|| format!("making {}", directory.display()))
 }
 
-fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     Ok(paths
         .filter(|path| path.extension().is_some_and(|ending| ending == "deb"))

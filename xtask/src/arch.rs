@@ -11,7 +11,7 @@ pub struct Arch {
     pub debian: &'static str,
     /// What a program is built for.
     pub target: &'static str,
-    /// What the names of its C compiler and of its folders of libraries begin with.
+    /// What the names of its C compiler and of its directories of libraries begin with.
     pub gnu: &'static str,
     /// Debian's packages of a C compiler on other machines, and of its C library.
     pub cross: [&'static str; 2],

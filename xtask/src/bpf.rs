@@ -152,15 +152,15 @@ struct Paths<'a> {
 
 impl<'a> Paths<'a> {
     fn new(workspace: &Workspace, arch: &'a str) -> Self {
-        let mut folder = workspace.target.join("bpf");
+        let mut directory = workspace.target.join("bpf");
         if arch != std::env::consts::ARCH {
-            folder.push(arch);
+            directory.push(arch);
         }
         Self {
             arch,
-            build: folder.join(BUILD),
-            object: folder.join("profiler.bpf.o"),
-            recorded: folder.join("sources"),
+            build: directory.join(BUILD),
+            object: directory.join("profiler.bpf.o"),
+            recorded: directory.join("sources"),
             package: workspace.root.join(PACKAGE),
         }
     }

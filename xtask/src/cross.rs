@@ -70,18 +70,18 @@ fn has_library(workspace: &Workspace, arch: &Arch) -> bool {
     let mut ask = Command::new(rustc);
     ask.args(["--print", "target-libdir", "--target", arch.target])
         .current_dir(&workspace.root);
-    shell::stdout(&mut ask).is_ok_and(|folder| PathBuf::from(folder.trim()).is_dir())
+    shell::stdout(&mut ask).is_ok_and(|directory| PathBuf::from(directory.trim()).is_dir())
 }
 
 /// The library that the compiler of this package takes, down to the version; returns the sysroot.
 fn obtain_library(workspace: &Workspace, arch: &Arch, package: &Package) -> Result<PathBuf> {
     let name = format!("libstd-rust{}-dev", package.suffix);
-    let folder = format!("{name}_{}_{}", package.version, arch.debian);
-    let folder = workspace.tools().join(folder);
-    if !folder.is_dir() {
+    let directory = format!("{name}_{}_{}", package.version, arch.debian);
+    let directory = workspace.tools().join(directory);
+    if !directory.is_dir() {
         let lists = Lists::of(workspace, arch)?;
-        lists.unpack(&[format!("{name}={}", package.version)], &folder)?;
+        lists.unpack(&[format!("{name}={}", package.version)], &directory)?;
     }
     let sysroot = &package.compiler.sysroot;
-    Ok(folder.join(sysroot.strip_prefix("/").unwrap_or(sysroot)))
+    Ok(directory.join(sysroot.strip_prefix("/").unwrap_or(sysroot)))
 }

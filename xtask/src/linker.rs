@@ -27,9 +27,9 @@ pub struct Linker {
     pub path: PathBuf,
 }
 
-/// The linker of our own, then any on PATH or in cargo's folder that works.
+/// The linker of our own, then any on PATH or in cargo's directory that works.
 pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
-    let own = folder(workspace, compiler.llvm).join("bin/bpf-linker");
+    let own = directory(workspace, compiler.llvm).join("bin/bpf-linker");
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| Some(env::home_dir()?.join(".cargo")));
     let candidates = [
@@ -49,8 +49,8 @@ fn is_pinned(linker: &Path) -> bool {
     version.is_ok_and(|version| version.split_whitespace().any(|word| word == TOOL.version))
 }
 
-/// One folder per LLVM, so that another compiler gets another linker.
-fn folder(workspace: &Workspace, llvm: u32) -> PathBuf {
+/// One directory per LLVM, so that another compiler gets another linker.
+fn directory(workspace: &Workspace, llvm: u32) -> PathBuf {
     workspace.tools().join(format!("bpf-linker-llvm-{llvm}"))
 }
 
@@ -145,7 +145,7 @@ pub fn is_installable(compiler: &Compiler) -> bool {
     }
 }
 
-/// Builds the linker against the compiler's LLVM into the project's own folder.
+/// Builds the linker against the compiler's LLVM into the project's own directory.
 pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
     let llvm = compiler.llvm;
     if llvm_prefix(llvm).is_none() {
@@ -159,11 +159,11 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
     progress(&format!(
         "building bpf-linker for LLVM {llvm} (about a minute)"
     ));
-    let folder = folder(workspace, llvm);
+    let directory = directory(workspace, llvm);
     // The host's compiler builds it: it links no bitcode of its own, only that of others.
     let feature = format!("--features=llvm-{llvm}");
     let options = ["--no-default-features", &feature];
-    TOOL.install(workspace, &folder, &options, &[("LLVM_PREFIX", &prefix)])?;
+    TOOL.install(workspace, &directory, &options, &[("LLVM_PREFIX", &prefix)])?;
     find(workspace, compiler).context("the new bpf-linker does not link what the compiler produces")
 }
 

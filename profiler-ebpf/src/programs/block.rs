@@ -9,20 +9,20 @@ use aya_ebpf::{
 };
 
 use super::{
-    flows::{Flows, count, flow, key},
     kernel::{Object, config, ktime, offset, read},
     maps::{TASKS, add, current, dropped},
+    per_key::{PerKeyCounters, count, key, lookup_or_init},
     writeback::{Pages, WORKER, pages_of},
 };
 use crate::{
-    flows::{BlockFlow, DiskName, FlowKey, block, block::op},
     offsets::MISSING,
+    per_key::{BlockCounters, CounterKey, DiskName, block, block::op},
     wire::{Map, Owner, scope},
 };
 
 /// Block I/O by process and [`block::what`].
 #[btf_map]
-static BLOCK_IO: Flows<BlockFlow> = HashMap::new();
+static BLOCK_IO: PerKeyCounters<BlockCounters> = HashMap::new();
 
 /// Requests under way by their address, and bios that ask for a flush by theirs. Its memory is taken at once: an entry
 /// comes and goes with every request, on different CPUs.
@@ -38,7 +38,7 @@ static DISKS: HashMap<u64, DiskName, 1024, 1> = HashMap::new();
 struct Request {
     owner: Owner,
     /// [`block::what`].
-    what: u64,
+    dimension: u64,
     /// When it was made, or first seen where the kernel does not keep that.
     queued: u64,
     /// When it was given to the driver, the last time; 0 before.
@@ -71,7 +71,7 @@ pub fn block_getrq(ctx: BtfTracePointContext) -> i32 {
         let now = ktime();
         let state = Request {
             owner,
-            what: 0,
+            dimension: 0,
             queued: now,
             issued: now,
             start: now,
@@ -140,15 +140,15 @@ fn seen(request: Object, issued: u32) {
     if let Some(state) = state {
         unseen(disk, state);
     }
-    let Some(what) = what_of(request, disk) else {
+    let Some(dimension) = what_of(request, disk) else {
         return;
     };
-    let Some(owner) = owner_of(request, what) else {
+    let Some(owner) = owner_of(request, dimension) else {
         return;
     };
     let state = Request {
         owner,
-        what,
+        dimension,
         // With the time in the submitter's plug, as /proc/diskstats has it.
         queued: if start != 0 { start } else { now },
         issued: if issued != 0 { now } else { 0 },
@@ -167,11 +167,11 @@ fn seen(request: Object, issued: u32) {
 #[inline(always)]
 fn unseen(disk: Object, state: &Request) {
     if state.issued != 0
-        && let Some(flow) = flow_of(disk, &key(state.owner, state.what))
+        && let Some(entry) = flow_of(disk, &key(state.owner, state.dimension))
     {
-        add(&mut flow.counts.bytes, state.left);
-        add(&mut flow.counts.untimed, 1);
-        add(&mut flow.counts.ops, 1);
+        add(&mut entry.counts.bytes, state.left);
+        add(&mut entry.counts.untimed, 1);
+        add(&mut entry.counts.ops, 1);
     }
 }
 
@@ -191,13 +191,13 @@ fn completed(ctx: &BtfTracePointContext) {
     if state.partly != 0 && state.left < left {
         return;
     }
-    if let Some(flow) = flow_of(disk_of(request), &key(state.owner, state.what)) {
-        add(&mut flow.counts.bytes, bytes);
+    if let Some(entry) = flow_of(disk_of(request), &key(state.owner, state.dimension)) {
+        add(&mut entry.counts.bytes, bytes);
         if bytes < left {
             state.left = left - bytes;
             state.partly = 1;
         } else {
-            done(state, flow, error);
+            done(state, entry, error);
         }
     }
     if bytes >= left {
@@ -211,7 +211,7 @@ fn completed(ctx: &BtfTracePointContext) {
 }
 
 #[inline(always)]
-fn done(state: &Request, flow: &mut BlockFlow, error: u8) {
+fn done(state: &Request, entry: &mut BlockCounters, error: u8) {
     let now = ktime();
     let issued = if state.issued == 0 {
         state.queued
@@ -220,12 +220,12 @@ fn done(state: &Request, flow: &mut BlockFlow, error: u8) {
     };
     let queue = issued.saturating_sub(state.queued);
     let service = now.saturating_sub(issued);
-    add(&mut flow.counts.ops, 1);
+    add(&mut entry.counts.ops, 1);
     if error != 0 {
-        add(&mut flow.counts.errors, 1);
+        add(&mut entry.counts.errors, 1);
     }
-    count(&mut flow.queue, queue);
-    count(&mut flow.service, service);
+    count(&mut entry.queue, queue);
+    count(&mut entry.service, service);
 }
 
 /// A request that asked for a flush is done with its sequence, whose parts were accounted. Without data it had none:
@@ -239,9 +239,10 @@ fn flush_done(request: Object) {
         let disk = disk_of(request);
         if state.left == 0
             && let Some(device) = device_of(disk)
-            && let Some(flow) = flow_of(disk, &key(state.owner, block::what(device, op::FLUSH)))
+            && let Some(entry) =
+                flow_of(disk, &key(state.owner, block::dimension(device, op::FLUSH)))
         {
-            add(&mut flow.counts.asked, 1);
+            add(&mut entry.counts.asked, 1);
         }
         forget(bio);
     }
@@ -254,10 +255,10 @@ fn asks_for_flush(bio: Object) -> bool {
 
 /// The flow with this key. The disk's name is noted when it is new.
 #[inline(always)]
-fn flow_of(disk: Object, key: &FlowKey) -> Option<&'static mut BlockFlow> {
-    if let Some(flow) = BLOCK_IO.get_ptr_mut(key) {
+fn flow_of(disk: Object, key: &CounterKey) -> Option<&'static mut BlockCounters> {
+    if let Some(entry) = BLOCK_IO.get_ptr_mut(key) {
         // SAFETY: as in `flow`.
-        return unsafe { flow.as_mut() };
+        return unsafe { entry.as_mut() };
     }
     let name = DiskName {
         name: [
@@ -268,8 +269,8 @@ fn flow_of(disk: Object, key: &FlowKey) -> Option<&'static mut BlockFlow> {
         ],
     };
     // Without room it goes by its number.
-    let _ = DISKS.insert(&block::device_of(key.what), &name, 0);
-    flow(&BLOCK_IO, Map::BlockIo, key)
+    let _ = DISKS.insert(&block::device_of(key.dimension), &name, 0);
+    lookup_or_init(&BLOCK_IO, Map::BlockIo, key)
 }
 
 /// Of a request or a bio.
@@ -298,8 +299,8 @@ fn forget(object: Object) {
 
 /// For whom a request is that is seen for the first time; `None` when that is not the target.
 #[inline(always)]
-fn owner_of(request: Object, what: u64) -> Option<Owner> {
-    let op = block::op_of(what);
+fn owner_of(request: Object, dimension: u64) -> Option<Owner> {
+    let op = block::op_of(dimension);
     if op == op::FLUSH {
         return flush_owner(request);
     }
@@ -411,7 +412,7 @@ fn what_of(request: Object, disk: Object) -> Option<u64> {
         _ if op & 1 != 0 => op::WRITE,
         _ => op::READ,
     };
-    Some(block::what(device_of(disk)?, op))
+    Some(block::dimension(device_of(disk)?, op))
 }
 
 /// Major and minor number of the whole disk; `None` when there is none yet.

@@ -3,18 +3,18 @@
 use aya_ebpf::{btf_maps::HashMap, macros::btf_map};
 
 use super::{
-    flows::{Flows, flow, key, latency},
     kernel::{Object, Task, offset, read},
     maps::add,
+    per_key::{PerKeyCounters, key, latency, lookup_or_init},
 };
 use crate::{
-    flows::{FileFlow, kind, mount},
+    per_key::{FileCounters, kind, mount},
     wire::{Map, Owner},
 };
 
 /// File I/O by process and mount.
 #[btf_map]
-static FILE_IO: Flows<FileFlow> = HashMap::new();
+static FILE_IO: PerKeyCounters<FileCounters> = HashMap::new();
 
 /// `file.f_mode` (include/linux/fs.h): opened for its path only; just created; the file below one of overlayfs.
 const FMODE_PATH: u32 = 1 << 14;
@@ -139,7 +139,7 @@ pub fn vfsmount<L: Load>(vfsmount: Object) -> u64 {
     let dev: u32 = L::load(sb, offset!(sb_dev));
     // container_of: not what the verifier knows.
     let id = offset!(mount_id).wrapping_sub(offset!(mount_mnt));
-    mount::what(Any::load(vfsmount, id), dev)
+    mount::dimension(Any::load(vfsmount, id), dev)
 }
 
 /// Reads and writes of one call, with what it returned. `from` and `to` are mounts, 0 for what is no file.
@@ -152,16 +152,16 @@ pub fn transfer(owner: Owner, from: u64, to: u64, result: i64, ns: u64) {
         return;
     }
     if from != 0 {
-        if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, from)) {
-            add(&mut flow.read_bytes, result as u64);
-            add(&mut flow.read_ops, 1);
+        if let Some(entry) = lookup_or_init(&FILE_IO, Map::FileIo, &key(owner, from)) {
+            add(&mut entry.read_bytes, result as u64);
+            add(&mut entry.read_ops, 1);
         }
         latency(owner, kind::FILE_READ, ns);
     }
     if to != 0 {
-        if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, to)) {
-            add(&mut flow.write_bytes, result as u64);
-            add(&mut flow.write_ops, 1);
+        if let Some(entry) = lookup_or_init(&FILE_IO, Map::FileIo, &key(owner, to)) {
+            add(&mut entry.write_bytes, result as u64);
+            add(&mut entry.write_ops, 1);
         }
         latency(owner, kind::FILE_WRITE, ns);
     }
@@ -174,8 +174,8 @@ pub fn synced(owner: Owner, mount: u64, result: i64, ns: u64) {
         failed(owner, mount);
         return;
     }
-    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount)) {
-        add(&mut flow.fsyncs, 1);
+    if let Some(entry) = lookup_or_init(&FILE_IO, Map::FileIo, &key(owner, mount)) {
+        add(&mut entry.fsyncs, 1);
     }
     latency(owner, kind::FSYNC, ns);
 }
@@ -183,8 +183,8 @@ pub fn synced(owner: Owner, mount: u64, result: i64, ns: u64) {
 /// Something failed; mount 0 when it is not known on which.
 #[inline(always)]
 pub fn failed(owner: Owner, mount: u64) {
-    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount)) {
-        add(&mut flow.errors, 1);
+    if let Some(entry) = lookup_or_init(&FILE_IO, Map::FileIo, &key(owner, mount)) {
+        add(&mut entry.errors, 1);
     }
 }
 
@@ -200,10 +200,10 @@ pub fn opened<L: Load>(owner: Owner, file: Object) {
     if kind != S_IFREG && kind != S_IFBLK && kind != S_IFDIR {
         return;
     }
-    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount_of::<L>(file))) {
-        add(&mut flow.opens, 1);
+    if let Some(entry) = lookup_or_init(&FILE_IO, Map::FileIo, &key(owner, mount_of::<L>(file))) {
+        add(&mut entry.opens, 1);
         if mode & FMODE_CREATED != 0 {
-            add(&mut flow.creates, 1);
+            add(&mut entry.creates, 1);
         }
     }
 }
@@ -222,11 +222,11 @@ pub enum PathOp {
 /// Something was done with a path; mount 0 when it is not known on which.
 #[inline(always)]
 pub fn path_done(owner: Owner, mount: u64, op: PathOp) {
-    if let Some(flow) = flow(&FILE_IO, Map::FileIo, &key(owner, mount)) {
+    if let Some(entry) = lookup_or_init(&FILE_IO, Map::FileIo, &key(owner, mount)) {
         let counter = match op {
-            PathOp::Unlink => &mut flow.unlinks,
-            PathOp::Rename => &mut flow.renames,
-            PathOp::Mkdir => &mut flow.mkdirs,
+            PathOp::Unlink => &mut entry.unlinks,
+            PathOp::Rename => &mut entry.renames,
+            PathOp::Mkdir => &mut entry.mkdirs,
         };
         add(counter, 1);
     }

@@ -16,7 +16,7 @@ use crate::{
     offsets::MISSING,
     wire::{
         ARMING_LEARN, Control, FDS_MAX, FDS_UNKNOWN, Histogram, HistogramHeader, Process,
-        ProcessRecord, Quiet, TaskState, Thread, Totals, record, scope, state, thread_flags,
+        ProcessRecord, TaskState, Thread, Totals, Unchanged, record, scope, state, thread_flags,
     },
 };
 
@@ -77,17 +77,21 @@ fn sample(ctx: *mut c_void) -> i32 {
     }
     let tid = task.tid();
     // When the output did not fit, the kernel runs the program again for the same task.
-    if process.reported_pass != control.pass || process.reported_tid == tid {
-        process.reported_pass = control.pass;
+    if process.reported_pass != control.epoch || process.reported_tid == tid {
+        process.reported_pass = control.epoch;
         process.reported_tid = tid;
         report_process(seq, task, process, &mut scratch.record);
     }
-    let folded = entry.state == state::FOLDED;
+    let accumulated = entry.state == state::ACCUMULATED;
     let thread = &mut scratch.thread;
     thread.record = record::THREAD;
     thread.pid = process.pid;
     thread.tid = task.visible_tid();
-    thread.flags = if folded { thread_flags::FOLDED } else { 0 };
+    thread.flags = if accumulated {
+        thread_flags::ACCUMULATED
+    } else {
+        0
+    };
     thread.cpu = if offset!(task_cpu) == MISSING {
         task.0.get_or_zero(offset!(task_cpu_old)) as u32
     } else {
@@ -100,7 +104,7 @@ fn sample(ctx: *mut c_void) -> i32 {
     task.totals(&mut thread.totals);
     add_in_flight(task, entry, control, thread);
     write(seq, &raw const *thread, size_of::<Thread>());
-    if config!(sched) != 0 && !folded && entry.runqueue.sum != 0 {
+    if config!(sched) != 0 && !accumulated && entry.runqueue.sum != 0 {
         let header = HistogramHeader {
             record: record::HISTOGRAM,
             pid: process.pid,
@@ -126,8 +130,8 @@ fn is_quiet(task: Task, entry: &TaskState, control: &Control) -> bool {
 
 #[inline(always)]
 fn report_quiet(seq: Object, task: Task, process: &Process, state: u32) {
-    let mut to = Quiet {
-        record: record::QUIET,
+    let mut to = Unchanged {
+        record: record::UNCHANGED,
         pid: process.pid,
         start_boottime: process.start_boottime,
         state,
@@ -139,7 +143,7 @@ fn report_quiet(seq: Object, task: Task, process: &Process, state: u32) {
         to.has_mm = 1;
         to.rss = resident(mm);
     }
-    write(seq, &raw const to, size_of::<Quiet>());
+    write(seq, &raw const to, size_of::<Unchanged>());
 }
 
 /// The shared parts of `mm->rss_stat`.

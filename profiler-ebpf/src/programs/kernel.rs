@@ -215,7 +215,7 @@ impl Task {
     #[inline(always)]
     pub fn visible_tid(self) -> u32 {
         // Known when the programs are loaded, so that the verifier does not look at the rest.
-        if config!(contained) == 0 {
+        if config!(in_pid_namespace) == 0 {
             return self.tid();
         }
         let Some(namespace) = namespace() else {
@@ -241,7 +241,7 @@ impl Task {
     /// Process id in the controller's pid namespace, 0 outside it.
     #[inline(always)]
     pub fn visible_pid(self) -> u32 {
-        if config!(contained) == 0 {
+        if config!(in_pid_namespace) == 0 {
             return self.tgid();
         }
         self.leader().visible_tid()

@@ -12,12 +12,12 @@ use aya_ebpf::{
 
 use super::{
     environment,
-    flows::raise,
     kernel::{Object, Task, config, copy, offset},
     maps::{
         EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, counters, decrement, dropped, process,
         scratch,
     },
+    per_key::raise,
     target::{Finder, Followed, follow, in_cgroup},
 };
 use crate::wire::{
@@ -44,7 +44,7 @@ pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
         && config!(scope) != scope::CGROUP
         && control().is_some_and(|c| c.arming != 0)
     {
-        born(event::STRANGER, parent, child);
+        born(event::OUT_OF_SCOPE_FORK, parent, child);
     }
     0
 }
@@ -141,7 +141,7 @@ pub fn thread_ends(task: Task, entry: Followed, now: u64) {
     entry.totals(&mut end.totals);
 
     // Before the sums: a reading in between then misses the thread once, but never counts it twice.
-    entry.state = state::FOLDED;
+    entry.state = state::ACCUMULATED;
     let tgid = task.tgid();
     let Some(process) = process(tgid) else { return };
     fold(process, &end.totals, &entry.runqueue);
@@ -204,8 +204,8 @@ fn fold(process: &mut Process, totals: &Totals, runqueue: &Histogram) {
         bucket += 1;
     }
     if let Some(control) = control() {
-        let max = runqueue.max_in(control.pass);
-        raise(ended, control.pass, max);
+        let max = runqueue.max_in(control.epoch);
+        raise(ended, control.epoch, max);
     }
 }
 

@@ -102,7 +102,7 @@ pub static PROCESSES: HashMap<u32, Process, 16384, 1> = HashMap::new();
 #[btf_map]
 pub static ROOTS: HashMap<u32, u64, 4096> = HashMap::new();
 
-/// Inodes of the folders of cgroups that are the target; a batch job can have several, one after the other.
+/// Inodes of the directories of cgroups that are the target; a batch job can have several, one after the other.
 #[btf_map]
 pub static CGROUPS: HashMap<u64, u32, { CGROUPS_MAX as usize }> = HashMap::new();
 

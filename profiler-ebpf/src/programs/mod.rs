@@ -20,17 +20,17 @@
 //! | `sample` | `iter/task` | one reading of all tasks of the target |
 
 mod block;
-mod calls;
 mod environment;
 mod files;
-mod flows;
 mod iter;
 mod kernel;
 mod lifecycle;
 mod maps;
 mod net;
-mod numbers;
+mod per_key;
 mod sched;
+mod syscall_numbers;
+mod syscalls;
 mod target;
 mod uring;
 mod vfs;

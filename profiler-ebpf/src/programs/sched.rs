@@ -7,13 +7,13 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
-    flows::bucket,
     kernel::{Object, Task, config, ktime, offset},
     lifecycle,
     maps::{TASKS, control, process},
+    per_key::bucket,
     target::{Finder, Followed, asleep, follow},
 };
-use crate::wire::{Peak, TaskState, state};
+use crate::wire::{EpochMax, TaskState, state};
 
 /// `TASK_DEAD`: the switch away from a task that never comes back.
 const TASK_DEAD: u32 = 0x80;
@@ -50,12 +50,12 @@ fn waited(entry: &mut TaskState, now: u64) {
     let Some(control) = control() else { return };
     let ns = now.saturating_sub(entry.since);
     let histogram = &mut entry.runqueue;
-    let peak = Peak(histogram.peak);
-    if !peak.is_of(control.pass) {
+    let peak = EpochMax(histogram.peak);
+    if !peak.is_of(control.epoch) {
         histogram.previous_peak = histogram.peak;
-        histogram.peak = Peak::new(control.pass, ns).0;
+        histogram.peak = EpochMax::new(control.epoch, ns).0;
     } else if ns > peak.ns() {
-        histogram.peak = Peak::new(control.pass, ns).0;
+        histogram.peak = EpochMax::new(control.epoch, ns).0;
     }
     histogram.sum += ns;
     histogram.buckets[bucket(ns)] += 1;

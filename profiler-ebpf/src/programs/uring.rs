@@ -7,9 +7,9 @@ use aya_ebpf::{
 
 use super::{
     files::{Any, Load, file_mount, sync_mount, synced, transfer},
-    flows::current_owner,
     kernel::{Object, config, ktime, offset},
     maps::dropped,
+    per_key::current_owner,
 };
 use crate::wire::{Map, Owner, calls};
 

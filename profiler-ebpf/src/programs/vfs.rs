@@ -17,14 +17,14 @@ use super::{
         Any, Known, Load, PathOp, failed, file_at, file_mount, is_file, opened, path_done,
         sync_mount, synced, transfer, vfsmount,
     },
-    flows::current_owner,
     kernel::{Object, ktime, offset},
     maps::{TASKS, current},
-    numbers::argument,
+    per_key::current_owner,
+    syscall_numbers::argument,
     target::Followed,
     uring::{Does, begin, done, end},
 };
-use crate::wire::Doing;
+use crate::wire::InFlight;
 
 /// `loff_t` without end.
 const LLONG_MAX: i64 = i64::MAX;
@@ -34,8 +34,8 @@ const NESTED_WITHIN: u64 = 1_000_000_000;
 
 /// What is under way of the task that runs, if it is followed.
 #[inline(always)]
-fn doing() -> Option<&'static mut Doing> {
-    TASKS.get(current()).map(|entry| &mut entry.doing)
+fn in_flight() -> Option<&'static mut InFlight> {
+    TASKS.get(current()).map(|entry| &mut entry.in_flight)
 }
 
 /// Whether one of them is a file: asked first, so that a pipe costs next to nothing.
@@ -48,9 +48,9 @@ fn is_any_file<L: Load>(from: Option<Object>, to: Option<Object>) -> bool {
 #[inline(always)]
 fn transfer_begins<L: Load>(from: Option<Object>, to: Option<Object>) -> i32 {
     if is_any_file::<L>(from, to)
-        && let Some(doing) = doing()
+        && let Some(in_flight) = in_flight()
     {
-        doing.rw_since = ktime();
+        in_flight.rw_since = ktime();
     }
     0
 }
@@ -64,11 +64,11 @@ fn transfer_ends<L: Load>(from: Option<Object>, to: Option<Object>, result: i64)
     let Some(entry) = TASKS.get(current()) else {
         return 0;
     };
-    let since = entry.doing.rw_since;
+    let since = entry.in_flight.rw_since;
     if since == 0 {
         return 0;
     }
-    entry.doing.rw_since = 0;
+    entry.in_flight.rw_since = 0;
     let from = from.map_or(0, file_mount::<L>);
     let to = to.map_or(0, file_mount::<L>);
     let ns = ktime().saturating_sub(since);
@@ -110,8 +110,8 @@ transfers! {
 /// `io_write` begins: what it syncs for O_SYNC is no sync of its own.
 #[fentry(function = "io_write")]
 pub fn vfs_uring_write_enter(_: FEntryContext) -> i32 {
-    if let Some(doing) = doing() {
-        doing.rw_since = ktime();
+    if let Some(in_flight) = in_flight() {
+        in_flight.rw_since = ktime();
     }
     0
 }
@@ -119,31 +119,31 @@ pub fn vfs_uring_write_enter(_: FEntryContext) -> i32 {
 /// `io_write` ends.
 #[fexit(function = "io_write")]
 pub fn vfs_uring_write_exit(_: FExitContext) -> i32 {
-    if let Some(doing) = doing() {
-        doing.rw_since = 0;
+    if let Some(in_flight) = in_flight() {
+        in_flight.rw_since = 0;
     }
     0
 }
 
 /// A sync of a file begins.
 #[inline(always)]
-fn sync_begins(doing: &mut Doing, file: Object) {
+fn sync_begins(in_flight: &mut InFlight, file: Object) {
     let now = ktime();
-    // A folder of overlayfs syncs those below.
-    if doing.sync_since == 0 || now.saturating_sub(doing.sync_since) > NESTED_WITHIN {
-        doing.sync_since = now;
-        doing.sync_file = file.address();
+    // A directory of overlayfs syncs those below.
+    if in_flight.sync_since == 0 || now.saturating_sub(in_flight.sync_since) > NESTED_WITHIN {
+        in_flight.sync_since = now;
+        in_flight.sync_file = file.address();
     }
 }
 
 /// It ends.
 #[inline(always)]
 fn sync_ends<L: Load>(entry: Followed, file: Object, result: i64) {
-    let since = entry.doing.sync_since;
-    if since == 0 || entry.doing.sync_file != file.address() {
+    let since = entry.in_flight.sync_since;
+    if since == 0 || entry.in_flight.sync_file != file.address() {
         return;
     }
-    entry.doing.sync_since = 0;
+    entry.in_flight.sync_since = 0;
     let mount = sync_mount::<L>(file);
     if mount != 0 {
         synced(entry.owner, mount, result, ktime().saturating_sub(since));
@@ -153,11 +153,11 @@ fn sync_ends<L: Load>(entry: Followed, file: Object, result: i64) {
 /// `vfs_fsync_range` begins. Arguments: file, start, end, whether only data.
 #[fentry(function = "vfs_fsync_range")]
 pub fn vfs_fsync_enter(ctx: FEntryContext) -> i32 {
-    if let Some(doing) = doing() {
+    if let Some(in_flight) = in_flight() {
         let (start, end): (i64, i64) = (ctx.arg(1), ctx.arg(2));
         // A write with O_SYNC syncs what it has written.
-        if start == 0 && end == LLONG_MAX || doing.rw_since == 0 {
-            sync_begins(doing, Object(ctx.arg(0)));
+        if start == 0 && end == LLONG_MAX || in_flight.rw_since == 0 {
+            sync_begins(in_flight, Object(ctx.arg(0)));
         }
     }
     0
@@ -179,7 +179,7 @@ pub fn vfs_fdatasync_enter(ctx: FEntryContext) -> i32 {
     let task = current();
     if let Some(entry) = TASKS.get(task) {
         let file = file_at(task, argument(Object(ctx.arg(0)), 0));
-        sync_begins(&mut entry.doing, file);
+        sync_begins(&mut entry.in_flight, file);
     }
     0
 }
@@ -213,10 +213,10 @@ pub fn vfs_open_exit(ctx: FExitContext) -> i32 {
 /// `mnt_want_write`: the first one of an operation on a path tells where that is. Argument: the mount.
 #[fentry(function = "mnt_want_write")]
 pub fn vfs_want_write(ctx: FEntryContext) -> i32 {
-    if let Some(doing) = doing()
-        && doing.path_mount == Doing::NO_MOUNT
+    if let Some(in_flight) = in_flight()
+        && in_flight.path_mount == InFlight::NO_MOUNT
     {
-        doing.path_mount = vfsmount::<Known>(Object(ctx.arg(0)));
+        in_flight.path_mount = vfsmount::<Known>(Object(ctx.arg(0)));
     }
     0
 }
@@ -224,8 +224,8 @@ pub fn vfs_want_write(ctx: FEntryContext) -> i32 {
 /// Something is about to be done with a path.
 #[inline(always)]
 fn path_begins() -> i32 {
-    if let Some(doing) = doing() {
-        doing.path_mount = Doing::NO_MOUNT;
+    if let Some(in_flight) = in_flight() {
+        in_flight.path_mount = InFlight::NO_MOUNT;
     }
     0
 }
@@ -236,10 +236,10 @@ fn path_ends(op: PathOp, result: i32) -> i32 {
     let Some(entry) = TASKS.get(current()) else {
         return 0;
     };
-    let mount = entry.doing.path_mount;
-    entry.doing.path_mount = 0;
+    let mount = entry.in_flight.path_mount;
+    entry.in_flight.path_mount = 0;
     if mount != 0 && result == 0 {
-        let known = mount != Doing::NO_MOUNT;
+        let known = mount != InFlight::NO_MOUNT;
         path_done(entry.owner, if known { mount } else { 0 }, op);
     }
     0
@@ -280,7 +280,7 @@ fn aio_begins(ctx: &FEntryContext, does: Does) -> i32 {
     let request = Object(ctx.arg(0));
     if is_file::<Known>(request.object(offset!(kiocb_filp))) {
         if does == Does::Write {
-            entry.doing.rw_since = ktime();
+            entry.in_flight.rw_since = ktime();
         }
         begin(request.address(), entry.owner, AIO, does);
     }
@@ -293,7 +293,7 @@ fn aio_begun(ctx: &FExitContext) -> i32 {
     let Some(entry) = TASKS.get(current()) else {
         return 0;
     };
-    entry.doing.rw_since = 0;
+    entry.in_flight.rw_since = 0;
     let result: i32 = ctx.arg(4);
     if result < 0 {
         let request = Object(ctx.arg(0));

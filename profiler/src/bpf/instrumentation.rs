@@ -86,7 +86,7 @@ impl Hook {
 
 /// One way to account something.
 #[derive(Debug)]
-pub struct Way {
+pub struct Method {
     /// Its name, as in `--source file_io=syscalls`.
     pub name: &'static str,
     /// Without any of these it cannot be taken; none: it takes what is known of every process.
@@ -101,33 +101,33 @@ pub struct Way {
 
 /// What a source accounts in the kernel.
 #[derive(Debug)]
-pub struct Feature {
+pub struct Instrumentation {
     /// The source.
     pub source: &'static str,
     /// Its own maps.
     pub maps: &'static [&'static str],
     /// The ways, best first.
-    pub ways: &'static [Way],
-    /// As [`Way::optional`], with any way.
+    pub methods: &'static [Method],
+    /// As [`Method::optional`], with any way.
     pub optional: &'static [Hook],
 }
 
 /// A feature that is wanted, and the way if one was named.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct Requested {
     /// Which.
-    pub feature: &'static Feature,
+    pub instrumentation: &'static Instrumentation,
     /// Name of the way that was asked for.
-    pub way: Option<&'static str>,
+    pub method: Option<&'static str>,
 }
 
 /// What became of a feature.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct AttachResult {
     /// The source.
     pub source: &'static str,
     /// The way that was taken.
-    pub way: Option<&'static str>,
+    pub method: Option<&'static str>,
     /// Whether it has hooks, which fill the feature's maps.
     pub hooked: bool,
     /// Why the ways before it were not taken, and which optional hooks are missing.
@@ -138,20 +138,20 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub struct Missing {
     /// Of which way.
-    pub way: &'static str,
+    pub method: &'static str,
     /// Which.
     pub hook: Hook,
     /// Why.
     pub why: String,
 }
 
-impl Outcome {
+impl AttachResult {
     /// Whether this program runs.
-    pub fn lacks(&self, program: &str) -> bool {
-        let way = self.way;
+    pub fn is_missing(&self, program: &str) -> bool {
+        let method = self.method;
         self.missing
             .iter()
-            .any(|missing| Some(missing.way) == way && missing.hook.program == program)
+            .any(|missing| Some(missing.method) == method && missing.hook.program == program)
     }
 }
 
@@ -168,22 +168,26 @@ pub struct Attached {
 pub fn take_way(
     ebpf: &mut Ebpf,
     btf: &Btf,
-    wanted: Wanted,
+    wanted: Requested,
     attached: &mut Vec<Attached>,
-) -> Outcome {
-    let mut outcome = Outcome {
-        source: wanted.feature.source,
-        way: None,
+) -> AttachResult {
+    let mut result = AttachResult {
+        source: wanted.instrumentation.source,
+        method: None,
         hooked: false,
         missing: Vec::new(),
     };
-    let ways = wanted.feature.ways.iter().filter(|way| match wanted.way {
-        Some(name) => way.name == name,
-        None => !way.on_request,
-    });
-    for way in ways {
+    let methods = wanted
+        .instrumentation
+        .methods
+        .iter()
+        .filter(|method| match wanted.method {
+            Some(name) => method.name == name,
+            None => !method.on_request,
+        });
+    for method in methods {
         let before = attached.len();
-        let failed = way
+        let failed = method
             .hooks
             .iter()
             .find_map(|hook| Some((hook, attach(ebpf, btf, hook, attached).err()?)));
@@ -191,27 +195,32 @@ pub fn take_way(
             for taken in attached.drain(before..) {
                 unload(ebpf, taken.program);
             }
-            outcome.missing.push(Missing {
-                way: way.name,
+            result.missing.push(Missing {
+                method: method.name,
                 hook: *hook,
                 why,
             });
             continue;
         }
-        for hook in wanted.feature.optional.iter().chain(way.optional) {
+        for hook in wanted
+            .instrumentation
+            .optional
+            .iter()
+            .chain(method.optional)
+        {
             if let Err(why) = attach(ebpf, btf, hook, attached) {
-                outcome.missing.push(Missing {
-                    way: way.name,
+                result.missing.push(Missing {
+                    method: method.name,
                     hook: *hook,
                     why,
                 });
             }
         }
-        outcome.way = Some(way.name);
-        outcome.hooked = !way.hooks.is_empty();
+        result.method = Some(method.name);
+        result.hooked = !method.hooks.is_empty();
         break;
     }
-    outcome
+    result
 }
 
 /// Loads and attaches; nothing to do when another feature has.

@@ -20,19 +20,19 @@ const BATCH: usize = 1024;
 pub unsafe trait Plain: Copy + Default {}
 
 // SAFETY: as the trait demands; see `profiler_ebpf`.
-unsafe impl Plain for profiler_ebpf::flows::FlowKey {}
+unsafe impl Plain for profiler_ebpf::per_key::CounterKey {}
 // SAFETY: as above.
-unsafe impl Plain for profiler_ebpf::flows::NetFlow {}
+unsafe impl Plain for profiler_ebpf::per_key::NetCounters {}
 // SAFETY: as above.
-unsafe impl Plain for profiler_ebpf::flows::BlockFlow {}
+unsafe impl Plain for profiler_ebpf::per_key::BlockCounters {}
 // SAFETY: as above.
-unsafe impl Plain for profiler_ebpf::flows::DiskName {}
+unsafe impl Plain for profiler_ebpf::per_key::DiskName {}
 // SAFETY: as above.
 unsafe impl Plain for u64 {}
 // SAFETY: as above.
-unsafe impl Plain for profiler_ebpf::flows::FileFlow {}
+unsafe impl Plain for profiler_ebpf::per_key::FileCounters {}
 // SAFETY: as above.
-unsafe impl Plain for profiler_ebpf::flows::SyscallFlow {}
+unsafe impl Plain for profiler_ebpf::per_key::SyscallCounters {}
 // SAFETY: as above.
 unsafe impl Plain for profiler_ebpf::wire::Histogram {}
 // SAFETY: as above.

@@ -8,7 +8,9 @@ mod records;
 mod stats;
 mod syscall;
 
-pub use self::instrumentation::{Attached, Feature, Hook, Missing, Outcome, REFUSED, Wanted, Way};
+pub use self::instrumentation::{
+    AttachResult, Attached, Hook, Instrumentation, Method, Missing, REFUSED, Requested,
+};
 pub use self::map_reader::{Plain, Table};
 pub use programs::{LoadError, Programs, Reading, Roots, Scope, Settings};
 pub use records::{Event, Record};

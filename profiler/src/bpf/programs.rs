@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use super::{
     btf::{Btf, BtfError},
-    instrumentation::{Attached, Outcome, Wanted, take_way},
+    instrumentation::{AttachResult, Attached, Requested, take_way},
     map_reader::{Plain, Table},
     records::{Event, Record, event, records},
     stats::{Stats, stats},
@@ -28,7 +28,7 @@ use crate::{
     host::{Host, refusal},
     privileges::may_load_bpf,
     support::clock::monotonic_ns,
-    tasks::Keeps,
+    tasks::KernelSupport,
 };
 
 /// The BPF object, built by `cargo xtask build`.
@@ -99,14 +99,14 @@ pub enum Scope {
     Pids,
     /// Members of a cgroup and of those below it.
     Cgroup {
-        /// Inode of its folder.
+        /// Inode of its directory.
         id: u64,
         /// Hierarchy it belongs to, 0 for v2.
         hierarchy: u32,
     },
     /// Members of cgroups, processes named by pid, and the descendants of both; both can grow.
     Job {
-        /// Inodes of the folders.
+        /// Inodes of the directories.
         ids: Vec<u64>,
         /// Hierarchy they belong to, 0 for v2.
         hierarchy: u32,
@@ -127,7 +127,7 @@ pub struct Settings {
     /// Whether moves between cgroups are reported.
     pub moves: bool,
     /// What else is accounted.
-    pub features: Vec<Wanted>,
+    pub instrumentations: Vec<Requested>,
     /// Entries of each map of flows, instead of a number made from the size of the node.
     pub max_entries: Option<u32>,
     /// Entries of single maps instead of these; of `EVENTS`, bytes.
@@ -152,9 +152,9 @@ pub struct Programs {
     /// Programs that are attached, and to what.
     pub attached: Vec<Attached>,
     /// What became of the features that were wanted.
-    pub features: Vec<Outcome>,
+    pub instrumentations: Vec<AttachResult>,
     /// What this kernel keeps of a task.
-    pub keeps: Keeps,
+    pub keeps: KernelSupport,
 }
 
 impl Programs {
@@ -177,31 +177,7 @@ impl Programs {
         }
         let btf = aya::Btf::parse_file(&path, aya::Endianness::default())
             .map_err(|error| LoadError::Object(error.to_string()))?;
-        let mut loader = EbpfLoader::new();
-        loader
-            .btf(Some(&btf))
-            // aya has no user side for task storage, and none is needed.
-            .allow_unsupported_maps()
-            .verifier_log_level(verifier_log_level())
-            .override_global("OFFSETS", &offsets, true)
-            .override_global("CONFIG", &config, true)
-            .map_max_entries("PROCESSES", processes_max(host));
-        // Maps of flows that nobody wants have a single entry.
-        let wanted = settings.features.iter().map(|wanted| wanted.feature);
-        for map in wanted.flat_map(|feature| feature.maps) {
-            let room = match *map {
-                "REQUESTS" => REQUESTS_MAX,
-                _ => flows_max(host, settings),
-            };
-            loader.map_max_entries(map, room);
-        }
-        for (map, room) in &settings.map_entries {
-            loader.map_max_entries(map, *room);
-        }
-        let mut ebpf = loader
-            .load(OBJECT)
-            .map_err(|error| denied_or(&error, LoadError::Object))?;
-
+        let mut ebpf = load_object(host, settings, &btf, &offsets, &config)?;
         let mut attached = Vec::new();
         for iterator in ["mark", "sample"] {
             let program: &mut Iter = program(&mut ebpf, iterator)?;
@@ -229,7 +205,7 @@ impl Programs {
             events: typed(&mut ebpf, "EVENTS")?,
             ebpf,
             state: Control {
-                pass: 1,
+                epoch: 1,
                 arming: ARMING_LEARN,
                 now: monotonic_ns(),
                 ..Control::default()
@@ -237,8 +213,8 @@ impl Programs {
             buffer: vec![0; 16 << 10],
             length: 0,
             attached,
-            features: Vec::new(),
-            keeps: Keeps {
+            instrumentations: Vec::new(),
+            keeps: KernelSupport {
                 run_delay: offsets.task_run_delay != MISSING,
                 io: offsets.task_ioac != MISSING && offsets.ioac_read_bytes != MISSING,
                 sched: settings.sched,
@@ -253,21 +229,32 @@ impl Programs {
         programs.mark()?;
         programs.state.arming = ARMING_REPORT;
         programs.write_state()?;
+        programs.attach(settings, tracepoints, &btf)?;
+        Ok(programs)
+    }
+
+    /// Attaches the tracepoints, and each instrumentation by the best method that this kernel allows.
+    fn attach(
+        &mut self,
+        settings: &Settings,
+        tracepoints: Vec<(&'static str, &'static str)>,
+        btf: &aya::Btf,
+    ) -> Result<(), LoadError> {
         for (name, hook) in tracepoints {
-            let program: &mut BtfTracePoint = program(&mut programs.ebpf, name)?;
+            let program: &mut BtfTracePoint = program(&mut self.ebpf, name)?;
             program
                 .attach()
                 .map_err(|error| program_error(name, &error))?;
-            programs.attached.push(Attached {
+            self.attached.push(Attached {
                 program: name,
                 hook: format!("tp_btf/{hook}"),
             });
         }
-        for wanted in &settings.features {
-            let outcome = take_way(&mut programs.ebpf, &btf, *wanted, &mut programs.attached);
-            programs.features.push(outcome);
+        for wanted in &settings.instrumentations {
+            let result = take_way(&mut self.ebpf, btf, *wanted, &mut self.attached);
+            self.instrumentations.push(result);
         }
-        Ok(programs)
+        Ok(())
     }
 
     /// A map of flows, or another hash map that is read as a whole.
@@ -383,7 +370,7 @@ impl Programs {
     pub fn sample(&mut self, now: u64) -> Result<Reading, LoadError> {
         self.state.previous = self.state.now;
         self.state.now = now;
-        self.state.pass = self.state.pass.wrapping_add(1);
+        self.state.epoch = self.state.epoch.wrapping_add(1);
         self.write_state()?;
         let mut file = self.iterate("sample")?;
         let mut length = 0;
@@ -406,13 +393,13 @@ impl Programs {
         self.length = length;
         Ok(Reading {
             monotonic_ns: self.state.now,
-            pass: self.state.pass,
+            epoch: self.state.epoch,
         })
     }
 
     /// Number of the last reading.
-    pub fn pass(&self) -> u32 {
-        self.state.pass
+    pub fn epoch(&self) -> u32 {
+        self.state.epoch
     }
 
     /// The records of the last reading.
@@ -495,7 +482,7 @@ pub struct Reading {
     /// When it began.
     pub monotonic_ns: u64,
     /// Its number.
-    pub pass: u32,
+    pub epoch: u32,
 }
 
 fn bytes(words: &[u64]) -> &[u8] {
@@ -536,12 +523,12 @@ fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         calls: calls(settings),
         dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
         writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
-        contained: is_contained().into(),
+        in_pid_namespace: in_pid_namespace().into(),
     }
 }
 
 /// Whether our pid namespace is not the initial one, whose number is fixed (include/uapi/linux/nsfs.h).
-fn is_contained() -> bool {
+fn in_pid_namespace() -> bool {
     const PID_NS_INIT_INO: u32 = 0xefff_fffc;
     let initial = format!("pid:[{PID_NS_INIT_INO}]");
     std::fs::read_link("/proc/self/ns/pid")
@@ -550,16 +537,53 @@ fn is_contained() -> bool {
 
 /// What the features want of system calls: bits of [`calls`].
 fn calls(settings: &Settings) -> u32 {
-    let of = |wanted: &Wanted| match (wanted.feature.source, wanted.way) {
+    let of = |wanted: &Requested| match (wanted.instrumentation.source, wanted.method) {
         ("syscalls", _) => calls::COUNT,
         ("file_io", Some("syscalls")) => calls::FILES,
         _ => 0,
     };
     settings
-        .features
+        .instrumentations
         .iter()
         .map(of)
         .fold(0, |all, bit| all | bit)
+}
+
+/// Loads the maps, with room for what `settings` ask for.
+fn load_object(
+    host: &Host,
+    settings: &Settings,
+    btf: &aya::Btf,
+    offsets: &Offsets,
+    config: &Config,
+) -> Result<Ebpf, LoadError> {
+    let mut loader = EbpfLoader::new();
+    loader
+        .btf(Some(btf))
+        // aya has no user side for task storage, and none is needed.
+        .allow_unsupported_maps()
+        .verifier_log_level(verifier_log_level())
+        .override_global("OFFSETS", offsets, true)
+        .override_global("CONFIG", config, true)
+        .map_max_entries("PROCESSES", processes_max(host));
+    // Maps of flows that nobody wants have a single entry.
+    let wanted = settings
+        .instrumentations
+        .iter()
+        .map(|wanted| wanted.instrumentation);
+    for map in wanted.flat_map(|instrumentation| instrumentation.maps) {
+        let room = match *map {
+            "REQUESTS" => REQUESTS_MAX,
+            _ => flows_max(host, settings),
+        };
+        loader.map_max_entries(map, room);
+    }
+    for (map, room) in &settings.map_entries {
+        loader.map_max_entries(map, *room);
+    }
+    loader
+        .load(OBJECT)
+        .map_err(|error| denied_or(&error, LoadError::Object))
 }
 
 /// The tracepoints that follow the target, with the programs for them.

@@ -2,7 +2,7 @@
 
 use profiler_ebpf::wire::{
     Birth, ENVIRONMENT_HEADER, Environment, Exec, Histogram, HistogramHeader, Process,
-    ProcessRecord, Quiet, Thread, ThreadEnd, Totals, VARIABLE_MAX, VARIABLES, event, record,
+    ProcessRecord, Thread, ThreadEnd, Totals, Unchanged, VARIABLE_MAX, VARIABLES, event, record,
 };
 
 /// One record of a reading.
@@ -11,7 +11,7 @@ pub enum Record<'a> {
     /// A process, before its first thread.
     Process(&'a ProcessRecord),
     /// A process whose counters have not changed.
-    Quiet(&'a Quiet),
+    Unchanged(&'a Unchanged),
     /// A live thread.
     Thread(&'a Thread),
     /// Run-queue latency of the thread before.
@@ -26,7 +26,7 @@ pub enum Event {
     /// A process of the target was born.
     Birth(Birth),
     /// While arming: a process was born outside the target.
-    Stranger(Birth),
+    OutOfScopeFork(Birth),
     /// A process runs another program; with the bytes of its command line.
     Exec(Box<Exec>, Vec<u8>),
     /// It does so with these variables of [`profiler_ebpf::wire::VARIABLES`].
@@ -49,7 +49,7 @@ unsafe trait Wire: Sized {}
 // SAFETY: as the trait demands; see `profiler_ebpf::wire`.
 unsafe impl Wire for ProcessRecord {}
 // SAFETY: as above.
-unsafe impl Wire for Quiet {}
+unsafe impl Wire for Unchanged {}
 // SAFETY: as above.
 unsafe impl Wire for Thread {}
 // SAFETY: as above.
@@ -89,7 +89,7 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
         Some(match first_word(bytes)? {
             record::PROCESS => Record::Process(take(&mut bytes)?),
             record::THREAD => Record::Thread(take(&mut bytes)?),
-            record::QUIET => Record::Quiet(take(&mut bytes)?),
+            record::UNCHANGED => Record::Unchanged(take(&mut bytes)?),
             record::HISTOGRAM => {
                 take::<HistogramHeader>(&mut bytes)?;
                 Record::Runqueue(take(&mut bytes)?)
@@ -107,7 +107,7 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
 pub fn event(mut bytes: &[u8]) -> Option<Event> {
     Some(match first_word(bytes)? {
         event::BIRTH => Event::Birth(*take(&mut bytes)?),
-        event::STRANGER => Event::Stranger(*take(&mut bytes)?),
+        event::OUT_OF_SCOPE_FORK => Event::OutOfScopeFork(*take(&mut bytes)?),
         event::EXEC => {
             let header: &Exec = take(&mut bytes)?;
             let args = bytes.get(..header.args_len as usize)?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     host::Host,
     privileges,
-    sources::{REGISTRY, Support, Trial, trial},
+    sources::{LoadTrial, REGISTRY, Support, trial},
 };
 
 fn parts(support: &Support) -> (&'static str, &str, &str) {
@@ -88,14 +88,21 @@ fn programs(host: &Host) -> Value {
     if !privileges::may_load_bpf() {
         return Value::Null;
     }
-    let Ok(Trial { attached, features }) = trial(host) else {
+    let Ok(LoadTrial {
+        attached,
+        instrumentations,
+    }) = trial(host)
+    else {
         return Value::Null;
     };
     let mut programs: Vec<_> = attached
         .iter()
         .map(|attached| json!({ "program": attached.program, "hook": attached.hook, "why": null }))
         .collect();
-    for missing in features.iter().flat_map(|feature| &feature.missing) {
+    for missing in instrumentations
+        .iter()
+        .flat_map(|instrumentation| &instrumentation.missing)
+    {
         let why = format!("{}: {}", missing.hook.name(), missing.why);
         programs.push(json!({ "program": missing.hook.program, "hook": null, "why": why }));
     }

@@ -20,22 +20,22 @@ pub struct Selection<'a> {
     generic: Option<&'a Uarch>,
 }
 
-/// The embedded tables, with those of a folder added or in their place.
+/// The embedded tables, with those of a directory added or in their place.
 ///
 /// # Errors
 ///
-/// When a file of the folder cannot be read or makes no sense.
-pub fn catalog(folder: Option<&Path>) -> Result<Catalog, Failure> {
+/// When a file of the directory cannot be read or makes no sense.
+pub fn catalog(directory: Option<&Path>) -> Result<Catalog, Failure> {
     let builtin = Catalog::builtin().clone();
-    let Some(folder) = folder else {
+    let Some(directory) = directory else {
         return Ok(builtin);
     };
     let usage = |what: String| {
-        let message = format!("--perfevents {}: {what}", folder.display());
+        let message = format!("--perfevents {}: {what}", directory.display());
         Failure::new(Reason::Usage, message)
     };
     let lowered = privileges::lower();
-    let own = Catalog::read(folder).map_err(|error| usage(error.to_string()))?;
+    let own = Catalog::read(directory).map_err(|error| usage(error.to_string()))?;
     drop(lowered);
     for uarch in own.iter() {
         if let Some(problem) = uarch.problems(Catalog::meanings()).first() {
@@ -256,15 +256,15 @@ mod tests {
 
     #[test]
     fn tables_of_ones_own_are_added_or_take_the_place_of_others() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| {
-            std::fs::write(folder.path().join(name), text).expect("written");
+            std::fs::write(directory.path().join(name), text).expect("written");
         };
         let table = "name = \"Mine\"\nvendor = \"Me\"\nsource = \"me\"\n[match]\n";
         write("skx.toml", table);
         write("mine.toml", table);
         write("notes.txt", "no table");
-        let changed = catalog(Some(folder.path())).expect("valid");
+        let changed = catalog(Some(directory.path())).expect("valid");
         assert_eq!(
             changed.iter().count(),
             Catalog::builtin().iter().count() + 1
@@ -276,7 +276,7 @@ mod tests {
             "mine.toml",
             &format!("{table}[group.X]\nhelp = \"\"\nevents = {{ a = \"A\" }}\n"),
         );
-        let error = catalog(Some(folder.path()))
+        let error = catalog(Some(directory.path()))
             .expect_err("no such event")
             .to_string();
         assert!(
@@ -284,7 +284,7 @@ mod tests {
             "{error}"
         );
         write("mine.toml", "name = 1");
-        let error = catalog(Some(folder.path()))
+        let error = catalog(Some(directory.path()))
             .expect_err("no table")
             .to_string();
         assert!(error.contains("mine.toml"), "{error}");

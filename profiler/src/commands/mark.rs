@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     failure::{Failure, Reason},
     marks::{MAX_BYTES, VARIABLE},
-    say,
+    report,
 };
 
 /// Arguments of `profiler mark`.
@@ -192,7 +192,7 @@ impl Arguments {
         if self.strict {
             return Err(Failure::new(Reason::Target, format!("no mark: {why}")));
         }
-        say!("profiler: no mark: {why}");
+        report!("profiler: no mark: {why}");
         Ok(0)
     }
 }

@@ -36,7 +36,7 @@ pub struct Host {
     pub procfs: PathBuf,
     /// Where sysfs is mounted.
     pub sysfs: PathBuf,
-    /// Name of this node, as in the dataset's `host=` folders.
+    /// Name of this node, as in the dataset's `host=` directories.
     pub hostname: String,
     /// `uname -r`, for example `6.12.41+deb13-amd64`.
     pub kernel_release: Option<String>,
@@ -147,7 +147,7 @@ pub(crate) fn selected(words: &str) -> Option<&str> {
     Some(rest.split_once(']')?.0)
 }
 
-/// The kernel's name of this node, fit for a folder.
+/// The kernel's name of this node, fit for a directory.
 pub fn own_name(procfs: &Path) -> String {
     let name = text(&procfs.join("sys/kernel/hostname")).unwrap_or_else(|| {
         rustix::system::uname()

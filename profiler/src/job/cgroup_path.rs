@@ -17,14 +17,14 @@ use super::Scheduler;
 pub struct Place {
     /// Who made it.
     pub scheduler: Scheduler,
-    /// The job as its folder is named: a number, `7.server`, a SLUID, a unit.
+    /// The job as its directory is named: a number, `7.server`, a SLUID, a unit.
     pub job: String,
     /// Step: a number, `batch`, `extern`, `interactive`.
     pub step: Option<String>,
     /// Number of the task. Slurm counts it on this node in the hierarchy `memory`, and in the whole step in `cpuacct`.
     pub task: Option<u32>,
-    /// Length of that part of the path that is the job's own folder, bytes.
-    pub folder: usize,
+    /// Length of that part of the path that is the job's own directory, bytes.
+    pub directory: usize,
 }
 
 impl Place {
@@ -115,7 +115,7 @@ pub fn identify_where(
     best
 }
 
-/// The folders of a path, each with where it ends.
+/// The directories of a path, each with where it ends.
 struct Parts<'a>(Vec<(&'a str, usize)>);
 
 impl<'a> Parts<'a> {
@@ -139,7 +139,7 @@ impl<'a> Parts<'a> {
             job,
             step: None,
             task: None,
-            folder: self.0.get(at).map_or(0, |(_, end)| *end),
+            directory: self.0.get(at).map_or(0, |(_, end)| *end),
         }
     }
 }
@@ -198,7 +198,7 @@ fn pbs(parts: &Parts<'_>, at: usize) -> Option<Place> {
     } else {
         (parts.name(at + 1), at + 1)
     };
-    // `7.server`, `7[3].server`; folders of PBS's own begin with a letter.
+    // `7.server`, `7[3].server`; directories of PBS's own begin with a letter.
     let job = unescaped(name);
     let is_job = job.starts_with(|first: char| first.is_ascii_digit());
     is_job.then(|| parts.place(Scheduler::Pbs, job, job_at))
@@ -285,20 +285,20 @@ mod tests {
         job: &str,
         step: Option<&str>,
         task: Option<u32>,
-        folder: &str,
+        directory: &str,
     ) {
         let place = identify(path).unwrap_or_else(|| panic!("{path}: no job"));
         assert_eq!(place.scheduler, scheduler, "{path}");
         assert_eq!(place.job, job, "{path}");
         assert_eq!(place.step.as_deref(), step, "{path}");
         assert_eq!(place.task, task, "{path}");
-        assert_eq!(&path[..place.folder], folder, "{path}");
+        assert_eq!(&path[..place.directory], directory, "{path}");
     }
 
     #[test]
     fn slurm_paths() {
-        let is = |path: &str, job: &str, step, task, folder: &str| {
-            check(path, Scheduler::Slurm, job, step, task, folder);
+        let is = |path: &str, job: &str, step, task, directory: &str| {
+            check(path, Scheduler::Slurm, job, step, task, directory);
         };
         let v1 = "/slurm/uid_0/job_1";
         is(v1, "1", None, None, v1);
@@ -404,7 +404,7 @@ mod tests {
         let deeper = "/oar.slice/oar-u1.slice/oar-u1-j2.slice/oar-u1-j2-s3.scope";
         let place = identify(deeper).expect("a job");
         assert_eq!(
-            &deeper[..place.folder],
+            &deeper[..place.directory],
             "/oar.slice/oar-u1.slice/oar-u1-j2.slice"
         );
     }
@@ -474,7 +474,7 @@ mod tests {
         let path = "/system.slice/solver.scope/below";
         for name in ["solver", "solver.scope"] {
             let place = identify_unit(path, name).expect("a unit");
-            assert_eq!(&path[..place.folder], "/system.slice/solver.scope");
+            assert_eq!(&path[..place.directory], "/system.slice/solver.scope");
         }
         assert_eq!(identify_unit(path, "solve"), None);
         assert_eq!(flux_id("ƒ2Rt").as_deref(), Some("f2Rt"));

@@ -1,4 +1,4 @@
-//! The cgroups of a job: where its folders are, and who is in them.
+//! The cgroups of a job: where its directories are, and who is in them.
 
 use std::{
     fs,
@@ -13,22 +13,22 @@ use super::{
 };
 use crate::host::{Hierarchy, Host};
 
-/// Levels of folders that are looked at: a job's is near the top.
+/// Levels of directories that are looked at: a job's is near the top.
 const DEPTH: u32 = 12;
 
-/// The folder of a job.
+/// The directory of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Folder {
+pub struct Directory {
     /// Where.
     pub path: PathBuf,
     /// The job as it names it.
     pub job: String,
-    /// Its inode, which another folder of the same name does not have.
+    /// Its inode, which another directory of the same name does not have.
     pub id: u64,
 }
 
-impl Folder {
-    /// The name that users know the job by; `None` where the folder is named by a SLUID, and no process in it tells.
+impl Directory {
+    /// The name that users know the job by; `None` where the directory is named by a SLUID, and no process in it tells.
     pub fn number(&self, host: &Host) -> Option<String> {
         if !cgroup_path::is_sluid(&self.job) {
             return Some(self.job.clone());
@@ -37,7 +37,7 @@ impl Folder {
     }
 }
 
-/// A job as its folders are to be recognized.
+/// A job as its directories are to be recognized.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// Whose.
@@ -54,11 +54,11 @@ impl Wanted<'_> {
         }
     }
 
-    fn is(&self, host: &Host, place: &Place, folder: &Path) -> bool {
+    fn is(&self, host: &Host, place: &Place, directory: &Path) -> bool {
         place.is_of(self.scheduler, self.id)
             || self.scheduler == Scheduler::None
             || place.has_sluid()
-                && slurm_number(&host.procfs, folder).is_some_and(|number| number == self.id)
+                && slurm_number(&host.procfs, directory).is_some_and(|number| number == self.id)
     }
 
     /// The uids in whose directories the job is looked for. A unit of systemd can be one of whoever asks for it.
@@ -70,19 +70,19 @@ impl Wanted<'_> {
         accounts
     }
 
-    /// Its folders in a hierarchy, found by walking down from its mount, through directories in which no other user can
+    /// Its directories in a hierarchy, found by walking down from its mount, through directories in which no other user can
     /// create one of that name.
-    pub fn folders(&self, host: &Host, hierarchy: &Hierarchy) -> Vec<Folder> {
+    pub fn directories(&self, host: &Host, hierarchy: &Hierarchy) -> Vec<Directory> {
         let mut found = Vec::new();
-        walk(hierarchy, &self.accounts(), |folder, path| {
+        walk(hierarchy, &self.accounts(), |directory, path| {
             let Some(place) = self.identify(path) else {
                 return true;
             };
-            if self.is(host, &place, folder)
-                && let Ok(data) = fs::metadata(folder)
+            if self.is(host, &place, directory)
+                && let Ok(data) = fs::metadata(directory)
             {
-                found.push(Folder {
-                    path: folder.to_owned(),
+                found.push(Directory {
+                    path: directory.to_owned(),
                     job: place.job,
                     id: data.ino(),
                 });
@@ -151,15 +151,15 @@ pub fn hierarchies(host: &Host) -> Vec<Hierarchy> {
 }
 
 /// Processes in a cgroup and in those below it.
-pub fn members(folder: &Path) -> Vec<u32> {
+pub fn members(directory: &Path) -> Vec<u32> {
     let mut members = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let procs = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let procs = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
         members.extend(procs.lines().filter_map(|pid| pid.parse::<u32>().ok()));
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                folders.push(entry.path());
+                directories.push(entry.path());
             }
         }
     }

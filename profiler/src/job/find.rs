@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Request, Scheduler, Stated, cgroup_path,
-    cgroups::{self, Folder, Wanted},
+    cgroups::{self, Directory, Wanted},
     scheduler_command::{self, Silence, State},
     user_of,
 };
@@ -27,7 +27,7 @@ const ASK: Duration = Duration::from_secs(1);
 
 /// How the processes of a job are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Method {
     /// They are members of its cgroup.
     Cgroup,
     /// The scheduler lists them.
@@ -36,7 +36,7 @@ pub enum Way {
     Environment,
 }
 
-impl Way {
+impl Method {
     /// As `run.json` has it.
     pub fn name(self) -> &'static str {
         match self {
@@ -55,11 +55,11 @@ pub struct Found {
     /// The name that its processes know.
     pub id: String,
     /// How its processes were found.
-    pub way: Way,
+    pub method: Method,
     /// The hierarchy in which its cgroups are; when none was found, that in which they would be looked for first.
     pub hierarchy: Option<Hierarchy>,
     /// Its cgroups.
-    pub folders: Vec<Folder>,
+    pub directories: Vec<Directory>,
     /// Its processes, when they are not found by cgroups.
     pub pids: Vec<u32>,
     /// Whose it is: what processes of other users say of themselves counts for nothing.
@@ -71,12 +71,16 @@ pub struct Found {
 impl Found {
     /// As `run.json` has it.
     pub fn to_json(&self) -> serde_json::Value {
-        let folders: Vec<_> = self.folders.iter().map(|folder| &folder.path).collect();
+        let directories: Vec<_> = self
+            .directories
+            .iter()
+            .map(|directory| &directory.path)
+            .collect();
         serde_json::json!({
             "id": self.id,
             "scheduler": format!("{:?}", self.scheduler).to_lowercase(),
-            "found_by": self.way.name(),
-            "cgroups": folders,
+            "found_by": self.method.name(),
+            "cgroups": directories,
             "pids": self.pids,
             "uid": self.owner,
             "notes": self.notes,
@@ -87,9 +91,9 @@ impl Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "job {} ({}, ", self.id, self.scheduler)?;
-        match (self.way, self.folders.first()) {
-            (Way::Cgroup, Some(folder)) => write!(f, "cgroup {})", folder.path.display()),
-            (Way::Scheduler, _) => write!(f, "processes that {} lists)", self.scheduler),
+        match (self.method, self.directories.first()) {
+            (Method::Cgroup, Some(directory)) => write!(f, "cgroup {})", directory.path.display()),
+            (Method::Scheduler, _) => write!(f, "processes that {} lists)", self.scheduler),
             _ => write!(f, "processes whose environment names it)"),
         }
     }
@@ -116,16 +120,17 @@ pub fn name(host: &Host, request: &Request) -> Result<(Scheduler, String), Failu
             let number = place
                 .has_sluid()
                 .then(|| {
-                    let folder = cgroups::hierarchies(host)
-                        .into_iter()
-                        .find_map(|hierarchy| {
-                            let wanted = Wanted {
-                                scheduler: Scheduler::Slurm,
-                                id: &place.job,
-                            };
-                            wanted.folders(host, &hierarchy).into_iter().next()
-                        })?;
-                    folder.number(host)
+                    let directory =
+                        cgroups::hierarchies(host)
+                            .into_iter()
+                            .find_map(|hierarchy| {
+                                let wanted = Wanted {
+                                    scheduler: Scheduler::Slurm,
+                                    id: &place.job,
+                                };
+                                wanted.directories(host, &hierarchy).into_iter().next()
+                            })?;
+                    directory.number(host)
                 })
                 .flatten();
             (place.scheduler, number.unwrap_or(place.job))
@@ -175,7 +180,7 @@ fn scheduler_here(host: &Host, id: &str) -> Option<Scheduler> {
         let wanted = Wanted { scheduler, id: &id };
         hierarchies
             .iter()
-            .any(|hierarchy| !wanted.folders(host, hierarchy).is_empty())
+            .any(|hierarchy| !wanted.directories(host, hierarchy).is_empty())
     };
     let all = SIGNS
         .iter()
@@ -195,8 +200,9 @@ fn scheduler_here(host: &Host, id: &str) -> Option<Scheduler> {
         })
         .or_else(|| {
             let path = std::env::var_os("PATH").unwrap_or_default();
-            let is_there =
-                |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+            let is_there = |name: &str| {
+                std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+            };
             SIGNS
                 .iter()
                 .find(|(.., name)| is_there(name))
@@ -205,7 +211,7 @@ fn scheduler_here(host: &Host, id: &str) -> Option<Scheduler> {
 }
 
 /// How long nothing is reported of waiting, and then between two reports.
-const QUIET: Duration = Duration::from_secs(2);
+const UNCHANGED: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_secs(15);
 
 /// Finds the first processes of a job, and waits for them if it has none yet; `report` is given lines that say what is being
@@ -231,7 +237,7 @@ pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<Fou
     };
     let begin = Instant::now();
     let mut asked: Option<Instant> = None;
-    let mut report_at = QUIET;
+    let mut report_at = UNCHANGED;
     loop {
         if search.is_name
             && let Some(found) = search.by_cgroup()
@@ -300,7 +306,7 @@ impl Search<'_> {
             let pids = alive(self.host, pids);
             if !pids.is_empty() {
                 self.owner = self.owner.or_else(|| owner_of(self.host, &pids));
-                return Ok(Some(self.without_cgroup(Way::Scheduler, pids)));
+                return Ok(Some(self.without_cgroup(Method::Scheduler, pids)));
             }
         }
         Ok(self.by_environment())
@@ -332,7 +338,7 @@ impl Search<'_> {
             return None;
         }
         self.owner = Some(owner);
-        Some(self.without_cgroup(Way::Environment, pids))
+        Some(self.without_cgroup(Method::Environment, pids))
     }
 
     fn ask_how_it_stands(&mut self) -> Result<(), Failure> {
@@ -373,13 +379,13 @@ impl Search<'_> {
         }
     }
 
-    fn without_cgroup(&mut self, way: Way, pids: Vec<u32>) -> Found {
+    fn without_cgroup(&mut self, method: Method, pids: Vec<u32>) -> Found {
         Found {
             scheduler: self.scheduler,
             id: self.id.clone(),
-            way,
+            method,
             hierarchy: cgroups::hierarchies(self.host).into_iter().next(),
-            folders: Vec::new(),
+            directories: Vec::new(),
             pids,
             owner: self.owner,
             notes: std::mem::take(&mut self.notes),
@@ -436,18 +442,20 @@ fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<Found> {
     cgroups::hierarchies(host)
         .into_iter()
         .find_map(|hierarchy| {
-            let folders = wanted.folders(host, &hierarchy);
-            let members = folders.iter().map(|folder| cgroups::members(&folder.path));
+            let directories = wanted.directories(host, &hierarchy);
+            let members = directories
+                .iter()
+                .map(|directory| cgroups::members(&directory.path));
             let members: Vec<u32> = members.flatten().collect();
             (!members.is_empty()).then(|| Found {
                 scheduler,
-                id: folders
+                id: directories
                     .first()
-                    .and_then(|folder| folder.number(host))
+                    .and_then(|directory| directory.number(host))
                     .unwrap_or_else(|| id.to_owned()),
-                way: Way::Cgroup,
+                method: Method::Cgroup,
                 hierarchy: Some(hierarchy),
-                folders,
+                directories,
                 pids: Vec::new(),
                 owner: owner_of(host, &members),
                 notes: Vec::new(),

@@ -19,7 +19,7 @@ use rustix::{
     io::read,
 };
 
-use super::watcher::Bell;
+use super::watcher::Notifier;
 use crate::privileges;
 
 /// What the file says while the work goes on.
@@ -75,7 +75,7 @@ impl IpcFile {
     /// # Errors
     ///
     /// When there is no thread to be had.
-    pub fn watch(path: PathBuf, bell: Bell) -> std::io::Result<Self> {
+    pub fn watch(path: PathBuf, notifier: Notifier) -> std::io::Result<Self> {
         let done = Arc::new(AtomicBool::new(false));
         let said = Arc::clone(&done);
         thread::Builder::new()
@@ -84,7 +84,7 @@ impl IpcFile {
                 privileges::keep_for_users_files();
                 wait_until_done(&path);
                 said.store(true, Ordering::Relaxed);
-                bell.ring();
+                notifier.notify();
             })?;
         Ok(Self { done })
     }
@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn what_the_file_says() {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let path = folder.path().join(".ipc-7");
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join(".ipc-7");
         assert_eq!(state(&path), State::Absent);
         for (text, expected) in [
             ("", State::InProgress),
@@ -152,14 +152,14 @@ mod tests {
 
     #[test]
     fn the_bell_rings_when_it_changes() {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let path = folder.path().join(".ipc-7");
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join(".ipc-7");
         fs::write(&path, "INPROGRESS\n").expect("written");
-        let bell = Bell::new().expect("a bell");
-        let file = IpcFile::watch(path.clone(), bell.clone()).expect("a thread");
+        let notifier = Notifier::new().expect("a bell");
+        let file = IpcFile::watch(path.clone(), notifier.clone()).expect("a thread");
         assert!(!file.is_done());
         fs::write(&path, "FINISHED\n").expect("written");
-        let fd = bell.fd().expect("a descriptor");
+        let fd = notifier.fd().expect("a descriptor");
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).expect("it rings");
         assert!(file.is_done());
     }

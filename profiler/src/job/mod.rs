@@ -25,9 +25,9 @@ use clap::ValueEnum;
 
 pub use self::{
     cgroup_path::Place,
-    cgroups::{Folder, has_jobs},
+    cgroups::{Directory, has_jobs},
     environment::Stated,
-    find::{Found, Way},
+    find::{Found, Method},
     watcher::Watcher,
 };
 use crate::procfs::process_file::{self, SMALL_MAX};
@@ -86,7 +86,7 @@ pub fn is_id(text: &str) -> bool {
     (1..=128).contains(&text.len()) && !text.starts_with('-') && text.chars().all(fits)
 }
 
-/// Name of the run of a job, which every node finds by itself: `slurm-4711`. What fits no folder becomes `_`.
+/// Name of the run of a job, which every node finds by itself: `slurm-4711`. What fits no directory becomes `_`.
 pub fn run_id(scheduler: Scheduler, id: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "._-+[]".contains(c);
     let id: String = id.chars().map(|c| if plain(c) { c } else { '_' }).collect();
@@ -110,13 +110,13 @@ pub struct Membership {
 
 impl Membership {
     /// The job, and what it is known from.
-    pub fn job(&self) -> Option<(&Arc<str>, Way)> {
-        let way = if self.by_cgroup {
-            Way::Cgroup
+    pub fn job(&self) -> Option<(&Arc<str>, Method)> {
+        let method = if self.by_cgroup {
+            Method::Cgroup
         } else {
-            Way::Environment
+            Method::Environment
         };
-        self.job.as_ref().map(|job| (job, way))
+        self.job.as_ref().map(|job| (job, method))
     }
 
     /// The batch job that a cgroup proves; a unit of systemd is none.
@@ -177,7 +177,7 @@ impl Membership {
     }
 }
 
-/// The numbers of jobs whose folders are named by SLUIDs.
+/// The numbers of jobs whose directories are named by SLUIDs.
 #[derive(Debug, Default)]
 pub struct Numbers {
     known: HashMap<String, Arc<str>>,

@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::{Scheduler, cgroup_path};
 
 /// How long a command may take, and how often it is asked.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 2;
 
 /// Why a command has no answer.
@@ -25,7 +25,7 @@ pub enum Silence {
     #[error("{0} is not installed or not in PATH")]
     Missing(&'static str),
     /// It did not answer in time.
-    #[error("{0} did not answer within {time} s, asked {ATTEMPTS} times", time = PATIENCE.as_secs())]
+    #[error("{0} did not answer within {time} s, asked {ATTEMPTS} times", time = TIMEOUT.as_secs())]
     Hanging(&'static str),
     /// It failed.
     #[error("{0} failed: {1}")]
@@ -50,7 +50,7 @@ pub enum State {
 
 /// What a scheduler says of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct JobState {
     /// How it stands.
     pub state: State,
     /// The name that its processes know, where that is another than was asked for: `7` for `5_2` of an array.
@@ -61,7 +61,7 @@ pub struct Standing {
     pub owner: Option<u32>,
 }
 
-impl From<State> for Standing {
+impl From<State> for JobState {
     fn from(state: State) -> Self {
         Self {
             state,
@@ -88,7 +88,7 @@ pub struct Answer {
 /// # Errors
 ///
 /// When that cannot be found out.
-pub fn standing(scheduler: Scheduler, id: &str) -> Result<Standing, Silence> {
+pub fn standing(scheduler: Scheduler, id: &str) -> Result<JobState, Silence> {
     let answer = match scheduler {
         Scheduler::Slurm => ask("scontrol", &["--oneliner", "show", "job", id])?,
         Scheduler::Pbs => ask("qstat", &["-x", "-f", id])?,
@@ -104,7 +104,7 @@ pub fn standing(scheduler: Scheduler, id: &str) -> Result<Standing, Silence> {
 /// # Errors
 ///
 /// When the output does not tell.
-pub fn standing_in(scheduler: Scheduler, answer: &Answer) -> Result<Standing, Silence> {
+pub fn standing_in(scheduler: Scheduler, answer: &Answer) -> Result<JobState, Silence> {
     match scheduler {
         Scheduler::Slurm => slurm(answer),
         Scheduler::Pbs => pbs(answer),
@@ -168,7 +168,7 @@ fn failed(command: &'static str, answer: &Answer) -> Silence {
 }
 
 /// `slurm_load_jobs error: Invalid job id specified`, or `JobId=7 … JobState=RUNNING …`.
-fn slurm(answer: &Answer) -> Result<Standing, Silence> {
+fn slurm(answer: &Answer) -> Result<JobState, Silence> {
     let value = |name: &str| {
         let mut words = answer.stdout.split_whitespace();
         words.find_map(|word| word.strip_prefix(name))
@@ -187,7 +187,7 @@ fn slurm(answer: &Answer) -> Result<Standing, Silence> {
         | "RESIZING" => State::Running,
         over => State::Over(over.to_owned()),
     };
-    Ok(Standing {
+    Ok(JobState {
         state,
         id: value("JobId=").map(str::to_owned),
         session: None,
@@ -209,7 +209,7 @@ fn uid_of_name(user: &str) -> Option<u32> {
 }
 
 /// `qstat: Unknown Job Id 7.server`, or `job_state = R` among many lines.
-fn pbs(answer: &Answer) -> Result<Standing, Silence> {
+fn pbs(answer: &Answer) -> Result<JobState, Silence> {
     let value = |name: &str| {
         let mut lines = answer.stdout.lines();
         lines.find_map(|line| line.trim().strip_prefix(name)?.trim().strip_prefix("= "))
@@ -232,7 +232,7 @@ fn pbs(answer: &Answer) -> Result<Standing, Silence> {
         .to_string_lossy()
         .into_owned();
     let is_here = first == here.split('.').next();
-    Ok(Standing {
+    Ok(JobState {
         state,
         id: None,
         session: value("session_id")
@@ -245,7 +245,7 @@ fn pbs(answer: &Answer) -> Result<Standing, Silence> {
 }
 
 /// `7: Running`.
-fn oar(answer: &Answer) -> Result<Standing, Silence> {
+fn oar(answer: &Answer) -> Result<JobState, Silence> {
     let state = answer.stdout.lines().find_map(|line| {
         let (id, state) = line.split_once(':')?;
         let is_job = id.trim().bytes().all(|byte| byte.is_ascii_digit());
@@ -263,7 +263,7 @@ fn oar(answer: &Answer) -> Result<Standing, Silence> {
 }
 
 /// `RUN 1000`.
-fn flux(answer: &Answer) -> Result<Standing, Silence> {
+fn flux(answer: &Answer) -> Result<JobState, Silence> {
     let mut words = answer.stdout.split_whitespace();
     let (state, owner) = (words.next().unwrap_or_default(), words.next());
     let state = match state {
@@ -275,7 +275,7 @@ fn flux(answer: &Answer) -> Result<Standing, Silence> {
         "" => return Err(failed("flux", answer)),
         over => State::Over(over.to_owned()),
     };
-    Ok(Standing {
+    Ok(JobState {
         owner: owner.and_then(|uid| uid.parse().ok()),
         ..state.into()
     })
@@ -328,7 +328,7 @@ pub fn normal_id(scheduler: Scheduler, id: &str) -> String {
 fn ask(name: &'static str, args: &[&str]) -> Result<Answer, Silence> {
     let mut last = Silence::Hanging(name);
     for _ in 0..ATTEMPTS {
-        match ask_once(name, args, PATIENCE) {
+        match ask_once(name, args, TIMEOUT) {
             Err(silence @ Silence::Hanging(_)) => last = silence,
             answer => return answer,
         }
@@ -336,7 +336,7 @@ fn ask(name: &'static str, args: &[&str]) -> Result<Answer, Silence> {
     Err(last)
 }
 
-fn ask_once(name: &'static str, args: &[&str], patience: Duration) -> Result<Answer, Silence> {
+fn ask_once(name: &'static str, args: &[&str], timeout: Duration) -> Result<Answer, Silence> {
     let mut child = Command::new(name)
         .args(args)
         .env("LC_ALL", "C.UTF-8")
@@ -359,7 +359,7 @@ fn ask_once(name: &'static str, args: &[&str], patience: Duration) -> Result<Ans
         let stderr = errors.join().unwrap_or_default();
         let _ = done.send((child.wait(), stdout, stderr));
     });
-    let Ok((status, stdout, stderr)) = answer.recv_timeout(patience) else {
+    let Ok((status, stdout, stderr)) = answer.recv_timeout(timeout) else {
         let _ = kill_process_group(group, Signal::KILL);
         return Err(Silence::Hanging(name));
     };
@@ -486,7 +486,7 @@ mod tests {
         let hanging = ask_once("sleep", &["60"], short).err();
         assert_eq!(hanging, Some(Silence::Hanging("sleep")));
         let answer =
-            ask_once("sh", &["-c", "echo out; echo err >&2; exit 3"], PATIENCE).expect("it ends");
+            ask_once("sh", &["-c", "echo out; echo err >&2; exit 3"], TIMEOUT).expect("it ends");
         assert_eq!(
             (answer.success, &answer.stdout[..], &answer.stderr[..]),
             (false, "out\n", "err\n")

@@ -78,7 +78,7 @@ fn directory_of_job(
     place: &Place,
 ) -> Option<PathBuf> {
     let hierarchy = cgroups.with(controllers)?;
-    let below = path.get(..place.folder)?.trim_start_matches('/');
+    let below = path.get(..place.directory)?.trim_start_matches('/');
     let root = hierarchy.root.trim_matches('/');
     let directory = hierarchy
         .mount_point

@@ -20,10 +20,10 @@ use rustix::{
 };
 
 use super::{
-    Found, Scheduler, Way,
-    cgroups::{self, Folder, Wanted},
+    Found, Method, Scheduler,
+    cgroups::{self, Directory, Wanted},
     find,
-    scheduler_command::{self, Silence, Standing, State},
+    scheduler_command::{self, JobState, Silence, State},
 };
 use crate::{host::Host, privileges};
 
@@ -40,9 +40,9 @@ const RETRY: Duration = Duration::from_secs(30);
 
 /// A descriptor that becomes readable when somebody rings.
 #[derive(Clone, Debug)]
-pub struct Bell(Arc<OwnedFd>);
+pub struct Notifier(Arc<OwnedFd>);
 
-impl Bell {
+impl Notifier {
     /// A silent one.
     ///
     /// # Errors
@@ -54,12 +54,12 @@ impl Bell {
     }
 
     /// Makes it readable.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         let _ = write(&*self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes it unreadable again.
-    pub fn hush(&self) {
+    pub fn clear(&self) {
         let _ = read(&*self.0, &mut [0; 8]);
     }
 
@@ -77,7 +77,7 @@ impl Bell {
 #[derive(Debug, Default)]
 pub struct News {
     /// The cgroups of the job as they are now, if they have changed.
-    pub folders: Option<Vec<Folder>>,
+    pub directories: Option<Vec<Directory>>,
     /// Processes of the job without such a cgroup.
     pub pids: Vec<u32>,
     /// Lines to say.
@@ -97,7 +97,7 @@ struct Shared {
 /// The thread, seen from the loop. Dropping it ends the thread, without waiting for that.
 pub struct Watcher {
     shared: Arc<Mutex<Shared>>,
-    wake: Bell,
+    wake: Notifier,
 }
 
 impl Watcher {
@@ -106,15 +106,15 @@ impl Watcher {
     /// # Errors
     ///
     /// When there is no thread or no descriptor to be had.
-    pub fn start(host: &Host, found: &Found, bell: Bell) -> std::io::Result<Self> {
+    pub fn start(host: &Host, found: &Found, notifier: Notifier) -> std::io::Result<Self> {
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let wake = Bell::new()?;
+        let wake = Notifier::new()?;
         let mut work = Work {
             host: host.clone(),
             found: found.clone(),
             listed: found.pids.iter().copied().collect(),
             shared: Arc::clone(&shared),
-            bell,
+            notifier,
             wake: wake.clone(),
             watches: Watches::new()?,
             silent: None,
@@ -137,7 +137,7 @@ impl Watcher {
         let mut shared = lock(&self.shared);
         if shared.idle != idle {
             shared.idle = idle;
-            self.wake.ring();
+            self.wake.notify();
         }
         shared.over
     }
@@ -146,7 +146,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         lock(&self.shared).stop = true;
-        self.wake.ring();
+        self.wake.notify();
     }
 }
 
@@ -161,8 +161,8 @@ struct Work {
     /// Processes that were told of.
     listed: HashSet<u32>,
     shared: Arc<Mutex<Shared>>,
-    bell: Bell,
-    wake: Bell,
+    notifier: Notifier,
+    wake: Notifier,
     watches: Watches,
     /// When a scheduler that did not answer is asked again.
     silent: Option<Instant>,
@@ -176,14 +176,14 @@ struct Work {
 #[derive(Clone, Copy, Debug)]
 enum Question {
     /// Whether the job is over.
-    Standing,
+    JobState,
     /// Which processes it has here.
     Processes,
 }
 
 /// What it says.
 enum Answer {
-    Standing(Result<Standing, Silence>),
+    JobState(Result<JobState, Silence>),
     Processes(Result<Vec<u32>, Silence>, Duration),
 }
 
@@ -212,7 +212,7 @@ impl Work {
             if let Some(answer) = self.asked.as_ref().and_then(|asked| asked.try_recv().ok()) {
                 self.asked = None;
                 match answer {
-                    Answer::Standing(standing) => self.hear(standing),
+                    Answer::JobState(standing) => self.hear(standing),
                     Answer::Processes(pids, took) => self.hear_processes(pids, took),
                 }
             }
@@ -238,10 +238,10 @@ impl Work {
 
     /// Looks for new cgroups and processes.
     fn look(&mut self) {
-        match self.found.way {
-            Way::Cgroup => self.look_for_folders(),
-            Way::Environment => self.look_for_environments(),
-            Way::Scheduler => {
+        match self.found.method {
+            Method::Cgroup => self.look_for_directories(),
+            Method::Environment => self.look_for_environments(),
+            Method::Scheduler => {
                 // While it thinks, or does not answer at all, the next method is used.
                 if self.is_silent() || self.asked.is_some() {
                     self.look_for_environments();
@@ -253,7 +253,7 @@ impl Work {
         }
     }
 
-    fn look_for_folders(&mut self) {
+    fn look_for_directories(&mut self) {
         let Some(hierarchy) = &self.found.hierarchy else {
             return;
         };
@@ -263,14 +263,14 @@ impl Work {
         };
         // Before the look, so that no change falls between the two.
         self.watches.follow(&self.found);
-        let folders = wanted.folders(&self.host, hierarchy);
-        if folders == self.found.folders {
+        let directories = wanted.directories(&self.host, hierarchy);
+        if directories == self.found.directories {
             return;
         }
-        self.found.folders.clone_from(&folders);
+        self.found.directories.clone_from(&directories);
         self.watches.follow(&self.found);
-        lock(&self.shared).news.folders = Some(folders);
-        self.bell.ring();
+        lock(&self.shared).news.directories = Some(directories);
+        self.notifier.notify();
     }
 
     fn look_for_environments(&mut self) {
@@ -288,7 +288,7 @@ impl Work {
         let fresh: Vec<u32> = pids.into_iter().filter(is_fresh).collect();
         if !fresh.is_empty() {
             lock(&self.shared).news.pids.extend(fresh);
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
@@ -297,7 +297,7 @@ impl Work {
         if self.is_silent() {
             self.hear_silence();
         } else {
-            self.ask(Question::Standing);
+            self.ask(Question::JobState);
         }
     }
 
@@ -314,15 +314,15 @@ impl Work {
             .spawn(move || {
                 let begin = Instant::now();
                 let _ = answer.send(match question {
-                    Question::Standing => {
-                        Answer::Standing(scheduler_command::standing(scheduler, &id))
+                    Question::JobState => {
+                        Answer::JobState(scheduler_command::standing(scheduler, &id))
                     }
                     Question::Processes => {
                         let pids = scheduler_command::processes(scheduler, &id);
                         Answer::Processes(pids, begin.elapsed())
                     }
                 });
-                wake.ring();
+                wake.notify();
             });
         // Without a thread to be had, the next time.
         self.asked = asking.ok().map(|_| asked);
@@ -361,7 +361,7 @@ impl Work {
 
     fn note(&self, note: String) {
         lock(&self.shared).news.notes.push(note);
-        self.bell.ring();
+        self.notifier.notify();
     }
 
     /// Takes over which processes the job has.
@@ -389,7 +389,7 @@ impl Work {
     }
 
     /// Takes over how the job stands.
-    fn hear(&mut self, standing: Result<Standing, Silence>) {
+    fn hear(&mut self, standing: Result<JobState, Silence>) {
         let standing = match standing {
             Ok(standing) => standing,
             Err(silence) => {
@@ -416,16 +416,16 @@ impl Work {
 
     fn is_over(&self) {
         lock(&self.shared).over = true;
-        self.bell.ring();
+        self.notifier.notify();
     }
 
     /// Whether no process is to be found in any way.
     fn is_deserted(&mut self) -> bool {
-        let lives_in = |folder: &Folder| {
-            let members = cgroups::members(&folder.path);
+        let lives_in = |directory: &Directory| {
+            let members = cgroups::members(&directory.path);
             !find::alive(&self.host, members).is_empty()
         };
-        if self.found.folders.iter().any(lives_in) {
+        if self.found.directories.iter().any(lives_in) {
             return false;
         }
         let (scheduler, id, owner) = (self.found.scheduler, &self.found.id, self.found.owner);
@@ -437,7 +437,7 @@ impl Work {
 /// What tells of changes to the cgroups at once.
 struct Watches {
     inotify: OwnedFd,
-    /// Folders above those of the job, which come and go like them; from the top.
+    /// Directories above those of the job, which come and go like them; from the top.
     above: BTreeSet<PathBuf>,
 }
 
@@ -450,19 +450,19 @@ impl Watches {
         })
     }
 
-    /// Watches where the folders come and go, and in version 2 whether somebody lives in them. What is watched already stays
+    /// Watches where the directories come and go, and in version 2 whether somebody lives in them. What is watched already stays
     /// so; the kernel forgets what is gone.
     fn follow(&mut self, found: &Found) {
         let Some(hierarchy) = &found.hierarchy else {
             return;
         };
         let comes_and_goes = inotify::WatchFlags::CREATE | inotify::WatchFlags::DELETE;
-        for folder in &found.folders {
-            let above = folder.path.ancestors().skip(1);
+        for directory in &found.directories {
+            let above = directory.path.ancestors().skip(1);
             let below = above.take_while(|path| *path != hierarchy.mount_point);
             self.above.extend(below.map(Path::to_owned));
             // It may just have gone, and in version 1 there is no such file; then the next look tells.
-            let events = folder.path.join("cgroup.events");
+            let events = directory.path.join("cgroup.events");
             let _ = inotify::add_watch(&self.inotify, events, inotify::WatchFlags::MODIFY);
         }
         for path in &self.above {
@@ -472,7 +472,7 @@ impl Watches {
 
     /// Waits until something has changed (true), somebody rings, or that moment. Changes before `calm_until` are heard of
     /// then.
-    fn wait(&self, wake: &Bell, until: Instant, calm_until: Instant) -> bool {
+    fn wait(&self, wake: &Notifier, until: Instant, calm_until: Instant) -> bool {
         let now = Instant::now();
         let is_calm = now < calm_until;
         let until = if is_calm {
@@ -496,7 +496,7 @@ impl Watches {
             let mut events = [0; 4096];
             while read(&self.inotify, &mut events).is_ok_and(|length| length != 0) {}
         }
-        wake.hush();
+        wake.clear();
         changed
     }
 }
@@ -508,20 +508,20 @@ mod tests {
     #[test]
     fn a_storm_of_events_is_heard_of_in_the_end() {
         const CALM: Duration = Duration::from_millis(200);
-        let folder = tempfile::TempDir::new().expect("a directory");
+        let directory = tempfile::TempDir::new().expect("a directory");
         let watches = Watches::new().expect("a descriptor");
         let made = inotify::WatchFlags::CREATE;
-        inotify::add_watch(&watches.inotify, folder.path(), made).expect("a watch");
+        inotify::add_watch(&watches.inotify, directory.path(), made).expect("a watch");
         for number in 0..1000 {
-            std::fs::create_dir(folder.path().join(number.to_string())).expect("made");
+            std::fs::create_dir(directory.path().join(number.to_string())).expect("made");
         }
-        let bell = Bell::new().expect("a bell");
+        let notifier = Notifier::new().expect("a bell");
         let begin = Instant::now();
         let (calm, later) = (begin + CALM, begin + Duration::from_secs(60));
-        assert!(!watches.wait(&bell, later, calm) && begin.elapsed() >= CALM);
-        assert!(watches.wait(&bell, later, calm));
+        assert!(!watches.wait(&notifier, later, calm) && begin.elapsed() >= CALM);
+        assert!(watches.wait(&notifier, later, calm));
         // All of them at once; and a bell is heard at any time.
-        bell.ring();
-        assert!(!watches.wait(&bell, later, later));
+        notifier.notify();
+        assert!(!watches.wait(&notifier, later, later));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{say, support::log::harmless};
+use crate::{report, support::log::harmless};
 
 /// Users whose losses are told apart; those of others are added up.
 const USERS: usize = 64;
@@ -108,7 +108,7 @@ impl Losses {
                 "stored as it came"
             };
             let whose = harmless(&whose().chars().take(200).collect::<String>());
-            say!("profiler: a mark is {what}, {whose} (more of this kind are counted only)");
+            report!("profiler: a mark is {what}, {whose} (more of this kind are counted only)");
         }
         self.all[place] = self.all[place].saturating_add(count);
         let of_user = self.of_user(Some(uid));

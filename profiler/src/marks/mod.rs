@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 pub use self::{
     losses::{Loss, Losses},
-    receiver::{Inbox, Received, Wanted},
+    receiver::{MarkReceiver, Received, Wanted},
 };
 
 /// Variable of a started command's environment: path of the socket.

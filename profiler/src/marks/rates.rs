@@ -48,7 +48,7 @@ const ATTEMPT: u64 = 100;
 
 /// Why a mark is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excess {
+pub enum LimitExceeded {
     /// Too many marks.
     Marks,
     /// Too many bytes.
@@ -94,7 +94,13 @@ impl Rates {
     /// # Errors
     ///
     /// What there is too much of.
-    pub fn take(&mut self, pid: u32, uid: u32, bytes: usize, now: u64) -> Result<(), Excess> {
+    pub fn take(
+        &mut self,
+        pid: u32,
+        uid: u32,
+        bytes: usize,
+        now: u64,
+    ) -> Result<(), LimitExceeded> {
         let full = || Process {
             bucket: Bucket::full(PROCESS, now),
             sent: self.since,
@@ -103,7 +109,7 @@ impl Rates {
         if let Some(process) = self.processes.get(pid, now, full)
             && !process.bucket.take(PROCESS, 1.0, now)
         {
-            return Err(Excess::Marks);
+            return Err(LimitExceeded::Marks);
         }
         let full = || User {
             buckets: USER.map(|rate| Bucket::full(rate, now)),
@@ -116,7 +122,7 @@ impl Rates {
         };
         let user = self.users.of.entry(user).or_insert_with(full);
         let amounts = [1.0, bytes as f64];
-        let excesses = [Excess::Marks, Excess::Bytes];
+        let excesses = [LimitExceeded::Marks, LimitExceeded::Bytes];
         for place in [0, 1] {
             let (amount, excess) = (amounts[place], excesses[place]);
             if !user.buckets[place].take(USER[place], amount, now) {
@@ -253,8 +259,8 @@ mod tests {
         assert_eq!(taken(&mut rates, 1, 1, 8192, 0), 512);
         assert_eq!(taken(&mut rates, 2, 1, 8192, SECOND), 32);
         // Refused marks count too: those two processes may send nothing at all now.
-        assert_eq!(rates.take(2, 1, 8192, SECOND), Err(Excess::Marks));
-        assert_eq!(rates.take(9, 1, 8192, SECOND), Err(Excess::Bytes));
+        assert_eq!(rates.take(2, 1, 8192, SECOND), Err(LimitExceeded::Marks));
+        assert_eq!(rates.take(9, 1, 8192, SECOND), Err(LimitExceeded::Bytes));
         // A second user has as much, and all users together no more than their part.
         assert_eq!(taken(&mut rates, 3, 2, 8192, SECOND), 512);
         for uid in 3..20 {

@@ -21,11 +21,11 @@ use super::{
     MAX_BYTES, Mark, Op,
     losses::{Loss, Losses},
     quota::{Amount, Limits, Quota},
-    rates::{Excess, Rates},
+    rates::{LimitExceeded, Rates},
     receive::{Envelope, receive},
     socket::Bound,
 };
-use crate::{say, support::clock::monotonic_ns};
+use crate::{report, support::clock::monotonic_ns};
 
 /// Marks that wait for a reading, with the memory that they take.
 const WAITING: Limits = Limits {
@@ -78,7 +78,7 @@ impl Received {
 
 /// The socket, and the marks that came.
 #[derive(Debug)]
-pub struct Inbox {
+pub struct MarkReceiver {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -119,7 +119,7 @@ pub enum Wanted {
     Within(u64),
 }
 
-impl Inbox {
+impl MarkReceiver {
     /// Makes the socket and begins to receive; `all`: everybody is of the target.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Inbox {
         if self.shared.bound.allow(&state.users).is_err() {
             state.open = true;
             if let Err(error) = self.shared.bound.allow_all() {
-                say!("profiler: marks of users {:?}: {error}", state.users);
+                report!("profiler: marks of users {:?}: {error}", state.users);
             }
         }
     }
@@ -269,7 +269,7 @@ impl Inbox {
     }
 }
 
-impl Drop for Inbox {
+impl Drop for MarkReceiver {
     fn drop(&mut self) {
         self.shared.lock().ended = true;
         let _ = shutdown(self.shared.bound.fd.as_raw_fd(), Shutdown::Both);
@@ -381,8 +381,8 @@ impl State {
         let mark = match taken {
             Err(excess) => {
                 let (loss, what) = match excess {
-                    Excess::Marks => (Loss::TooFast, "sent too fast"),
-                    Excess::Bytes => (Loss::TooMuch, "too many bytes"),
+                    LimitExceeded::Marks => (Loss::TooFast, "sent too fast"),
+                    LimitExceeded::Bytes => (Loss::TooMuch, "too many bytes"),
                 };
                 lose(loss, 1, what);
                 // What it reports of others that are lost still counts.

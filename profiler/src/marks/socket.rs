@@ -52,24 +52,24 @@ impl Bound {
     /// When there is none, or the kernel refuses a socket.
     pub fn new(name: &str) -> io::Result<Self> {
         let mut refused = Vec::new();
-        for folder in runtime_directory::candidates() {
-            match Self::inside(&folder, name) {
+        for directory in runtime_directory::candidates() {
+            match Self::inside(&directory, name) {
                 Ok(bound) => return Ok(bound),
-                Err(error) => refused.push(format!("{}: {error}", folder.display())),
+                Err(error) => refused.push(format!("{}: {error}", directory.display())),
             }
         }
         Err(io::Error::other(refused.join("; ")))
     }
 
-    fn inside(folder: &Path, name: &str) -> io::Result<Self> {
-        runtime_directory::make(folder)?;
-        sweep(folder);
+    fn inside(directory: &Path, name: &str) -> io::Result<Self> {
+        runtime_directory::make(directory)?;
+        sweep(directory);
         let (fd, queue) = with_long_queue()?;
         setsockopt(&fd, PassCred, &true)?;
         setsockopt(&fd, ReceiveTimestampns, &true)?;
         // bind(2) takes the mode from here, so that it is never open to others.
         fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
-        let path = folder.join(format!("{name}.sock"));
+        let path = directory.join(format!("{name}.sock"));
         bind(fd.as_raw_fd(), &UnixAddr::new(&path)?)?;
         Ok(Self { fd, path, queue })
     }
@@ -106,8 +106,8 @@ impl Drop for Bound {
 }
 
 /// Removes sockets that no profiler reads any more.
-fn sweep(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else {
             continue;
         };

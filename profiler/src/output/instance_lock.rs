@@ -20,7 +20,7 @@ use rustix::{
 
 use crate::{
     failure::{Failure, Reason},
-    say,
+    report,
     support::runtime_directory,
 };
 
@@ -31,7 +31,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The right of this process to write a run on this node; without a lock where there is no directory for one.
 #[derive(Debug)]
-pub struct Guard(#[expect(dead_code, reason = "the lock lives as long as the guard")] Option<Lock>);
+pub struct InstanceLock(
+    #[expect(dead_code, reason = "the lock lives as long as the guard")] Option<Lock>,
+);
 
 #[derive(Debug)]
 struct Lock {
@@ -48,28 +50,28 @@ impl Drop for Lock {
 
 /// What came of asking for it.
 #[derive(Debug)]
-pub enum Answer {
+pub enum Acquired {
     /// It is ours.
-    Ours(Guard),
+    Locked(InstanceLock),
     /// This process has it.
-    Taken(i32),
+    AlreadyLocked(i32),
 }
 
-impl Guard {
+impl InstanceLock {
     /// Asks for the right to write run `run_id` in `out` as `hostname`.
     ///
     /// # Errors
     ///
     /// When the lock cannot be had though no process is known to hold it.
-    pub fn take(out: &Path, run_id: &str, hostname: &str) -> Result<Answer, Failure> {
+    pub fn take(out: &Path, run_id: &str, hostname: &str) -> Result<Acquired, Failure> {
         let Some(directory) = runtime_directory::candidates()
             .find(|directory| runtime_directory::make(directory).is_ok())
         else {
-            say!(
+            report!(
                 "profiler: no lock for run {run_id}: a second profiler of it on this node would not be noticed \
                  (make /run/profiler, or set XDG_RUNTIME_DIR)"
             );
-            return Ok(Answer::Ours(Self(None)));
+            return Ok(Acquired::Locked(Self(None)));
         };
         let path = directory.join(name(out, run_id, hostname));
         let fail = |error: io::Error| {
@@ -80,9 +82,9 @@ impl Guard {
             match lock(&path).map_err(fail)? {
                 Attempt::Locked(file) => {
                     let path = path.clone();
-                    return Ok(Answer::Ours(Self(Some(Lock { path, file }))));
+                    return Ok(Acquired::Locked(Self(Some(Lock { path, file }))));
                 }
-                Attempt::Held(pid) => return Ok(Answer::Taken(pid)),
+                Attempt::Held(pid) => return Ok(Acquired::AlreadyLocked(pid)),
                 Attempt::Changing => std::thread::sleep(PAUSE),
             }
         }
@@ -151,34 +153,34 @@ mod tests {
 
     #[test]
     fn the_second_is_told_of_the_first_until_that_has_ended() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let out = folder.path().join("not/yet");
-        let take = |out: &Path, run: &str, host: &str| Guard::take(out, run, host).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let out = directory.path().join("not/yet");
+        let take = |out: &Path, run: &str, host: &str| InstanceLock::take(out, run, host).unwrap();
         let first = take(&out, "run", "node1");
-        let Answer::Ours(_) = &first else {
+        let Acquired::Locked(_) = &first else {
             panic!("{first:?}")
         };
         let us = std::process::id().cast_signed();
         std::fs::create_dir_all(&out).unwrap();
-        let link = folder.path().join("link");
+        let link = directory.path().join("link");
         std::os::unix::fs::symlink(&out, &link).unwrap();
         for same in [&out, &link, &out.join("../yet")] {
             let second = take(same, "run", "node1");
             assert!(
-                matches!(second, Answer::Taken(pid) if pid == us),
+                matches!(second, Acquired::AlreadyLocked(pid) if pid == us),
                 "{second:?}"
             );
         }
         let long = "long".repeat(60);
         for (out, run, host) in [
-            (folder.path(), "run", "node1"),
+            (directory.path(), "run", "node1"),
             (&out, "run2", "node1"),
             (&out, "run", "node2"),
             (&out, &long, &long),
         ] {
-            assert!(matches!(take(out, run, host), Answer::Ours(_)));
+            assert!(matches!(take(out, run, host), Acquired::Locked(_)));
         }
         drop(first);
-        assert!(matches!(take(&out, "run", "node1"), Answer::Ours(_)));
+        assert!(matches!(take(&out, "run", "node1"), Acquired::Locked(_)));
     }
 }

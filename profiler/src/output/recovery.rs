@@ -17,9 +17,9 @@ use super::{
         self, Owner,
         recover::{RecoverError, Report},
     },
-    instance_lock::{Answer, Guard},
+    instance_lock::{Acquired, InstanceLock},
 };
-use crate::{privileges, say};
+use crate::{privileges, report};
 
 /// How long the end of a run waits for it. What is left then, the next start recovers.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,17 +50,19 @@ impl Orphans {
         match result {
             Ok(report) if !self.quiet => {
                 let rows: u64 = report.rows.values().sum();
-                say!("profiler: recovered {rows} rows of {}", run_dir.display());
+                report!("profiler: recovered {rows} rows of {}", run_dir.display());
             }
             Ok(_) => {}
-            Err(error) => say!("profiler: cannot recover {}: {error}", run_dir.display()),
+            Err(error) => report!("profiler: cannot recover {}: {error}", run_dir.display()),
         }
     }
 
     /// Recovers all of them, but those that a profiler of this node writes.
     fn recover_all(&self) {
         for run_id in dataset::recover::orphans(&self.out, &self.hostname, self.owner) {
-            if let Ok(Answer::Ours(_guard)) = Guard::take(&self.out, &run_id, &self.hostname) {
+            if let Ok(Acquired::Locked(_guard)) =
+                InstanceLock::take(&self.out, &run_id, &self.hostname)
+            {
                 self.recover(&run_id);
             }
         }

@@ -30,8 +30,8 @@ impl Constants {
             let all: BTreeSet<_> = cpus.iter().map(of).collect();
             (!all.is_empty()).then_some(all.len() as f64)
         };
-        let folder = host.sysfs.join("devices/system/cpu/cpu0");
-        let file = |name: &str| number::<f64>(&folder.join(name));
+        let directory = host.sysfs.join("devices/system/cpu/cpu0");
+        let file = |name: &str| number::<f64>(&directory.join(name));
         let (cores, cpu_count) = (
             count(|cpu| (cpu.socket, cpu.core)),
             count(|cpu| (cpu.number, 0)),

@@ -9,7 +9,7 @@ use crate::{host, schema::Label};
 use super::{
     counters::Attributes,
     machine::{Kind, Machine},
-    plan::{Bundle, Part, Plan, cpus_of, instances},
+    plan::{Part, PerfGroup, Plan, cpus_of, instances},
 };
 
 impl Plan {
@@ -41,20 +41,20 @@ impl Plan {
         }
         let mut slots: Arc<[usize]> = Arc::new([]);
         for (index, Found { device, .. }) in first.iter().enumerate() {
-            let of_node = device.cpumask().is_some();
+            let node_batches = device.cpumask().is_some();
             let on_device: Vec<(&Item, &Found)> = resolved
                 .iter()
                 .filter_map(|(item, found)| Some((*item, found.get(index).or(found.first())?)))
                 .collect();
             // Instances of one PMU add up; kinds of cores do not.
-            if index == 0 || !of_node {
+            if index == 0 || !node_batches {
                 let slot = |(item, found): &(&Item, &Found)| {
-                    let pmu = Label::from(found.label(of_node && first.len() > 1));
+                    let pmu = Label::from(found.label(node_batches && first.len() > 1));
                     self.add_slot(None, &item.name, &pmu, found.scale)
                 };
                 slots = on_device.iter().map(slot).collect();
             }
-            let bundle = Bundle {
+            let perf_group = PerfGroup {
                 slots: slots.clone(),
                 events: on_device
                     .iter()
@@ -62,13 +62,13 @@ impl Plan {
                     .collect(),
                 cpus: cpus_of(device),
             };
-            if !of_node {
-                self.core.push(bundle);
+            if !node_batches {
+                self.core.push(perf_group);
                 continue;
             }
             for instance in instances(machine, std::slice::from_ref(device), Reduce::Sum) {
                 self.parts.push(Part {
-                    bundle: bundle.clone(),
+                    perf_group: perf_group.clone(),
                     cpu: instance.cpu.number,
                     socket: instance.cpu.socket,
                 });

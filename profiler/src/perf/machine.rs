@@ -88,26 +88,26 @@ impl<'a> Machine<'a> {
 }
 
 fn online(host: &Host) -> Vec<Cpu> {
-    let folder = host.sysfs.join("devices/system/cpu");
-    let list = text(&folder.join("online")).and_then(|list| cpu_list(&list));
+    let directory = host.sysfs.join("devices/system/cpu");
+    let list = text(&directory.join("online")).and_then(|list| cpu_list(&list));
     let numbers = list.unwrap_or_default().into_iter();
     let cpus = numbers.filter_map(|cpu| {
-        let topology = folder.join(format!("cpu{cpu}/topology"));
+        let topology = directory.join(format!("cpu{cpu}/topology"));
         // -1 where the firmware does not say.
         let file = |name| number::<u32>(&topology.join(name)).unwrap_or(0);
         Some(Cpu {
             number: u32::try_from(cpu).ok()?,
             socket: file("physical_package_id"),
             core: file("core_id"),
-            node: node_of(&folder.join(format!("cpu{cpu}"))),
+            node: node_of(&directory.join(format!("cpu{cpu}"))),
         })
     });
     cpus.collect()
 }
 
-/// A CPU's folder has a link to its NUMA node's.
-fn node_of(folder: &Path) -> u32 {
-    let links = crate::host::names(folder, "node");
+/// A CPU's directory has a link to its NUMA node's.
+fn node_of(directory: &Path) -> u32 {
+    let links = crate::host::names(directory, "node");
     links
         .iter()
         .find_map(|name| name.strip_prefix("node")?.parse().ok())

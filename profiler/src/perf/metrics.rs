@@ -69,11 +69,11 @@ pub fn evaluate<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{perf::Slot, schema::Label};
+    use crate::{perf::EventIndex, schema::Label};
 
     #[test]
     fn metrics_follow_from_counts_and_from_one_another() {
-        let slot = |event: &'static str| Slot {
+        let slot = |event: &'static str| EventIndex {
             group: Some(Label::Static("G")),
             event: Label::Static(event),
             pmu: Label::Static("cpu"),
@@ -102,7 +102,7 @@ mod tests {
                     metric("none", "a / c"),
                     metric("line", "line_size + a"),
                 ],
-                of_node: false,
+                node_batches: false,
             }],
             ..Plan::default()
         };

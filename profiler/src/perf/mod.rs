@@ -23,9 +23,9 @@ pub use self::{
     errors::{explain, remedy},
     machine::Machine,
     metrics::{Value, evaluate},
-    plan::{Bundle, GroupPlan, Note, Plan, Slot},
+    plan::{EventIndex, GroupPlan, Note, PerfGroup, Plan},
     processes::{Entry, Processes},
     selection::Selection,
-    targets::{Place, Places},
+    targets::{Target, Targets},
     validate::validate,
 };

@@ -7,7 +7,7 @@ use perfevents::{Device, Term};
 use super::{
     counters::Attributes,
     machine::{Cpu, Machine},
-    plan::{Bundle, Part, Plan, everywhere},
+    plan::{Part, PerfGroup, Plan, everywhere},
 };
 use crate::schema::Label;
 
@@ -30,7 +30,7 @@ impl Plan {
         let [group, event] = OF_NODE;
         for (pmu, attributes, cpus) in counted {
             let slot = self.add_slot(Some(&Label::Static(group)), event, &pmu, Some(1.0));
-            let bundle = Bundle {
+            let perf_group = PerfGroup {
                 slots: Arc::new([slot]),
                 events: vec![attributes],
                 cpus: None,
@@ -41,7 +41,7 @@ impl Plan {
             };
             self.parts
                 .extend(machine.cpus.iter().filter(has).map(|cpu| Part {
-                    bundle: bundle.clone(),
+                    perf_group: perf_group.clone(),
                     cpu: cpu.number,
                     socket: cpu.socket,
                 }));
@@ -51,15 +51,15 @@ impl Plan {
     /// How each kind of core counts them.
     fn cycles_of_target(&self) -> Vec<(Label, Attributes, Option<Vec<u32>>)> {
         let [group, event] = OF_TARGET;
-        let of = |bundle: &Bundle| {
-            let mut counted = bundle.slots.iter().zip(&bundle.events);
+        let of = |perf_group: &PerfGroup| {
+            let mut counted = perf_group.slots.iter().zip(&perf_group.events);
             let (slot, attributes) = counted.find(|(slot, _)| {
                 let slot = &self.slots[**slot];
                 slot.event.as_str() == event
                     && slot.group.as_ref().is_some_and(|own| own.as_str() == group)
             })?;
             let pmu = self.slots[*slot].pmu.clone();
-            Some((pmu, *attributes, bundle.cpus.clone()))
+            Some((pmu, *attributes, perf_group.cpus.clone()))
         };
         self.core.iter().filter_map(of).collect()
     }

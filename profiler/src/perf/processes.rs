@@ -182,9 +182,9 @@ fn open(host: &Host, plan: &Plan, pid: u32) -> io::Result<Vec<Opened>> {
 }
 
 fn open_thread(plan: &Plan, tid: u32, opened: &mut Vec<Opened>) -> io::Result<()> {
-    for bundle in &plan.core {
-        match Counters::open(&bundle.events, Of::Thread(tid)) {
-            Ok(counters) => opened.push((counters, bundle.slots.clone())),
+    for perf_group in &plan.core {
+        match Counters::open(&perf_group.events, Of::Thread(tid)) {
+            Ok(counters) => opened.push((counters, perf_group.slots.clone())),
             Err(refused) if Errno::from_io_error(&refused.error) == Some(Errno::SRCH) => {
                 // It has ended.
                 return Ok(());
@@ -196,8 +196,8 @@ fn open_thread(plan: &Plan, tid: u32, opened: &mut Vec<Opened>) -> io::Result<()
 }
 
 fn threads(host: &Host, pid: u32) -> HashSet<u32> {
-    let folder = host.procfs.join(format!("{pid}/task"));
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let directory = host.procfs.join(format!("{pid}/task"));
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()

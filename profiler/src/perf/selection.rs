@@ -24,7 +24,7 @@ pub struct Selection {
     pub groups: Option<Vec<String>>,
     /// Events in the syntax of perf(1).
     pub events: Request,
-    /// Folder of tables that are added.
+    /// Directory of tables that are added.
     pub tables: Option<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// When one of the folder makes no sense.
+    /// When one of the directory makes no sense.
     pub fn catalog(&self) -> Result<Catalog, Failure> {
         events::catalog(self.tables.as_deref())
     }

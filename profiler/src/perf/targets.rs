@@ -12,7 +12,7 @@ pub(super) type Opened = (Counters, Arc<[usize]>);
 
 /// A CPU or a socket.
 #[derive(Debug)]
-pub struct Place {
+pub struct Target {
     /// Its number.
     pub id: u32,
     /// When it was read last, ns of `CLOCK_MONOTONIC`.
@@ -24,14 +24,14 @@ pub struct Place {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct Targets {
     /// With `--node`.
-    pub cpus: Vec<Place>,
+    pub cpus: Vec<Target>,
     /// Sockets with the parts of the node that belong to them.
-    pub sockets: Vec<Place>,
+    pub sockets: Vec<Target>,
 }
 
-impl Places {
+impl Targets {
     /// Opens the parts of the node and, `with_cpus`, the bundles of the core on every CPU. What is refused becomes a note
     /// of the plan.
     pub fn open(plan: &mut Plan, machine: &Machine<'_>, with_cpus: bool) -> Self {
@@ -39,34 +39,34 @@ impl Places {
         let mut refused = Vec::new();
         let mut cpus = Vec::new();
         for cpu in machine.cpus.iter().filter(|_| with_cpus) {
-            let mut place = Place::new(cpu.number, slots);
-            for bundle in &plan.core {
-                let has = bundle.cpus.as_ref();
+            let mut target = Target::new(cpu.number, slots);
+            for perf_group in &plan.core {
+                let has = perf_group.cpus.as_ref();
                 if has.is_some_and(|cpus| !cpus.contains(&cpu.number)) {
                     continue;
                 }
-                match Counters::open(&bundle.events, Of::Cpu(cpu.number)) {
-                    Ok(counters) => place.opened.push((counters, bundle.slots.clone())),
-                    Err(error) => refused.push((bundle.clone(), error.error)),
+                match Counters::open(&perf_group.events, Of::Cpu(cpu.number)) {
+                    Ok(counters) => target.opened.push((counters, perf_group.slots.clone())),
+                    Err(error) => refused.push((perf_group.clone(), error.error)),
                 }
             }
-            cpus.push(place);
+            cpus.push(target);
         }
-        let mut sockets: BTreeMap<u32, Place> = BTreeMap::new();
+        let mut sockets: BTreeMap<u32, Target> = BTreeMap::new();
         for part in &plan.parts {
-            match Counters::open(&part.bundle.events, Of::Cpu(part.cpu)) {
+            match Counters::open(&part.perf_group.events, Of::Cpu(part.cpu)) {
                 Ok(counters) => sockets
                     .entry(part.socket)
-                    .or_insert_with(|| Place::new(part.socket, slots))
+                    .or_insert_with(|| Target::new(part.socket, slots))
                     .opened
-                    .push((counters, part.bundle.slots.clone())),
-                Err(error) => refused.push((part.bundle.clone(), error.error)),
+                    .push((counters, part.perf_group.slots.clone())),
+                Err(error) => refused.push((part.perf_group.clone(), error.error)),
             }
         }
-        for (bundle, error) in refused {
-            plan.refuse(&bundle, &error, machine);
+        for (perf_group, error) in refused {
+            plan.refuse(&perf_group, &error, machine);
         }
-        cpus.retain(|place| !place.opened.is_empty());
+        cpus.retain(|target| !target.opened.is_empty());
         Self {
             cpus,
             sockets: sockets.into_values().collect(),
@@ -79,7 +79,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl Target {
     fn new(id: u32, slots: usize) -> Self {
         Self {
             id,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use perfevents::{Catalog, Request};
 
-use super::{Machine, Places, Plan, Selection};
+use super::{Machine, Plan, Selection, Targets};
 use crate::host::Host;
 
 /// A line for each group of each table.
@@ -33,8 +33,8 @@ pub fn validate(host: &Host, catalog: &Catalog) -> String {
 /// What came of opening it.
 fn verdict(mut plan: Plan, machine: &Machine<'_>, name: &str) -> String {
     plan.probe(machine);
-    let places = Places::open(&mut plan, machine, false);
-    let counted = !plan.core.is_empty() || !places.is_empty();
+    let targets = Targets::open(&mut plan, machine, false);
+    let counted = !plan.core.is_empty() || !targets.is_empty();
     let notes: Vec<String> = plan
         .notes
         .iter()

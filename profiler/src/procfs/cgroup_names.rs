@@ -29,8 +29,8 @@ impl CgroupNames {
             controllers.any(|controller| controller == "blkio")
         });
         let mount = v1.or(cgroups.v2.as_ref()).and_then(|hierarchy| {
-            let folder = File::open(&hierarchy.mount_point).ok()?;
-            Some((hierarchy.mount_point.clone(), folder))
+            let directory = File::open(&hierarchy.mount_point).ok()?;
+            Some((hierarchy.mount_point.clone(), directory))
         });
         Self {
             mount,
@@ -43,8 +43,8 @@ impl CgroupNames {
         if let Some(name) = self.names.get(&id) {
             return Some(name.clone());
         }
-        let (mount, folder) = self.mount.as_ref()?;
-        let path = folder_path(folder, id).ok()?;
+        let (mount, directory) = self.mount.as_ref()?;
+        let path = directory_path(directory, id).ok()?;
         let below = path.strip_prefix(mount).ok()?;
         let name: Arc<str> = Path::new("/").join(below).to_string_lossy().into();
         self.names.insert(id, name.clone());
@@ -63,8 +63,8 @@ struct Handle {
 /// `FILEID_KERNFS`.
 const KERNFS: i32 = 0xfe;
 
-/// The path of the kernfs folder with this number.
-fn folder_path(mount: &File, id: u64) -> io::Result<PathBuf> {
+/// The path of the kernfs directory with this number.
+fn directory_path(mount: &File, id: u64) -> io::Result<PathBuf> {
     let mut handle = Handle {
         bytes: 8,
         kind: KERNFS,
@@ -103,7 +103,7 @@ mod tests {
         let Some((mount, _)) = &names.mount else {
             panic!("no cgroups are mounted");
         };
-        let id = |path: &Path| fs::metadata(path).expect("a folder").ino();
+        let id = |path: &Path| fs::metadata(path).expect("a directory").ino();
         let root = id(mount);
         let below = mount.join(format!("profiler-names-{}", std::process::id()));
         fs::create_dir(&below).expect("root may");

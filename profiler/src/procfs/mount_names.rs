@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler_ebpf::flows::mount;
+use profiler_ebpf::per_key::mount;
 
 use super::mounts::{Numbered, mounts_of};
 use crate::{schema::Label, support::cache::Cache};
@@ -131,7 +131,7 @@ impl MountNames {
                 found: true,
                 at: Instant::now(),
             };
-            self.known.insert(mount::what(id, dev), known);
+            self.known.insert(mount::dimension(id, dev), known);
         }
     }
 }
@@ -148,24 +148,24 @@ mod tests {
 
     #[test]
     fn a_mount_is_found_by_the_process_that_has_it() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let process = |pid: u32, text: &str| {
-            let path = folder.path().join(pid.to_string());
+            let path = directory.path().join(pid.to_string());
             std::fs::create_dir_all(path.join("ns")).expect("made");
             std::os::unix::fs::symlink(format!("mnt:[{pid}]"), path.join("ns/mnt")).expect("made");
             std::fs::write(path.join("mountinfo"), text).expect("written");
         };
         process(7, "21 1 8:2 / / rw - ext4 /dev/sda2 rw\n");
         process(8, "99 1 0:44 / /data rw - tmpfs none rw\n");
-        let mut names = MountNames::new(folder.path());
-        let data = mount::what(99, 44);
+        let mut names = MountNames::new(directory.path());
+        let data = mount::dimension(99, 44);
         let name = names.get(data, 7, [8].into_iter());
         assert_eq!(name.mount, Some("/data".into()));
         assert_eq!(name.source, None);
-        let root = names.get(mount::what(21, 8 << 20 | 2), 7, std::iter::empty());
+        let root = names.get(mount::dimension(21, 8 << 20 | 2), 7, std::iter::empty());
         assert_eq!(root.fstype, Some("ext4".to_owned().into()));
         // The same id on another device is another mount, and nobody knows it.
-        let other = names.get(mount::what(99, 45), 7, [8].into_iter());
+        let other = names.get(mount::dimension(99, 45), 7, [8].into_iter());
         assert_eq!(other.mount, None);
         assert_eq!(dev_label(data).as_str(), "0:44");
     }

@@ -20,7 +20,7 @@ const OTHERS_MAX: usize = 1 << 20;
 pub struct Mount {
     /// What is mounted: a device, `server:/export`; `None` for `none`.
     pub source: Option<String>,
-    /// Which folder of the file system is mounted; `/` for all of it.
+    /// Which directory of the file system is mounted; `/` for all of it.
     pub root: String,
     /// Where.
     pub mount_point: String,

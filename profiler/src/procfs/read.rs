@@ -31,9 +31,9 @@ pub(crate) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 
-/// Names in a folder that begin with `prefix`, in the order people count: `cpu2` before `cpu10`.
-pub(crate) fn names(folder: &Path, prefix: &str) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+/// Names in a directory that begin with `prefix`, in the order people count: `cpu2` before `cpu10`.
+pub(crate) fn names(directory: &Path, prefix: &str) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.starts_with(prefix))
@@ -56,12 +56,12 @@ mod tests {
 
     #[test]
     fn names_are_in_the_order_people_count() {
-        let folder = std::env::temp_dir().join(format!("profiler-names-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("profiler-names-{}", std::process::id()));
         for name in ["cpu10", "cpu2", "cpufreq", "node0", "cpu", "cpu1"] {
-            fs::create_dir_all(folder.join(name)).unwrap();
+            fs::create_dir_all(directory.join(name)).unwrap();
         }
-        let found = names(&folder, "cpu");
-        fs::remove_dir_all(&folder).unwrap();
+        let found = names(&directory, "cpu");
+        fs::remove_dir_all(&directory).unwrap();
         assert_eq!(found, ["cpu", "cpu1", "cpu2", "cpu10", "cpufreq"]);
         assert!(names(Path::new("/none"), "").is_empty());
     }

@@ -353,7 +353,7 @@ columns! {
 /// One Parquet dataset.
 #[derive(Debug)]
 pub struct Table {
-    /// Name of the table and of its folder.
+    /// Name of the table and of its directory.
     pub name: &'static str,
     /// What one row is.
     pub help: &'static str,

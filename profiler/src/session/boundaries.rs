@@ -6,11 +6,11 @@ use arrow::compute::concat_batches;
 use hashbrown::{HashMap, HashSet};
 
 use crate::{
-    marks::{Inbox, Wanted},
+    marks::{MarkReceiver, Wanted},
     schema::Batch,
     support::{
         clock::monotonic_ns,
-        self_metrics::{Ledger, Part},
+        self_metrics::{Component, SelfMetrics},
     },
 };
 
@@ -24,7 +24,7 @@ const SHARE: u64 = 10;
 const PER_ROW: u64 = 100_000;
 
 /// Senders that nobody asks about otherwise are found out in this time, ns.
-const PATIENCE: u64 = 1_000_000_000;
+const TIMEOUT: u64 = 1_000_000_000;
 
 /// Rows wait for those of the next tick, but not longer than this, ns.
 const HOLD: u64 = 1_000_000_000;
@@ -32,7 +32,7 @@ const HOLD: u64 = 1_000_000_000;
 /// When to read, and what was read.
 pub struct Boundaries {
     /// Where the marks arrive.
-    pub inbox: Arc<Inbox>,
+    pub receiver: Arc<MarkReceiver>,
     /// No reading before this moment, ns of `CLOCK_MONOTONIC`.
     earliest: u64,
     /// None for the marks of these users before.
@@ -45,9 +45,9 @@ pub struct Boundaries {
 
 impl Boundaries {
     /// None yet.
-    pub fn new(inbox: Arc<Inbox>) -> Self {
+    pub fn new(receiver: Arc<MarkReceiver>) -> Self {
         Self {
-            inbox,
+            receiver,
             earliest: 0,
             earliest_of: HashMap::new(),
             handling_ns: 0,
@@ -60,7 +60,7 @@ impl Boundaries {
     pub async fn due(&self) {
         loop {
             let Some(at) = self.wanted().map(|(_, at)| at).min() else {
-                self.inbox.came().await;
+                self.receiver.came().await;
                 continue;
             };
             let now = monotonic_ns();
@@ -69,7 +69,7 @@ impl Boundaries {
             }
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_nanos(at - now)) => {}
-                () = self.inbox.came() => {}
+                () = self.receiver.came() => {}
             }
         }
     }
@@ -82,12 +82,12 @@ impl Boundaries {
 
     /// Users with marks that wait, and when a reading for them is due.
     fn wanted(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.inbox.wanted().into_iter().map(|(uid, wanted)| {
+        self.receiver.wanted().into_iter().map(|(uid, wanted)| {
             let own = self.earliest_of.get(&uid).copied().unwrap_or(0);
             let earliest = self.earliest.max(own);
             match wanted {
                 Wanted::Boundary => (uid, earliest),
-                Wanted::Within(sent) => (uid, earliest.max(sent + PATIENCE)),
+                Wanted::Within(sent) => (uid, earliest.max(sent + TIMEOUT)),
             }
         })
     }
@@ -114,14 +114,14 @@ impl Boundaries {
     }
 
     /// Brings what became of the marks up to date.
-    pub fn account(&self, ledger: &mut Ledger) {
+    pub fn account(&self, self_metrics: &mut SelfMetrics) {
         for (loss, count) in self
-            .inbox
+            .receiver
             .losses()
             .totals()
             .filter(|(_, count)| *count != 0)
         {
-            let account = ledger.account(Part::Marks, loss.name());
+            let account = self_metrics.account(Component::Marks, loss.name());
             if loss.is_lost() {
                 account.dropped = Some(count);
             } else {
@@ -130,7 +130,7 @@ impl Boundaries {
         }
     }
 
-    /// Keeps the rows of a reading; returns those that have waited long enough.
+    /// KernelSupport the rows of a reading; returns those that have waited long enough.
     pub fn hold(&mut self, batches: Vec<Batch>) -> Vec<Batch> {
         let now = monotonic_ns();
         if self.held.is_empty() {

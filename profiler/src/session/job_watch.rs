@@ -13,9 +13,9 @@ use crate::{
     job::{
         self, Watcher,
         ipc::{self, IpcFile},
-        watcher::Bell,
+        watcher::Notifier,
     },
-    privileges, say,
+    privileges, report,
     tasks::TaskTable,
 };
 
@@ -30,8 +30,8 @@ pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
     let unprivileged = config.sources.need_tasks() && !privileges::may_load_bpf();
     let (request, quiet) = (request.clone(), config.quiet);
     let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
-    let bell = Bell::new().map_err(internal)?;
-    let done = readable(bell.fd().map_err(internal)?).map_err(internal)?;
+    let notifier = Notifier::new().map_err(internal)?;
+    let done = readable(notifier.fd().map_err(internal)?).map_err(internal)?;
     let thread = std::thread::spawn(move || {
         let _raised = privileges::raise();
         let found = if unprivileged {
@@ -46,12 +46,12 @@ pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
         } else {
             let report = |line: &str| {
                 if !quiet {
-                    say!("profiler: {line}");
+                    report!("profiler: {line}");
                 }
             };
             job::find::find(&host, &request, report).map(Some)
         };
-        bell.ring();
+        notifier.notify();
         found
     });
     let _ = done.readable().await;
@@ -65,10 +65,10 @@ pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
         && !config.quiet
     {
         for note in &found.notes {
-            say!("profiler: {note}");
+            report!("profiler: {note}");
         }
-        if found.way == job::Way::Environment {
-            say!(
+        if found.method == job::Method::Environment {
+            report!(
                 "profiler: job {} has no cgroup here, and {} lists no process of it: following processes of uid {} whose \
                  environment names it; new ones are looked for every second",
                 found.id,
@@ -81,13 +81,13 @@ pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
 }
 
 /// The watchers of a run.
-pub struct Watch {
-    bell: Bell,
+pub struct JobWatch {
+    notifier: Notifier,
     job: Option<Watcher>,
     ipc_file: Option<IpcFile>,
 }
 
-impl Watch {
+impl JobWatch {
     /// Starts what the settings ask for.
     pub fn start(
         config: &Config,
@@ -98,33 +98,33 @@ impl Watch {
             return Ok(None);
         }
         let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
-        let bell = Bell::new().map_err(internal)?;
-        let job = found.map(|found| Watcher::start(host, found, bell.clone()));
+        let notifier = Notifier::new().map_err(internal)?;
+        let job = found.map(|found| Watcher::start(host, found, notifier.clone()));
         let ipc_file = config
             .ipc_file
             .as_ref()
-            .map(|path| IpcFile::watch(path.clone(), bell.clone()));
+            .map(|path| IpcFile::watch(path.clone(), notifier.clone()));
         Ok(Some(Self {
             job: job.transpose().map_err(internal)?,
             ipc_file: ipc_file.transpose().map_err(internal)?,
-            bell,
+            notifier,
         }))
     }
 
     /// Becomes readable when there is something new.
-    pub fn bell(&self) -> std::io::Result<AsyncFd<OwnedFd>> {
-        readable(self.bell.fd()?)
+    pub fn notifier(&self) -> std::io::Result<AsyncFd<OwnedFd>> {
+        readable(self.notifier.fd()?)
     }
 
     /// Follows what has been found since.
     pub fn follow(&self, tasks: &mut TaskTable) -> Result<()> {
-        self.bell.hush();
+        self.notifier.clear();
         let Some(job) = &self.job else { return Ok(()) };
         let news = job.take();
         for note in news.notes {
-            say!("profiler: {note}");
+            report!("profiler: {note}");
         }
-        tasks.follow_more(news.folders.as_deref(), &news.pids)
+        tasks.follow_more(news.directories.as_deref(), &news.pids)
     }
 
     /// Whether the work is done or the job over; `None` when that is for others to say.

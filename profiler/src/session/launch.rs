@@ -358,9 +358,9 @@ mod tests {
 
     #[test]
     fn a_stopped_command_can_be_cancelled() {
-        let folder = std::env::temp_dir().join(format!("stopped-{}", std::process::id()));
-        spawn(&["touch", folder.to_str().expect("UTF-8")]).cancel();
-        assert!(!folder.exists());
+        let directory = std::env::temp_dir().join(format!("stopped-{}", std::process::id()));
+        spawn(&["touch", directory.to_str().expect("UTF-8")]).cancel();
+        assert!(!directory.exists());
     }
 
     #[test]

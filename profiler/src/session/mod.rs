@@ -25,7 +25,7 @@ use tokio::{
 
 use self::{
     boundaries::{Boundaries, due},
-    job_watch::Watch,
+    job_watch::JobWatch,
     launch::{Launcher, Running},
     setup::{Opened, Setup},
     summary::Summary,
@@ -39,17 +39,17 @@ use crate::{
     marks::Losses,
     output::{
         dataset::{Sink, manifest::Loss},
-        instance_lock::{Answer, Guard},
-        per_job::{Moment, Split},
+        instance_lock::{Acquired, InstanceLock},
+        per_job::{Moment, PerJob},
         recovery::Recovery,
     },
-    privileges, say,
+    privileges, report,
     schema::Batch,
-    sources::{Sample, read_at_boundaries, region},
+    sources::{TickContext, read_at_boundaries, region},
     support::{
         clock::{Clock, Tick, Timekeeping, monotonic_ns, thread_cpu_ns},
         log,
-        self_metrics::{Ledger, Part},
+        self_metrics::{Component, SelfMetrics},
     },
     tasks::TaskTable,
 };
@@ -107,16 +107,16 @@ fn guard(config: &Config, hostname: &str) -> Result<Guarded, Failure> {
     let Some(run_id) = &config.run_id else {
         return Ok(Guarded::Ours(None));
     };
-    let pid = match Guard::take(&config.out, run_id, hostname)? {
-        Answer::Ours(guard) => return Ok(Guarded::Ours(Some(guard))),
-        Answer::Taken(pid) => pid,
+    let pid = match InstanceLock::take(&config.out, run_id, hostname)? {
+        Acquired::Locked(guard) => return Ok(Guarded::Ours(Some(guard))),
+        Acquired::AlreadyLocked(pid) => pid,
     };
     let message = format!("process {pid} already profiles for run {run_id} here");
     if !config.once {
         return Err(Failure::new(Reason::Output, message));
     }
     if !config.quiet {
-        say!("profiler: {message}");
+        report!("profiler: {message}");
     }
     Ok(Guarded::Needless)
 }
@@ -124,7 +124,7 @@ fn guard(config: &Config, hostname: &str) -> Result<Guarded, Failure> {
 /// Whether there is something to do.
 enum Guarded {
     /// Nobody else writes the run as long as this is kept; of a name of its own, nobody can.
-    Ours(Option<Guard>),
+    Ours(Option<InstanceLock>),
     /// Another process does it.
     Needless,
 }
@@ -170,14 +170,14 @@ struct Session<'a> {
     tasks_failed: bool,
     sink: Sink,
     recovery: Recovery,
-    split: Option<Split>,
-    ledger: Ledger,
+    split: Option<PerJob>,
+    self_metrics: SelfMetrics,
     summary: Summary,
     command: Option<Running>,
     boundaries: Option<Boundaries>,
     run_dir: std::path::PathBuf,
     cgroup: Option<std::path::PathBuf>,
-    job: Option<Watch>,
+    job: Option<JobWatch>,
     seen_live: bool,
     forwarded: bool,
     started: u64,
@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
     fn new(config: &'a Config, setup: Setup, launcher: Option<Launcher>) -> Result<Self, Failure> {
         let split = setup
             .template
-            .map(|template| Split::new(template, config.interval, config.quiet))
+            .map(|template| PerJob::new(template, config.interval, config.quiet))
             .transpose()
             .map_err(|error| Failure::new(Reason::Internal, format!("a thread: {error}")))?;
         let mut session = Self {
@@ -203,7 +203,7 @@ impl<'a> Session<'a> {
             sink: setup.sink,
             recovery: setup.recovery,
             split,
-            ledger: Ledger::default(),
+            self_metrics: SelfMetrics::default(),
             summary: Summary::default(),
             command: None,
             boundaries: setup.marks.map(Boundaries::new),
@@ -242,13 +242,13 @@ impl<'a> Session<'a> {
         }
         if !config.quiet {
             if let Some(line) = &setup.missing {
-                say!("profiler: {line}");
+                report!("profiler: {line}");
             }
-            say!("profiling {what} into {}", session.run_dir.display());
+            report!("profiling {what} into {}", session.run_dir.display());
             let started = session.command.is_some();
             if let Some(boundaries) = session.boundaries.as_ref().filter(|_| !started) {
-                let path = boundaries.inbox.path().display();
-                say!("marks are taken with {}={path}", crate::marks::VARIABLE);
+                let path = boundaries.receiver.path().display();
+                report!("marks are taken with {}={path}", crate::marks::VARIABLE);
             }
         }
         Ok(session)
@@ -257,7 +257,7 @@ impl<'a> Session<'a> {
     /// Makes the command's process, takes the baselines and lets it run: nothing else is left to do by then, so that its
     /// row is of the command alone.
     fn start(&mut self, launcher: Launcher, keep: &[Capability]) -> Result<u32, Failure> {
-        let marks = self.boundaries.as_ref().map(|b| b.inbox.path());
+        let marks = self.boundaries.as_ref().map(|b| b.receiver.path());
         let stopped = launcher.spawn(marks)?;
         let pid = stopped.pid;
         let raised = privileges::raise();
@@ -298,12 +298,12 @@ impl<'a> Session<'a> {
         });
         let lost_of_jobs = self.end_jobs();
         let (run_dir, ticks, command) = (self.run_dir.clone(), self.ticks, self.command.take());
-        let outcome = self
+        let result = self
             .sink
             .finish()
             .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
-        if !outcome.is_complete() {
-            let (dropped, journal) = outcome.tables.values().fold((0, 0), |sum, table| {
+        if !result.is_complete() {
+            let (dropped, journal) = result.tables.values().fold((0, 0), |sum, table| {
                 (sum.0 + table.dropped, sum.1 + table.in_journal)
             });
             let mut message = format!("{dropped} rows lost");
@@ -313,7 +313,7 @@ impl<'a> Session<'a> {
                     run_dir.display()
                 );
             }
-            if let Some(error) = outcome.last_error {
+            if let Some(error) = result.last_error {
                 message = format!("{message} ({error})");
             }
             return Err(Failure::new(Reason::Output, message));
@@ -327,7 +327,7 @@ impl<'a> Session<'a> {
                 .iter()
                 .filter_map(|(_, source, _)| source.summary(elapsed))
                 .collect();
-            say!("{}", self.summary.text(elapsed, ticks, &counters, &run_dir));
+            report!("{}", self.summary.text(elapsed, ticks, &counters, &run_dir));
         }
         if !matches!(stop, Stop::Signal(_)) {
             tokio::select! {
@@ -353,7 +353,7 @@ impl<'a> Session<'a> {
         split.map_or_else(Vec::new, |split| {
             let refused = split.refused();
             if !refused.is_empty() {
-                say!(
+                report!(
                     "profiler: {} processes named jobs beyond the quotas of their users: they are in the node's run",
                     refused.values().sum::<u64>()
                 );
@@ -362,7 +362,7 @@ impl<'a> Session<'a> {
                 .describe(|manifest| manifest.refused_claims = refused);
             let (opened, lost) = (split.opened(), split.finish(&moment));
             if !self.config.quiet {
-                say!("profiled {opened} jobs");
+                report!("profiled {opened} jobs");
             }
             lost
         })
@@ -380,8 +380,8 @@ impl<'a> Session<'a> {
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
             .map_err(|error| cannot_wait(&error))?;
-        let bell = match &self.job {
-            Some(job) => Some(job.bell().map_err(|error| cannot_wait(&error))?),
+        let notifier = match &self.job {
+            Some(job) => Some(job.notifier().map_err(|error| cannot_wait(&error))?),
             None => None,
         };
         let spent = Duration::from_nanos(monotonic_ns() - self.started);
@@ -401,13 +401,13 @@ impl<'a> Session<'a> {
                     return Ok(stop);
                 },
                 () = wait_readable(events.as_ref()) => self.pump(),
-                () = wait_readable(bell.as_ref()) => self.follow_job(),
+                () = wait_readable(notifier.as_ref()) => self.follow_job(),
                 () = due(self.boundaries.as_ref()) => self.boundary(),
-                fired = ticker.next() => {
-                    let fired = fired.map_err(|error| cannot_wait(&error))?;
-                    self.number += fired.passed;
-                    self.missed += fired.passed - 1;
-                    self.ledger.late_ns = fired.late_ns;
+                expired = ticker.next() => {
+                    let expired = expired.map_err(|error| cannot_wait(&error))?;
+                    self.number += expired.passed;
+                    self.missed += expired.passed - 1;
+                    self.self_metrics.late_ns = expired.late_ns;
                     self.tick(false);
                 }
             }
@@ -462,7 +462,10 @@ impl<'a> Session<'a> {
         }
         let live = self.tasks.live().unwrap_or(0);
         self.seen_live |= live != 0;
-        let cgroup_gone = self.cgroup.as_ref().is_some_and(|folder| !folder.exists());
+        let cgroup_gone = self
+            .cgroup
+            .as_ref()
+            .is_some_and(|directory| !directory.exists());
         live == 0 && (self.seen_live || cgroup_gone)
     }
 
@@ -494,13 +497,15 @@ impl<'a> Session<'a> {
             tick = at(crate::support::clock::monotonic_ns());
         }
         self.report_tasks(result);
-        self.ledger.ran(
+        self.self_metrics.ran(
             "tasks",
             crate::support::clock::monotonic_ns() - monotonic_ns,
             0,
             false,
         );
-        self.ledger.account(Part::Source, "tasks").dropped = Some(self.tasks.nameless());
+        self.self_metrics
+            .account(Component::Source, "tasks")
+            .dropped = Some(self.tasks.nameless());
         self.summary.add(&self.tasks);
         self.account();
         let read = self.read_sources(tick, last, None);
@@ -520,7 +525,7 @@ impl<'a> Session<'a> {
         let Some(boundaries) = &self.boundaries else {
             return;
         };
-        let inbox = Arc::clone(&boundaries.inbox);
+        let receiver = Arc::clone(&boundaries.receiver);
         let monotonic_ns = monotonic_ns();
         let tick = Tick {
             number: self.number,
@@ -531,7 +536,7 @@ impl<'a> Session<'a> {
         let users = boundaries.users(monotonic_ns);
         let result = self.tasks.refresh(&tick, false);
         // All that was sent before the reading is here now.
-        let marked = inbox.marked_by(&users);
+        let marked = receiver.marked_by(&users);
         self.tasks.deliver(Some(&marked));
         self.report_tasks(result);
         self.summary.add(&self.tasks);
@@ -559,16 +564,16 @@ impl<'a> Session<'a> {
 
     /// Hands rows over: those of jobs to their runs, if each has one.
     fn submit(&mut self, tick: &Tick, batches: Vec<Batch>) {
-        let of_node = match self.split.take() {
+        let node_batches = match self.split.take() {
             Some(mut split) => {
                 let moment = self.moment(tick);
-                let of_node = split.take(&self.tasks, &moment, batches);
+                let node_batches = split.take(&self.tasks, &moment, batches);
                 self.split = Some(split);
-                of_node
+                node_batches
             }
             None => batches,
         };
-        self.sink.submit(of_node);
+        self.sink.submit(node_batches);
     }
 
     /// Reads all sources, or those of processes, at the moment at which the processes were read.
@@ -586,10 +591,10 @@ impl<'a> Session<'a> {
             let begin = monotonic_ns();
             let begin_cpu = thread_cpu_ns();
             let before = batches.len();
-            let at = Sample {
+            let at = TickContext {
                 tick,
                 tasks: &self.tasks,
-                ledger: &self.ledger,
+                self_metrics: &self.self_metrics,
                 last,
                 boundary,
             };
@@ -599,17 +604,17 @@ impl<'a> Session<'a> {
                 .map(|batch| batch.rows.num_rows() as u64)
                 .sum();
             let ns = monotonic_ns() - begin;
-            self.ledger.ran(name, ns, rows, result.is_err());
+            self.self_metrics.ran(name, ns, rows, result.is_err());
             if let Some(boundaries) = &mut self.boundaries
                 && *name == region::SPEC.name
             {
                 boundaries.have_handled(thread_cpu_ns() - begin_cpu);
-                boundaries.account(&mut self.ledger);
+                boundaries.account(&mut self.self_metrics);
             }
             if let Err(error) = result
                 && !std::mem::replace(failed, true)
             {
-                say!("profiler: source {name}: {error:#}");
+                report!("profiler: source {name}: {error:#}");
             }
         }
         batches
@@ -619,34 +624,34 @@ impl<'a> Session<'a> {
         if let Err(error) = result.context("the processes of the target")
             && !std::mem::replace(&mut self.tasks_failed, true)
         {
-            say!("profiler: {error:#}");
+            report!("profiler: {error:#}");
         }
     }
 
     /// Brings the ledger up to date.
     fn account(&mut self) {
-        let controller = self.ledger.account(Part::Controller, "profiler");
+        let controller = self.self_metrics.account(Component::Controller, "profiler");
         controller.runs = Some(self.ticks);
         controller.run_ns = Some(self.tick_ns);
         controller.dropped = Some(self.missed);
         let stats = self.sink.stats();
-        let sink = self.ledger.account(Part::Sink, "parquet");
+        let sink = self.self_metrics.account(Component::Sink, "parquet");
         sink.runs = Some(stats.ticks);
         sink.run_ns = Some(stats.write_ns);
         sink.rows = Some(stats.rows);
         sink.dropped = Some(stats.dropped);
         sink.errors = Some(stats.errors);
         if let Some(error) = stats.last_error {
-            say!("profiler: output: {error}");
+            report!("profiler: output: {error}");
         }
         let Some(programs) = self.tasks.programs() else {
             return;
         };
         if let Ok(counters) = programs.counters() {
             for (map, lost) in Map::NAMES.into_iter().zip(counters.dropped) {
-                let account = self.ledger.account(Part::Map, map);
+                let account = self.self_metrics.account(Component::Map, map);
                 if lost != 0 && account.dropped == Some(0) {
-                    say!("profiler: map {map} is full: what finds no room is lost, and counted");
+                    report!("profiler: map {map} is full: what finds no room is lost, and counted");
                 }
                 account.dropped = Some(lost);
             }
@@ -655,7 +660,7 @@ impl<'a> Session<'a> {
             if stats == Stats::default() {
                 continue;
             }
-            let account = self.ledger.account(Part::Program, name);
+            let account = self.self_metrics.account(Component::Program, name);
             account.runs = (stats.runs != 0).then_some(stats.runs);
             account.run_ns = (stats.runs != 0).then_some(stats.run_ns);
             account.dropped = Some(stats.missed);
@@ -682,15 +687,15 @@ impl<'a> Session<'a> {
                 uid: None,
             });
         }
-        for (part, name, account) in self.ledger.iter() {
+        for (part, name, account) in self.self_metrics.iter() {
             let lost = account.dropped.unwrap_or(0);
             let (what, why) = match part {
-                Part::Map => ("operations", format!("map {name} was full")),
-                Part::Program => (
+                Component::Map => ("operations", format!("map {name} was full")),
+                Component::Program => (
                     "events",
                     format!("program {name} was running on that CPU already"),
                 ),
-                Part::Source => (
+                Component::Source => (
                     "names",
                     "reading the memory of the processes took too long".to_owned(),
                 ),
@@ -705,7 +710,10 @@ impl<'a> Session<'a> {
                 });
             }
         }
-        let marks = self.boundaries.as_ref().map(|marks| marks.inbox.losses());
+        let marks = self
+            .boundaries
+            .as_ref()
+            .map(|marks| marks.receiver.losses());
         for (uid, loss, count) in marks.iter().flat_map(Losses::of_users) {
             losses.push(Loss {
                 what: Loss::MARKS.to_owned(),
@@ -722,10 +730,10 @@ impl<'a> Session<'a> {
         let losses = self.lost();
         if !self.config.quiet {
             for loss in losses.iter().filter(|loss| loss.what != "ticks") {
-                say!("profiler: {loss}");
+                report!("profiler: {loss}");
             }
             if self.missed != 0 {
-                say!("profiler: {} ticks missed", self.missed);
+                report!("profiler: {} ticks missed", self.missed);
             }
         }
         self.sink
@@ -749,14 +757,14 @@ fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Fa
     match stop {
         Stop::Signal(signal) => {
             if !quiet && !running.has_ended() {
-                say!(
+                report!(
                     "profiler: the command (process {}) has not ended: it continues without the profiler",
                     running.pid()
                 );
             }
             return Ok(of_signal(signal));
         }
-        Stop::Duration if !quiet => say!("waiting for the command to end"),
+        Stop::Duration if !quiet => report!("waiting for the command to end"),
         Stop::Duration | Stop::Target => {}
     }
     let status = running

@@ -16,12 +16,12 @@ use rustix::fs::{CWD, Mode, OFlags, fstat, openat, renameat, statvfs};
 use crate::{
     output::{
         dataset::{
-            files::Folder,
+            files::Directory,
             recover::{Hosts, manifests},
         },
-        instance_lock::{Answer, Guard},
+        instance_lock::{Acquired, InstanceLock},
     },
-    privileges, say,
+    privileges, report,
     support::units::format_bytes,
 };
 
@@ -42,7 +42,7 @@ pub struct Limits {
 }
 
 /// Where, and whose.
-pub struct Directory {
+pub struct RunsDirectory {
     /// The output directory.
     pub out: PathBuf,
     /// This node, which nobody else may write a run of meanwhile.
@@ -67,7 +67,7 @@ struct Run {
 /// # Errors
 ///
 /// When the kernel refuses the thread.
-pub fn start(directory: Directory, limits: Limits, quiet: bool) -> io::Result<()> {
+pub fn start(directory: RunsDirectory, limits: Limits, quiet: bool) -> io::Result<()> {
     if limits == Limits::default() {
         return Ok(());
     }
@@ -80,7 +80,7 @@ pub fn start(directory: Directory, limits: Limits, quiet: bool) -> io::Result<()
                 Err(error) => format!("{}: {error}", directory.out.display()),
             };
             if !unmet.is_empty() && unmet != reported {
-                say!("profiler: {unmet}");
+                report!("profiler: {unmet}");
             }
             reported = unmet;
             thread::sleep(PERIOD);
@@ -92,7 +92,7 @@ pub fn start(directory: Directory, limits: Limits, quiet: bool) -> io::Result<()
     Ok(())
 }
 
-impl Directory {
+impl RunsDirectory {
     /// Removes what the limits do not allow; returns a limit that cannot be met.
     fn apply(&self, limits: &Limits, quiet: bool) -> io::Result<Option<String>> {
         let runs = self.runs()?;
@@ -106,7 +106,7 @@ impl Directory {
         let (count, unmet) = limits.excess(&finished, total, self.free()?, now);
         for run in &finished[..count] {
             if self.remove(run)? && !quiet {
-                say!("removed run {} ({})", run.name, format_bytes(run.bytes));
+                report!("removed run {} ({})", run.name, format_bytes(run.bytes));
             }
         }
         Ok(unmet)
@@ -120,7 +120,7 @@ impl Directory {
 
     /// The runs of our user; also removes what an earlier removal has left.
     fn runs(&self) -> io::Result<Vec<Run>> {
-        let out = Folder::open(&self.out, None)?;
+        let out = Directory::open(&self.out, None)?;
         let mut runs = Vec::new();
         for name in out.names()? {
             let Some(id) = self.own(&name) else { continue };
@@ -128,8 +128,10 @@ impl Directory {
                 fs::remove_dir_all(self.out.join(&name))?;
                 continue;
             }
-            let Ok(folder) = out.sub(&name) else { continue };
-            let all = manifests(&folder, Hosts::All);
+            let Ok(directory) = out.sub(&name) else {
+                continue;
+            };
+            let all = manifests(&directory, Hosts::All);
             if all.is_empty() {
                 continue;
             }
@@ -157,8 +159,8 @@ impl Directory {
 
     /// Removes a run, unless it is continued at this moment.
     fn remove(&self, run: &Run) -> io::Result<bool> {
-        let guard = Guard::take(&self.out, &run.name, &self.hostname);
-        let Ok(Answer::Ours(_guard)) = guard else {
+        let guard = InstanceLock::take(&self.out, &run.name, &self.hostname);
+        let Ok(Acquired::Locked(_guard)) = guard else {
             return Ok(false);
         };
         let removed = format!("{REMOVED}{}", run.name);

@@ -7,11 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use profiler_ebpf::flows::{block, net};
+use profiler_ebpf::per_key::{block, net};
 
 use crate::{
     support::units::{format_bytes, format_ns},
-    tasks::{Flows, ProcessId, TaskTable},
+    tasks::{PerKeyCounters, ProcessId, TaskTable},
 };
 
 /// Sums over the run, for people; the dataset has the details.
@@ -82,7 +82,7 @@ impl Summary {
         }
         self.peak_rss = self.peak_rss.max(self.rss);
         self.peak_pss = self.peak_pss.max(tasks.pss);
-        self.add_flows(&tasks.flows);
+        self.add_flows(&tasks.per_key);
         for process in tasks.iter() {
             if self.known.insert(process.id) {
                 self.processes += 1;
@@ -95,18 +95,18 @@ impl Summary {
         }
     }
 
-    fn add_flows(&mut self, flows: &Flows) {
-        let block_io = flows.block_io.iter().flat_map(|table| &table.rows);
+    fn add_flows(&mut self, per_key: &PerKeyCounters) {
+        let block_io = per_key.block_io.iter().flat_map(|table| &table.rows);
         for row in block_io.filter(|row| row.tid.is_none()) {
-            match block::op_of(row.what) {
+            match block::op_of(row.dimension) {
                 block::op::READ => self.disks.read += row.increase.counts.bytes,
                 block::op::WRITE => self.disks.written += row.increase.counts.bytes,
                 _ => {}
             }
         }
-        let net_io = flows.net_io.iter().flat_map(|table| &table.rows);
+        let net_io = per_key.net_io.iter().flat_map(|table| &table.rows);
         for row in net_io.filter(|row| row.tid.is_none()) {
-            let sum = match net::scope_of(row.what) {
+            let sum = match net::scope_of(row.dimension) {
                 net::scope::LOOPBACK => &mut self.local,
                 _ => &mut self.network,
             };

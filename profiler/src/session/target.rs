@@ -50,7 +50,7 @@ pub fn roots(host: &Host, pids: &[u32]) -> Result<Roots, Failure> {
 ///
 /// # Errors
 ///
-/// When there is no such folder, or it is not in a cgroup file system.
+/// When there is no such directory, or it is not in a cgroup file system.
 pub fn cgroup(host: &Host, path: &Path) -> Result<(PathBuf, Scope), Failure> {
     let fail =
         |what: &str| Failure::new(Reason::Target, format!("cgroup {}: {what}", path.display()));
@@ -61,19 +61,19 @@ pub fn cgroup(host: &Host, path: &Path) -> Result<(PathBuf, Scope), Failure> {
         return Err(fail("no cgroup file system is mounted"));
     }
     let below = path.strip_prefix("/").unwrap_or(path);
-    let folder = std::iter::once(path.to_owned())
+    let directory = std::iter::once(path.to_owned())
         .filter(|path| path.is_absolute())
         .chain(mounts.iter().map(|mount| mount.point.join(below)))
-        .find(|folder| folder.join("cgroup.procs").is_file())
+        .find(|directory| directory.join("cgroup.procs").is_file())
         .ok_or_else(|| fail("not found under any cgroup mount"))?
         .canonicalize()
         .map_err(|error| fail(&error.to_string()))?;
     let mount = mounts
         .iter()
-        .filter(|mount| folder.starts_with(&mount.point))
+        .filter(|mount| directory.starts_with(&mount.point))
         .max_by_key(|mount| mount.point.as_os_str().len())
         .ok_or_else(|| fail("not in a cgroup file system"))?;
-    let id = fs::metadata(&folder)
+    let id = fs::metadata(&directory)
         .map_err(|error| fail(&error.to_string()))?
         .ino();
     let hierarchies = fs::read_to_string(host.procfs.join("self/cgroup"))
@@ -81,7 +81,7 @@ pub fn cgroup(host: &Host, path: &Path) -> Result<(PathBuf, Scope), Failure> {
     let hierarchy = mount
         .hierarchy(&hierarchies)
         .ok_or_else(|| fail("its hierarchy is not in /proc/self/cgroup"))?;
-    Ok((folder, Scope::Cgroup { id, hierarchy }))
+    Ok((directory, Scope::Cgroup { id, hierarchy }))
 }
 
 /// A mounted cgroup hierarchy.

@@ -23,7 +23,7 @@ pub struct Ticker {
 
 /// A tick, perhaps with missed ones before it.
 #[derive(Clone, Copy, Debug)]
-pub struct Fired {
+pub struct Expiration {
     /// Deadlines that have passed; 1 when none was missed.
     pub passed: u64,
     /// How long ago the last of them was, ns.
@@ -53,7 +53,7 @@ impl Ticker {
     }
 
     /// Waits for the next deadline.
-    pub async fn next(&mut self) -> io::Result<Fired> {
+    pub async fn next(&mut self) -> io::Result<Expiration> {
         loop {
             let mut guard = self.timer.readable().await?;
             // Would block: readable no longer.
@@ -63,7 +63,7 @@ impl Ticker {
             let passed = passed?;
             self.count += passed;
             let deadline = self.start + self.count * self.interval;
-            return Ok(Fired {
+            return Ok(Expiration {
                 passed,
                 late_ns: monotonic_ns().saturating_sub(deadline),
             });

@@ -7,22 +7,22 @@ use std::{
 };
 
 use anyhow::Result;
-use profiler_ebpf::flows::block::{device_of, numbers, op, op_of};
+use profiler_ebpf::per_key::block::{device_of, numbers, op, op_of};
 
 use super::{
-    Sample, Source, SourceSpec, feature_support, flow_key,
+    Source, SourceSpec, TickContext, counter_key, feature_support,
     latency::{self, LatencyRow},
     process_key_of,
 };
 use crate::{
-    bpf::{Feature, Hook, Way},
+    bpf::{Hook, Instrumentation, Method},
     columns,
     procfs::cgroup_names::CgroupNames,
     schema::{Batch, Label, OwnerKey, ProcessKey, Table, TableBuilder},
     tasks::{
         ProcessId,
         counters::Latency,
-        per_key::{BlockIncrease, FlowRow},
+        per_key::{BlockIncrease, CounterRow},
     },
 };
 
@@ -49,10 +49,10 @@ static TABLE: Table = Table::new::<OwnerKey, BlockIoRow>(
     "One row per tick, process, device and operation, where any request was done",
 );
 
-static FEATURE: Feature = Feature {
+static FEATURE: Instrumentation = Instrumentation {
     source: "block_io",
     maps: &["BLOCK_IO", "REQUESTS", "DIRTIERS"],
-    ways: &[Way {
+    methods: &[Method {
         name: "requests",
         hooks: &[
             Hook::tracepoint("block_getrq", "block_getrq"),
@@ -85,7 +85,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: |host| feature_support(host, &FEATURE),
     tasks: true,
     procfs: false,
-    feature: Some(&FEATURE),
+    instrumentation: Some(&FEATURE),
     default: true,
     open: |context| {
         Ok(Box::new(BlockIo {
@@ -108,36 +108,36 @@ struct BlockIo {
 }
 
 impl Source for BlockIo {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let flows = &at.tasks.flows;
-        let Some(table) = &flows.block_io else {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let per_key = &at.tasks.per_key;
+        let Some(table) = &per_key.block_io else {
             return Ok(());
         };
         self.mapped.forget();
         let mut times = BTreeMap::new();
         for row in &table.rows {
-            let device = device_of(row.what);
+            let device = device_of(row.dimension);
             let (major, minor) = numbers(device);
             let number = format!("{major}:{minor}");
             let counts = &row.increase.counts;
-            let name = flows.disks.name(device);
+            let name = per_key.disks.name(device);
             let mapped = self.mapped.name(device, &number);
             let cgroup = row.cgroup.and_then(|id| self.cgroups.path(id));
             self.rows.push(
-                flow_key(at, row),
+                counter_key(at, row),
                 BlockIoRow {
                     device: name.map_or_else(|| number.clone().into(), Label::from),
                     dev: number.into(),
                     mapped: mapped.map(Into::into),
                     cgroup: cgroup.as_ref().map(Label::from),
-                    op: op_name(row.what).into(),
+                    op: op_name(row.dimension).into(),
                     ops: counts.ops,
                     bytes: counts.bytes,
                     queue_ns: sum_of(row.increase.queue.as_ref()),
                     service_ns: sum_of(row.increase.service.as_ref()),
                     untimed: counts.untimed,
                     errors: counts.errors,
-                    asked: (op_of(row.what) == op::FLUSH).then_some(counts.asked),
+                    asked: (op_of(row.dimension) == op::FLUSH).then_some(counts.asked),
                 },
             );
             add_times(&mut times, row);
@@ -155,9 +155,9 @@ impl Source for BlockIo {
 /// Times of a process or thread by kind, over all devices, with the length of the interval.
 type Times = BTreeMap<(ProcessId, Option<u32>, &'static str), (u64, Latency)>;
 
-fn add_times(times: &mut Times, row: &FlowRow<BlockIncrease>) {
+fn add_times(times: &mut Times, row: &CounterRow<BlockIncrease>) {
     let Some(id) = row.id else { return };
-    let service = match op_of(row.what) {
+    let service = match op_of(row.dimension) {
         op::READ => "block_read",
         op::WRITE => "block_write",
         op::DISCARD => "block_discard",
@@ -204,8 +204,8 @@ impl Mapped {
     }
 }
 
-fn op_name(what: u64) -> &'static str {
-    match op_of(what) {
+fn op_name(dimension: u64) -> &'static str {
+    match op_of(dimension) {
         op::READ => "read",
         op::WRITE => "write",
         op::DISCARD => "discard",

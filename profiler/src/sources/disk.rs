@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
@@ -50,7 +50,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(Disks::open(context.host))),
 };
@@ -122,7 +122,7 @@ fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; 17])> {
 }
 
 impl Source for Disks {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let now = monotonic_ns();
         let path = self.file.path().to_owned();
         let text = self

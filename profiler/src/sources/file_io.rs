@@ -1,15 +1,15 @@
 //! `file_io`: what each process read, wrote and did to files, by mount.
 
 use anyhow::Result;
-use profiler_ebpf::flows::kind;
+use profiler_ebpf::per_key::kind;
 
 use super::{
-    Context, Sample, Source, SourceSpec, Support, feature_support,
+    Context, Source, SourceSpec, Support, TickContext, feature_support,
     latency::{self, Latencies},
     process_key, process_key_of, syscalls,
 };
 use crate::{
-    bpf::{Feature, Hook, Outcome, Way},
+    bpf::{AttachResult, Hook, Instrumentation, Method},
     columns,
     host::Host,
     procfs::mount_names::{MountNames, Name, dev_label},
@@ -43,10 +43,10 @@ static TABLE: Table = Table::new::<ProcessKey, FileIoRow>(
     "One row per tick, process and mount, where anything happened",
 );
 
-static FEATURE: Feature = Feature {
+static FEATURE: Instrumentation = Instrumentation {
     source: "file_io",
     maps: &["FILE_IO", "FILE_ASYNC", "LATENCY"],
-    ways: &[VFS, ACCOUNTING, SYSCALLS],
+    methods: &[VFS, ACCOUNTING, SYSCALLS],
     optional: &[],
 };
 
@@ -58,7 +58,7 @@ const FDATASYNC: &str = if cfg!(target_arch = "aarch64") {
 };
 
 /// Where all reads and writes meet. Ends come before beginnings: what began before is not followed.
-const VFS: Way = Way {
+const VFS: Method = Method {
     name: "vfs",
     hooks: &[
         Hook::fexit("vfs_read_exit", "vfs_read"),
@@ -106,7 +106,7 @@ const VFS: Way = Way {
 };
 
 /// What the kernel counts of each task anyway: nothing is attached.
-const ACCOUNTING: Way = Way {
+const ACCOUNTING: Method = Method {
     name: "accounting",
     hooks: &[],
     optional: &[],
@@ -115,7 +115,7 @@ const ACCOUNTING: Way = Way {
 };
 
 /// What the system calls return: at a cost to every call of everybody.
-const SYSCALLS: Way = Way {
+const SYSCALLS: Method = Method {
     name: "syscalls",
     hooks: syscalls::HOOKS,
     optional: &[URING_COMPLETE, URING_SUBMIT],
@@ -135,7 +135,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: true,
     procfs: true,
-    feature: Some(&FEATURE),
+    instrumentation: Some(&FEATURE),
     default: true,
     open: |context| Ok(Box::new(FileIo::new(context))),
 };
@@ -152,21 +152,21 @@ struct FileIo {
     rows: TableBuilder<ProcessKey, FileIoRow>,
     latencies: Latencies,
     names: MountNames,
-    lacks: Lacks,
+    is_missing: MissingColumns,
     method: &'static str,
 }
 
 /// What the functions of this kernel do not tell.
 #[derive(Clone, Copy, Default)]
-struct Lacks {
+struct MissingColumns {
     unlinks: bool,
     renames: bool,
     mkdirs: bool,
 }
 
-impl Lacks {
-    fn of(outcome: &Outcome) -> Self {
-        let any = |programs: &[&str]| programs.iter().any(|program| outcome.lacks(program));
+impl MissingColumns {
+    fn of(result: &AttachResult) -> Self {
+        let any = |programs: &[&str]| programs.iter().any(|program| result.is_missing(program));
         Self {
             unlinks: any(&[
                 "vfs_unlink_enter",
@@ -181,9 +181,9 @@ impl Lacks {
 }
 
 impl Source for FileIo {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        if at.tasks.flows.file_io.is_some() {
-            self.flows(at);
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        if at.tasks.per_key.file_io.is_some() {
+            self.per_key(at);
             self.latencies.sample(at, out);
         } else if at.tasks.keeps.io {
             self.account(at);
@@ -203,29 +203,29 @@ impl FileIo {
                 (kind::FSYNC, "fsync"),
             ]),
             names: MountNames::new(&context.host.procfs),
-            lacks: context.outcome.map(Lacks::of).unwrap_or_default(),
+            is_missing: context.result.map(MissingColumns::of).unwrap_or_default(),
             method: context
-                .outcome
-                .and_then(|outcome| outcome.way)
+                .result
+                .and_then(|result| result.method)
                 .unwrap_or(ACCOUNTING.name),
         }
     }
 
     /// What the programs saw.
-    fn flows(&mut self, at: &Sample<'_>) {
-        let Some(table) = &at.tasks.flows.file_io else {
+    fn per_key(&mut self, at: &TickContext<'_>) {
+        let Some(table) = &at.tasks.per_key.file_io else {
             return;
         };
         for row in &table.rows {
             let Some(id) = row.id else { continue };
-            let (name, dev) = if row.what == 0 {
+            let (name, dev) = if row.dimension == 0 {
                 (Name::default(), None)
             } else {
                 let others = at.tasks.iter().map(|process| process.id.pid);
-                let name = self.names.get(row.what, id.pid, others);
-                (name, Some(dev_label(row.what)))
+                let name = self.names.get(row.dimension, id.pid, others);
+                (name, Some(dev_label(row.dimension)))
             };
-            let flow = &row.increase;
+            let entry = &row.increase;
             self.rows.push(
                 process_key_of(at, id, row.tid, row.interval_ns),
                 FileIoRow {
@@ -234,24 +234,24 @@ impl FileIo {
                     source: name.source,
                     dev,
                     method: Label::Static(self.method),
-                    read_ops: flow.read_ops,
-                    read_bytes: flow.read_bytes,
-                    write_ops: flow.write_ops,
-                    write_bytes: flow.write_bytes,
-                    errors: Some(flow.errors),
-                    fsyncs: Some(flow.fsyncs),
-                    opens: Some(flow.opens),
-                    creates: Some(flow.creates),
-                    unlinks: (!self.lacks.unlinks).then_some(flow.unlinks),
-                    renames: (!self.lacks.renames).then_some(flow.renames),
-                    mkdirs: (!self.lacks.mkdirs).then_some(flow.mkdirs),
+                    read_ops: entry.read_ops,
+                    read_bytes: entry.read_bytes,
+                    write_ops: entry.write_ops,
+                    write_bytes: entry.write_bytes,
+                    errors: Some(entry.errors),
+                    fsyncs: Some(entry.fsyncs),
+                    opens: Some(entry.opens),
+                    creates: Some(entry.creates),
+                    unlinks: (!self.is_missing.unlinks).then_some(entry.unlinks),
+                    renames: (!self.is_missing.renames).then_some(entry.renames),
+                    mkdirs: (!self.is_missing.mkdirs).then_some(entry.mkdirs),
                 },
             );
         }
     }
 
     /// What the kernel counts of every task.
-    fn account(&mut self, at: &Sample<'_>) {
+    fn account(&mut self, at: &TickContext<'_>) {
         for row in &at.tasks.rows {
             let increase = &row.increase;
             let calls = increase.syscr + increase.syscw;

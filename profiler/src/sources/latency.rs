@@ -1,6 +1,6 @@
 //! Table `latency`: how long operations took. Filled by every source that measures some.
 
-use super::{Sample, process_key_of};
+use super::{TickContext, process_key_of};
 use crate::{
     columns,
     schema::{Batch, Buckets, Label, ProcessKey, Table, TableBuilder},
@@ -53,12 +53,12 @@ impl Latencies {
     }
 
     /// Adds the rows of this tick.
-    pub fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) {
-        let Some(table) = &at.tasks.flows.latency else {
+    pub fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) {
+        let Some(table) = &at.tasks.per_key.latency else {
             return;
         };
         for row in &table.rows {
-            let kind = self.kinds.iter().find(|(kind, _)| *kind == row.what);
+            let kind = self.kinds.iter().find(|(kind, _)| *kind == row.dimension);
             if let (Some((_, name)), Some(id)) = (kind, row.id) {
                 self.rows.push(
                     process_key_of(at, id, row.tid, row.interval_ns),

@@ -32,24 +32,27 @@ use std::{
 use anyhow::Result;
 
 use crate::{
-    bpf::{Attached, Feature, LoadError, Outcome, Programs, REFUSED, Scope, Settings, Wanted},
+    bpf::{
+        AttachResult, Attached, Instrumentation, LoadError, Programs, REFUSED, Requested, Scope,
+        Settings,
+    },
     host::{Host, refusal},
-    marks::Inbox,
+    marks::MarkReceiver,
     perf::Selection,
     privileges,
     schema::{Batch, OwnerKey, ProcessKey, Table},
-    support::{clock::Tick, self_metrics::Ledger},
-    tasks::{ProcessId, Row, TaskTable, per_key::FlowRow},
+    support::{clock::Tick, self_metrics::SelfMetrics},
+    tasks::{ProcessId, Row, TaskTable, per_key::CounterRow},
 };
 
 /// What a source is given at each tick.
-pub struct Sample<'a> {
+pub struct TickContext<'a> {
     /// The moment; all rows of a tick carry the same `ts`.
     pub tick: Tick,
     /// The processes of the target, read once for all sources.
     pub tasks: &'a TaskTable,
     /// What the profiler itself has cost so far.
-    pub ledger: &'a Ledger,
+    pub self_metrics: &'a SelfMetrics,
     /// Whether this is the run's last reading.
     pub last: bool,
     /// Between two ticks, because regions begin or end: whose (see [`read_at_boundaries`]). The rows are those of these
@@ -64,7 +67,7 @@ pub trait Source: Send {
     /// # Errors
     ///
     /// When nothing could be read. The loop counts the error, says it once, and goes on.
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()>;
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()>;
 
     /// How far it works, when that shows only when it is opened.
     fn support(&self) -> Support {
@@ -107,7 +110,7 @@ pub struct Context<'a> {
     /// Whether per-thread rows are wanted.
     pub threads: bool,
     /// What became of its feature, if the programs are loaded.
-    pub outcome: Option<&'a Outcome>,
+    pub result: Option<&'a AttachResult>,
     /// Whether the target is the node.
     pub node: bool,
     /// Whether processes join the target that are no descendants of others.
@@ -115,7 +118,7 @@ pub struct Context<'a> {
     /// Which hardware events are wanted.
     pub perf: &'a Selection,
     /// What applications mark, or why they cannot.
-    pub marks: Result<&'a Arc<Inbox>, &'a str>,
+    pub marks: Result<&'a Arc<MarkReceiver>, &'a str>,
 }
 
 /// An entry of the registry.
@@ -133,7 +136,7 @@ pub struct SourceSpec {
     /// Whether it has something to tell when the processes are read from /proc.
     pub procfs: bool,
     /// What it accounts in the kernel, beyond what is known of every process.
-    pub feature: Option<&'static Feature>,
+    pub instrumentation: Option<&'static Instrumentation>,
     /// Whether it is on when nothing else is said.
     pub default: bool,
     /// Opens it.
@@ -187,12 +190,12 @@ pub fn is_absent(name: &str, host: &Host) -> bool {
 }
 
 /// The columns that identify a process's or thread's row.
-fn process_key(at: &Sample<'_>, row: &Row) -> ProcessKey {
+fn process_key(at: &TickContext<'_>, row: &Row) -> ProcessKey {
     process_key_of(at, row.id, row.tid, row.interval_ns)
 }
 
 fn process_key_of(
-    at: &Sample<'_>,
+    at: &TickContext<'_>,
     id: ProcessId,
     tid: Option<u32>,
     interval_ns: u64,
@@ -207,12 +210,12 @@ fn process_key_of(
 }
 
 /// The columns that identify a row of flows.
-fn flow_key<I>(at: &Sample<'_>, row: &FlowRow<I>) -> OwnerKey {
+fn counter_key<I>(at: &TickContext<'_>, row: &CounterRow<I>) -> OwnerKey {
     owner_key(at, row.id, row.tid, row.interval_ns)
 }
 
 fn owner_key(
-    at: &Sample<'_>,
+    at: &TickContext<'_>,
     id: Option<ProcessId>,
     tid: Option<u32>,
     interval_ns: u64,
@@ -227,33 +230,36 @@ fn owner_key(
 }
 
 /// What came of loading all programs.
-pub struct Trial {
+pub struct LoadTrial {
     /// Those that can be used.
     pub attached: Vec<Attached>,
     /// What became of each feature.
-    pub features: Vec<Outcome>,
+    pub instrumentations: Vec<AttachResult>,
 }
 
 /// What the programs can do here; found out by loading all of them, once.
-pub fn trial(host: &Host) -> &'static Result<Trial, LoadError> {
-    static TRIAL: OnceLock<Result<Trial, LoadError>> = OnceLock::new();
+pub fn trial(host: &Host) -> &'static Result<LoadTrial, LoadError> {
+    static TRIAL: OnceLock<Result<LoadTrial, LoadError>> = OnceLock::new();
     TRIAL.get_or_init(|| {
-        let wanted = |feature| Wanted { feature, way: None };
+        let wanted = |instrumentation| Requested {
+            instrumentation,
+            method: None,
+        };
         let settings = Settings {
             scope: Scope::Pids,
             sched: true,
             threads: false,
             moves: true,
-            features: REGISTRY
+            instrumentations: REGISTRY
                 .iter()
-                .filter_map(|spec| spec.feature.map(wanted))
+                .filter_map(|spec| spec.instrumentation.map(wanted))
                 .collect(),
             max_entries: Some(1),
             map_entries: Vec::new(),
         };
-        Programs::load(host, &settings).map(|programs| Trial {
+        Programs::load(host, &settings).map(|programs| LoadTrial {
             attached: programs.attached,
-            features: programs.features,
+            instrumentations: programs.instrumentations,
         })
     })
 }
@@ -292,48 +298,53 @@ fn program_support(host: &Host) -> Support {
 }
 
 /// What this machine lets a feature account.
-fn feature_support(host: &Host, feature: &Feature) -> Support {
+fn feature_support(host: &Host, instrumentation: &Instrumentation) -> Support {
     match (program_support(host), trial(host)) {
         (Support::Works, Ok(trial)) => trial
-            .features
+            .instrumentations
             .iter()
-            .find(|outcome| outcome.source == feature.source)
-            .map_or(Support::Works, |outcome| outcome_support(outcome, feature)),
+            .find(|result| result.source == instrumentation.source)
+            .map_or(Support::Works, |result| {
+                outcome_support(result, instrumentation)
+            }),
         (support, _) => support,
     }
 }
 
 /// The best way is all columns; what another lacks, or an optional hook, is said.
-pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
-    let Some(taken) = outcome.way else {
-        let why: Vec<_> = outcome
+pub fn outcome_support(result: &AttachResult, instrumentation: &Instrumentation) -> Support {
+    let Some(taken) = result.method else {
+        let why: Vec<_> = result
             .missing
             .iter()
             .map(|missing| format!("no {}: {}", missing.hook.name(), missing.why))
             .collect();
         return Support::No {
             why: why.join("; "),
-            remedy: remedy(outcome),
+            remedy: remedy(result),
         };
     };
-    let without = feature
-        .ways
+    let without = instrumentation
+        .methods
         .iter()
-        .find(|way| way.name == taken)
-        .map_or("", |way| way.without);
+        .find(|method| method.name == taken)
+        .map_or("", |method| method.without);
     let mut why: Vec<String> = Vec::new();
     if !without.is_empty() {
-        let refused = outcome.missing.iter().find(|missing| missing.way != taken);
+        let refused = result
+            .missing
+            .iter()
+            .find(|missing| missing.method != taken);
         why.push(match refused {
             Some(refused) => format!("{without} (no {}: {})", refused.hook.name(), refused.why),
             None => without.to_owned(),
         });
     }
     let mut optional: Vec<(&str, Vec<String>)> = Vec::new();
-    for missing in outcome
+    for missing in result
         .missing
         .iter()
-        .filter(|missing| missing.way == taken)
+        .filter(|missing| missing.method == taken)
     {
         let hook = missing.hook.name();
         match optional.iter_mut().find(|(why, _)| *why == missing.why) {
@@ -351,14 +362,14 @@ pub fn outcome_support(outcome: &Outcome, feature: &Feature) -> Support {
     } else {
         Support::Partly {
             why: why.join("; "),
-            remedy: remedy(outcome),
+            remedy: remedy(result),
         }
     }
 }
 
 /// What would let more programs load.
-fn remedy(outcome: &Outcome) -> String {
-    let (refused, absent): (Vec<_>, Vec<_>) = outcome
+fn remedy(result: &AttachResult) -> String {
+    let (refused, absent): (Vec<_>, Vec<_>) = result
         .missing
         .iter()
         .partition(|missing| missing.why == REFUSED);

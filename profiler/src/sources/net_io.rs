@@ -1,18 +1,18 @@
 //! `net_io`: what processes do on sockets.
 
 use anyhow::Result;
-use profiler_ebpf::flows::{
+use profiler_ebpf::per_key::{
     kind,
     net::{family, family_of, protocol, protocol_of, scope, scope_of},
 };
 
 use super::{
-    Sample, Source, SourceSpec, feature_support, flow_key,
+    Source, SourceSpec, TickContext, counter_key, feature_support,
     latency::{self, Latencies},
     owner_key,
 };
 use crate::{
-    bpf::{Feature, Hook, Way},
+    bpf::{Hook, Instrumentation, Method},
     columns,
     schema::{Batch, Label, OwnerKey, Table, TableBuilder},
 };
@@ -42,11 +42,11 @@ static TABLE: Table = Table::new::<OwnerKey, NetIoRow>(
     "One row per tick, process, protocol, family and scope, where anything happened",
 );
 
-static FEATURE: Feature = Feature {
+static FEATURE: Instrumentation = Instrumentation {
     source: "net_io",
     maps: &["NET_IO", "LATENCY"],
-    ways: &[
-        Way {
+    methods: &[
+        Method {
             name: "sockets",
             hooks: &[
                 Hook::tracepoint("sock_send_length", "sock_send_length"),
@@ -58,7 +58,7 @@ static FEATURE: Feature = Feature {
             without: "",
             on_request: false,
         },
-        Way {
+        Method {
             name: "functions",
             hooks: &[
                 Hook::fexit("tcp_send", "tcp_sendmsg"),
@@ -107,16 +107,16 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: |host| feature_support(host, &FEATURE),
     tasks: true,
     procfs: false,
-    feature: Some(&FEATURE),
+    instrumentation: Some(&FEATURE),
     default: true,
     open: |context| {
-        let lacks = |program| {
+        let is_missing = |program| {
             context
-                .outcome
-                .is_some_and(|outcome| outcome.lacks(program))
+                .result
+                .is_some_and(|result| result.is_missing(program))
         };
         Ok(Box::new(NetIo {
-            sees_retransmits: !lacks("tcp_retransmit"),
+            sees_retransmits: !is_missing("tcp_retransmit"),
             rows: TableBuilder::new(&TABLE),
             latencies: Latencies::new(&[
                 (kind::TCP_CONNECT, "tcp_connect"),
@@ -133,31 +133,31 @@ struct NetIo {
 }
 
 impl Source for NetIo {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let Some(table) = &at.tasks.flows.net_io else {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let Some(table) = &at.tasks.per_key.net_io else {
             return Ok(());
         };
         for row in &table.rows {
-            let flow = &row.increase;
-            let is_tcp = protocol_of(row.what) == protocol::TCP;
+            let entry = &row.increase;
+            let is_tcp = protocol_of(row.dimension) == protocol::TCP;
             let tcp = |count: u64| is_tcp.then_some(count);
             self.rows.push(
-                flow_key(at, row),
+                counter_key(at, row),
                 NetIoRow {
-                    protocol: protocol_name(row.what).into(),
-                    family: family_name(row.what).map(Into::into),
-                    scope: scope_name(row.what).map(Into::into),
-                    tx_bytes: flow.tx_bytes,
-                    rx_bytes: flow.rx_bytes,
-                    tx_calls: flow.tx_calls,
-                    rx_calls: flow.rx_calls,
-                    tx_segments: tcp(flow.tx_segments),
-                    rx_segments: tcp(flow.rx_segments),
-                    retransmits: tcp(flow.retransmits).filter(|_| self.sees_retransmits),
-                    connects: tcp(flow.connects),
-                    connect_failures: tcp(flow.connect_failures),
-                    accepts: tcp(flow.accepts),
-                    resets: tcp(flow.resets),
+                    protocol: protocol_name(row.dimension).into(),
+                    family: family_name(row.dimension).map(Into::into),
+                    scope: scope_name(row.dimension).map(Into::into),
+                    tx_bytes: entry.tx_bytes,
+                    rx_bytes: entry.rx_bytes,
+                    tx_calls: entry.tx_calls,
+                    rx_calls: entry.rx_calls,
+                    tx_segments: tcp(entry.tx_segments),
+                    rx_segments: tcp(entry.rx_segments),
+                    retransmits: tcp(entry.retransmits).filter(|_| self.sees_retransmits),
+                    connects: tcp(entry.connects),
+                    connect_failures: tcp(entry.connect_failures),
+                    accepts: tcp(entry.accepts),
+                    resets: tcp(entry.resets),
                 },
             );
         }
@@ -170,7 +170,7 @@ impl Source for NetIo {
 
 impl NetIo {
     /// Unix sockets, which are counted with the tasks.
-    fn unix(&mut self, at: &Sample<'_>) {
+    fn unix(&mut self, at: &TickContext<'_>) {
         for row in &at.tasks.rows {
             let increase = &row.increase;
             if increase.unix_tx_calls + increase.unix_rx_calls == 0 {

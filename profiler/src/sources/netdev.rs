@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::{self, Host},
@@ -50,7 +50,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(Interfaces::open(context.host))),
 };
@@ -106,10 +106,10 @@ fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; 16])> {
 const LOOPBACK: u32 = 772;
 
 fn kind(sysfs: &Path, name: &str) -> &'static str {
-    let folder = sysfs.join("class/net").join(name);
-    if host::number(&folder.join("type")) == Some(LOOPBACK) {
+    let directory = sysfs.join("class/net").join(name);
+    if host::number(&directory.join("type")) == Some(LOOPBACK) {
         "loopback"
-    } else if folder.join("device").exists() {
+    } else if directory.join("device").exists() {
         "physical"
     } else {
         "virtual"
@@ -117,7 +117,7 @@ fn kind(sysfs: &Path, name: &str) -> &'static str {
 }
 
 impl Source for Interfaces {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let now = monotonic_ns();
         let path = self.file.path().to_owned();
         let text = self

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     schema::{Batch, Label, Table, TableBuilder, TickKey},
-    support::self_metrics::{Account, Part},
+    support::self_metrics::{Component, ComponentMetrics},
 };
 
 columns! {
@@ -41,7 +41,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: |_| Support::Works,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |_: &Context<'_>| {
         Ok(Box::new(Overhead {
@@ -55,20 +55,20 @@ pub static SPEC: SourceSpec = SourceSpec {
 
 struct Overhead {
     rows: TableBuilder<TickKey, OverheadRow>,
-    before: HashMap<(Part, &'static str), Account>,
+    before: HashMap<(Component, &'static str), ComponentMetrics>,
     read_at: Option<u64>,
     cpu_ns: u64,
 }
 
 impl Source for Overhead {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let now = at.tick.monotonic_ns;
         let interval = self.read_at.map(|before| now - before);
         self.read_at = Some(now);
         let time = clock_gettime(ClockId::ProcessCPUTime);
         let cpu_now = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
         let cpu_ns = cpu_now.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_now));
-        for (part, name, account) in at.ledger.iter() {
+        for (part, name, account) in at.self_metrics.iter() {
             let before = self
                 .before
                 .insert((part, name), account)
@@ -79,7 +79,7 @@ impl Source for Overhead {
             let more = |now: Option<u64>, before: Option<u64>| {
                 now.map(|now| now.saturating_sub(before.unwrap_or(0)))
             };
-            let controller = part == Part::Controller;
+            let controller = part == Component::Controller;
             self.rows.push(
                 TickKey {
                     ts: at.tick.ts,
@@ -93,7 +93,7 @@ impl Source for Overhead {
                     rows: more(account.rows, before.rows),
                     dropped: more(account.dropped, before.dropped),
                     errors: more(account.errors, before.errors),
-                    late_ns: controller.then_some(at.ledger.late_ns),
+                    late_ns: controller.then_some(at.self_metrics.late_ns),
                     rss: if controller { resident() } else { None },
                     cpu_ns: controller.then_some(cpu_ns),
                 },

@@ -8,12 +8,12 @@ use std::{
 use anyhow::Result;
 use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt32Type};
 
-use super::{Sample, Source, SourceSpec, energy::attribution::Attribution, task_support};
+use super::{Source, SourceSpec, TickContext, energy::attribution::Attribution, task_support};
 use crate::{
     columns,
     perf::node_cycles::OF_TARGET,
     schema::{Batch, Label, Table, TableBuilder, Timestamp, read::Rows},
-    tasks::{Allowance, Process, ProcessId, TaskTable},
+    tasks::{Budget, Process, ProcessId, TaskTable},
 };
 
 columns! {
@@ -81,11 +81,11 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: task_support,
     tasks: true,
     procfs: true,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |_| {
         Ok(Box::new(Processes {
-            room: Allowance::default(),
+            room: Budget::default(),
             energies: HashMap::new(),
             energies_by_cycles: HashMap::new(),
             used: HashMap::new(),
@@ -103,7 +103,7 @@ const STORED_LAST: usize = 16 << 20;
 
 struct Processes {
     /// Room for long command lines at this tick.
-    room: Allowance,
+    room: Budget,
     /// Modelled energy of those that live, µJ; `None` since an interval had no energy.
     energies: HashMap<ProcessId, Option<f64>>,
     /// Likewise, by cycles.
@@ -118,10 +118,10 @@ struct Processes {
 }
 
 impl Source for Processes {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         self.attribute(at, out);
         if at.boundary.is_none() {
-            self.room = Allowance::of(if at.last { STORED_LAST } else { STORED });
+            self.room = Budget::of(if at.last { STORED_LAST } else { STORED });
             for (id, key, mut row) in std::mem::take(&mut self.held) {
                 row.energy_uj = self.energies.get(&id).copied().flatten();
                 row.energy_by_cycles_uj = self.energies_by_cycles.get(&id).copied().flatten();
@@ -179,7 +179,7 @@ fn cycles_of_processes(batches: &[Batch]) -> HashMap<(u32, Timestamp), Option<f6
 }
 
 impl Processes {
-    fn attribute(&mut self, at: &Sample<'_>, batches: &[Batch]) {
+    fn attribute(&mut self, at: &TickContext<'_>, batches: &[Batch]) {
         let earlier = self.used.values().sum();
         for row in at.tasks.rows.iter().filter(|row| row.tid.is_none()) {
             *self.used.entry(row.id).or_default() += row.cpu_time.user + row.cpu_time.system;
@@ -206,7 +206,7 @@ impl Processes {
         }
     }
 
-    fn push(&mut self, at: &Sample<'_>, tasks: &TaskTable, process: &Process) {
+    fn push(&mut self, at: &TickContext<'_>, tasks: &TaskTable, process: &Process) {
         let until = process.end.map_or(at.tick.monotonic_ns, |end| end.at);
         let status = process.end.and_then(|end| end.status);
         let complete = process.end.is_some() || at.last;
@@ -244,7 +244,7 @@ impl Processes {
                     .map(|status| (status & 0x7f).cast_signed())
                     .filter(|signal| *signal != 0),
                 job_id: job.as_ref().map(|(id, _)| id.into()),
-                job_source: job.as_ref().map(|(_, way)| way.name().into()),
+                job_source: job.as_ref().map(|(_, method)| method.name().into()),
                 step_id: label(&names.job.step).filter(|_| job.is_some()),
                 task_rank: names.job.rank,
                 started_by: label(&process.started_by),

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{
-    Sample, Source, SourceSpec, latency, latency::LatencyRow, process_key, program_support,
+    Source, SourceSpec, TickContext, latency, latency::LatencyRow, process_key, program_support,
 };
 use crate::{
     columns,
@@ -38,7 +38,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: program_support,
     tasks: true,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |_| {
         Ok(Box::new(Sched {
@@ -54,7 +54,7 @@ struct Sched {
 }
 
 impl Source for Sched {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         if !at.tasks.keeps.sched {
             return Ok(());
         }

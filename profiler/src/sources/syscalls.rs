@@ -1,12 +1,12 @@
 //! `syscalls`: how often each process made which system calls, and how long they took.
 
 use anyhow::Result;
-use profiler_ebpf::flows::call;
+use profiler_ebpf::per_key::call;
 use syscalls::{aarch64, arm, x86, x86_64};
 
-use super::{Sample, Source, SourceSpec, feature_support, process_key_of};
+use super::{Source, SourceSpec, TickContext, feature_support, process_key_of};
 use crate::{
-    bpf::{Feature, Hook, Way},
+    bpf::{Hook, Instrumentation, Method},
     columns,
     schema::{Batch, Buckets, Label, ProcessKey, Table, TableBuilder},
 };
@@ -29,10 +29,10 @@ static TABLE: Table = Table::new::<ProcessKey, SyscallRow>(
     "One row per tick, process and system call, where any returned",
 );
 
-static FEATURE: Feature = Feature {
+static FEATURE: Instrumentation = Instrumentation {
     source: "syscalls",
     maps: &["SYSCALLS"],
-    ways: &[Way {
+    methods: &[Method {
         name: "tracepoints",
         hooks: HOOKS,
         optional: &[],
@@ -56,7 +56,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: |host| feature_support(host, &FEATURE),
     tasks: true,
     procfs: false,
-    feature: Some(&FEATURE),
+    instrumentation: Some(&FEATURE),
     default: false,
     open: |_| Ok(Box::new(Syscalls(TableBuilder::new(&TABLE)))),
 };
@@ -64,14 +64,14 @@ pub static SPEC: SourceSpec = SourceSpec {
 struct Syscalls(TableBuilder<ProcessKey, SyscallRow>);
 
 impl Source for Syscalls {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let Some(table) = &at.tasks.flows.syscalls else {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let Some(table) = &at.tasks.per_key.syscalls else {
             return Ok(());
         };
         for row in &table.rows {
             let Some(id) = row.id else { continue };
             let calls = &row.increase;
-            let (number, abi) = parts(row.what);
+            let (number, abi) = parts(row.dimension);
             self.0.push(
                 process_key_of(at, id, row.tid, row.interval_ns),
                 SyscallRow {
@@ -92,10 +92,10 @@ impl Source for Syscalls {
 
 const ON_ARM: bool = cfg!(target_arch = "aarch64");
 
-fn parts(what: u64) -> (u32, u64) {
+fn parts(dimension: u64) -> (u32, u64) {
     (
-        u32::try_from(what & 0xffff_ffff).unwrap_or(u32::MAX),
-        what >> 32,
+        u32::try_from(dimension & 0xffff_ffff).unwrap_or(u32::MAX),
+        dimension >> 32,
     )
 }
 
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn numbers_have_names() {
         let name = |number, abi| {
-            let (number, abi) = parts(call::what(number, abi));
+            let (number, abi) = parts(call::dimension(number, abi));
             name(number, abi).as_str().to_owned()
         };
         let getppid = u32::try_from(libc::SYS_getppid).expect("small");

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
@@ -102,7 +102,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(System::open(context.host))),
 };
@@ -274,7 +274,7 @@ impl System {
 }
 
 impl Source for System {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let now = monotonic_ns();
         let previous = self.previous_ns.replace(now);
         let interval_ns = previous.map_or(0, |previous| now.saturating_sub(previous));

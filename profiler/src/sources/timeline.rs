@@ -6,7 +6,7 @@ use anyhow::Result;
 use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt64Type};
 
 use super::{
-    Context, Sample, Source, SourceSpec, Support,
+    Context, Source, SourceSpec, Support, TickContext,
     energy::attribution::{Attribution, busy, counted},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         Batch, Table, TableBuilder, TickKey,
         read::{Rows, largest, sum, whole},
     },
-    support::self_metrics::{Ledger, Part},
+    support::self_metrics::{Component, SelfMetrics},
 };
 
 columns! {
@@ -79,7 +79,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: |_| Support::Works,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |_: &Context<'_>| {
         Ok(Box::new(Timeline {
@@ -102,14 +102,14 @@ struct Timeline {
 
 impl Timeline {
     /// The sources that have read at this tick without error: where they have no row, nothing happened.
-    fn have_read(&mut self, ledger: &Ledger) -> Vec<&'static str> {
+    fn have_read(&mut self, self_metrics: &SelfMetrics) -> Vec<&'static str> {
         let mut have_read = Vec::new();
-        for (part, name, account) in ledger.iter() {
+        for (part, name, account) in self_metrics.iter() {
             let runs = account
                 .runs
                 .unwrap_or(0)
                 .saturating_sub(account.errors.unwrap_or(0));
-            if part == Part::Source && self.runs.insert(name, runs) != Some(runs) {
+            if part == Component::Source && self.runs.insert(name, runs) != Some(runs) {
                 have_read.push(name);
             }
         }
@@ -118,12 +118,12 @@ impl Timeline {
 }
 
 impl Source for Timeline {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let have_read = self.have_read(at.ledger);
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let have_read = self.have_read(at.self_metrics);
         let tick = Tick {
             batches: out,
             have_read: &have_read,
-            tells_files: at.tasks.flows.file_io.is_some(),
+            tells_files: at.tasks.per_key.file_io.is_some(),
             pss: at.tasks.pss,
         };
         let earlier = self.earlier;
@@ -228,8 +228,8 @@ impl Tick<'_> {
     fn row(&self, interval_ns: u64, target: &Target, earlier_ns: u64) -> TimelineRow {
         let percent = |ns: u64, of: u64| (of != 0).then(|| ns as f64 / of as f64 * 100.0);
         let node = Rows::of(self.batches, "system");
-        let of_node = |column| sum(&node.values::<UInt64Type>(column, &[]));
-        let nodes_interval = of_node("interval_ns");
+        let node_batches = |column| sum(&node.values::<UInt64Type>(column, &[]));
+        let nodes_interval = node_batches("interval_ns");
         let interfaces = Rows::of(self.batches, "netdev");
         let physical =
             |column| whole(&interfaces.values::<UInt64Type>(column, &[("kind", "physical")]));
@@ -267,9 +267,9 @@ impl Tick<'_> {
             node_cpu: busy(&node)
                 .zip(nodes_interval)
                 .and_then(|(busy, interval)| percent(busy, interval)),
-            node_memory: of_node("memory_used"),
-            node_block_read_bytes: of_node("page_in_bytes"),
-            node_block_write_bytes: of_node("page_out_bytes"),
+            node_memory: node_batches("memory_used"),
+            node_block_read_bytes: node_batches("page_in_bytes"),
+            node_block_write_bytes: node_batches("page_out_bytes"),
             node_net_tx_bytes: physical("tx_bytes"),
             node_net_rx_bytes: physical("rx_bytes"),
             node_mem_bw: self.metric("mem_bw"),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Sample, Source, SourceSpec, process_key, task_support};
+use super::{Source, SourceSpec, TickContext, process_key, task_support};
 use crate::{
     columns,
     schema::{Batch, Label, ProcessKey, Table, TableBuilder},
@@ -52,7 +52,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: task_support,
     tasks: true,
     procfs: true,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |_| Ok(Box::new(Usage(TableBuilder::new(&TABLE)))),
 };
@@ -60,7 +60,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 struct Usage(TableBuilder<ProcessKey, UsageRow>);
 
 impl Source for Usage {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         for row in &at.tasks.rows {
             let increase = &row.increase;
             let memory = row.memory;

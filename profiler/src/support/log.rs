@@ -31,7 +31,7 @@ pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
     let path = path_of(path, hostname);
     let file = create(&path, owner).map_err(|error| {
         let why = match error.kind() {
-            io::ErrorKind::NotFound => "no such folder".to_owned(),
+            io::ErrorKind::NotFound => "no such directory".to_owned(),
             _ => error.to_string(),
         };
         Failure::new(Reason::Output, format!("--log {}: {why}", path.display()))
@@ -65,7 +65,7 @@ fn path_of(path: &Path, hostname: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Opens the file for appending. No link is followed and no pipe waited for: root may write into a folder of others.
+/// Opens the file for appending. No link is followed and no pipe waited for: root may write into a directory of others.
 fn create(path: &Path, owner: Owner) -> io::Result<File> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND
@@ -144,19 +144,19 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_is_appended_to() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let path = folder.path().join("log");
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("log");
         for _ in 0..2 {
             create(&path, None).unwrap().write_all(b"x\n").unwrap();
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"x\nx\n");
-        let link = folder.path().join("link");
+        let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         for wrong in [
             &link,
-            folder.path(),
+            directory.path(),
             Path::new("/dev/null"),
-            &folder.path().join("no/log"),
+            &directory.path().join("no/log"),
         ] {
             assert!(create(wrong, None).is_err(), "{}", wrong.display());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// What is accounted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
+pub enum Component {
     /// A source, by its name.
     Source,
     /// A BPF program.
@@ -19,7 +19,7 @@ pub enum Part {
     Controller,
 }
 
-impl Part {
+impl Component {
     /// The word in column `part`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Part {
 
 /// Totals of one component since the start; `None` where there is no such figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct ComponentMetrics {
     /// Times it ran.
     pub runs: Option<u64>,
     /// Time it took, ns.
@@ -50,21 +50,21 @@ pub struct Account {
 
 /// All accounts.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    accounts: BTreeMap<(Part, &'static str), Account>,
+pub struct SelfMetrics {
+    accounts: BTreeMap<(Component, &'static str), ComponentMetrics>,
     /// How late the present tick began, ns.
     pub late_ns: u64,
 }
 
-impl Ledger {
+impl SelfMetrics {
     /// The account of a component.
-    pub fn account(&mut self, part: Part, name: &'static str) -> &mut Account {
+    pub fn account(&mut self, part: Component, name: &'static str) -> &mut ComponentMetrics {
         self.accounts.entry((part, name)).or_default()
     }
 
     /// Adds one run of a source.
     pub fn ran(&mut self, name: &'static str, ns: u64, rows: u64, failed: bool) {
-        let account = self.account(Part::Source, name);
+        let account = self.account(Component::Source, name);
         *account.runs.get_or_insert(0) += 1;
         *account.run_ns.get_or_insert(0) += ns;
         *account.rows.get_or_insert(0) += rows;
@@ -72,7 +72,7 @@ impl Ledger {
     }
 
     /// All accounts in order.
-    pub fn iter(&self) -> impl Iterator<Item = (Part, &'static str, Account)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Component, &'static str, ComponentMetrics)> {
         self.accounts
             .iter()
             .map(|((part, name), account)| (*part, *name, *account))

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::privileges;
 
 /// The thread, seen from the loop. It ends when the loop has nothing more to ask; nobody waits for that.
-pub(crate) struct Beside<Question, Answer> {
+pub(crate) struct Worker<Question, Answer> {
     name: &'static str,
     questions: SyncSender<Question>,
     answers: Receiver<Answer>,
@@ -19,7 +19,7 @@ pub(crate) struct Beside<Question, Answer> {
     asked: Option<Instant>,
 }
 
-impl<Question: Send + 'static, Answer: Send + 'static> Beside<Question, Answer> {
+impl<Question: Send + 'static, Answer: Send + 'static> Worker<Question, Answer> {
     /// Starts the thread, in which `open` makes what answers. After its first answer it needs no more privileges than the
     /// loop.
     pub(crate) fn start<Answering: FnMut(Question) -> Answer>(
@@ -59,9 +59,9 @@ impl<Question: Send + 'static, Answer: Send + 'static> Beside<Question, Answer> 
     }
 
     /// The answer, if it comes within `patience`.
-    pub(crate) fn take(&mut self, patience: Duration) -> Option<Answer> {
+    pub(crate) fn take(&mut self, timeout: Duration) -> Option<Answer> {
         self.asked?;
-        let answer = self.answers.recv_timeout(patience).ok()?;
+        let answer = self.answers.recv_timeout(timeout).ok()?;
         self.asked = None;
         Some(answer)
     }
@@ -99,7 +99,7 @@ mod tests {
                 ms
             }
         };
-        let mut beside = Beside::start("test", slow).expect("a thread");
+        let mut beside = Worker::start("test", slow).expect("a thread");
         assert_eq!(beside.take(Duration::ZERO), None);
         beside.ask(200).expect("asks");
         assert_eq!(beside.take(Duration::from_millis(1)), None);

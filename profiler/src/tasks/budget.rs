@@ -4,13 +4,13 @@ use hashbrown::HashMap;
 
 /// Bytes that are left.
 #[derive(Debug, Default)]
-pub struct Allowance {
+pub struct Budget {
     left: usize,
     share: usize,
     taken: HashMap<u32, usize>,
 }
 
-impl Allowance {
+impl Budget {
     /// So many bytes for all.
     pub fn of(bytes: usize) -> Self {
         Self {
@@ -54,14 +54,14 @@ mod tests {
 
     #[test]
     fn nobody_gets_more_than_half() {
-        let mut allowance = Allowance::of(100);
-        assert!(allowance.take(1, 50) && !allowance.take(1, 1) && allowance.is_spent(1));
-        assert!(!allowance.take(2, 51) && allowance.take(2, 40) && !allowance.is_spent(2));
-        assert!(!allowance.take(3, 11) && allowance.take(3, 10) && allowance.is_spent(3));
-        let mut allowance = Allowance::of(100);
-        allowance.charge(1, 70);
-        assert!(allowance.is_spent(1) && !allowance.is_spent(2));
-        allowance.charge(2, usize::MAX);
-        assert!(allowance.is_spent(3));
+        let mut budget = Budget::of(100);
+        assert!(budget.take(1, 50) && !budget.take(1, 1) && budget.is_spent(1));
+        assert!(!budget.take(2, 51) && budget.take(2, 40) && !budget.is_spent(2));
+        assert!(!budget.take(3, 11) && budget.take(3, 10) && budget.is_spent(3));
+        let mut budget = Budget::of(100);
+        budget.charge(1, 70);
+        assert!(budget.is_spent(1) && !budget.is_spent(2));
+        budget.charge(2, usize::MAX);
+        assert!(budget.is_spent(3));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Allowance;
+use super::Budget;
 use crate::procfs::process_file::CMDLINE_MAX;
 
 /// The arguments of a process.
@@ -38,8 +38,8 @@ impl Cmdline {
 
     /// As much of it as the allowance of its user has room for.
     #[must_use]
-    pub fn within(self, allowance: &mut Allowance, uid: u32) -> Self {
-        if !self.is_long() || allowance.take(uid, self.text.len()) {
+    pub fn within(self, budget: &mut Budget, uid: u32) -> Self {
+        if !self.is_long() || budget.take(uid, self.text.len()) {
             return self;
         }
         Self {
@@ -81,13 +81,13 @@ mod tests {
 
     #[test]
     fn an_allowance_leaves_the_beginning() {
-        let mut allowance = Allowance::of(2000);
+        let mut budget = Budget::of(2000);
         let long = Cmdline::of(&[b'x'; 900], false);
-        assert_eq!(long.clone().within(&mut allowance, 7), long);
-        let cut = long.clone().within(&mut allowance, 7);
+        assert_eq!(long.clone().within(&mut budget, 7), long);
+        let cut = long.clone().within(&mut budget, 7);
         assert_eq!((cut.text.len(), cut.truncated), (Cmdline::ALWAYS, true));
-        assert_eq!(long.clone().within(&mut allowance, 8), long);
+        assert_eq!(long.clone().within(&mut budget, 8), long);
         let short = Cmdline::of(&[b'x'; Cmdline::ALWAYS], false);
-        assert_eq!(short.clone().within(&mut allowance, 7), short);
+        assert_eq!(short.clone().within(&mut budget, 7), short);
     }
 }

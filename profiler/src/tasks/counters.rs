@@ -155,18 +155,18 @@ impl Default for LatencySum {
 
 impl LatencySum {
     /// Adds a thread's histogram; its largest value of the interval before reading `pass`.
-    pub fn add(&mut self, histogram: &Histogram, pass: u32) {
+    pub fn add(&mut self, histogram: &Histogram, epoch: u32) {
         self.sum = self.sum.wrapping_add(histogram.sum);
-        self.max = self.max.max(histogram.max_in(pass.wrapping_sub(1)));
+        self.max = self.max.max(histogram.max_in(epoch.wrapping_sub(1)));
         for (sum, count) in self.buckets.iter_mut().zip(&histogram.buckets) {
             *sum = sum.wrapping_add(*count);
         }
     }
 
     /// Adds the histogram of what has ended, perhaps while reading `pass` was under way.
-    pub fn add_ended(&mut self, histogram: &Histogram, pass: u32) {
-        self.max = self.max.max(histogram.max_in(pass));
-        self.add(histogram, pass);
+    pub fn add_ended(&mut self, histogram: &Histogram, epoch: u32) {
+        self.max = self.max.max(histogram.max_in(epoch));
+        self.add(histogram, epoch);
     }
 
     /// Raises `self` to `now` and returns the increase, if there is one.
@@ -216,7 +216,7 @@ fn highest(bucket: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use profiler_ebpf::wire::Peak;
+    use profiler_ebpf::wire::EpochMax;
 
     use super::*;
 
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(published.advance(&LatencySum::default()), None);
         histogram.buckets[3] = 2;
         histogram.sum = 25;
-        histogram.peak = Peak::new(4, 15).0;
+        histogram.peak = EpochMax::new(4, 15).0;
         let mut now = LatencySum::default();
         now.add(&histogram, 5);
         let latency = published.advance(&now).expect("two values");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use profiler_ebpf::flows::DiskName;
+use profiler_ebpf::per_key::DiskName;
 
 use crate::bpf::{LoadError, Programs, Table};
 
@@ -60,7 +60,7 @@ fn text(name: &DiskName) -> String {
 
 #[cfg(test)]
 mod tests {
-    use profiler_ebpf::flows::DiskName;
+    use profiler_ebpf::per_key::DiskName;
 
     use super::text;
 

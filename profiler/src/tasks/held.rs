@@ -52,7 +52,7 @@ impl TaskTable {
         );
         self.rows.sort_by_cached_key(|row| (row.id, row.tid));
         let interval_ns = self.read_at - self.flows_read_at;
-        self.flows.deliver(&self.processes, interval_ns, wanted);
+        self.per_key.deliver(&self.processes, interval_ns, wanted);
         if marked.is_none() {
             self.flows_read_at = self.read_at;
         }
@@ -68,8 +68,12 @@ impl TaskTable {
             .map(|process| name(process.id))
             .collect();
         let ids = self.processes.keys().copied();
-        ids.filter(|id| self.family.line(name(*id)).any(|who| roots.contains(&who)))
-            .collect()
+        ids.filter(|id| {
+            self.process_tree
+                .line(name(*id))
+                .any(|who| roots.contains(&who))
+        })
+        .collect()
     }
 
     /// Divides a number of rows among the users whose processes have rows now.

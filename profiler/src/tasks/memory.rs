@@ -72,12 +72,12 @@ struct Answer {
 impl Reader {
     /// Starts the thread; it ends with the reader.
     pub fn new(host: &Host) -> Self {
-        let (requests, inbox) = channel::<Request>();
+        let (requests, receiver) = channel::<Request>();
         let (outbox, answers) = channel();
         let root = host.procfs.clone();
         let read = move || {
             privileges::keep_for_reading();
-            for Request { ids, mut all } in inbox {
+            for Request { ids, mut all } in receiver {
                 let begin = Instant::now();
                 let mut read = HashMap::new();
                 for id in ids {
@@ -186,8 +186,8 @@ fn readable(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = &Pr
 /// # Errors
 ///
 /// When they may not be read.
-fn footprint(folder: &Path) -> Result<Option<Footprint>, ProcError> {
-    let read = ProcfsProcess::new_with_root(folder.to_owned()).and_then(|it| it.smaps_rollup());
+fn footprint(directory: &Path) -> Result<Option<Footprint>, ProcError> {
+    let read = ProcfsProcess::new_with_root(directory.to_owned()).and_then(|it| it.smaps_rollup());
     let rollup = match read {
         Ok(rollup) => rollup,
         Err(error @ ProcError::PermissionDenied(_)) => return Err(error),

@@ -28,23 +28,23 @@ use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::wire::{self, Totals, thread_flags};
 
 pub use self::{
-    budget::Allowance,
+    budget::Budget,
     cmdline::Cmdline,
     memory::Footprint,
     names::Description,
-    per_key::Flows,
+    per_key::PerKeyCounters,
     process::{End, Memory, Process, ProcessId},
     walk::Walker,
 };
 use self::{
-    name_reader::Lookup,
-    process::{Now, be_born, entry},
-    process_tree::{Family, Who, who},
+    name_reader::NameReader,
+    process::{Now, entry, on_fork},
+    process_tree::{ProcessTree, Who, who},
 };
 use crate::{
     bpf::{Event, Programs, Reading as BpfReading, Record},
     host::Host,
-    job::{self, Folder, Numbers, ROOTS_MAX, Way, cgroup_path},
+    job::{self, Directory, Method, Numbers, ROOTS_MAX, cgroup_path},
     support::{
         cache::Cache,
         clock::{Clock, Tick},
@@ -105,7 +105,7 @@ pub enum Reader {
 
 /// What a kernel does not keep is null in the rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Keeps {
+pub struct KernelSupport {
     /// Waits in the run queue (`CONFIG_SCHED_INFO`).
     pub run_delay: bool,
     /// I/O accounting (`CONFIG_TASK_IO_ACCOUNTING`).
@@ -117,29 +117,29 @@ pub struct Keeps {
 /// All processes of the target.
 pub struct TaskTable {
     /// What this kernel and this reader deliver.
-    pub keeps: Keeps,
+    pub keeps: KernelSupport,
     /// Rows of this tick: what each process (and thread) did since the tick before.
     pub rows: Vec<Row>,
     /// Processes that were born, changed their program or ended since the tick before.
     pub changed: Vec<ProcessId>,
     /// What they did with other things.
-    pub flows: Flows,
+    pub per_key: PerKeyCounters,
     /// Proportional memory of all processes together, when it was just read of each of them, bytes.
     pub pss: Option<u64>,
     /// Turns the kernel's clocks into wall clock.
     pub clock: Clock,
     /// Who descends from whom.
-    pub family: Family,
+    pub process_tree: ProcessTree,
     held_rows: HashMap<held::Key, Row>,
     processes: HashMap<ProcessId, Process>,
     reader: Reader,
     memory: memory::Reader,
     host: Host,
     numbers: Numbers,
-    lookup: Lookup,
+    name_reader: NameReader,
     /// Room for long command lines.
-    held: Allowance,
-    job: Option<(Arc<str>, Way)>,
+    held: Budget,
+    job: Option<(Arc<str>, Method)>,
     /// Whether batch jobs have cgroups on this node.
     jobs_have_cgroups: bool,
     /// Batch jobs, and users whose processes have been in their cgroups.
@@ -147,7 +147,7 @@ pub struct TaskTable {
     with_threads: bool,
     page: u64,
     started: u64,
-    passes: u32,
+    epochs: u32,
     events: Vec<Event>,
     ended_threads: HashSet<(ProcessId, u32)>,
     /// When rows of nobody were delivered.
@@ -162,33 +162,33 @@ impl TaskTable {
         host: &Host,
         clock: Clock,
         reader: Reader,
-        flows: Flows,
-        keeps: Keeps,
+        per_key: PerKeyCounters,
+        keeps: KernelSupport,
         threads: bool,
     ) -> Self {
         Self {
             keeps,
-            flows,
+            per_key,
             pss: None,
             rows: Vec::new(),
             changed: Vec::new(),
             clock,
-            family: Family::default(),
+            process_tree: ProcessTree::default(),
             held_rows: HashMap::new(),
             processes: HashMap::new(),
             reader,
             memory: memory::Reader::new(host),
             host: host.clone(),
             numbers: Numbers::default(),
-            lookup: Lookup::new(host.procfs.clone(), host.cgroups.clone()),
-            held: Allowance::default(),
+            name_reader: NameReader::new(host.procfs.clone(), host.cgroups.clone()),
+            held: Budget::default(),
             job: None,
             jobs_have_cgroups: false,
             job_users: Cache::new(JOB_USERS),
             with_threads: threads,
             page: rustix::param::page_size() as u64,
             started: crate::support::clock::monotonic_ns(),
-            passes: 0,
+            epochs: 0,
             events: Vec::new(),
             ended_threads: HashSet::new(),
             flows_read_at: 0,
@@ -198,35 +198,42 @@ impl TaskTable {
 
     /// A table without processes, for runs whose sources need none.
     pub fn unread(host: &Host, clock: Clock) -> Self {
-        let keeps = Keeps {
+        let keeps = KernelSupport {
             run_delay: false,
             io: false,
             sched: false,
         };
-        Self::new(host, clock, Reader::None, Flows::default(), keeps, false)
+        Self::new(
+            host,
+            clock,
+            Reader::None,
+            PerKeyCounters::default(),
+            keeps,
+            false,
+        )
     }
 
     /// The batch job that all processes are of, also those that neither their cgroup nor their environment tell of.
-    pub fn are_of_job(&mut self, found: &job::Found) {
+    pub fn set_job(&mut self, found: &job::Found) {
         let id: Arc<str> = found.id.as_str().into();
-        for folder in found
-            .folders
+        for directory in found
+            .directories
             .iter()
-            .filter(|folder| cgroup_path::is_sluid(&folder.job))
+            .filter(|directory| cgroup_path::is_sluid(&directory.job))
         {
-            self.numbers.learn(&folder.job, Arc::clone(&id));
+            self.numbers.learn(&directory.job, Arc::clone(&id));
         }
-        self.job = Some((id, found.way));
+        self.job = Some((id, found.method));
     }
 
     /// The job of a process, and what it is known from. An environment tells a job only of its users where jobs have
     /// cgroups, and no other one of a target that is a job.
-    pub fn job_of(&self, process: &Process) -> Option<(Arc<str>, Way)> {
+    pub fn job_of(&self, process: &Process) -> Option<(Arc<str>, Method)> {
         let own = process.description.job.job();
-        let own = own.map(|(job, way)| (self.numbers.known(job), way));
-        own.filter(|(job, way)| {
+        let own = own.map(|(job, method)| (self.numbers.known(job), method));
+        own.filter(|(job, method)| {
             let is_believed = || !self.jobs_have_cgroups || self.is_user_of(job, process.uid);
-            *way == Way::Cgroup || self.job.is_none() && is_believed()
+            *method == Method::Cgroup || self.job.is_none() && is_believed()
         })
         .or_else(|| self.job.clone())
     }
@@ -294,7 +301,7 @@ impl TaskTable {
     ///
     /// When they cannot be read at all; processes that vanish meanwhile are no error.
     pub fn refresh(&mut self, tick: &Tick, last: bool) -> Result<()> {
-        self.family.forget_ended(&self.processes, &self.clock);
+        self.process_tree.forget_ended(&self.processes, &self.clock);
         self.processes.retain(|_, process| process.end.is_none());
         for process in self.processes.values_mut() {
             process.changed &= process.read_at.is_none();
@@ -302,8 +309,8 @@ impl TaskTable {
         }
         self.rows.clear();
         self.held = self.room();
-        self.passes += 1;
-        let first = self.passes == 1;
+        self.epochs += 1;
+        let first = self.epochs == 1;
         let now = match &mut self.reader {
             Reader::Bpf(programs) => {
                 let reading = programs
@@ -322,7 +329,7 @@ impl TaskTable {
         self.describe(first, last);
         self.publish(now, last);
         self.read_at = now;
-        self.family.learn(&self.processes, &self.clock);
+        self.process_tree.learn(&self.processes, &self.clock);
         self.read_flows(now, first, last)?;
         self.memory.update(&self.processes);
         self.changed.clear();
@@ -357,7 +364,7 @@ impl TaskTable {
             match event {
                 // What ended after the reading had begun belongs to the next one.
                 Event::Exit(ref end) if end.end > now && !last => later.push(event),
-                Event::Birth(birth) => be_born(processes, &self.clock, &birth),
+                Event::Birth(birth) => on_fork(processes, &self.clock, &birth),
                 Event::Exec(exec, args) => {
                     let id = ProcessId {
                         pid: exec.pid,
@@ -384,7 +391,7 @@ impl TaskTable {
                     }
                 }
                 Event::Exit(_) | Event::ThreadEnd(_) => ends.push(event),
-                Event::CgroupMove | Event::Stranger(_) => {}
+                Event::CgroupMove | Event::OutOfScopeFork(_) => {}
             }
         }
         self.events = later;
@@ -397,7 +404,7 @@ impl TaskTable {
                         start_boottime: end.start_boottime,
                     };
                     let process = entry(&mut self.processes, id, now);
-                    process.finish(&end, self.page, reading.pass);
+                    process.finish(&end, self.page, reading.epoch);
                 }
                 Event::ThreadEnd(end) => {
                     let id = ProcessId {
@@ -431,10 +438,10 @@ impl TaskTable {
                     };
                     current = Some(id);
                     let process = entry(processes, id, reading.monotonic_ns);
-                    process.seen_in = self.passes;
+                    process.seen_in = self.epochs;
                     process.observe(record, self.page);
                 }
-                Record::Quiet(record) => {
+                Record::Unchanged(record) => {
                     let id = ProcessId {
                         pid: record.pid,
                         start_boottime: record.start_boottime,
@@ -442,7 +449,7 @@ impl TaskTable {
                     let Some(process) = processes.get_mut(&id) else {
                         continue;
                     };
-                    process.seen_in = self.passes;
+                    process.seen_in = self.epochs;
                     process.now.quiet = Some(record.state);
                     if record.has_mm != 0 {
                         process.observe_rss(&record.rss, self.page);
@@ -451,7 +458,7 @@ impl TaskTable {
                 Record::Ended(totals, runqueue) => {
                     if let Some(process) = current.and_then(|id| processes.get_mut(&id)) {
                         counters::add(&mut process.now.totals, totals);
-                        process.now.runqueue.add(runqueue, reading.pass);
+                        process.now.runqueue.add(runqueue, reading.epoch);
                     }
                 }
                 Record::Thread(record) => {
@@ -463,7 +470,7 @@ impl TaskTable {
                         continue;
                     };
                     process.observe_thread(record);
-                    if record.flags & thread_flags::FOLDED != 0 {
+                    if record.flags & thread_flags::ACCUMULATED != 0 {
                         continue;
                     }
                     counters::add(&mut process.now.totals, &record.totals);
@@ -481,9 +488,9 @@ impl TaskTable {
                     let Some(process) = processes.get_mut(&id) else {
                         continue;
                     };
-                    process.now.runqueue.add(histogram, reading.pass);
+                    process.now.runqueue.add(histogram, reading.epoch);
                     if self.with_threads {
-                        let latency = process.thread_latency(record, histogram, reading.pass);
+                        let latency = process.thread_latency(record, histogram, reading.epoch);
                         let row = self.rows.last_mut();
                         if let Some(row) = row.filter(|row| row.tid == Some(record.tid)) {
                             row.runqueue = latency;
@@ -508,7 +515,7 @@ impl TaskTable {
             process.born_here |= !first && process.read_at.is_none() && {
                 self.clock.monotonic_of_boottime(id.start_boottime) + 20_000_000 > self.started
             };
-            process.seen_in = self.passes;
+            process.seen_in = self.epochs;
             process.io_read &= observed.io_read;
             process.observe(&observed.process, self.page);
             for thread in &observed.threads {
@@ -528,17 +535,17 @@ impl TaskTable {
     /// read from /proc), or it has left the cgroup.
     fn close_vanished(&mut self, now: u64) {
         // The end that is on its way, or a birth after the reading had begun, comes with the next one.
-        let patience = if matches!(self.reader, Reader::Bpf(_)) {
+        let timeout = if matches!(self.reader, Reader::Bpf(_)) {
             2
         } else {
             1
         };
-        let (host, passes) = (&self.host, self.passes);
+        let (host, epochs) = (&self.host, self.epochs);
         self.processes.retain(|id, process| {
             if process.seen_in == 0 {
-                process.seen_in = passes;
+                process.seen_in = epochs;
             }
-            if process.end.is_some() || process.seen_in + patience > passes {
+            if process.end.is_some() || process.seen_in + timeout > epochs {
                 return true;
             }
             process.now.totals = process.published.unwrap_or_default();
@@ -547,13 +554,13 @@ impl TaskTable {
                 status: None,
             });
             process.changed = true;
-            patience == 1 || !names::is_alive(&host.procfs, *id)
+            timeout == 1 || !names::is_alive(&host.procfs, *id)
         });
     }
 
     /// Room for long command lines, less what those have that are there already.
-    fn room(&self) -> Allowance {
-        let mut room = Allowance::of(HELD);
+    fn room(&self) -> Budget {
+        let mut room = Budget::of(HELD);
         let mut seen = HashSet::new();
         for process in self.processes.values() {
             // Children have their parent's, which is there once.
@@ -579,7 +586,7 @@ impl TaskTable {
                 _ if has_asked => WAIT,
                 _ => Duration::ZERO,
             });
-            let is_over = !has_asked && self.lookup.is_idle();
+            let is_over = !has_asked && self.name_reader.is_idle();
             if !last || is_over || begin.elapsed() > LAST_WAIT {
                 break;
             }
@@ -588,7 +595,7 @@ impl TaskTable {
 
     /// Asks for the names of some of the processes that have none, if there are any.
     fn ask_for_names(&mut self) -> bool {
-        if !self.lookup.is_idle() {
+        if !self.name_reader.is_idle() {
             return false;
         }
         let mut batch = Vec::new();
@@ -597,18 +604,18 @@ impl TaskTable {
             if batch.len() == name_reader::BATCH {
                 break;
             }
-            if self.lookup.admits(process.uid) {
+            if self.name_reader.admits(process.uid) {
                 batch.push((process.id, process.uid));
             } else {
                 process.described = true;
                 process.changed = true;
             }
         }
-        !batch.is_empty() && self.lookup.ask(batch)
+        !batch.is_empty() && self.name_reader.ask(batch)
     }
 
     fn take_names(&mut self, timeout: Duration) {
-        for (id, names) in self.lookup.take(timeout) {
+        for (id, names) in self.name_reader.take(timeout) {
             let Some(process) = self.processes.get_mut(&id) else {
                 continue;
             };
@@ -621,7 +628,7 @@ impl TaskTable {
 
     /// Processes whose names could not be read.
     pub fn nameless(&self) -> u64 {
-        self.lookup.lost()
+        self.name_reader.lost()
     }
 
     /// Turns what was observed into increases.
@@ -629,7 +636,7 @@ impl TaskTable {
         let (mut footprints, pss) = self.memory.take();
         self.pss = pss;
         for process in self.processes.values_mut() {
-            let observed = process.seen_in == self.passes && !process.gauges.state.is_empty();
+            let observed = process.seen_in == self.epochs && !process.gauges.state.is_empty();
             if !observed && process.end.is_none() {
                 continue;
             }
@@ -702,11 +709,13 @@ impl TaskTable {
             ended_threads: &self.ended_threads,
             boottime: self.clock.boottime(now),
             interval_ns: now.saturating_sub(self.flows_read_at),
-            pass: programs.pass(),
+            epoch: programs.epoch(),
             first,
             last,
         };
-        self.flows.refresh(&reading).context("reading the flows")?;
+        self.per_key
+            .refresh(&reading)
+            .context("reading the flows")?;
         self.ended_threads.clear();
         Ok(())
     }
@@ -732,11 +741,11 @@ impl TaskTable {
     /// # Errors
     ///
     /// When the programs' maps or the tasks cannot be read or written.
-    pub fn follow_more(&mut self, folders: Option<&[Folder]>, pids: &[u32]) -> Result<()> {
+    pub fn follow_more(&mut self, directories: Option<&[Directory]>, pids: &[u32]) -> Result<()> {
         match &mut self.reader {
             Reader::Bpf(programs) => {
-                if let Some(folders) = folders {
-                    let ids: Vec<u64> = folders.iter().map(|folder| folder.id).collect();
+                if let Some(directories) = directories {
+                    let ids: Vec<u64> = directories.iter().map(|directory| directory.id).collect();
                     programs.set_cgroups(&ids)?;
                     programs.mark()?;
                 }
@@ -745,7 +754,7 @@ impl TaskTable {
                     programs.adopt(&roots)?;
                 }
             }
-            Reader::Procfs(walker) => walker.follow_more(folders, pids),
+            Reader::Procfs(walker) => walker.follow_more(directories, pids),
             Reader::None => {}
         }
         Ok(())

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Allowance, ProcessId, names::Names};
+use super::{Budget, ProcessId, names::Names};
 use crate::{host::Cgroups, job::Numbers, privileges};
 
 /// Processes that are read in one batch.
@@ -35,7 +35,7 @@ pub type Request = (ProcessId, u32);
 pub type Answer = Vec<(ProcessId, Names)>;
 
 /// The thread, seen from the loop.
-pub struct Lookup {
+pub struct NameReader {
     procfs: PathBuf,
     cgroups: Cgroups,
     worker: Option<Worker>,
@@ -52,7 +52,7 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
-impl Lookup {
+impl NameReader {
     /// Of the processes in this procfs. The thread starts with the first batch.
     pub fn new(procfs: PathBuf, cgroups: Cgroups) -> Self {
         Self {
@@ -159,7 +159,7 @@ fn read(
     at: &AtomicUsize,
     deadline: Instant,
 ) -> Answer {
-    let mut bytes = Allowance::of(BYTES);
+    let mut bytes = Budget::of(BYTES);
     let mut answer = Vec::new();
     for (position, (id, uid)) in batch.iter().enumerate() {
         if Instant::now() > deadline {
@@ -228,23 +228,26 @@ mod tests {
         fs::remove_file(&fifo).expect("there");
         let make_fifo = std::process::Command::new("mkfifo").arg(&fifo).status();
         assert!(make_fifo.expect("coreutils").success());
-        let mut lookup = Lookup::new(procfs.path().to_owned(), Cgroups::default());
-        assert!(lookup.ask(vec![process(procfs.path(), 3000, b"a\0"), hangs]));
+        let mut name_reader = NameReader::new(procfs.path().to_owned(), Cgroups::default());
+        assert!(name_reader.ask(vec![process(procfs.path(), 3000, b"a\0"), hangs]));
         let begin = Instant::now();
         let answer = loop {
-            let answer = lookup.take(Duration::from_millis(50));
+            let answer = name_reader.take(Duration::from_millis(50));
             if !answer.is_empty() {
                 break answer;
             }
         };
-        assert!(begin.elapsed() >= TIMEOUT && lookup.is_idle());
-        assert_eq!((answer.len(), answer[0].0, lookup.lost()), (1, hangs.0, 1));
+        assert!(begin.elapsed() >= TIMEOUT && name_reader.is_idle());
+        assert_eq!(
+            (answer.len(), answer[0].0, name_reader.lost()),
+            (1, hangs.0, 1)
+        );
         // Its user is not asked for again; others are.
-        assert!(!lookup.admits(1) && lookup.admits(2));
-        assert_eq!(lookup.lost(), 2);
+        assert!(!name_reader.admits(1) && name_reader.admits(2));
+        assert_eq!(name_reader.lost(), 2);
         let other = process(procfs.path(), 2000, b"sh\0");
-        assert!(lookup.ask(vec![other]));
-        assert_eq!(lookup.take(Duration::from_secs(60))[0].0, other.0);
+        assert!(name_reader.ask(vec![other]));
+        assert_eq!(name_reader.take(Duration::from_secs(60))[0].0, other.0);
         // It comes back.
         drop(
             fs::OpenOptions::new()
@@ -252,7 +255,7 @@ mod tests {
                 .open(&fifo)
                 .expect("a reader"),
         );
-        while !lookup.admits(1) {
+        while !name_reader.admits(1) {
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -7,7 +7,7 @@ use std::{
 
 use profiler_ebpf::wire::{Environment, Exec, VARIABLE_MAX};
 
-use super::{Allowance, Cmdline, ProcessId};
+use super::{Budget, Cmdline, ProcessId};
 use crate::{
     host::{Cgroups, Host},
     job::{Membership, Numbers, Place, Stated, trust},
@@ -121,7 +121,7 @@ impl Cgroup {
 
 impl Description {
     /// Takes over what /proc tells.
-    pub fn take(&mut self, names: Names, numbers: &mut Numbers, held: &mut Allowance, uid: u32) {
+    pub fn take(&mut self, names: Names, numbers: &mut Numbers, held: &mut Budget, uid: u32) {
         self.exe = names.exe.or(self.exe.take());
         let cmdline = names.cmdline.map(|cmdline| cmdline.within(held, uid));
         self.cmdline = cmdline.or(self.cmdline.take());
@@ -147,7 +147,7 @@ impl Description {
         &mut self,
         host: &Host,
         numbers: &Numbers,
-        held: &mut Allowance,
+        held: &mut Budget,
         id: ProcessId,
         exec: &Exec,
         args: &[u8],
@@ -258,7 +258,7 @@ mod tests {
         let mut description = Description::default();
         let (cgroups, mut numbers) = (Cgroups::default(), Numbers::default());
         let names = Names::read(procfs, &cgroups, &mut numbers, id);
-        let mut room = Allowance::of(1 << 20);
+        let mut room = Budget::of(1 << 20);
         description.take(names, &mut Numbers::default(), &mut room, 0);
         let exe = std::env::current_exe()
             .expect("exe")

@@ -3,7 +3,7 @@
 
 use hashbrown::{HashMap, HashSet};
 use profiler_ebpf::{
-    flows::{BlockCounts, BlockFlow, FileFlow, FlowKey, NetFlow, SyscallFlow},
+    per_key::{BlockCounters, BlockCounts, CounterKey, FileCounters, NetCounters, SyscallCounters},
     wire::Histogram,
 };
 
@@ -18,15 +18,15 @@ use crate::bpf::{LoadError, Plain, Programs, Table};
 
 /// One process or thread, or what is of none, at one tick.
 #[derive(Clone, Debug)]
-pub struct FlowRow<I> {
+pub struct CounterRow<I> {
     /// Whose; `None` when that is not known.
     pub id: Option<ProcessId>,
-    /// If nothing but its cgroup is known: inode of the cgroup's folder.
+    /// If nothing but its cgroup is known: inode of the cgroup's directory.
     pub cgroup: Option<u64>,
     /// Which thread, for rows of threads.
     pub tid: Option<u32>,
-    /// What else: [`FlowKey::what`].
-    pub what: u64,
+    /// What else: [`CounterKey::what`].
+    pub dimension: u64,
     /// Time since the reading before, or since birth; until the end, if it has ended.
     pub interval_ns: u64,
     /// What was added.
@@ -34,20 +34,20 @@ pub struct FlowRow<I> {
 }
 
 /// A value of a map of flows.
-pub trait Flow: Plain {
+pub trait KeyedValue: Plain {
     /// What was published of it.
     type History: Default;
     /// What is added over an interval.
     type Increase: Clone;
     /// Raises `history` to what is read now and returns the increase, if there is one.
-    fn advance(&self, history: &mut Self::History, pass: u32) -> Option<Self::Increase>;
+    fn advance(&self, history: &mut Self::History, epoch: u32) -> Option<Self::Increase>;
     /// Adds a thread's increase to its process's.
     fn add(sum: &mut Self::Increase, more: &Self::Increase);
 }
 
 macro_rules! counters_flow {
-    ($($flow:ty),*) => {$(
-        impl Flow for $flow {
+    ($($entry:ty),*) => {$(
+        impl KeyedValue for $entry {
             type History = Self;
             type Increase = Self;
             fn advance(&self, history: &mut Self, _pass: u32) -> Option<Self> {
@@ -59,14 +59,14 @@ macro_rules! counters_flow {
         }
     )*};
 }
-counters_flow!(FileFlow, NetFlow);
+counters_flow!(FileCounters, NetCounters);
 
-impl Flow for Histogram {
+impl KeyedValue for Histogram {
     type History = LatencySum;
     type Increase = Latency;
-    fn advance(&self, history: &mut LatencySum, pass: u32) -> Option<Latency> {
+    fn advance(&self, history: &mut LatencySum, epoch: u32) -> Option<Latency> {
         let mut now = LatencySum::default();
-        now.add_ended(self, pass);
+        now.add_ended(self, epoch);
         history.advance(&now)
     }
     fn add(sum: &mut Latency, more: &Latency) {
@@ -85,13 +85,13 @@ pub struct BlockIncrease {
     pub service: Option<Latency>,
 }
 
-impl Flow for BlockFlow {
+impl KeyedValue for BlockCounters {
     type History = (BlockCounts, LatencySum, LatencySum);
     type Increase = BlockIncrease;
-    fn advance(&self, history: &mut Self::History, pass: u32) -> Option<BlockIncrease> {
+    fn advance(&self, history: &mut Self::History, epoch: u32) -> Option<BlockIncrease> {
         let counts = history.0.advance(&self.counts);
-        let queue = self.queue.advance(&mut history.1, pass);
-        let service = self.service.advance(&mut history.2, pass);
+        let queue = self.queue.advance(&mut history.1, epoch);
+        let service = self.service.advance(&mut history.2, epoch);
         let any = counts.is_some() || queue.is_some() || service.is_some();
         any.then(|| BlockIncrease {
             counts: counts.unwrap_or_default(),
@@ -115,12 +115,12 @@ pub struct Calls {
     pub latency: Latency,
 }
 
-impl Flow for SyscallFlow {
+impl KeyedValue for SyscallCounters {
     type History = (u64, LatencySum);
     type Increase = Calls;
-    fn advance(&self, history: &mut Self::History, pass: u32) -> Option<Calls> {
+    fn advance(&self, history: &mut Self::History, epoch: u32) -> Option<Calls> {
         // An error is counted after the call's time: without one there is nothing new.
-        let latency = self.latency.advance(&mut history.1, pass)?;
+        let latency = self.latency.advance(&mut history.1, epoch)?;
         let errors = self.errors.saturating_sub(history.0);
         history.0 = history.0.max(self.errors);
         Some(Calls { errors, latency })
@@ -132,19 +132,19 @@ impl Flow for SyscallFlow {
 }
 
 /// One map of flows.
-pub struct FlowTable<V: Flow> {
+pub struct CounterTable<V: KeyedValue> {
     /// Rows of this tick.
-    pub rows: Vec<FlowRow<V::Increase>>,
-    held: HashMap<FlowRowKey, FlowRow<V::Increase>>,
-    map: Table<FlowKey, V>,
-    histories: HashMap<FlowKey, V::History>,
+    pub rows: Vec<CounterRow<V::Increase>>,
+    held: HashMap<RowKey, CounterRow<V::Increase>>,
+    map: Table<CounterKey, V>,
+    histories: HashMap<CounterKey, V::History>,
 }
 
 /// Which rows are added up: process, cgroup, what else, thread.
-type FlowRowKey = (Option<ProcessId>, Option<u64>, u64, Option<u32>);
+type RowKey = (Option<ProcessId>, Option<u64>, u64, Option<u32>);
 
 /// What is known of a process that has flows.
-enum Standing {
+enum ProcessLifecycle {
     /// It lives, or ended just now: length of its interval, whether it was born under our eyes, whether it ended.
     Known(u64, bool, bool),
     /// Its birth is reported with the next reading.
@@ -164,7 +164,7 @@ pub struct Reading<'a> {
     /// Time since the reading before.
     pub interval_ns: u64,
     /// Its number for the programs.
-    pub pass: u32,
+    pub epoch: u32,
     /// Whether it sets baselines.
     pub first: bool,
     /// Whether none follows.
@@ -172,20 +172,20 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn standing(&self, id: ProcessId) -> Standing {
+    fn lifecycle(&self, id: ProcessId) -> ProcessLifecycle {
         match self.processes.get(&id) {
-            Some(process) => Standing::Known(
+            Some(process) => ProcessLifecycle::Known(
                 process.interval_ns,
                 process.born_here,
                 process.end.is_some(),
             ),
-            None if id.start_boottime > self.boottime && !self.last => Standing::Unborn,
-            None => Standing::Gone,
+            None if id.start_boottime > self.boottime && !self.last => ProcessLifecycle::Unborn,
+            None => ProcessLifecycle::Gone,
         }
     }
 }
 
-impl<V: Flow> FlowTable<V> {
+impl<V: KeyedValue> CounterTable<V> {
     fn open(programs: &mut Programs, name: &str) -> Result<Self, LoadError> {
         Ok(Self {
             rows: Vec::new(),
@@ -202,9 +202,9 @@ impl<V: Flow> FlowTable<V> {
         let (rows, histories) = (&mut self.rows, &mut self.histories);
         self.map.for_each(|key, value| {
             let id = owner(&key);
-            let (interval_ns, born_here) = match id.map(|id| reading.standing(id)) {
-                Some(Standing::Unborn) => return,
-                Some(Standing::Known(interval, born_here, ended)) => {
+            let (interval_ns, born_here) = match id.map(|id| reading.lifecycle(id)) {
+                Some(ProcessLifecycle::Unborn) => return,
+                Some(ProcessLifecycle::Known(interval, born_here, ended)) => {
                     let thread_ended =
                         id.is_some_and(|id| reading.ended_threads.contains(&(id, key.tid)));
                     if ended || thread_ended {
@@ -213,14 +213,14 @@ impl<V: Flow> FlowTable<V> {
                     }
                     (interval, born_here)
                 }
-                Some(Standing::Gone) => {
+                Some(ProcessLifecycle::Gone) => {
                     over.push((key, reading.interval_ns, true));
                     return;
                 }
                 None => (reading.interval_ns, false),
             };
             let history = histories.entry(key).or_default();
-            let increase = value.advance(history, reading.pass);
+            let increase = value.advance(history, reading.epoch);
             if !reading.first || born_here {
                 rows.extend(increase.map(|increase| row(&key, interval_ns, increase)));
             }
@@ -230,7 +230,7 @@ impl<V: Flow> FlowTable<V> {
             let increase = self
                 .map
                 .remove(&key)
-                .and_then(|value| value.advance(&mut history, reading.pass));
+                .and_then(|value| value.advance(&mut history, reading.epoch));
             if !reading.first || born_here {
                 self.rows
                     .extend(increase.map(|increase| row(&key, interval_ns, increase)));
@@ -238,7 +238,7 @@ impl<V: Flow> FlowTable<V> {
         }
         self.add_processes();
         self.rows
-            .sort_by_key(|row| (row.id, row.cgroup, row.what, row.tid));
+            .sort_by_key(|row| (row.id, row.cgroup, row.dimension, row.tid));
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl<V: Flow> FlowTable<V> {
             &mut self.held,
             std::mem::take(&mut self.rows),
             wanted,
-            |row| (row.id, row.cgroup, row.what, row.tid),
+            |row| (row.id, row.cgroup, row.dimension, row.tid),
             |(id, ..)| *id,
             |row, later| V::add(&mut row.increase, &later.increase),
         );
@@ -262,19 +262,19 @@ impl<V: Flow> FlowTable<V> {
             row.interval_ns = process.map_or(interval_ns, |process| process.interval_ns);
         }
         self.rows
-            .sort_by_key(|row| (row.id, row.cgroup, row.what, row.tid));
+            .sort_by_key(|row| (row.id, row.cgroup, row.dimension, row.tid));
     }
 
     /// With `--threads` all flows are of threads: adds the rows of their processes.
     fn add_processes(&mut self) {
-        let mut sums: HashMap<(Option<ProcessId>, u64), FlowRow<V::Increase>> = HashMap::new();
+        let mut sums: HashMap<(Option<ProcessId>, u64), CounterRow<V::Increase>> = HashMap::new();
         for row in self.rows.iter().filter(|row| row.tid.is_some()) {
-            match sums.entry((row.id, row.what)) {
+            match sums.entry((row.id, row.dimension)) {
                 hashbrown::hash_map::Entry::Occupied(mut sum) => {
                     V::add(&mut sum.get_mut().increase, &row.increase);
                 }
                 hashbrown::hash_map::Entry::Vacant(place) => {
-                    place.insert(FlowRow {
+                    place.insert(CounterRow {
                         tid: None,
                         ..row.clone()
                     });
@@ -285,36 +285,36 @@ impl<V: Flow> FlowTable<V> {
     }
 }
 
-fn owner(key: &FlowKey) -> Option<ProcessId> {
+fn owner(key: &CounterKey) -> Option<ProcessId> {
     (key.pid != 0).then_some(ProcessId {
         pid: key.pid,
         start_boottime: key.start_boottime,
     })
 }
 
-fn row<I>(key: &FlowKey, interval_ns: u64, increase: I) -> FlowRow<I> {
-    FlowRow {
+fn row<I>(key: &CounterKey, interval_ns: u64, increase: I) -> CounterRow<I> {
+    CounterRow {
         id: owner(key),
         cgroup: (key.pid == 0 && key.start_boottime != 0).then_some(key.start_boottime),
         tid: (key.tid != 0).then_some(key.tid),
-        what: key.what,
+        dimension: key.dimension,
         interval_ns,
         increase,
     }
 }
 
-macro_rules! flows {
+macro_rules! per_key {
     ($($(#[$meta:meta])* $field:ident: $value:ty = $map:literal for $($source:literal)|+;)*) => {
         /// All maps of flows that are in use.
         #[derive(Default)]
-        pub struct Flows {
-            $($(#[$meta])* pub $field: Option<FlowTable<$value>>,)*
+        pub struct PerKeyCounters {
+            $($(#[$meta])* pub $field: Option<CounterTable<$value>>,)*
             /// The disks of block I/O.
             pub disks: Disks,
             dirtiers: Dirtiers,
         }
 
-        impl Flows {
+        impl PerKeyCounters {
             /// The maps of the features that were attached.
             ///
             /// # Errors
@@ -322,20 +322,20 @@ macro_rules! flows {
             /// When the object lacks one.
             pub fn open(programs: &mut Programs) -> Result<Self, LoadError> {
                 let attached: Vec<_> = programs
-                    .features
+                    .instrumentations
                     .iter()
-                    .filter(|feature| feature.hooked)
-                    .map(|feature| feature.source)
+                    .filter(|instrumentation| instrumentation.hooked)
+                    .map(|instrumentation| instrumentation.source)
                     .collect();
-                let mut flows = Self::default();
+                let mut per_key = Self::default();
                 $(if attached.iter().any(|source| [$($source),+].contains(source)) {
-                    flows.$field = Some(FlowTable::open(programs, $map)?);
+                    per_key.$field = Some(CounterTable::open(programs, $map)?);
                 })*
                 if attached.contains(&"block_io") {
-                    flows.disks = Disks::open(programs)?;
-                    flows.dirtiers = Dirtiers::open(programs)?;
+                    per_key.disks = Disks::open(programs)?;
+                    per_key.dirtiers = Dirtiers::open(programs)?;
                 }
-                Ok(flows)
+                Ok(per_key)
             }
 
             pub(super) fn deliver(
@@ -360,15 +360,15 @@ macro_rules! flows {
     };
 }
 
-flows! {
+per_key! {
     /// Network I/O by class.
-    net_io: NetFlow = "NET_IO" for "net_io";
+    net_io: NetCounters = "NET_IO" for "net_io";
     /// Block I/O by device and operation.
-    block_io: BlockFlow = "BLOCK_IO" for "block_io";
+    block_io: BlockCounters = "BLOCK_IO" for "block_io";
     /// File I/O by mount.
-    file_io: FileFlow = "FILE_IO" for "file_io";
+    file_io: FileCounters = "FILE_IO" for "file_io";
     /// System calls by number.
-    syscalls: SyscallFlow = "SYSCALLS" for "syscalls";
+    syscalls: SyscallCounters = "SYSCALLS" for "syscalls";
     /// Latency by kind.
     latency: Histogram = "LATENCY" for "net_io" | "file_io";
 }

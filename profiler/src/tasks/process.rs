@@ -153,7 +153,7 @@ pub(super) fn entry(
 }
 
 /// Takes over a birth: the child has its parent's names.
-pub(super) fn be_born(
+pub(super) fn on_fork(
     processes: &mut HashMap<ProcessId, Process>,
     clock: &Clock,
     birth: &wire::Birth,
@@ -244,7 +244,7 @@ impl Process {
         }
     }
 
-    pub(super) fn finish(&mut self, end: &wire::Process, page: u64, pass: u32) {
+    pub(super) fn finish(&mut self, end: &wire::Process, page: u64, epoch: u32) {
         self.uid = end.uid;
         self.description.comm_is(&end.comm);
         self.end = Some(End {
@@ -253,7 +253,7 @@ impl Process {
         });
         self.now.totals = end.ended;
         self.now.runqueue = LatencySum::default();
-        self.now.runqueue.add_ended(&end.ended_runqueue, pass);
+        self.now.runqueue.add_ended(&end.ended_runqueue, epoch);
         self.changed = true;
         if end.max_rss != 0 {
             self.peak_rss = self.peak_rss.max(Some(end.max_rss * page));

@@ -18,7 +18,7 @@ const GENERATIONS: usize = 1024;
 
 /// All processes of the target that live, and those that ended and have descendants that live.
 #[derive(Debug, Default)]
-pub struct Family {
+pub struct ProcessTree {
     members: HashMap<Who, Member>,
 }
 
@@ -29,7 +29,7 @@ struct Member {
     ended: bool,
 }
 
-impl Family {
+impl ProcessTree {
     /// Takes in who is new.
     pub(super) fn learn(&mut self, processes: &HashMap<ProcessId, Process>, clock: &Clock) {
         let name = |id| who(clock, id);

@@ -45,13 +45,13 @@ impl Process {
         &mut self,
         record: &Thread,
         histogram: &Histogram,
-        pass: u32,
+        epoch: u32,
     ) -> Option<Latency> {
         let history = self
             .threads
             .get_mut(&(record.tid, record.thread_start_boottime))?;
         let mut now = LatencySum::default();
-        now.add(histogram, pass);
+        now.add(histogram, epoch);
         history.runqueue.advance(&now)
     }
 
@@ -68,7 +68,7 @@ impl Process {
         let row = self.advance_thread(end.tid, start, &end.totals, now, clock, started);
         let mut history = self.threads.remove(&(end.tid, start))?;
         let mut runqueue = LatencySum::default();
-        runqueue.add_ended(&end.runqueue, reading.pass);
+        runqueue.add_ended(&end.runqueue, reading.epoch);
         let mut row = row?;
         row.runqueue = history.runqueue.advance(&runqueue);
         row.state = "X";

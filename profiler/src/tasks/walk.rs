@@ -16,7 +16,7 @@ use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
 
 use crate::{
     host::Host,
-    job::Folder,
+    job::Directory,
     procfs::process_file::{self, SMALL_MAX},
 };
 
@@ -25,12 +25,12 @@ use crate::{
 pub enum Scope {
     /// These and their descendants.
     Pids(HashSet<u32>),
-    /// Members of the cgroup with this folder, and of those below it.
+    /// Members of the cgroup with this directory, and of those below it.
     Cgroup(std::path::PathBuf),
-    /// Members of the cgroups with these folders, these processes, and the descendants of both.
+    /// Members of the cgroups with these directories, these processes, and the descendants of both.
     Job {
-        /// The folders.
-        folders: Vec<std::path::PathBuf>,
+        /// The directories.
+        directories: Vec<std::path::PathBuf>,
         /// The processes, until they are found.
         pids: HashSet<u32>,
     },
@@ -73,11 +73,11 @@ impl Walker {
     }
 
     /// Follows the members of these cgroups, instead of those before, and these processes.
-    pub fn follow_more(&mut self, now: Option<&[Folder]>, more: &[u32]) {
+    pub fn follow_more(&mut self, now: Option<&[Directory]>, more: &[u32]) {
         match &mut self.scope {
-            Scope::Job { folders, pids } => {
+            Scope::Job { directories, pids } => {
                 if let Some(now) = now {
-                    *folders = now.iter().map(|folder| folder.path.clone()).collect();
+                    *directories = now.iter().map(|directory| directory.path.clone()).collect();
                 }
                 pids.extend(more);
             }
@@ -102,11 +102,11 @@ impl Walker {
             }
         }
         let in_cgroup = match &self.scope {
-            Scope::Cgroup(folder) => Some(members_of(folder)),
-            Scope::Job { folders, .. } => Some(
-                folders
+            Scope::Cgroup(directory) => Some(members_of(directory)),
+            Scope::Job { directories, .. } => Some(
+                directories
                     .iter()
-                    .flat_map(|folder| members_of(folder))
+                    .flat_map(|directory| members_of(directory))
                     .collect(),
             ),
             Scope::Pids(_) | Scope::Node => None,
@@ -215,8 +215,8 @@ impl Walker {
         let io_read = add_io(&mut totals, &process.io());
         let mut threads = Vec::new();
         for task in process.tasks().into_iter().flatten().flatten() {
-            let folder = host.procfs.join(format!("{pid}/task/{}", task.tid));
-            let (Some(stat), Ok(status)) = (stat_of(&folder), task.status()) else {
+            let directory = host.procfs.join(format!("{pid}/task/{}", task.tid));
+            let (Some(stat), Ok(status)) = (stat_of(&directory), task.status()) else {
                 continue;
             };
             let switches = status.voluntary_ctxt_switches.unwrap_or(0);
@@ -283,9 +283,9 @@ impl Walker {
     }
 }
 
-/// `stat` in the folder of a process or thread: `pid (name) state …`. The crate's parser takes these for granted.
-pub(crate) fn stat_of(folder: &Path) -> Option<Stat> {
-    let text = process_file::bounded(&folder.join("stat"), SMALL_MAX).ok()?;
+/// `stat` in the directory of a process or thread: `pid (name) state …`. The crate's parser takes these for granted.
+pub(crate) fn stat_of(directory: &Path) -> Option<Stat> {
+    let text = process_file::bounded(&directory.join("stat"), SMALL_MAX).ok()?;
     let text = text.bytes;
     let begin = text.iter().position(|&byte| byte == b'(')?;
     let end = text.iter().rposition(|&byte| byte == b')')?;
@@ -312,17 +312,21 @@ fn add_io(totals: &mut Totals, io: &ProcResult<Io>) -> bool {
 }
 
 /// Processes in a cgroup and in those below it.
-fn members_of(folder: &Path) -> HashSet<u32> {
+fn members_of(directory: &Path) -> HashSet<u32> {
     let mut members = HashSet::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let Ok(procs) = std::fs::read_to_string(folder.join("cgroup.procs")) else {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let Ok(procs) = std::fs::read_to_string(directory.join("cgroup.procs")) else {
             continue;
         };
         members.extend(procs.lines().filter_map(|pid| pid.parse::<u32>().ok()));
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(&directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                folders.push(entry.path());
+                directories.push(entry.path());
             }
         }
     }

@@ -17,15 +17,15 @@ use profiler::{
     host::Host,
     perf::Selection,
     schema::Batch,
-    sources::{Context, Sample, Source, SourceSpec},
+    sources::{Context, Source, SourceSpec, TickContext},
     support::{
         clock::{Clock, Tick, monotonic_ns},
-        self_metrics::Ledger,
+        self_metrics::SelfMetrics,
     },
     tasks::TaskTable,
 };
 
-/// A folder that goes when it is dropped.
+/// A directory that goes when it is dropped.
 pub struct Tree(PathBuf);
 
 impl Tree {
@@ -56,12 +56,12 @@ impl Tree {
     /// Every file of the machine.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
-        let mut folders = vec![self.0.clone()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).unwrap().flatten() {
+        let mut directories = vec![self.0.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).unwrap().flatten() {
                 let kind = entry.file_type().unwrap();
                 if kind.is_dir() {
-                    folders.push(entry.path());
+                    directories.push(entry.path());
                 } else if kind.is_file() {
                     files.push(entry.path().strip_prefix(&self.0).unwrap().to_owned());
                 }
@@ -103,7 +103,7 @@ impl Tree {
         self.put(path, text.replacen(from, to, 1));
     }
 
-    /// Removes a file or a folder.
+    /// Removes a file or a directory.
     pub fn remove(&self, path: &str) {
         let path = self.0.join(path);
         if path.is_dir() {
@@ -138,7 +138,7 @@ pub fn this_host() -> Host {
 pub struct Reader {
     source: Box<dyn Source>,
     tasks: TaskTable,
-    ledger: Ledger,
+    self_metrics: SelfMetrics,
     clock: Clock,
     tick: u64,
 }
@@ -164,7 +164,7 @@ impl Reader {
             host,
             interval,
             threads: false,
-            outcome: None,
+            result: None,
             node: true,
             strangers_join: false,
             perf: &Selection::default(),
@@ -174,7 +174,7 @@ impl Reader {
         Self {
             source: open(&context).unwrap(),
             tasks: TaskTable::unread(host, clock),
-            ledger: Ledger::default(),
+            self_metrics: SelfMetrics::default(),
             clock,
             tick: 0,
         }
@@ -199,10 +199,10 @@ impl Reader {
             ts: self.clock.wall(monotonic_ns),
         };
         self.tick += 1;
-        let sample = Sample {
+        let sample = TickContext {
             tick,
             tasks: &self.tasks,
-            ledger: &self.ledger,
+            self_metrics: &self.self_metrics,
             last,
             boundary: None,
         };

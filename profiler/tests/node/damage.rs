@@ -22,10 +22,10 @@ fn machine(user: &str) -> Tree {
     );
     tree.put("sys/class/net/eth0/type", "1\n");
     for (zone, name) in [("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "dram")] {
-        let folder = format!("sys/class/powercap/{zone}");
-        tree.put(format!("{folder}/name"), format!("{name}\n"));
-        tree.put(format!("{folder}/energy_uj"), "5\n");
-        tree.put(format!("{folder}/max_energy_range_uj"), "262143328850\n");
+        let directory = format!("sys/class/powercap/{zone}");
+        tree.put(format!("{directory}/name"), format!("{name}\n"));
+        tree.put(format!("{directory}/energy_uj"), "5\n");
+        tree.put(format!("{directory}/max_energy_range_uj"), "262143328850\n");
     }
     tree
 }
@@ -111,7 +111,9 @@ fn no_files_at_all() {
     let rows = well(&tree);
     let shapes: [(&str, Shape); 4] = [
         ("gone", |_| ()),
-        ("a folder", |path| fs::create_dir(path).expect("a folder")),
+        ("a directory", |path| {
+            fs::create_dir(path).expect("a directory");
+        }),
         ("a loop", |path| symlink(path, path).expect("a link")),
         ("a link to a device that waits", |path| {
             symlink("/dev/zero", path).expect("a link");

@@ -99,7 +99,7 @@ fn disks_that_are_reset_or_make_no_sense() {
     node.remove("proc/diskstats");
     // Its handle still reads the file that was removed; a new one does not find it.
     assert!(Reader::open(&disk::SPEC, &node.host()).sample().is_err());
-    fs::create_dir(node.path("proc/diskstats")).expect("a folder");
+    fs::create_dir(node.path("proc/diskstats")).expect("a directory");
     assert!(Reader::open(&disk::SPEC, &node.host()).sample().is_err());
 }
 

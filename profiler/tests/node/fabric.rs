@@ -222,7 +222,7 @@ fn counters_that_are_full_or_were_reset() {
         assert_eq!(
             found.counter("mthca0", Some(1), "retries"),
             Some(0),
-            "of another folder"
+            "of another directory"
         );
         let counter = |name| found.counter("mthca0", Some(1), name);
         let increases = [
@@ -286,7 +286,7 @@ fn drivers_without_the_usual_counters() {
     let (rxe, efa) = (fabric.port("rxe0", 1), fabric.port("efa_0", 1));
     let omni = fabric.port("ibp1s0", 1);
     let path = |file: &str| fabric.0.path(format!("sys/class/infiniband/ibp1s0/{file}"));
-    fs::create_dir_all(path("device")).expect("a folder");
+    fs::create_dir_all(path("device")).expect("a directory");
     symlink("../../../../bus/pci/drivers/hfi1", path("device/driver")).expect("a link");
     let set = |by: u64| {
         rxe.set(&[
@@ -407,7 +407,7 @@ fn devices_come_go_and_come_back() {
         port.set(&[("counters/port_xmit_data", value)]);
     };
     let mut tables = fabric.open();
-    assert_eq!(tables.read().ports.len(), 0, "no folder at all");
+    assert_eq!(tables.read().ports.len(), 0, "no directory at all");
     set("mlx5_0", 10);
     assert_eq!(tables.read().ports.len(), 0, "a baseline");
     set("mlx5_0", 20);
@@ -474,7 +474,7 @@ fn files_that_make_no_sense_are_null() {
         "huge",
         "long",
         "pma",
-        "folder",
+        "directory",
         "loop",
         "dangling",
         "vanishing",
@@ -483,7 +483,7 @@ fn files_that_make_no_sense_are_null() {
     let set = |value: u64| {
         for name in names {
             match name {
-                "folder" | "loop" | "dangling" => {}
+                "directory" | "loop" | "dangling" => {}
                 "vanishing" if value > 1 => {}
                 _ => port.set(&[(&format!("counters/{name}"), value)]),
             }
@@ -496,10 +496,10 @@ fn files_that_make_no_sense_are_null() {
             "sys/class/infiniband/mlx5_0/ports/1/counters/{name}"
         ))
     };
-    fs::create_dir(path("folder")).expect("a folder");
+    fs::create_dir(path("directory")).expect("a directory");
     symlink("loop", path("loop")).expect("a link");
     symlink("nowhere", path("dangling")).expect("a link");
-    // Folders that are none, and a port that is no number.
+    // Directories that are none, and a port that is no number.
     fabric.0.put("sys/class/infiniband/mlx5_2/ports", "1\n");
     fabric.0.put("sys/class/infiniband/mlx5_3", "");
     fabric

@@ -18,13 +18,13 @@ struct Mounted(tempfile::TempDir);
 
 impl Mounted {
     fn new(kind: &str, options: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let mount = Command::new("mount")
             .args(["-i", "-t", kind, "-o", options, "none"])
-            .arg(folder.path())
+            .arg(directory.path())
             .status();
         assert!(mount.expect("mount").success(), "only root may mount");
-        Self(folder)
+        Self(directory)
     }
 
     fn path(&self) -> &Path {
@@ -110,20 +110,20 @@ fn silent_server() -> (Mounted, File) {
         .write(true)
         .open("/dev/fuse")
         .expect("FUSE");
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0",
         device.as_raw_fd()
     );
     rustix::mount::mount(
         "silent",
-        folder.path(),
+        directory.path(),
         "fuse.silent",
         rustix::mount::MountFlags::empty(),
         Some(std::ffi::CString::new(options).expect("no zero").as_c_str()),
     )
     .expect("mounts");
-    let mounted = Mounted(folder);
+    let mounted = Mounted(directory);
     // FUSE_INIT (include/uapi/linux/fuse.h): the id of the request comes back with version 7.19.
     let mut request = vec![0; 1 << 17];
     let length = (&device).read(&mut request).expect("the first request");

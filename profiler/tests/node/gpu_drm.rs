@@ -294,10 +294,10 @@ fn files_in_trouble_are_null_and_counted() {
 
 /// An open file of a process.
 fn open_file(tree: &Tree, pid: u32, fd: u32, target: &str, info: &str) {
-    let folder = tree.path(format!("proc/{pid}/fd"));
-    fs::create_dir_all(&folder).unwrap();
-    let _ = fs::remove_file(folder.join(fd.to_string()));
-    symlink(target, folder.join(fd.to_string())).unwrap();
+    let directory = tree.path(format!("proc/{pid}/fd"));
+    fs::create_dir_all(&directory).unwrap();
+    let _ = fs::remove_file(directory.join(fd.to_string()));
+    symlink(target, directory.join(fd.to_string())).unwrap();
     tree.put(format!("proc/{pid}/fdinfo/{fd}"), info);
     tree.put(format!("proc/{pid}/stat"), stat(pid, "a", 700));
 }

@@ -28,8 +28,8 @@ const CLAIMED_AT_A_TIME: u64 = 32;
 const PAUSE: u64 = 3;
 
 /// A process of a user that says to be of a job of Slurm, as `comm`.
-fn claims(uid: u32, job: &str, comm: &str, folder: &Path) -> Kept {
-    let program = folder.join(comm);
+fn claims(uid: u32, job: &str, comm: &str, directory: &Path) -> Kept {
+    let program = directory.join(comm);
     if !program.exists() {
         fs::copy("/bin/sleep", &program).expect("a copy");
     }
@@ -45,9 +45,9 @@ fn claims(uid: u32, job: &str, comm: &str, folder: &Path) -> Kept {
 /// A directory whose programs everybody may run.
 fn programs() -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = TempDir::new().expect("a directory");
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("our own");
-    folder
+    let directory = TempDir::new().expect("a directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("our own");
+    directory
 }
 
 fn node(out: &Path) -> Profiler {

@@ -32,8 +32,8 @@ fn orphan(out: &Path, name: &str, journal: &[u8]) -> PathBuf {
     let node = rustix::system::uname();
     let hostname = node.nodename().to_str().expect("text");
     let run = out.join(name);
-    let folder = run.join("usage").join(format!("host={hostname}"));
-    fs::create_dir_all(&folder).expect("directories");
+    let directory = run.join("usage").join(format!("host={hostname}"));
+    fs::create_dir_all(&directory).expect("directories");
     let manifest = serde_json::json!({
         "run_id": name,
         "hostname": hostname,
@@ -41,7 +41,7 @@ fn orphan(out: &Path, name: &str, journal: &[u8]) -> PathBuf {
         "process": { "pid": 1, "start_ticks": 1, "boot_id": "another" },
     });
     fs::write(run.join("run.json"), manifest.to_string()).expect("written");
-    let path = folder.join("_part-00000.arrows");
+    let path = directory.join("_part-00000.arrows");
     fs::write(&path, journal).expect("written");
     path
 }

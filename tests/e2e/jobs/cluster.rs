@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// It runs until it is dropped.
 pub struct Cluster {
-    folder: TempDir,
+    directory: TempDir,
     node: String,
     hierarchy: Hierarchy,
     _daemons: Vec<Kept>,
@@ -73,10 +73,10 @@ impl Cluster {
     }
 
     fn on(hierarchy: Hierarchy, plugin: &str, more: &str) -> Self {
-        let folder = TempDir::new().expect("a folder");
-        let path = folder.path();
+        let directory = TempDir::new().expect("a directory");
+        let path = directory.path();
         // Users submit jobs, too.
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our folder");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our directory");
         // As the machine is called: else mpirun takes it for another one.
         let node = hostname();
         let key: Vec<u8> = (0..128_u8).map(|byte| byte.wrapping_mul(31)).collect();
@@ -121,7 +121,7 @@ impl Cluster {
             node,
             hierarchy,
             _daemons: daemons,
-            folder,
+            directory,
         };
         wait_until("the node is idle", || {
             let state = cluster.command("sinfo", &["-h", "-o", "%T"]).output();
@@ -130,14 +130,14 @@ impl Cluster {
         cluster
     }
 
-    /// A folder for what jobs read and write.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    /// A directory for what jobs read and write.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Where its configuration is.
     pub fn conf(&self) -> PathBuf {
-        self.folder.path().join("slurm.conf")
+        self.directory.path().join("slurm.conf")
     }
 
     /// One of its commands.
@@ -146,7 +146,7 @@ impl Cluster {
         command
             .args(args)
             .env("SLURM_CONF", self.conf())
-            .current_dir(self.folder.path())
+            .current_dir(self.directory.path())
             .stdin(Stdio::null());
         command
     }
@@ -162,7 +162,7 @@ impl Cluster {
 
     /// Submits a script, and returns the number of its job.
     pub fn submit(&self, tasks: u32, script: &str) -> String {
-        let path = self.folder.path().join("script.sh");
+        let path = self.directory.path().join("script.sh");
         write(&path, format!("#!/bin/bash\n{script}").as_bytes(), 0o755);
         let tasks = format!("--ntasks={tasks}");
         self.ask(
@@ -176,7 +176,7 @@ impl Cluster {
         )
     }
 
-    /// Where the folder of a job of root is while it has processes.
+    /// Where the directory of a job of root is while it has processes.
     pub fn cgroup(&self, job: &str) -> String {
         match self.hierarchy {
             Hierarchy::V1 => format!("/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}", self.node),
@@ -214,7 +214,7 @@ impl Drop for Cluster {
         if self.hierarchy == Hierarchy::V2 {
             let _ = self.command("systemctl", &["stop", &self.scope()]).status();
         }
-        // slurmd leaves its own folders behind.
+        // slurmd leaves its own directories behind.
         for hierarchy in ["freezer", "cpuset", "memory", "cpuacct", "cpu,cpuacct"] {
             let root = format!("/sys/fs/cgroup/{hierarchy}/slurm_{}", self.node);
             let _ = fs::remove_dir(format!("{root}/uid_0"));
@@ -240,26 +240,26 @@ fn write(path: &Path, bytes: &[u8], mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our file");
 }
 
-fn configuration(folder: &Path, node: &str, plugin: &str) -> String {
+fn configuration(directory: &Path, node: &str, plugin: &str) -> String {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let [controller, daemon] =
         listeners.map(|listener| listener.local_addr().expect("an address").port());
-    let folder = folder.display();
+    let directory = directory.display();
     format!(
         "ClusterName=e2e\n\
          SlurmctldHost={node}(127.0.0.1)\n\
          SlurmUser=root\n\
          SlurmdUser=root\n\
          AuthType=auth/munge\n\
-         AuthInfo=socket={folder}/munge.socket\n\
+         AuthInfo=socket={directory}/munge.socket\n\
          CredType=cred/munge\n\
          SlurmctldPort={controller}\n\
-         SlurmctldPidFile={folder}/slurmctld.pid\n\
-         SlurmctldLogFile={folder}/slurmctld.log\n\
-         SlurmdPidFile={folder}/slurmd.pid\n\
-         SlurmdLogFile={folder}/slurmd.log\n\
-         StateSaveLocation={folder}/state\n\
-         SlurmdSpoolDir={folder}/spool\n\
+         SlurmctldPidFile={directory}/slurmctld.pid\n\
+         SlurmctldLogFile={directory}/slurmctld.log\n\
+         SlurmdPidFile={directory}/slurmd.pid\n\
+         SlurmdLogFile={directory}/slurmd.log\n\
+         StateSaveLocation={directory}/state\n\
+         SlurmdSpoolDir={directory}/spool\n\
          ProctrackType={plugin}\n\
          TaskPlugin=task/none\n\
          MpiDefault=none\n\

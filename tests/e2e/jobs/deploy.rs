@@ -46,9 +46,9 @@ fn own_numbers() -> String {
 
 #[test]
 fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let at = |name: &str| folder.path().join(name);
-    let conf = folder.path().join("conf");
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let conf = directory.path().join("conf");
     for name in ["prolog", "epilog"] {
         let text = format!(
             "#!/bin/sh\nexport PROFILER={} PROFILER_OUT={} PROFILER_RUN={}\nexport SLURM_CONF=$(cat {})\n{}\n\
@@ -91,7 +91,7 @@ fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
         "the profiler has not ended: {state:?}"
     );
     assert_eq!(
-        fs::read_dir(at("run")).expect("a folder").count(),
+        fs::read_dir(at("run")).expect("a directory").count(),
         0,
         "no log is left"
     );
@@ -111,8 +111,8 @@ fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
 #[test]
 fn one_profiler_for_two_jobs() {
     let cluster = Cluster::with("proctrack/cgroup", &own_numbers());
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let mut profiler = Profiler::writing_to(folder.path())
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let mut profiler = Profiler::writing_to(directory.path())
         .env("SLURM_CONF", cluster.conf())
         .args([
             "--node",
@@ -137,7 +137,7 @@ fn one_profiler_for_two_jobs() {
     let ended = profiler.interrupt();
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
     for job in jobs {
-        let data = Dataset::new(folder.path().join(format!("slurm-{job}")));
+        let data = Dataset::new(directory.path().join(format!("slurm-{job}")));
         data.assert_complete();
         assert_well(data.path());
         let (script, naps, others): (u64, u64, u64) = data.row(&format!(
@@ -150,11 +150,11 @@ fn one_profiler_for_two_jobs() {
 
 #[test]
 fn systemd_has_nothing_against_the_unit() {
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let text = fs::read_to_string(deploy("profiler.service")).expect("the unit");
     // The program is not installed here.
     let text = text.replace("/usr/local/bin/profiler", &setting("PROFILER_BIN"));
-    let unit = folder.path().join("profiler.service");
+    let unit = directory.path().join("profiler.service");
     fs::write(&unit, text).expect("written");
     let analyze = |args: &[&str]| {
         let output = Command::new("systemd-analyze")

@@ -80,7 +80,7 @@ fn a_job_with_two_steps() {
         ),
     );
     let running = profiler(&cluster).args(["--job", &job]).start();
-    fs::write(cluster.folder().join("go"), "").expect("written");
+    fs::write(cluster.directory().join("go"), "").expect("written");
     let finished = running.finish();
     assert_eq!(finished.stdout, "");
     let data = finished.dataset();
@@ -92,7 +92,7 @@ fn a_job_with_two_steps() {
     ));
     assert_eq!(others, 0, "processes of no job");
     for (step, rank) in [("0", 0), ("0", 1), ("1", 0)] {
-        let path = cluster.folder().join(format!("said.{step}.{rank}"));
+        let path = cluster.directory().join(format!("said.{step}.{rank}"));
         let said = said(&fs::read_to_string(path).expect("the task has said it"));
         assert_eq!((&said.0[..], said.1), (step, rank));
         let (step_id, task_rank, oncpu, sum): (String, u32, u64, u64) = data.row(&format!(
@@ -119,7 +119,7 @@ fn a_job_with_two_steps() {
     assert_eq!(script, ("batch".to_owned(), 0));
 }
 
-/// The folder of the job goes with each step, and comes back with the next: another one, of the same name.
+/// The directory of the job goes with each step, and comes back with the next: another one, of the same name.
 #[test]
 fn between_two_steps_a_job_is_not_over() {
     let cluster = Cluster::start();
@@ -132,13 +132,17 @@ fn between_two_steps_a_job_is_not_over() {
     };
     let _first = step("2");
     waiting.wait_for("profiling ");
-    let folder = cluster.cgroup(&job);
-    wait_until("the folder is gone", || {
-        !fs::exists(&folder).expect("a path")
+    let directory = cluster.cgroup(&job);
+    wait_until("the directory is gone", || {
+        !fs::exists(&directory).expect("a path")
     });
     let second = step("0.5");
-    wait_until("it is there again", || fs::exists(&folder).expect("a path"));
-    wait_until("it is gone again", || !fs::exists(&folder).expect("a path"));
+    wait_until("it is there again", || {
+        fs::exists(&directory).expect("a path")
+    });
+    wait_until("it is gone again", || {
+        !fs::exists(&directory).expect("a path")
+    });
     drop(second);
     assert!(!waiting.has_ended(), "{}", waiting.said());
     cluster.ask("scancel", &[&job]);
@@ -161,7 +165,7 @@ fn without_cgroups_slurm_lists_the_processes() {
         "until [ -e go ]; do sleep 0.1; done; srun --ntasks=1 bash -c 'sleep 3; exit 5'; sleep 0.1",
     );
     let running = profiler(&cluster).args(["--job", &job]).start();
-    fs::write(cluster.folder().join("go"), "").expect("written");
+    fs::write(cluster.directory().join("go"), "").expect("written");
     let finished = running.finish();
     let data = finished.dataset();
     data.assert_complete();
@@ -194,7 +198,7 @@ fn mpirun_in_an_allocation() {
         "{}",
         running.said()
     );
-    fs::write(cluster.folder().join("go"), "").expect("written");
+    fs::write(cluster.directory().join("go"), "").expect("written");
     let finished = running.finish();
     let data = finished.dataset();
     data.assert_complete();
@@ -234,7 +238,7 @@ fn processes_of_other_users_that_name_the_job_are_ignored() {
     assert!(running.said().contains(&note), "{}", running.said());
     let _later = claim();
     std::thread::sleep(Duration::from_millis(2500));
-    fs::write(cluster.folder().join("go"), "").expect("written");
+    fs::write(cluster.directory().join("go"), "").expect("written");
     let finished = running.finish();
     let data = finished.dataset();
     data.assert_complete();
@@ -247,13 +251,13 @@ fn processes_of_other_users_that_name_the_job_are_ignored() {
 #[test]
 fn a_scheduler_that_hangs_later_is_replaced_and_asked_again() {
     let cluster = Cluster::tracking("proctrack/linuxproc");
-    let folder = cluster.folder();
-    let bin = folder.join("bin");
+    let directory = cluster.directory();
+    let bin = directory.join("bin");
     fs::create_dir(&bin).expect("a directory");
     let stub = bin.join("scontrol");
     let script = format!(
         "#!/bin/sh\n[ -e {0}/hang ] && exec sleep 600\nexec /usr/bin/scontrol \"$@\"\n",
-        folder.display()
+        directory.display()
     );
     fs::write(&stub, script).expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -264,7 +268,7 @@ fn a_scheduler_that_hangs_later_is_replaced_and_asked_again() {
         .args(["--job", &job])
         .env("PATH", format!("{}:{others}", bin.display()))
         .start();
-    fs::write(folder.join("hang"), "").expect("written");
+    fs::write(directory.join("hang"), "").expect("written");
     let silence = format!("cannot ask Slurm about job {job}: scontrol did not answer");
     running.wait_for(&silence);
     // The next method finds what the scheduler would have told.
@@ -275,11 +279,11 @@ fn a_scheduler_that_hangs_later_is_replaced_and_asked_again() {
             .env("SLURM_PROCID", "0"),
     );
     std::thread::sleep(Duration::from_millis(2500));
-    fs::remove_file(folder.join("hang")).expect("removed");
+    fs::remove_file(directory.join("hang")).expect("removed");
     let begin = Instant::now();
     running.wait_for(&format!("Slurm answers again about job {job}"));
     assert!(begin.elapsed() < Duration::from_secs(60));
-    fs::write(folder.join("go"), "").expect("written");
+    fs::write(directory.join("go"), "").expect("written");
     let finished = running.finish();
     assert_eq!(
         finished.stderr.matches(&silence).count(),
@@ -324,14 +328,14 @@ fn a_profiler_inside_the_job() {
         ),
     );
     wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
-    let read = |name: &str| fs::read_to_string(cluster.folder().join(name)).expect("written");
+    let read = |name: &str| fs::read_to_string(cluster.directory().join(name)).expect("written");
     assert_eq!(
         (&read("code")[..], &read("out")[..]),
         ("0\n", ""),
         "{}",
         read("err")
     );
-    let mut runs = fs::read_dir(cluster.folder().join("profiles")).expect("a folder");
+    let mut runs = fs::read_dir(cluster.directory().join("profiles")).expect("a directory");
     let data = Dataset::new(runs.next().expect("a run").expect("an entry").path());
     data.assert_complete();
     found_by(&data, "cgroup", &job);

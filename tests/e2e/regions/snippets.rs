@@ -30,16 +30,20 @@ fn program(language: &str) -> String {
     format!("{snippet}\n{usage}")
 }
 
-/// The program's run in a folder of its own.
-fn run(folder: &Path, command: &[&str]) -> Finished {
+/// The program's run in a directory of its own.
+fn run(directory: &Path, command: &[&str]) -> Finished {
     let bin = PathBuf::from(setting("PROFILER_BIN"));
     let path = format!(
         "{}:{}",
-        bin.parent().expect("a folder").display(),
+        bin.parent().expect("a directory").display(),
         setting("PATH")
     );
-    let folder = folder.to_str().expect("UTF-8");
-    let within = [&["sh", "-c", "cd \"$0\" && exec \"$@\"", folder], command].concat();
+    let directory = directory.to_str().expect("UTF-8");
+    let within = [
+        &["sh", "-c", "cd \"$0\" && exec \"$@\"", directory],
+        command,
+    ]
+    .concat();
     Profiler::undelayed()
         .env("PATH", path)
         .command(&within)
@@ -65,10 +69,16 @@ fn check(language: &str, data: &Dataset, expected: &[(&str, &str)]) {
     );
 }
 
-fn compiled(folder: &Path, compiler: &Path, source: &str, text: &str, options: &[&str]) -> String {
-    fs::write(folder.join(source), text).expect("written");
+fn compiled(
+    directory: &Path,
+    compiler: &Path,
+    source: &str,
+    text: &str,
+    options: &[&str],
+) -> String {
+    fs::write(directory.join(source), text).expect("written");
     let output = Command::new(compiler)
-        .current_dir(folder)
+        .current_dir(directory)
         .args(options)
         .args([source, "-o", "program"])
         .output()
@@ -78,14 +88,18 @@ fn compiled(folder: &Path, compiler: &Path, source: &str, text: &str, options: &
         output.status.success() && said.is_empty(),
         "{source}: {said}"
     );
-    folder.join("program").to_str().expect("UTF-8").to_owned()
+    directory
+        .join("program")
+        .to_str()
+        .expect("UTF-8")
+        .to_owned()
 }
 
 #[test]
 fn python() {
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let python = setting("PROFILER_TEST_PYTHON");
-    let run = run(folder.path(), &[&python, "-c", &program("python")]);
+    let run = run(directory.path(), &[&python, "-c", &program("python")]);
     let data = run.dataset();
     check(
         "python",
@@ -109,7 +123,7 @@ fn python() {
     assert_eq!(attributes, r#"{"epoch":3}"#);
     // Where nobody profiles it does the same.
     let alone = Command::new(python)
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .args(["-c", &program("python")])
         .env_remove("PROFILER_SOCKET")
         .output()
@@ -122,8 +136,8 @@ fn python() {
 
 #[test]
 fn bash() {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let run = run(folder.path(), &["bash", "-ec", &program("bash")]);
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let run = run(directory.path(), &["bash", "-ec", &program("bash")]);
     check(
         "bash",
         &run.dataset(),
@@ -133,32 +147,32 @@ fn bash() {
 
 #[test]
 fn c() {
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     let options = ["-O1", "-Wall", "-Wextra", "-Werror"];
     let program = compiled(
-        folder.path(),
+        directory.path(),
         Path::new("cc"),
         "program.c",
         &program("c"),
         &options,
     );
-    let run = run(folder.path(), &[&program]);
+    let run = run(directory.path(), &[&program]);
     check("c", &run.dataset(), &[("write", "finished")]);
 }
 
 #[test]
 fn rust() {
-    let folder = tempfile::TempDir::new().expect("a folder");
+    let directory = tempfile::TempDir::new().expect("a directory");
     // That of the cargo which runs the tests; sudo may have another PATH.
     let compiler = Path::new(env!("CARGO")).with_file_name("rustc");
     let options = ["--edition=2024"];
     let program = compiled(
-        folder.path(),
+        directory.path(),
         &compiler,
         "program.rs",
         &program("rust"),
         &options,
     );
-    let run = run(folder.path(), &[&program]);
+    let run = run(directory.path(), &[&program]);
     check("rust", &run.dataset(), &[("write", "finished")]);
 }

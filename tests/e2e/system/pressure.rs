@@ -27,8 +27,8 @@ const PRESSURES: [(&str, &str, &str); 4] = [
 
 #[test]
 fn pressure_is_the_kernels() {
-    let folder = Path::new("/proc/pressure");
-    let read = || PRESSURES.map(|(_, kind, line)| pressure(&folder.join(kind), line));
+    let directory = Path::new("/proc/pressure");
+    let read = || PRESSURES.map(|(_, kind, line)| pressure(&directory.join(kind), line));
     let before = read();
     let profiler = Profiler::new()
         .args(["--node", "--source", "system", "-i", "500ms"])

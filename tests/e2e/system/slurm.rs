@@ -85,7 +85,7 @@ fn job_is_recorded_by_root_by_sudo_and_with_file_capabilities() {
         cluster.conf().display(),
         cluster.conf().with_file_name("cgroup.conf").display(),
     ));
-    let path = cluster.folder().join("job.sh");
+    let path = cluster.directory().join("job.sh");
     fs::write(&path, format!("#!/bin/bash\n{}\n", script())).expect("written");
     let submit = format!(
         "runuser -u tester -- sbatch --parsable --chdir={HOME} --ntasks=2 --output={HOME}/job.out {}",

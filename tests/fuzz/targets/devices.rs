@@ -125,10 +125,10 @@ thread_local! {
 fn machine() -> Machine {
     let tree = Tree::of("server", "fuzz-devices");
     for (zone, name) in [("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "dram")] {
-        let folder = format!("sys/class/powercap/{zone}");
-        tree.put(format!("{folder}/name"), name);
-        tree.put(format!("{folder}/energy_uj"), "5\n");
-        tree.put(format!("{folder}/max_energy_range_uj"), "262143328850\n");
+        let directory = format!("sys/class/powercap/{zone}");
+        tree.put(format!("{directory}/name"), name);
+        tree.put(format!("{directory}/energy_uj"), "5\n");
+        tree.put(format!("{directory}/max_energy_range_uj"), "262143328850\n");
     }
     for (path, text) in [
         ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),

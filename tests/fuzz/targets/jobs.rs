@@ -80,18 +80,18 @@ fn lines(text: &str) {
             check(path, &place);
         }
         if let Some(place) = cgroup_path::identify_unit(path, "solver") {
-            assert!(path[..place.folder].contains("/solver") || path.starts_with("solver"));
+            assert!(path[..place.directory].contains("/solver") || path.starts_with("solver"));
         }
     }
 }
 
-/// The folder is a part of the path, ends where a name ends, and is the same job's by itself.
+/// The directory is a part of the path, ends where a name ends, and is the same job's by itself.
 fn check(path: &str, place: &Place) {
-    let (folder, below) = path.split_at(place.folder);
+    let (directory, below) = path.split_at(place.directory);
     assert!(below.is_empty() || below.starts_with('/'));
-    let own = cgroup_path::identify(folder).expect("the folder of a job");
+    let own = cgroup_path::identify(directory).expect("the directory of a job");
     assert_eq!((own.scheduler, &own.job), (place.scheduler, &place.job));
-    assert_eq!(own.folder, place.folder);
+    assert_eq!(own.directory, place.directory);
     assert!(place.is_of(place.scheduler, &place.job));
     let name = run_id(place.scheduler, &place.job);
     assert!(is_plain_name(&name) && !name.starts_with('.'), "{name:?}");

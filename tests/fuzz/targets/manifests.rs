@@ -32,8 +32,8 @@ fn check(run: &Run, data: &[u8]) {
     // Beside the run, and where names of temporary files would lead.
     let beside = run.out().join("beside.tmp");
     fs::write(&beside, "mine").unwrap();
-    for folder in [".run.json.x", "usage/host=x"] {
-        fs::create_dir_all(run.path().join(folder)).unwrap();
+    for directory in [".run.json.x", "usage/host=x"] {
+        fs::create_dir_all(run.path().join(directory)).unwrap();
     }
     if let Ok(report) = verify(&run.path()) {
         run::check(&report);

@@ -13,8 +13,8 @@ use libfuzzer_sys::fuzz_target;
 use profiler::{
     support::clock::{Clock, Tick, monotonic_ns},
     tasks::{
-        Keeps, Reader, TaskTable,
-        per_key::Flows,
+        KernelSupport, Reader, TaskTable,
+        per_key::PerKeyCounters,
         walk::{Scope, Walker},
     },
 };
@@ -36,13 +36,14 @@ fuzz_target!(|data: &[u8]| {
         }
         let host = tree.host();
         let clock = Clock::new();
-        let keeps = Keeps {
+        let keeps = KernelSupport {
             run_delay: false,
             io: true,
             sched: false,
         };
         let reader = Reader::Procfs(Walker::new(Scope::Node, true));
-        let mut tasks = TaskTable::new(&host, clock, reader, Flows::default(), keeps, true);
+        let mut tasks =
+            TaskTable::new(&host, clock, reader, PerKeyCounters::default(), keeps, true);
         for number in 0..2 {
             let monotonic_ns = monotonic_ns();
             let tick = Tick {

@@ -37,15 +37,15 @@ use common::Tree;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::Host,
-    marks::{Inbox, Loss, Mark, Op},
+    marks::{Loss, Mark, MarkReceiver, Op},
     perf::Selection,
     privileges,
     schema::Batch,
-    sources::{Context, Sample, Source, region},
+    sources::{Context, Source, TickContext, region},
     support::{
         clock::{Clock, Tick, monotonic_ns},
         log,
-        self_metrics::Ledger,
+        self_metrics::SelfMetrics,
     },
     tasks::TaskTable,
 };
@@ -83,10 +83,10 @@ fn machine() -> Machine {
 fn begin() {
     // With privileges each socket would have a network namespace of its own.
     privileges::keep_none();
-    let folder = std::env::temp_dir();
+    let directory = std::env::temp_dir();
     // SAFETY: no other thread runs yet.
-    unsafe { std::env::set_var("RUNTIME_DIRECTORY", folder.join("run")) };
-    let _ = log::open(&folder.join("regions.log"), "fuzz", None);
+    unsafe { std::env::set_var("RUNTIME_DIRECTORY", directory.join("run")) };
+    let _ = log::open(&directory.join("regions.log"), "fuzz", None);
     panics::keep();
 }
 
@@ -108,7 +108,7 @@ type Who = (u32, i64);
 /// A node whose time is ours.
 struct Node<'a> {
     machine: &'a Machine,
-    inbox: Arc<Inbox>,
+    receiver: Arc<MarkReceiver>,
     source: Box<dyn Source>,
     tasks: TaskTable,
     clock: Clock,
@@ -146,7 +146,7 @@ struct Rows {
 
 impl<'a> Node<'a> {
     fn new(machine: &'a Machine) -> Self {
-        let inbox = Arc::new(Inbox::open("fuzz", true).unwrap());
+        let receiver = Arc::new(MarkReceiver::open("fuzz", true).unwrap());
         let context = Context {
             host: &machine.host,
             interval: Duration::from_secs(1),
@@ -155,7 +155,7 @@ impl<'a> Node<'a> {
             node: true,
             strangers_join: false,
             perf: &Selection::default(),
-            marks: Ok(&inbox),
+            marks: Ok(&receiver),
         };
         let source = (region::SPEC.open)(&context).unwrap();
         let clock = Clock::new();
@@ -165,7 +165,7 @@ impl<'a> Node<'a> {
         let mut node = Self {
             tasks: processes::table(&machine.host, clock),
             machine,
-            inbox,
+            receiver,
             source,
             clock,
             now: monotonic_ns(),
@@ -220,7 +220,7 @@ impl<'a> Node<'a> {
             self.sent.of.extend(meant(&mark, pid, uid));
             *self.sent.marks.entry(name(mark.op)).or_default() += 1;
         }
-        self.inbox.deliver(datagram, (pid, uid), self.now);
+        self.receiver.deliver(datagram, (pid, uid), self.now);
         self.last = Some((pid, uid, datagram.to_vec()));
     }
 
@@ -235,10 +235,10 @@ impl<'a> Node<'a> {
         self.tasks.refresh(&tick, last).unwrap();
         let boundary = boundary.map(|pid| [pid].into_iter().collect());
         self.tasks.deliver(boundary.as_ref());
-        let sample = Sample {
+        let sample = TickContext {
             tick,
             tasks: &self.tasks,
-            ledger: &Ledger::default(),
+            self_metrics: &SelfMetrics::default(),
             last,
             boundary: boundary.as_ref(),
         };
@@ -316,7 +316,7 @@ impl<'a> Node<'a> {
         assert!(rows.open.is_empty(), "{:?} are still open", rows.open);
         assert_eq!(rows.started, rows.ended);
         assert_eq!(rows.usage.len() as u64, rows.ended);
-        let losses = self.inbox.losses();
+        let losses = self.receiver.losses();
         let totals: BTreeMap<Loss, u64> = losses.totals().collect();
         assert_eq!(totals[&Loss::Unmatched], rows.unmatched);
         let lost = totals.iter().filter(|(loss, _)| loss.is_lost());

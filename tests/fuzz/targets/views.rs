@@ -21,7 +21,7 @@ use parquet::arrow::ArrowWriter;
 use profiler::{
     commands::schema,
     output::dataset::{
-        files::{Folder, is_plain_name},
+        files::{Directory, is_plain_name},
         views,
     },
 };
@@ -51,7 +51,7 @@ fuzz_target!(|text: &str| {
     RUN.with(|run| check(run, &tables));
 });
 
-/// Whether a folder can have it, beside those that are there.
+/// Whether a directory can have it, beside those that are there.
 fn is_name(name: &str) -> bool {
     is_plain_name(name) && name.len() < 256 && name != "run.json" && name != views::FILE
 }
@@ -61,8 +61,8 @@ fn check(run: &Run, tables: &BTreeMap<&str, Vec<&str>>) {
     for (table, columns) in tables {
         run.put_part(table, 0, &part(columns));
     }
-    let folder = Folder::open(&run.path(), None).unwrap();
-    views::refresh(&folder, "fuzz").unwrap();
+    let directory = Directory::open(&run.path(), None).unwrap();
+    views::refresh(&directory, "fuzz").unwrap();
     let sql = fs::read_to_string(run.path().join(views::FILE)).unwrap();
     let statements = match Parser::parse_sql(&DuckDbDialect {}, &sql) {
         Ok(statements) => statements,

@@ -43,9 +43,9 @@ fn table() -> Option<tempfile::TempDir> {
              metrics = [{{ name = \"{metric}\", formula = \"{factor} * i / time\" }}]\n"
         );
     }
-    let folder = tempfile::TempDir::new().expect("a folder");
-    fs::write(folder.path().join("this.toml"), toml).expect("written");
-    Some(folder)
+    let directory = tempfile::TempDir::new().expect("a directory");
+    fs::write(directory.path().join("this.toml"), toml).expect("written");
+    Some(directory)
 }
 
 /// Rows of one tick.
@@ -86,8 +86,13 @@ fn counters_and_shares_of_cycles_are_what_the_other_tables_say() {
     let mut other = Kept::spawn(&[WORKLOAD, "spin", "1000000000000"]);
     let mut profiler = Profiler::new().args(["-i", "200ms", "--sysfs", powered.path()]);
     if let Some(table) = &table {
-        let folder = table.path().to_str().expect("UTF-8");
-        profiler = profiler.args(["--perfevents", folder, "--groups", &format!("HW,{groups}")]);
+        let directory = table.path().to_str().expect("UTF-8");
+        profiler = profiler.args([
+            "--perfevents",
+            directory,
+            "--groups",
+            &format!("HW,{groups}"),
+        ]);
     }
     let finished = profiler.command(&[WORKLOAD, "spin", "400000000"]).finish();
     assert!(other.0.try_wait().expect("our child").is_none());

@@ -1,6 +1,6 @@
 //! Through `io_submit`.
 
-use super::calls::{BLOCK, Folder, aligned, call};
+use super::calls::{BLOCK, Directory, aligned, call};
 
 /// Operations that are handed over at once.
 const BATCH: usize = 32;
@@ -36,8 +36,8 @@ struct Event {
 }
 
 /// Writes and reads.
-pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
-    let file = folder.create(flags);
+pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32) {
+    let file = directory.create(flags);
     let memory = aligned(BLOCK * BATCH);
     let mut context = 0_u64;
     let made = call!(syscall(libc::SYS_io_setup, BATCH, &raw mut context));
@@ -59,15 +59,15 @@ pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
                 .collect();
             for result in submit(context, &iocbs) {
                 if opcode == WRITE {
-                    folder.tally.write(result);
+                    directory.tally.write(result);
                 } else {
-                    folder.tally.read(result);
+                    directory.tally.read(result);
                 }
             }
         }
     }
     call!(syscall(libc::SYS_io_destroy, context));
-    folder.remove();
+    directory.remove();
 }
 
 /// Hands all over and waits for their results.

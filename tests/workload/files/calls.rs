@@ -198,14 +198,14 @@ pub fn read_nothing(block: &mut [u8]) -> i64 {
     call!(read(-1, block.as_mut_ptr().cast(), block.len()))
 }
 
-/// The folder in which to work, and what was done there.
-pub struct Folder<'a> {
+/// The directory in which to work, and what was done there.
+pub struct Directory<'a> {
     pub tally: &'a mut Tally,
     path: String,
     files: usize,
 }
 
-impl<'a> Folder<'a> {
+impl<'a> Directory<'a> {
     pub fn new(path: &str, tally: &'a mut Tally) -> Self {
         Self {
             tally,
@@ -234,7 +234,7 @@ impl<'a> Folder<'a> {
         open(&self.name(self.files - 1), flags)
     }
 
-    /// The folder.
+    /// The directory.
     pub fn open_itself(&mut self) -> Fd {
         self.tally.opens += 1;
         open(&self.path, libc::O_RDONLY | libc::O_DIRECTORY)

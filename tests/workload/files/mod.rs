@@ -1,6 +1,6 @@
-//! `workload files HOW FOLDER CALLS`: works on files of a folder, and prints what the calls returned.
+//! `workload files HOW DIRECTORY CALLS`: works on files of a directory, and prints what the calls returned.
 //!
-//! Whatever is not on a file of the folder (pipes, sockets) is done and not told.
+//! Whatever is not on a file of the directory (pipes, sockets) is done and not told.
 
 mod aio;
 mod calls;
@@ -8,7 +8,7 @@ mod uring;
 
 use std::ops::AddAssign;
 
-use self::calls::{BLOCK, Folder, aligned, pipe, socket_pair};
+use self::calls::{BLOCK, Directory, aligned, pipe, socket_pair};
 
 /// What was done with files, by what the calls returned.
 #[derive(Default)]
@@ -57,30 +57,30 @@ fn count(result: i64, ops: &mut u64, bytes: &mut u64, errors: &mut u64) {
 }
 
 /// Does it, and prints the line that `tests/kernel/file.rs` reads.
-pub fn main(how: &str, folder: &str, calls: &str) {
+pub fn main(how: &str, directory: &str, calls: &str) {
     let calls: usize = calls.parse().expect("a number");
     let mut tally = Tally::default();
-    let mut folder = Folder::new(folder, &mut tally);
+    let mut directory = Directory::new(directory, &mut tally);
     match how {
-        "account" => return account(&mut folder, calls),
-        "plain" => plain(&mut folder, calls, 0),
-        "direct" => plain(&mut folder, calls, libc::O_DIRECT),
-        "at" => at(&mut folder, calls),
-        "vectors" => vectors(&mut folder, calls),
-        "splice" => splice(&mut folder, calls),
-        "sendfile" => sendfile(&mut folder, calls),
-        "copy" => copy(&mut folder, calls),
-        "sync" => sync(&mut folder, calls),
-        "msync" => msync(&mut folder),
-        "names" => names(&mut folder, calls),
-        "errors" => errors(&mut folder, calls),
+        "account" => return account(&mut directory, calls),
+        "plain" => plain(&mut directory, calls, 0),
+        "direct" => plain(&mut directory, calls, libc::O_DIRECT),
+        "at" => at(&mut directory, calls),
+        "vectors" => vectors(&mut directory, calls),
+        "splice" => splice(&mut directory, calls),
+        "sendfile" => sendfile(&mut directory, calls),
+        "copy" => copy(&mut directory, calls),
+        "sync" => sync(&mut directory, calls),
+        "msync" => msync(&mut directory),
+        "names" => names(&mut directory, calls),
+        "errors" => errors(&mut directory, calls),
         "elsewhere" => elsewhere(calls),
-        "uring" => uring::work(&mut folder, calls, 0),
-        "uring-direct" => uring::work(&mut folder, calls, libc::O_DIRECT),
-        "uring-sync" => uring::work(&mut folder, calls, libc::O_SYNC),
-        "aio" => aio::work(&mut folder, calls, 0),
-        "aio-direct" => aio::work(&mut folder, calls, libc::O_DIRECT),
-        "aio-sync" => aio::work(&mut folder, calls, libc::O_DSYNC),
+        "uring" => uring::work(&mut directory, calls, 0),
+        "uring-direct" => uring::work(&mut directory, calls, libc::O_DIRECT),
+        "uring-sync" => uring::work(&mut directory, calls, libc::O_SYNC),
+        "aio" => aio::work(&mut directory, calls, 0),
+        "aio-direct" => aio::work(&mut directory, calls, libc::O_DIRECT),
+        "aio-sync" => aio::work(&mut directory, calls, libc::O_DSYNC),
         _ => panic!("{how}: what is that?"),
     }
     let Tally {
@@ -104,90 +104,90 @@ pub fn main(how: &str, folder: &str, calls: &str) {
 }
 
 /// write, then read to the end.
-fn plain(folder: &mut Folder<'_>, calls: usize, flags: i32) {
+fn plain(directory: &mut Directory<'_>, calls: usize, flags: i32) {
     let block = aligned(BLOCK);
-    let file = folder.create(flags);
+    let file = directory.create(flags);
     for _ in 0..calls {
         let result = file.write(block);
-        folder.tally.write(result);
+        directory.tally.write(result);
     }
     file.rewind();
     loop {
         let result = file.read(block);
-        if folder.tally.read(result) {
+        if directory.tally.read(result) {
             break;
         }
     }
-    folder.remove();
+    directory.remove();
 }
 
 /// pwrite and pread.
-fn at(folder: &mut Folder<'_>, calls: usize) {
+fn at(directory: &mut Directory<'_>, calls: usize) {
     let block = aligned(BLOCK);
-    let file = folder.create(0);
+    let file = directory.create(0);
     for index in 0..calls {
         let result = file.write_at(block, index * BLOCK);
-        folder.tally.write(result);
+        directory.tally.write(result);
     }
     for index in 0..calls {
         let result = file.read_at(block, index * BLOCK);
-        folder.tally.read(result);
+        directory.tally.read(result);
     }
     // The last one is short: half a block is left.
     let result = file.read_at(block, calls * BLOCK - BLOCK / 2);
-    folder.tally.read(result);
-    folder.remove();
+    directory.tally.read(result);
+    directory.remove();
 }
 
 /// writev, pwritev, pwritev2, and the same for reading.
-fn vectors(folder: &mut Folder<'_>, calls: usize) {
+fn vectors(directory: &mut Directory<'_>, calls: usize) {
     let block = aligned(BLOCK);
-    let file = folder.create(0);
+    let file = directory.create(0);
     for index in 0..calls {
         let result = file.write_vector(block, index, index * BLOCK);
-        folder.tally.write(result);
+        directory.tally.write(result);
     }
     file.rewind();
     for index in 0..calls {
         let result = file.read_vector(block, index, index * BLOCK);
-        folder.tally.read(result);
+        directory.tally.read(result);
     }
-    folder.remove();
+    directory.remove();
 }
 
 /// From a pipe to a file and back.
-fn splice(folder: &mut Folder<'_>, calls: usize) {
+fn splice(directory: &mut Directory<'_>, calls: usize) {
     let block = aligned(BLOCK);
-    let file = folder.create(0);
+    let file = directory.create(0);
     let (end, begin) = pipe();
     for _ in 0..calls {
         begin.write(block);
         let result = file.splice_from(&end);
-        folder.tally.write(result);
+        directory.tally.write(result);
     }
     file.rewind();
     for _ in 0..calls {
         let result = begin.splice_from(&file);
-        folder.tally.read(result);
+        directory.tally.read(result);
         end.read(block);
     }
-    folder.remove();
+    directory.remove();
 }
 
 /// From a file to a file, to a socket and to a pipe.
-fn sendfile(folder: &mut Folder<'_>, calls: usize) {
+fn sendfile(directory: &mut Directory<'_>, calls: usize) {
     let block = aligned(BLOCK);
-    let from = folder.create(0);
-    let to = folder.create(0);
+    let from = directory.create(0);
+    let to = directory.create(0);
     for _ in 0..calls {
         let result = from.write(block);
-        folder.tally.write(result);
+        directory.tally.write(result);
     }
     from.rewind();
     for _ in 0..calls {
         let result = to.send_from(&from);
-        folder.tally.read(result);
-        folder.tally.write(result);
+        directory.tally.read(result);
+        directory.tally.write(result);
     }
     let (here, there) = socket_pair();
     let (end, begin) = pipe();
@@ -195,89 +195,89 @@ fn sendfile(folder: &mut Folder<'_>, calls: usize) {
         from.rewind();
         for _ in 0..calls {
             let result = into.send_from(&from);
-            folder.tally.read(result);
+            directory.tally.read(result);
             out.read(block);
         }
     }
-    folder.remove();
+    directory.remove();
 }
 
 /// `copy_file_range`.
-fn copy(folder: &mut Folder<'_>, calls: usize) {
+fn copy(directory: &mut Directory<'_>, calls: usize) {
     let block = aligned(BLOCK);
-    let from = folder.create(0);
-    let to = folder.create(0);
+    let from = directory.create(0);
+    let to = directory.create(0);
     for _ in 0..calls {
         let result = from.write(block);
-        folder.tally.write(result);
+        directory.tally.write(result);
     }
     from.rewind();
     for _ in 0..calls {
         let result = to.copy_from(&from);
-        folder.tally.read(result);
-        folder.tally.write(result);
+        directory.tally.read(result);
+        directory.tally.write(result);
     }
-    folder.remove();
+    directory.remove();
 }
 
-/// Writes that sync are one write each; fsync of files and of the folder, and fdatasync.
-fn sync(folder: &mut Folder<'_>, calls: usize) {
+/// Writes that sync are one write each; fsync of files and of the directory, and fdatasync.
+fn sync(directory: &mut Directory<'_>, calls: usize) {
     let block = aligned(BLOCK);
     for flags in [0, libc::O_SYNC, libc::O_DSYNC] {
-        let file = folder.create(flags);
+        let file = directory.create(flags);
         for _ in 0..calls {
             let result = file.write(block);
-            folder.tally.write(result);
+            directory.tally.write(result);
         }
-        folder.tally.sync(file.sync());
-        folder.tally.sync(file.sync_data());
+        directory.tally.sync(file.sync());
+        directory.tally.sync(file.sync_data());
     }
-    let itself = folder.open_itself();
-    folder.tally.sync(itself.sync());
-    folder.remove();
+    let itself = directory.open_itself();
+    directory.tally.sync(itself.sync());
+    directory.remove();
 }
 
 /// A sync of memory that is a file.
-fn msync(folder: &mut Folder<'_>) {
-    let file = folder.create(0);
+fn msync(directory: &mut Directory<'_>) {
+    let file = directory.create(0);
     let result = file.write(aligned(BLOCK));
-    folder.tally.write(result);
-    folder.tally.sync(file.map_and_sync());
-    folder.remove();
+    directory.tally.write(result);
+    directory.tally.sync(file.map_and_sync());
+    directory.remove();
 }
 
-fn names(folder: &mut Folder<'_>, calls: usize) {
+fn names(directory: &mut Directory<'_>, calls: usize) {
     for _ in 0..calls {
-        folder.names();
+        directory.names();
     }
 }
 
 /// What fails, and what returns less than it was asked for.
-fn errors(folder: &mut Folder<'_>, calls: usize) {
+fn errors(directory: &mut Directory<'_>, calls: usize) {
     let block = aligned(BLOCK);
-    let file = folder.create(0);
-    let blind = folder.open_again(libc::O_WRONLY);
+    let file = directory.create(0);
+    let blind = directory.open_again(libc::O_WRONLY);
     let result = file.write(&block[..1000]);
-    folder.tally.write(result);
+    directory.tally.write(result);
     for _ in 0..calls {
         // EBADF: not open for that.
         let result = blind.read(block);
         assert_eq!(result, -i64::from(libc::EBADF));
-        folder.tally.read(result);
+        directory.tally.read(result);
         // EFAULT
         let result = file.write_from_nowhere();
         assert_eq!(result, -i64::from(libc::EFAULT));
-        folder.tally.write(result);
+        directory.tally.write(result);
         // Short.
         let result = file.read_at(block, 900);
         assert_eq!(result, 100);
-        folder.tally.read(result);
+        directory.tally.read(result);
         // The end.
         let result = file.read_at(block, 5000);
         assert_eq!(result, 0);
-        folder.tally.read(result);
+        directory.tally.read(result);
     }
-    folder.remove();
+    directory.remove();
 }
 
 /// No file at all: pipes, sockets, devices, descriptors that are not open.
@@ -301,11 +301,11 @@ fn elsewhere(calls: usize) {
 }
 
 /// All kinds of reads and writes, and at last what the kernel says of them, with what it takes to tell that.
-fn account(folder: &mut Folder<'_>, calls: usize) {
+fn account(directory: &mut Directory<'_>, calls: usize) {
     const LENGTH: usize = 128;
-    plain(folder, calls, 0);
+    plain(directory, calls, 0);
     elsewhere(calls);
-    copy(folder, calls);
+    copy(directory, calls);
     let io = calls::open("/proc/self/io", libc::O_RDONLY);
     let mut text = [0; 1000];
     let length = io.read(&mut text);

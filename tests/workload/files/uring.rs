@@ -2,15 +2,15 @@
 
 use io_uring::{IoUring, opcode, squeue::Entry, types::Fd as Target};
 
-use super::calls::{BLOCK, Folder, aligned, pipe};
+use super::calls::{BLOCK, Directory, aligned, pipe};
 
 /// Operations that are handed over at once.
 const BATCH: usize = 32;
 
 /// Writes and reads with each of the opcodes, and syncs.
-pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
+pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32) {
     let mut ring = IoUring::new(64).expect("io_uring");
-    let file = folder.create(flags);
+    let file = directory.create(flags);
     let blocks: Vec<libc::iovec> = aligned(BLOCK * BATCH)
         .chunks_mut(BLOCK)
         .map(|block| libc::iovec {
@@ -48,7 +48,7 @@ pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
         calls,
         operation!(Write, Writev, WriteFixed),
         |result| {
-            folder.tally.write(result);
+            directory.tally.write(result);
         },
     );
     // The last one finds the end.
@@ -57,11 +57,11 @@ pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
         calls + 1,
         operation!(Read, Readv, ReadFixed),
         |result| {
-            folder.tally.read(result);
+            directory.tally.read(result);
         },
     );
     let sync = |_| opcode::Fsync::new(target).build();
-    all(&mut ring, 1, sync, |result| folder.tally.sync(result));
+    all(&mut ring, 1, sync, |result| directory.tally.sync(result));
     // What is no file I/O.
     let (end, begin) = pipe();
     let (from, to) = (Target(end.raw()), Target(begin.raw()));
@@ -69,7 +69,7 @@ pub fn work(folder: &mut Folder<'_>, calls: usize, flags: i32) {
     all(&mut ring, 3, write, |result| assert!(result > 0));
     let read = |index| opcode::Read::new(from, block(index), bytes).build();
     all(&mut ring, 3, read, |result| assert!(result > 0));
-    folder.remove();
+    directory.remove();
 }
 
 fn all(

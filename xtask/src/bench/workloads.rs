@@ -49,7 +49,7 @@ pub struct Workload {
 
 /// What the commands need to know.
 pub struct Place<'a> {
-    /// Folder for files.
+    /// Directory for files.
     pub scratch: &'a Path,
     /// 100 is one or two seconds on a small machine.
     pub size_percent: u32,

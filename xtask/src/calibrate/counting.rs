@@ -128,7 +128,7 @@ pub struct Counting<'a> {
     /// `tests/read.py`.
     pub reader: &'a Path,
     /// Where the runs go.
-    pub folder: &'a Path,
+    pub directory: &'a Path,
 }
 
 impl Counting<'_> {
@@ -140,7 +140,7 @@ impl Counting<'_> {
         label: &str,
         words: &[String],
     ) -> Result<BTreeMap<String, Counted>> {
-        let out = self.folder.join(label);
+        let out = self.directory.join(label);
         let mut command = run::privileged(self.profiler);
         command
             .args(["run", "--source", "perf", "--groups", group, "--strict"])
@@ -168,13 +168,13 @@ impl Counting<'_> {
     }
 }
 
-/// The run in a folder that was made for it.
-fn only_entry(folder: &Path) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let entries = entries.with_context(|| format!("reading {}", folder.display()))?;
+/// The run in a directory that was made for it.
+fn only_entry(directory: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = entries.with_context(|| format!("reading {}", directory.display()))?;
     match &entries[..] {
         [run] => Ok(run.path()),
-        _ => bail!("{} runs in {}, not one", entries.len(), folder.display()),
+        _ => bail!("{} runs in {}, not one", entries.len(), directory.display()),
     }
 }
 

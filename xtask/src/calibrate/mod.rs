@@ -67,13 +67,13 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let workload = Workload::build(workspace, args.cpu)?;
     let kernels = chosen(workload.kernels()?, &args.kernel)?;
-    let folder = workspace.target.join("calibrate");
-    remove(&folder)?;
+    let directory = workspace.target.join("calibrate");
+    remove(&directory)?;
     let counting = Counting {
         profiler: &profiler,
         python: &python::obtain(workspace)?,
         reader: &workspace.root.join("tests/read.py"),
-        folder: &folder,
+        directory: &directory,
     };
     let mut verdicts = Vec::new();
     let mut refused = BTreeSet::new();
@@ -94,10 +94,10 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     match verdict::conclude(&verdicts) {
         Ok(summary) => {
             println!("{summary}");
-            remove(&folder)
+            remove(&directory)
         }
         Err(why) if verdicts.contains(&Verdict::Wrong) => {
-            bail!("{why}; the runs are in {}", folder.display())
+            bail!("{why}; the runs are in {}", directory.display())
         }
         Err(why) => bail!("{why}"),
     }
@@ -211,10 +211,10 @@ fn print_line([kernel, metric, known, counted, ratio, share, verdict]: [&str; 7]
     );
 }
 
-fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
+fn remove(directory: &Path) -> Result<()> {
+    match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing {}", folder.display()))
+            Err(error).with_context(|| format!("removing {}", directory.display()))
         }
         _ => Ok(()),
     }

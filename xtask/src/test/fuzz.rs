@@ -26,7 +26,7 @@ const TOOL: CargoTool = CargoTool {
 };
 
 /// Where the targets are.
-const FOLDER: &str = "tests/fuzz";
+const DIRECTORY: &str = "tests/fuzz";
 
 /// Time for each target, s, and the variable that says otherwise.
 const SECONDS: u64 = 60;
@@ -86,8 +86,9 @@ pub fn run(workspace: &Workspace, filter: &[String]) -> Result<String> {
 
 /// Names of the targets: those of the files.
 fn targets(workspace: &Workspace, filter: &[String]) -> Result<Vec<String>> {
-    let folder = workspace.root.join(FOLDER).join("targets");
-    let files = fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+    let directory = workspace.root.join(DIRECTORY).join("targets");
+    let files =
+        fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
     let mut names: Vec<_> = files
         .filter_map(|file| {
             let name = file.ok()?.file_name().into_string().ok()?;
@@ -119,7 +120,7 @@ fn build(workspace: &Workspace) -> Result<()> {
     let object = bpf::build(workspace)?;
     let program = obtain(workspace)?;
     // cargo-fuzz itself would change a lock file that does not fit.
-    let manifest = workspace.root.join(FOLDER).join("Cargo.toml");
+    let manifest = workspace.root.join(DIRECTORY).join("Cargo.toml");
     shell::run_quietly(
         workspace
             .cargo()
@@ -130,7 +131,7 @@ fn build(workspace: &Workspace) -> Result<()> {
     // No sanitizer: those need a nightly compiler and its standard library.
     shell::run_slowly(
         Command::new(program)
-            .args(["build", "--sanitizer", "none", "--fuzz-dir", FOLDER])
+            .args(["build", "--sanitizer", "none", "--fuzz-dir", DIRECTORY])
             .arg("--target-dir")
             .arg(output(workspace))
             .current_dir(&workspace.root)
@@ -200,7 +201,7 @@ impl<'a> Run<'a> {
         Self {
             name,
             program: output.join(triple).join("release").join(name),
-            seeds: workspace.root.join(FOLDER).join("seeds").join(name),
+            seeds: workspace.root.join(DIRECTORY).join("seeds").join(name),
             corpus: output.join("corpus").join(name),
             artifacts: output.join("artifacts").join(name),
             log: output.join(format!("{name}.log")),
@@ -210,8 +211,9 @@ impl<'a> Run<'a> {
 
     /// Runs every seed once.
     fn replay(&self) -> Result<()> {
-        for folder in [&self.corpus, &self.artifacts, &self.scratch] {
-            fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        for directory in [&self.corpus, &self.artifacts, &self.scratch] {
+            fs::create_dir_all(directory)
+                .with_context(|| format!("making {}", directory.display()))?;
         }
         let seeds = fs::read_dir(&self.seeds)
             .with_context(|| format!("reading {}", self.seeds.display()))?;

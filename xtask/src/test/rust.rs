@@ -110,7 +110,7 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Jobs, filter)
 }
 
-/// Under OAR in a folder of its own.
+/// Under OAR in a directory of its own.
 pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
     apt::obtain(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
     let root = workspace.target.join("oar");

@@ -39,18 +39,18 @@ pub const MODULES: &Wanted = &[
 /// Where their sources are.
 const SOURCES: &str = "tests/guest/drivers";
 
-/// Builds them in `folder`; returns the modules.
+/// Builds them in `directory`; returns the modules.
 pub fn build(
     workspace: &Workspace,
     arch: &Arch,
     kernel: &Kernel,
-    folder: &Path,
+    directory: &Path,
 ) -> Result<Vec<PathBuf>> {
     let Some(release) = &kernel.release else {
         bail!("drivers are built for Debian's kernels only: give a version, such as 6.1");
     };
     let headers = obtain_headers(workspace, arch, release)?;
-    let sources = folder.join("drivers");
+    let sources = directory.join("drivers");
     copy(&workspace.root.join(SOURCES), &sources)?;
     progress("building the modules that play devices");
     shell::run_quietly(
@@ -58,7 +58,7 @@ pub fn build(
             .arg("--quiet")
             .arg("-C")
             .arg(headers.join(format!("usr/src/linux-headers-{release}")))
-            // That folder's own Makefile wants to be below /usr/src.
+            // That directory's own Makefile wants to be below /usr/src.
             .arg("-f")
             .arg(headers.join(format!("usr/src/{}/Makefile", common(release))))
             .arg(format!("M={}", sources.display()))
@@ -87,16 +87,16 @@ fn common(release: &str) -> String {
 /// Headers, and the programs that build with them; unpacked, and not installed. Only the compiler is this machine's.
 fn obtain_headers(workspace: &Workspace, arch: &Arch, release: &str) -> Result<PathBuf> {
     let package = format!("linux-headers-{release}");
-    let folder = workspace.target.join("vm/headers").join(&package);
+    let directory = workspace.target.join("vm/headers").join(&package);
     let lists = Lists::of(workspace, arch)?;
     let depends = lists.depends(&package)?;
-    if !folder.is_dir() {
+    if !directory.is_dir() {
         let mut packages = vec![package];
         let parts = ["linux-headers-", "linux-kbuild-"];
         let is_part = |name: &&String| parts.iter().any(|part| name.starts_with(part));
         packages.extend(depends.iter().filter(is_part).cloned());
         fs::create_dir_all(workspace.target.join("vm/headers"))?;
-        lists.unpack(&packages, &folder)?;
+        lists.unpack(&packages, &directory)?;
     }
     let compiler = depends.iter().find_map(|name| compiler(name));
     let compiler = compiler.context("the headers do not name their compiler")?;
@@ -115,7 +115,7 @@ fn obtain_headers(workspace: &Workspace, arch: &Arch, release: &str) -> Result<P
         }
         apt::install(&missing, "builds kernel modules for guests")?;
     }
-    Ok(folder)
+    Ok(directory)
 }
 
 /// `gcc-12` of `linux-compiler-gcc-12-x86`.
@@ -124,8 +124,9 @@ fn compiler(package: &str) -> Option<String> {
     Some(name.rsplit_once('-')?.0.to_owned())
 }
 
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
     let mut files: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.is_file())
@@ -134,7 +135,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Into an empty folder.
+/// Into an empty directory.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(to);
     fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;

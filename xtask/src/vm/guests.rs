@@ -128,8 +128,9 @@ impl Guests<'_> {
         let played = self.hardware == Hardware::Played;
         let ending = if played { "-devices" } else { "" };
         let name = format!("{}-{}{ending}", kernel.name, self.arch.name);
-        let folder = workspace.target.join("vm/guests").join(name);
-        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let directory = workspace.target.join("vm/guests").join(name);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("making {}", directory.display()))?;
         let profiler = programs.profiler.display();
         let mut orders = vec![
             format!("env PROFILER_BIN={profiler}"),
@@ -140,7 +141,7 @@ impl Guests<'_> {
         ];
         let mut built = Vec::new();
         if played {
-            built = drivers::build(workspace, self.arch, kernel, &folder)?;
+            built = drivers::build(workspace, self.arch, kernel, &directory)?;
         } else {
             orders.push(format!("report {profiler} check --json"));
         }
@@ -158,7 +159,7 @@ impl Guests<'_> {
             orders.extend(["arg --skip".to_owned(), format!("arg {tests}")]);
         }
         orders.extend(self.filter.iter().map(|word| format!("arg {word}")));
-        let initramfs = initramfs::build(workspace, kernel, parts, &built, &orders, &folder)?;
+        let initramfs = initramfs::build(workspace, kernel, parts, &built, &orders, &directory)?;
         progress(&format!("booting {}", kernel.name));
         qemu::boot(self.arch, kernel, &initramfs, &self.machine)
     }

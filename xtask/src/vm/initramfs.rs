@@ -84,14 +84,14 @@ pub struct Parts<'a> {
 /// Where it is mounted over, or written to.
 const DIRECTORIES: &[&str] = &["/dev", "/proc", "/sys", "/run", "/root", "/mnt", "/modules"];
 
-/// Writes `initramfs.cpio` into `folder`. The tests load `drivers`, modules that are not the kernel's.
+/// Writes `initramfs.cpio` into `directory`. The tests load `drivers`, modules that are not the kernel's.
 pub fn build(
     workspace: &Workspace,
     kernel: &Kernel,
     parts: &Parts,
     drivers: &[PathBuf],
     orders: &[String],
-    folder: &Path,
+    directory: &Path,
 ) -> Result<PathBuf> {
     let (userland, programs) = (parts.userland, parts.programs);
     let mut tree = Tree::new(userland);
@@ -106,7 +106,7 @@ pub fn build(
     for tool in tools.filter_map(|(tool, _)| userland.find(tool)) {
         tree.program(tool)?;
     }
-    let strip = |program: &Path| strip(&userland.arch.tool("strip"), program, folder);
+    let strip = |program: &Path| strip(&userland.arch.tool("strip"), program, directory);
     let ours = [&programs.profiler, &programs.tests];
     for program in ours.into_iter().chain(&programs.workloads) {
         let stripped = strip(program)?;
@@ -122,17 +122,17 @@ pub fn build(
         let bytes = fs::read(driver).with_context(|| format!("reading {}", driver.display()))?;
         tree.file(Path::new("/drivers").join(name), 0o644, bytes)?;
     }
-    let path = folder.join("initramfs.cpio");
+    let path = directory.join("initramfs.cpio");
     tree.write(&path)?;
     Ok(path)
 }
 
 /// In the order in which they are to be loaded.
 pub fn add_modules(tree: &mut Tree, kernel: &Kernel, wanted: &Wanted) -> Result<()> {
-    let Some(folder) = &kernel.modules else {
+    let Some(directory) = &kernel.modules else {
         return Ok(());
     };
-    let found = modules::collect(folder, wanted)?;
+    let found = modules::collect(directory, wanted)?;
     for (index, module) in found.into_iter().enumerate() {
         let path = format!("/modules/{index:03}-{}", module.name);
         tree.file(format!("{path}.args"), 0o644, module.parameters.into())?;
@@ -144,9 +144,9 @@ pub fn add_modules(tree: &mut Tree, kernel: &Kernel, wanted: &Wanted) -> Result<
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
 /// A copy without debug information, which would fill the guest's memory.
-pub fn strip(tool: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
+pub fn strip(tool: &str, program: &Path, directory: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("a program has a name")?;
-    let stripped = folder.join(name);
+    let stripped = directory.join(name);
     shell::run_quietly(Command::new(tool).arg("-o").args([&stripped, program]))?;
     Ok(stripped)
 }

@@ -91,19 +91,19 @@ fn debian(lists: &Lists, suffix: &str, version: &str, cache: &Path) -> Result<Ke
              a kernel image instead"
         )
     })?;
-    let folder = cache.join(&package);
-    if !folder.is_dir() {
-        lists.unpack(std::slice::from_ref(&package), &folder)?;
+    let directory = cache.join(&package);
+    if !directory.is_dir() {
+        lists.unpack(std::slice::from_ref(&package), &directory)?;
     }
     Ok(Kernel {
         name: version.to_owned(),
         release: package.strip_prefix("linux-image-").map(str::to_owned),
-        image: sole(&folder.join("boot"), "vmlinuz-")?,
+        image: sole(&directory.join("boot"), "vmlinuz-")?,
         modules: Some(
             ["lib/modules", "usr/lib/modules"]
                 .iter()
-                .find_map(|place| sole(&folder.join(place), "").ok())
-                .with_context(|| format!("no modules in {}", folder.display()))?,
+                .find_map(|place| sole(&directory.join(place), "").ok())
+                .with_context(|| format!("no modules in {}", directory.display()))?,
         ),
     })
 }
@@ -142,9 +142,10 @@ fn numbers(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The only file in a folder whose name begins like that.
-fn sole(folder: &Path, prefix: &str) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+/// The only file in a directory whose name begins like that.
+fn sole(directory: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
     let mut found: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
@@ -154,7 +155,7 @@ fn sole(folder: &Path, prefix: &str) -> Result<PathBuf> {
         .collect();
     match found.len() {
         1 => Ok(found.remove(0)),
-        count => bail!("{count} files {prefix}* in {}", folder.display()),
+        count => bail!("{count} files {prefix}* in {}", directory.display()),
     }
 }
 

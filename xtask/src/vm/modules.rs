@@ -39,10 +39,10 @@ pub struct Module {
     pub bytes: Vec<u8>,
 }
 
-/// The wanted modules among those below `folder`, each after those that it needs.
-pub fn collect(folder: &Path, wanted: &Wanted) -> Result<Vec<Module>> {
+/// The wanted modules among those below `directory`, each after those that it needs.
+pub fn collect(directory: &Path, wanted: &Wanted) -> Result<Vec<Module>> {
     let mut collection = Collection {
-        files: files(folder)?,
+        files: files(directory)?,
         seen: BTreeSet::new(),
         modules: Vec::new(),
     };
@@ -80,19 +80,19 @@ impl Collection {
     }
 }
 
-/// All modules below a folder, by name.
-fn files(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
+/// All modules below a directory, by name.
+fn files(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
         let entries =
-            fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+            fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
         for entry in entries {
-            let entry = entry.with_context(|| format!("reading {}", folder.display()))?;
+            let entry = entry.with_context(|| format!("reading {}", directory.display()))?;
             // A link (`build`, `source`) leads elsewhere.
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                folders.push(entry.path());
+                directories.push(entry.path());
             } else if let Some(name) = module_name(&entry.file_name()) {
                 found.insert(name, entry.path());
             }

@@ -115,7 +115,7 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
         let drive = format!("file={image},format=raw,if=virtio,snapshot=on,cache=unsafe");
         command.args(["-drive", &drive]);
         // Where what the guest writes is kept meanwhile.
-        command.envs(disk.parent().map(|folder| ("TMPDIR", folder)));
+        command.envs(disk.parent().map(|directory| ("TMPDIR", directory)));
     }
     let child = command
         .spawn()

@@ -55,11 +55,11 @@ pub fn run(workspace: &Workspace, machine: Machine, filter: &[String]) -> Result
     }
     qemu::obtain(arch)?;
     let kernel = kernel::obtain(workspace, arch, Flavour::Cloud, KERNEL, None)?;
-    let folder = workspace.target.join("vm/system");
-    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    let disk = disk(workspace, &kernel, &folder)?;
+    let directory = workspace.target.join("vm/system");
+    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    let disk = disk(workspace, &kernel, &directory)?;
     let programs = programs::build(workspace, arch, SUITE)?;
-    let initramfs = initramfs(workspace, arch, &kernel, &programs, filter, &folder)?;
+    let initramfs = initramfs(workspace, arch, &kernel, &programs, filter, &directory)?;
     let machine = Machine {
         memory: MEMORY.into(),
         disk: Some(disk),
@@ -72,7 +72,7 @@ pub fn run(workspace: &Workspace, machine: Machine, filter: &[String]) -> Result
 }
 
 /// The image of the disk, which is named after what it is made of. Those made of something else are removed.
-fn disk(workspace: &Workspace, kernel: &Kernel, folder: &Path) -> Result<PathBuf> {
+fn disk(workspace: &Workspace, kernel: &Kernel, directory: &Path) -> Result<PathBuf> {
     let script = workspace.root.join(MAKE);
     let modules = kernel.modules.as_deref();
     let modules = modules.context("Debian's kernel has modules")?;
@@ -80,11 +80,11 @@ fn disk(workspace: &Workspace, kernel: &Kernel, folder: &Path) -> Result<PathBuf
     let text = fs::read(&script).with_context(|| format!("reading {}", script.display()))?;
     (text, &kernel.release).hash(&mut hasher);
     let name = format!("{:016x}.img", hasher.finish());
-    let image = folder.join(&name);
+    let image = directory.join(&name);
     if image.is_file() {
         return Ok(image);
     }
-    for entry in fs::read_dir(folder)?.flatten() {
+    for entry in fs::read_dir(directory)?.flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|ending| ending == "img") {
             fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
@@ -105,7 +105,7 @@ fn initramfs(
     kernel: &Kernel,
     programs: &Programs,
     filter: &[String],
-    folder: &Path,
+    directory: &Path,
 ) -> Result<PathBuf> {
     let userland = Userland::host(arch);
     let mut tree = Tree::new(&userland);
@@ -114,7 +114,7 @@ fn initramfs(
     }
     tree.device("/dev/console", (5, 1))?;
     add_modules(&mut tree, kernel, MODULES)?;
-    let strip = |program: &Path| strip(&arch.tool("strip"), program, folder);
+    let strip = |program: &Path| strip(&arch.tool("strip"), program, directory);
     let init = strip(&programs.init)?;
     tree.program_as("/init", &init)?;
     tree.file("/root-device", 0o644, "/dev/vda".into())?;
@@ -143,7 +143,7 @@ fn initramfs(
     orders.extend(words.map(|word| format!("arg {NEED_SYSTEM}{word}")));
     let orders = orders.join("\n");
     tree.file(on_disk(Path::new("/orders")), 0o644, orders.into())?;
-    let path = folder.join("initramfs.cpio");
+    let path = directory.join("initramfs.cpio");
     tree.write(&path)?;
     Ok(path)
 }

@@ -193,18 +193,21 @@ mod tests {
 
     #[test]
     fn links_are_kept_and_followed() {
-        let folder = std::env::temp_dir().join(format!("xtask-tree-{}", std::process::id()));
-        let real = folder.join("real");
-        std::fs::create_dir_all(&real).expect("a folder");
+        let directory = std::env::temp_dir().join(format!("xtask-tree-{}", std::process::id()));
+        let real = directory.join("real");
+        std::fs::create_dir_all(&real).expect("a directory");
         std::fs::write(real.join("file"), "x").expect("a file");
-        std::os::unix::fs::symlink("real/../real", folder.join("link")).expect("a link");
+        std::os::unix::fs::symlink("real/../real", directory.join("link")).expect("a link");
         let userland = Userland::host(Arch::host().expect("known"));
         let mut tree = Tree::new(&userland);
-        let placed = tree.own_file(&folder.join("link/file"));
-        std::fs::remove_dir_all(&folder).expect("removed");
+        let placed = tree.own_file(&directory.join("link/file"));
+        std::fs::remove_dir_all(&directory).expect("removed");
         placed.expect("placed");
         let is = |path: &Path, test: fn(&Entry) -> bool| tree.entries.get(path).is_some_and(test);
-        assert!(is(&folder.join("link"), |e| matches!(e, Entry::Symlink(_))));
+        assert!(is(&directory.join("link"), |e| matches!(
+            e,
+            Entry::Symlink(_)
+        )));
         assert!(is(&real, |e| matches!(e, Entry::Directory(_))));
         assert!(is(&real.join("file"), |e| matches!(e, Entry::File { .. })));
     }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Where tools are looked for that are not on this machine's PATH: a user's lacks those of the administrator.
-const FOLDERS: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+const DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 pub struct Userland {
     pub arch: &'static Arch,
@@ -93,19 +93,21 @@ impl Userland {
         }
         let own = || self.arch.is_host().then(|| shell::which(tool)).flatten();
         own().or_else(|| {
-            let mut paths = FOLDERS.iter().map(|folder| Path::new(folder).join(tool));
+            let mut paths = DIRECTORIES
+                .iter()
+                .map(|directory| Path::new(directory).join(tool));
             paths.find(|path| shell::is_executable(&self.real(path)))
         })
     }
 
     fn file(&self, path: &Path) -> Option<PathBuf> {
-        let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
+        let (directory, name) = (path.parent()?, path.file_name()?.to_str()?);
         let Some(begin) = name.strip_suffix('*') else {
             return self.real(path).is_file().then(|| path.to_owned());
         };
-        let mut entries = fs::read_dir(self.real(folder)).ok()?.flatten();
+        let mut entries = fs::read_dir(self.real(directory)).ok()?.flatten();
         let found = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(begin));
-        Some(folder.join(found?.file_name()))
+        Some(directory.join(found?.file_name()))
     }
 
     /// The libraries of a program that lies on this machine, with the one that loads them, as the guest sees them.
@@ -146,12 +148,12 @@ impl Userland {
 
     /// By its name, or the path of what loads them.
     fn library(&self, name: &str) -> Option<PathBuf> {
-        let folders = ["lib", "usr/lib"].map(|folder| Path::new("/").join(folder));
-        let folders = folders
+        let directories = ["lib", "usr/lib"].map(|directory| Path::new("/").join(directory));
+        let directories = directories
             .iter()
-            .flat_map(|folder| [folder.join(self.arch.gnu), folder.clone()]);
+            .flat_map(|directory| [directory.join(self.arch.gnu), directory.clone()]);
         // An absolute path stays what it is.
-        let mut paths = folders.map(|folder| folder.join(name));
+        let mut paths = directories.map(|directory| directory.join(name));
         paths.find(|path| self.real(path).is_file())
     }
 }

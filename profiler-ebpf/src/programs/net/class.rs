@@ -2,8 +2,8 @@
 
 use super::AF_INET;
 use crate::{
-    flows::net::{class, family, scope},
     offsets::MISSING,
+    per_key::net::{class, family, scope},
     programs::kernel::{Object, offset},
 };
 

@@ -12,18 +12,18 @@ use aya_ebpf::{
 };
 
 use super::{
-    flows::{Flows, flow, key},
     kernel::{Object, offset},
     maps::{TASKS, add, current},
+    per_key::{PerKeyCounters, key, lookup_or_init},
 };
 use crate::{
-    flows::{NetFlow, net::protocol},
+    per_key::{NetCounters, net::protocol},
     wire::{Map, Owner},
 };
 
 /// Network I/O by process and class.
 #[btf_map]
-static NET_IO: Flows<NetFlow> = HashMap::new();
+static NET_IO: PerKeyCounters<NetCounters> = HashMap::new();
 
 const AF_UNIX: u16 = 1;
 const AF_INET: u16 = 2;
@@ -118,19 +118,19 @@ fn transfer(sock: Object, bytes: u64, way: Way) {
         socket.class = class;
         tcp::used(sock, socket, owner, bytes, way);
     }
-    let Some(flow) = net_flow(owner, class) else {
+    let Some(entry) = net_flow(owner, class) else {
         return;
     };
     if way == Way::In {
-        add(&mut flow.rx_bytes, bytes);
-        add(&mut flow.rx_calls, 1);
+        add(&mut entry.rx_bytes, bytes);
+        add(&mut entry.rx_calls, 1);
     } else {
-        add(&mut flow.tx_bytes, bytes);
-        add(&mut flow.tx_calls, 1);
+        add(&mut entry.tx_bytes, bytes);
+        add(&mut entry.tx_calls, 1);
     }
 }
 
 #[inline(always)]
-fn net_flow(owner: Owner, class: u64) -> Option<&'static mut NetFlow> {
-    flow(&NET_IO, Map::NetIo, &key(owner, class))
+fn net_flow(owner: Owner, class: u64) -> Option<&'static mut NetCounters> {
+    lookup_or_init(&NET_IO, Map::NetIo, &key(owner, class))
 }

@@ -33,7 +33,7 @@ pub struct Socket {
     /// `copied_seq` less the bytes that are accounted as received.
     pub received: u64,
     /// Reading in which its segments were accounted last.
-    pub pass: u64,
+    pub epoch: u64,
 }
 
 /// `BPF_MAP_TYPE_SK_STORAGE`.
@@ -105,7 +105,7 @@ impl Socket {
             segments: segments(tcp),
             retransmits: tcp.get::<u32>(offset!(tcp_total_retrans)).into(),
             received: tcp.get::<u32>(offset!(tcp_copied_seq)).into(),
-            pass: 0,
+            epoch: 0,
         }
     }
 }

@@ -8,10 +8,10 @@ use super::{net_flow, socket, tcp};
 use crate::{
     offsets::MISSING,
     programs::{
-        flows::current_owner,
         kernel::{Object, offset},
         maps::{add, current},
-        numbers as number,
+        per_key::current_owner,
+        syscall_numbers as number,
     },
 };
 
@@ -48,11 +48,11 @@ pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
     }
     tcp::touch(sock, socket, owner);
     if bytes as i32 > 0
-        && let Some(flow) = net_flow(owner, socket.class)
+        && let Some(entry) = net_flow(owner, socket.class)
     {
         add(&mut socket.received, bytes.into());
-        add(&mut flow.rx_bytes, bytes.into());
-        add(&mut flow.rx_calls, 1);
+        add(&mut entry.rx_bytes, bytes.into());
+        add(&mut entry.rx_calls, 1);
     }
     0
 }

@@ -13,11 +13,11 @@ use super::{
     socket::{Socket, find, find_or_begin, segments, tcp_sock},
 };
 use crate::{
-    flows::{kind, net::protocol},
+    per_key::{kind, net::protocol},
     programs::{
-        flows::{current_owner, latency},
         kernel::{Object, config, ktime, offset, read},
         maps::{add, compare_exchange, control},
+        per_key::{current_owner, latency},
     },
     wire::{Owner, scope},
 };
@@ -63,9 +63,9 @@ fn touch_known(sock: Object, socket: &mut Socket, owner: Owner) {
         accept(socket, owner);
     }
     if let Some(control) = control()
-        && socket.pass != u64::from(control.pass)
+        && socket.epoch != u64::from(control.epoch)
     {
-        socket.pass = control.pass.into();
+        socket.epoch = control.epoch.into();
         progress(sock, socket);
     }
 }
@@ -81,9 +81,9 @@ fn charge_to(socket: &mut Socket, owner: Owner) {
 #[inline(always)]
 fn accept(socket: &mut Socket, owner: Owner) {
     if compare_exchange(&mut socket.unaccepted, 1, 0) == 1
-        && let Some(flow) = net_flow(owner, socket.class)
+        && let Some(entry) = net_flow(owner, socket.class)
     {
-        add(&mut flow.accepts, 1);
+        add(&mut entry.accepts, 1);
     }
 }
 
@@ -92,17 +92,17 @@ fn accept(socket: &mut Socket, owner: Owner) {
 fn progress(sock: Object, socket: &mut Socket) {
     let Some(tcp) = tcp_sock(sock) else { return };
     let owner = socket.owner;
-    if let Some(flow) = net_flow(owner, socket.class) {
+    if let Some(entry) = net_flow(owner, socket.class) {
         let (old, now) = (socket.segments, segments(tcp));
         // Another CPU may be at it as well.
         if old != now && compare_exchange(&mut socket.segments, old, now) == old {
-            add(&mut flow.tx_segments, growth(old >> 32, now >> 32));
-            add(&mut flow.rx_segments, growth(old, now));
+            add(&mut entry.tx_segments, growth(old >> 32, now >> 32));
+            add(&mut entry.rx_segments, growth(old, now));
         }
         let old = socket.retransmits;
         let now = tcp.get::<u32>(offset!(tcp_total_retrans)).into();
         if old != now && compare_exchange(&mut socket.retransmits, old, now) == old {
-            add(&mut flow.retransmits, growth(old, now));
+            add(&mut entry.retransmits, growth(old, now));
         }
     }
     // The kernel keeps eighths of µs.
@@ -212,8 +212,8 @@ fn established(sock: Object, class: u64) {
     }
     socket.connecting = 0;
     let owner = socket.owner;
-    if let Some(flow) = net_flow(owner, class) {
-        add(&mut flow.connects, 1);
+    if let Some(entry) = net_flow(owner, class) {
+        add(&mut entry.connects, 1);
     }
     latency(owner, kind::TCP_CONNECT, ktime().saturating_sub(connecting));
 }
@@ -226,8 +226,8 @@ fn failed(sock: Object, class: u64) {
     }
     socket.connecting = 0;
     socket.class = class;
-    if let Some(flow) = net_flow(socket.owner, class) {
-        add(&mut flow.connect_failures, 1);
+    if let Some(entry) = net_flow(socket.owner, class) {
+        add(&mut entry.connect_failures, 1);
     }
 }
 
@@ -254,9 +254,9 @@ fn ends(sock: Object, class: u64, reset: bool) {
     }
     if reset
         && let Some(owner) = owner
-        && let Some(flow) = net_flow(owner, class)
+        && let Some(entry) = net_flow(owner, class)
     {
-        add(&mut flow.resets, 1);
+        add(&mut entry.resets, 1);
     }
 }
 
@@ -303,8 +303,8 @@ fn retransmitted(sock: Object, owner: Owner, class: u64, segments: u64) {
     } else {
         class
     };
-    if let Some(flow) = net_flow(owner, class) {
-        add(&mut flow.retransmits, segments);
+    if let Some(entry) = net_flow(owner, class) {
+        add(&mut entry.retransmits, segments);
     }
 }
 

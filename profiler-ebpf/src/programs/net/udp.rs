@@ -11,7 +11,7 @@ use aya_ebpf::{
 
 use super::{IPPROTO_UDP, Way, class::bound};
 use crate::{
-    flows::net::{class as pack, family, protocol, scope},
+    per_key::net::{class as pack, family, protocol, scope},
     programs::{
         kernel::{Object, offset},
         maps::{TASKS, current},
@@ -34,9 +34,9 @@ const ETH_P_IP: u16 = 0x0800_u16.to_be();
 #[inline(always)]
 pub fn class_of(sock: Object, task: &mut TaskState, way: Way) -> u64 {
     let noted = if way == Way::In {
-        core::mem::take(&mut task.doing.datagram_from)
+        core::mem::take(&mut task.in_flight.datagram_from)
     } else {
-        core::mem::take(&mut task.doing.datagram_to)
+        core::mem::take(&mut task.in_flight.datagram_to)
     };
     let port: u16 = sock.get(offset!(sock_port));
     if noted != 0 && noted >> 32 == u64::from(port) {
@@ -60,23 +60,23 @@ fn note(family: u64, local: bool, port: u16) -> u64 {
 
 /// Whether a look-up is for a datagram that is sent.
 #[inline(always)]
-fn sends(flow: Object) -> bool {
-    flow.get::<u8>(offset!(flow_protocol)) == IPPROTO_UDP as u8
-        && flow.get::<u32>(offset!(flow_iif)) == LOOPBACK_IFINDEX
+fn sends(entry: Object) -> bool {
+    entry.get::<u8>(offset!(flow_protocol)) == IPPROTO_UDP as u8
+        && entry.get::<u32>(offset!(flow_iif)) == LOOPBACK_IFINDEX
 }
 
 /// An IPv4 route is looked up. Arguments: table, what for, next hop, error.
 #[btf_tracepoint(function = "fib_table_lookup")]
 pub fn udp_route4(ctx: BtfTracePointContext) -> i32 {
-    let (flow, hop) = (Object(ctx.arg(1)), Object(ctx.arg(2)));
+    let (entry, hop) = (Object(ctx.arg(1)), Object(ctx.arg(2)));
     // Null when there is no route.
     if !hop.is_null()
-        && sends(flow)
+        && sends(entry)
         && let Some(task) = TASKS.get(current())
     {
         let local = hop.get::<u8>(offset!(nexthop_scope)) == RT_SCOPE_NOWHERE;
-        let port: u16 = flow.get(offset!(flow4_source_port));
-        task.doing.datagram_to = note(family::INET, local, u16::from_be(port));
+        let port: u16 = entry.get(offset!(flow4_source_port));
+        task.in_flight.datagram_to = note(family::INET, local, u16::from_be(port));
     }
     0
 }
@@ -84,13 +84,13 @@ pub fn udp_route4(ctx: BtfTracePointContext) -> i32 {
 /// An IPv6 route is looked up. Arguments: network namespace, result, table, what for.
 #[btf_tracepoint(function = "fib6_table_lookup")]
 pub fn udp_route6(ctx: BtfTracePointContext) -> i32 {
-    let flow = Object(ctx.arg(3));
-    if sends(flow)
+    let entry = Object(ctx.arg(3));
+    if sends(entry)
         && let Some(task) = TASKS.get(current())
     {
         let local = Object(ctx.arg(1)).get::<u8>(offset!(fib6_type)) == RTN_LOCAL;
-        let port: u16 = flow.get(offset!(flow6_source_port));
-        task.doing.datagram_to = note(family::INET6, local, u16::from_be(port));
+        let port: u16 = entry.get(offset!(flow6_source_port));
+        task.in_flight.datagram_to = note(family::INET6, local, u16::from_be(port));
     }
     0
 }
@@ -111,7 +111,7 @@ pub fn udp_arrival(ctx: FExitContext) -> i32 {
         } else {
             family::INET6
         };
-        task.doing.datagram_from = note(family, local, sock.get(offset!(sock_port)));
+        task.in_flight.datagram_from = note(family, local, sock.get(offset!(sock_port)));
     }
     0
 }

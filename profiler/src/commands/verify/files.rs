@@ -1,4 +1,4 @@
-//! What the folder of one host in one table holds: every part read to its end, journals, and what else is there.
+//! What the directory of one host in one table holds: every part read to its end, journals, and what else is there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,12 +16,12 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Serialize;
 
 use crate::output::dataset::{
-    files::{Folder, is_temporary},
+    files::{Directory, is_temporary},
     journal, metadata, part,
     stream::{End, Stream},
 };
 
-/// What is in the folder.
+/// What is in the directory.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// Rows in whole parts.
@@ -50,7 +50,7 @@ pub struct Contents {
     pub last_write: Option<i64>,
 }
 
-/// Whose folder it is.
+/// Whose directory it is.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Place<'a> {
     /// Name of the run, if it is known.
@@ -66,10 +66,10 @@ impl Contents {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be read; what is wrong with a single file is in the result.
-    pub fn read(folder: &Folder, place: Place<'_>) -> io::Result<Self> {
+    /// When the directory cannot be read; what is wrong with a single file is in the result.
+    pub fn read(directory: &Directory, place: Place<'_>) -> io::Result<Self> {
         let mut contents = Self::default();
-        let names = folder.names()?;
+        let names = directory.names()?;
         for name in &names {
             let number = part::number(name);
             let kind = if let Some(number) = journal::number(name) {
@@ -77,11 +77,11 @@ impl Contents {
                 if names.contains(&part::name(number)) {
                     Some("the journal of a part that is there")
                 } else {
-                    contents.journal(folder, name);
+                    contents.journal(directory, name);
                     None
                 }
             } else if number.is_some_and(|number| part::name(number) == *name) {
-                contents.part(folder, name, place);
+                contents.part(directory, name, place);
                 None
             } else if is_temporary(name) {
                 Some("a file that was being written")
@@ -103,8 +103,8 @@ impl Contents {
         Ok(contents)
     }
 
-    fn part(&mut self, folder: &Folder, name: &str, place: Place<'_>) {
-        let checked = self.opened(folder, name).and_then(|file| {
+    fn part(&mut self, directory: &Directory, name: &str, place: Place<'_>) {
+        let checked = self.opened(directory, name).and_then(|file| {
             // Bytes that may be anything: a panic of a decoder is an error.
             let found = catch_unwind(AssertUnwindSafe(|| Part::read(file, place)));
             found.map_err(|_| "the decoder has failed".to_owned())?
@@ -132,8 +132,8 @@ impl Contents {
         }
     }
 
-    fn journal(&mut self, folder: &Folder, name: &str) {
-        let rows = self.opened(folder, name).and_then(|file| {
+    fn journal(&mut self, directory: &Directory, name: &str) {
+        let rows = self.opened(directory, name).and_then(|file| {
             let mut stream = Stream::of(file).map_err(|error| error.to_string())?;
             let mut rows = 0;
             while let Some(batches) = stream.next_step().map_err(|error| error.to_string())? {
@@ -153,8 +153,8 @@ impl Contents {
         }
     }
 
-    fn opened(&mut self, folder: &Folder, name: &str) -> Result<File, String> {
-        let file = folder.read(name).map_err(|error| error.to_string())?;
+    fn opened(&mut self, directory: &Directory, name: &str) -> Result<File, String> {
+        let file = directory.read(name).map_err(|error| error.to_string())?;
         let metadata = file.metadata().map_err(|error| error.to_string())?;
         self.bytes += metadata.len();
         let written = std::os::unix::fs::MetadataExt::mtime(&metadata);

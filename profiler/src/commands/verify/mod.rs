@@ -26,7 +26,7 @@ use self::{
 };
 use crate::{
     output::dataset::{
-        files::{Folder, host_of_folder, is_plain_name},
+        files::{Directory, host_of_directory, is_plain_name},
         manifest::{self, Loss, Manifest, State},
         views,
     },
@@ -35,7 +35,7 @@ use crate::{
 
 /// No `run.json` of ours is larger (bytes).
 const MAX_MANIFEST: u64 = 64 << 20;
-/// Folders that are read at the same time.
+/// Directories that are read at the same time.
 const READERS: usize = 8;
 /// Tables with rows at every tick, whatever the target does.
 const EACH_TICK: [&str; 4] = ["overhead", "system", "cpu", "timeline"];
@@ -109,7 +109,7 @@ pub struct TableReport {
 ///
 /// When it cannot be read, or is no run.
 pub fn verify(path: &Path) -> io::Result<Report> {
-    let run = Folder::open(path, None)?;
+    let run = Directory::open(path, None)?;
     let mut report = Report {
         path: path.to_owned(),
         ..Report::default()
@@ -131,8 +131,8 @@ pub fn verify(path: &Path) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Table and host of every folder with rows.
-type Folders = Vec<(String, String)>;
+/// Table and host of every directory with rows.
+type Directories = Vec<(String, String)>;
 
 /// What each host has of each table.
 type All = BTreeMap<(String, String), Contents>;
@@ -146,10 +146,13 @@ impl Report {
         self.notes.push(text.into());
     }
 
-    /// The manifest of each host, and each host's folders.
-    fn overview(&mut self, run: &Folder) -> io::Result<(BTreeMap<String, Manifest>, Folders)> {
+    /// The manifest of each host, and each host's directories.
+    fn overview(
+        &mut self,
+        run: &Directory,
+    ) -> io::Result<(BTreeMap<String, Manifest>, Directories)> {
         let mut manifests = BTreeMap::new();
-        let mut folders = Vec::new();
+        let mut directories = Vec::new();
         for name in run.names()? {
             if manifest::is_manifest(&name) {
                 match read_manifest(run, &name) {
@@ -175,9 +178,9 @@ impl Report {
             match table.names() {
                 Ok(names) => {
                     for entry in names {
-                        match host_of_folder(&entry) {
+                        match host_of_directory(&entry) {
                             Some(host) if table.sub(&entry).is_ok() => {
-                                folders.push((name.clone(), host.to_owned()));
+                                directories.push((name.clone(), host.to_owned()));
                             }
                             _ => self.note(format!("{name}/{entry}: not of the profiler")),
                         }
@@ -186,11 +189,11 @@ impl Report {
                 Err(error) => self.problem(format!("{name}: {error}")),
             }
         }
-        Ok((manifests, folders))
+        Ok((manifests, directories))
     }
 
-    /// Reads every folder, some at a time.
-    fn read(&mut self, run: &Folder, folders: &Folders) -> All {
+    /// Reads every directory, some at a time.
+    fn read(&mut self, run: &Directory, directories: &Directories) -> All {
         let next = AtomicUsize::new(0);
         let found = Mutex::new(Vec::new());
         let run_id = self.run_id.as_deref();
@@ -199,7 +202,7 @@ impl Report {
             for _ in 0..threads.min(READERS) {
                 scope.spawn(|| {
                     while let Some((table, host)) =
-                        folders.get(next.fetch_add(1, Ordering::Relaxed))
+                        directories.get(next.fetch_add(1, Ordering::Relaxed))
                     {
                         let place = Place {
                             run_id,
@@ -208,10 +211,10 @@ impl Report {
                         };
                         let contents = run
                             .sub(table)
-                            .and_then(|folder| {
-                                folder.sub(crate::output::dataset::files::host_folder(host))
+                            .and_then(|directory| {
+                                directory.sub(crate::output::dataset::files::host_directory(host))
                             })
-                            .and_then(|folder| Contents::read(&folder, place));
+                            .and_then(|directory| Contents::read(&directory, place));
                         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                         found.push(((table.clone(), host.clone()), contents));
                     }
@@ -513,7 +516,7 @@ pub(crate) fn total(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-fn read_manifest(run: &Folder, name: &str) -> io::Result<Manifest> {
+fn read_manifest(run: &Directory, name: &str) -> io::Result<Manifest> {
     let mut text = Vec::new();
     run.read(name)?
         .take(MAX_MANIFEST + 1)

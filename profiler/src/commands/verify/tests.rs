@@ -56,8 +56,8 @@ fn options(run: &Path, host: &str) -> Options {
 
 /// Two hosts with four ticks each.
 fn whole() -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let run = folder.path().join("run");
+    let directory = TempDir::new().unwrap();
+    let run = directory.path().join("run");
     for host in ["a", "b"] {
         let sink = Sink::start(options(&run, host)).unwrap();
         for number in 0..4 {
@@ -65,7 +65,7 @@ fn whole() -> (TempDir, PathBuf) {
         }
         sink.finish().unwrap();
     }
-    (folder, run)
+    (directory, run)
 }
 
 fn problems(run: &Path) -> Vec<String> {
@@ -81,9 +81,9 @@ fn problems(run: &Path) -> Vec<String> {
 }
 
 /// What is there is not changed by looking at it.
-fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
-    for entry in folder.read_dir().unwrap() {
+    for entry in directory.read_dir().unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             all.extend(content(&path));
@@ -99,7 +99,7 @@ const PART: &str = "system/host=a/part-00000.parquet";
 
 #[test]
 fn a_whole_run_is_well() {
-    let (_folder, run) = whole();
+    let (_directory, run) = whole();
     let before = content(&run);
     let report = verify(&run).unwrap();
     assert_eq!(report.problems, [""; 0]);
@@ -123,7 +123,7 @@ fn a_whole_run_is_well() {
 
 #[test]
 fn every_cut_is_seen() {
-    let (_folder, run) = whole();
+    let (_directory, run) = whole();
     for file in [PART, "run.json", "run.b.json"] {
         let path = run.join(file);
         let bytes = fs::read(&path).unwrap();
@@ -154,7 +154,7 @@ impl Numbers {
 
 #[test]
 fn no_damage_is_too_bad_to_be_reported() {
-    let (_folder, run) = whole();
+    let (_directory, run) = whole();
     let mut numbers = Numbers(1);
     for file in [PART, "run.json"] {
         let path = run.join(file);
@@ -214,7 +214,7 @@ fn no_damage_is_too_bad_to_be_reported() {
 
 #[test]
 fn what_is_not_ours_is_named_and_not_followed() {
-    let (folder, run) = whole();
+    let (directory, run) = whole();
     let part = run.join(PART);
     let own = part.parent().unwrap();
     fs::write(run.join("README"), "x").unwrap();
@@ -238,7 +238,7 @@ fn what_is_not_ours_is_named_and_not_followed() {
     )
     .unwrap();
     std::os::unix::fs::symlink("/dev/zero", run.join("run.d.json")).unwrap();
-    std::os::unix::fs::symlink(folder.path(), run.join("loop")).unwrap();
+    std::os::unix::fs::symlink(directory.path(), run.join("loop")).unwrap();
     let problems = problems(&run);
     for (file, why) in [
         ("part-00001", "a link"),
@@ -253,8 +253,8 @@ fn what_is_not_ours_is_named_and_not_followed() {
 
 #[test]
 fn parts_of_elsewhere_and_parts_that_are_gone() {
-    let (_folder, run) = whole();
-    let (_other_folder, other) = whole();
+    let (_directory, run) = whole();
+    let (_other_directory, other) = whole();
     fs::copy(run.join("system/host=b/part-00000.parquet"), run.join(PART)).unwrap();
     assert!(
         problems(&run)[0].contains("of host b"),
@@ -286,8 +286,8 @@ fn parts_of_elsewhere_and_parts_that_are_gone() {
 
 #[test]
 fn who_has_not_ended() {
-    let folder = TempDir::new().unwrap();
-    let run = folder.path().join("run");
+    let directory = TempDir::new().unwrap();
+    let run = directory.path().join("run");
     let sink = Sink::start(options(&run, "a")).unwrap();
     for number in [0, 1, 2, 5] {
         sink.submit(tick(number));
@@ -322,8 +322,8 @@ fn who_has_not_ended() {
 
 #[test]
 fn ticks_that_nobody_has_counted_are_missing() {
-    let folder = TempDir::new().unwrap();
-    let run = folder.path().join("run");
+    let directory = TempDir::new().unwrap();
+    let run = directory.path().join("run");
     let mut options = options(&run, "a");
     // As after a recovery: nobody has said how many ticks there were.
     options.manifest = None;
@@ -356,7 +356,7 @@ fn ticks_that_nobody_has_counted_are_missing() {
 /// A host comes back into a run that it has been in: both sessions are told, and nothing is written over.
 #[test]
 fn a_run_that_is_continued() {
-    let (_folder, run) = whole();
+    let (_directory, run) = whole();
     let mut again = options(&run, "a");
     let manifest = again.manifest.as_mut().unwrap();
     manifest.process.start_ticks += 1;
@@ -387,7 +387,7 @@ fn a_run_that_is_continued() {
 
 #[test]
 fn numbers_that_somebody_made_up_do_not_wrap_around() {
-    let (_folder, run) = whole();
+    let (_directory, run) = whole();
     let path = run.join("run.json");
     let text = fs::read_to_string(&path).unwrap();
     let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
@@ -405,7 +405,7 @@ fn numbers_that_somebody_made_up_do_not_wrap_around() {
 
 #[test]
 fn names_that_somebody_made_up_are_no_lines_of_the_report() {
-    let (_folder, run) = whole();
+    let (_directory, run) = whole();
     for name in ["system/x\nall is well\n", "x\u{1b}[2J/host=a"] {
         fs::create_dir_all(run.join(name)).unwrap();
     }

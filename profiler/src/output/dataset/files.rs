@@ -1,6 +1,6 @@
-//! Folders and files that are whole or not there: modes, ownership, atomic replacement.
+//! Directories and files that are whole or not there: modes, ownership, atomic replacement.
 //!
-//! Below the run directory everything is opened relative to its folder and without following links, so that a
+//! Below the run directory everything is opened relative to its directory and without following links, so that a
 //! profiler running as root writes nowhere else, whoever owns the directory.
 
 use std::{
@@ -19,7 +19,7 @@ use thiserror::Error;
 
 /// Mode of new files, before the umask.
 const FILE_MODE: u32 = 0o640;
-/// Mode of new folders, before the umask.
+/// Mode of new directories, before the umask.
 const FOLDER_MODE: u32 = 0o750;
 /// A disk that cannot take this much (bytes) is called full at start.
 const PROBE_BYTES: usize = 16 * 1024;
@@ -30,7 +30,7 @@ pub type Owner = Option<(u32, u32)>;
 /// Why nothing can be stored at a place.
 #[derive(Debug, Error)]
 pub enum OutputError {
-    /// Something else has the name of the folder.
+    /// Something else has the name of the directory.
     #[error("{} is not a directory", path.display())]
     NotADirectory {
         /// The path in question.
@@ -52,8 +52,8 @@ pub enum OutputError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A run id or hostname that cannot be the name of a folder.
-    #[error("{name:?} cannot be the name of a folder")]
+    /// A run id or hostname that cannot be the name of a directory.
+    #[error("{name:?} cannot be the name of a directory")]
     Name {
         /// The name in question.
         name: String,
@@ -105,13 +105,13 @@ pub fn is_plain_name(name: &str) -> bool {
         && !name.contains('\0')
 }
 
-/// Name of the folder of `hostname` in every table: a Hive partition.
-pub fn host_folder(hostname: &str) -> String {
+/// Name of the directory of `hostname` in every table: a Hive partition.
+pub fn host_directory(hostname: &str) -> String {
     format!("host={hostname}")
 }
 
-/// The host that a folder of a table belongs to.
-pub fn host_of_folder(name: &str) -> Option<&str> {
+/// The host that a directory of a table belongs to.
+pub fn host_of_directory(name: &str) -> Option<&str> {
     name.strip_prefix("host=")
 }
 
@@ -120,16 +120,16 @@ pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.strip_suffix(".tmp").is_some()
 }
 
-/// An open folder; the files in it are named relative to it.
+/// An open directory; the files in it are named relative to it.
 #[derive(Debug)]
-pub struct Folder {
+pub struct Directory {
     fd: OwnedFd,
     path: PathBuf,
     owner: Owner,
 }
 
-impl Folder {
-    /// Opens an existing folder. What is created in it will belong to `owner`.
+impl Directory {
+    /// Opens an existing directory. What is created in it will belong to `owner`.
     pub fn open(path: &Path, owner: Owner) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
@@ -147,7 +147,7 @@ impl Folder {
         }
     }
 
-    /// Opens a folder inside this one.
+    /// Opens a directory inside this one.
     pub fn sub(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -158,7 +158,7 @@ impl Folder {
         })
     }
 
-    /// Opens a folder inside this one and makes it first where it is missing.
+    /// Opens a directory inside this one and makes it first where it is missing.
     pub fn make(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         Ok(self.make_or_open(name.as_ref())?.0)
     }
@@ -177,19 +177,19 @@ impl Folder {
         }
     }
 
-    /// The same folder; what is created in it will belong to `owner`.
+    /// The same directory; what is created in it will belong to `owner`.
     #[must_use]
     pub fn owned(self, owner: Owner) -> Self {
         Self { owner, ..self }
     }
 
-    /// User and group that own the folder.
+    /// User and group that own the directory.
     pub fn owned_by(&self) -> io::Result<(u32, u32)> {
         let stat = rustix::fs::fstat(&self.fd)?;
         Ok((stat.st_uid, stat.st_gid))
     }
 
-    /// Where the folder was when it was opened.
+    /// Where the directory was when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -238,7 +238,7 @@ impl Folder {
         }
     }
 
-    /// Names of everything in the folder that is valid UTF-8, sorted.
+    /// Names of everything in the directory that is valid UTF-8, sorted.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
@@ -300,27 +300,27 @@ impl Folder {
         Ok(file(one)? == file(other)?)
     }
 
-    /// Whether the folder was removed, or its file system is gone.
+    /// Whether the directory was removed, or its file system is gone.
     pub fn is_gone(&self) -> bool {
         !matches!(rustix::fs::fstat(&self.fd), Ok(stat) if stat.st_nlink > 0)
     }
 
-    /// Makes what happened to names in the folder durable.
+    /// Makes what happened to names in the directory durable.
     pub fn sync(&self) -> io::Result<()> {
         match rustix::fs::fsync(&self.fd) {
-            // Some network file systems have no fsync of folders.
+            // Some network file systems have no fsync of directories.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Stores `bytes` under a free name: a temporary file, synced, renamed, the folder synced. On an error
+    /// Stores `bytes` under a free name: a temporary file, synced, renamed, the directory synced. On an error
     /// nothing is left behind.
     pub fn write_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.store_new(&format!(".{name}.tmp"), name, bytes)
     }
 
-    /// The same in a folder in which several hosts write; `writer` keeps their temporary files apart.
+    /// The same in a directory in which several hosts write; `writer` keeps their temporary files apart.
     pub fn write_new_among(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
         self.store_new(&format!(".{name}.{writer}.tmp"), name, bytes)
     }
@@ -332,7 +332,7 @@ impl Folder {
         self.end_write(temporary, stored)
     }
 
-    /// Like [`Folder::write_new`], but takes the place of a file that has the name. `writer` keeps the temporary
+    /// Like [`Directory::write_new`], but takes the place of a file that has the name. `writer` keeps the temporary
     /// files of several hosts apart.
     pub fn replace(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
         let temporary = format!(".{name}.{writer}.tmp");
@@ -372,12 +372,12 @@ fn give_to(fd: impl AsFd, owner: Owner) {
 /// # Errors
 ///
 /// When it cannot be made, is something else, cannot be written, or the disk is full.
-pub fn create_run_dir(path: &Path, owner: Owner) -> Result<Folder, OutputError> {
+pub fn create_run_dir(path: &Path, owner: Owner) -> Result<Directory, OutputError> {
     let mut made = Vec::new();
     let result = create_and_probe(path, owner, &mut made);
     if result.is_err() {
-        for (folder, name) in made.iter().rev() {
-            let _ = rustix::fs::unlinkat(&folder.fd, name, AtFlags::REMOVEDIR);
+        for (directory, name) in made.iter().rev() {
+            let _ = rustix::fs::unlinkat(&directory.fd, name, AtFlags::REMOVEDIR);
         }
     }
     result
@@ -398,32 +398,32 @@ fn above(path: &Path) -> &Path {
 fn create_and_probe(
     path: &Path,
     owner: Owner,
-    made: &mut Vec<(Folder, OsString)>,
-) -> Result<Folder, OutputError> {
+    made: &mut Vec<(Directory, OsString)>,
+) -> Result<Directory, OutputError> {
     let Some(name) = path.file_name() else {
-        let folder = Folder::open(path, owner).map_err(|e| OutputError::new(path, e))?;
-        return probe(&folder).map(|_| folder);
+        let directory = Directory::open(path, owner).map_err(|e| OutputError::new(path, e))?;
+        return probe(&directory).map(|_| directory);
     };
     let there = above(path)
         .ancestors()
         .find(|ancestor| !ancestor.as_os_str().is_empty() && ancestor.exists())
         .unwrap_or(Path::new("."));
-    let mut folder = Folder::open(there, owner).map_err(|e| OutputError::new(path, e))?;
+    let mut directory = Directory::open(there, owner).map_err(|e| OutputError::new(path, e))?;
     let missing = above(path).strip_prefix(there).unwrap_or(above(path));
-    let mut make = |folder: Folder, name: &OsStr| {
-        let (below, is_new) = folder
+    let mut make = |directory: Directory, name: &OsStr| {
+        let (below, is_new) = directory
             .make_or_open(name)
-            .map_err(|error| OutputError::new(&folder.path.join(name), error))?;
-        let owners = folder.owned_by();
+            .map_err(|error| OutputError::new(&directory.path.join(name), error))?;
+        let owners = directory.owned_by();
         if is_new {
-            made.push((folder, name.to_owned()));
+            made.push((directory, name.to_owned()));
         }
         Ok::<_, OutputError>((below, is_new, owners))
     };
     for name in missing.iter().filter(|name| *name != ".") {
-        folder = make(folder, name)?.0;
+        directory = make(directory, name)?.0;
     }
-    let (run, is_new, owner_above) = make(folder, name)?;
+    let (run, is_new, owner_above) = make(directory, name)?;
     let error = |error| OutputError::new(path, error);
     // A file server may call us by another name.
     let ours_here = probe(&run)?;
@@ -444,18 +444,18 @@ fn create_and_probe(
 }
 
 /// Checks that a directory can be written; returns the uid that files get in it.
-fn probe(folder: &Folder) -> Result<u32, OutputError> {
+fn probe(directory: &Directory) -> Result<u32, OutputError> {
     // Processes of other hosts, which may have our id, try the same at the same time.
     let node = rustix::system::uname();
     let node = node.nodename().to_string_lossy().replace('/', "_");
     let name = format!(".probe.{node}.{}.{}.tmp", std::process::id(), thread_id());
-    let written = folder.write_synced(&name, &[0; PROBE_BYTES]);
-    let found = rustix::fs::statat(&folder.fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
-    let removed = folder.remove(&name);
+    let written = directory.write_synced(&name, &[0; PROBE_BYTES]);
+    let found = rustix::fs::statat(&directory.fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
+    let removed = directory.remove(&name);
     written
         .and(removed)
         .and_then(|()| Ok(found?.st_uid))
-        .map_err(|error| OutputError::new(&folder.path, error))
+        .map_err(|error| OutputError::new(&directory.path, error))
 }
 
 fn thread_id() -> i32 {
@@ -478,20 +478,20 @@ mod tests {
     fn a_run_directory_is_made_with_its_parents() {
         let out = TempDir::new().unwrap();
         let path = out.path().join("a/b");
-        let folder = create_run_dir(&path, None).unwrap();
-        assert!(folder.names().unwrap().is_empty());
+        let directory = create_run_dir(&path, None).unwrap();
+        assert!(directory.names().unwrap().is_empty());
         assert_eq!(mode(&path) & !0o750, 0);
         // Once more is no error: several hosts share one.
         create_run_dir(&path, None).unwrap();
-        folder.write_new("x", b"1").unwrap();
+        directory.write_new("x", b"1").unwrap();
         assert_eq!(mode(&path.join("x")) & !0o640, 0);
         assert_eq!(
-            folder.write_new("x", b"2").unwrap_err().kind(),
+            directory.write_new("x", b"2").unwrap_err().kind(),
             io::ErrorKind::AlreadyExists
         );
-        folder.replace("x", "host", b"3").unwrap();
+        directory.replace("x", "host", b"3").unwrap();
         assert_eq!(std::fs::read(path.join("x")).unwrap(), b"3");
-        assert_eq!(folder.names().unwrap(), ["x"]);
+        assert_eq!(directory.names().unwrap(), ["x"]);
     }
 
     #[test]
@@ -521,8 +521,8 @@ mod tests {
             (metadata.uid(), metadata.gid())
         };
         let path = out.path().join("out/run");
-        let folder = create_run_dir(&path, Some(owner)).unwrap();
-        folder
+        let directory = create_run_dir(&path, Some(owner)).unwrap();
+        directory
             .make("table")
             .unwrap()
             .write_new("part", b"")
@@ -537,36 +537,40 @@ mod tests {
     fn links_are_not_followed() {
         let out = TempDir::new().unwrap();
         let elsewhere = TempDir::new().unwrap();
-        let folder = create_run_dir(&out.path().join("run"), None).unwrap();
-        symlink(elsewhere.path(), folder.path().join("table")).unwrap();
-        assert!(folder.make("table").is_err());
-        symlink(elsewhere.path().join("x"), folder.path().join(".part.tmp")).unwrap();
-        folder.write_new("part", b"1").unwrap();
+        let directory = create_run_dir(&out.path().join("run"), None).unwrap();
+        symlink(elsewhere.path(), directory.path().join("table")).unwrap();
+        assert!(directory.make("table").is_err());
+        symlink(
+            elsewhere.path().join("x"),
+            directory.path().join(".part.tmp"),
+        )
+        .unwrap();
+        directory.write_new("part", b"1").unwrap();
         assert_eq!(elsewhere.path().read_dir().unwrap().count(), 0);
     }
 
     #[test]
     fn a_name_that_is_taken_stays_whose_it_is() {
         let out = TempDir::new().unwrap();
-        let folder = create_run_dir(out.path(), None).unwrap();
+        let directory = create_run_dir(out.path(), None).unwrap();
         let taken = |result: io::Result<()>| result.unwrap_err().kind();
         for (name, rename) in [
-            ("a", Folder::rename as fn(&Folder, &str, &str) -> _),
-            ("b", Folder::rename_by_link),
+            ("a", Directory::rename as fn(&Directory, &str, &str) -> _),
+            ("b", Directory::rename_by_link),
         ] {
-            folder.write_new("new", b"1").unwrap();
-            rename(&folder, "new", name).unwrap();
-            folder.write_new("new", b"2").unwrap();
-            let refused = taken(rename(&folder, "new", name));
+            directory.write_new("new", b"1").unwrap();
+            rename(&directory, "new", name).unwrap();
+            directory.write_new("new", b"2").unwrap();
+            let refused = taken(rename(&directory, "new", name));
             assert_eq!(refused, io::ErrorKind::AlreadyExists, "{name}");
             assert_eq!(std::fs::read(out.path().join(name)).unwrap(), b"1");
-            folder.remove("new").unwrap();
+            directory.remove("new").unwrap();
         }
         // The answer to a first try was lost.
-        folder.write_new("new", b"3").unwrap();
+        directory.write_new("new", b"3").unwrap();
         std::fs::hard_link(out.path().join("new"), out.path().join("c")).unwrap();
-        folder.rename_by_link("new", "c").unwrap();
-        assert_eq!(folder.names().unwrap(), ["a", "b", "c"]);
+        directory.rename_by_link("new", "c").unwrap();
+        assert_eq!(directory.names().unwrap(), ["a", "b", "c"]);
     }
 
     /// What each of many writes is whole, and only one of them was the first.
@@ -581,12 +585,14 @@ mod tests {
                     let (path, begin) = (&path, &begin);
                     scope.spawn(move || {
                         begin.wait();
-                        let folder = create_run_dir(path, None).unwrap();
+                        let directory = create_run_dir(path, None).unwrap();
                         let writer = format!("node{number}");
                         let bytes = writer.repeat(50_000);
-                        let first = folder.write_new_among("once", &writer, bytes.as_bytes());
+                        let first = directory.write_new_among("once", &writer, bytes.as_bytes());
                         for _ in 0..5 {
-                            folder.replace("often", &writer, bytes.as_bytes()).unwrap();
+                            directory
+                                .replace("often", &writer, bytes.as_bytes())
+                                .unwrap();
                         }
                         usize::from(first.is_ok())
                     })
@@ -598,8 +604,8 @@ mod tests {
                 .sum()
         });
         assert_eq!(firsts, 1);
-        let folder = Folder::open(&path, None).unwrap();
-        assert_eq!(folder.names().unwrap(), ["often", "once"]);
+        let directory = Directory::open(&path, None).unwrap();
+        assert_eq!(directory.names().unwrap(), ["often", "once"]);
         for name in ["often", "once"] {
             let text = std::fs::read_to_string(path.join(name)).unwrap();
             let end = 4 + text[4..].find('n').unwrap();
@@ -608,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_folders() {
+    fn names_of_directories() {
         for name in ["node1", "a.b-c", "2026-01-01T00"] {
             assert!(is_plain_name(name), "{name}");
         }

@@ -20,14 +20,14 @@ use arrow::{
 };
 use rustix::fs::FlockOperation;
 
-use super::files::Folder;
+use super::files::Directory;
 
 /// Alignment of buffers in the stream in bytes.
 const ALIGNMENT: usize = 8;
 /// The kernel takes this many buffers in one call (`IOV_MAX`).
 const MAX_SLICES: usize = 1024;
 
-/// Name of the journal that becomes part `number`. Readers of whole folders (pyarrow) pass over names with an
+/// Name of the journal that becomes part `number`. Readers of whole directories (pyarrow) pass over names with an
 /// underscore in front.
 pub fn name(number: u32) -> String {
     format!("_part-{number:05}.arrows")
@@ -66,9 +66,9 @@ impl Journal {
     /// # Errors
     ///
     /// When the file cannot be created, in particular when it exists.
-    pub fn create(folder: &Folder, number: u32, schema: SchemaRef) -> io::Result<Self> {
+    pub fn create(directory: &Directory, number: u32, schema: SchemaRef) -> io::Result<Self> {
         let encoder = Encoder::new(&schema, false)?;
-        let file = folder.create(&name(number))?;
+        let file = directory.create(&name(number))?;
         // A file system without locks costs only that protection.
         let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         Ok(Self {
@@ -109,15 +109,15 @@ impl Journal {
         }
     }
 
-    /// Makes the batches so far survive a power cut; `folder` is where the journal was created.
+    /// Makes the batches so far survive a power cut; `directory` is where the journal was created.
     ///
     /// # Errors
     ///
     /// When the kernel could not write them.
-    pub fn sync(&mut self, folder: &Folder) -> io::Result<()> {
+    pub fn sync(&mut self, directory: &Directory) -> io::Result<()> {
         self.file.sync_data()?;
         if !self.named {
-            folder.sync()?;
+            directory.sync()?;
             self.named = true;
         }
         Ok(())

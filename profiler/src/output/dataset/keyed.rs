@@ -31,7 +31,7 @@ fn kind(rows: &RecordBatch) -> [&'static str; 2] {
 
 /// The last row of each lifetime.
 #[derive(Debug)]
-pub struct Lifetimes {
+pub struct KeyedRows {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
     bytes: usize,
@@ -47,7 +47,7 @@ struct Place {
     open: bool,
 }
 
-impl Lifetimes {
+impl KeyedRows {
     /// None yet; all rows will have `schema`.
     pub fn new(schema: SchemaRef) -> Self {
         Self {

@@ -11,7 +11,7 @@ use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::files::{Folder, OutputError};
+use super::files::{Directory, OutputError};
 use crate::{schema::SCHEMA_VERSION, support::clock::Timekeeping};
 
 /// Name of the file. Where several hosts share a run, the others write `run.<hostname>.json`.
@@ -331,7 +331,7 @@ impl Manifest {
     /// # Errors
     ///
     /// When it cannot be written.
-    pub(super) fn create(&mut self, run: &Folder) -> Result<String, OutputError> {
+    pub(super) fn create(&mut self, run: &Directory) -> Result<String, OutputError> {
         let of_host = format!("run.{}.json", self.hostname);
         let error = |error| OutputError::new(run.path(), error);
         let bytes = self.to_json().map_err(error)?;
@@ -363,7 +363,7 @@ impl Manifest {
     /// # Errors
     ///
     /// When it cannot be written; then the old one is still there.
-    pub(super) fn write(&self, run: &Folder, name: &str) -> io::Result<()> {
+    pub(super) fn write(&self, run: &Directory, name: &str) -> io::Result<()> {
         run.replace(name, &self.hostname, &self.to_json()?)
     }
 
@@ -372,7 +372,7 @@ impl Manifest {
     /// # Errors
     ///
     /// When it cannot be read or is not JSON.
-    pub fn read(run: &Folder, name: &str) -> io::Result<Self> {
+    pub fn read(run: &Directory, name: &str) -> io::Result<Self> {
         let file = io::BufReader::new(run.read(name)?.take(MAX_BYTES));
         Ok(serde_json::from_reader(file)?)
     }

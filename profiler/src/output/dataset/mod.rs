@@ -35,7 +35,7 @@ pub use self::{
 use crate::schema::Batch;
 
 /// A writer that makes no progress for this long at the end is given up: its disk hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a sink stores what it is given.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ impl Summary {
 #[derive(Debug, Error)]
 pub enum FinishError {
     /// The disk does not answer.
-    #[error("no progress writing {} for {} s; {rows} rows are only in the journal or lost", path.display(), PATIENCE.as_secs())]
+    #[error("no progress writing {} for {} s; {rows} rows are only in the journal or lost", path.display(), TIMEOUT.as_secs())]
     Stuck {
         /// The run directory.
         path: PathBuf,
@@ -356,7 +356,7 @@ impl Sink {
             if progress.0 != state.progress {
                 progress = (state.progress, Instant::now());
             }
-            let Some(left) = PATIENCE.checked_sub(progress.1.elapsed()) else {
+            let Some(left) = TIMEOUT.checked_sub(progress.1.elapsed()) else {
                 let rows = state.stats.rows.saturating_sub(state.stats.dropped);
                 return Err(FinishError::Stuck {
                     path: self.run_dir.clone(),

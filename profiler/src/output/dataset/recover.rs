@@ -17,9 +17,9 @@ use parquet::{
 use thiserror::Error;
 
 use super::{
-    files::{self, Folder, Owner},
+    files::{self, Directory, Owner},
     journal,
-    keyed::{self, Key, Lifetimes},
+    keyed::{self, Key, KeyedRows},
     manifest::{self, Manifest, State},
     part,
     rows::Rows,
@@ -30,7 +30,7 @@ use crate::commands::verify::total;
 
 /// A profiler on another machine that has written nothing for this long (s), and for three intervals, is gone. Clients of
 /// file servers keep what is written for half a minute.
-const QUIET: u64 = 120;
+const UNCHANGED: u64 = 120;
 
 /// Whose journals are recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +129,8 @@ impl Report {
 
     /// The same for the journals of one host.
     fn has_all_of(&self, host: &str) -> bool {
-        let folder = files::host_folder(host);
-        let is_of_host = |path: &Path| path.parent().is_some_and(|of| of.ends_with(&folder));
+        let directory = files::host_directory(host);
+        let is_of_host = |path: &Path| path.parent().is_some_and(|of| of.ends_with(&directory));
         let mut journals = self.journals.iter().filter(|(path, _)| is_of_host(path));
         journals.all(|(_, outcome)| outcome.is_whole())
     }
@@ -154,7 +154,7 @@ pub fn recover_orphans(
 /// Names of the runs in `out_dir` whose profiler on this host, `hostname`, is gone and has left journals. A directory that is
 /// missing or cannot be read has none.
 pub fn orphans(out_dir: &Path, hostname: &str, owner: Owner) -> Vec<String> {
-    let names = Folder::open(out_dir, None).and_then(|out| out.names());
+    let names = Directory::open(out_dir, None).and_then(|out| out.names());
     let mut names = names.unwrap_or_default();
     names.retain(|name| is_orphan(&out_dir.join(name), hostname, owner));
     names
@@ -162,7 +162,7 @@ pub fn orphans(out_dir: &Path, hostname: &str, owner: Owner) -> Vec<String> {
 
 /// A run that belongs neither to this user nor to `owner` is left alone: who made it decides what it holds.
 fn is_orphan(run_dir: &Path, hostname: &str, owner: Owner) -> bool {
-    let Ok(run) = Folder::open_run(run_dir, None) else {
+    let Ok(run) = Directory::open_run(run_dir, None) else {
         return false;
     };
     let ours = rustix::process::geteuid().as_raw();
@@ -198,7 +198,7 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
         path: run_dir.to_owned(),
         source,
     };
-    let run = Folder::open_run(run_dir, None).map_err(io_error)?;
+    let run = Directory::open_run(run_dir, None).map_err(io_error)?;
     let run = run.for_its_owner().map_err(io_error)?;
     let mut report = Report::default();
     let mut at_work = HashSet::new();
@@ -229,21 +229,22 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
         at_work.insert(manifest.hostname.clone());
     }
     for table in run.names().map_err(io_error)? {
-        // Not a folder: not a table.
-        let Ok(table_folder) = run.sub(&table) else {
+        // Not a directory: not a table.
+        let Ok(table_directory) = run.sub(&table) else {
             continue;
         };
-        for name in table_folder.names().map_err(io_error)? {
-            if let Some(host) = files::host_of_folder(&name)
+        for name in table_directory.names().map_err(io_error)? {
+            if let Some(host) = files::host_of_directory(&name)
                 && hosts.include(host)
                 && !at_work.contains(host)
-                && let Ok(folder) = table_folder.sub(&name)
-                && let Err(error) = part::decode(|| recover_folder(&folder, &table, &mut report))
+                && let Ok(directory) = table_directory.sub(&name)
+                && let Err(error) =
+                    part::decode(|| recover_directory(&directory, &table, &mut report))
             {
                 unread.insert(host.to_owned());
                 report
                     .errors
-                    .push(format!("{}: {error}", folder.path().display()));
+                    .push(format!("{}: {error}", directory.path().display()));
             }
         }
     }
@@ -274,7 +275,7 @@ pub fn recover(run_dir: &Path, hosts: Hosts<'_>) -> Result<Report, RecoverError>
 /// A profiler on another machine cannot be seen from here, but what it writes can: it is at work as long as something has
 /// been written lately, by the clock that the file system has for all. Says so, or nothing.
 fn elsewhere(
-    run: &Folder,
+    run: &Directory,
     file: &str,
     manifest: &Manifest,
     hosts: Hosts<'_>,
@@ -291,31 +292,31 @@ fn elsewhere(
         .config
         .get("interval_ns")
         .and_then(serde_json::Value::as_u64);
-    let patience = QUIET + interval.unwrap_or(0).saturating_mul(3) / 1_000_000_000;
+    let timeout = UNCHANGED + interval.unwrap_or(0).saturating_mul(3) / 1_000_000_000;
     let mut last = run.modified(file)?;
     for table in run.names()? {
-        let folder = run
+        let directory = run
             .sub(&table)
-            .and_then(|table| table.sub(files::host_folder(host)));
-        for name in folder.iter().flat_map(Folder::names).flatten() {
+            .and_then(|table| table.sub(files::host_directory(host)));
+        for name in directory.iter().flat_map(Directory::names).flatten() {
             // What is gone meanwhile was there a moment ago.
-            if let Some(written) = folder.as_ref().ok().and_then(|f| f.modified(&name).ok()) {
+            if let Some(written) = directory.as_ref().ok().and_then(|f| f.modified(&name).ok()) {
                 last = last.max(written);
             }
         }
     }
     let ago = run.now()?.saturating_sub(last).max(0).unsigned_abs();
-    Ok((ago < patience).then(|| {
+    Ok((ago < timeout).then(|| {
         format!(
             "{host} wrote {ago} s ago: its profiler may be at work on another machine; if it is not, \
              recover again in {} s",
-            patience - ago
+            timeout - ago
         )
     }))
 }
 
 /// What the nodes of a run say of it, with the names of the files.
-pub(crate) fn manifests(run: &Folder, hosts: Hosts<'_>) -> Vec<(String, Manifest)> {
+pub(crate) fn manifests(run: &Directory, hosts: Hosts<'_>) -> Vec<(String, Manifest)> {
     let names = match hosts {
         Hosts::All => run.names().unwrap_or_default(),
         // Of many nodes only one's are read.
@@ -336,7 +337,7 @@ pub(crate) fn manifests(run: &Folder, hosts: Hosts<'_>) -> Vec<(String, Manifest
 
 /// Says in `run.json` what is there now.
 fn update_manifest(
-    run: &Folder,
+    run: &Directory,
     file: &str,
     mut manifest: Manifest,
     any_rows: bool,
@@ -350,13 +351,13 @@ fn update_manifest(
         return Ok(unreadable);
     }
     for table in run.names()? {
-        let folder = run
+        let directory = run
             .sub(&table)
-            .and_then(|table| table.sub(files::host_folder(&manifest.hostname)));
-        let Ok(folder) = folder else {
+            .and_then(|table| table.sub(files::host_directory(&manifest.hostname)));
+        let Ok(directory) = directory else {
             continue;
         };
-        let (parts, rows) = count(&folder, &mut unreadable)?;
+        let (parts, rows) = count(&directory, &mut unreadable)?;
         let earlier: Vec<_> = manifest
             .earlier
             .iter()
@@ -400,15 +401,15 @@ impl Manifest {
     }
 }
 
-/// Parts in a folder, and the rows in those that can be read.
-fn count(folder: &Folder, unreadable: &mut Vec<String>) -> io::Result<(u64, u64)> {
+/// Parts in a directory, and the rows in those that can be read.
+fn count(directory: &Directory, unreadable: &mut Vec<String>) -> io::Result<(u64, u64)> {
     let mut counts = (0, 0);
-    for name in folder.names()? {
+    for name in directory.names()? {
         if part::number(&name).is_none() {
             continue;
         }
         counts.0 += 1;
-        let reader = folder
+        let reader = directory
             .read(&name)
             .and_then(|file| part::decode(|| Ok(SerializedFileReader::new(file)?)));
         match reader {
@@ -417,7 +418,7 @@ fn count(folder: &Folder, unreadable: &mut Vec<String>) -> io::Result<(u64, u64)
                 counts.1 += u64::try_from(rows).unwrap_or(0);
             }
             Err(error) => {
-                let path = folder.path().join(&name);
+                let path = directory.path().join(&name);
                 unreadable.push(format!("{}: {error}", path.display()));
             }
         }
@@ -426,8 +427,8 @@ fn count(folder: &Folder, unreadable: &mut Vec<String>) -> io::Result<(u64, u64)
 }
 
 /// Recovers what one host has left of one table.
-fn recover_folder(folder: &Folder, table: &str, report: &mut Report) -> io::Result<()> {
-    let names = folder.names()?;
+fn recover_directory(directory: &Directory, table: &str, report: &mut Report) -> io::Result<()> {
+    let names = directory.names()?;
     let mut journals: Vec<_> = names
         .iter()
         .filter_map(|name| journal::number(name))
@@ -436,8 +437,8 @@ fn recover_folder(folder: &Folder, table: &str, report: &mut Report) -> io::Resu
     let mut plain = Vec::new();
     let mut of_lifetimes = Vec::new();
     for number in journals {
-        let path = folder.path().join(journal::name(number));
-        match Stream::open(folder, number) {
+        let path = directory.path().join(journal::name(number));
+        match Stream::open(directory, number) {
             Ok(Some(stream)) if stream.is_of_lifetimes() => of_lifetimes.push((path, stream)),
             Ok(Some(stream)) => plain.push((path, stream)),
             Ok(None) => report.journals.push((path, Outcome::InUse)),
@@ -455,11 +456,11 @@ fn recover_folder(folder: &Folder, table: &str, report: &mut Report) -> io::Resu
         .all(|(_, outcome)| *outcome != Outcome::InUse)
     {
         for name in names.iter().filter(|name| files::is_temporary(name)) {
-            folder.remove(name)?;
+            directory.remove(name)?;
         }
     }
     for (path, stream) in plain {
-        let outcome = recover_stream(folder, stream).unwrap_or_else(|error| Outcome::Failed {
+        let outcome = recover_stream(directory, stream).unwrap_or_else(|error| Outcome::Failed {
             error: error.to_string(),
         });
         if let Outcome::Part { rows, .. } | Outcome::Corrupt { rows, .. } = &outcome {
@@ -469,7 +470,7 @@ fn recover_folder(folder: &Folder, table: &str, report: &mut Report) -> io::Resu
     }
     if !of_lifetimes.is_empty() {
         let (paths, streams): (Vec<_>, Vec<_>) = of_lifetimes.into_iter().unzip();
-        match recover_lifetimes(folder, streams) {
+        match recover_lifetimes(directory, streams) {
             Ok((outcomes, rows)) => {
                 *report.rows.entry(table.to_owned()).or_default() += rows;
                 report.journals.extend(paths.into_iter().zip(outcomes));
@@ -488,10 +489,10 @@ fn recover_folder(folder: &Folder, table: &str, report: &mut Report) -> io::Resu
 }
 
 /// Makes one part of one journal.
-fn recover_stream(folder: &Folder, mut stream: Stream) -> io::Result<Outcome> {
+fn recover_stream(directory: &Directory, mut stream: Stream) -> io::Result<Outcome> {
     let number = stream.number;
-    if folder.has(&part::name(number))? {
-        folder.remove(&journal::name(number))?;
+    if directory.has(&part::name(number))? {
+        directory.remove(&journal::name(number))?;
         return Ok(Outcome::Stale);
     }
     let mut encoder = None;
@@ -517,14 +518,22 @@ fn recover_stream(folder: &Folder, mut stream: Stream) -> io::Result<Outcome> {
     if let Some(encoder) = encoder {
         rows = encoder.rows();
         let bytes = encoder.finish()?;
-        folder.write_new(&part::name(number), &bytes)?;
+        directory.write_new(&part::name(number), &bytes)?;
     }
-    put_away(stream, folder, folder.path().join(part::name(number)), rows)
+    put_away(
+        stream,
+        directory,
+        directory.path().join(part::name(number)),
+        rows,
+    )
 }
 
 /// Makes one part of all journals of a table of lifetimes; returns an outcome for each and the rows in the part.
-fn recover_lifetimes(folder: &Folder, mut streams: Vec<Stream>) -> io::Result<(Vec<Outcome>, u64)> {
-    let mut all: Option<(SchemaRef, Lifetimes)> = None;
+fn recover_lifetimes(
+    directory: &Directory,
+    mut streams: Vec<Stream>,
+) -> io::Result<(Vec<Outcome>, u64)> {
+    let mut all: Option<(SchemaRef, KeyedRows)> = None;
     let mut batches_of = Vec::new();
     for stream in &mut streams {
         let mut batches = 0;
@@ -532,45 +541,45 @@ fn recover_lifetimes(folder: &Folder, mut streams: Vec<Stream>) -> io::Result<(V
             let Some(schema) = stream.schema() else {
                 break;
             };
-            let (expected, lifetimes) =
-                all.get_or_insert_with(|| (schema.clone(), Lifetimes::new(schema.clone())));
+            let (expected, keyed) =
+                all.get_or_insert_with(|| (schema.clone(), KeyedRows::new(schema.clone())));
             if *expected != schema {
                 return Err(io::Error::other("the journals have different schemas"));
             }
             for batch in step {
                 batches += 1;
-                lifetimes.push(batch).map_err(invalid)?;
+                keyed.push(batch).map_err(invalid)?;
             }
         }
         batches_of.push(batches);
     }
     let mut number = streams.iter().map(|stream| stream.number).max();
     let mut stored = HashSet::new();
-    for name in folder.names()? {
+    for name in directory.names()? {
         if let Some(part) = part::number(&name) {
-            stored_keys(folder, &name, &mut stored)?;
+            stored_keys(directory, &name, &mut stored)?;
             number = number.map(|free| free.max(part + 1));
         }
     }
     let mut rows = 0;
     let mut path = PathBuf::new();
-    if let (Some((schema, mut lifetimes)), Some(number)) = (all, number) {
-        lifetimes.remove(|key| stored.contains(key));
-        if let Some(batch) = lifetimes.take(true).map_err(invalid)? {
+    if let (Some((schema, mut keyed)), Some(number)) = (all, number) {
+        keyed.remove(|key| stored.contains(key));
+        if let Some(batch) = keyed.take(true).map_err(invalid)? {
             let mut sorted = Rows::new(schema.clone());
             sorted.push(batch).map_err(invalid)?;
             let mut encoder = part::Encoder::new(schema)?;
             encoder.encode(&sorted.take().map_err(invalid)?)?;
             rows = encoder.rows();
-            path = folder.path().join(part::name(number));
-            folder.write_new(&part::name(number), &encoder.finish()?)?;
+            path = directory.path().join(part::name(number));
+            directory.write_new(&part::name(number), &encoder.finish()?)?;
         }
     }
     let outcomes = streams
         .into_iter()
         .zip(batches_of)
         .map(|(stream, batches)| {
-            let outcome = put_away(stream, folder, path.clone(), rows)?;
+            let outcome = put_away(stream, directory, path.clone(), rows)?;
             Ok(match outcome {
                 Outcome::Part { .. } if batches == 0 => Outcome::Empty,
                 Outcome::Empty if batches > 0 => Outcome::Stale,
@@ -582,8 +591,8 @@ fn recover_lifetimes(folder: &Folder, mut streams: Vec<Stream>) -> io::Result<(V
 }
 
 /// Adds the lifetimes that a part has.
-fn stored_keys(folder: &Folder, part: &str, keys: &mut HashSet<Key>) -> io::Result<()> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(folder.read(part)?)?;
+fn stored_keys(directory: &Directory, part: &str, keys: &mut HashSet<Key>) -> io::Result<()> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(directory.read(part)?)?;
     let columns = ProjectionMask::columns(builder.parquet_schema(), ["pid", "start_ts"]);
     for batch in builder.with_projection(columns).build()? {
         keys.extend(keyed::keys(&batch.map_err(invalid)?).map_err(invalid)?);
@@ -592,22 +601,27 @@ fn stored_keys(folder: &Folder, part: &str, keys: &mut HashSet<Key>) -> io::Resu
 }
 
 /// Removes the journal, whose rows are in the part at `path` now, or keeps aside what could not be read.
-fn put_away(stream: Stream, folder: &Folder, path: PathBuf, rows: u64) -> io::Result<Outcome> {
+fn put_away(
+    stream: Stream,
+    directory: &Directory,
+    path: PathBuf,
+    rows: u64,
+) -> io::Result<Outcome> {
     let name = journal::name(stream.number);
     if let Some(End::Garbage(error)) = stream.end {
         let mut kept = format!("{name}.corrupt");
-        while folder.has(&kept)? {
+        while directory.has(&kept)? {
             kept.push('_');
         }
-        folder.rename(&name, &kept)?;
-        folder.sync()?;
+        directory.rename(&name, &kept)?;
+        directory.sync()?;
         return Ok(Outcome::Corrupt {
-            path: folder.path().join(kept),
+            path: directory.path().join(kept),
             rows,
             error,
         });
     }
-    folder.remove(&name)?;
+    directory.remove(&name)?;
     Ok(if rows == 0 {
         Outcome::Empty
     } else {
@@ -619,8 +633,8 @@ fn invalid(error: ArrowError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-impl Folder {
-    /// What root creates here shall belong to whoever owns the folder.
+impl Directory {
+    /// What root creates here shall belong to whoever owns the directory.
     fn for_its_owner(self) -> io::Result<Self> {
         if !rustix::process::geteuid().is_root() {
             return Ok(self);

@@ -14,7 +14,7 @@ use arrow::{
 };
 use rustix::{fs::FlockOperation, io::Errno};
 
-use super::{files::Folder, journal, metadata};
+use super::{files::Directory, journal, metadata};
 use crate::schema::is_column_type;
 
 /// A journal is read in steps of this many bytes; each becomes a row group.
@@ -51,8 +51,8 @@ pub struct Stream {
 
 impl Stream {
     /// Opens a journal and reads its first step; `None` when somebody is writing it.
-    pub fn open(folder: &Folder, number: u32) -> io::Result<Option<Self>> {
-        let file = folder.read(&journal::name(number))?;
+    pub fn open(directory: &Directory, number: u32) -> io::Result<Option<Self>> {
+        let file = directory.read(&journal::name(number))?;
         // Any other error: a file system without locks.
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             == Err(Errno::WOULDBLOCK)

@@ -9,9 +9,9 @@ use arrow::{
 use rustix::io::Errno;
 
 use super::{
-    files::{Folder, is_full},
+    files::{Directory, is_full},
     journal::{self, Journal},
-    keyed::Lifetimes,
+    keyed::KeyedRows,
     part,
     rows::Rows,
 };
@@ -38,9 +38,9 @@ pub mod metadata {
 #[derive(Debug)]
 pub struct Context {
     /// The directory of the run.
-    pub run: Folder,
-    /// Name of the folder of this host in every table.
-    pub host_folder: String,
+    pub run: Directory,
+    /// Name of the directory of this host in every table.
+    pub host_directory: String,
     /// Parts are ended early at this size in bytes.
     pub part_bytes: usize,
     /// Errors that nobody has been told of yet.
@@ -81,11 +81,11 @@ pub struct TableWriter {
     /// What has been written.
     pub counts: Counts,
     schema: SchemaRef,
-    folder: Option<Folder>,
+    directory: Option<Directory>,
     next_number: u32,
     rows: Rows,
-    lifetimes: Option<Lifetimes>,
-    /// Lifetimes that were open when the last part ended.
+    keyed: Option<KeyedRows>,
+    /// KeyedRows that were open when the last part ended.
     open_before: usize,
     part: Option<part::Encoder>,
     journal: Option<Journal>,
@@ -115,10 +115,10 @@ impl TableWriter {
         Self {
             table,
             counts: Counts::default(),
-            folder: None,
+            directory: None,
             next_number: 0,
             rows: Rows::new(schema.clone()),
-            lifetimes: table.lifetimes.then(|| Lifetimes::new(schema.clone())),
+            keyed: table.lifetimes.then(|| KeyedRows::new(schema.clone())),
             open_before: 0,
             schema,
             part: None,
@@ -134,16 +134,16 @@ impl TableWriter {
         self.counts.rows += rows.num_rows() as u64;
         self.append(context, &rows);
         let count = rows.num_rows() as u64;
-        let taken = match &mut self.lifetimes {
-            Some(lifetimes) => lifetimes.push(rows),
+        let taken = match &mut self.keyed {
+            Some(keyed) => keyed.push(rows),
             None => self.rows.push(rows),
         };
         if let Err(error) = taken {
             context.error(self.table.name, "rows of another schema", error);
             self.counts.dropped += count;
         }
-        let lifetimes = self.lifetimes.as_ref().map_or(0, Lifetimes::count);
-        if lifetimes >= self.open_before + MANY_LIFETIMES && self.finished.is_empty() {
+        let keyed = self.keyed.as_ref().map_or(0, KeyedRows::count);
+        if keyed >= self.open_before + MANY_LIFETIMES && self.finished.is_empty() {
             self.end_part(context, false);
             self.store(context, false);
         }
@@ -151,8 +151,8 @@ impl TableWriter {
 
     /// Makes the journal durable.
     pub fn sync(&mut self, context: &mut Context) {
-        if let (Some(journal), Some(folder)) = (&mut self.journal, &self.folder)
-            && let Err(error) = journal.sync(folder)
+        if let (Some(journal), Some(directory)) = (&mut self.journal, &self.directory)
+            && let Err(error) = journal.sync(directory)
         {
             context.error(self.table.name, "syncing the journal", error);
         }
@@ -166,7 +166,7 @@ impl TableWriter {
     /// Memory in bytes of everything that is not stored yet.
     pub fn bytes(&self) -> usize {
         self.rows.bytes()
-            + self.lifetimes.as_ref().map_or(0, Lifetimes::bytes)
+            + self.keyed.as_ref().map_or(0, KeyedRows::bytes)
             + self.part.as_ref().map_or(0, part::Encoder::bytes)
             + self.finished_bytes()
     }
@@ -244,15 +244,15 @@ impl TableWriter {
 
     /// Ends the part being filled and begins the next one.
     fn end_part(&mut self, context: &mut Context, last: bool) {
-        if let Some(lifetimes) = &mut self.lifetimes {
-            let ended = lifetimes.take(last).and_then(|rows| match rows {
+        if let Some(keyed) = &mut self.keyed {
+            let ended = keyed.take(last).and_then(|rows| match rows {
                 Some(rows) => self.rows.push(rows),
                 None => Ok(()),
             });
             if let Err(error) = ended {
                 context.error(self.table.name, "ending lifetimes", error);
             }
-            self.open_before = lifetimes.count();
+            self.open_before = keyed.count();
         }
         if !self.rows.is_empty() {
             // No early end inside: the part is ended here.
@@ -291,7 +291,7 @@ impl TableWriter {
 
     /// Begins a new journal with the lifetimes that are still open, so that the one before can go.
     fn carry(&mut self, context: &mut Context) {
-        let open = self.lifetimes.as_ref().map(Lifetimes::all);
+        let open = self.keyed.as_ref().map(KeyedRows::all);
         match open {
             Some(Ok(Some(rows))) => self.append(context, &rows),
             Some(Err(error)) => context.error(self.table.name, "open lifetimes", error),
@@ -301,7 +301,7 @@ impl TableWriter {
 
     /// A journal of lifetimes that are all still open consists mostly of rows that later ones replace.
     fn rotate(&mut self, context: &mut Context) {
-        let open = self.lifetimes.as_ref().map_or(0, Lifetimes::count) as u64;
+        let open = self.keyed.as_ref().map_or(0, KeyedRows::count) as u64;
         if let Some(old) = self
             .journal
             .take_if(|journal| open > 0 && journal.rows > 10 * open + 1000)
@@ -309,8 +309,8 @@ impl TableWriter {
             let missed = std::mem::take(&mut self.missed);
             self.carry(context);
             if self.missed == 0 {
-                let folder = self.folder.as_ref();
-                let removed = folder.map_or(Ok(()), |f| f.remove(&journal::name(old.number)));
+                let directory = self.directory.as_ref();
+                let removed = directory.map_or(Ok(()), |f| f.remove(&journal::name(old.number)));
                 if let Err(error) = removed {
                     context.error(self.table.name, "removing a journal", error);
                 }
@@ -346,7 +346,7 @@ impl TableWriter {
                 }
                 Err(error) => {
                     self.resting = true;
-                    self.forget_folder_if_gone(&error);
+                    self.forget_directory_if_gone(&error);
                     context.error(self.table.name, "writing the journal", error);
                 }
             }
@@ -370,51 +370,51 @@ impl TableWriter {
         loop {
             let number = self.free_number(context)?;
             let schema = self.schema.clone();
-            match Journal::create(self.folder(context)?, number, schema) {
+            match Journal::create(self.directory(context)?, number, schema) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 result => return result,
             }
         }
     }
 
-    /// The folder of this host, made if missing.
-    fn folder(&mut self, context: &Context) -> io::Result<&Folder> {
-        let folder = if let Some(folder) = self.folder.take() {
-            folder
+    /// The directory of this host, made if missing.
+    fn directory(&mut self, context: &Context) -> io::Result<&Directory> {
+        let directory = if let Some(directory) = self.directory.take() {
+            directory
         } else {
             let table = context.run.make(self.table.name)?;
-            let folder = table.make(&context.host_folder)?;
-            let used = folder.names()?;
+            let directory = table.make(&context.host_directory)?;
+            let used = directory.names()?;
             let used = used
                 .iter()
                 .filter_map(|name| part::number(name).or_else(|| journal::number(name)))
                 .max();
             let free = used.map_or(0, |number| number.saturating_add(1));
             self.next_number = self.next_number.max(free);
-            folder
+            directory
         };
-        Ok(self.folder.insert(folder))
+        Ok(self.directory.insert(directory))
     }
 
-    /// A number that no part and no journal in the folder has.
+    /// A number that no part and no journal in the directory has.
     fn free_number(&mut self, context: &Context) -> io::Result<u32> {
-        self.folder(context)?;
+        self.directory(context)?;
         let number = self.next_number;
         self.next_number = number.saturating_add(1);
         Ok(number)
     }
 
-    /// Looks for the folder again at the next write.
-    pub fn forget_folder(&mut self) {
-        self.folder = None;
+    /// Looks for the directory again at the next write.
+    pub fn forget_directory(&mut self) {
+        self.directory = None;
     }
 
-    fn forget_folder_if_gone(&mut self, error: &io::Error) {
+    fn forget_directory_if_gone(&mut self, error: &io::Error) {
         if matches!(
             Errno::from_io_error(error),
             Some(Errno::NOENT | Errno::STALE | Errno::NODEV)
         ) {
-            self.folder = None;
+            self.directory = None;
         }
     }
 
@@ -429,7 +429,7 @@ impl TableWriter {
                     self.counts.part_bytes += part.bytes.len() as u64;
                 }
                 Err(error) => {
-                    self.forget_folder_if_gone(&error);
+                    self.forget_directory_if_gone(&error);
                     context.error(self.table.name, "writing a part", error);
                     left.push_back(part);
                     if !all {
@@ -448,15 +448,15 @@ impl TableWriter {
             None => self.free_number(context)?,
         };
         loop {
-            let folder = self.folder(context)?;
+            let directory = self.directory(context)?;
             match (
-                folder.write_new(&part::name(number), &part.bytes),
+                directory.write_new(&part::name(number), &part.bytes),
                 part.journal,
             ) {
                 (Ok(()), None) => return Ok(()),
                 (Ok(()), Some(_)) => {
                     // A journal whose part exists is ignored, so an error here costs only space.
-                    let _ = folder.remove(&journal::name(number));
+                    let _ = directory.remove(&journal::name(number));
                     return Ok(());
                 }
                 (Err(error), journal) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -470,7 +470,7 @@ impl TableWriter {
                 (Err(error), Some((_, bytes)))
                     if is_full(&error) && bytes > part.bytes.len() as u64 =>
                 {
-                    folder.remove(&journal::name(number))?;
+                    directory.remove(&journal::name(number))?;
                     part.journal = None;
                 }
                 (Err(error), _) => return Err(error),

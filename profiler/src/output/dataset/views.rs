@@ -14,7 +14,7 @@ use arrow::datatypes::DataType;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 
 use super::{
-    files::{self, Folder},
+    files::{self, Directory},
     part,
 };
 use crate::{commands::schema, schema::Table};
@@ -62,7 +62,7 @@ const PROCESS_REGION: &str = "\n-- one row per region: whose it was, when, and w
 /// # Errors
 ///
 /// When the run cannot be read or the file cannot be written.
-pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
+pub fn refresh(run: &Directory, writer: &str) -> io::Result<()> {
     // Who writes last has looked after writing: what another host wrote in between is not undone.
     for _ in 0..TRIES {
         if !refresh_once(run, writer)? {
@@ -73,7 +73,7 @@ pub fn refresh(run: &Folder, writer: &str) -> io::Result<()> {
 }
 
 /// Whether the file was not right, and was written.
-fn refresh_once(run: &Folder, writer: &str) -> io::Result<bool> {
+fn refresh_once(run: &Directory, writer: &str) -> io::Result<bool> {
     let mut tables = BTreeMap::new();
     for name in run.names()? {
         if let Ok(table) = run.sub(&name)
@@ -95,9 +95,9 @@ fn refresh_once(run: &Folder, writer: &str) -> io::Result<bool> {
 }
 
 /// The columns of a table that are points in time, if it has any parts.
-fn times_of_parts(table: &Folder) -> io::Result<Option<Vec<String>>> {
+fn times_of_parts(table: &Directory) -> io::Result<Option<Vec<String>>> {
     for name in table.names()? {
-        if files::host_of_folder(&name).is_some() {
+        if files::host_of_directory(&name).is_some() {
             let host = table.sub(&name)?;
             let names = host.names()?;
             if let Some(part) = names.iter().rfind(|name| part::number(name).is_some()) {
@@ -108,8 +108,8 @@ fn times_of_parts(table: &Folder) -> io::Result<Option<Vec<String>>> {
     Ok(None)
 }
 
-fn times(folder: &Folder, name: &str) -> io::Result<Vec<String>> {
-    let file = folder.read(name)?;
+fn times(directory: &Directory, name: &str) -> io::Result<Vec<String>> {
+    let file = directory.read(name)?;
     let load = || Ok(ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?);
     let metadata = part::decode(load)?;
     let fields = metadata.schema().fields().iter();
@@ -237,10 +237,10 @@ mod tests {
         let time = Timestamp::data_type();
         let fields = names.map(|name| Field::new(name, time.clone(), true));
         let part = part::Encoder::new(Arc::new(Schema::new(fields.to_vec()))).unwrap();
-        let folder = tempfile::TempDir::new().unwrap();
-        std::fs::write(folder.path().join("part"), part.finish().unwrap()).unwrap();
-        let folder = Folder::open(folder.path(), None).unwrap();
-        assert_eq!(times(&folder, "part").unwrap(), ["ts", "end_ts"]);
+        let directory = tempfile::TempDir::new().unwrap();
+        std::fs::write(directory.path().join("part"), part.finish().unwrap()).unwrap();
+        let directory = Directory::open(directory.path(), None).unwrap();
+        assert_eq!(times(&directory, "part").unwrap(), ["ts", "end_ts"]);
     }
 
     #[test]

@@ -47,9 +47,9 @@ pub struct Writer {
 }
 
 /// Says when the writer has ended, even by a panic.
-struct Alive<'a>(&'a Shared);
+struct CompletionGuard<'a>(&'a Shared);
 
-impl Drop for Alive<'_> {
+impl Drop for CompletionGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.phase = Phase::Ended;
@@ -90,7 +90,7 @@ impl Writer {
         Ok(Self {
             context: Context {
                 run,
-                host_folder: files::host_folder(&options.hostname),
+                host_directory: files::host_directory(&options.hostname),
                 part_bytes: PART_BYTES.min(options.memory_budget / 4).max(1),
                 errors: Vec::new(),
                 parts_ended: 0,
@@ -120,7 +120,7 @@ impl Writer {
 
     /// Writes until the sink ends.
     pub fn run(mut self, shared: &Shared) {
-        let _alive = Alive(shared);
+        let _alive = CompletionGuard(shared);
         let mut next_checkpoint = Instant::now() + self.options.checkpoint;
         while let Some(work) = next_work(shared, next_checkpoint) {
             let begin = Instant::now();
@@ -246,10 +246,10 @@ impl Writer {
     fn find_run_dir_again(&mut self) {
         if self.context.run.is_gone() {
             match files::create_run_dir(&self.options.run_dir, self.options.owner) {
-                Ok(folder) => {
-                    self.context.run = folder;
+                Ok(directory) => {
+                    self.context.run = directory;
                     for table in &mut self.tables {
-                        table.forget_folder();
+                        table.forget_directory();
                     }
                 }
                 Err(error) => self.context.errors.push(error.to_string()),
@@ -413,7 +413,7 @@ impl Writer {
 
 /// Makes the run directory, as often as it takes, and writes until the sink ends.
 pub fn begin(options: &Options, shared: &Shared) {
-    let alive = Alive(shared);
+    let alive = CompletionGuard(shared);
     loop {
         let error = match Writer::new(options.clone()) {
             Ok(writer) => {

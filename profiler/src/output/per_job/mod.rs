@@ -17,11 +17,11 @@ pub use self::run::{JobName, job_of};
 use self::{partition::divide, quota::Quota};
 use super::{
     dataset::{self, FinishError, Manifest, Sink, Summary, manifest::Loss},
-    instance_lock::{Answer, Guard},
+    instance_lock::{Acquired, InstanceLock},
     recovery::Orphans,
 };
 use crate::{
-    privileges, say,
+    privileges, report,
     schema::{Batch, Timestamp},
     support::clock::Timekeeping,
     tasks::{ProcessId, TaskTable},
@@ -57,7 +57,7 @@ pub struct Template {
 }
 
 /// The runs of all jobs that have processes on this node, or had until a moment ago.
-pub struct Split {
+pub struct PerJob {
     template: Template,
     quiet: bool,
     pause_ns: u64,
@@ -83,7 +83,7 @@ pub struct Split {
 struct Run {
     name: JobName,
     sink: Sink,
-    guard: Guard,
+    guard: InstanceLock,
     live: u64,
     /// When its last process ended, ns of `CLOCK_MONOTONIC`, and wall clock of that tick.
     idle_since: Option<(u64, Timestamp)>,
@@ -101,7 +101,7 @@ pub struct Moment {
     pub losses: Vec<Loss>,
 }
 
-impl Split {
+impl PerJob {
     /// No job yet.
     ///
     /// # Errors
@@ -155,22 +155,22 @@ impl Split {
     /// Hands the rows of jobs over to their runs and leaves the others.
     pub fn take(&mut self, tasks: &TaskTable, moment: &Moment, batches: Vec<Batch>) -> Vec<Batch> {
         self.follow(tasks, moment);
-        let mut of_node = Vec::new();
+        let mut node_batches = Vec::new();
         let mut of_jobs: HashMap<u64, Vec<Batch>> = HashMap::new();
         for batch in batches {
             match divide(&batch, |key| self.members.get(&key).copied()) {
-                Ok(None) => of_node.push(batch),
+                Ok(None) => node_batches.push(batch),
                 Ok(Some(divided)) => {
                     for (job, batch) in divided {
                         match job {
                             Some(job) => of_jobs.entry(job).or_default().push(batch),
-                            None => of_node.push(batch),
+                            None => node_batches.push(batch),
                         }
                     }
                 }
                 Err(error) => {
                     self.say_once(format!("dividing {} by job: {error}", batch.table.name));
-                    of_node.push(batch);
+                    node_batches.push(batch);
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Split {
         self.forget(moment.monotonic_ns);
         self.end_idle(moment);
         self.collect();
-        of_node
+        node_batches
     }
 
     /// Finds the jobs of processes that are new or run another program, and counts those that live.
@@ -273,9 +273,9 @@ impl Split {
             ));
             return None;
         }
-        let guard = match Guard::take(&self.template.orphans.out, &run_id, &host) {
-            Ok(Answer::Ours(guard)) => guard,
-            Ok(Answer::Taken(pid)) => {
+        let guard = match InstanceLock::take(&self.template.orphans.out, &run_id, &host) {
+            Ok(Acquired::Locked(guard)) => guard,
+            Ok(Acquired::AlreadyLocked(pid)) => {
                 self.say_once(format!(
                     "run {run_id} is written by process {pid}: its processes stay in the node's run"
                 ));
@@ -299,7 +299,7 @@ impl Split {
             "job": {
                 "scheduler": name.scheduler.name().to_lowercase(),
                 "id": &*name.id,
-                "source": name.way().name(),
+                "source": name.method().name(),
                 "claimed_by_uid": name.claimant,
             },
             "node_run": manifest.run_id,
@@ -316,7 +316,7 @@ impl Split {
             }));
         });
         if !self.quiet {
-            say!("profiling job {} into {}", name.id, run_dir.display());
+            report!("profiling job {} into {}", name.id, run_dir.display());
         }
         self.opened += 1;
         let job = self.opened;
@@ -341,7 +341,7 @@ impl Split {
 
     fn say_once(&mut self, message: String) {
         if self.said.len() < MAX_SAID && !self.said.contains(&message) {
-            say!("profiler: {message}");
+            report!("profiler: {message}");
             self.said.insert(message);
         }
     }
@@ -407,7 +407,7 @@ impl Split {
         }
         for run in self.open.values() {
             if let Some(error) = run.sink.take_error() {
-                say!("profiler: job {}: output: {error}", run.name.id);
+                report!("profiler: job {}: output: {error}", run.name.id);
             }
         }
     }
@@ -420,7 +420,7 @@ impl Split {
         match &outcome {
             Ok(summary) if summary.is_complete() => {
                 if !self.quiet {
-                    say!(
+                    report!(
                         "job {} has no process any more: {}",
                         run.name.id,
                         path.display()

@@ -14,7 +14,7 @@ use super::Key;
 use crate::schema::Batch;
 
 /// Rows of one table, each with the job that they are of.
-type Divided = Vec<(Option<u64>, Batch)>;
+type Partitioned = Vec<(Option<u64>, Batch)>;
 
 /// The rows of each job, and of none, in their order; `None` when no row is of a job.
 ///
@@ -24,7 +24,7 @@ type Divided = Vec<(Option<u64>, Batch)>;
 pub fn divide(
     batch: &Batch,
     job_of: impl Fn(Key) -> Option<u64>,
-) -> Result<Option<Divided>, ArrowError> {
+) -> Result<Option<Partitioned>, ArrowError> {
     let rows = &batch.rows;
     let Some((pids, starts)) = keys(rows) else {
         return Ok(None);

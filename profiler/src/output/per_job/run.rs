@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    job::{self, Scheduler, Way},
+    job::{self, Method, Scheduler},
     tasks::{Process, TaskTable},
 };
 
@@ -29,10 +29,10 @@ impl JobName {
     }
 
     /// What it is known from.
-    pub fn way(&self) -> Way {
+    pub fn method(&self) -> Method {
         match self.claimant {
-            Some(_) => Way::Environment,
-            None => Way::Cgroup,
+            Some(_) => Method::Environment,
+            None => Method::Cgroup,
         }
     }
 }
@@ -40,8 +40,8 @@ impl JobName {
 /// The job of a process, if it is of one. A scope of systemd is no batch job.
 pub fn job_of(tasks: &TaskTable, process: &Process) -> Option<JobName> {
     let scheduler = process.description.job.scheduler?;
-    let (id, way) = tasks.job_of(process)?;
-    let is_claim = way == Way::Environment && !tasks.is_user_of(&id, process.uid);
+    let (id, method) = tasks.job_of(process)?;
+    let is_claim = method == Method::Environment && !tasks.is_user_of(&id, process.uid);
     (scheduler != Scheduler::None).then(|| JobName {
         scheduler,
         id,
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_jobs_are_folders() {
+    fn runs_of_jobs_are_directories() {
         for (id, run) in [
             ("4711", "pbs-4711"),
             ("12[3].server", "pbs-12[3].server"),

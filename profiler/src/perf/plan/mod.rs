@@ -30,7 +30,7 @@ use super::{
 
 /// One event of a plan. Counts are kept in the order of the slots.
 #[derive(Clone, Debug)]
-pub struct Slot {
+pub struct EventIndex {
     /// Its group; `None` for an event by hand.
     pub group: Option<Label>,
     /// Its name.
@@ -41,7 +41,7 @@ pub struct Slot {
     pub scale: Option<f64>,
 }
 
-impl Slot {
+impl EventIndex {
     /// What a count of it comes to, in its unit.
     pub fn value(&self, count: &Count) -> Option<f64> {
         Some(count.value()? * self.scale?)
@@ -50,7 +50,7 @@ impl Slot {
 
 /// Events that are counted together.
 #[derive(Clone, Debug)]
-pub struct Bundle {
+pub struct PerfGroup {
     /// Where their counts go.
     pub slots: Arc<[usize]>,
     /// How they are opened.
@@ -63,7 +63,7 @@ pub struct Bundle {
 #[derive(Clone, Debug)]
 pub struct Part {
     /// What is counted.
-    pub bundle: Bundle,
+    pub perf_group: PerfGroup,
     /// The CPU by which the part is opened.
     pub cpu: u32,
     /// The socket that it belongs to.
@@ -93,16 +93,16 @@ pub struct GroupPlan {
     /// Its metrics, in order.
     pub metrics: Vec<Metric>,
     /// Whether parts of the node are counted, whoever uses them.
-    pub of_node: bool,
+    pub node_batches: bool,
 }
 
 /// Everything that is counted in a run.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Each event.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<EventIndex>,
     /// Bundles that are opened on each thread or CPU.
-    pub core: Vec<Bundle>,
+    pub core: Vec<PerfGroup>,
     /// Bundles that are opened once.
     pub parts: Vec<Part>,
     /// Groups with their metrics.
@@ -184,22 +184,22 @@ impl Plan {
     /// Tries each bundle of the core on the calling thread: what is refused is left out, what does not fit is split.
     pub fn probe(&mut self, machine: &Machine<'_>) {
         let mut tried = Vec::new();
-        let mut waiting: Vec<Bundle> = std::mem::take(&mut self.core);
-        for bundle in &mut waiting {
-            self.leave_out_ignored(bundle, machine);
+        let mut waiting: Vec<PerfGroup> = std::mem::take(&mut self.core);
+        for perf_group in &mut waiting {
+            self.leave_out_ignored(perf_group, machine);
         }
-        waiting.retain(|bundle| !bundle.events.is_empty());
+        waiting.retain(|perf_group| !perf_group.events.is_empty());
         waiting.reverse();
-        while let Some(mut bundle) = waiting.pop() {
-            let refused = match Counters::open(&bundle.events, Of::Caller) {
+        while let Some(mut perf_group) = waiting.pop() {
+            let refused = match Counters::open(&perf_group.events, Of::Caller) {
                 Ok(mut counters) => {
-                    if !bundle.is_everywhere(machine) || counters.get_a_turn() {
-                        tried.push(bundle);
+                    if !perf_group.is_everywhere(machine) || counters.get_a_turn() {
+                        tried.push(perf_group);
                         continue;
                     }
                     // The kernel takes some groups that it can never count, because others keep counters for themselves.
                     Refused {
-                        index: bundle.events.len() - 1,
+                        index: perf_group.events.len() - 1,
                         error: Errno::BUSY.into(),
                     }
                 }
@@ -210,19 +210,19 @@ impl Plan {
                 Some(Errno::INVAL | Errno::BUSY | Errno::NOSPC)
             );
             if refused.index > 0 && does_not_fit {
-                let rest = bundle.split(refused.index);
+                let rest = perf_group.split(refused.index);
                 self.turns(&rest);
                 waiting.push(rest);
-                waiting.push(bundle);
+                waiting.push(perf_group);
                 continue;
             }
-            let mut one = bundle.split(refused.index);
+            let mut one = perf_group.split(refused.index);
             let rest = one.split(1);
             self.refuse(&one, &refused.error, machine);
             // Those before it were accepted.
-            bundle.append(rest);
-            if !bundle.events.is_empty() {
-                waiting.push(bundle);
+            perf_group.append(rest);
+            if !perf_group.events.is_empty() {
+                waiting.push(perf_group);
             }
         }
         self.core = tried;
@@ -261,7 +261,7 @@ impl Plan {
 
     /// Leaves out events of a core that need one of its extra registers (offcore responses), if this kernel ignores the
     /// value for it: it would count all of them.
-    fn leave_out_ignored(&mut self, bundle: &mut Bundle, machine: &Machine<'_>) {
+    fn leave_out_ignored(&mut self, perf_group: &mut PerfGroup, machine: &Machine<'_>) {
         let needs_register = |event: &Attributes| {
             let has = |kind: &Kind<'_>| {
                 kind.device.as_ref().is_some_and(|device| {
@@ -272,15 +272,15 @@ impl Plan {
             event.encoding.config[1] != 0 && machine.kinds.iter().any(has)
         };
         let mut index = 0;
-        while index < bundle.events.len() {
-            let event = bundle.events[index];
+        while index < perf_group.events.len() {
+            let event = perf_group.events[index];
             if !needs_register(&event) || heeds_config1(event) {
                 index += 1;
                 continue;
             }
-            let mut ignored = bundle.split(index);
+            let mut ignored = perf_group.split(index);
             let rest = ignored.split(1);
-            bundle.append(rest);
+            perf_group.append(rest);
             let event = self.slots[ignored.slots[0]].event.clone();
             let why = "this kernel ignores the value of its register (config1)".to_owned();
             self.note(Some(event.as_str()), why, "a kernel that knows this CPU");
@@ -290,11 +290,11 @@ impl Plan {
     /// Says that the events of a bundle are not counted.
     pub(super) fn refuse(
         &mut self,
-        bundle: &Bundle,
+        perf_group: &PerfGroup,
         error: &std::io::Error,
         machine: &Machine<'_>,
     ) {
-        for slot in &*bundle.slots {
+        for slot in &*perf_group.slots {
             let event = self.slots[*slot].event.clone();
             let why = errors::explain(error, machine.host);
             let remedy = errors::remedy(error, machine.host);
@@ -310,8 +310,8 @@ impl Plan {
         );
     }
 
-    fn turns(&mut self, bundle: &Bundle) {
-        let slot = bundle.slots.first().map(|slot| &self.slots[*slot]);
+    fn turns(&mut self, perf_group: &PerfGroup) {
+        let slot = perf_group.slots.first().map(|slot| &self.slots[*slot]);
         let group = slot.and_then(|slot| slot.group.clone());
         let what = group.as_ref().map_or("events by hand", Label::as_str);
         self.note(Some(what), TURNS.to_owned(), "");
@@ -331,7 +331,7 @@ impl Plan {
             );
             self.note(Some(event), why, "");
         }
-        self.slots.push(Slot {
+        self.slots.push(EventIndex {
             group: group.cloned(),
             event: Label::from(event.to_owned()),
             pmu: pmu.clone(),
@@ -341,25 +341,27 @@ impl Plan {
     }
 
     fn add_group(&mut self, machine: &Machine<'_>, kind: &Kind<'_>, name: &str, group: &Group) {
-        let bundles = group.bundles(kind.table, machine.room);
+        let perf_groups = group.bundles(kind.table, machine.room);
         let label = Label::from(name.to_owned());
-        let of_node = group
+        let node_batches = group
             .resolve(kind.table)
             .values()
             .any(|event| !event.is_core());
-        if of_node {
-            self.add_parts(machine, kind.table, &label, group, &bundles);
+        if node_batches {
+            self.add_parts(machine, kind.table, &label, group, &perf_groups);
             return;
         }
-        let take_turns = bundles.values().any(|bundles| bundles.len() > 1);
+        let take_turns = perf_groups
+            .values()
+            .any(|perf_groups| perf_groups.len() > 1);
         // One for each kind of core that the PMUs are of.
         let devices_of = |pmu: &str| match (pmu, &kind.device) {
             (CORE_PMU, Some(device)) => vec![device.clone()],
             _ => Device::all(&machine.host.sysfs, pmu),
         };
-        let kinds = bundles
+        let kinds = perf_groups
             .keys()
-            .filter(|pmu| **pmu != SOFTWARE_PMU || bundles.len() == 1)
+            .filter(|pmu| **pmu != SOFTWARE_PMU || perf_groups.len() == 1)
             .map(|pmu| devices_of(pmu).len())
             .min()
             .unwrap_or(0);
@@ -371,14 +373,14 @@ impl Plan {
         for index in 0..kinds {
             let mut slots = BTreeMap::new();
             let mut first = None;
-            for (pmu, bundles) in &bundles {
+            for (pmu, perf_groups) in &perf_groups {
                 let devices = devices_of(pmu);
                 let Some(device) = devices.get(index).or(devices.first()) else {
                     continue;
                 };
                 let pmu = Label::from(device.name.clone());
                 first.get_or_insert_with(|| pmu.clone());
-                for aliases in bundles {
+                for aliases in perf_groups {
                     let taken = self.add_bundle(kind.table, &label, group, aliases, device, &pmu);
                     slots.extend(taken);
                 }
@@ -415,7 +417,7 @@ impl Plan {
             }
         }
         if !events.is_empty() {
-            self.core.push(Bundle {
+            self.core.push(PerfGroup {
                 slots: order.into(),
                 events,
                 cpus: cpus_of(device),
@@ -431,11 +433,11 @@ impl Plan {
         table: &Uarch,
         label: &Label,
         group: &Group,
-        bundles: &BTreeMap<&str, Vec<Vec<&str>>>,
+        perf_groups: &BTreeMap<&str, Vec<Vec<&str>>>,
     ) {
         let mut slots = BTreeMap::new();
         let mut pmus = BTreeSet::new();
-        for (pattern, bundles) in bundles {
+        for (pattern, perf_groups) in perf_groups {
             let devices = Device::all(&machine.host.sysfs, pattern);
             let instances = instances(machine, &devices, group.reduce);
             if instances.is_empty() {
@@ -447,12 +449,12 @@ impl Plan {
                 }
                 continue;
             }
-            if bundles.len() > 1 {
+            if perf_groups.len() > 1 {
                 self.note(Some(label.as_str()), TURNS.to_owned(), "");
             }
             let pmu = plain(pattern);
             pmus.insert(pmu.clone());
-            for aliases in bundles {
+            for aliases in perf_groups {
                 let events = named(table, group, aliases);
                 let scale = |event| {
                     devices
@@ -473,7 +475,7 @@ impl Plan {
                         .collect();
                     match encoded {
                         Ok(encoded) => self.parts.push(Part {
-                            bundle: Bundle {
+                            perf_group: PerfGroup {
                                 slots: order.clone(),
                                 events: encoded,
                                 cpus: None,
@@ -496,7 +498,7 @@ impl Plan {
     }
 }
 
-impl Bundle {
+impl PerfGroup {
     /// Whether its PMU is that of all CPUs, so that it counts wherever we run.
     fn is_everywhere(&self, machine: &Machine<'_>) -> bool {
         let has = |cpu: &Cpu| {
@@ -542,7 +544,7 @@ fn group_plan(
     pmu: Label,
     group: &Group,
     slots: BTreeMap<String, usize>,
-    of_node: bool,
+    node_batches: bool,
 ) -> GroupPlan {
     let metrics = group.metrics.iter().map(|metric| Metric {
         name: Label::from(metric.name.clone()),
@@ -558,7 +560,7 @@ fn group_plan(
         pmu,
         slots,
         metrics: metrics.collect(),
-        of_node,
+        node_batches,
     }
 }
 
@@ -604,13 +606,13 @@ pub(super) fn instances(
             let Some(cpu) = found.copied() else {
                 continue;
             };
-            let place = match reduce {
+            let target = match reduce {
                 Reduce::Sum => None,
                 Reduce::Numa => Some((cpu.socket, cpu.node)),
                 Reduce::Socket => Some((cpu.socket, 0)),
                 Reduce::One => Some((0, 0)),
             };
-            if place.is_none_or(|place| seen.insert(place)) {
+            if target.is_none_or(|target| seen.insert(target)) {
                 instances.push(Instance { device: index, cpu });
             }
         }

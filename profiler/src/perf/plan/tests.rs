@@ -14,20 +14,20 @@ struct Tree(TempDir);
 impl Tree {
     /// Two sockets with a core of two threads each.
     fn new(model: u32, stepping: u32) -> Self {
-        let tree = Self(TempDir::new().expect("a folder"));
+        let tree = Self(TempDir::new().expect("a directory"));
         let mut cpuinfo = String::new();
         for cpu in 0..4 {
             let _ = write!(
                 cpuinfo,
                 "processor\t: {cpu}\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\nstepping\t: {stepping}\n\n"
             );
-            let folder = format!("sys/devices/system/cpu/cpu{cpu}");
+            let directory = format!("sys/devices/system/cpu/cpu{cpu}");
             tree.file(
-                &format!("{folder}/topology/physical_package_id"),
+                &format!("{directory}/topology/physical_package_id"),
                 &format!("{}", cpu / 2),
             );
-            tree.file(&format!("{folder}/topology/core_id"), "0");
-            tree.file(&format!("{folder}/node{}/cpulist", cpu / 2), "");
+            tree.file(&format!("{directory}/topology/core_id"), "0");
+            tree.file(&format!("{directory}/node{}/cpulist", cpu / 2), "");
         }
         tree.file("proc/cpuinfo", &cpuinfo);
         tree.file("sys/devices/system/cpu/online", "0-3\n");
@@ -36,21 +36,21 @@ impl Tree {
 
     fn file(&self, path: &str, text: &str) {
         let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
         fs::write(path, text).expect("written");
     }
 
     fn pmu(&self, name: &str, kind: u32, files: &[(&str, &str)]) {
-        let folder = format!("sys/bus/event_source/devices/{name}");
+        let directory = format!("sys/bus/event_source/devices/{name}");
         let core = [
             ("format/event", "config:0-7\n"),
             ("format/umask", "config:8-15\n"),
             ("format/cmask", "config:24-31\n"),
             ("format/offcore_rsp", "config1:0-63\n"),
         ];
-        self.file(&format!("{folder}/type"), &format!("{kind}\n"));
+        self.file(&format!("{directory}/type"), &format!("{kind}\n"));
         for (file, text) in core.iter().chain(files) {
-            self.file(&format!("{folder}/{file}"), text);
+            self.file(&format!("{directory}/{file}"), text);
         }
     }
 
@@ -78,8 +78,8 @@ fn skylake() -> Tree {
     tree
 }
 
-fn words(bundle: &Bundle) -> Vec<(u32, u64)> {
-    let encodings = bundle.events.iter().map(|event| event.encoding);
+fn words(perf_group: &PerfGroup) -> Vec<(u32, u64)> {
+    let encodings = perf_group.events.iter().map(|event| event.encoding);
     encodings
         .map(|encoding| (encoding.kind, encoding.config[0]))
         .collect()
@@ -94,15 +94,21 @@ fn memory_controllers_are_opened_once_for_each_socket() {
         plan.notes
     );
     assert_eq!(plan.slots.len(), 2);
-    let places: Vec<_> = plan
+    let targets: Vec<_> = plan
         .parts
         .iter()
-        .map(|part| (part.cpu, part.socket, part.bundle.events[0].encoding.kind))
+        .map(|part| {
+            (
+                part.cpu,
+                part.socket,
+                part.perf_group.events[0].encoding.kind,
+            )
+        })
         .collect();
-    assert_eq!(places, [(0, 0, 40), (2, 1, 40), (0, 0, 41), (2, 1, 41)]);
+    assert_eq!(targets, [(0, 0, 40), (2, 1, 40), (0, 0, 41), (2, 1, 41)]);
     for part in &plan.parts {
-        assert_eq!(*part.bundle.slots, [0, 1]);
-        let codes: Vec<u64> = words(&part.bundle)
+        assert_eq!(*part.perf_group.slots, [0, 1]);
+        let codes: Vec<u64> = words(&part.perf_group)
             .into_iter()
             .map(|(_, code)| code)
             .collect();
@@ -111,7 +117,7 @@ fn memory_controllers_are_opened_once_for_each_socket() {
     let [group] = &plan.groups[..] else {
         panic!("{:?}", plan.groups)
     };
-    assert!(group.of_node && group.pmu.as_str() == "uncore_imc");
+    assert!(group.node_batches && group.pmu.as_str() == "uncore_imc");
     assert_eq!(group.metrics.len(), 3);
 }
 
@@ -119,7 +125,11 @@ fn memory_controllers_are_opened_once_for_each_socket() {
 fn what_does_not_fit_is_split_and_said() {
     let tree = skylake();
     let plan = tree.plan(Some("FLOPS,FLOPS_DP"), None).expect("a plan");
-    let sizes: Vec<_> = plan.core.iter().map(|bundle| bundle.events.len()).collect();
+    let sizes: Vec<_> = plan
+        .core
+        .iter()
+        .map(|perf_group| perf_group.events.len())
+        .collect();
     assert_eq!(sizes, [4, 1, 4]);
     let notes: Vec<_> = plan.notes.iter().map(Note::to_string).collect();
     assert_eq!(notes, [format!("FLOPS: {TURNS}")]);
@@ -165,7 +175,11 @@ fn kinds_of_cores_are_counted_apart() {
             .all(|(kind, code)| *kind == 0 && code >> 32 == 10)
     );
     let own = tree.plan(Some("L2"), None).expect("a plan");
-    let kinds: Vec<u32> = own.core.iter().map(|bundle| words(bundle)[0].0).collect();
+    let kinds: Vec<u32> = own
+        .core
+        .iter()
+        .map(|perf_group| words(perf_group)[0].0)
+        .collect();
     assert!(kinds.contains(&4), "{kinds:?}");
 }
 
@@ -185,9 +199,9 @@ fn events_by_hand_are_resolved_like_perf_does() {
     assert_eq!(plan.parts.len(), 4);
     assert_eq!(plan.slots[0].scale, Some(6.103_515_625e-5));
     assert_eq!(plan.slots[0].pmu.as_str(), "uncore_imc");
-    let bundles: Vec<_> = plan.core.iter().map(words).collect();
+    let perf_groups: Vec<_> = plan.core.iter().map(words).collect();
     assert_eq!(
-        bundles,
+        perf_groups,
         [
             vec![(1, 1), (4, 0x3c), (4, 0x1c7)],
             vec![(4, 0x2c7)],
@@ -220,7 +234,7 @@ fn offcore_events_need_a_kernel_that_heeds_their_register() {
     let tree = Tree::new(0x4f, 1);
     tree.pmu("cpu", 4, &[]);
     let offcore = |plan: &Plan| {
-        let events = plan.core.iter().flat_map(|bundle| &bundle.events);
+        let events = plan.core.iter().flat_map(|perf_group| &perf_group.events);
         events.filter(|event| event.encoding.config[1] != 0).count()
     };
     let plan = tree.plan(Some("LLC"), None).expect("a plan");

@@ -8,14 +8,14 @@ use anyhow::Result;
 use caps::Capability;
 
 pub use self::sources::Opened;
-use super::{job_watch::Watch, retention, target};
+use super::{job_watch::JobWatch, retention, target};
 use crate::{
     bpf::{self, LoadError, Programs, Roots, Settings},
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
     job::{self, ROOTS_MAX},
-    marks::Inbox,
+    marks::MarkReceiver,
     output::{
         dataset::{
             self, Manifest, Sink,
@@ -25,10 +25,10 @@ use crate::{
         recovery::{Orphans, Recovery},
     },
     perf::{Machine, Plan},
-    privileges, say,
+    privileges, report,
     sources::{REGISTRY, SourceSpec, is_absent, region},
     support::clock::{Clock, Timekeeping, monotonic_ns},
-    tasks::{Flows, Keeps, Reader, TaskTable, Walker, walk},
+    tasks::{KernelSupport, PerKeyCounters, Reader, TaskTable, Walker, walk},
 };
 
 /// A run that is ready for its first tick.
@@ -42,7 +42,7 @@ pub struct Setup {
     pub run_dir: PathBuf,
     pub cgroup: Option<PathBuf>,
     /// What looks for more of the job, and for its end.
-    pub job: Option<Watch>,
+    pub job: Option<JobWatch>,
     /// The target, for the line that says that profiling has begun.
     pub what: String,
     /// What is missing, to be reported when nothing can fail any more: an error is one line.
@@ -52,7 +52,7 @@ pub struct Setup {
     /// What the ticks after the first need besides what they always do.
     pub keeps_capabilities: &'static [Capability],
     /// Where applications send marks.
-    pub marks: Option<Arc<Inbox>>,
+    pub marks: Option<Arc<MarkReceiver>>,
 }
 
 /// What the target is for the programs and for /proc.
@@ -93,9 +93,9 @@ impl Setup {
         let found = find(config, &host, job)?;
         let mut setup = Self::attach(config, &host, clock, found, marks, command_line)?;
         if let Some(job) = job {
-            setup.tasks.are_of_job(job);
+            setup.tasks.set_job(job);
         }
-        setup.job = Watch::start(config, &host, job)?;
+        setup.job = JobWatch::start(config, &host, job)?;
         Ok(setup)
     }
 
@@ -104,15 +104,15 @@ impl Setup {
         host: &Host,
         clock: Clock,
         found: Found,
-        marks: Result<Arc<Inbox>, String>,
+        marks: Result<Arc<MarkReceiver>, String>,
         command_line: Vec<String>,
     ) -> Result<Self, Failure> {
         let raised = privileges::raise();
         let (mut reader, keeps, problem) = reader(config, host, &found)?;
-        let flows = match &mut reader {
-            Reader::Bpf(programs) => Flows::open(programs)
+        let per_key = match &mut reader {
+            Reader::Bpf(programs) => PerKeyCounters::open(programs)
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?,
-            Reader::Procfs(_) | Reader::None => Flows::default(),
+            Reader::Procfs(_) | Reader::None => PerKeyCounters::default(),
         };
         let (sources, states) = sources::open(config, host, &reader, problem.as_deref(), &marks);
         drop(raised);
@@ -127,7 +127,7 @@ impl Setup {
             states,
             command_line,
         )?;
-        let tasks = TaskTable::new(host, clock, reader, flows, keeps, config.threads);
+        let tasks = TaskTable::new(host, clock, reader, per_key, keeps, config.threads);
         Ok(Self {
             clock,
             sources,
@@ -156,15 +156,15 @@ fn keeps_capabilities(config: &Config, host: &Host) -> &'static [Capability] {
 }
 
 /// The socket for marks, or why there is none.
-fn open_marks(config: &Config, clock: Clock) -> Result<Arc<Inbox>, String> {
+fn open_marks(config: &Config, clock: Clock) -> Result<Arc<MarkReceiver>, String> {
     if !config.sources.has(region::SPEC.name) {
         return Err("not asked for".to_owned());
     }
     // The run's name without the host's: the path of a socket has room for 107 bytes.
     let name = run_id(clock.wall(monotonic_ns()).0, "").replace("--", "-");
     let all = matches!(config.target, Target::Node);
-    let inbox = Inbox::open(&name, all);
-    inbox
+    let receiver = MarkReceiver::open(&name, all);
+    receiver
         .map(Arc::new)
         .map_err(|error| format!("no socket for marks: {error}"))
 }
@@ -196,13 +196,13 @@ fn find(config: &Config, host: &Host, job: Option<&job::Found>) -> Result<Found,
             pids(Roots::new(), format!("`{name}`"))
         }
         Target::Cgroup(path) => {
-            let (folder, scope) = target::cgroup(host, path)?;
+            let (directory, scope) = target::cgroup(host, path)?;
             Found {
                 scope,
                 roots: Vec::new(),
-                walk: walk::Scope::Cgroup(folder.clone()),
-                what: format!("cgroup {}", folder.display()),
-                cgroup: Some(folder),
+                walk: walk::Scope::Cgroup(directory.clone()),
+                what: format!("cgroup {}", directory.display()),
+                cgroup: Some(directory),
                 job: None,
             }
         }
@@ -220,8 +220,8 @@ fn find(config: &Config, host: &Host, job: Option<&job::Found>) -> Result<Found,
 
 fn of_job(host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
     let job = job.ok_or_else(|| Failure::new(Reason::Internal, "the job was not looked for"))?;
-    let hierarchy = match job.folders.first() {
-        Some(folder) => match target::cgroup(host, &folder.path)? {
+    let hierarchy = match job.directories.first() {
+        Some(directory) => match target::cgroup(host, &directory.path)? {
             (_, bpf::Scope::Cgroup { hierarchy, .. }) => hierarchy,
             _ => 0,
         },
@@ -229,7 +229,11 @@ fn of_job(host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
     };
     Ok(Found {
         scope: bpf::Scope::Job {
-            ids: job.folders.iter().map(|folder| folder.id).collect(),
+            ids: job
+                .directories
+                .iter()
+                .map(|directory| directory.id)
+                .collect(),
             hierarchy,
         },
         // Those beyond the room of the map are found by the first look of the watcher.
@@ -240,10 +244,10 @@ fn of_job(host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
             .take(ROOTS_MAX)
             .collect(),
         walk: walk::Scope::Job {
-            folders: job
-                .folders
+            directories: job
+                .directories
                 .iter()
-                .map(|folder| folder.path.clone())
+                .map(|directory| directory.path.clone())
                 .collect(),
             pids: job.pids.iter().copied().collect(),
         },
@@ -258,9 +262,9 @@ fn reader(
     config: &Config,
     host: &Host,
     found: &Found,
-) -> Result<(Reader, Keeps, Option<String>), Failure> {
+) -> Result<(Reader, KernelSupport, Option<String>), Failure> {
     let walker = || Reader::Procfs(Walker::new(found.walk.clone(), config.threads));
-    let keeps = Keeps {
+    let keeps = KernelSupport {
         run_delay: false,
         io: true,
         sched: false,
@@ -281,7 +285,7 @@ fn reader(
             found.scope,
             bpf::Scope::Cgroup { .. } | bpf::Scope::Job { .. }
         ),
-        features: config.sources.features(),
+        instrumentations: config.sources.instrumentations(),
         max_entries: config.max_entries,
         map_entries: config.map_entries.clone(),
     };
@@ -318,7 +322,7 @@ fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, L
     let mut strangers: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            bpf::Event::Stranger(birth) => Some(*birth),
+            bpf::Event::OutOfScopeFork(birth) => Some(*birth),
             _ => None,
         })
         .collect();
@@ -374,7 +378,7 @@ fn missing(
     if config.strict {
         let missing = |state: &&SourceState| {
             // A program that does not load is missing too, even if the source has something to tell without it.
-            let programs = spec(&state.name).is_some_and(|spec| spec.feature.is_some());
+            let programs = spec(&state.name).is_some_and(|spec| spec.instrumentation.is_some());
             // So is a group or event that was asked for by name.
             let counters =
                 state.name == crate::sources::perf::SPEC.name && config.perf.is_explicit();
@@ -442,7 +446,7 @@ fn open_sink(
     host: &Host,
     clock: Clock,
     found: &Found,
-    marks: Option<&Inbox>,
+    marks: Option<&MarkReceiver>,
     sources: Vec<SourceState>,
     command_line: Vec<String>,
 ) -> Result<(Sink, Recovery, PathBuf, Template), Failure> {
@@ -498,7 +502,7 @@ fn open_sink(
     };
     options.manifest = Some(manifest);
     let sink = Sink::start(options).map_err(|error| output(&error))?;
-    let directory = retention::Directory {
+    let directory = retention::RunsDirectory {
         out: template.orphans.out.clone(),
         hostname: host.hostname.clone(),
         uid: target::owner().map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid),
@@ -508,7 +512,7 @@ fn open_sink(
     let mut sessions = 0;
     sink.describe(|manifest| sessions = manifest.earlier.len());
     if sessions != 0 && !config.quiet {
-        say!(
+        report!(
             "profiler: continuing {}: {sessions} earlier session{} of this host",
             run_dir.display(),
             if sessions == 1 { "" } else { "s" },

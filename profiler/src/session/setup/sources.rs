@@ -6,7 +6,7 @@ use super::state;
 use crate::{
     config::{Config, Target},
     host::Host,
-    marks::Inbox,
+    marks::MarkReceiver,
     output::dataset::manifest::{SourceState, SourceStatus},
     sources::{Context, DERIVED, REGISTRY, Source, Support, outcome_support},
     tasks::Reader,
@@ -22,7 +22,7 @@ pub fn open(
     host: &Host,
     reader: &Reader,
     problem: Option<&str>,
-    marks: &Result<Arc<Inbox>, String>,
+    marks: &Result<Arc<MarkReceiver>, String>,
 ) -> (Vec<Opened>, Vec<SourceState>) {
     let mut states = Vec::new();
     let mut sources = Vec::new();
@@ -31,11 +31,11 @@ pub fn open(
             states.push(state(spec.name, SourceStatus::Off, None));
             continue;
         }
-        let outcome = match reader {
+        let result = match reader {
             Reader::Bpf(programs) => programs
-                .features
+                .instrumentations
                 .iter()
-                .find(|outcome| outcome.source == spec.name),
+                .find(|result| result.source == spec.name),
             Reader::Procfs(_) | Reader::None => None,
         };
         let support = match (problem, reader) {
@@ -48,8 +48,8 @@ pub fn open(
                     Support::No { why, remedy }
                 }
             }
-            (None, Reader::Bpf(_)) if spec.tasks => match (outcome, spec.feature) {
-                (Some(outcome), Some(feature)) => outcome_support(outcome, feature),
+            (None, Reader::Bpf(_)) if spec.tasks => match (result, spec.instrumentation) {
+                (Some(result), Some(instrumentation)) => outcome_support(result, instrumentation),
                 _ => Support::Works,
             },
             _ => (spec.probe)(host),
@@ -67,7 +67,7 @@ pub fn open(
             host,
             interval: config.interval,
             threads: config.threads,
-            outcome,
+            result,
             node: matches!(config.target, Target::Node),
             strangers_join: matches!(config.target, Target::Cgroup(_) | Target::Job(_)),
             perf: &config.perf,

@@ -92,7 +92,7 @@ impl Frequencies {
         };
         let mut text = [0; 32];
         let Ok(length) = file.read_at(&mut text, 0) else {
-            // The CPU went offline, and its folder with it.
+            // The CPU went offline, and its directory with it.
             self.files[cpu] = None;
             return None;
         };
@@ -110,9 +110,9 @@ mod tests {
         let root = std::env::temp_dir().join(format!("profiler-{name}-{}", std::process::id()));
         std::fs::create_dir_all(root.join("devices/system/cpu/cpufreq/policy0")).unwrap();
         for (cpu, text) in cpus {
-            let folder = cpufreq(&root, *cpu);
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("scaling_cur_freq"), text).unwrap();
+            let directory = cpufreq(&root, *cpu);
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("scaling_cur_freq"), text).unwrap();
         }
         root
     }

@@ -5,7 +5,7 @@ pub(super) mod frequency;
 use anyhow::{Context as _, Result};
 
 use self::frequency::{Frequencies, has_cpufreq};
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
@@ -48,7 +48,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(AllCpus::open(context.host))),
 };
@@ -104,7 +104,7 @@ impl AllCpus {
 }
 
 impl Source for AllCpus {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         // A CPU that was not in the previous reading, or none was, has a baseline to set first.
         self.reading += 1;
         let now = monotonic_ns();

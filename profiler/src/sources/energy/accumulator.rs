@@ -22,7 +22,7 @@ pub(super) fn whole(number: f64) -> u64 {
 }
 
 /// A counter with what it has counted since the row before.
-pub(super) struct Tally {
+pub(super) struct Accumulator {
     counter: Box<dyn Counter>,
     limits: Limits,
     /// The last reading, if it succeeded.
@@ -49,7 +49,7 @@ pub(super) struct Taken {
     pub(super) energy_uj: Option<u64>,
 }
 
-impl Tally {
+impl Accumulator {
     pub(super) fn new(counter: Box<dyn Counter>, limits: Limits) -> Self {
         Self {
             counter,
@@ -62,7 +62,7 @@ impl Tally {
     }
 
     /// How often it must be read, at least, so that no wrap is missed, ns.
-    pub(super) fn patience(&self) -> Option<u64> {
+    pub(super) fn timeout(&self) -> Option<u64> {
         let range = self.limits.range?;
         let seconds = range as f64 / 1e6 / self.limits.power();
         Some(whole(seconds * 1e9 / 2.0))
@@ -195,8 +195,8 @@ mod tests {
         }
     }
 
-    fn tally(limits: Limits, readings: Vec<Result<Option<Reading>>>) -> Tally {
-        Tally::new(Box::new(Script(readings.into())), limits)
+    fn accumulator(limits: Limits, readings: Vec<Result<Option<Reading>>>) -> Accumulator {
+        Accumulator::new(Box::new(Script(readings.into())), limits)
     }
 
     fn reading(energy_uj: u64, seconds: u64) -> Reading {
@@ -217,8 +217,8 @@ mod tests {
             ];
             readings.map(|reading| Ok(Some(reading))).into()
         };
-        let mut of_all = tally(small, path());
-        assert_eq!(of_all.patience(), Some(50 * SECOND));
+        let mut of_all = accumulator(small, path());
+        assert_eq!(of_all.timeout(), Some(50 * SECOND));
         of_all.read();
         assert_eq!(of_all.take(), None);
         for _ in 0..3 {
@@ -230,7 +230,7 @@ mod tests {
         // Without them nobody knows how often it wrapped.
         let mut path: Vec<_> = path();
         path.drain(1..3);
-        let mut of_ends = tally(small, path);
+        let mut of_ends = accumulator(small, path);
         of_ends.read();
         of_ends.take();
         of_ends.read();
@@ -248,30 +248,33 @@ mod tests {
             Ok(Some(reading(45, 5))),
             Ok(Some(reading(50, 7))),
         ];
-        let mut tally = tally(Limits::default(), readings);
-        tally.read();
-        assert_eq!(tally.take(), None, "a baseline");
-        tally.read();
-        tally.read();
-        assert_eq!(tally.take().map(|taken| taken.energy_uj), Some(None));
-        assert!(tally.error().is_err() && tally.error().is_ok(), "said once");
-        tally.read();
+        let mut accumulator = accumulator(Limits::default(), readings);
+        accumulator.read();
+        assert_eq!(accumulator.take(), None, "a baseline");
+        accumulator.read();
+        accumulator.read();
+        assert_eq!(accumulator.take().map(|taken| taken.energy_uj), Some(None));
+        assert!(
+            accumulator.error().is_err() && accumulator.error().is_ok(),
+            "said once"
+        );
+        accumulator.read();
         let taken = |energy, seconds| {
             Some(Taken {
                 interval_ns: seconds * SECOND,
                 energy_uj: Some(energy),
             })
         };
-        assert_eq!(tally.take(), taken(10, 1));
-        tally.read();
-        assert_eq!(tally.take(), taken(5, 1));
-        tally.read();
-        assert_eq!(tally.take(), None, "nothing new");
-        tally.read();
-        assert_eq!(tally.take(), taken(5, 2), "over both ticks");
+        assert_eq!(accumulator.take(), taken(10, 1));
+        accumulator.read();
+        assert_eq!(accumulator.take(), taken(5, 1));
+        accumulator.read();
+        assert_eq!(accumulator.take(), None, "nothing new");
+        accumulator.read();
+        assert_eq!(accumulator.take(), taken(5, 2), "over both ticks");
         for _ in 0..2 {
-            tally.read();
-            assert_eq!(tally.take().map(|taken| taken.energy_uj), Some(None));
+            accumulator.read();
+            assert_eq!(accumulator.take().map(|taken| taken.energy_uj), Some(None));
         }
     }
 }

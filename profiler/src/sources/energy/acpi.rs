@@ -15,8 +15,8 @@ pub(super) const CHIP: &str = "power_meter";
 pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
     let mut meters = Vec::new();
     for chip in chips.iter().filter(|chip| chip.is_acpi()) {
-        for (power, file) in hwmon::powers(&chip.folder) {
-            let fact = |name: &str| chip.folder.join(format!("power{power}_{name}"));
+        for (power, file) in hwmon::powers(&chip.directory) {
+            let fact = |name: &str| chip.directory.join(format!("power{power}_{name}"));
             if number::<u32>(&fact("is_battery")) == Some(1) {
                 continue;
             }
@@ -24,15 +24,15 @@ pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
             meters.push(Meter {
                 domain: domain(&oem_info),
                 provider: "acpi_power",
-                trouble: locked(&file),
+                problem: locked(&file),
                 instrument: Instrument::Gauge(Box::new(Power::new(file))),
             });
         }
     }
-    let of_node = |meter: &Meter| meter.domain.name == "node";
-    if meters.iter().filter(|meter| of_node(meter)).count() > 1 {
+    let node_batches = |meter: &Meter| meter.domain.name == "node";
+    if meters.iter().filter(|meter| node_batches(meter)).count() > 1 {
         // Several that do not say of what: neither of them is known to be the node's.
-        meters.retain(|meter| !of_node(meter));
+        meters.retain(|meter| !node_batches(meter));
     }
     meters
 }
@@ -41,7 +41,7 @@ pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
 fn domain(oem_info: &str) -> Domain {
     let text = oem_info.to_ascii_lowercase();
     if !text.contains("socket") {
-        return Domain::of_node("node");
+        return Domain::node_batches("node");
     }
     let parts = text.rsplit_once(" power socket ");
     match parts.and_then(|(what, socket)| Some((what, socket.parse().ok()?))) {
@@ -53,7 +53,7 @@ fn domain(oem_info: &str) -> Domain {
             };
             Domain::of_socket(socket, name)
         }
-        None => Domain::of_node(format!("{CHIP} {oem_info}")),
+        None => Domain::node_batches(format!("{CHIP} {oem_info}")),
     }
 }
 

@@ -16,12 +16,12 @@ use crate::{
 
 /// One meter, of all batteries together, if there are any.
 pub(super) fn meters(host: &Host) -> Vec<Meter> {
-    let folder = host.sysfs.join("class/power_supply");
+    let directory = host.sysfs.join("class/power_supply");
     let mut batteries = Vec::new();
     let mut others = Vec::new();
-    let mut trouble = None;
-    for name in names(&folder, "") {
-        let supply = folder.join(name);
+    let mut problem = None;
+    for name in names(&directory, "") {
+        let supply = directory.join(name);
         // Of a mouse, not of the machine.
         if text(&supply.join("scope")).as_deref() == Some("Device") {
             continue;
@@ -29,7 +29,7 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
         if text(&supply.join("type")).as_deref() != Some("Battery") {
             others.push(KernelFile::new(supply.join("online")));
         } else if let Some(battery) = Battery::find(&supply) {
-            trouble = trouble.or_else(|| locked(battery.file()));
+            problem = problem.or_else(|| locked(battery.file()));
             batteries.push(battery);
         }
     }
@@ -37,10 +37,10 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
         return Vec::new();
     }
     vec![Meter {
-        domain: Domain::of_node("node"),
+        domain: Domain::node_batches("node"),
         provider: "battery_power",
         instrument: Instrument::Gauge(Box::new(Batteries { batteries, others })),
-        trouble,
+        problem,
     }]
 }
 

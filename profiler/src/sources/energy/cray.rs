@@ -18,8 +18,8 @@ use crate::{
 
 /// All counters.
 pub(super) fn meters(host: &Host) -> Vec<Meter> {
-    let folder = host.sysfs.join("cray/pm_counters");
-    let files = names(&folder, "");
+    let directory = host.sysfs.join("cray/pm_counters");
+    let files = names(&directory, "");
     let mut found: Vec<(Domain, &str)> = files
         .iter()
         .filter_map(|file| Some((domain(file)?, file.as_str())))
@@ -30,14 +30,14 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
     // One package is better than all together.
     found.sort_by_key(|(domain, _)| domain.socket.is_none());
     let meters = found.into_iter().map(|(domain, name)| {
-        let file = folder.join(name);
-        let remedy = format!("sudo, or: chmod a+r {}/*", folder.display());
+        let file = directory.join(name);
+        let remedy = format!("sudo, or: chmod a+r {}/*", directory.display());
         Meter {
             domain,
             provider: "cray",
-            trouble: unreadable(&file, &remedy),
+            problem: unreadable(&file, &remedy),
             instrument: Instrument::Counter(
-                Box::new(PmCounter::new(&folder, name)),
+                Box::new(PmCounter::new(&directory, name)),
                 Limits::default(),
             ),
         }
@@ -48,17 +48,17 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
 /// What a file counts: `energy` is the node, which holds the others.
 fn domain(file: &str) -> Option<Domain> {
     if file == "energy" {
-        return Some(Domain::of_node("node"));
+        return Some(Domain::node_batches("node"));
     }
     let name = file.strip_suffix("_energy")?;
     let number = |part: &str| name.strip_prefix(part)?.parse().ok();
     Some(match name {
-        "cpu" => Domain::of_node("package"),
-        "memory" => Domain::of_node("dram"),
+        "cpu" => Domain::node_batches("package"),
+        "memory" => Domain::node_batches("dram"),
         _ => match (number("cpu"), number("memory")) {
             (Some(socket), _) => Domain::of_socket(socket, "package"),
             (_, Some(socket)) => Domain::of_socket(socket, "dram"),
-            _ => Domain::of_node(name),
+            _ => Domain::node_batches(name),
         },
     })
 }
@@ -78,10 +78,10 @@ struct PmCounter {
 }
 
 impl PmCounter {
-    fn new(folder: &Path, name: &str) -> Self {
+    fn new(directory: &Path, name: &str) -> Self {
         Self {
-            file: KernelFile::new(folder.join(name)),
-            startup: KernelFile::new(folder.join("startup")),
+            file: KernelFile::new(directory.join(name)),
+            startup: KernelFile::new(directory.join("startup")),
             started: None,
             fresh: None,
         }

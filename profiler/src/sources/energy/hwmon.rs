@@ -18,8 +18,8 @@ const GPUS: [&str; 5] = ["amdgpu", "radeon", "nouveau", "i915", "xe"];
 
 /// A device with sensors.
 pub(super) struct Chip {
-    /// The folder of its attributes.
-    pub(super) folder: PathBuf,
+    /// The directory of its attributes.
+    pub(super) directory: PathBuf,
     /// Name of its driver.
     name: String,
     /// Name of its device, which tells chips of one kind apart.
@@ -36,22 +36,24 @@ pub(super) fn chips(host: &Host) -> Vec<Chip> {
         let class: String = text(&device.join("class")).unwrap_or_default();
         let name = text(&chip.join("name")).or_else(|| text(&device.join("name")))?;
         // Older drivers have their attributes there.
-        let folders = [chip, device.clone()];
-        let folder = folders.into_iter().find(|folder| has_sensors(folder))?;
+        let directories = [chip, device.clone()];
+        let directory = directories
+            .into_iter()
+            .find(|directory| has_sensors(directory))?;
         // PCI's class of display controllers
         let is_gpu = GPUS.contains(&name.as_str()) || class.starts_with("0x03");
-        let device = device.canonicalize().unwrap_or_else(|_| folder.clone());
+        let device = device.canonicalize().unwrap_or_else(|_| directory.clone());
         (!is_gpu).then_some(Chip {
             device: device.file_name()?.to_str()?.to_owned(),
-            folder,
+            directory,
             name,
         })
     });
     chips.collect()
 }
 
-fn has_sensors(folder: &Path) -> bool {
-    attributes(folder, "energy", "input").next().is_some() || !powers(folder).is_empty()
+fn has_sensors(directory: &Path) -> bool {
+    attributes(directory, "energy", "input").next().is_some() || !powers(directory).is_empty()
 }
 
 /// Counters of energy, then gauges of power.
@@ -62,24 +64,24 @@ pub(super) fn meters(host: &Host, chips: &[Chip]) -> Vec<Meter> {
         for (domain, files) in counters(host, chips, chip) {
             let remedy = format!(
                 "sudo, or: chmod a+r {}/energy*_input",
-                chip.folder.display()
+                chip.directory.display()
             );
-            let trouble = files.iter().find_map(|file| unreadable(file, &remedy));
+            let problem = files.iter().find_map(|file| unreadable(file, &remedy));
             meters.push(Meter {
                 domain,
                 provider: "hwmon",
                 instrument: Instrument::Counter(Box::new(Energies::new(files)), Limits::default()),
-                trouble,
+                problem,
             });
         }
     }
     for chip in others() {
-        for (number, file) in powers(&chip.folder) {
-            let domain = Domain::of_node(chip.sensor(chips, "power", number));
+        for (number, file) in powers(&chip.directory) {
+            let domain = Domain::node_batches(chip.sensor(chips, "power", number));
             meters.push(Meter {
                 domain,
                 provider: "hwmon_power",
-                trouble: locked(&file),
+                problem: locked(&file),
                 instrument: Instrument::Gauge(Box::new(Power::new(file))),
             });
         }
@@ -90,12 +92,12 @@ pub(super) fn meters(host: &Host, chips: &[Chip]) -> Vec<Meter> {
 /// Energies of a chip by their domains.
 fn counters(host: &Host, chips: &[Chip], chip: &Chip) -> BTreeMap<Domain, Vec<PathBuf>> {
     let mut counters: BTreeMap<Domain, Vec<PathBuf>> = BTreeMap::new();
-    for (number, file) in attributes(&chip.folder, "energy", "input") {
+    for (number, file) in attributes(&chip.directory, "energy", "input") {
         let domain = if chip.name == "amd_energy" {
-            let label = text(&chip.folder.join(format!("energy{number}_label")));
+            let label = text(&chip.directory.join(format!("energy{number}_label")));
             label.and_then(|label| of_amd(host, &label))
         } else {
-            Some(Domain::of_node(chip.sensor(chips, "energy", number)))
+            Some(Domain::node_batches(chip.sensor(chips, "energy", number)))
         };
         if let Some(domain) = domain {
             counters.entry(domain).or_default().push(file);
@@ -118,21 +120,21 @@ fn of_amd(host: &Host, label: &str) -> Option<Domain> {
 }
 
 /// The best file of each power: the chip's own average, or its last measurement.
-pub(super) fn powers(folder: &Path) -> BTreeMap<u32, PathBuf> {
-    let mut powers: BTreeMap<_, _> = attributes(folder, "power", "input").collect();
-    powers.extend(attributes(folder, "power", "average"));
+pub(super) fn powers(directory: &Path) -> BTreeMap<u32, PathBuf> {
+    let mut powers: BTreeMap<_, _> = attributes(directory, "power", "input").collect();
+    powers.extend(attributes(directory, "power", "average"));
     powers
 }
 
 /// Files such as `energy3_input`, with their numbers.
 fn attributes<'a>(
-    folder: &'a Path,
+    directory: &'a Path,
     kind: &'a str,
     suffix: &'a str,
 ) -> impl Iterator<Item = (u32, PathBuf)> + 'a {
-    names(folder, kind).into_iter().filter_map(move |name| {
+    names(directory, kind).into_iter().filter_map(move |name| {
         let (number, rest) = name.strip_prefix(kind)?.split_once('_')?;
-        (rest == suffix).then_some((number.parse().ok()?, folder.join(&name)))
+        (rest == suffix).then_some((number.parse().ok()?, directory.join(&name)))
     })
 }
 
@@ -151,7 +153,7 @@ impl Chip {
         } else {
             self.name.clone()
         };
-        let label = text(&self.folder.join(format!("{kind}{number}_label")));
+        let label = text(&self.directory.join(format!("{kind}{number}_label")));
         format!("{chip} {}", label.unwrap_or_else(|| number.to_string()))
     }
 }

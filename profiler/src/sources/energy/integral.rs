@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow};
 use super::{
     accumulator::{NODE_POWER, whole},
     meter::{Counter, Gauge, Reading},
-    periodic::Repeated,
+    periodic::PeriodicTask,
 };
 use crate::support::clock::monotonic_ns;
 
@@ -28,7 +28,7 @@ pub(super) const SILENCE: u64 = 10_000_000_000;
 /// A gauge, as a counter of energy.
 pub(super) struct Integral {
     state: Arc<Mutex<State>>,
-    thread: io::Result<Repeated>,
+    thread: io::Result<PeriodicTask>,
 }
 
 struct State {
@@ -36,11 +36,11 @@ struct State {
     /// What was read last; `None` at the beginning and after a hole.
     watts: Option<f64>,
     at: u64,
-    hole: Option<Hole>,
+    hole: Option<Gap>,
 }
 
 /// A time whose energy is not known.
-struct Hole {
+struct Gap {
     /// The error, if it is one.
     why: Option<String>,
     is_over: bool,
@@ -52,7 +52,7 @@ impl Integral {
         let state = Arc::new(Mutex::new(State::new(monotonic_ns())));
         let shared = state.clone();
         let period = (interval / READINGS).clamp(PERIODS.0, PERIODS.1);
-        let thread = Repeated::every(period, move || {
+        let thread = PeriodicTask::every(period, move || {
             let watts = gauge.watts();
             lock(&shared).add(watts, monotonic_ns());
         });
@@ -108,7 +108,7 @@ impl State {
 
     fn hole(&mut self, why: Option<String>) {
         let is_over = false;
-        self.hole = Some(Hole { why, is_over });
+        self.hole = Some(Gap { why, is_over });
     }
 
     fn reading(&mut self, now: u64) -> Result<Option<Reading>> {

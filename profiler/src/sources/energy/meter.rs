@@ -30,7 +30,7 @@ impl Domain {
     }
 
     /// One of the whole node.
-    pub(super) fn of_node(name: impl Into<String>) -> Self {
+    pub(super) fn node_batches(name: impl Into<String>) -> Self {
         Self {
             socket: None,
             die: None,
@@ -83,7 +83,7 @@ pub(super) enum Instrument {
 
 /// Why a meter cannot be read.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
+pub(super) struct Problem {
     pub(super) why: String,
     pub(super) remedy: String,
 }
@@ -94,7 +94,7 @@ pub(super) struct Meter {
     /// Who says so: the column `provider`.
     pub(super) provider: &'static str,
     pub(super) instrument: Instrument,
-    pub(super) trouble: Option<Trouble>,
+    pub(super) problem: Option<Problem>,
 }
 
 /// The meters that are read: each domain once.
@@ -108,10 +108,10 @@ impl Meters {
     /// Takes what a provider has that the better ones before it have not.
     pub(super) fn add(&mut self, found: Vec<Meter>) {
         for meter in found {
-            if !self.lacks(&meter.domain) {
+            if !self.is_missing(&meter.domain) {
                 continue;
             }
-            if meter.trouble.is_none() {
+            if meter.problem.is_none() {
                 self.readable.push(meter);
             } else {
                 self.others.push(meter);
@@ -120,7 +120,7 @@ impl Meters {
     }
 
     /// Whether nobody so far can tell the energy of this domain.
-    pub(super) fn lacks(&self, domain: &Domain) -> bool {
+    pub(super) fn is_missing(&self, domain: &Domain) -> bool {
         !overlaps(&self.readable, domain)
     }
 
@@ -142,21 +142,21 @@ fn overlaps(meters: &[Meter], domain: &Domain) -> bool {
 }
 
 /// Why a file of a counter cannot be read.
-pub(super) fn unreadable(file: &Path, remedy: &str) -> Option<Trouble> {
+pub(super) fn unreadable(file: &Path, remedy: &str) -> Option<Problem> {
     let read = || fs::File::open(file)?.read(&mut [0; 64]);
-    trouble(file, remedy, read().map(|_| ()))
+    problem(file, remedy, read().map(|_| ()))
 }
 
 /// Why a file of a gauge cannot be opened. It is not read, which may take long.
-pub(super) fn locked(file: &Path) -> Option<Trouble> {
+pub(super) fn locked(file: &Path) -> Option<Problem> {
     let remedy = format!("sudo, or: chmod a+r {}", file.display());
-    trouble(file, &remedy, fs::File::open(file).map(|_| ()))
+    problem(file, &remedy, fs::File::open(file).map(|_| ()))
 }
 
-fn trouble(file: &Path, remedy: &str, result: std::io::Result<()>) -> Option<Trouble> {
+fn problem(file: &Path, remedy: &str, result: std::io::Result<()>) -> Option<Problem> {
     let error = result.err()?;
     let helps = error.kind() == ErrorKind::PermissionDenied;
-    Some(Trouble {
+    Some(Problem {
         why: format!("{}: {error}", file.display()),
         remedy: if helps {
             remedy.to_owned()
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn meter(provider: &'static str, domain: Domain, readable: bool) -> Meter {
-        let trouble = Trouble {
+        let problem = Problem {
             why: String::new(),
             remedy: String::new(),
         };
@@ -187,7 +187,7 @@ mod tests {
             domain,
             provider,
             instrument: Instrument::Gauge(Box::new(Nothing)),
-            trouble: (!readable).then_some(trouble),
+            problem: (!readable).then_some(problem),
         }
     }
 
@@ -211,16 +211,16 @@ mod tests {
             meter("second", package(2), true),
             meter("second", of_die(1), true),
             meter("second", package(3), false),
-            meter("second", Domain::of_node("node"), true),
+            meter("second", Domain::node_batches("node"), true),
         ]);
-        meters.add(vec![meter("third", Domain::of_node("package"), true)]);
+        meters.add(vec![meter("third", Domain::node_batches("package"), true)]);
         let found = meters.finish();
         let found: Vec<_> = found
             .iter()
             .map(|meter| (meter.domain.clone(), meter.provider))
             .collect();
         let expected = [
-            (Domain::of_node("node"), "second"),
+            (Domain::node_batches("node"), "second"),
             (package(0), "first"),
             (package(1), "second"),
             (of_die(0), "first"),

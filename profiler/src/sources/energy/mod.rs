@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
@@ -28,10 +28,10 @@ use crate::{
 };
 
 use self::{
-    accumulator::Tally,
+    accumulator::Accumulator,
     integral::Integral,
     meter::{Domain, Instrument, Limits, Meter, Meters},
-    periodic::Repeated,
+    periodic::PeriodicTask,
 };
 
 columns! {
@@ -58,7 +58,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(Energy::open(context.host, context.interval))),
 };
@@ -67,7 +67,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 fn meters(host: &Host) -> Vec<Meter> {
     let mut meters = Meters::default();
     meters.add(powercap::meters(host));
-    let by_perf = perf::meters(host, |domain| meters.lacks(domain));
+    let by_perf = perf::meters(host, |domain| meters.is_missing(domain));
     meters.add(by_perf);
     let chips = hwmon::chips(host);
     meters.add(hwmon::meters(host, &chips));
@@ -84,7 +84,7 @@ pub const PACKAGE: &str = "package";
 pub fn has_packages(host: &Host) -> bool {
     meters(host)
         .iter()
-        .any(|meter| meter.domain.name == PACKAGE && meter.trouble.is_none())
+        .any(|meter| meter.domain.name == PACKAGE && meter.problem.is_none())
 }
 
 fn probe(host: &Host) -> Support {
@@ -96,7 +96,7 @@ fn probe(host: &Host) -> Support {
                 .to_owned(),
         };
     }
-    let mut troubles = meters.iter().filter_map(|meter| meter.trouble.as_ref());
+    let mut troubles = meters.iter().filter_map(|meter| meter.problem.as_ref());
     let Some(first) = troubles.next() else {
         return Support::Works;
     };
@@ -111,21 +111,21 @@ fn probe(host: &Host) -> Support {
 }
 
 struct Energy {
-    tallies: Vec<(Domain, &'static str, Shared)>,
+    accumulators: Vec<(Domain, &'static str, Shared)>,
     /// Reads what would wrap within an interval.
-    _in_between: Option<Repeated>,
+    _in_between: Option<PeriodicTask>,
     rows: TableBuilder<TickKey, EnergyRow>,
 }
 
-type Shared = Arc<Mutex<Tally>>;
+type Shared = Arc<Mutex<Accumulator>>;
 
-fn lock(tally: &Shared) -> MutexGuard<'_, Tally> {
-    tally.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(accumulator: &Shared) -> MutexGuard<'_, Accumulator> {
+    accumulator.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Energy {
     fn open(host: &Host, interval: Duration) -> Self {
-        let tallies = meters(host).into_iter().map(|meter| {
+        let accumulators = meters(host).into_iter().map(|meter| {
             let (counter, limits) = match meter.instrument {
                 Instrument::Counter(counter, limits) => (counter, limits),
                 Instrument::Gauge(gauge) => {
@@ -133,46 +133,53 @@ impl Energy {
                     (integral as Box<_>, Limits::default())
                 }
             };
-            let tally = Arc::new(Mutex::new(Tally::new(counter, limits)));
-            (meter.domain, meter.provider, tally)
+            let accumulator = Arc::new(Mutex::new(Accumulator::new(counter, limits)));
+            (meter.domain, meter.provider, accumulator)
         });
-        let tallies: Vec<_> = tallies.collect();
+        let accumulators: Vec<_> = accumulators.collect();
         Self {
-            _in_between: in_between(&tallies, interval),
-            tallies,
+            _in_between: in_between(&accumulators, interval),
+            accumulators,
             rows: TableBuilder::new(&TABLE),
         }
     }
 }
 
 /// Without a thread for it, what may have wrapped unseen is null.
-fn in_between(tallies: &[(Domain, &'static str, Shared)], interval: Duration) -> Option<Repeated> {
-    let impatient: Vec<(Shared, u64)> = tallies
+fn in_between(
+    accumulators: &[(Domain, &'static str, Shared)],
+    interval: Duration,
+) -> Option<PeriodicTask> {
+    let impatient: Vec<(Shared, u64)> = accumulators
         .iter()
-        .filter_map(|(_, _, tally)| {
-            let patience = lock(tally).patience()?;
-            (u128::from(patience) <= interval.as_nanos()).then(|| (tally.clone(), patience))
+        .filter_map(|(_, _, accumulator)| {
+            let timeout = lock(accumulator).timeout()?;
+            (u128::from(timeout) <= interval.as_nanos()).then(|| (accumulator.clone(), timeout))
         })
         .collect();
-    let shortest = impatient.iter().map(|(_, patience)| *patience).min()?;
+    let shortest = impatient.iter().map(|(_, timeout)| *timeout).min()?;
     let period = Duration::from_nanos(shortest).max(SHORTEST);
-    let read = move || impatient.iter().for_each(|(tally, _)| lock(tally).read());
-    Repeated::every(period, read).ok()
+    let read = move || {
+        for (accumulator, _) in &impatient {
+            lock(accumulator).read();
+        }
+    };
+    PeriodicTask::every(period, read).ok()
 }
 
 /// More often than this no counter wraps; a range that says so is wrong.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 impl Source for Energy {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let mut result = Ok(());
-        for (domain, provider, tally) in &self.tallies {
-            let mut tally = lock(tally);
-            tally.read();
-            if let Err(error) = tally.error() {
+        for (domain, provider, accumulator) in &self.accumulators {
+            let mut accumulator = lock(accumulator);
+            accumulator.read();
+            if let Err(error) = accumulator.error() {
                 result = Err(error).with_context(|| format!("{} by {provider}", domain.name));
             }
-            let Some(taken) = tally.take() else {
+            let Some(taken) = accumulator.take() else {
                 continue;
             };
             self.rows.push(

@@ -8,7 +8,7 @@ use perfevents::{Device, Term};
 
 use super::{
     accumulator::whole,
-    meter::{Counter, Domain, Instrument, Limits, Meter, Reading, Trouble},
+    meter::{Counter, Domain, Instrument, Limits, Meter, Problem, Reading},
 };
 use crate::{
     host::{Host, cpu_list, names, number, text},
@@ -27,8 +27,8 @@ pub(super) fn meters(host: &Host, wanted: impl Fn(&Domain) -> bool) -> Vec<Meter
     let mut meters = Vec::new();
     for pmu in PMUS {
         for device in Device::all(&host.sysfs, pmu) {
-            let folder = host.sysfs.join("bus/event_source/devices").join(pmu);
-            for event in events(&folder, &device) {
+            let directory = host.sysfs.join("bus/event_source/devices").join(pmu);
+            for event in events(&directory, &device) {
                 for (domain, cpus) in domains(host, &device, &event) {
                     if wanted(&domain) {
                         meters.push(open(host, domain, &event, &cpus));
@@ -50,12 +50,12 @@ struct Event {
 }
 
 /// Those that say what they are worth.
-fn events(folder: &Path, device: &Device) -> Vec<Event> {
-    let folder = folder.join("events");
-    let names = names(&folder, "energy-").into_iter();
+fn events(directory: &Path, device: &Device) -> Vec<Event> {
+    let directory = directory.join("events");
+    let names = names(&directory, "energy-").into_iter();
     let events = names.filter_map(|name| {
-        let unit = text(&folder.join(format!("{name}.unit")))?;
-        let scale: f64 = number(&folder.join(format!("{name}.scale")))?;
+        let unit = text(&directory.join(format!("{name}.unit")))?;
+        let scale: f64 = number(&directory.join(format!("{name}.scale")))?;
         let (encoding, _) = device.encode_terms(&[Term::Alias(name.clone())]).ok()?;
         let attributes = Attributes {
             encoding,
@@ -84,7 +84,10 @@ fn domains(host: &Host, device: &Device, event: &Event) -> BTreeMap<Domain, Vec<
         "energy-pkg" => "package",
         // The counter of the whole platform is the same on all packages.
         "energy-psys" => {
-            domains.insert(Domain::of_node("psys"), cpus.into_iter().take(1).collect());
+            domains.insert(
+                Domain::node_batches("psys"),
+                cpus.into_iter().take(1).collect(),
+            );
             return domains;
         }
         "energy-cores" | "energy-core" => "core",
@@ -121,13 +124,13 @@ fn domains(host: &Host, device: &Device, event: &Event) -> BTreeMap<Domain, Vec<
 
 fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
     let mut opened = Vec::new();
-    let mut trouble = None;
+    let mut problem = None;
     for cpu in cpus {
         match Counters::open(&[event.attributes], Of::Cpu(*cpu)) {
             Ok(counters) => opened.push(counters),
             Err(refused) => {
                 let why = explain(&refused.error, host);
-                trouble = Some(Trouble {
+                problem = Some(Problem {
                     why: format!("{} on CPU {cpu}: {why}", event.name),
                     remedy: remedy(&refused.error, host).to_owned(),
                 });
@@ -136,7 +139,7 @@ fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
         }
     }
     let counter = Events {
-        refused: trouble.as_ref().map(|trouble| trouble.why.clone()),
+        refused: problem.as_ref().map(|problem| problem.why.clone()),
         name: event.name.clone(),
         opened,
         scale: event.scale,
@@ -146,7 +149,7 @@ fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
         domain,
         provider: "perf",
         instrument: Instrument::Counter(Box::new(counter), Limits::default()),
-        trouble,
+        problem,
     }
 }
 

@@ -13,12 +13,12 @@ use std::{
 use crate::privileges;
 
 /// A thread that works until this is dropped. Nobody waits for it then: a driver may never answer.
-pub(super) struct Repeated {
+pub(super) struct PeriodicTask {
     stop: Arc<AtomicBool>,
     thread: Thread,
 }
 
-impl Repeated {
+impl PeriodicTask {
     /// Works at once, and then again and again; what is late is not made up.
     pub(super) fn every(
         period: Duration,
@@ -48,7 +48,7 @@ impl Repeated {
     }
 }
 
-impl Drop for Repeated {
+impl Drop for PeriodicTask {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.unpark();
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn it_works_until_it_is_dropped() {
         let (sender, worked) = channel();
-        let repeated = Repeated::every(Duration::from_millis(5), move || {
+        let repeated = PeriodicTask::every(Duration::from_millis(5), move || {
             let _ = sender.send(());
         })
         .expect("a thread");

@@ -20,15 +20,15 @@ const PLATFORM_POWER: f64 = 10_000.0;
 
 /// All zones; a domain that both control types have is there twice.
 pub(super) fn meters(host: &Host) -> Vec<Meter> {
-    let folder = host.sysfs.join("class/powercap");
-    let all = names(&folder, TYPES[0]);
+    let directory = host.sysfs.join("class/powercap");
+    let all = names(&directory, TYPES[0]);
     let mut meters = Vec::new();
     for kind in TYPES {
         let of_kind = all.iter().filter(|name| {
             name.split_once(':')
                 .is_some_and(|(control, _)| control == kind)
         });
-        meters.extend(of_kind.filter_map(|name| zone(&folder, name)));
+        meters.extend(of_kind.filter_map(|name| zone(&directory, name)));
     }
     if has_counters_of_each_core(host) {
         // Of all cores it is the counter of the first.
@@ -46,13 +46,13 @@ fn has_counters_of_each_core(host: &Host) -> bool {
     vendor.is_some_and(|vendor| ["AuthenticAMD", "HygonGenuine"].contains(vendor))
 }
 
-fn zone(folder: &Path, name: &str) -> Option<Meter> {
-    let zone = folder.join(name);
+fn zone(directory: &Path, name: &str) -> Option<Meter> {
+    let zone = directory.join(name);
     let own = text(&zone.join("name"))?;
     // A part of a package has its parent's numbers; a zone of its own (psys) none.
     let numbers = package(&own).or_else(|| {
         let (parent, _) = name.rsplit_once(':')?;
-        package(&text(&folder.join(parent).join("name"))?)
+        package(&text(&directory.join(parent).join("name"))?)
     });
     let domain = Domain {
         socket: numbers.map(|(socket, _)| socket),
@@ -73,7 +73,7 @@ fn zone(folder: &Path, name: &str) -> Option<Meter> {
     Some(Meter {
         domain,
         provider: "powercap",
-        trouble: unreadable(&file, REMEDY),
+        problem: unreadable(&file, REMEDY),
         instrument: Instrument::Counter(Box::new(Energies::new([file])), limits),
     })
 }

@@ -1,4 +1,4 @@
-//! A folder of counters, each of them a file.
+//! A directory of counters, each of them a file.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{
     schema::Label,
 };
 
-/// Which folder of sysfs it is.
+/// Which directory of sysfs it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Those of the port's performance management agent, which the InfiniBand specification names (`PortCounters`).
@@ -109,9 +109,9 @@ impl Reading {
     }
 }
 
-/// The counters of one folder.
+/// The counters of one directory.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct Directory {
     pub(super) kind: Kind,
     pub(super) counters: Vec<Counter>,
 }
@@ -127,16 +127,16 @@ pub(super) struct Counter {
     value: Option<u64>,
 }
 
-impl Folder {
+impl Directory {
     /// The counters below `parent`; `None` if it has none of this kind.
     pub(super) fn find(parent: &Path, kind: Kind) -> Option<Self> {
-        let folder = parent.join(kind.name());
-        let mut names = names(&folder, "");
+        let directory = parent.join(kind.name());
+        let mut names = names(&directory, "");
         names.retain(|name| kind.has(name));
         // With these the kernel has taken all from the extended set, whose counters are 64 bits wide.
         let extended = names.iter().any(|name| name == "unicast_xmit_packets");
         let counters = names.into_iter().map(|name| Counter {
-            file: KernelFile::new(folder.join(&name)),
+            file: KernelFile::new(directory.join(&name)),
             maximum: match kind {
                 Kind::Counters => maximum(&name, extended),
                 Kind::HwCounters | Kind::Telemetry => None,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use anyhow::Result;
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
@@ -43,7 +43,7 @@ columns! {
     pub struct CounterRow {
         device: Label = Label("", "Name of the device, as in table fabric"),
         port: Option<u32> = Label("", "Number of the port; null for the device as a whole"),
-        folder: Label = Label("", "Where sysfs has it: counters, hw_counters (which the kernel reads anew after their lifespan, mostly 10 ms), telemetry"),
+        directory: Label = Label("", "Where sysfs has it: counters, hw_counters (which the kernel reads anew after their lifespan, mostly 10 ms), telemetry"),
         counter: Label = Label("", "Its name there; what it counts is the driver's word"),
         increase: Option<u64> = Counter("1", "What was added, in the counter's own unit; null after a reset, when it is full, and when it could not be read"),
     }
@@ -67,7 +67,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(Fabric::open(context.host))),
 };
@@ -151,14 +151,14 @@ impl Fabric {
 const FEW_FILES: usize = 256;
 
 impl Source for Fabric {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         self.find();
         for device in self.devices.values_mut() {
             self.reading.gone = false;
             for port in &mut device.ports {
                 let now = monotonic_ns();
-                for folder in &mut port.folders {
-                    folder.read(&mut self.reading);
+                for directory in &mut port.directories {
+                    directory.read(&mut self.reading);
                 }
                 let link = port.link.as_mut().map(|link| link.read(&mut self.reading));
                 let Some(read_at) = port.read_at.replace(now) else {
@@ -212,15 +212,15 @@ fn row(device: &Label, port: &Port, state: Option<Label>, rate: Option<u64>) -> 
 
 /// The counters that are no column. Those of drivers are all here, so that each is found by its name.
 fn further(device: &Label, port: &Port, mut each: impl FnMut(CounterRow)) {
-    for (index, folder) in port.folders.iter().enumerate() {
-        for (place, counter) in folder.counters.iter().enumerate() {
-            if folder.kind == Kind::Counters && port.is_column(index, place) {
+    for (index, directory) in port.directories.iter().enumerate() {
+        for (place, counter) in directory.counters.iter().enumerate() {
+            if directory.kind == Kind::Counters && port.is_column(index, place) {
                 continue;
             }
             each(CounterRow {
                 device: device.clone(),
                 port: port.number,
-                folder: Label::Static(folder.kind.name()),
+                directory: Label::Static(directory.kind.name()),
                 counter: counter.name.clone(),
                 increase: counter.increase,
             });

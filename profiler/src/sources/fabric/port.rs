@@ -2,14 +2,14 @@
 
 use std::{fs, path::Path};
 
-use super::counters::{Folder, Kind, Reading};
+use super::counters::{Directory, Kind, Reading};
 use crate::{
     host::{names, text},
     procfs::file::{KernelFile, number, words},
     schema::Label,
 };
 
-/// A kind of device, as folders of `/sys/class` tell.
+/// A kind of device, as directories of `/sys/class` tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     /// All that the kernel's RDMA core knows (Documentation/ABI/stable/sysfs-class-infiniband): also RoCE, iWARP, EFA
@@ -46,7 +46,7 @@ pub(super) struct Port {
     pub(super) number: Option<u32>,
     /// `None` for a device as a whole, which has no row of its own in `fabric`.
     pub(super) link: Option<Link>,
-    pub(super) folders: Vec<Folder>,
+    pub(super) directories: Vec<Directory>,
     columns: [Column; COLUMNS],
     /// When it was read last, monotonic ns.
     pub(super) read_at: Option<u64>,
@@ -61,7 +61,7 @@ pub(super) struct Link {
     class: Class,
 }
 
-/// What makes up one column: places of counters as (folder, counter), and the unit of these.
+/// What makes up one column: places of counters as (directory, counter), and the unit of these.
 #[derive(Debug, Default)]
 struct Column {
     places: Vec<(usize, usize)>,
@@ -117,21 +117,21 @@ fn infiniband(device: &Path, name: &str) -> Vec<Port> {
     // Its link layer calls itself InfiniBand.
     let is_omni_path = driver.file_name().is_some_and(|name| name == "hfi1")
         || driver.as_os_str().is_empty() && name.starts_with("hfi1_");
-    let folder = device.join("ports");
-    let numbers = names(&folder, "").into_iter().filter_map(|name| {
+    let directory = device.join("ports");
+    let numbers = names(&directory, "").into_iter().filter_map(|name| {
         let number = name.parse().ok()?;
-        Some((number, folder.join(name)))
+        Some((number, directory.join(name)))
     });
-    let ports = numbers.map(|(number, folder)| {
+    let ports = numbers.map(|(number, directory)| {
         let layer = if is_omni_path {
             Some(Label::Static("OmniPath"))
         } else {
-            text(&folder.join("link_layer")).map(Label::from)
+            text(&directory.join("link_layer")).map(Label::from)
         };
         let link = Link {
             layer,
-            state: KernelFile::new(folder.join("state")),
-            rate: KernelFile::new(folder.join("rate")),
+            state: KernelFile::new(directory.join("state")),
+            rate: KernelFile::new(directory.join("rate")),
             class: Class::Infiniband,
         };
         let kinds = [Kind::Counters, Kind::HwCounters];
@@ -140,15 +140,15 @@ fn infiniband(device: &Path, name: &str) -> Vec<Port> {
         } else {
             INFINIBAND_WORD
         };
-        let folders = kinds.map(|kind| Folder::find(&folder, kind));
+        let directories = kinds.map(|kind| Directory::find(&directory, kind));
         Port::new(
             Some(number),
             Some(link),
-            folders.into_iter().flatten(),
+            directories.into_iter().flatten(),
             word,
         )
     });
-    let own = Folder::find(device, Kind::HwCounters).map(|own| Port::new(None, None, [own], 1));
+    let own = Directory::find(device, Kind::HwCounters).map(|own| Port::new(None, None, [own], 1));
     ports.chain(own).collect()
 }
 
@@ -160,20 +160,25 @@ fn slingshot(device: &Path) -> Port {
         rate: KernelFile::new(device.join("port/speed")),
         class: Class::Cxi,
     };
-    Port::new(None, Some(link), Folder::find(&device, Kind::Telemetry), 1)
+    Port::new(
+        None,
+        Some(link),
+        Directory::find(&device, Kind::Telemetry),
+        1,
+    )
 }
 
 impl Port {
     fn new(
         number: Option<u32>,
         link: Option<Link>,
-        folders: impl IntoIterator<Item = Folder>,
+        directories: impl IntoIterator<Item = Directory>,
         word: u64,
     ) -> Self {
-        let folders: Vec<_> = folders.into_iter().collect();
+        let directories: Vec<_> = directories.into_iter().collect();
         let columns = SOURCES.map(|sources| {
             let found = sources.iter().find_map(|(kind, name, unit)| {
-                let places = places(&folders, *kind, name);
+                let places = places(&directories, *kind, name);
                 let unit = if *unit == WORDS { word } else { *unit };
                 (!places.is_empty()).then_some(Column { places, unit })
             });
@@ -182,7 +187,7 @@ impl Port {
         Self {
             number,
             link,
-            folders,
+            directories,
             columns,
             read_at: None,
         }
@@ -191,9 +196,9 @@ impl Port {
     /// Files that are kept open.
     pub(super) fn files(&self) -> usize {
         let counters: usize = self
-            .folders
+            .directories
             .iter()
-            .map(|folder| folder.counters.len())
+            .map(|directory| directory.counters.len())
             .sum();
         counters + 2
     }
@@ -201,9 +206,9 @@ impl Port {
     /// The increase of each column.
     pub(super) fn increases(&self) -> [Option<u64>; COLUMNS] {
         self.columns.each_ref().map(|column| {
-            let increase = |(folder, counter): &(usize, usize)| {
-                let folder: &Folder = self.folders.get(*folder)?;
-                folder.counters.get(*counter)?.increase
+            let increase = |(directory, counter): &(usize, usize)| {
+                let directory: &Directory = self.directories.get(*directory)?;
+                directory.counters.get(*counter)?.increase
             };
             let increases = column.places.iter().map(increase);
             let sum = increases.reduce(|sum, increase| sum?.checked_add(increase?))??;
@@ -212,13 +217,13 @@ impl Port {
     }
 
     /// Whether a counter is a column already.
-    pub(super) fn is_column(&self, folder: usize, counter: usize) -> bool {
+    pub(super) fn is_column(&self, directory: usize, counter: usize) -> bool {
         let mut columns = self.columns.iter();
-        columns.any(|column| column.places == [(folder, counter)])
+        columns.any(|column| column.places == [(directory, counter)])
     }
 }
 
-fn places(folders: &[Folder], kind: Kind, name: &str) -> Vec<(usize, usize)> {
+fn places(directories: &[Directory], kind: Kind, name: &str) -> Vec<(usize, usize)> {
     let is = |candidate: &str| {
         candidate == name
             || name.ends_with('_')
@@ -227,11 +232,11 @@ fn places(folders: &[Folder], kind: Kind, name: &str) -> Vec<(usize, usize)> {
                 })
     };
     let mut found = Vec::new();
-    for (folder, of_folder) in folders.iter().enumerate() {
-        let counters = of_folder.counters.iter().enumerate();
+    for (directory, of_directory) in directories.iter().enumerate() {
+        let counters = of_directory.counters.iter().enumerate();
         let named =
-            counters.filter(|(_, counter)| of_folder.kind == kind && is(counter.name.as_str()));
-        found.extend(named.map(|(counter, _)| (folder, counter)));
+            counters.filter(|(_, counter)| of_directory.kind == kind && is(counter.name.as_str()));
+        found.extend(named.map(|(counter, _)| (directory, counter)));
     }
     found
 }

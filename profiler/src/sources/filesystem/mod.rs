@@ -11,13 +11,13 @@ use std::{
 use anyhow::{Result, anyhow};
 
 use self::statfs_protocol::{Answer, Asking};
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
     procfs::mounts::{NodeMounts, Numbered},
     schema::{Batch, Label, Table, TableBuilder, TickKey},
-    support::{clock::monotonic_ns, worker::Beside},
+    support::{clock::monotonic_ns, worker::Worker},
 };
 
 columns! {
@@ -49,7 +49,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(Filesystems::open(context.host))),
 };
@@ -68,7 +68,7 @@ fn probe(host: &Host) -> Support {
 /// A question to a server's file system is a message to the server, from every node.
 const EVERY: Duration = Duration::from_secs(10);
 /// How long a tick waits: a local disk answers within microseconds.
-const PATIENCE: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_millis(2);
 /// How long the end of a run waits: a file server takes longer.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -124,7 +124,7 @@ fn asking(node: NodeMounts) -> impl FnMut(Vec<Numbered>) -> Vec<Answer> {
 
 struct Filesystems {
     mounts: NodeMounts,
-    beside: Option<Beside<Vec<Numbered>, Vec<Answer>>>,
+    beside: Option<Worker<Vec<Numbered>, Vec<Answer>>>,
     asked: Option<Instant>,
     read_at: Option<u64>,
     rows: TableBuilder<TickKey, FilesystemRow>,
@@ -141,7 +141,7 @@ impl Filesystems {
         }
     }
 
-    fn push(&mut self, at: &Sample<'_>, interval_ns: u64, answer: &Answer) {
+    fn push(&mut self, at: &TickContext<'_>, interval_ns: u64, answer: &Answer) {
         let mount = &answer.of.mount;
         let size = answer.size.as_ref().ok();
         // Pseudo file systems that are not in the list.
@@ -171,22 +171,22 @@ impl Filesystems {
 }
 
 impl Source for Filesystems {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let before = *self.read_at.get_or_insert_with(monotonic_ns);
         let due = self.asked.is_none_or(|asked| asked.elapsed() >= EVERY);
         let beside = match &mut self.beside {
             Some(beside) => beside,
             none => none.insert({
                 let node = self.mounts.clone();
-                Beside::start("statfs", move || asking(node))?
+                Worker::start("statfs", move || asking(node))?
             }),
         };
         if (due || at.last) && !beside.is_asked() {
             beside.ask(visible_mounts(self.mounts.all()))?;
             self.asked = Some(Instant::now());
         }
-        let patience = if at.last { LAST_PATIENCE } else { PATIENCE };
-        let Some(answers) = beside.take(patience) else {
+        let timeout = if at.last { LAST_PATIENCE } else { TIMEOUT };
+        let Some(answers) = beside.take(timeout) else {
             return Ok(());
         };
         let now = monotonic_ns();
@@ -195,10 +195,10 @@ impl Source for Filesystems {
             self.push(at, now - before, answer);
         }
         self.rows.finish(out);
-        let trouble = answers.iter().find_map(|answer| {
+        let problem = answers.iter().find_map(|answer| {
             let error = answer.size.as_ref().err()?;
             Some(anyhow!("{}: {error}", answer.of.mount.mount_point))
         });
-        trouble.map_or(Ok(()), Err)
+        problem.map_or(Ok(()), Err)
     }
 }

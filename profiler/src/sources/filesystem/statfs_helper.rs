@@ -35,13 +35,13 @@ const LONGEST: usize = 4096;
 const WORDS: usize = 7;
 
 /// The process.
-pub struct Asker {
+pub struct StatfsHelper {
     child: Pid,
     questions: File,
     answers: File,
 }
 
-impl Asker {
+impl StatfsHelper {
     /// Starts it.
     pub fn start() -> io::Result<Self> {
         let (question, questions) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -115,7 +115,7 @@ impl Asker {
     }
 }
 
-impl Drop for Asker {
+impl Drop for StatfsHelper {
     fn drop(&mut self) {
         let _ = kill_process(self.child, Signal::KILL);
         // One that is stuck is left to init.
@@ -179,22 +179,25 @@ mod tests {
 
     #[test]
     fn the_kernel_answers_as_it_answers_us() {
-        let mut asker = Asker::start().expect("forks");
+        let mut helper = StatfsHelper::start().expect("forks");
         let wait = Duration::from_secs(10);
         for _ in 0..2 {
-            asker.ask("/proc").expect("writes");
-            assert_eq!(asker.answer(wait).expect("answers").expect("soon").total, 0);
-            asker.ask("/dev").expect("writes");
-            let size = asker.answer(wait).expect("answers").expect("soon");
+            helper.ask("/proc").expect("writes");
+            assert_eq!(
+                helper.answer(wait).expect("answers").expect("soon").total,
+                0
+            );
+            helper.ask("/dev").expect("writes");
+            let size = helper.answer(wait).expect("answers").expect("soon");
             let ours = rustix::fs::statvfs("/dev").expect("statvfs");
             assert_eq!(size.total, ours.f_blocks * ours.f_frsize);
             assert_eq!(size.inodes_total, ours.f_files);
-            asker.ask("/none").expect("writes");
-            let error = asker.answer(wait).expect_err("there is none");
+            helper.ask("/none").expect("writes");
+            let error = helper.answer(wait).expect_err("there is none");
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
         }
-        assert!(asker.ask("x".repeat(LONGEST)).is_err());
-        assert!(asker.ask("a\0b").is_err());
-        assert_eq!(asker.answer(Duration::ZERO).expect("no answer"), None);
+        assert!(helper.ask("x".repeat(LONGEST)).is_err());
+        assert!(helper.ask("a\0b").is_err());
+        assert_eq!(helper.answer(Duration::ZERO).expect("no answer"), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use super::statfs_helper::{Asker, Size};
+use super::statfs_helper::{Size, StatfsHelper};
 use crate::procfs::mounts::{NodeMounts, Numbered};
 
 /// After this time a file system hangs.
@@ -17,9 +17,9 @@ pub struct Answer {
 /// Asks one after the other.
 pub struct Asking {
     node: NodeMounts,
-    asker: Option<Asker>,
+    helper: Option<StatfsHelper>,
     /// Who waits for each mount that hangs, by its device.
-    hung: HashMap<u32, Asker>,
+    hung: HashMap<u32, StatfsHelper>,
 }
 
 impl Asking {
@@ -27,7 +27,7 @@ impl Asking {
     pub fn new(node: NodeMounts) -> Self {
         Self {
             node,
-            asker: None,
+            helper: None,
             hung: HashMap::new(),
         }
     }
@@ -43,26 +43,26 @@ impl Asking {
 
     fn ask(&mut self, of: &Numbered) -> Result<Size, String> {
         let hangs = || format!("no answer within {} s", HUNG.as_secs());
-        if let Some(asker) = self.hung.get_mut(&of.dev) {
-            match asker.answer(Duration::ZERO) {
+        if let Some(helper) = self.hung.get_mut(&of.dev) {
+            match helper.answer(Duration::ZERO) {
                 Ok(None) => return Err(hangs()),
                 // An old answer, or the asker is gone: it is back.
                 Ok(Some(_)) | Err(_) => drop(self.hung.remove(&of.dev)),
             }
         }
-        let mut asker = match self.asker.take() {
-            Some(asker) => asker,
-            None => Asker::start().map_err(|error| error.to_string())?,
+        let mut helper = match self.helper.take() {
+            Some(helper) => helper,
+            None => StatfsHelper::start().map_err(|error| error.to_string())?,
         };
-        let answer = asker
+        let answer = helper
             .ask(self.node.reachable(&of.mount))
-            .and_then(|()| asker.answer(HUNG));
+            .and_then(|()| helper.answer(HUNG));
         if let Ok(None) = answer {
-            self.hung.insert(of.dev, asker);
+            self.hung.insert(of.dev, helper);
             return Err(hangs());
         }
         let size = answer.map_err(|error| error.to_string())?;
-        self.asker = Some(asker);
+        self.helper = Some(helper);
         size.ok_or_else(hangs)
     }
 }

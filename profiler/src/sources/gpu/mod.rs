@@ -16,12 +16,12 @@ use std::{
 
 use anyhow::{Result, anyhow, bail};
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
     schema::{Batch, Label, ProcessKey, Table, TableBuilder, Timestamp},
-    support::worker::Beside,
+    support::worker::Worker,
 };
 
 use self::{
@@ -135,7 +135,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: |host| support(host, OsStr::new(nvidia::LIBRARY)),
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| open(context, OsStr::new(nvidia::LIBRARY)),
 };
@@ -179,7 +179,7 @@ pub fn open(context: &Context<'_>, library: &OsStr) -> Result<Box<dyn Source>> {
             let mut nvidia = nvidia::Nvidia::open(nvml, visible, knows_pids);
             move |request: Request| nvidia.read(&request)
         };
-        drivers.push(Beside::start("nvidia", driver)?);
+        drivers.push(Worker::start("nvidia", driver)?);
     }
     if !drm::cards(host).is_empty() {
         let own = host.clone();
@@ -187,7 +187,7 @@ pub fn open(context: &Context<'_>, library: &OsStr) -> Result<Box<dyn Source>> {
             let mut drm = drm::Drm::open(&own);
             move |request: Request| drm.read(&request)
         };
-        drivers.push(Beside::start("drm", driver)?);
+        drivers.push(Worker::start("drm", driver)?);
     }
     if drivers.is_empty() {
         bail!(
@@ -205,7 +205,7 @@ pub fn open(context: &Context<'_>, library: &OsStr) -> Result<Box<dyn Source>> {
 }
 
 struct Gpus {
-    drivers: Vec<Beside<Request, Reading>>,
+    drivers: Vec<Worker<Request, Reading>>,
     host: Host,
     node: bool,
     rows: TableBuilder<GpuKey, GpuRow>,
@@ -213,15 +213,15 @@ struct Gpus {
 }
 
 /// How long the end of a run waits for the last reading of a driver.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Source for Gpus {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let mut owners = Owners::new(&self.host, at, self.node);
         let mut result = Ok(());
         let mut failed = |error: anyhow::Error| result = Err(error);
         for driver in &mut self.drivers {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             let pids = owners.pids();
             let mut take = |reading: Option<Reading>| {
                 let Some(reading) = reading else { return };

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::super::Sample;
+use super::super::TickContext;
 use crate::{
     host::Host,
     tasks::{ProcessId, walk::stat_of},
@@ -11,14 +11,14 @@ use crate::{
 /// The processes of the target, by pid.
 pub(super) struct Owners<'a> {
     host: &'a Host,
-    at: &'a Sample<'a>,
+    at: &'a TickContext<'a>,
     /// Nobody follows processes, and all of them are the target.
     unread: bool,
     by_pid: Option<HashMap<u32, Vec<u64>>>,
 }
 
 impl<'a> Owners<'a> {
-    pub(super) fn new(host: &'a Host, at: &'a Sample<'a>, node: bool) -> Self {
+    pub(super) fn new(host: &'a Host, at: &'a TickContext<'a>, node: bool) -> Self {
         Self {
             host,
             at,

@@ -206,9 +206,9 @@ mod tests {
     fn the_environments_of_the_target_decide() {
         let procfs = tempfile::TempDir::new().unwrap();
         let process = |pid: u32, environment: &str| {
-            let folder = procfs.path().join(pid.to_string());
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("environ"), environment).unwrap();
+            let directory = procfs.path().join(pid.to_string());
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("environ"), environment).unwrap();
         };
         process(1, "PATH=/bin\0");
         process(2, "CUDA_DEVICE_ORDER=PCI_BUS_ID\0CUDA_VISIBLE_DEVICES=1\0");

@@ -15,9 +15,9 @@ pub(super) struct Pmu {
 }
 
 pub(super) fn pmus(sysfs: &Path) -> Vec<Pmu> {
-    let folder = sysfs.join("bus/event_source/devices");
-    let all = names(&folder, "").into_iter().map(|name| {
-        let device = folder.join(&name);
+    let directory = sysfs.join("bus/event_source/devices");
+    let all = names(&directory, "").into_iter().map(|name| {
+        let device = directory.join(&name);
         Pmu {
             r#type: number(&device.join("type")),
             // Of one kind of core: `cpus`.
@@ -40,12 +40,12 @@ pub(super) struct Nic {
 }
 
 pub(super) fn nics(sysfs: &Path) -> Vec<Nic> {
-    let folder = sysfs.join("class/net");
-    let all = names(&folder, "")
+    let directory = sysfs.join("class/net");
+    let all = names(&directory, "")
         .into_iter()
-        .filter(|name| folder.join(name).is_dir());
+        .filter(|name| directory.join(name).is_dir());
     let all = all.map(|name| {
-        let device = folder.join(&name);
+        let device = directory.join(&name);
         Nic {
             driver: driver(&device.join("device")),
             // -1 when unknown; cannot be read when down.
@@ -74,9 +74,9 @@ pub(super) struct BlockDevice {
 pub(super) fn block_devices(sysfs: &Path) -> Vec<BlockDevice> {
     /// sysfs counts in these, whatever the device does.
     const SECTOR: u64 = 512;
-    let folder = sysfs.join("block");
-    let all = names(&folder, "").into_iter().map(|name| {
-        let device = folder.join(&name);
+    let directory = sysfs.join("block");
+    let all = names(&directory, "").into_iter().map(|name| {
+        let device = directory.join(&name);
         let sectors = number::<u64>(&device.join("size"));
         BlockDevice {
             model: text(&device.join("device/model")),
@@ -103,9 +103,9 @@ pub(super) struct Gpu {
 
 /// Display controllers and processing accelerators, by PCI class.
 pub(super) fn gpus(sysfs: &Path) -> Vec<Gpu> {
-    let folder = sysfs.join("bus/pci/devices");
-    let all = names(&folder, "").into_iter().filter_map(|address| {
-        let device = folder.join(&address);
+    let directory = sysfs.join("bus/pci/devices");
+    let all = names(&directory, "").into_iter().filter_map(|address| {
+        let device = directory.join(&address);
         let class = text(&device.join("class"))?;
         let accelerates = class.starts_with("0x03") || class.starts_with("0x12");
         accelerates.then(|| Gpu {

@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 
-use super::{Context, Sample, Source, SourceSpec, Support};
+use super::{Context, Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// How long the end of a run waits for facts that are still being read.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 columns! {
     /// A run has one row here, and no interval.
@@ -109,7 +109,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: |_| Support::Works,
     tasks: false,
     procfs: false,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context: &Context<'_>| Ok(Box::new(Facts::open(context.host))),
 };
@@ -138,13 +138,13 @@ impl Facts {
 }
 
 impl Source for Facts {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let Some(reading) = &self.reading else {
             return Ok(());
         };
         let mut row = reading.try_recv();
         if at.last && matches!(row, Err(TryRecvError::Empty)) {
-            row = match reading.recv_timeout(PATIENCE) {
+            row = match reading.recv_timeout(TIMEOUT) {
                 Ok(row) => Ok(row),
                 Err(RecvTimeoutError::Timeout) => Err(TryRecvError::Empty),
                 Err(RecvTimeoutError::Disconnected) => Err(TryRecvError::Disconnected),

@@ -24,12 +24,12 @@ pub(super) struct Counts {
 
 impl Counts {
     pub(super) fn read(sysfs: &Path) -> Self {
-        let folder = sysfs.join("devices/system/cpu");
+        let directory = sysfs.join("devices/system/cpu");
         let online = online(sysfs);
         let mut sockets = BTreeSet::new();
         let mut cores = BTreeSet::new();
         for cpu in &online {
-            let topology = folder.join(format!("cpu{cpu}/topology"));
+            let topology = directory.join(format!("cpu{cpu}/topology"));
             sockets.extend(text(&topology.join("physical_package_id")));
             // Called thread_siblings_list before kernel 5.2.
             let siblings = text(&topology.join("core_cpus_list"))
@@ -42,7 +42,7 @@ impl Counts {
             sockets: count(sockets.len()),
             cores,
             threads,
-            smt: match number::<u32>(&folder.join("smt/active")) {
+            smt: match number::<u32>(&directory.join("smt/active")) {
                 Some(active) => Some(active != 0),
                 None => cores.zip(threads).map(|(cores, threads)| threads > cores),
             },
@@ -73,9 +73,9 @@ pub(super) fn caches(sysfs: &Path) -> Vec<Cache> {
     let mut seen = HashSet::new();
     let mut caches = Vec::new();
     for cpu in online(sysfs) {
-        let folder = sysfs.join(format!("devices/system/cpu/cpu{cpu}/cache"));
-        for index in names(&folder, "index") {
-            let index = folder.join(index);
+        let directory = sysfs.join(format!("devices/system/cpu/cpu{cpu}/cache"));
+        for index in names(&directory, "index") {
+            let index = directory.join(index);
             let word = |file: &str| text(&index.join(file));
             let (Some(level), Some(shared_cpus)) =
                 (number(&index.join("level")), word("shared_cpu_list"))
@@ -125,15 +125,15 @@ pub(super) struct NumaNode {
 
 /// The nodes that are online; some have no CPU, some no memory.
 pub(super) fn numa(sysfs: &Path) -> Vec<NumaNode> {
-    let folder = sysfs.join("devices/system/node");
-    let online = text(&folder.join("online")).and_then(|list| cpu_list(&list));
+    let directory = sysfs.join("devices/system/node");
+    let online = text(&directory.join("online")).and_then(|list| cpu_list(&list));
     let nodes = online.unwrap_or_default().into_iter().map(|node| {
-        let folder = folder.join(format!("node{node}"));
-        let distances = text(&folder.join("distance")).unwrap_or_default();
+        let directory = directory.join(format!("node{node}"));
+        let distances = text(&directory.join("distance")).unwrap_or_default();
         NumaNode {
             node,
-            cpus: text(&folder.join("cpulist")),
-            memory: std::fs::read(folder.join("meminfo"))
+            cpus: text(&directory.join("cpulist")),
+            memory: std::fs::read(directory.join("meminfo"))
                 .ok()
                 .and_then(|text| memory(&text)),
             distances: distances.split_whitespace().flat_map(str::parse).collect(),

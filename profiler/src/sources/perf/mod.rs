@@ -4,13 +4,13 @@ mod report;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::{Context, Sample, Source, SourceSpec, Support, energy};
+use super::{Context, Source, SourceSpec, Support, TickContext, energy};
 use crate::{
     columns,
     host::Host,
     perf::{
-        Count, Machine, Place, Places, Plan, Processes, Selection, constants::Constants, evaluate,
-        explain, remedy,
+        Count, Machine, Plan, Processes, Selection, Target, Targets, constants::Constants,
+        evaluate, explain, remedy,
     },
     schema::{Batch, Label, OwnerKey, Table, TableBuilder},
     support::{clock::monotonic_ns, file_limit},
@@ -65,7 +65,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe,
     tasks: true,
     procfs: true,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context| Ok(Box::new(Perf::open(context)?)),
 };
@@ -83,7 +83,7 @@ fn probe(host: &Host) -> Support {
         Err(error) => return no(&error.to_string(), ""),
     };
     plan.probe(&machine);
-    Places::open(&mut plan, &machine, false);
+    Targets::open(&mut plan, &machine, false);
     support(&plan)
 }
 
@@ -114,7 +114,7 @@ struct Perf {
     constants: Constants,
     /// `None` with `--node`, where the CPUs are counted.
     processes: Option<Processes>,
-    places: Places,
+    targets: Targets,
     events: TableBuilder<OwnerKey, EventRow>,
     metrics: TableBuilder<OwnerKey, MetricRow>,
     report: Report,
@@ -135,8 +135,8 @@ impl Perf {
         if !context.node && energy::has_packages(context.host) {
             plan.add_node_cycles(&machine);
         }
-        let places = Places::open(&mut plan, &machine, context.node);
-        if plan.is_empty() || context.node && places.is_empty() {
+        let targets = Targets::open(&mut plan, &machine, context.node);
+        if plan.is_empty() || context.node && targets.is_empty() {
             let why = plan.why();
             let remedy = &plan.remedy;
             return Err(if remedy.is_empty() {
@@ -151,7 +151,7 @@ impl Perf {
             constants: machine.constants,
             processes: (!context.node).then(|| Processes::new(context.strangers_join)),
             plan,
-            places,
+            targets,
             events: TableBuilder::new(&EVENTS),
             metrics: TableBuilder::new(&METRICS),
             read_at: None,
@@ -160,7 +160,7 @@ impl Perf {
     }
 
     /// Reads the counters of processes; the sum of all.
-    fn read_processes(&mut self, at: &Sample<'_>) -> Result<()> {
+    fn read_processes(&mut self, at: &TickContext<'_>) -> Result<()> {
         let Some(processes) = &mut self.processes else {
             return Ok(());
         };
@@ -212,7 +212,7 @@ impl Perf {
     }
 
     /// Reads CPUs and sockets.
-    fn read_places(&mut self, at: &Sample<'_>) -> Result<()> {
+    fn read_places(&mut self, at: &TickContext<'_>) -> Result<()> {
         let mut result = Ok(());
         let mut sum = vec![None; self.plan.slots.len()];
         let mut rows = Rows {
@@ -222,14 +222,14 @@ impl Perf {
             events: &mut self.events,
             metrics: &mut self.metrics,
         };
-        let cpus = self.places.cpus.iter_mut().map(|place| ("cpu", place));
+        let cpus = self.targets.cpus.iter_mut().map(|target| ("cpu", target));
         let sockets = self
-            .places
+            .targets
             .sockets
             .iter_mut()
-            .map(|place| ("socket", place));
-        for (scope, place) in cpus.chain(sockets) {
-            result = result.and(read_place(scope, place, &mut rows, &mut sum));
+            .map(|target| ("socket", target));
+        for (scope, target) in cpus.chain(sockets) {
+            result = result.and(read_place(scope, target, &mut rows, &mut sum));
         }
         if let Some(before) = self.read_at {
             let key = place_key(at, monotonic_ns() - before);
@@ -242,21 +242,21 @@ impl Perf {
 
 fn read_place(
     scope: &'static str,
-    place: &mut Place,
+    target: &mut Target,
     rows: &mut Rows<'_>,
     sum: &mut [Option<Count>],
 ) -> Result<()> {
     let now = monotonic_ns();
-    let read = place.read();
-    if let Some(before) = place.read_at.replace(now) {
-        add(sum, &place.counts);
+    let read = target.read();
+    if let Some(before) = target.read_at.replace(now) {
+        add(sum, &target.counts);
         let key = place_key(rows.at, now - before);
-        rows.push(scope, Some(place.id), &key, &place.counts);
+        rows.push(scope, Some(target.id), &key, &target.counts);
     }
-    read.with_context(|| format!("{scope} {}", place.id))
+    read.with_context(|| format!("{scope} {}", target.id))
 }
 
-fn place_key(at: &Sample<'_>, interval_ns: u64) -> OwnerKey {
+fn place_key(at: &TickContext<'_>, interval_ns: u64) -> OwnerKey {
     OwnerKey {
         ts: at.tick.ts,
         interval_ns,
@@ -275,16 +275,16 @@ fn add(sum: &mut [Option<Count>], counts: &[Option<Count>]) {
 }
 
 impl Source for Perf {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let processes = self.read_processes(at);
-        let mut places = Ok(());
+        let mut targets = Ok(());
         if at.boundary.is_none() {
-            places = self.read_places(at);
+            targets = self.read_places(at);
             self.read_at = Some(monotonic_ns());
         }
         self.events.finish(out);
         self.metrics.finish(out);
-        processes.and(places)
+        processes.and(targets)
     }
 
     fn support(&self) -> Support {
@@ -298,7 +298,7 @@ impl Source for Perf {
 
 /// Where rows go.
 struct Rows<'a> {
-    at: &'a Sample<'a>,
+    at: &'a TickContext<'a>,
     plan: &'a Plan,
     constants: &'a Constants,
     events: &'a mut TableBuilder<OwnerKey, EventRow>,

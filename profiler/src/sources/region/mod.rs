@@ -16,15 +16,15 @@ use self::{
     counters::{Counts, EventName, Increases, Sums, UsageRow},
     open::{Open, Regions},
 };
-use super::{Sample, Source, SourceSpec, task_support};
+use super::{Source, SourceSpec, TickContext, task_support};
 use crate::{
     columns,
-    marks::{Inbox, Loss, Mark, Op, Received},
+    marks::{Loss, Mark, MarkReceiver, Op, Received},
     schema::{Batch, Label, Table, TableBuilder, Timestamp},
-    support::self_metrics::{Ledger, Part},
+    support::self_metrics::{Component, SelfMetrics},
     tasks::{
         Process, TaskTable,
-        process_tree::{Family, Who, who},
+        process_tree::{ProcessTree, Who, who},
     },
 };
 
@@ -136,11 +136,11 @@ pub static SPEC: SourceSpec = SourceSpec {
     probe: task_support,
     tasks: true,
     procfs: true,
-    feature: None,
+    instrumentation: None,
     default: true,
     open: |context| {
-        let inbox = context.marks.map_err(|why| anyhow!("{why}"))?;
-        Ok(Box::new(Marked::new(inbox.clone())))
+        let receiver = context.marks.map_err(|why| anyhow!("{why}"))?;
+        Ok(Box::new(Marked::new(receiver.clone())))
     },
 };
 
@@ -203,7 +203,7 @@ impl Root {
 }
 
 struct Marked {
-    inbox: Arc<Inbox>,
+    receiver: Arc<MarkReceiver>,
     regions: Regions,
     roots: HashMap<Who, Root>,
     /// Regions that ended at the last reading, and whom that one had missed.
@@ -220,9 +220,9 @@ struct Marked {
 }
 
 impl Source for Marked {
-    fn sample(&mut self, at: &Sample<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let users: HashSet<u32> = at.tasks.iter().map(|process| process.uid).collect();
-        self.inbox.allow(users);
+        self.receiver.allow(users);
         self.add_up(at, out);
         self.store_closed();
         for root in self.roots.values_mut() {
@@ -249,9 +249,9 @@ impl Source for Marked {
 }
 
 impl Marked {
-    fn new(inbox: Arc<Inbox>) -> Self {
+    fn new(receiver: Arc<MarkReceiver>) -> Self {
         Self {
-            inbox,
+            receiver,
             regions: Regions::default(),
             roots: HashMap::new(),
             closing: Vec::new(),
@@ -266,8 +266,8 @@ impl Marked {
     }
 
     /// Adds what every process did since the reading before to those that it descends from and that have regions.
-    fn add_up(&mut self, at: &Sample<'_>, batches: &[Batch]) {
-        let have_read = self.have_read(at.ledger);
+    fn add_up(&mut self, at: &TickContext<'_>, batches: &[Batch]) {
+        let have_read = self.have_read(at.self_metrics);
         if self.roots.is_empty() {
             return;
         }
@@ -284,7 +284,7 @@ impl Marked {
         }
         let increases = Increases::of(batches);
         for (who, sums) in &increases.sums {
-            for ancestor in at.tasks.family.line(*who) {
+            for ancestor in at.tasks.process_tree.line(*who) {
                 if let Some(root) = self.roots.get_mut(&ancestor) {
                     root.sums.add(sums);
                     if let Some(before) = &root.snapshot
@@ -296,7 +296,7 @@ impl Marked {
             }
         }
         for (who, events) in &increases.events {
-            for ancestor in at.tasks.family.line(*who) {
+            for ancestor in at.tasks.process_tree.line(*who) {
                 if let Some(root) = self.roots.get_mut(&ancestor) {
                     for (name, counts) in events {
                         root.add_event(name, counts);
@@ -307,12 +307,12 @@ impl Marked {
     }
 
     /// The sources that have read at this reading without error: where they have no row, nothing happened.
-    fn have_read(&mut self, ledger: &Ledger) -> Vec<&'static str> {
+    fn have_read(&mut self, self_metrics: &SelfMetrics) -> Vec<&'static str> {
         let mut have_read = Vec::new();
-        for (part, name, account) in ledger.iter() {
+        for (part, name, account) in self_metrics.iter() {
             let runs = account.runs.unwrap_or(0);
             let runs = runs.saturating_sub(account.errors.unwrap_or(0));
-            if part == Part::Source && self.runs.insert(name, runs) != Some(runs) {
+            if part == Component::Source && self.runs.insert(name, runs) != Some(runs) {
                 have_read.push(name);
             }
         }
@@ -320,8 +320,8 @@ impl Marked {
     }
 
     /// Takes the marks that this reading can tell about; the others wait for the next one.
-    fn take_marks(&mut self, at: &Sample<'_>) {
-        let marks = self.inbox.take();
+    fn take_marks(&mut self, at: &TickContext<'_>) {
+        let marks = self.receiver.take();
         if marks.is_empty() {
             return;
         }
@@ -342,13 +342,13 @@ impl Marked {
             }
         }
         if !later.is_empty() {
-            self.inbox.put_back(later);
+            self.receiver.put_back(later);
         }
     }
 
-    fn take(&mut self, at: &Sample<'_>, of: Option<Who>, received: &Received) {
+    fn take(&mut self, at: &TickContext<'_>, of: Option<Who>, received: &Received) {
         let Some(of) = of else {
-            self.inbox.lose(Loss::Refused, received.uid, || {
+            self.receiver.lose(Loss::Refused, received.uid, || {
                 let whose = match received.mark.pid {
                     Some(claimed) if claimed != received.pid => {
                         format!("process {} for process {claimed}", received.pid)
@@ -369,7 +369,7 @@ impl Marked {
                     pid: of.0,
                     start_ts: Timestamp(of.1),
                 };
-                let parent = self.parent(&at.tasks.family, of, mark);
+                let parent = self.parent(&at.tasks.process_tree, of, mark);
                 self.gauges.push(
                     key,
                     ValueRow {
@@ -399,7 +399,7 @@ impl Marked {
                 let end = at.tasks.clock.wall(received.at).0;
                 let region = Region {
                     number: self.last,
-                    parent: self.parent(&at.tasks.family, of, &mark),
+                    parent: self.parent(&at.tasks.process_tree, of, &mark),
                     start: Some(end.saturating_sub(ns).max(0)),
                     end: Some(end),
                 };
@@ -408,9 +408,9 @@ impl Marked {
         }
     }
 
-    fn start(&mut self, at: &Sample<'_>, of: Who, received: &Received) {
+    fn start(&mut self, at: &TickContext<'_>, of: Who, received: &Received) {
         if !self.regions.has_room(of, received.uid) {
-            self.inbox.lose(Loss::TooManyOpen, received.uid, || {
+            self.receiver.lose(Loss::TooManyOpen, received.uid, || {
                 format!("from process {}: too many regions are open", of.0)
             });
             return;
@@ -418,12 +418,12 @@ impl Marked {
         if let Some(id) = &received.mark.id
             && self.regions.by_id(of, id).is_some()
         {
-            self.inbox.lose(Loss::Duplicate, received.uid, || {
+            self.receiver.lose(Loss::Duplicate, received.uid, || {
                 format!("from process {}: region {id:?} is open already", of.0)
             });
         }
         self.last += 1;
-        let parent = self.parent(&at.tasks.family, of, &received.mark);
+        let parent = self.parent(&at.tasks.process_tree, of, &received.mark);
         let from = self.roots.entry(of).or_default().snapshot(at.tick.ts.0);
         let region = Region {
             number: self.last,
@@ -437,7 +437,7 @@ impl Marked {
             .open(of, self.last, received, start, parent, from);
     }
 
-    fn end(&mut self, at: &Sample<'_>, of: Who, received: &Received) {
+    fn end(&mut self, at: &TickContext<'_>, of: Who, received: &Received) {
         if let Some(mut open) = self.regions.end(of, &received.mark) {
             open.mark
                 .status
@@ -446,7 +446,7 @@ impl Marked {
             return;
         }
         let mut mark = received.mark.clone();
-        self.inbox.lose(Loss::Unmatched, received.uid, || {
+        self.receiver.lose(Loss::Unmatched, received.uid, || {
             match mark.id.as_ref().or(mark.name.as_ref()) {
                 Some(name) => format!("from process {}: no region {name:?} is open", of.0),
                 None => format!("from process {}: no region is open", of.0),
@@ -456,7 +456,7 @@ impl Marked {
         mark.status = Some("unmatched".to_owned());
         let region = Region {
             number: self.last,
-            parent: self.parent(&at.tasks.family, of, &mark),
+            parent: self.parent(&at.tasks.process_tree, of, &mark),
             start: None,
             end: Some(at.tasks.clock.wall(received.at).0),
         };
@@ -464,7 +464,7 @@ impl Marked {
     }
 
     /// Regions whose process has ended, or all at the end of the run.
-    fn end_with_their_processes(&mut self, at: &Sample<'_>) {
+    fn end_with_their_processes(&mut self, at: &TickContext<'_>) {
         let ends: HashMap<Who, u64> = at
             .tasks
             .iter()
@@ -485,14 +485,14 @@ impl Marked {
     }
 
     /// The region that a mark names as its parent: of the same process or of an ancestor.
-    fn parent(&self, family: &Family, of: Who, mark: &Mark) -> Option<u64> {
+    fn parent(&self, process_tree: &ProcessTree, of: Who, mark: &Mark) -> Option<u64> {
         let id = mark.parent.as_ref()?;
-        let mut line = family.line(of);
+        let mut line = process_tree.line(of);
         line.find_map(|ancestor| Some(self.regions.by_id(ancestor, id)?.number))
     }
 
     /// Stores the end of a region; what was used during it follows when it is complete.
-    fn close(&mut self, at: &Sample<'_>, of: Who, open: Open, end: i64) {
+    fn close(&mut self, at: &TickContext<'_>, of: Who, open: Open, end: i64) {
         let region = Region {
             number: open.number,
             parent: open.parent,
@@ -544,7 +544,7 @@ impl Marked {
         }
     }
 
-    fn push(&mut self, at: &Sample<'_>, of: Who, mark: &Mark, region: &Region) {
+    fn push(&mut self, at: &TickContext<'_>, of: Who, mark: &Mark, region: &Region) {
         let length = region.start.zip(region.end).map(|(start, end)| end - start);
         self.rows.push(
             RegionKey {

@@ -5,9 +5,9 @@ use profiler::sources::energy;
 use super::{found, row};
 use crate::common::{Reader, Tree};
 
-fn put(tree: &Tree, folder: &str, files: &[(&str, &str)]) {
+fn put(tree: &Tree, directory: &str, files: &[(&str, &str)]) {
     for (name, text) in files {
-        tree.put(format!("{folder}/{name}"), format!("{text}\n"));
+        tree.put(format!("{directory}/{name}"), format!("{text}\n"));
     }
 }
 

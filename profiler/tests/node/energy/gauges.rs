@@ -5,9 +5,9 @@ use profiler::sources::energy;
 use super::{found, next_rows};
 use crate::common::{Reader, Rows, Tree};
 
-fn put(tree: &Tree, folder: &str, files: &[(&str, &str)]) {
+fn put(tree: &Tree, directory: &str, files: &[(&str, &str)]) {
     for (name, text) in files {
-        tree.put(format!("sys/class/{folder}/{name}"), format!("{text}\n"));
+        tree.put(format!("sys/class/{directory}/{name}"), format!("{text}\n"));
     }
 }
 

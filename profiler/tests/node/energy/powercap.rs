@@ -19,10 +19,10 @@ struct Zones(Tree);
 
 impl Zones {
     fn put(&self, zone: &str, name: &str, energy: u64) {
-        let folder = format!("sys/class/powercap/{zone}");
-        self.0.put(format!("{folder}/name"), format!("{name}\n"));
+        let directory = format!("sys/class/powercap/{zone}");
+        self.0.put(format!("{directory}/name"), format!("{name}\n"));
         self.0.put(
-            format!("{folder}/max_energy_range_uj"),
+            format!("{directory}/max_energy_range_uj"),
             format!("{RANGE}\n"),
         );
         self.energy(zone, &format!("{energy}\n"));
@@ -41,7 +41,7 @@ fn of_powercap(socket: Option<u64>, domain: &str, energy: Option<u64>) -> Found 
 #[test]
 fn each_domain_is_reported_once() {
     let zones = Zones(Tree::of("server", "energy"));
-    // The control type itself is a folder as well, and zones may appear in any order.
+    // The control type itself is a directory as well, and zones may appear in any order.
     zones.0.put("sys/class/powercap/intel-rapl/enabled", "1\n");
     zones.put("intel-rapl:1", "package-0", 100);
     zones.put("intel-rapl:1:0", "core", 50);

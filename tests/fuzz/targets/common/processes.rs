@@ -6,8 +6,8 @@ use profiler::{
     host::Host,
     support::clock::Clock,
     tasks::{
-        Keeps, Reader, TaskTable,
-        per_key::Flows,
+        KernelSupport, Reader, TaskTable,
+        per_key::PerKeyCounters,
         walk::{Scope, Walker},
     },
 };
@@ -42,11 +42,11 @@ pub fn remove(tree: &Tree, pid: u32) {
 
 /// All of them, as they are read where BPF cannot be used.
 pub fn table(host: &Host, clock: Clock) -> TaskTable {
-    let keeps = Keeps {
+    let keeps = KernelSupport {
         run_delay: false,
         io: false,
         sched: false,
     };
     let reader = Reader::Procfs(Walker::new(Scope::Node, false));
-    TaskTable::new(host, clock, reader, Flows::default(), keeps, false)
+    TaskTable::new(host, clock, reader, PerKeyCounters::default(), keeps, false)
 }

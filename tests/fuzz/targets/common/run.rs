@@ -48,7 +48,7 @@ impl Run {
         self.out.join("run")
     }
 
-    /// The folder of a table.
+    /// The directory of a table.
     pub fn table(&self, table: &str) -> PathBuf {
         self.path().join(table).join(format!("host={HOST}"))
     }

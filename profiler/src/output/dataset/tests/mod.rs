@@ -81,7 +81,7 @@ fn tick(tick: i64, rows: u64) -> Vec<Batch> {
     out
 }
 
-/// Lifetimes of `(pid, name, whether it has ended)`.
+/// KeyedRows of `(pid, name, whether it has ended)`.
 fn lives(lives: &[(u32, &'static str, bool)]) -> Vec<Batch> {
     let mut builder = TableBuilder::<LifeKey, LifeRow>::new(&LIVES);
     for &(pid, comm, ended) in lives {
@@ -142,8 +142,8 @@ fn kill(sink: Sink, run: &Path) {
     std::mem::forget(sink);
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> = folder
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> = directory
         .read_dir()
         .into_iter()
         .flatten()
@@ -155,11 +155,11 @@ fn names(folder: &Path) -> Vec<String> {
 
 /// All rows of a table, part after part.
 fn read(run: &Path, table: &Table) -> RecordBatch {
-    let folder = run.join(table.name).join("host=node1");
+    let directory = run.join(table.name).join("host=node1");
     let mut batches = Vec::new();
-    for name in names(&folder) {
+    for name in names(&directory) {
         if part::number(&name).is_some() {
-            let file = File::open(folder.join(&name)).unwrap();
+            let file = File::open(directory.join(&name)).unwrap();
             let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
             assert_eq!(reader.schema().fields(), table.schema().fields());
             batches.extend(reader.build().unwrap().map(|batch| {

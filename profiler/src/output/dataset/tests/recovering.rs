@@ -182,9 +182,9 @@ fn in_memory() -> TempDir {
 /// Recovers a run with this journal.
 fn recover_bytes(bytes: &[u8]) -> (TempDir, Report) {
     let out = in_memory();
-    let folder = out.path().join("ticks/host=node1");
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("_part-00000.arrows"), bytes).unwrap();
+    let directory = out.path().join("ticks/host=node1");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("_part-00000.arrows"), bytes).unwrap();
     let report = recover_own(out.path());
     (out, report)
 }
@@ -195,19 +195,19 @@ fn every_whole_batch_of_a_torn_journal_is_recovered() {
     for length in 0..=bytes.len() {
         let (out, report) = recover_bytes(&bytes[..length]);
         let whole = ends.iter().filter(|&&end| end <= length).count();
-        let folder = out.path().join("ticks/host=node1");
+        let directory = out.path().join("ticks/host=node1");
         let [(_, outcome)] = &report.journals[..] else {
             panic!("{length}: {report:?}")
         };
         if whole == 0 {
             assert_eq!(*outcome, Outcome::Empty, "{length}");
-            assert!(names(&folder).is_empty(), "{length}");
+            assert!(names(&directory).is_empty(), "{length}");
         } else {
             assert!(
                 matches!(outcome, Outcome::Part { .. }),
                 "{length}: {outcome:?}"
             );
-            assert_eq!(names(&folder), ["part-00000.parquet"], "{length}");
+            assert_eq!(names(&directory), ["part-00000.parquet"], "{length}");
             let ticks = i64::try_from(whole).unwrap();
             assert_eq!(read(out.path(), &TICKS), expected(0..ticks, 3), "{length}");
         }
@@ -222,7 +222,7 @@ fn a_damaged_journal_is_kept_and_breaks_nothing() {
         let mut damaged = bytes.clone();
         damaged[offset] ^= [0xff, 0x01, 0x80][offset % 3];
         let (out, report) = recover_bytes(&damaged);
-        let folder = out.path().join("ticks/host=node1");
+        let directory = out.path().join("ticks/host=node1");
         let [(_, outcome)] = &report.journals[..] else {
             panic!("{offset}: {report:?}")
         };
@@ -235,7 +235,9 @@ fn a_damaged_journal_is_kept_and_breaks_nothing() {
             Outcome::Failed { .. } => {}
             other => panic!("{offset}: {other:?}"),
         }
-        let kept = names(&folder).iter().any(|name| name.contains(".arrows"));
+        let kept = names(&directory)
+            .iter()
+            .any(|name| name.contains(".arrows"));
         let expected = matches!(outcome, Outcome::Corrupt { .. } | Outcome::Failed { .. });
         assert_eq!(kept, expected, "{offset}: {outcome:?}");
     }
@@ -244,20 +246,20 @@ fn a_damaged_journal_is_kept_and_breaks_nothing() {
 #[test]
 fn files_that_are_no_journals() {
     let (out, report) = recover_bytes(b"no Arrow stream at all, but long enough to be one");
-    let folder = out.path().join("ticks/host=node1");
+    let directory = out.path().join("ticks/host=node1");
     assert!(matches!(
         report.journals[..],
         [(_, Outcome::Corrupt { .. })]
     ));
-    assert_eq!(names(&folder), ["_part-00000.arrows.corrupt"]);
+    assert_eq!(names(&directory), ["_part-00000.arrows.corrupt"]);
     assert!(!report.is_complete());
     // It is kept, and not found again.
     assert_eq!(recover_own(out.path()), Report::default());
 
     let (out, report) = recover_bytes(b"");
-    let folder = out.path().join("ticks/host=node1");
+    let directory = out.path().join("ticks/host=node1");
     assert!(matches!(report.journals[..], [(_, Outcome::Empty)]));
-    assert!(names(&folder).is_empty());
+    assert!(names(&directory).is_empty());
 }
 
 #[test]
@@ -265,12 +267,12 @@ fn a_journal_whose_part_exists_is_stale() {
     let (bytes, _) = journal_of(2);
     let (out, _) = recover_bytes(&bytes);
     // As after a crash between the rename and the removal.
-    let folder = out.path().join("ticks/host=node1");
-    fs::write(folder.join("_part-00000.arrows"), &bytes).unwrap();
-    fs::write(folder.join(".part-00001.parquet.tmp"), "half").unwrap();
+    let directory = out.path().join("ticks/host=node1");
+    fs::write(directory.join("_part-00000.arrows"), &bytes).unwrap();
+    fs::write(directory.join(".part-00001.parquet.tmp"), "half").unwrap();
     let report = recover_own(out.path());
     assert!(matches!(report.journals[..], [(_, Outcome::Stale)]));
-    assert_eq!(names(&folder), ["part-00000.parquet"]);
+    assert_eq!(names(&directory), ["part-00000.parquet"]);
     assert_eq!(read(out.path(), &TICKS), expected(0..2, 3));
 }
 
@@ -299,10 +301,15 @@ fn lifetimes_are_stored_once_whenever_the_profiler_is_killed() {
         let mut stale = Vec::new();
         for (n, rows) in rows.iter().enumerate() {
             writer.test_tick(lives(rows));
-            let folder = run.join("lives/host=node1");
-            let before: Vec<_> = names(&folder)
+            let directory = run.join("lives/host=node1");
+            let before: Vec<_> = names(&directory)
                 .into_iter()
-                .map(|name| (folder.join(&name), fs::read(folder.join(name)).unwrap()))
+                .map(|name| {
+                    (
+                        directory.join(&name),
+                        fs::read(directory.join(name)).unwrap(),
+                    )
+                })
                 .collect();
             if checkpoints & (1 << n) != 0 {
                 writer.test_checkpoint();
@@ -356,9 +363,9 @@ fn lifetimes_of_a_torn_journal_are_those_of_its_whole_batches() {
     let bytes = fs::read(path).unwrap();
     for length in 0..=bytes.len() {
         let out = in_memory();
-        let folder = out.path().join("lives/host=node1");
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("_part-00000.arrows"), &bytes[..length]).unwrap();
+        let directory = out.path().join("lives/host=node1");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("_part-00000.arrows"), &bytes[..length]).unwrap();
         let report = recover_own(out.path());
         assert!(report.is_complete(), "{length}: {report:?}");
         let (_, want) = states.iter().rfind(|(end, _)| *end <= length).unwrap();

@@ -13,8 +13,8 @@ fn rows_come_back_as_they_were() {
     assert!(summary.is_complete());
     assert_eq!(summary.errors, 0, "{summary:?}");
     assert_eq!(summary.tables["ticks"].rows, 200);
-    let folder = run.join("ticks/host=node1");
-    assert_eq!(names(&folder), ["part-00000.parquet"]);
+    let directory = run.join("ticks/host=node1");
+    assert_eq!(names(&directory), ["part-00000.parquet"]);
     assert_eq!(read(&run, &TICKS), expected(0..20, 10));
     assert_eq!(names(&run), ["run.json", "ticks", "views.sql"]);
     let manifest = manifest(&run);
@@ -82,9 +82,9 @@ fn each_checkpoint_makes_a_part_and_ends_its_journal() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    let folder = run.join("ticks/host=node1");
+    let directory = run.join("ticks/host=node1");
     assert_eq!(
-        names(&folder),
+        names(&directory),
         [
             "part-00000.parquet",
             "part-00001.parquet",
@@ -190,10 +190,10 @@ fn a_journal_of_open_lifetimes_does_not_grow_without_end() {
         }
     }
     wait(&sink, 5000);
-    let folder = run.join("lives/host=node1");
-    let journals = names(&folder);
+    let directory = run.join("lives/host=node1");
+    let journals = names(&directory);
     assert_eq!(journals.len(), 1, "{journals:?}");
-    let size = folder.join(&journals[0]).metadata().unwrap().len();
+    let size = directory.join(&journals[0]).metadata().unwrap().len();
     assert!(size < 2_000_000, "{size}");
     kill(sink, &run);
     recover_own(&run);

@@ -17,7 +17,7 @@ pub(in super::super) struct Card {
     /// N of `cardN`.
     pub(super) index: u32,
     /// `/sys/class/drm/cardN`.
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
     /// Its `device`.
     pub(super) device: PathBuf,
     pub(super) driver: String,
@@ -29,12 +29,12 @@ pub(in super::super) struct Card {
 
 /// Those of drivers that are known, in the order of their numbers.
 pub(in super::super) fn cards(host: &Host) -> Vec<Card> {
-    let folder = host.sysfs.join("class/drm");
-    let found = names(&folder, "card").into_iter().filter_map(|name| {
+    let directory = host.sysfs.join("class/drm");
+    let found = names(&directory, "card").into_iter().filter_map(|name| {
         // Connectors are there as well: card0-DP-1.
         let index: u32 = name.strip_prefix("card")?.parse().ok()?;
-        let folder = folder.join(name);
-        let device = folder.join("device");
+        let directory = directory.join(name);
+        let device = directory.join("device");
         let uevent = text(&device.join("uevent"))?;
         let fact = |key: &str| {
             let mut lines = uevent.lines();
@@ -49,7 +49,7 @@ pub(in super::super) fn cards(host: &Host) -> Vec<Card> {
             bdf: fact("PCI_SLOT_NAME"),
             uuid: text(&device.join("unique_id")),
             name: text(&device.join("product_name")),
-            folder,
+            directory,
             device,
         })
     });

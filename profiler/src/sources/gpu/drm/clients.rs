@@ -130,10 +130,10 @@ impl Clients {
 
     /// The clients of one process, each once.
     fn of(&self, pid: u32) -> Vec<Client> {
-        let folder = self.procfs.join(pid.to_string());
+        let directory = self.procfs.join(pid.to_string());
         let mut seen = HashSet::new();
         let mut found = Vec::new();
-        for entry in fs::read_dir(folder.join("fd"))
+        for entry in fs::read_dir(directory.join("fd"))
             .into_iter()
             .flatten()
             .flatten()
@@ -143,7 +143,7 @@ impl Clients {
             if !is_dri {
                 continue;
             }
-            let text = bounded(&folder.join("fdinfo").join(entry.file_name()), SMALL_MAX);
+            let text = bounded(&directory.join("fdinfo").join(entry.file_name()), SMALL_MAX);
             let Some(client) = text.ok().and_then(|text| fdinfo::parse(&text.bytes)) else {
                 continue;
             };

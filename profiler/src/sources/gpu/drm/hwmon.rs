@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use super::{super::GpuRow, sysfs::Sysfs};
 use crate::host::{names, text};
 
-/// The folder of a card's sensors.
+/// The directory of a card's sensors.
 #[derive(Debug)]
 pub(super) struct Hwmon(PathBuf);
 
 impl Hwmon {
     pub(super) fn of(device: &Path) -> Option<Self> {
-        let folder = device.join("hwmon");
-        let name = names(&folder, "hwmon").into_iter().next()?;
-        Some(Self(folder.join(name)))
+        let directory = device.join("hwmon");
+        let name = names(&directory, "hwmon").into_iter().next()?;
+        Some(Self(directory.join(name)))
     }
 
     pub(super) fn number(&self, sysfs: &mut Sysfs, file: &str) -> Option<u64> {

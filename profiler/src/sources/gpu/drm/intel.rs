@@ -21,23 +21,23 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
         let gt = card.device.join("tile0/gt0/freq0");
         (gt.join("act_freq"), (gt.join("throttle"), "reason_"))
     } else {
-        let gt = card.folder.join("gt/gt0");
+        let gt = card.directory.join("gt/gt0");
         (gt.join("rps_act_freq_mhz"), (gt, "throttle_reason_"))
     };
     let mhz = sysfs.number(&clock);
     // Of kernels before 5.19.
-    let mhz = mhz.or_else(|| sysfs.number(&card.folder.join("gt_act_freq_mhz")));
+    let mhz = mhz.or_else(|| sysfs.number(&card.directory.join("gt_act_freq_mhz")));
     row.sm_clock = mhz.and_then(|mhz| mhz.checked_mul(1_000_000));
     row.throttle_reasons = reasons(sysfs, &throttle.0, throttle.1);
     row
 }
 
 /// Names of the files that say 1, joined. `status` says whether any does.
-fn reasons(sysfs: &mut Sysfs, folder: &Path, prefix: &str) -> Option<Label> {
+fn reasons(sysfs: &mut Sysfs, directory: &Path, prefix: &str) -> Option<Label> {
     let mut known = false;
     let mut found = Vec::new();
-    for file in names(folder, prefix) {
-        let Some(value) = sysfs.number(&folder.join(&file)) else {
+    for file in names(directory, prefix) {
+        let Some(value) = sysfs.number(&directory.join(&file)) else {
             continue;
         };
         known = true;

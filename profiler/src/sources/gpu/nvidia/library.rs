@@ -17,7 +17,7 @@ use crate::host::{Host, names, text};
 pub(in super::super) const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// Initialising takes seconds where no process keeps the GPUs awake (no persistence mode).
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no NVML.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ fn initialise(library: &OsStr) -> Result<&'static Nvml, Absent> {
     let started = thread::Builder::new()
         .name("gpu-nvml".to_owned())
         .spawn(work);
-    let answer = started.ok().map(|_| receiver.recv_timeout(PATIENCE));
+    let answer = started.ok().map(|_| receiver.recv_timeout(TIMEOUT));
     let (why, remedy) = match answer {
         Some(Ok(Ok((0, _)))) => (
             "NVML knows no GPU".to_owned(),
@@ -100,7 +100,7 @@ fn initialise(library: &OsStr) -> Result<&'static Nvml, Absent> {
         ),
         Some(Ok(Err(error))) => (format!("NVML: {error}"), "nvidia-smi says more"),
         Some(Err(_)) => (
-            format!("NVML did not answer within {} s", PATIENCE.as_secs()),
+            format!("NVML did not answer within {} s", TIMEOUT.as_secs()),
             "nvidia-smi; dmesg | grep NVRM",
         ),
         None => ("cannot start a thread".to_owned(), ""),

@@ -10,26 +10,26 @@ use super::{
     files::{
         Any, PathOp, failed, file_at, file_mount, opened, path_done, sync_mount, synced, transfer,
     },
-    flows::{Flows, count, flow, key},
     kernel::{Object, Task, config, ktime, offset},
     maps::{TASKS, add, current},
-    numbers::{self as number, argument},
+    per_key::{PerKeyCounters, count, key, lookup_or_init},
+    syscall_numbers::{self as number, argument},
 };
 use crate::{
-    flows::{SyscallFlow, call},
     offsets::MISSING,
-    wire::{Doing, Map, Owner, calls},
+    per_key::{SyscallCounters, call},
+    wire::{InFlight, Map, Owner, calls},
 };
 
 /// System calls by process and number.
 #[btf_map]
-static SYSCALLS: Flows<SyscallFlow> = HashMap::new();
+static SYSCALLS: PerKeyCounters<SyscallCounters> = HashMap::new();
 
 /// Results from here on are errors.
 const ERRORS: i64 = -4095;
 const EBADF: i64 = 9;
 
-/// [`Doing::call_op`].
+/// [`InFlight::call_op`].
 mod op {
     pub const TRANSFER: u64 = 1;
     pub const SYNC: u64 = 2;
@@ -48,13 +48,13 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> i32 {
     };
     let number: u64 = ctx.arg(1);
     let abi = abi(task, number);
-    let doing = &mut entry.doing;
-    doing.call = call::what(number as u32 & !number::X32_BIT, abi);
-    doing.call_op = 0;
+    let in_flight = &mut entry.in_flight;
+    in_flight.call = call::dimension(number as u32 & !number::X32_BIT, abi);
+    in_flight.call_op = 0;
     if config!(calls) & calls::FILES != 0 && abi == call::NATIVE {
-        files(doing, task, Object(ctx.arg(0)), number as u32);
+        files(in_flight, task, Object(ctx.arg(0)), number as u32);
     }
-    doing.call_since = ktime();
+    in_flight.call_since = ktime();
     0
 }
 
@@ -65,27 +65,28 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> i32 {
     let Some(entry) = TASKS.get(task) else {
         return 0;
     };
-    let doing = &mut entry.doing;
-    let since = doing.call_since;
+    let in_flight = &mut entry.in_flight;
+    let since = in_flight.call_since;
     // It began before the task was followed: the child's end of fork, for example.
     if since == 0 {
         return 0;
     }
-    doing.call_since = 0;
+    in_flight.call_since = 0;
     let ns = ktime().saturating_sub(since);
     let result: i64 = ctx.arg(1);
     if config!(calls) & calls::COUNT != 0
-        && let Some(flow) = flow(&SYSCALLS, Map::Syscalls, &key(entry.owner, doing.call))
+        && let Some(entry) =
+            lookup_or_init(&SYSCALLS, Map::Syscalls, &key(entry.owner, in_flight.call))
     {
-        count(&mut flow.latency, ns);
+        count(&mut entry.latency, ns);
         // What rt_sigreturn returns is a register of what was interrupted.
         let failed = (ERRORS..0).contains(&result);
-        if failed && doing.call as u32 != number::RT_SIGRETURN {
-            add(&mut flow.errors, 1);
+        if failed && in_flight.call as u32 != number::RT_SIGRETURN {
+            add(&mut entry.errors, 1);
         }
     }
-    if config!(calls) & calls::FILES != 0 && doing.call_op != 0 {
-        files_done(entry.owner, doing, task, result, ns);
+    if config!(calls) & calls::FILES != 0 && in_flight.call_op != 0 {
+        files_done(entry.owner, in_flight, task, result, ns);
     }
     0
 }
@@ -114,31 +115,31 @@ fn abi(task: Task, number: u64) -> u64 {
 
 /// Notes what the call does with files.
 #[inline(always)]
-fn files(doing: &mut Doing, task: Task, regs: Object, call: u32) {
-    doing.call_from = 0;
-    doing.call_to = 0;
-    doing.call_op = match call {
+fn files(in_flight: &mut InFlight, task: Task, regs: Object, call: u32) {
+    in_flight.call_from = 0;
+    in_flight.call_to = 0;
+    in_flight.call_op = match call {
         number::READ | number::PREAD64 | number::READV | number::PREADV | number::PREADV2 => {
-            doing.call_from = mount_at(task, argument(regs, 0));
+            in_flight.call_from = mount_at(task, argument(regs, 0));
             op::TRANSFER
         }
         number::WRITE | number::PWRITE64 | number::WRITEV | number::PWRITEV | number::PWRITEV2 => {
-            doing.call_to = mount_at(task, argument(regs, 0));
+            in_flight.call_to = mount_at(task, argument(regs, 0));
             op::TRANSFER
         }
         number::SENDFILE => {
-            doing.call_to = mount_at(task, argument(regs, 0));
-            doing.call_from = mount_at(task, argument(regs, 1));
+            in_flight.call_to = mount_at(task, argument(regs, 0));
+            in_flight.call_from = mount_at(task, argument(regs, 1));
             op::TRANSFER
         }
         number::SPLICE | number::COPY_FILE_RANGE => {
-            doing.call_from = mount_at(task, argument(regs, 0));
-            doing.call_to = mount_at(task, argument(regs, 2));
+            in_flight.call_from = mount_at(task, argument(regs, 0));
+            in_flight.call_to = mount_at(task, argument(regs, 2));
             op::TRANSFER
         }
         number::FSYNC | number::FDATASYNC => {
             let file = file_at(task, argument(regs, 0));
-            doing.call_from = sync_mount::<Any>(file);
+            in_flight.call_from = sync_mount::<Any>(file);
             op::SYNC
         }
         number::OPENAT | number::OPENAT2 | number::OPEN | number::CREAT => op::OPEN,
@@ -151,16 +152,16 @@ fn files(doing: &mut Doing, task: Task, regs: Object, call: u32) {
 
 /// Accounts what the call did with files.
 #[inline(always)]
-fn files_done(owner: Owner, doing: &Doing, task: Task, result: i64, ns: u64) {
-    let (from, to) = (doing.call_from, doing.call_to);
-    match doing.call_op {
+fn files_done(owner: Owner, in_flight: &InFlight, task: Task, result: i64, ns: u64) {
+    let (from, to) = (in_flight.call_from, in_flight.call_to);
+    match in_flight.call_op {
         op::TRANSFER | op::SYNC => {
             if from | to == 0 {
                 // No file, or none at all.
                 if result == -EBADF {
                     failed(owner, 0);
                 }
-            } else if doing.call_op == op::SYNC {
+            } else if in_flight.call_op == op::SYNC {
                 synced(owner, from, result, ns);
             } else {
                 transfer(owner, from, to, result, ns);

@@ -8,17 +8,17 @@ use super::{
     maps::{TASKS, add, compare_exchange, control, current, dropped},
 };
 use crate::{
-    flows::FlowKey,
-    wire::{BUCKETS, Histogram, Map, Owner, Peak},
+    per_key::CounterKey,
+    wire::{BUCKETS, EpochMax, Histogram, Map, Owner},
 };
 
 /// A map of flows. Entries take memory only while used (`BPF_F_NO_PREALLOC`); the controller gives those that are
 /// wanted room for more than one.
-pub type Flows<V> = HashMap<FlowKey, V, 1, 1>;
+pub type PerKeyCounters<V> = HashMap<CounterKey, V, 1, 1>;
 
 /// Latency by process and [`crate::flows::kind`].
 #[btf_map]
-static LATENCY: Flows<Histogram> = HashMap::new();
+static LATENCY: PerKeyCounters<Histogram> = HashMap::new();
 
 /// Zeros to begin any flow with.
 static ZEROS: [u64; 128] = [0; 128];
@@ -34,39 +34,43 @@ pub fn current_owner() -> Option<Owner> {
 
 /// The key of `owner`'s flow `what`; of the thread with `--threads`, of the process otherwise.
 #[inline(always)]
-pub fn key(owner: Owner, what: u64) -> FlowKey {
-    FlowKey {
+pub fn key(owner: Owner, dimension: u64) -> CounterKey {
+    CounterKey {
         start_boottime: owner.start_boottime,
         pid: owner.pid,
         tid: if config!(threads) != 0 { owner.tid } else { 0 },
-        what,
+        dimension,
     }
 }
 
 /// The flow with this key, which begins with zeros; `None` and counted when there is no room.
 #[inline(always)]
-pub fn flow<V>(map: &'static Flows<V>, name: Map, key: &FlowKey) -> Option<&'static mut V> {
+pub fn lookup_or_init<V>(
+    map: &'static PerKeyCounters<V>,
+    name: Map,
+    key: &CounterKey,
+) -> Option<&'static mut V> {
     const { assert!(size_of::<V>() <= size_of_val(&ZEROS)) };
-    if let Some(flow) = map.get_ptr_mut(key) {
+    if let Some(entry) = map.get_ptr_mut(key) {
         // SAFETY: freed by the kernel only after the program has ended; fields are only added to atomically.
-        return unsafe { flow.as_mut() };
+        return unsafe { entry.as_mut() };
     }
     // SAFETY: zeros are a valid flow, and there are enough of them.
     let zeros = unsafe { &*(&raw const ZEROS).cast::<V>() };
     // BPF_NOEXIST: another CPU may be first, which is as good.
     let _ = map.insert(key, zeros, 1);
-    let flow = map.get_ptr_mut(key);
-    if flow.is_none() {
+    let entry = map.get_ptr_mut(key);
+    if entry.is_none() {
         dropped(name);
     }
     // SAFETY: as above.
-    flow.and_then(|flow| unsafe { flow.as_mut() })
+    entry.and_then(|entry| unsafe { entry.as_mut() })
 }
 
 /// Adds one duration to a latency of `owner`.
 #[inline(always)]
 pub fn latency(owner: Owner, kind: u64, ns: u64) {
-    if let Some(histogram) = flow(&LATENCY, Map::Latency, &key(owner, kind)) {
+    if let Some(histogram) = lookup_or_init(&LATENCY, Map::Latency, &key(owner, kind)) {
         count(histogram, ns);
     }
 }
@@ -77,7 +81,7 @@ pub fn count(histogram: &mut Histogram, ns: u64) {
     // The sum grows with every value, also where the clock is coarse.
     let ns = if ns == 0 { 1 } else { ns };
     if let Some(control) = control() {
-        raise(histogram, control.pass, ns);
+        raise(histogram, control.epoch, ns);
     }
     add(&mut histogram.sum, ns);
     add(&mut histogram.buckets[bucket(ns)], 1);
@@ -85,15 +89,15 @@ pub fn count(histogram: &mut Histogram, ns: u64) {
 
 /// Raises the peak of a histogram that other CPUs raise too.
 #[inline(always)]
-pub fn raise(histogram: &mut Histogram, pass: u32, ns: u64) {
+pub fn raise(histogram: &mut Histogram, epoch: u32, ns: u64) {
     let mut attempt = 0;
     while attempt < ATTEMPTS {
         let old = histogram.peak;
-        let fresh = !Peak(old).is_of(pass);
-        if !fresh && Peak(old).ns() >= ns {
+        let fresh = !EpochMax(old).is_of(epoch);
+        if !fresh && EpochMax(old).ns() >= ns {
             return;
         }
-        if compare_exchange(&mut histogram.peak, old, Peak::new(pass, ns).0) == old {
+        if compare_exchange(&mut histogram.peak, old, EpochMax::new(epoch, ns).0) == old {
             if fresh {
                 histogram.previous_peak = old;
             }

@@ -7,19 +7,19 @@ use crate::wire::Histogram;
 /// Key of every map of flows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct FlowKey {
+pub struct CounterKey {
     /// Start of the process, ns of `CLOCK_BOOTTIME`; when the process is not known, its cgroup (inode of the
-    /// folder) or 0.
+    /// directory) or 0.
     pub start_boottime: u64,
     /// Process id in the controller's pid namespace; 0 when the process is not known.
     pub pid: u32,
     /// Thread id with `--threads`, otherwise 0.
     pub tid: u32,
     /// What else: see each map.
-    pub what: u64,
+    pub dimension: u64,
 }
 
-/// What a latency is of: [`FlowKey::what`] in the map `LATENCY`.
+/// What a latency is of: [`CounterKey::what`] in the map `LATENCY`.
 pub mod kind {
     /// Start of a TCP connection until it is established.
     pub const TCP_CONNECT: u64 = 1;
@@ -66,7 +66,7 @@ macro_rules! counters {
 
 counters! {
     /// Entry of the map `NET_IO`; its key's `what` is a [`net::class`].
-    pub struct NetFlow {
+    pub struct NetCounters {
         /// Bytes that send calls returned.
         tx_bytes,
         /// Bytes that receive calls returned.
@@ -111,7 +111,7 @@ counters! {
 /// Entry of the map `BLOCK_IO`; its key's `what` is a [`block::what`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct BlockFlow {
+pub struct BlockCounters {
     /// How much.
     pub counts: BlockCounts,
     /// How long requests took from their way into the queue to their issue.
@@ -150,20 +150,20 @@ pub mod block {
 
     /// Packs device and operation into the key's `what`.
     #[inline(always)]
-    pub fn what(device: u64, op: u64) -> u64 {
+    pub fn dimension(device: u64, op: u64) -> u64 {
         op << 32 | device
     }
 
     /// The operation in a `what`.
     #[inline(always)]
-    pub fn op_of(what: u64) -> u64 {
-        what >> 32
+    pub fn op_of(dimension: u64) -> u64 {
+        dimension >> 32
     }
 
     /// The device in a `what`: see [`device`].
     #[inline(always)]
-    pub fn device_of(what: u64) -> u64 {
-        what & 0xffff_ffff
+    pub fn device_of(dimension: u64) -> u64 {
+        dimension & 0xffff_ffff
     }
 
     /// Major and minor number of a device: see [`device`].
@@ -174,7 +174,7 @@ pub mod block {
 
 counters! {
     /// Entry of the map `FILE_IO`; its key's `what` is a [`mount`], or 0 when that is not known.
-    pub struct FileFlow {
+    pub struct FileCounters {
         /// Reads without error.
         read_ops,
         /// Bytes that they returned.
@@ -203,28 +203,28 @@ counters! {
 /// Entry of the map `SYSCALLS`; its key's `what` is a [`call`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SyscallFlow {
+pub struct SyscallCounters {
     /// Calls that returned an error.
     pub errors: u64,
     /// How long the calls took.
     pub latency: Histogram,
 }
 
-/// Mounts as [`FlowKey::what`].
+/// Mounts as [`CounterKey::what`].
 pub mod mount {
     /// Packs the mount's id and the device number of its file system, as the kernel holds them.
     #[inline(always)]
-    pub fn what(id: u32, dev: u32) -> u64 {
+    pub fn dimension(id: u32, dev: u32) -> u64 {
         u64::from(id) << 32 | u64::from(dev)
     }
 
     /// Major and minor number of the device.
-    pub fn numbers(what: u64) -> (u64, u64) {
-        super::block::numbers(what & 0xffff_ffff)
+    pub fn numbers(dimension: u64) -> (u64, u64) {
+        super::block::numbers(dimension & 0xffff_ffff)
     }
 }
 
-/// System calls as [`FlowKey::what`]: the number, and the ABI above it.
+/// System calls as [`CounterKey::what`]: the number, and the ABI above it.
 pub mod call {
     /// That of the kernel's own word size.
     pub const NATIVE: u64 = 0;
@@ -235,7 +235,7 @@ pub mod call {
 
     /// Packs both.
     #[inline(always)]
-    pub fn what(number: u32, abi: u64) -> u64 {
+    pub fn dimension(number: u32, abi: u64) -> u64 {
         abi << 32 | u64::from(number)
     }
 }
@@ -296,10 +296,10 @@ pub mod net {
 }
 
 const _: () = {
-    assert!(size_of::<FlowKey>() == 24);
-    assert!(size_of::<NetFlow>() == 8 * 11);
-    assert!(size_of::<BlockFlow>() == 8 * 5 + 2 * size_of::<Histogram>());
+    assert!(size_of::<CounterKey>() == 24);
+    assert!(size_of::<NetCounters>() == 8 * 11);
+    assert!(size_of::<BlockCounters>() == 8 * 5 + 2 * size_of::<Histogram>());
     assert!(size_of::<DiskName>() == 32);
-    assert!(size_of::<FileFlow>() == 8 * 11);
-    assert!(size_of::<SyscallFlow>() == 8 + size_of::<Histogram>());
+    assert!(size_of::<FileCounters>() == 8 * 11);
+    assert!(size_of::<SyscallCounters>() == 8 + size_of::<Histogram>());
 };
