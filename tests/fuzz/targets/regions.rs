@@ -151,7 +151,7 @@ impl<'a> Node<'a> {
             host: &machine.host,
             interval: Duration::from_secs(1),
             threads: false,
-            outcome: None,
+            result: None,
             node: true,
             strangers_join: false,
             perf: &Selection::default(),
