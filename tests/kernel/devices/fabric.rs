@@ -89,7 +89,7 @@ fn every_port_has_the_rates_that_it_has() {
         }
         for (directory, name, per_second) in COUNTERS {
             let of_counter = counter(&finished, "fake0", Some(port), name);
-            assert_eq!(of_counter[0].text("directory"), Some(directory));
+            assert_eq!(of_counter[0].text("folder"), Some(directory));
             assert_rates(&of_counter, "increase", per_second * times);
         }
         let all = rows(&finished, "fabric_counter", "fake0", Some(port));

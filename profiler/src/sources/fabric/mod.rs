@@ -43,7 +43,7 @@ columns! {
     pub struct CounterRow {
         device: Label = Label("", "Name of the device, as in table fabric"),
         port: Option<u32> = Label("", "Number of the port; null for the device as a whole"),
-        directory: Label = Label("", "Where sysfs has it: counters, hw_counters (which the kernel reads anew after their lifespan, mostly 10 ms), telemetry"),
+        folder: Label = Label("", "Where sysfs has it: counters, hw_counters (which the kernel reads anew after their lifespan, mostly 10 ms), telemetry"),
         counter: Label = Label("", "Its name there; what it counts is the driver's word"),
         increase: Option<u64> = Counter("1", "What was added, in the counter's own unit; null after a reset, when it is full, and when it could not be read"),
     }
@@ -220,7 +220,7 @@ fn further(device: &Label, port: &Port, mut each: impl FnMut(CounterRow)) {
             each(CounterRow {
                 device: device.clone(),
                 port: port.number,
-                directory: Label::Static(directory.kind.name()),
+                folder: Label::Static(directory.kind.name()),
                 counter: counter.name.clone(),
                 increase: counter.increase,
             });
