@@ -19,7 +19,7 @@ pub struct CounterKey {
     pub dimension: u64,
 }
 
-/// What a latency is of: [`CounterKey::what`] in the map `LATENCY`.
+/// What a latency is of: [`CounterKey::dimension`] in the map `LATENCY`.
 pub mod kind {
     /// Start of a TCP connection until it is established.
     pub const TCP_CONNECT: u64 = 1;
@@ -65,7 +65,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Entry of the map `NET_IO`; its key's `what` is a [`net::class`].
+    /// Entry of the map `NET_IO`; its key's `dimension` is a [`net::class`].
     pub struct NetCounters {
         /// Bytes that send calls returned.
         tx_bytes,
@@ -108,7 +108,7 @@ counters! {
     }
 }
 
-/// Entry of the map `BLOCK_IO`; its key's `what` is a [`block::what`].
+/// Entry of the map `BLOCK_IO`; its key's `dimension` is a [`block::dimension`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockCounters {
@@ -148,7 +148,7 @@ pub mod block {
         major << 20 | minor
     }
 
-    /// Packs device and operation into the key's `what`.
+    /// Packs device and operation into the key's `dimension`.
     #[inline(always)]
     pub fn dimension(device: u64, op: u64) -> u64 {
         op << 32 | device
@@ -173,7 +173,7 @@ pub mod block {
 }
 
 counters! {
-    /// Entry of the map `FILE_IO`; its key's `what` is a [`mount`], or 0 when that is not known.
+    /// Entry of the map `FILE_IO`; its key's `dimension` is a [`mount`], or 0 when that is not known.
     pub struct FileCounters {
         /// Reads without error.
         read_ops,
@@ -200,7 +200,7 @@ counters! {
     }
 }
 
-/// Entry of the map `SYSCALLS`; its key's `what` is a [`call`].
+/// Entry of the map `SYSCALLS`; its key's `dimension` is a [`call`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SyscallCounters {
@@ -210,7 +210,7 @@ pub struct SyscallCounters {
     pub latency: Histogram,
 }
 
-/// Mounts as [`CounterKey::what`].
+/// Mounts as [`CounterKey::dimension`].
 pub mod mount {
     /// Packs the mount's id and the device number of its file system, as the kernel holds them.
     #[inline(always)]
@@ -224,7 +224,7 @@ pub mod mount {
     }
 }
 
-/// System calls as [`CounterKey::what`]: the number, and the ABI above it.
+/// System calls as [`CounterKey::dimension`]: the number, and the ABI above it.
 pub mod call {
     /// That of the kernel's own word size.
     pub const NATIVE: u64 = 0;
@@ -270,7 +270,7 @@ pub mod net {
         pub const REMOTE: u64 = 2;
     }
 
-    /// Packs the three into the key's `what`.
+    /// Packs the three into the key's `dimension`.
     #[inline(always)]
     pub fn class(protocol: u64, family: u64, scope: u64) -> u64 {
         protocol | family << 8 | scope << 16

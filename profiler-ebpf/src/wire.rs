@@ -398,7 +398,7 @@ pub struct InFlight {
     pub path_mount: u64,
     /// When its system call began, 0: none.
     pub call_since: u64,
-    /// Which: [`crate::flows::call`].
+    /// Which: [`crate::per_key::call`].
     pub call: u64,
     /// What it does with files.
     pub call_op: u64,

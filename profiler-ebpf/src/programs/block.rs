@@ -20,7 +20,7 @@ use crate::{
     wire::{Map, Owner, scope},
 };
 
-/// Block I/O by process and [`block::what`].
+/// Block I/O by process and [`block::dimension`].
 #[btf_map]
 static BLOCK_IO: PerKeyCounters<BlockCounters> = HashMap::new();
 
@@ -37,7 +37,7 @@ static DISKS: HashMap<u64, DiskName, 1024, 1> = HashMap::new();
 #[repr(C)]
 struct Request {
     owner: Owner,
-    /// [`block::what`].
+    /// [`block::dimension`].
     dimension: u64,
     /// When it was made, or first seen where the kernel does not keep that.
     queued: u64,

@@ -1,7 +1,7 @@
 //! Batch jobs: whose process it is, and the processes of one job on this node.
 //!
-//! [`path`] and [`environment`] are pure: what a cgroup's path and an environment say. [`trust`] decides which cgroups prove
-//! a job. [`find`] looks for the processes of a job, [`command`] asks its scheduler, [`watch`] goes on doing both while the
+//! [`cgroup_path`] and [`environment`] are pure: what a cgroup's path and an environment say. [`trust`] decides which cgroups prove
+//! a job. [`find`] looks for the processes of a job, [`scheduler_command`] asks its scheduler, [`watcher`] goes on doing both while the
 //! job runs.
 
 pub mod cgroup_path;

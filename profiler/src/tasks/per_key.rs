@@ -25,7 +25,7 @@ pub struct CounterRow<I> {
     pub cgroup: Option<u64>,
     /// Which thread, for rows of threads.
     pub tid: Option<u32>,
-    /// What else: [`CounterKey::what`].
+    /// What else: [`CounterKey::dimension`].
     pub dimension: u64,
     /// Time since the reading before, or since birth; until the end, if it has ended.
     pub interval_ns: u64,
