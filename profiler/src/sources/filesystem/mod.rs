@@ -69,8 +69,10 @@ fn probe(host: &Host) -> Support {
 const EVERY: Duration = Duration::from_secs(10);
 /// How long a tick waits: a local disk answers within microseconds.
 const TIMEOUT: Duration = Duration::from_millis(2);
+/// How long the first tick waits: the helper has to be started.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long the end of a run waits: a file server takes longer.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Types without a size, or (autofs) those that a question would mount.
 const WITHOUT_SIZE: [&str; 24] = [
@@ -173,6 +175,11 @@ impl Filesystems {
 impl Source for Filesystems {
     fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let before = *self.read_at.get_or_insert_with(monotonic_ns);
+        let timeout = match self.asked {
+            _ if at.last => LAST_TIMEOUT,
+            None => FIRST_TIMEOUT,
+            Some(_) => TIMEOUT,
+        };
         let due = self.asked.is_none_or(|asked| asked.elapsed() >= EVERY);
         let beside = match &mut self.beside {
             Some(beside) => beside,
@@ -185,7 +192,6 @@ impl Source for Filesystems {
             beside.ask(visible_mounts(self.mounts.all()))?;
             self.asked = Some(Instant::now());
         }
-        let timeout = if at.last { LAST_PATIENCE } else { TIMEOUT };
         let Some(answers) = beside.take(timeout) else {
             return Ok(());
         };
