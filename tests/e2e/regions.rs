@@ -149,14 +149,15 @@ fn regions_have_what_the_rows_between_their_readings_have() {
     let finished = script(
         &["-i", "100ms"],
         r#"
-def work(): burn(0.03); os.system("true"); a, b = socket.socketpair(); a.send(bytes(1000)); b.recv(1000)
+def work(): burn(0.03); open("/proc/self/stat").read(); a, b = socket.socketpair(); a.send(bytes(1000)); b.recv(1000)
 reader, writer = os.pipe()
 mark("start", "all")
 for n in range(8):
     mark("start", "odd" if n % 2 else "even", id=n)
     if n: mark("end", id=n - 1)
     work()
-    if os.fork() == 0: os.close(writer); work(); os.read(reader, 1); os._exit(0)   # not while others are read
+    # No process ends while others are read: the rows of one that a reading just misses come later.
+    if os.fork() == 0: os.close(writer); work(); os.read(reader, 1); os._exit(0)
 mark("end", "all")
 time.sleep(0.05)
 "#,
@@ -171,7 +172,7 @@ time.sleep(0.05)
         ("sched", "wakeups", "wakeups"),
     ];
     for (table, column, ours) in columns {
-        // All of them are the command or descend from it, but for what the shells of os.system do.
+        // All of them are the command or descend from it.
         let rows: Vec<(String, Option<u64>, u64)> = data.rows(&format!(
             "SELECT u.name, u.{ours}, (SELECT coalesce(sum({column}), 0)::BIGINT FROM {table} t WHERE t.tid IS NULL \
              AND t.ts > u.ts - to_microseconds((u.interval_ns // 1000)::BIGINT) + INTERVAL 10 microseconds \
