@@ -32,12 +32,13 @@ impl<Question: Send + 'static, Answer: Send + 'static> Worker<Question, Answer> 
             let mut answering = open();
             let mut first = true;
             for question in asked {
-                if answer.send(answering(question)).is_err() {
-                    return;
-                }
+                let answered = answering(question);
                 // What it needed more for is open now.
                 if std::mem::take(&mut first) {
                     privileges::keep_for_sampling(&[]);
+                }
+                if answer.send(answered).is_err() {
+                    return;
                 }
             }
         };
