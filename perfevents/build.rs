@@ -1,4 +1,4 @@
-//! Embeds `data/<vendor>/<uarch>.toml`: a new CPU is one file, and registered nowhere.
+//! Embeds every `data/<vendor>/<uarch>.toml`, so that a new file needs no registration.
 
 use std::{env, error::Error, ffi::OsStr, fmt::Write as _, fs, path::Path};
 
@@ -23,10 +23,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     files.sort();
     let mut code = String::from("&[\n");
     for file in &files {
-        // The names go into string literals, escaped by `{:?}`.
+        // `{:?}` escapes the names for string literals.
         let id = file.file_stem().and_then(OsStr::to_str);
         let (Some(id), Some(file)) = (id, file.to_str()) else {
-            return Err(format!("{}: not UTF-8", file.display()).into());
+            return Err(format!("{}: file name is not UTF-8", file.display()).into());
         };
         writeln!(code, "    ({id:?}, include_str!({file:?})),")?;
     }

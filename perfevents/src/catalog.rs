@@ -36,7 +36,7 @@ pub enum Error {
 /// The table of the kernel's generic events.
 const GENERIC: &str = "generic";
 
-/// What each metric is.
+/// Unit and meaning of each metric.
 static MEANINGS: &str = include_str!("../data/metrics.toml");
 
 /// Every known microarchitecture.
@@ -57,13 +57,14 @@ impl Catalog {
             .get_or_init(|| Self::parse(DATA.iter().copied()).expect("the embedded data is valid"))
     }
 
-    /// Reads data files, given as names without extension and content. Each may have another one as its base.
+    /// Reads data files, given as names without extension and content. Each may have another one as
+    /// its base.
     pub fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Error> {
         Self::resolve(files, &Self::default())
     }
 
-    /// Reads the data files (`*.toml`) of a directory. Their bases are other files of the directory or built-in tables;
-    /// a file that has its own name as base amends the built-in table.
+    /// Reads the data files (`*.toml`) of a directory. Their bases are other files of the directory
+    /// or built-in tables; a file that has its own name as base amends the built-in table.
     ///
     /// # Errors
     ///
@@ -143,7 +144,7 @@ impl Catalog {
         })
     }
 
-    /// With those of `other` added, or in place of those with the same id.
+    /// Adds the microarchitectures of `other`, in place of those with the same id.
     #[must_use]
     pub fn overridden_by(mut self, other: Self) -> Self {
         self.uarchs
@@ -157,7 +158,7 @@ impl Catalog {
         self.iter().find(|uarch| uarch.id == id)
     }
 
-    /// What each metric is, by name.
+    /// Unit and meaning of each metric, by name.
     ///
     /// # Panics
     ///
@@ -167,22 +168,24 @@ impl Catalog {
         READ.get_or_init(|| toml::from_str(MEANINGS).expect("the embedded data is valid"))
     }
 
-    /// What the kernel can count on every CPU; `None` when a directory's file has taken its place and its name.
+    /// The kernel's events, available on every CPU.
     pub fn generic(&self) -> Option<&Uarch> {
         self.get(GENERIC)
     }
 
-    /// All of them.
+    /// All microarchitectures.
     pub fn iter(&self) -> impl Iterator<Item = &Uarch> {
         self.uarchs.iter()
     }
 
-    /// Those the CPU can be: several when its processor has several kinds of cores and the PMU is not known.
+    /// The microarchitectures that match the CPU: several if its processor has several kinds of
+    /// cores and the PMU is unknown.
     pub fn candidates(&self, id: &CpuId) -> impl Iterator<Item = &Uarch> {
         self.iter().filter(move |uarch| uarch.matches(id))
     }
 
-    /// The one the CPU is; `None` for an unknown CPU, and where [`candidates`](Self::candidates) has several.
+    /// The microarchitecture of the CPU. `None` for an unknown CPU and for several
+    /// [`candidates`](Self::candidates).
     pub fn lookup(&self, id: &CpuId) -> Option<&Uarch> {
         let mut candidates = self.candidates(id);
         candidates.next().filter(|_| candidates.next().is_none())

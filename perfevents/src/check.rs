@@ -1,4 +1,4 @@
-//! What can be wrong with a data file that can be read.
+//! Checks of a table that was read: contradictions, and codes against their recorded words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,16 +8,16 @@ use crate::{
 };
 
 impl Uarch {
-    /// What contradicts itself or is left open; nothing, if all is well.
+    /// Contradictions in the table and references to missing entries.
     pub fn problems(&self, meanings: &BTreeMap<String, Meaning>) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, event) in &self.events {
             let mut wrong = |what: &str| problems.push(format!("event {name}: {what}"));
             if !self.pmus.contains_key(&event.pmu) {
-                wrong("its PMU is not listed");
+                wrong("its PMU is not in the table");
             }
             if event.alias.is_none() && event.code.is_empty() {
-                wrong("neither a code nor an alias says what it is");
+                wrong("neither `code` nor `alias`");
             }
         }
         let used: BTreeSet<_> = self
@@ -25,7 +25,7 @@ impl Uarch {
             .values()
             .flat_map(|group| group.events.values())
             .collect();
-        // What is no CPU's is there to be asked for by name.
+        // Events of a table that matches no CPU are requested by name.
         let is_generic = self.matches.is_empty();
         for name in self
             .events
@@ -45,7 +45,7 @@ impl Uarch {
         problems
     }
 
-    /// Events whose `code` does not make their `config`, or that lack the one that cross-checks the other.
+    /// Events whose `code` does not make their `config`, and those without `config`.
     pub fn encoding_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, event) in self.events.iter().filter(|(_, event)| event.has_encoding()) {
@@ -85,7 +85,9 @@ impl Uarch {
         let mut problems = Vec::new();
         let leaders = self.leaders(group);
         if leaders > 1 {
-            problems.push(format!("{leaders} events must be the first"));
+            problems.push(format!(
+                "{leaders} events with `leads`, only one can be the first"
+            ));
         }
         let mut unused: BTreeSet<&str> = group.events.keys().map(String::as_str).collect();
         let mut known: BTreeSet<&str> = unused.iter().copied().chain(CONSTANTS).collect();
@@ -94,7 +96,7 @@ impl Uarch {
                 problems.push(format!("there is no event {name}"));
             }
             if CONSTANTS.contains(&alias.as_str()) {
-                problems.push(format!("{alias} is a constant"));
+                problems.push(format!("{alias} is the name of a constant"));
             }
         }
         for metric in &group.metrics {
@@ -109,11 +111,13 @@ impl Uarch {
             for used in metric.formula.names() {
                 unused.remove(used);
                 if !known.contains(used) {
-                    problems.push(format!("metric {name}: nothing is called {used}"));
+                    problems.push(format!("metric {name}: unknown name {used}"));
                 }
             }
             if !known.insert(name) {
-                problems.push(format!("metric {name} has the name of something else"));
+                problems.push(format!(
+                    "metric {name}: another metric, an event or a constant has this name"
+                ));
             }
         }
         if !group.metrics.is_empty() {

@@ -1,4 +1,4 @@
-//! What a CPU says of itself.
+//! Identification of a CPU.
 
 /// Identification of a CPU, by architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,8 +13,8 @@ pub enum CpuId {
         model: u32,
         /// `stepping`.
         stepping: u32,
-        /// The core PMU in sysfs: `cpu_core` or `cpu_atom` where a processor has several kinds of cores, which
-        /// share all other numbers; else `cpu`, or `None` where there is no PMU.
+        /// The core PMU in sysfs: `cpu_core` or `cpu_atom` on a processor with several kinds of
+        /// cores, whose other numbers are equal; otherwise `cpu`. `None` without a PMU.
         pmu: Option<String>,
     },
     /// arm64: the register `MIDR_EL1`.
@@ -30,7 +30,7 @@ pub enum CpuId {
 }
 
 impl CpuId {
-    /// `MIDR_EL1` from its fields, as `/proc/cpuinfo` prints them on arm64.
+    /// `MIDR_EL1` from the fields that `/proc/cpuinfo` prints on arm64.
     pub fn arm64(implementer: u8, variant: u8, part: u16, revision: u8) -> Self {
         let architecture = 0xf;
         Self::Arm64 {
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn midr_has_its_fields_where_the_register_has_them() {
-        // Neoverse N1 r3p1, as an Altra prints it.
+    fn midr_is_composed_of_its_fields() {
+        // Neoverse N1 r3p1 of an Altra.
         assert_eq!(
             CpuId::arm64(0x41, 3, 0xd0c, 1),
             CpuId::Arm64 { midr: 0x413f_d0c1 }

@@ -1,4 +1,4 @@
-//! PMUs of the machine at hand, as the kernel describes them below `/sys/bus/event_source/devices`
+//! PMUs of the running machine, as the kernel describes them in `/sys/bus/event_source/devices`
 //! (Documentation/ABI/testing/sysfs-bus-event_source-devices-format and -events).
 
 use std::{
@@ -10,29 +10,31 @@ use std::{
 
 use crate::{CACHE_PMU, CORE_PMU, Event, HARDWARE_PMU, SOFTWARE_PMU, Term};
 
-/// Words of `perf_event_attr` that a code is spread over: `config`, `config1`, `config2`, `config3`.
+/// Number of words of `perf_event_attr` that hold a code: `config`, `config1`, `config2`,
+/// `config3`.
 pub const WORDS: usize = 4;
 
-/// A PMU, or one instance of several.
+/// A PMU, or one instance of it.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Name of its directory: `cpu`, `uncore_imc_0`.
+    /// Name in sysfs: `cpu`, `uncore_imc_0`.
     pub name: String,
     /// `perf_event_attr.type`.
     pub kind: u32,
-    /// Where the fields of a code are.
+    /// Positions of the fields of a code.
     pub(crate) formats: BTreeMap<String, Format>,
     pub(crate) directory: PathBuf,
-    /// Set in every `config`: which core's PMU a generic event is of, where there are several kinds of cores.
+    /// Bits set in every `config`: the core PMU of a generic event, if there are several kinds of
+    /// cores.
     pub(crate) base: u64,
 }
 
-/// Where one field of a code is.
+/// Position of one field of a code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     /// Index of the word.
     pub word: usize,
-    /// First and last bit of each part, the lowest part of the value first.
+    /// First and last bit of each part; the first part has the lowest bits of the value.
     pub bits: Vec<(u32, u32)>,
 }
 
@@ -45,10 +47,10 @@ pub struct Encoding {
     pub config: [u64; WORDS],
 }
 
-/// Why a PMU cannot count an event.
+/// A code that a PMU does not accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// Its `format/` has no such field.
+    /// The PMU's `format/` lacks the field.
     #[error("PMU {pmu} has no field {field}")]
     Field {
         /// The PMU.
@@ -56,7 +58,8 @@ pub enum EncodeError {
         /// The field.
         field: String,
     },
-    /// No field of its `format/` is in this word: the kernel would ignore it, and count something else.
+    /// No field of the PMU's `format/` is in this word. The kernel would ignore it and count
+    /// another event.
     #[error("PMU {pmu} ignores {word}: its format/ has no field there")]
     Word {
         /// The PMU.
@@ -64,17 +67,17 @@ pub enum EncodeError {
         /// The word.
         word: String,
     },
-    /// The field has fewer bits.
+    /// The value has more bits than the field.
     #[error("{value:#x} is too large for field {field} of PMU {pmu}")]
     Value {
         /// The PMU.
         pmu: String,
         /// The field.
         field: String,
-        /// What does not fit.
+        /// The value.
         value: u64,
     },
-    /// Its `events/` has no such name, or an unreadable one.
+    /// The PMU's `events/` lacks the name, or the file is not readable.
     #[error("PMU {pmu} has no event {alias}")]
     Alias {
         /// The PMU.
@@ -84,9 +87,9 @@ pub enum EncodeError {
     },
 }
 
-/// A description that makes no sense.
+/// A malformed description of a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no place of a field, such as \"config:0-7,32-35\"")]
+#[error("{0:?} is not the position of a field, such as \"config:0-7,32-35\"")]
 pub struct FormatError(String);
 
 impl FromStr for Format {
@@ -113,12 +116,12 @@ impl FromStr for Format {
 }
 
 impl Format {
-    /// How many bits a value has.
+    /// Number of bits of the field.
     pub fn width(&self) -> u32 {
         self.bits.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// Puts `value` into its place; false when it has more bits than there are.
+    /// Sets the field to `value`; false if the value has more bits than the field.
     #[must_use]
     pub fn put(&self, value: u64, config: &mut [u64; WORDS]) -> bool {
         let mut rest = value;
@@ -137,7 +140,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// When it has no readable type.
+    /// When `type` is not readable.
     pub fn read(directory: &Path) -> io::Result<Self> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let name = directory.file_name().and_then(|name| name.to_str());
@@ -146,7 +149,7 @@ impl Device {
         for entry in fs::read_dir(directory.join("format")).into_iter().flatten() {
             let path = entry?.path();
             let field = path.file_name().and_then(|field| field.to_str());
-            // A field that makes no sense is as good as none: whoever needs it is told.
+            // A malformed field counts as missing: its use is reported.
             let format = fs::read_to_string(&path)
                 .ok()
                 .and_then(|text| text.parse().ok());
@@ -155,20 +158,18 @@ impl Device {
             }
         }
         Ok(Self {
-            name: name
-                .ok_or_else(|| invalid("its name is not UTF-8"))?
-                .to_owned(),
+            name: name.ok_or_else(|| invalid("name is not UTF-8"))?.to_owned(),
             kind: kind
                 .trim()
                 .parse()
-                .map_err(|_| invalid("its type is no number"))?,
+                .map_err(|_| invalid("type is not a number"))?,
             formats,
             directory: directory.to_owned(),
             base: 0,
         })
     }
 
-    /// What stands for the kernel's generic events, which have no directory: one for each kind of core.
+    /// PMUs of the kernel's generic events, which are not in sysfs: one for each kind of core.
     fn generic(sysfs: &Path, kind: u32) -> Vec<Self> {
         let cores = Self::all(sysfs, CORE_PMU);
         let several = cores.len() > 1;
@@ -186,7 +187,7 @@ impl Device {
         cores.into_iter().map(of_core).collect()
     }
 
-    /// The kernel's own events.
+    /// The PMU of the kernel's software events.
     fn software() -> Self {
         Self {
             name: SOFTWARE_PMU.to_owned(),
@@ -197,8 +198,8 @@ impl Device {
         }
     }
 
-    /// Those that `name` means when people write it: that PMU, all with a number after it, with or without `uncore_`
-    /// before it, as perf(1) has it.
+    /// The PMUs that a user means by `name`: as in perf(1), the PMU of this name or all with a
+    /// number after it, with or without the prefix `uncore_`.
     pub fn named(sysfs: &Path, name: &str) -> Vec<Self> {
         let patterns = [
             name.to_owned(),
@@ -213,21 +214,22 @@ impl Device {
             .unwrap_or_default()
     }
 
-    /// CPUs that it counts, of several kinds; `None` when all.
+    /// The CPUs that the PMU counts; `None` for all.
     pub fn cpus(&self) -> Option<String> {
         let text = fs::read_to_string(self.directory.join("cpus")).ok()?;
         Some(text.trim().to_owned())
     }
 
-    /// A number of its `caps/` directory: `slots`, for example.
+    /// A number of the PMU's `caps/` directory, such as `slots`.
     pub fn capability(&self, name: &str) -> Option<u64> {
         let text = fs::read_to_string(self.directory.join("caps").join(name)).ok()?;
         number(text.trim())
     }
 
-    /// The PMUs that `pattern` names, in the order of their numbers: a `*` stands for a number. `cpu` is any core's.
+    /// The PMUs that match `pattern`, ordered by their numbers: `*` stands for a number, `cpu` for
+    /// the PMU of any core.
     ///
-    /// Generic events are the core's, too; those of the kernel itself are there on every machine.
+    /// Generic events are those of the core. The PMU of software events exists on every machine.
     pub fn all(sysfs: &Path, pattern: &str) -> Vec<Self> {
         // PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, PERF_TYPE_SOFTWARE
         match pattern {
@@ -253,23 +255,23 @@ impl Device {
         devices
     }
 
-    /// Where the fields of a code are, by their names.
+    /// Positions of the fields of a code, by name.
     pub fn formats(&self) -> &BTreeMap<String, Format> {
         &self.formats
     }
 
-    /// CPUs that it can be opened on, one for each part of the machine that it counts; `None` when it counts for each
-    /// CPU or task.
+    /// The CPUs on which to open the PMU, one for each part of the machine that it counts. `None`
+    /// if it counts by CPU or task.
     pub fn cpumask(&self) -> Option<String> {
         let text = fs::read_to_string(self.directory.join("cpumask")).ok()?;
         Some(text.trim().to_owned())
     }
 
-    /// The event as this PMU has it.
+    /// Encodes an event for this PMU.
     ///
     /// # Errors
     ///
-    /// When it does not.
+    /// When the PMU lacks it.
     pub fn encode(&self, event: &Event) -> Result<Encoding, EncodeError> {
         match &event.alias {
             Some(alias) if event.code.is_empty() => self.encode_fields(&self.terms(alias)?),
@@ -277,7 +279,7 @@ impl Device {
         }
     }
 
-    /// What people wrote as a code, and what one count is worth, if that is known.
+    /// Encodes a user's terms; also the scale of a count, if it is known.
     ///
     /// # Errors
     ///
@@ -302,11 +304,11 @@ impl Device {
         Ok((self.encode_fields(&fields)?, scale))
     }
 
-    /// Values of fields as a code. `config` to `config3` are whole words.
+    /// Encodes values of fields. `config` to `config3` are whole words.
     ///
     /// # Errors
     ///
-    /// When a field is unknown or too small.
+    /// When a field is unknown, or too small for its value.
     pub fn encode_fields(&self, fields: &BTreeMap<String, u64>) -> Result<Encoding, EncodeError> {
         let mut config = [self.base, 0, 0, 0];
         for (field, value) in fields {
@@ -344,8 +346,8 @@ impl Device {
         })
     }
 
-    /// What one count is worth (`events/NAME.scale`); `None` where that is not known. An event that has a code of its own
-    /// has a name for the scale only, and is not known without.
+    /// The scale of a count (`events/NAME.scale`); `None` if it is unknown. An event with both code
+    /// and alias has the alias for the scale, which is then required.
     pub fn scale(&self, event: &Event) -> Option<f64> {
         match &event.alias {
             Some(alias) if event.code.is_empty() => self.scale_by_name(alias),
@@ -354,7 +356,7 @@ impl Device {
         }
     }
 
-    /// Of an event of the kernel, which is a plain count if it has neither unit nor scale.
+    /// The scale of an event in `events/`: 1 if the event has neither unit nor scale.
     fn scale_by_name(&self, alias: &str) -> Option<f64> {
         let has = |ending: &str| {
             let file = format!("{alias}.{ending}");
@@ -373,7 +375,7 @@ impl Device {
         (scale.is_finite() && scale > 0.0).then_some(scale)
     }
 
-    /// What `events/NAME` says: `event=0x04,umask=0x03`.
+    /// The content of `events/NAME`: `event=0x04,umask=0x03`.
     fn terms(&self, alias: &str) -> Result<BTreeMap<String, u64>, EncodeError> {
         let missing = || EncodeError::Alias {
             pmu: self.name.clone(),
@@ -392,7 +394,7 @@ impl Device {
     }
 }
 
-/// A number as C writes it: decimal, or hexadecimal after `0x`.
+/// A decimal number, or a hexadecimal one with the prefix `0x`.
 pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_may_be_split() {
+    fn fields_can_be_split() {
         assert_eq!(config("config:0-7\n", 0xc7), Some([0xc7, 0, 0, 0]));
         // amd_df before PerfMonV2
         let event = "config:0-7,32-35,59-60";
@@ -447,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_refused() {
+    fn malformed_formats_are_rejected() {
         for text in [
             "",
             "config",
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_a_number() {
+    fn a_star_matches_a_number() {
         assert!(matches("uncore_imc_*", "uncore_imc_11"));
         assert!(!matches("uncore_imc_*", "uncore_imc_free_running_0"));
         assert!(!matches("uncore_imc_*", "uncore_imc_"));
@@ -473,7 +475,7 @@ mod tests {
         assert!(matches("amd_df", "amd_df"));
     }
 
-    /// A tree as the kernel lays it out.
+    /// A tree with the kernel's layout.
     fn tree() -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a directory");
         let file = |path: &str, text: &str| {
@@ -524,15 +526,15 @@ mod tests {
         assert_eq!(names, ["uncore_imc_2", "uncore_imc_10"]);
         assert_eq!(imcs[0].cpumask().as_deref(), Some("0,28"));
         let read = event("code = { event = 0x04, umask = 0x03 }");
-        let encoding = imcs[0].encode(&read).expect("it can");
+        let encoding = imcs[0].encode(&read).expect("encoded");
         assert_eq!((encoding.kind, encoding.config), (32, [0x304, 0, 0, 0]));
 
         let cpu = Device::all(root.path(), "cpu").remove(0);
         assert_eq!(cpu.cpumask(), None);
         let offcore = event("code = { event = 0xb7, offcore_rsp = 0x6040005b7 }");
-        let encoding = cpu.encode(&offcore).expect("it can");
+        let encoding = cpu.encode(&offcore).expect("encoded");
         assert_eq!(encoding.config, [0xb7, 0x6_0400_05b7, 0, 0]);
-        let error = |text: &str| cpu.encode(&event(text)).expect_err("it cannot").to_string();
+        let error = |text: &str| cpu.encode(&event(text)).expect_err("rejected").to_string();
         assert_eq!(error("code = { umask = 1 }"), "PMU cpu has no field umask");
         assert_eq!(
             error("code = { broken = 1 }"),
@@ -552,8 +554,8 @@ mod tests {
             error("code = { config = 0x1b7, config2 = 7 }"),
             "PMU cpu ignores config2: its format/ has no field there"
         );
-        // A kernel that does not know this CPU's offcore registers.
-        let offcore = imcs[0].encode(&offcore).expect_err("it cannot");
+        // A kernel without support for the off-core registers of this CPU.
+        let offcore = imcs[0].encode(&offcore).expect_err("rejected");
         assert_eq!(
             offcore.to_string(),
             "PMU uncore_imc_2 has no field offcore_rsp"
@@ -561,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_knows_some_codes_and_scales() {
+    fn codes_and_scales_of_the_kernel_are_read() {
         let root = tree();
         let power = Device::all(root.path(), "power").remove(0);
         let package = event("alias = \"energy-pkg\"");
@@ -576,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_without_its_scale_is_worth_nothing_known() {
+    fn a_count_without_its_scale_has_no_value() {
         let root = tree();
         let events = root.path().join("bus/event_source/devices/power/events");
         let scale_file = events.join("energy-pkg.scale");
@@ -584,17 +586,17 @@ mod tests {
             let power = Device::all(root.path(), "power").remove(0);
             let by_hand = power.encode_terms(&[Term::Alias("energy-pkg".to_owned())]);
             let of_table = power.scale(&event("code = { event = 2 }\nalias = \"energy-pkg\""));
-            (of_table, by_hand.expect("it can").1)
+            (of_table, by_hand.expect("encoded").1)
         };
         for text in ["", "none", "0", "-1", "inf", "NaN"] {
             fs::write(&scale_file, text).expect("written");
             assert_eq!(scales(), (None, None), "{text:?}");
         }
-        fs::remove_file(&scale_file).expect("it goes");
+        fs::remove_file(&scale_file).expect("removed");
         fs::write(events.join("energy-pkg.unit"), "Joules\n").expect("written");
         assert_eq!(scales(), (None, None));
-        // Without either it is a plain count to who names it, but not the joules that a table means.
-        fs::remove_file(events.join("energy-pkg.unit")).expect("it goes");
+        // Without unit and scale, a request by name is a plain count; a table means joules.
+        fs::remove_file(events.join("energy-pkg.unit")).expect("removed");
         assert_eq!(scales(), (None, Some(1.0)));
     }
 }

@@ -22,12 +22,13 @@ use crate::{
 pub struct Event {
     /// What the event counts.
     pub help: String,
-    /// Name of the PMU in sysfs. `*` stands for a number: all such PMUs are counted together. `cpu` is the core's own
-    /// PMU, whatever its name.
+    /// Name of the PMU in sysfs. `*` stands for a number: all such PMUs are counted together. `cpu`
+    /// is the core's own PMU, whatever its name.
     pub pmu: String,
     /// Values of the fields in the PMU's `format/` directory.
     pub code: BTreeMap<String, u64>,
-    /// The same code as whole words, `config` and `config1`, copied from its sources: a cross-check of `code`.
+    /// The same code as whole words, `config` and `config1`, copied from its sources: a cross-check
+    /// of `code`.
     pub config: Option<[u64; WORDS]>,
     /// Name in the PMU's `events/` directory, where only the kernel has the code or the scale.
     pub alias: Option<String>,
@@ -49,23 +50,24 @@ pub struct Event {
     pub errata: Option<String>,
 }
 
-/// The name that stands for the core's PMU.
+/// Name of the core's PMU in tables, whatever its name in sysfs.
 pub const CORE_PMU: &str = "cpu";
 
-/// Events that the kernel maps to the core's PMU (`PERF_TYPE_HARDWARE`), by their numbers.
+/// PMU of the generic events that the kernel maps to the core's PMU (`PERF_TYPE_HARDWARE`).
 pub const HARDWARE_PMU: &str = "hardware";
 
-/// Cache events that the kernel maps to the core's PMU (`PERF_TYPE_HW_CACHE`), by their numbers.
+/// PMU of the cache events that the kernel maps to the core's PMU (`PERF_TYPE_HW_CACHE`).
 pub const CACHE_PMU: &str = "hw_cache";
 
-/// Events of the kernel itself (`PERF_TYPE_SOFTWARE`), by their numbers.
+/// PMU of the kernel's software events (`PERF_TYPE_SOFTWARE`).
 pub const SOFTWARE_PMU: &str = "software";
 
-/// PMUs that are the kernel's own: their codes are numbers of its interface, and no processor's.
+/// PMUs of the kernel. Their codes are numbers of its interface, not of a processor.
 pub const KERNEL_PMUS: [&str; 3] = [HARDWARE_PMU, CACHE_PMU, SOFTWARE_PMU];
 
 impl Event {
-    /// Whether the event is counted for a task or a CPU, not for a socket or another part of the node.
+    /// Whether the event is counted for a task or a CPU, not for a socket or another part of the
+    /// node.
     pub fn is_core(&self) -> bool {
         self.pmu == CORE_PMU || self.is_of_kernel()
     }
@@ -98,12 +100,12 @@ impl Event {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pmu {
-    /// Programmable counters, for each thread of a core; not known when absent.
+    /// Programmable counters, per hardware thread; unknown when absent.
     pub counters: Option<u32>,
-    /// The same when a core has one thread only, if that makes a difference.
+    /// Programmable counters when a core has one thread, if their number differs.
     pub counters_without_smt: Option<u32>,
     /// Counters of one event each.
     pub fixed: u32,
-    /// What else to know.
+    /// Limitations.
     pub notes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Formulas of metrics: read once with the data, evaluated at every tick.
+//! Formulas of metrics: parsed once with the data, evaluated at every tick.
 //!
 //! ```text
 //! formula  = sum
@@ -10,8 +10,8 @@
 //! number   = as in "64", "0.5", "2.3e-10"
 //! ```
 //!
-//! `ratio(a, b)` is `a / b`, and 0 when both are 0. Whatever divides by 0 otherwise has no value, and neither has what
-//! names something without a value.
+//! `ratio(a, b)` is `a / b`, and 0 when both are 0. A formula that otherwise divides by 0, or uses
+//! a name without a value, has no value.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -23,12 +23,12 @@ use winnow::{
     token::{any, one_of, take_while},
 };
 
-/// Formulas from files that people write must not exhaust the stack.
-const LONGEST: usize = 1000;
-/// What can be nested, each time a few calls deep.
-const DEEPEST: usize = 100;
+/// Limits for formulas of users, so that parsing them does not exhaust the stack.
+const MAX_LENGTH: usize = 1000;
+/// Each parenthesis and minus sign nests a few calls.
+const MAX_NESTING: usize = 100;
 
-/// A formula that can be evaluated.
+/// A parsed formula.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Formula {
     text: String,
@@ -54,36 +54,36 @@ enum Function {
     Ratio,
 }
 
-/// A text that is no formula.
+/// A text that is not a formula.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no formula: {why}")]
+#[error("{text:?} is not a formula: {reason}")]
 pub struct FormulaError {
     text: String,
-    why: String,
+    reason: String,
 }
 
 impl FromStr for Formula {
     type Err = FormulaError;
 
     fn from_str(text: &str) -> Result<Self, FormulaError> {
-        let error = |why: String| FormulaError {
-            text: text.chars().take(LONGEST).collect(),
-            why,
+        let error = |reason: String| FormulaError {
+            text: text.chars().take(MAX_LENGTH).collect(),
+            reason,
         };
-        if text.len() > LONGEST {
-            return Err(error(format!("longer than {LONGEST} bytes")));
+        if text.len() > MAX_LENGTH {
+            return Err(error(format!("longer than {MAX_LENGTH} bytes")));
         }
         let nesting = text.matches(['(', '-']).count();
-        if nesting > DEEPEST {
+        if nesting > MAX_NESTING {
             return Err(error(format!(
-                "more than {DEEPEST} parentheses and minus signs"
+                "more than {MAX_NESTING} parentheses and minus signs"
             )));
         }
         let root = delimited(multispace0, sum, multispace0)
             .parse(text)
             .map_err(|stuck| match text[stuck.offset()..].chars().next() {
-                Some(_) => error(format!("cannot read on at {:?}", &text[stuck.offset()..])),
-                None => error("it ends too soon".to_owned()),
+                Some(_) => error(format!("unexpected {:?}", &text[stuck.offset()..])),
+                None => error("unexpected end".to_owned()),
             })?;
         Ok(Self {
             text: text.to_owned(),
@@ -106,12 +106,13 @@ impl fmt::Display for Formula {
 }
 
 impl Formula {
-    /// Its value, with `value` telling that of each name; `None` when a name has none, or when it divides by 0.
+    /// Evaluates the formula with `value` as the value of each name. `None` when a name has none,
+    /// and for a division by 0.
     pub fn evaluate(&self, value: impl Fn(&str) -> Option<f64>) -> Option<f64> {
         self.root.evaluate(&value).filter(|value| value.is_finite())
     }
 
-    /// The names that it uses.
+    /// The names in the formula.
     pub fn names(&self) -> BTreeSet<&str> {
         let mut names = BTreeSet::new();
         self.root.collect_names(&mut names);
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_is_as_everybody_writes_it() {
+    fn arithmetic_follows_the_usual_precedence() {
         for (text, expected) in [
             ("1 + 2*3", 7.0),
             ("2*3 + 1", 7.0),
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_divides_by_zero_has_no_value() {
+    fn missing_values_and_division_by_zero_give_none() {
         for text in [
             "c",
             "a + c",
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_where_they_stop_making_sense() {
+    fn malformed_formulas_are_rejected() {
         for text in [
             "",
             " ",
@@ -316,14 +317,14 @@ mod tests {
         ] {
             assert!(text.parse::<Formula>().is_err(), "{text:?}");
         }
-        let error = "a + $".parse::<Formula>().expect_err("no formula");
+        let error = "a + $".parse::<Formula>().expect_err("malformed");
         assert!(error.to_string().contains('$'), "{error}");
         assert!("1+".repeat(600).parse::<Formula>().is_err());
     }
 
-    /// Neither deep nesting nor random text may end otherwise than with an answer.
+    /// Neither deep nesting nor random text makes the parser panic.
     #[test]
-    fn no_text_is_too_much() {
+    fn any_text_is_parsed_or_rejected() {
         let parentheses = |depth| format!("{}1{}", "(".repeat(depth), ")".repeat(depth));
         let minuses = |depth| format!("{}1", "-".repeat(depth));
         for text in [parentheses(100), minuses(100), vec!["1"; 500].join("+")] {

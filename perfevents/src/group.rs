@@ -1,4 +1,4 @@
-//! Events that are counted together, and what follows from their counts.
+//! Groups of events that are counted at the same time, and metrics of their counts.
 
 use std::collections::BTreeMap;
 
@@ -18,50 +18,50 @@ use crate::{Event, Formula, Pmu, Uarch, event::CORE_PMU};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// What it tells.
+    /// What the group measures.
     pub help: String,
-    /// What it does not.
+    /// Limitations.
     pub note: Option<String>,
     /// The events, by their names in the formulas.
     pub events: BTreeMap<String, String>,
-    /// What is computed, in this order: a formula may use the metrics before it.
+    /// The metrics in order: a formula can use the metrics before it.
     pub metrics: Vec<Metric>,
-    /// How counts of several instances become one.
+    /// How the counts of several instances are combined.
     pub reduce: Reduce,
 }
 
-/// A number that follows from counts.
+/// A number that is computed from counts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
-    /// Its name; `metrics.toml` says what it is.
+    /// Name; `metrics.toml` has its unit and meaning.
     pub name: String,
-    /// How.
+    /// Formula over events and metrics of the group.
     pub formula: Formula,
 }
 
-/// How counts of several instances of a PMU, or of several CPUs, become one.
+/// How the counts of several instances of a PMU, or of several CPUs, are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reduce {
-    /// They are added up.
+    /// Add all.
     #[default]
     Sum,
-    /// Each counts for its NUMA node: one is read of each node, and those are added up.
+    /// Each instance counts for its NUMA node: read one per node, and add these.
     Numa,
-    /// Each counts for its socket, likewise.
+    /// Each instance counts for its socket: read one per socket, and add these.
     Socket,
-    /// Each counts for the node: one is read.
+    /// Each instance counts for the whole node: read one.
     One,
 }
 
-/// What a metric is, on whatever CPU.
+/// Unit and meaning of a metric, the same on every CPU.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meaning {
-    /// Its unit: one of [`UNITS`].
+    /// One of [`UNITS`].
     pub unit: String,
-    /// What it tells.
+    /// Meaning.
     pub help: String,
 }
 
@@ -78,7 +78,7 @@ pub const UNITS: [&str; 9] = [
     "slots",
 ];
 
-/// Names that formulas may use besides those of events and metrics.
+/// Names of constants in formulas.
 pub const CONSTANTS: [&str; 11] = [
     "base_hz",
     "line_size",
@@ -93,34 +93,35 @@ pub const CONSTANTS: [&str; 11] = [
     "tsc_hz",
 ];
 
-/// Events of one core that need a register of their own beside the counter, of which there are two (`OFFCORE_RSP`).
+/// Field of events that need one of the core's two off-core response registers in addition to a
+/// counter.
 const OFFCORE: &str = "offcore_rsp";
 const OFFCORE_REGISTERS: usize = 2;
 
 impl Group {
-    /// The events themselves, by their names in the formulas; those that the file does not have are left out.
+    /// The events by their names in the formulas, without those that are missing in the table.
     pub fn resolve<'a>(&'a self, uarch: &'a Uarch) -> BTreeMap<&'a str, &'a Event> {
         let known =
             |(alias, name): (&'a String, &String)| Some((alias.as_str(), uarch.events.get(name)?));
         self.events.iter().filter_map(known).collect()
     }
 
-    /// Whether all events of each PMU can be counted at the same time.
+    /// Whether all events of each PMU can be counted at the same time, without multiplexing.
     pub fn fits(&self, uarch: &Uarch, room: Room) -> bool {
         self.bundles(uarch, room)
             .values()
             .all(|bundles| bundles.len() == 1)
     }
 
-    /// The names of the events in the formulas, by PMU, in bundles that can be counted at the same time. In a bundle, the
-    /// first is the one that must be first.
+    /// The names of the events in the formulas, by PMU, in bundles that can be counted at the same
+    /// time. An event that must be the first of its bundle is.
     pub fn bundles<'a>(
         &'a self,
         uarch: &'a Uarch,
         room: Room,
     ) -> BTreeMap<&'a str, Vec<Vec<&'a str>>> {
         let mut events: Vec<(&str, &Event)> = self.resolve(uarch).into_iter().collect();
-        // Those of fixed counters belong to the one that leads, and take no room.
+        // Events of fixed counters go with the leading event, and take no programmable counter.
         events.sort_by_key(|(_, event)| (!event.leads, event.fixed.is_none()));
         let mut by_pmu: BTreeMap<&str, Vec<Vec<(&str, &Event)>>> = BTreeMap::new();
         for (alias, event) in events {
@@ -150,24 +151,25 @@ impl Group {
     }
 }
 
-/// What decides how many counters are free.
+/// Conditions that determine the number of free counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Room {
-    /// Whether cores have several threads, which share them.
+    /// Whether cores have several threads, which share the counters.
     pub smt: bool,
-    /// Whether the kernel's NMI watchdog counts cycles all the time: on a fixed counter where there is one for that.
+    /// Whether the kernel's NMI watchdog occupies a counter for cycles: a fixed one if there is one
+    /// for cycles.
     pub watchdog: bool,
 }
 
 impl Room {
-    /// Where cores have two threads: what a table promises.
+    /// Cores with two threads, the condition that tables are checked for.
     pub const WITH_SMT: Self = Self {
         smt: true,
         watchdog: false,
     };
 }
 
-/// The fixed counter of cycles, on Intel's processors, which have several fixed ones.
+/// The fixed counter of cycles on Intel's processors, which have several fixed counters.
 const FIXED_CYCLES: u32 = 1;
 
 impl Room {
@@ -192,7 +194,8 @@ impl Room {
         if events.iter().filter(offcore).count() > OFFCORE_REGISTERS {
             return false;
         }
-        // The fixed counters count theirs anyway.
+        // An event of a fixed counter needs no programmable one, unless the watchdog has the fixed
+        // counter.
         let needs = |event: &&Event| match event.fixed {
             None => true,
             Some(fixed) => fixed_taken && fixed == FIXED_CYCLES,
@@ -203,7 +206,7 @@ impl Room {
             .filter(needs)
             .flat_map(|event| std::iter::repeat_n(event, event.takes as usize))
             .collect();
-        // Maximum matching of events and counters: an event may push another to a counter that suits that one as well.
+        // Maximum bipartite matching of events and counters by augmenting paths.
         let mut taken: Vec<Option<usize>> = vec![None; counters as usize];
         (0..wanted.len()).all(|event| {
             let mut tried = vec![false; taken.len()];

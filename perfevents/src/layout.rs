@@ -1,13 +1,14 @@
-//! Where the kernel's drivers put the fields of a code: what `format/` says on machines that have the PMU.
+//! Positions of the fields of a code in the kernel's drivers: the content of `format/` on machines
+//! with the PMU.
 
 use std::path::PathBuf;
 
 use crate::{CORE_PMU, Device, Uarch};
 
-type Places = &'static [(&'static str, &'static str)];
+type Positions = &'static [(&'static str, &'static str)];
 
 /// arch/x86/events/intel/core.c
-const INTEL: Places = &[
+const INTEL: Positions = &[
     ("event", "config:0-7"),
     ("umask", "config:8-15"),
     ("edge", "config:18"),
@@ -16,7 +17,7 @@ const INTEL: Places = &[
     ("offcore_rsp", "config1:0-63"),
 ];
 /// arch/x86/events/amd/core.c
-const AMD: Places = &[
+const AMD: Positions = &[
     ("event", "config:0-7,32-35"),
     ("umask", "config:8-15"),
     ("edge", "config:18"),
@@ -24,33 +25,33 @@ const AMD: Places = &[
     ("cmask", "config:24-31"),
 ];
 /// arch/x86/events/amd/uncore.c
-const AMD_DF: Places = &[
+const AMD_DF: Positions = &[
     ("event", "config:0-7,32-35,59-60"),
     ("umask", "config:8-15"),
 ];
-const AMD_DF_V2: Places = &[
+const AMD_DF_V2: Positions = &[
     ("event", "config:0-7,32-37"),
     ("umask", "config:8-15,24-27"),
 ];
-const AMD_UMC: Places = &[("event", "config:0-7"), ("rdwrmask", "config:8-9")];
+const AMD_UMC: Positions = &[("event", "config:0-7"), ("rdwrmask", "config:8-9")];
 /// arch/x86/events/intel/uncore_snbep.c, uncore_snb.c; arch/x86/events/rapl.c
-const EVENT_AND_UMASK: Places = &[("event", "config:0-7"), ("umask", "config:8-15")];
-const WIDE_UMASK: Places = &[("event", "config:0-7"), ("umask", "config:8-15,32-55")];
-const EVENT: Places = &[("event", "config:0-7")];
+const EVENT_AND_UMASK: Positions = &[("event", "config:0-7"), ("umask", "config:8-15")];
+const WIDE_UMASK: Positions = &[("event", "config:0-7"), ("umask", "config:8-15,32-55")];
+const EVENT: Positions = &[("event", "config:0-7")];
 /// drivers/perf/arm_pmuv3.c
-const ARM: Places = &[("event", "config:0-15")];
+const ARM: Positions = &[("event", "config:0-15")];
 /// drivers/perf/arm-cmn.c
-const ARM_CMN: Places = &[("type", "config:0-15"), ("eventid", "config:16-26")];
+const ARM_CMN: Positions = &[("type", "config:0-15"), ("eventid", "config:16-26")];
 /// drivers/perf/arm_cspmu
-const NVIDIA: Places = &[("event", "config:0-31")];
-const AMPERE: Places = &[("event", "config:0-8")];
+const NVIDIA: Positions = &[("event", "config:0-31")];
+const AMPERE: Positions = &[("event", "config:0-8")];
 /// drivers/perf/thunderx2_pmu.c, drivers/perf/hisilicon/hisi_uncore_ddrc_pmu.c
-const FIVE_BITS: Places = &[("event", "config:0-4")];
+const FIVE_BITS: Positions = &[("event", "config:0-4")];
 /// arch/powerpc/perf/power9-pmu.c, power10-pmu.c
-const POWER9: Places = &[("event", "config:0-51")];
-const POWER10: Places = &[("event", "config:0-59")];
+const POWER9: Positions = &[("event", "config:0-51")];
+const POWER10: Positions = &[("event", "config:0-59")];
 
-fn places(uarch: &Uarch, pmu: &str) -> Option<Places> {
+fn positions(uarch: &Uarch, pmu: &str) -> Option<Positions> {
     let x86 = uarch.matches.cpuid.first();
     Some(match (pmu, x86.map(|entry| entry.vendor.as_str())) {
         (CORE_PMU, Some("GenuineIntel")) => INTEL,
@@ -81,14 +82,16 @@ fn places(uarch: &Uarch, pmu: &str) -> Option<Places> {
 }
 
 impl Device {
-    /// The PMU of another machine, as its driver describes it; `None` where the driver numbers the fields at run time.
+    /// The PMU of another machine, as its driver describes it. `None` if the driver assigns the
+    /// fields at run time.
     pub fn known(uarch: &Uarch, pmu: &str) -> Option<Self> {
-        let format = |&(field, place): &(&str, &str)| Some((field.to_owned(), place.parse().ok()?));
+        let format =
+            |&(field, position): &(&str, &str)| Some((field.to_owned(), position.parse().ok()?));
         Some(Self {
             base: 0,
             name: pmu.to_owned(),
             kind: 0,
-            formats: places(uarch, pmu)?
+            formats: positions(uarch, pmu)?
                 .iter()
                 .map(format)
                 .collect::<Option<_>>()?,

@@ -1,7 +1,8 @@
 //! Hardware events, groups and metrics of each microarchitecture, and how to identify a CPU.
 //!
-//! They are data: `data/<vendor>/<uarch>.toml`, one file per microarchitecture, embedded when the crate is built. A
-//! file may have another one as its `base`; it then holds the differences. [`Uarch`] shows what a file looks like.
+//! They are data: `data/<vendor>/<uarch>.toml`, one file per microarchitecture, embedded when the
+//! crate is built. A file may have another one as its `base`; it then holds the differences.
+//! [`Uarch`] shows what a file looks like.
 
 mod catalog;
 mod check;

@@ -1,4 +1,4 @@
-//! Events asked for by hand, in the syntax of perf-list(1).
+//! Events that a user requests, in the syntax of perf-list(1).
 //!
 //! ```text
 //! request   = item { "," item }
@@ -6,7 +6,7 @@
 //! event     = name [ ":" modifiers ]                       cycles, FP_ARITH_INST_RETIRED.SCALAR_DOUBLE
 //!           | "r" hexadecimal [ ":" modifiers ]            r1c7: a raw code of the core's PMU
 //!           | pmu "/" term { "," term } "/" [ modifiers ]  cpu/event=0xc7,umask=0x1,name=SCALAR/
-//! term      = field "=" number | "name=" text | alias      an alias is a file of the PMU's events/ directory
+//! term      = field "=" number | "name=" text | alias      alias: a file of the PMU's events/ directory
 //! modifiers = { "u" | "k" }                                only in user space, only in the kernel
 //! ```
 
@@ -21,21 +21,21 @@ use winnow::{
 
 use crate::CORE_PMU;
 
-/// What people type is shorter; a file that is given by mistake is not.
-const LONGEST: usize = 10_000;
+/// No command line is longer; a file that is passed by mistake is.
+const MAX_LENGTH: usize = 10_000;
 
-/// Events, those that shall be counted together in one element.
+/// Events; those of one element are counted together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request(pub Vec<Vec<Item>>);
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// As it was written, or as `name=` says.
+    /// The name in `name=`, or else the text of the event.
     pub name: String,
-    /// The PMU; `None` for an event that a table knows by its name, the only term.
+    /// The PMU; `None` for an event of a table, whose name is the only term.
     pub pmu: Option<String>,
-    /// What makes the code.
+    /// Parts of the code.
     pub terms: Vec<Term>,
     /// Count in user space.
     pub user: bool,
@@ -53,36 +53,36 @@ pub enum Term {
 }
 
 impl Request {
-    /// What was asked for, in order.
+    /// Names of the events in order.
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().flatten().map(|item| &*item.name).collect()
     }
 }
 
-/// A text that is no request.
+/// A text that is not a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?}: {why}")]
+#[error("{text:?}: {reason}")]
 pub struct RequestError {
     text: String,
-    why: String,
+    reason: String,
 }
 
 impl FromStr for Request {
     type Err = RequestError;
 
     fn from_str(text: &str) -> Result<Self, RequestError> {
-        let error = |why: String| RequestError {
+        let error = |reason: String| RequestError {
             text: text.chars().take(100).collect(),
-            why,
+            reason,
         };
-        if text.len() > LONGEST {
-            return Err(error(format!("longer than {LONGEST} bytes")));
+        if text.len() > MAX_LENGTH {
+            return Err(error(format!("longer than {MAX_LENGTH} bytes")));
         }
         let mut items = separated(1.., item, ',');
         items.parse(text).map(Self).map_err(|stuck| {
             let rest: String = text[stuck.offset()..].chars().take(30).collect();
             error(if rest.is_empty() {
-                "it ends too soon".to_owned()
+                "unexpected end".to_owned()
             } else {
                 format!(
                     "no event at {rest:?}; events are names, r1c7, or cpu/event=0xc7,umask=0x1/"
@@ -167,7 +167,7 @@ fn modifiers(input: &mut &str) -> Parsed<(bool, bool)> {
         .parse_next(input)
 }
 
-/// What stands between the slashes.
+/// A part between the slashes.
 enum Part {
     Name(String),
     Code(Term),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_written_as_perf_takes_them() {
+    fn events_have_the_syntax_of_perf() {
         let text = "cpu/event=0xc7,umask=0x1,name=X/,cycles:u,{r1c7,uncore_imc_0/cas_count_read/},cpu/cmask=3/k";
         let Request(groups) = text.parse().expect("valid");
         assert_eq!(groups.len(), 4);
@@ -226,13 +226,13 @@ mod tests {
         assert_eq!(imc.terms, [Term::Alias("cas_count_read".to_owned())]);
         assert_eq!(imc.name, "uncore_imc_0/cas_count_read/");
         assert_eq!((groups[3][0].user, groups[3][0].kernel), (false, true));
-        // A name that begins like a raw code.
+        // Names that start like a raw code.
         let Request(named) = "ref-cycles,rdpmc".parse().expect("valid");
         assert!(named.iter().flatten().all(|item| item.pmu.is_none()));
     }
 
     #[test]
-    fn no_text_is_too_much() {
+    fn any_text_is_parsed_or_rejected() {
         let alphabet: Vec<char> = "cpu/event=0x1,r{}:uk name*_é".chars().collect();
         let mut state = 1_u64;
         for _ in 0..50_000 {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_an_error() {
+    fn malformed_requests_are_rejected() {
         for bad in [
             "",
             ",",

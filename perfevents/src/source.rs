@@ -38,8 +38,8 @@ pub enum Origin {
     Likwid,
 }
 
-/// The origins of one encoding, each with its own name of the event where that differs; the name `+` stands for
-/// several events that together make the encoding.
+/// The origins of one encoding, each with its own name of the event where that differs; the name
+/// `+` stands for several events that together make the encoding.
 pub type Origins = BTreeMap<Origin, Option<String>>;
 
 const NAMES: [(&str, Origin); 8] = [

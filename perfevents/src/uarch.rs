@@ -43,20 +43,20 @@ pub struct Uarch {
     pub groups: BTreeMap<String, Group>,
 }
 
-/// Which CPUs a microarchitecture is; each entry is a way to be one.
+/// The CPUs of a microarchitecture: those that match one of the entries.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Match {
-    /// On x86.
+    /// Entries for x86.
     pub cpuid: Vec<Cpuid>,
-    /// On arm64.
+    /// Entries for arm64.
     pub midr: Vec<Midr>,
-    /// On POWER.
+    /// Entries for POWER.
     pub pvr: Vec<Pvr>,
 }
 
 impl Match {
-    /// Whether it is no CPU at all.
+    /// Whether no CPU matches.
     pub fn is_empty(&self) -> bool {
         self.cpuid.is_empty() && self.midr.is_empty() && self.pvr.is_empty()
     }
@@ -74,7 +74,7 @@ pub struct Cpuid {
     pub models: Numbers,
     /// Steppings; all when absent.
     pub steppings: Option<Numbers>,
-    /// The core PMU in sysfs, where a processor has several kinds of cores.
+    /// The core PMU in sysfs, on a processor with several kinds of cores.
     pub pmu: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct Midr {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pvr {
-    /// The upper half of the register.
+    /// The upper half of the processor version register.
     pub versions: Numbers,
 }
 
@@ -101,7 +101,7 @@ pub struct Pvr {
 pub struct Numbers(pub Vec<(u32, u32)>);
 
 impl Numbers {
-    /// Whether the number is one of them.
+    /// Whether the number is in one of the ranges.
     pub fn contains(&self, number: u32) -> bool {
         let within = |&(first, last): &(u32, u32)| (first..=last).contains(&number);
         self.0.iter().any(within)
@@ -122,7 +122,7 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// One element as it is written.
+/// One element of a list in a file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Element {
@@ -142,7 +142,7 @@ impl<'de> Deserialize<'de> for Numbers {
     }
 }
 
-/// First and last.
+/// First and last number.
 fn range(element: Element) -> Result<(u32, u32), String> {
     let text = match element {
         Element::Number(number) => return Ok((number, number)),
@@ -157,12 +157,13 @@ fn range(element: Element) -> Result<(u32, u32), String> {
         .and_then(|(first, last)| Some((number(first)?, number(last)?)));
     match range {
         Some((first, last)) if first <= last => Ok((first, last)),
-        _ => Err(format!("{text:?} is no range such as \"0x30-0x4f\"")),
+        _ => Err(format!("{text:?} is not a range such as \"0x30-0x4f\"")),
     }
 }
 
 impl Uarch {
-    /// Whether the CPU is one. A CPU whose PMU is not known may be any of the kinds its processor has.
+    /// Whether the CPU matches. A CPU with an unknown PMU matches all kinds of cores of its
+    /// processor.
     pub fn matches(&self, id: &CpuId) -> bool {
         match id {
             CpuId::X86 {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_alone_or_as_ranges() {
+    fn numbers_and_ranges_are_parsed() {
         let all = numbers("[0x2a, \"0x30-0x4f\", \"5-7\"]").unwrap();
         assert_eq!(all, Numbers(vec![(0x2a, 0x2a), (0x30, 0x4f), (5, 7)]));
         assert!(all.contains(0x4f) && !all.contains(0x50));

@@ -1,4 +1,4 @@
-//! The embedded data: every CPU it names is exactly one microarchitecture.
+//! The built-in tables.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ fn x86(vendor: &str, family: u32, model: u32, stepping: u32, pmu: Option<&str>) 
     }
 }
 
-/// Every CPU an x86 entry names.
+/// Every CPU that an x86 entry matches.
 fn cpus_of(entry: &Cpuid) -> impl Iterator<Item = CpuId> {
     let models = entry
         .models
@@ -32,7 +32,7 @@ fn cpus_of(entry: &Cpuid) -> impl Iterator<Item = CpuId> {
     })
 }
 
-/// Every CPU a file names.
+/// Every CPU that a table matches.
 fn cpus(uarch: &Uarch) -> Vec<CpuId> {
     let x86 = uarch.matches.cpuid.iter().flat_map(cpus_of);
     let arm = uarch.matches.midr.iter().flat_map(|entry| {
@@ -55,12 +55,12 @@ fn cpus(uarch: &Uarch) -> Vec<CpuId> {
 }
 
 #[test]
-fn every_cpu_of_the_data_is_exactly_one_microarchitecture() {
+fn every_cpu_matches_exactly_one_table() {
     let catalog = Catalog::builtin();
     let mut seen = HashMap::new();
     for uarch in catalog.iter() {
         let cpus = cpus(uarch);
-        // The kernel's generic events are no CPU's.
+        // The table of the kernel's events matches no CPU.
         let is_generic = catalog
             .generic()
             .is_some_and(|generic| generic.id == uarch.id);
@@ -71,7 +71,7 @@ fn every_cpu_of_the_data_is_exactly_one_microarchitecture() {
             assert_eq!(
                 seen.insert(cpu, &uarch.id),
                 None,
-                "{} names a CPU twice",
+                "{} matches a CPU twice",
                 uarch.id
             );
         }
@@ -79,7 +79,7 @@ fn every_cpu_of_the_data_is_exactly_one_microarchitecture() {
 }
 
 #[test]
-fn every_file_says_what_it_is_and_where_from() {
+fn identification_is_complete_and_unique() {
     let catalog = Catalog::builtin();
     let mut names = HashMap::new();
     let mut ids = HashSet::new();
@@ -106,7 +106,7 @@ fn every_file_says_what_it_is_and_where_from() {
 }
 
 #[test]
-fn known_machines_are_found() {
+fn known_cpus_are_identified() {
     let intel = |model, stepping| x86("GenuineIntel", 6, model, stepping, Some("cpu"));
     let amd = |family, model| x86("AuthenticAMD", family, model, 1, None);
     for (cpu, name) in [
@@ -131,7 +131,7 @@ fn known_machines_are_found() {
 }
 
 #[test]
-fn kinds_of_cores_are_told_apart_by_their_pmu() {
+fn kinds_of_cores_are_distinguished_by_their_pmu() {
     let catalog = Catalog::builtin();
     let core = |model, pmu| x86("GenuineIntel", 6, model, 0, pmu);
     let name = |cpu| catalog.lookup(&cpu).map(|found| found.id.clone());
@@ -143,7 +143,7 @@ fn kinds_of_cores_are_told_apart_by_their_pmu() {
 }
 
 #[test]
-fn an_unknown_cpu_is_none() {
+fn unknown_cpus_match_no_table() {
     for cpu in [
         x86("GenuineIntel", 6, 0x00, 0, None),
         x86("GenuineIntel", 15, 0x55, 4, None),
@@ -158,7 +158,7 @@ fn an_unknown_cpu_is_none() {
 }
 
 #[test]
-fn errors_name_file_and_place() {
+fn errors_name_file_and_line() {
     let error = Catalog::parse([("x", "name = \"X\"\nvendro = \"Y\"\n")]).unwrap_err();
     let text = error.to_string();
     assert!(
@@ -238,11 +238,11 @@ fn a_wrong_code_is_detected() {
     }
 }
 
-/// Few groups need more counters than there are: floating point of any precision on five events where a thread has four
-/// counters, and eight memory channels on a data fabric with four.
+/// The exceptions: floating point of any precision, five events on four counters of a thread; eight
+/// memory channels on a data fabric with four counters.
 #[test]
 fn groups_fit_the_counters() {
-    let too_large: Vec<String> = Catalog::builtin()
+    let multiplexed: Vec<String> = Catalog::builtin()
         .iter()
         .flat_map(|uarch| {
             let large = uarch
@@ -253,7 +253,7 @@ fn groups_fit_the_counters() {
         })
         .collect();
     assert_eq!(
-        too_large,
+        multiplexed,
         ["zen2 MEM", "zen3 MEM", "clx FLOPS", "skx FLOPS"]
     );
 }

@@ -7,7 +7,8 @@ use perfevents::{Catalog, CpuId};
 
 use super::perf::{Cpus, Perf};
 
-/// Lines of perf's `mapfile.csv` without a table: Atoms before Goldmont, cores of phones and small boards, POWER8.
+/// Lines of perf's `mapfile.csv` without a table: Atoms before Goldmont, cores of phones and small
+/// boards, POWER8.
 const UNSUPPORTED: [&str; 22] = [
     "0x00000000410fd020",
     "0x00000000410fd030",

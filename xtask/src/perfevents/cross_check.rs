@@ -1,4 +1,5 @@
-//! Encodings of a source beside ours, and the share of single-bit errors that the comparison detects.
+//! Encodings of a source beside ours, and the share of single-bit errors that the comparison
+//! detects.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,8 @@ type Key<'a> = (&'a str, &'a str);
 
 /// Fields of event codes and umasks, of all PMUs.
 const FLIPPED: [&str; 5] = ["event", "umask", "eventid", "type", "rdwrmask"];
-/// Least share of flipped bits that perf, libpfm4 and LIKWID together must detect, in percent. `config`, which every
-/// event has, does not count.
+/// Least share of flipped bits that perf, libpfm4 and LIKWID together must detect, in percent.
+/// `config`, which every event has, does not count.
 const MIN_DETECTED: usize = 85;
 /// Least number of encodings that at least one, and that at least two of these have.
 const MIN_CONFIRMED: [usize; 2] = [1155, 828];
@@ -41,8 +42,8 @@ impl<'a> CrossCheck<'a> {
         }
     }
 
-    /// Compares and prints the result. Encodings that are known to be wrong in the source, which `fault` explains, are
-    /// dropped.
+    /// Compares and prints the result. Encodings that are known to be wrong in the source, which
+    /// `fault` explains, are dropped.
     pub fn compare(
         &mut self,
         catalog: &'a Catalog,
@@ -101,7 +102,8 @@ impl<'a> CrossCheck<'a> {
     }
 }
 
-/// Flips every bit of every event code and umask, one at a time, and counts the changes that each source detects.
+/// Flips every bit of every event code and umask, one at a time, and counts the changes that each
+/// source detects.
 pub fn mutation_test(
     catalog: &Catalog,
     config: &CrossCheck<'_>,

@@ -1,4 +1,5 @@
-//! Packages of one Debian release, for any architecture. They are downloaded and unpacked, never installed.
+//! Packages of one Debian release, for any architecture. They are downloaded and unpacked, never
+//! installed.
 
 use std::{
     cell::Cell,

@@ -1,5 +1,5 @@
-//! Comparison with event tables in a directory: `ARCH.json` with `events` by name, each with `config` and `config1` as
-//! hexadecimal text.
+//! Comparison with event tables in a directory: `ARCH.json` with `events` by name, each with
+//! `config` and `config1` as hexadecimal text.
 
 use std::{fs, path::Path};
 

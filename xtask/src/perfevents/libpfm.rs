@@ -71,8 +71,8 @@ impl Libpfm {
         Ok(Self { encode })
     }
 
-    /// libpfm4's words for the event, by the name in `theirs` or by the vendor's. `None` when it lacks the event or the
-    /// processor.
+    /// libpfm4's words for the event, by the name in `theirs` or by the vendor's. `None` when it
+    /// lacks the event or the processor.
     pub fn words(
         &self,
         uarch: &Uarch,

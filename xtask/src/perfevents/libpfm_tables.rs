@@ -7,7 +7,8 @@ use perfevents::{Event, Uarch, WORDS};
 
 use super::image::Image;
 
-/// Members of `pfmlib_pmu_t` (lib/pfmlib_priv.h), as offsets from the pointer to its name: number of events, events.
+/// Members of `pfmlib_pmu_t` (lib/pfmlib_priv.h), as offsets from the pointer to its name: number
+/// of events, events.
 const COUNT: u64 = 52;
 const EVENTS: u64 = 88;
 /// Size of `arm_entry_t` and of `pme_power_entry_t`.

@@ -61,7 +61,8 @@ struct Theirs {
     metrics: BTreeMap<String, String>,
 }
 
-/// Compares all formulas that both have. LIKWID's source has a directory per microarchitecture with a file per group.
+/// Compares all formulas that both have. LIKWID's source has a directory per microarchitecture with
+/// a file per group.
 pub fn compare(catalog: &Catalog, source: &Path) -> Vec<(String, Comparison)> {
     let mut comparisons = Vec::new();
     for uarch in catalog.iter() {

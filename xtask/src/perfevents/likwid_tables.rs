@@ -15,7 +15,8 @@ const FIELDS: [&str; 8] = [
 ];
 /// LIKWID's counters without event codes: fixed counters, temperatures, voltages, MPERF.
 const CODELESS: [&str; 4] = ["FIX", "TMP", "VTG", "MPERF"];
-/// Events of the kernel's PMU `power` and their names in LIKWID, which passes their codes to perf_event_open(2).
+/// Events of the kernel's PMU `power` and their names in LIKWID, which passes their codes to
+/// perf_event_open(2).
 const ENERGIES: [(&str, &str); 2] = [
     ("energy-pkg", "PWR_PKG_ENERGY"),
     ("energy-ram", "PWR_DRAM_ENERGY"),
@@ -62,7 +63,8 @@ impl Tables {
         Ok(Self { codes })
     }
 
-    /// LIKWID's words for the event, by the names in `theirs`, separated by `|`, or by the vendor's name.
+    /// LIKWID's words for the event, by the names in `theirs`, separated by `|`, or by the vendor's
+    /// name.
     pub fn words(
         &self,
         uarch: &Uarch,
@@ -109,8 +111,9 @@ fn words(device: &Device, event: &Event, code: &Code) -> Option<[u64; WORDS]> {
     Some(device.encode_fields(&fields).ok()?.config)
 }
 
-/// `EVENT_GROUP code counters`, then `UMASK_EVENT umask [config [cmask]]`, before it `DEFAULT_OPTIONS_EVENT option,…`.
-/// Events with other configuration values or options are left out.
+/// `EVENT_GROUP code counters`, then `UMASK_EVENT umask [config [cmask]]`, before it
+/// `DEFAULT_OPTIONS_EVENT option,…`. Events with other configuration values or options are left
+/// out.
 fn parse(text: &str) -> Vec<(String, Code)> {
     let mut events = Vec::new();
     let mut group = None;

@@ -1,4 +1,5 @@
-//! `cargo xtask perfevents check`: checks the event tables, and compares them with those of perf, libpfm4 and LIKWID.
+//! `cargo xtask perfevents check`: checks the event tables, and compares them with those of perf,
+//! libpfm4 and LIKWID.
 
 mod cpus;
 mod cross_check;
@@ -66,7 +67,8 @@ pub fn check() -> Result<()> {
     check_formulas(catalog, &packages.source("likwid")?)
 }
 
-/// Other programs can read the data files: they are TOML 1.0, while our parser also accepts TOML 1.1.
+/// Other programs can read the data files: they are TOML 1.0, while our parser also accepts TOML
+/// 1.1.
 fn check_toml(root: &Path) -> Result<()> {
     let script = root.join("xtask/src/perfevents/toml_1_0.py");
     let data = root.join("perfevents/data");

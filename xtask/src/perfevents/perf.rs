@@ -1,5 +1,5 @@
-//! The vendors' event files, which perf has compiled in (tools/perf/pmu-events/jevents.py). They are read from the
-//! executable, because perf lists only the events of the running processor.
+//! The vendors' event files, which perf has compiled in (tools/perf/pmu-events/jevents.py). They
+//! are read from the executable, because perf lists only the events of the running processor.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -169,7 +169,8 @@ fn cpus_of(uarch: &Uarch) -> Vec<CpuId> {
     cpus
 }
 
-/// Whether an event of perf's PMU is on the same PMU as ours. Names of uncore events are unique to a kind of PMU.
+/// Whether an event of perf's PMU is on the same PMU as ours. Names of uncore events are unique to
+/// a kind of PMU.
 fn is_same(pmu: &str, cpu: &CpuId, event: &Event) -> bool {
     let kind = match cpu {
         CpuId::X86 {
