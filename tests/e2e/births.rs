@@ -31,7 +31,7 @@ pub fn assert_sound(data: &Dataset) {
 }
 
 #[test]
-fn two_thousand_short_processes_have_a_row_each() {
+fn short_lived_processes_are_all_recorded() {
     let script = "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done";
     let finished = Profiler::new().command(&["sh", "-c", script]).finish();
     let data = finished.dataset();
@@ -51,7 +51,7 @@ fn two_thousand_short_processes_have_a_row_each() {
 
 /// What the ticks say of a process adds up to what its row says of its life.
 #[test]
-fn the_ticks_of_a_short_process_add_up_to_its_life() {
+fn usage_rows_of_a_short_lived_process_sum_to_its_totals() {
     let script = "i=0; while [ $i -lt 50 ]; do /bin/true; sleep 0.013; i=$((i+1)); done";
     let finished = Profiler::new()
         .args(["-i", "50ms"])
@@ -68,7 +68,7 @@ fn the_ticks_of_a_short_process_add_up_to_its_life() {
 }
 
 #[test]
-fn an_exit_code_and_a_crash_are_told_apart() {
+fn exit_codes_and_signals_are_distinct() {
     let script = "echo crash | $0; echo exit 42 | $0; sh -c 'kill -TERM $$'; true";
     let finished = Profiler::new()
         .command(&["sh", "-c", script, crate::WORKLOAD])
@@ -100,7 +100,7 @@ const TREE: &str = r#"
     exit "$1""#;
 
 #[test]
-fn a_tree_five_levels_deep_with_children_of_another_user_is_complete() {
+fn process_tree_of_five_levels_and_two_users_is_complete() {
     let become_nobody = "setpriv --reuid 65534 --clear-groups";
     let finished = Profiler::new()
         .env("TREE", TREE)
@@ -127,7 +127,7 @@ fn a_tree_five_levels_deep_with_children_of_another_user_is_complete() {
 }
 
 #[test]
-fn a_process_that_executes_twice_has_one_row_with_its_last_program() {
+fn exec_keeps_the_row_and_updates_the_program() {
     let script = "exec sh -c 'exec sleep 0.1'";
     let finished = Profiler::new().command(&["sh", "-c", script]).finish();
     let data = finished.dataset();
@@ -138,7 +138,7 @@ fn a_process_that_executes_twice_has_one_row_with_its_last_program() {
 }
 
 #[test]
-fn processes_older_than_the_profiler_are_followed() {
+fn processes_started_before_the_profiler_are_followed() {
     let shell = Kept::spawn(&[
         "sh",
         "-c",
@@ -190,7 +190,7 @@ const STORM: &str = r#"
     storm "$0" & storm "$0" & storm "$0""#;
 
 #[test]
-fn of_a_target_that_forks_all_the_time_none_is_lost_while_attaching() {
+fn no_fork_is_lost_while_attaching() {
     for _ in 0..5 {
         let directory = tempfile::TempDir::new().expect("a directory");
         let log = directory.path().join("log");

@@ -128,17 +128,17 @@ fn members_are_followed(kind: &[&str]) {
 }
 
 #[test]
-fn members_of_a_v2_group_are_followed() {
+fn cgroup_v2_members_are_followed() {
     members_are_followed(&["-t", "cgroup2"]);
 }
 
 #[test]
-fn members_of_a_v1_group_are_followed() {
+fn cgroup_v1_members_are_followed() {
     members_are_followed(&["-t", "cgroup", "-o", "none,name=e2e"]);
 }
 
 #[test]
-fn a_run_ends_when_its_empty_group_is_removed() {
+fn run_ends_when_the_empty_cgroup_is_removed() {
     let group = Group::new(&["-t", "cgroup2"]);
     let profiler = Profiler::new()
         .args(["-i", "100ms", "--cgroup"])

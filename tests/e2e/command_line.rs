@@ -24,7 +24,7 @@ fn lines_at_start(finished: &Finished) -> Vec<&str> {
 }
 
 #[test]
-fn a_run_that_is_continued_is_reported() {
+fn continued_run_is_reported() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let run = || {
         let profiler = Profiler::writing_to(directory.path());
@@ -39,7 +39,7 @@ fn a_run_that_is_continued_is_reported() {
 }
 
 #[test]
-fn strict_names_itself_and_all_that_is_missing() {
+fn strict_error_lists_all_missing_sources() {
     let puppet = Puppet::new(WORKLOAD, 0);
     let refused = Profiler::within(&WITHOUT_BTF)
         .args(["--strict", "--source", "sched,block_io,gpu"])
@@ -52,7 +52,7 @@ fn strict_names_itself_and_all_that_is_missing() {
 }
 
 #[test]
-fn what_is_missing_takes_one_line() {
+fn missing_sources_are_reported_on_one_line() {
     let puppet = Puppet::new(WORKLOAD, 0);
     let finished = Profiler::within(&WITHOUT_BTF)
         .args(["-d", "100ms", "--source", "+gpu"])
@@ -74,7 +74,7 @@ fn what_is_missing_takes_one_line() {
 }
 
 #[test]
-fn the_user_needs_no_variable() {
+fn no_environment_variable_is_required() {
     let finished = Profiler::within(&["env", "-u", "USER", "-u", "SUDO_USER", "-u", "SUDO_UID"])
         .args(["--node", "--source", "system", "-d", "100ms"])
         .finish();
@@ -83,7 +83,7 @@ fn the_user_needs_no_variable() {
 
 /// As `sudo profiler` does it.
 #[test]
-fn the_output_belongs_to_the_user_behind_sudo() {
+fn output_is_owned_by_the_sudo_user() {
     let finished = short()
         .env("SUDO_UID", "65534")
         .env("SUDO_GID", "65534")
@@ -102,7 +102,7 @@ fn the_output_belongs_to_the_user_behind_sudo() {
 }
 
 #[test]
-fn file_systems_are_there_at_the_first_tick() {
+fn file_systems_are_in_the_first_sample() {
     let finished = Profiler::new()
         .args(["--node", "--source", "filesystem,system", "-i", "1h"])
         .start();
@@ -117,7 +117,7 @@ fn file_systems_are_there_at_the_first_tick() {
 }
 
 #[test]
-fn the_closing_summary_agrees_with_the_dataset() {
+fn closing_summary_matches_the_dataset() {
     let mut puppet = Puppet::new(WORKLOAD, 1);
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
@@ -149,7 +149,7 @@ fn the_closing_summary_agrees_with_the_dataset() {
 
 /// What it says of each group agrees with what `check` says of the counters.
 #[test]
-fn the_groups_of_this_machine_are_tried() {
+fn event_groups_are_validated_on_this_machine() {
     let profiler = |args: &[&str]| {
         let output = Command::new(setting("PROFILER_BIN")).args(args).output();
         let output = output.expect("it starts");

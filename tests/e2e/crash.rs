@@ -76,7 +76,7 @@ fn assert_nothing_lost(data: &Dataset, killed: i64, stalls: &Stalls, what: &str)
 }
 
 #[test]
-fn after_twenty_kills_every_tick_is_recovered_and_readable() {
+fn every_sample_is_recovered_after_twenty_kills() {
     kill_and_recover(20);
 }
 
@@ -123,7 +123,7 @@ pub fn kill_and_recover(rounds: u64) {
 
 /// The journals of a killed run become parts when the next run begins in the same place.
 #[test]
-fn the_next_run_recovers_the_one_before() {
+fn next_run_recovers_the_previous_one() {
     let puppet = Puppet::new(WORKLOAD, 0);
     let out = tempfile::TempDir::new().expect("a directory");
     let start = || {

@@ -35,7 +35,7 @@ fn sources(data: &Dataset) -> BTreeMap<String, String> {
 
 /// As the unit has it: another user, and its capabilities alone. All sources do what they do for root.
 #[test]
-fn the_capabilities_of_the_unit_are_enough() {
+fn capabilities_of_the_unit_suffice() {
     let unit = unit();
     let capabilities = value(&unit, "AmbientCapabilities");
     assert_eq!(capabilities, value(&unit, "CapabilityBoundingSet"));

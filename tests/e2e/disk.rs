@@ -98,7 +98,7 @@ fn naps(puppet: &mut Puppet, profiler: Option<u32>) -> Cost {
 }
 
 #[test]
-fn a_disk_that_fills_costs_rows_but_neither_the_target_nor_what_was_written() {
+fn full_disk_drops_rows_but_keeps_files_and_target() {
     let disk = Disk::new("4m");
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let free = naps(&mut puppet, None);
@@ -162,7 +162,7 @@ fn a_disk_that_fills_costs_rows_but_neither_the_target_nor_what_was_written() {
 }
 
 #[test]
-fn rows_that_find_no_room_are_written_when_there_is_room_again() {
+fn held_rows_are_written_when_space_returns() {
     let disk = Disk::new("4m");
     let puppet = Puppet::new(WORKLOAD, 0);
     let mut profiler = Profiler::writing_to(&disk.path().join("out"))
@@ -201,7 +201,7 @@ fn rows_that_find_no_room_are_written_when_there_is_room_again() {
 }
 
 #[test]
-fn a_disk_that_is_full_from_the_start_ends_the_run_before_it_begins() {
+fn run_refuses_to_start_on_a_full_disk() {
     let disk = Disk::new("1m");
     fill(&disk);
     let puppet = Puppet::new(WORKLOAD, 0);

@@ -36,7 +36,7 @@ fn assert_final(finished: &Finished) {
 }
 
 #[test]
-fn sigint_and_sigterm_end_a_run_with_a_last_sample() {
+fn sigint_and_sigterm_take_a_last_sample() {
     let puppet = Puppet::new(WORKLOAD, 0);
     for signal in [Signal::INT, Signal::TERM] {
         let profiler = Profiler::new().args(["-i", "1h"]).pid(puppet.pid()).start();
@@ -48,7 +48,7 @@ fn sigint_and_sigterm_end_a_run_with_a_last_sample() {
 }
 
 #[test]
-fn a_run_ends_after_its_duration() {
+fn run_ends_after_its_duration() {
     let metronome = Metronome::start();
     let finished = Profiler::undelayed()
         .args(["--node", "-i", "200ms", "-d", "500ms"])
@@ -69,7 +69,7 @@ fn a_run_ends_after_its_duration() {
 }
 
 #[test]
-fn a_run_ends_with_its_target() {
+fn run_ends_with_its_target() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
@@ -84,7 +84,7 @@ fn a_run_ends_with_its_target() {
 
 /// A zombie has ended, whether or not its parent cares.
 #[test]
-fn a_run_ends_with_a_target_that_ends_before_the_first_tick() {
+fn run_ends_with_a_target_shorter_than_the_interval() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let mut profiler = Profiler::new()
         .args(["-i", "10s"])
@@ -96,7 +96,7 @@ fn a_run_ends_with_a_target_that_ends_before_the_first_tick() {
 }
 
 #[test]
-fn the_exit_code_is_the_commands() {
+fn exit_code_is_that_of_the_command() {
     for (script, code) in [
         ("exit 0", 0),
         ("exit 42", 42),
@@ -110,7 +110,7 @@ fn the_exit_code_is_the_commands() {
 }
 
 #[test]
-fn a_signal_reaches_the_command() {
+fn signals_are_forwarded_to_the_command() {
     for (signal, name) in [(Signal::INT, "INT"), (Signal::TERM, "TERM")] {
         let script = format!("trap 'exit 9' {name}; echo ready; while :; do sleep 0.05; done");
         let profiler = Profiler::new().command(&["sh", "-c", &script]).start();
@@ -147,7 +147,7 @@ fn two_profilers_of_one_target_agree() {
 }
 
 #[test]
-fn a_signal_while_attaching_leaves_a_complete_run_or_none() {
+fn signal_while_attaching_leaves_a_complete_run_or_none() {
     let puppet = Puppet::new(WORKLOAD, 0);
     for delay in 0..20 {
         let profiler = Profiler::new().pid(puppet.pid()).spawn();

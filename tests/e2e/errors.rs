@@ -28,7 +28,7 @@ fn no_such_process() {
 }
 
 #[test]
-fn a_zombie() {
+fn zombie() {
     let child = Kept::spawn(&["true"]);
     let directory = format!("/proc/{}", child.pid());
     wait_until("it has ended", || procfs::state(&directory) == Some('Z'));
@@ -39,7 +39,7 @@ fn a_zombie() {
 }
 
 #[test]
-fn a_thread_is_no_process() {
+fn thread_id_is_not_a_process() {
     let puppet = Puppet::new(WORKLOAD, 1);
     let thread = thread_ids(puppet.pid())
         .into_iter()
@@ -51,7 +51,7 @@ fn a_thread_is_no_process() {
 }
 
 #[test]
-fn one_of_several_processes_missing() {
+fn one_of_several_pids_missing() {
     let mut child = Kept::spawn(&["true"]);
     child.0.wait().expect("our child");
     let refused = Profiler::new()
@@ -72,7 +72,7 @@ fn no_such_cgroup() {
 }
 
 #[test]
-fn a_user_without_capabilities() {
+fn user_without_capabilities() {
     // A copy that anybody may execute, and an output that anybody may write: only the privilege is missing.
     let directory = tempfile::TempDir::new().expect("a directory");
     let copy = directory.path().join("profiler");
@@ -95,7 +95,7 @@ fn a_user_without_capabilities() {
 }
 
 #[test]
-fn output_that_cannot_be_written() {
+fn unwritable_output() {
     let puppet = Puppet::new(WORKLOAD, 0);
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("file");
@@ -114,7 +114,7 @@ fn output_that_cannot_be_written() {
 }
 
 #[test]
-fn a_command_that_does_not_exist() {
+fn no_such_command() {
     Profiler::new()
         .command(&["no-such-program"])
         .finish()
@@ -126,7 +126,7 @@ fn a_command_that_does_not_exist() {
 }
 
 #[test]
-fn a_wrong_command_line() {
+fn invalid_command_line() {
     let cases: [&[&str]; 6] = [
         &[],
         &["--pid", "0"],
@@ -192,19 +192,19 @@ fn degrades(wrapper: &[&str], why: &str) {
 }
 
 #[test]
-fn without_btf_processes_come_from_proc() {
+fn falls_back_to_proc_without_btf() {
     degrades(&WITHOUT_BTF, "BTF");
 }
 
 #[test]
-fn where_bpf_is_denied_processes_come_from_proc() {
+fn falls_back_to_proc_when_bpf_is_denied() {
     let [python, script] = &without_bpf();
     degrades(&[python, script], "bpf()");
 }
 
 /// /proc/PID/io of a process with more capabilities is not given to everybody: null then, not 0.
 #[test]
-fn accounting_that_may_not_be_read_is_null() {
+fn unreadable_io_accounting_is_null() {
     let mut puppet = Puppet::new(WORKLOAD, 1);
     let deny =
         "mount -t tmpfs none /sys/kernel/btf && exec setpriv --bounding-set -sys_ptrace \"$@\"";
@@ -231,7 +231,7 @@ fn accounting_that_may_not_be_read_is_null() {
 }
 
 #[test]
-fn strict_refuses_to_do_without_a_source() {
+fn strict_fails_when_a_source_is_missing() {
     let puppet = Puppet::new(WORKLOAD, 0);
     let [python, script] = &without_bpf();
     let strict = |wrapper: &[&str]| {

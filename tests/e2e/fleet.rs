@@ -38,7 +38,7 @@ fn problems(report: &Value) -> Vec<&str> {
 
 /// 64 nodes played by 64 profilers. Some are killed and started again while the others go on.
 #[test]
-fn sixty_four_hosts_in_one_run() {
+fn sixty_four_hosts_share_one_run() {
     const HOSTS: usize = 64;
     let directory = tempfile::TempDir::new().expect("a directory");
     let puppet = Puppet::new(WORKLOAD, 0);
@@ -166,7 +166,7 @@ fn agree(data: &Dataset, report: &Value, expected: &[String]) {
 }
 
 #[test]
-fn the_second_profiler_of_a_node_says_so() {
+fn second_profiler_of_a_node_is_refused() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let puppet = Puppet::new(WORKLOAD, 0);
     let start = |more: &[&str]| {
@@ -215,7 +215,7 @@ fn the_second_profiler_of_a_node_says_so() {
 }
 
 #[test]
-fn what_would_go_to_stderr_is_in_the_log() {
+fn log_file_replaces_stderr() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let puppet = Puppet::new(WORKLOAD, 0);
     let log = directory.path().join("p.log");
@@ -316,7 +316,7 @@ fn remove_groups(group: &Path) {
 
 /// Jobs come and go under one profiler: each has a run of its own with all rows of its processes, and no others.
 #[test]
-fn each_job_has_a_run_of_its_own() {
+fn split_by_job_writes_one_run_per_job() {
     let slurm = Slurm::new();
     let directory = tempfile::TempDir::new().expect("a directory");
     let run = |name: &str| Dataset::new(directory.path().join(name));

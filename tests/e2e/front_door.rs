@@ -38,7 +38,7 @@ fn cargo_xtask(words: &[&str]) -> Command {
 }
 
 #[test]
-fn a_command_is_run_as_if_nobody_stood_before_it() {
+fn command_runs_as_without_the_profiler() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let out = directory.path().join("out");
     let environment = directory.path().join("environment");
@@ -75,7 +75,7 @@ fn doctor(output: &Output) -> (Option<i32>, String) {
 
 /// The lines of what cannot be done without, and where it is not found, the command that brings it.
 #[test]
-fn the_doctor_finds_what_is_there_and_says_how_to_get_what_is_not() {
+fn doctor_lists_missing_prerequisites_with_commands() {
     let well = cargo_xtask(&["doctor"]).output().expect("cargo starts");
     let (code, text) = doctor(&well);
     assert_eq!(code, Some(0), "{text}");

@@ -52,7 +52,7 @@ impl Machine {
 const GPU: &str = "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu1 uuid GPU-1\n";
 
 #[test]
-fn a_gpu_and_its_process_are_in_the_dataset() {
+fn gpu_and_its_process_are_recorded() {
     let mut target = Command::new("sleep").arg("60").spawn().expect("started");
     let pid = target.id();
     let machine = Machine::new(&format!(
@@ -90,7 +90,7 @@ fn a_gpu_and_its_process_are_in_the_dataset() {
 }
 
 #[test]
-fn a_command_sees_the_gpus_that_it_may_use() {
+fn only_visible_gpus_are_recorded() {
     let machine = Machine::new(GPU);
     let finished = machine
         .profiler()
@@ -105,7 +105,7 @@ fn a_command_sees_the_gpus_that_it_may_use() {
 
 /// The profiler may have been started from anywhere: by root, by a prolog, in another step.
 #[test]
-fn the_variable_of_the_target_decides_and_not_that_of_the_profiler() {
+fn visible_devices_of_the_target_decide() {
     let target = Kept::start(
         Command::new("sleep")
             .arg("60")
@@ -142,7 +142,7 @@ fn the_variable_of_the_target_decides_and_not_that_of_the_profiler() {
 }
 
 #[test]
-fn a_library_that_hangs_holds_up_neither_ticks_nor_the_end() {
+fn hanging_nvml_delays_nothing() {
     let machine = Machine::new(&format!("{GPU}gpu1 power sleep 1000000 1\n"));
     let begun = Instant::now();
     let finished = machine

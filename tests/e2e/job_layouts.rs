@@ -371,7 +371,7 @@ fn flux() {
 }
 
 #[test]
-fn a_scope_of_systemd() {
+fn systemd_scope() {
     Layout {
         version: 2,
         scheduler: "none",
@@ -391,7 +391,7 @@ fn a_scope_of_systemd() {
 }
 
 #[test]
-fn a_named_service() {
+fn systemd_service() {
     Layout {
         version: 2,
         scheduler: "none",
@@ -468,7 +468,7 @@ fn followed_by_environment(mut running: Running, id: &str, first: Puppet) {
 }
 
 #[test]
-fn without_cgroup_and_scheduler_the_environment_tells() {
+fn environment_identifies_a_job_without_cgroup_and_scheduler() {
     let first = puppet_of("4000010");
     let running = profiler()
         .args(["--job", "4000010", "--scheduler", "slurm"])
@@ -480,7 +480,7 @@ fn without_cgroup_and_scheduler_the_environment_tells() {
 }
 
 #[test]
-fn a_scheduler_that_hangs_is_not_waited_for() {
+fn hanging_scheduler_is_not_waited_for() {
     let directory = TempDir::new().expect("a directory");
     let stub = directory.path().join("scontrol");
     fs::write(&stub, "#!/bin/sh\nexec /bin/sleep 600\n").expect("written");
@@ -497,7 +497,7 @@ fn a_scheduler_that_hangs_is_not_waited_for() {
 }
 
 #[test]
-fn nobody_comes() {
+fn wait_times_out_without_processes() {
     let refused = profiler()
         .args([
             "--job",
@@ -544,7 +544,7 @@ fn waiting_is_reported() {
 }
 
 #[test]
-fn names_that_are_none() {
+fn invalid_job_ids_are_rejected() {
     for id in ["a b", "-x", "../x", ""] {
         let refused = profiler().args([format!("--job={id}")]).finish();
         assert_eq!(refused.code(), USAGE, "{id}: {}", refused.stderr);
@@ -557,7 +557,7 @@ fn names_that_are_none() {
 }
 
 #[test]
-fn a_job_of_another_user() {
+fn job_of_another_user() {
     let mut tree = Tree::mounted(2);
     let group = tree.make("system.slice/slurmstepd.scope/job_4000014/step_0/user/task_0");
     let puppet = Puppet::new(WORKLOAD, 0);
@@ -581,7 +581,7 @@ fn a_job_of_another_user() {
 
 /// While the file reads INPROGRESS, and no longer.
 #[test]
-fn a_file_ends_the_run() {
+fn ipc_file_ends_the_run() {
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join(".ipc-4000015");
     fs::write(&file, "INPROGRESS\n").expect("written");

@@ -150,7 +150,7 @@ fn assert_between(rows: &[Row], said: &[Said], columns: &[(&'static str, &str, f
 }
 
 #[test]
-fn gauges_are_those_of_a_query() {
+fn gauges_match_nvidia_smi_query() {
     let names: Vec<_> = QUERIES.iter().map(|(_, name, _, _)| *name).collect();
     let query = format!("--query-gpu=index,{}", names.join(","));
     let arguments = [&query, "--format=csv,noheader,nounits", "-lms", "250"];
@@ -171,7 +171,7 @@ fn gauges_are_those_of_a_query() {
 }
 
 #[test]
-fn gauges_are_those_of_dmon() {
+fn gauges_match_nvidia_smi_dmon() {
     let mut heads: Vec<String> = Vec::new();
     let tool = Tool::start(&["dmon", "-s", "pucm", "-d", "1"], move |line| {
         let words: Vec<_> = line.split_whitespace().collect();

@@ -86,7 +86,7 @@ impl Oar {
 }
 
 #[test]
-fn a_job_of_oar() {
+fn oar_job() {
     let oar = Oar::start();
     for name in ["go", "said"] {
         let _ = fs::remove_file(oar.home().join(name));

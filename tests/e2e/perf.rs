@@ -10,7 +10,7 @@ use crate::{
 
 /// The design allows 3 ms; what other guests of this machine's host do to single ticks is not in a median.
 #[test]
-fn a_hundred_threads_are_read_in_little_time() {
+fn hundred_threads_are_read_quickly() {
     let mut puppet = Puppet::new(WORKLOAD, 99);
     let profiler = Profiler::new()
         .args(["-i", "100ms", "--source", "perf,process,overhead"])
@@ -43,7 +43,7 @@ fn a_hundred_threads_are_read_in_little_time() {
 }
 
 #[test]
-fn who_joins_a_cgroup_is_counted_from_then_on() {
+fn processes_are_counted_after_joining_the_cgroup() {
     let group = Group::new(&["-t", "cgroup2"]);
     let mut member = Puppet::new(WORKLOAD, 0);
     let mut joins = Puppet::new(WORKLOAD, 0);
@@ -83,7 +83,7 @@ fn who_joins_a_cgroup_is_counted_from_then_on() {
 }
 
 #[test]
-fn processes_are_counted_where_bpf_cannot_be_used() {
+fn processes_are_counted_without_bpf() {
     let mut puppet = Puppet::new(WORKLOAD, 2);
     let profiler = Profiler::within(&WITHOUT_BTF)
         .args([
@@ -111,7 +111,7 @@ fn processes_are_counted_where_bpf_cannot_be_used() {
 
 /// One line with the remedy, and the other sources go on.
 #[test]
-fn too_few_files_are_said() {
+fn low_file_limit_is_reported() {
     let puppet = Puppet::new(WORKLOAD, 40);
     let finished = Profiler::within(&["prlimit", "--nofile=64:64"])
         .args([

@@ -45,7 +45,7 @@ fn work(directory: &std::path::Path) {
 }
 
 #[test]
-fn counters_lie_between_two_readings_of_psutil() {
+fn counters_lie_between_two_psutil_readings() {
     let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let small = tempfile::TempDir::new().expect("a directory");
     let mounted = Command::new("mount")

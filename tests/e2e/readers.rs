@@ -38,7 +38,7 @@ fn duckdb_and_pandas_read_every_table_and_view() {
 }
 
 #[test]
-fn files_and_declarations_have_the_same_columns_types_units_and_helps() {
+fn files_match_the_declared_schema() {
     let run = run();
     let data = run.dataset();
     let schema = Command::new(setting("PROFILER_BIN"))
@@ -53,7 +53,7 @@ fn files_and_declarations_have_the_same_columns_types_units_and_helps() {
 }
 
 #[test]
-fn what_is_not_available_is_null_and_not_zero() {
+fn unavailable_values_are_null() {
     let run = run();
     let data = run.dataset();
     // Nobody reads smaps_rollup at every tick; a process that lives has no end.
@@ -71,7 +71,7 @@ fn what_is_not_available_is_null_and_not_zero() {
 }
 
 #[test]
-fn files_are_not_for_everybody() {
+fn files_are_not_world_readable() {
     let run = run();
     for file in run.dataset().files() {
         let mode = fs::metadata(&file)

@@ -41,7 +41,7 @@ fn recipes() -> Vec<Recipe> {
 }
 
 #[test]
-fn every_recipe_runs_on_the_dataset_that_it_names() {
+fn every_recipe_runs_on_its_dataset() {
     assert!(PAGE.contains("profiler run -i 100ms -- sh docs/demo.sh"));
     let recipes = recipes();
     assert!(recipes.len() >= 24, "{} recipes", recipes.len());

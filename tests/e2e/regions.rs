@@ -89,7 +89,7 @@ struct Sample {
 }
 
 #[test]
-fn a_region_has_what_its_process_says_of_itself() {
+fn region_usage_matches_the_process_own_readings() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("file");
     let finished = Profiler::undelayed()
@@ -145,7 +145,7 @@ fn a_region_has_what_its_process_says_of_itself() {
 }
 
 #[test]
-fn regions_have_what_the_rows_between_their_readings_have() {
+fn region_usage_is_the_sum_of_the_rows_between_its_boundaries() {
     let finished = script(
         &["-i", "100ms"],
         r#"
@@ -194,7 +194,7 @@ time.sleep(0.05)
 }
 
 #[test]
-fn all_descendants_count_those_too_that_have_ended() {
+fn ended_descendants_count_in_a_region() {
     let finished = script(
         &[],
         r#"
@@ -284,7 +284,7 @@ os.execv("/bin/sleep", ["sleep", "0.1"])
 "#;
 
 #[test]
-fn structure_and_times() {
+fn nesting_and_times() {
     let finished = script(&[], STRUCTURE);
     let told: std::collections::BTreeMap<String, Vec<[i64; 2]>> = said(&finished);
     let data = finished.dataset();
@@ -360,7 +360,7 @@ fn structure_and_times() {
 }
 
 #[test]
-fn a_region_ends_with_the_run_and_is_recovered_without_an_end() {
+fn open_region_ends_with_the_run() {
     // Until the profiler has gone.
     let sleeper = r#"
 parent = os.getppid()

@@ -66,7 +66,7 @@ fn ends_well(running: Running) -> String {
 }
 
 #[test]
-fn runs_that_ended_long_ago_are_removed() {
+fn old_runs_are_removed() {
     let directory = TempDir::new().expect("a directory");
     let out = directory.path();
     finished(out, "a", 49, MIB);
@@ -78,7 +78,7 @@ fn runs_that_ended_long_ago_are_removed() {
 }
 
 #[test]
-fn the_oldest_runs_are_removed_until_the_rest_fits() {
+fn oldest_runs_are_removed_until_the_rest_fits() {
     let directory = TempDir::new().expect("a directory");
     let out = directory.path();
     for (name, hours) in [("a", 2), ("b", 4), ("c", 1), ("d", 3)] {
@@ -126,7 +126,7 @@ fn only_finished_runs_of_the_same_user_are_removed() {
 }
 
 #[test]
-fn a_run_that_is_being_written_stays() {
+fn run_being_written_is_kept() {
     let directory = TempDir::new().expect("a directory");
     let out = directory.path();
     let first = Profiler::writing_to(out)

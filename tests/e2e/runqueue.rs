@@ -136,7 +136,7 @@ impl Drop for NeverIdle {
 }
 
 #[test]
-fn histogram_of_waits_is_that_of_the_kernels_trace() {
+fn wait_histogram_matches_the_kernel_trace() {
     let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let file = directory.path().join("perf.data");
     let name = file.to_str().expect("UTF-8");

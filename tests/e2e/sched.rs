@@ -39,12 +39,12 @@ fn exact(mut puppet: Puppet, order: &str) {
 }
 
 #[test]
-fn computing_threads_are_accounted_to_the_nanosecond() {
+fn computing_threads_are_exact_to_the_nanosecond() {
     exact(Puppet::new(WORKLOAD, 4), "burn 2000");
 }
 
 #[test]
-fn five_thousand_naps_are_accounted_to_the_nanosecond() {
+fn five_thousand_naps_are_exact_to_the_nanosecond() {
     exact(Puppet::new(WORKLOAD, 0), "nap 5000");
 }
 
@@ -105,20 +105,20 @@ fn check(data: &Dataset, readings: &[Reading], name: &str, field: Field, to_the_
 }
 
 #[test]
-fn at_every_tick_computing_threads_lie_between_two_readings() {
+fn every_sample_of_computing_threads_lies_between_two_readings() {
     let large = ["oncpu_ns", "runqueue_ns"];
     bracketed(Puppet::new(WORKLOAD, 4), "burn 7500", large);
 }
 
 #[test]
-fn at_every_tick_a_thousand_naps_a_second_lie_between_two_readings() {
+fn every_sample_of_frequent_naps_lies_between_two_readings() {
     let large = ["oncpu_ns", "voluntary_switches"];
     bracketed(Puppet::new(WORKLOAD, 0), "nap 7000", large);
 }
 
 /// Where the time went adds up to the time there was, without what a hypervisor took.
 #[test]
-fn all_times_of_a_process_add_up_to_its_threads_times_the_run() {
+fn scheduler_states_sum_to_thread_time() {
     let mut puppets = [4, 0, 2].map(|threads| Puppet::new(WORKLOAD, threads));
     let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let file = directory.path().join("file");
@@ -157,7 +157,7 @@ fn all_times_of_a_process_add_up_to_its_threads_times_the_run() {
 
 /// What slept through whole intervals is not counted again when it wakes.
 #[test]
-fn a_process_that_wakes_now_and_then_sleeps_no_longer_than_the_interval() {
+fn sleep_per_row_never_exceeds_the_interval() {
     let finished = Profiler::new()
         .args(["-i", "100ms"])
         .command(&["sh", "-c", "sleep 0.55; sleep 0.55; sleep 0.55"])
@@ -206,7 +206,7 @@ fn slow_group(disk: &LoopDevice) -> Group {
 
 /// Who reads directly from a disk that is slow waits for it uninterruptibly.
 #[test]
-fn direct_reads_of_a_slow_disk_are_blocked_and_not_asleep() {
+fn direct_reads_of_a_slow_disk_count_as_blocked() {
     let place = mounts::directory();
     let _memory = Mounted::tmpfs(&place.path().join("memory"));
     let disk = LoopDevice::new(&place.path().join("memory/image"), 16);

@@ -24,7 +24,7 @@ fn status(pid: u32, field: &str) -> u64 {
 /// Against the kernel's own peak (`VmHWM`, which begins with exec). It is killed, since a program that ends touches pages of its
 /// own once more.
 #[test]
-fn a_started_command_has_its_own_peak() {
+fn command_row_has_its_own_peak_rss() {
     let profiler = Profiler::undelayed()
         .args(["-i", "100ms"])
         .command(&["sleep", "60"])
@@ -53,7 +53,7 @@ fn a_started_command_has_its_own_peak() {
 
 /// Its life is what it slept: the profiler's own start is not in it, nor are the messages by which it was started.
 #[test]
-fn a_started_command_has_its_own_life() {
+fn command_row_covers_its_own_life() {
     let metronome = Metronome::start();
     let finished = Profiler::undelayed()
         .args(["-i", "100ms"])
@@ -76,7 +76,7 @@ fn a_started_command_has_its_own_life() {
 }
 
 #[test]
-fn whoever_profiles_their_shell_does_not_profile_the_profiler() {
+fn profiler_excludes_itself_from_its_parent_shell() {
     let finished =
         Profiler::within(&["sh", "-c", "\"$@\" -i 100ms -d 500ms --pid $$; :", "sh"]).finish();
     let data = finished.dataset();
@@ -86,7 +86,7 @@ fn whoever_profiles_their_shell_does_not_profile_the_profiler() {
 
 /// The parent's name at the fork, though it runs another program when it ends.
 #[test]
-fn started_by_is_who_forked() {
+fn started_by_is_the_forking_process() {
     let finished = Profiler::new()
         .command(&["sh", "-c", "/bin/true; exec sleep 0.3"])
         .finish();
@@ -98,7 +98,7 @@ fn started_by_is_who_forked() {
 }
 
 #[test]
-fn totals_are_of_the_run_and_life_columns_of_the_life() {
+fn totals_cover_the_run_and_life_columns_the_life() {
     let mut puppet = Puppet::new(WORKLOAD, 1);
     puppet.tell("burn 500");
     let before = procfs::Reading::now(puppet.pid());
@@ -134,7 +134,7 @@ fn totals_are_of_the_run_and_life_columns_of_the_life() {
 
 /// Children that share their parent's memory: the sum of RSS has it once for each, the sum of PSS once.
 #[test]
-fn shared_memory_is_in_the_sum_of_pss_once() {
+fn pss_sum_counts_shared_memory_once() {
     const SHARED: u64 = 64 << 20;
     const CHILDREN: u64 = 20;
     let script = format!(
@@ -173,7 +173,7 @@ fn pss_of(pid: u32) -> u64 {
 
 /// The first Ctrl-C is the command's; the second ends the profiler, and it is said that the command goes on.
 #[test]
-fn a_command_that_outlives_the_profiler_is_reported() {
+fn command_outliving_the_profiler_is_reported() {
     let profiler = Profiler::new()
         .command(&["sh", "-c", "trap '' INT; echo ready; sleep 2"])
         .start();

@@ -37,7 +37,7 @@ pub fn count(data: &Dataset) -> (u64, u64) {
 
 /// What a machine that stands still makes the profiler miss is not the profiler's fault; everything else is.
 #[test]
-fn a_hundred_hertz_for_ten_seconds_is_a_thousand_ticks() {
+fn hundred_hertz_for_ten_seconds_is_a_thousand_samples() {
     const INTERVAL: Duration = Duration::from_millis(10);
     let puppet = Puppet::new(WORKLOAD, 0);
     let metronome = Metronome::start();
@@ -61,7 +61,7 @@ fn a_hundred_hertz_for_ten_seconds_is_a_thousand_ticks() {
 }
 
 #[test]
-fn ticks_missed_while_stopped_are_counted_and_not_invented() {
+fn samples_missed_while_stopped_are_counted() {
     const INTERVAL: Duration = Duration::from_millis(50);
     let puppet = Puppet::new(WORKLOAD, 0);
     let metronome = Metronome::start();
@@ -100,7 +100,7 @@ fn ticks_missed_while_stopped_are_counted_and_not_invented() {
 
 /// More threads than CPUs: what the profiler misses then, it counts.
 #[test]
-fn on_a_busy_machine_rows_and_missed_ticks_are_all_ticks() {
+fn samples_and_missed_samples_add_up_on_a_busy_machine() {
     let mut puppet = Puppet::new(WORKLOAD, 16);
     puppet.order("burn 4000");
     let finished = Profiler::new()

@@ -185,7 +185,7 @@ const COLUMNS: [(&str, &str); 26] = [
 type Tick = Vec<(Option<f64>, Option<f64>)>;
 
 #[test]
-fn every_column_is_what_duckdb_makes_of_the_other_tables() {
+fn timeline_columns_match_duckdb_over_the_other_tables() {
     for extra in [&[][..], &["--threads"]] {
         let run = run(extra);
         let data = run.dataset();
@@ -268,7 +268,7 @@ fn every_column_is_what_duckdb_makes_of_the_other_tables() {
 }
 
 #[test]
-fn the_energies_of_the_processes_add_up_to_the_targets() {
+fn process_energies_sum_to_the_target_energy() {
     let run = run(&[]);
     let data = run.dataset();
     let (processes, target, known): (f64, f64, u64) = data.row(

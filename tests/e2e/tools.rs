@@ -82,7 +82,7 @@ impl Drop for Bpftrace {
 }
 
 #[test]
-fn block_requests_are_those_that_bpftrace_sees() {
+fn block_requests_match_bpftrace() {
     const READS: u64 = 700;
     const WRITES: u64 = 300;
     let directory = directory();
@@ -137,7 +137,7 @@ tracepoint:sock:sock_recv_length /args->ret > 0/ {
 }";
 
 #[test]
-fn messages_are_those_that_bpftrace_sees() {
+fn messages_match_bpftrace() {
     let bpftrace = Bpftrace::start(SOCKETS);
     let script = "$0 tcp 127.0.0.1 3000 200; $0 tcp ::1 1000 300; \
                   $0 udp 127.0.0.1 127.0.0.1 2000 100; $0 unix 1500 70";
@@ -208,7 +208,7 @@ fn ss(pid: u32, name: &str) -> u64 {
 }
 
 #[test]
-fn bytes_of_tcp_are_those_of_ss() {
+fn tcp_bytes_match_ss() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     puppet.tell("read 5000");
     let pid = puppet.pid();

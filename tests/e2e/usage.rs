@@ -124,17 +124,17 @@ fn usage_is_what_proc_says(wrapper: &[&str]) {
 }
 
 #[test]
-fn the_bpf_iterator_tells_what_proc_says() {
+fn bpf_iterator_matches_proc() {
     usage_is_what_proc_says(&[]);
 }
 
 #[test]
-fn without_btf_the_same_comes_from_proc() {
+fn proc_fallback_matches_proc() {
     usage_is_what_proc_says(&WITHOUT_BTF);
 }
 
 #[test]
-fn rows_of_threads_add_up_to_their_process() {
+fn thread_rows_sum_to_their_process() {
     let mut puppet = Puppet::new(WORKLOAD, 3);
     let profiler = Profiler::new()
         .args(["-i", "200ms", "--threads"])

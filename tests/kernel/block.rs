@@ -147,7 +147,7 @@ fn pid_of(finished: &Finished, word: &str) -> u64 {
 
 /// 64 MiB in 4 KiB calls past the page cache, to a file: each call is one request of the process that made it.
 #[test]
-fn direct_calls_are_requests_of_their_process() {
+fn direct_io_is_charged_to_the_calling_process() {
     const CALLS: u64 = 16384;
     let place = directory();
     let _memory = Mounted::tmpfs(&place.path().join("memory"));
@@ -193,7 +193,7 @@ fn direct_calls_are_requests_of_their_process() {
 
 /// The kernel counts the time from the request being made to its last word on it: after the programs that ended it.
 #[test]
-fn times_add_up_to_those_of_diskstats() {
+fn times_match_diskstats() {
     let memory = MemoryDisk::new();
     let disk = &memory.disk;
     let path = disk.path();
@@ -251,7 +251,7 @@ impl MemoryDisk {
 
 /// Whatever a device does is in some row: of a process, or of none.
 #[test]
-fn the_rows_of_a_node_add_up_to_what_the_device_has_done() {
+fn node_rows_sum_to_the_device_totals() {
     let memory = MemoryDisk::new();
     let disk = &memory.disk;
     let path = disk.path();
@@ -270,7 +270,7 @@ fn the_rows_of_a_node_add_up_to_what_the_device_has_done() {
 
 /// Five at once on one device: each has its own bytes.
 #[test]
-fn writers_at_the_same_time_are_not_mixed() {
+fn concurrent_writers_are_kept_apart() {
     let memory = MemoryDisk::new();
     let disk = &memory.disk;
     let path = disk.path();
@@ -350,7 +350,7 @@ fn written_by(finished: &Finished, device: &str, pages: u64, seek: u64) -> u64 {
 /// What the page cache holds is written by a thread of the kernel, for those who made the pages dirty, also when they
 /// are gone. Of a file that two made dirty nobody can say whose pages are in which request.
 #[test]
-fn writeback_is_of_who_dirtied_the_pages() {
+fn writeback_is_charged_to_the_process_that_dirtied_the_pages() {
     let disk = Disk4::new();
     let (own, shared) = (disk.file("own"), disk.file("shared"));
     // The files exist, with their blocks, so that there is no more to write than the pages.
@@ -382,7 +382,7 @@ fn writeback_is_of_who_dirtied_the_pages() {
 
 /// Outside the target nobody has rows, but somebody outside can be why a file is nobody's.
 #[test]
-fn only_what_the_target_dirtied_is_its_own() {
+fn writeback_of_others_is_not_charged_to_the_target() {
     let disk = Disk4::new();
     let (own, shared) = (disk.file("own"), disk.file("shared"));
     shell(&[dd(&own, 512, 0), dd(&shared, 512, 0)].concat());
@@ -447,7 +447,7 @@ fn large_calls_discards_and_flushes() {
 
 /// The commits of a journal are writes with flushes before and after them.
 #[test]
-fn the_flushes_of_a_journal_are_the_journals() {
+fn journal_flushes_are_charged_to_the_journal() {
     let disk = Disk4::new();
     let file = disk.file("synced");
     let (finished, growth) = Growth::of(disk.device(), || {

@@ -8,7 +8,7 @@ const PROCESSES: u64 = 120;
 const CODES: u64 = 7;
 
 #[test]
-fn each_of_many_short_processes_has_one_row_with_its_exit_code() {
+fn short_lived_processes_have_one_row_with_exit_code() {
     let script = format!(
         "i=0; while [ $i -lt {PROCESSES} ]; do (exit $((i % {CODES}))); i=$((i+1)); done; exit 0"
     );
@@ -38,7 +38,7 @@ fn each_of_many_short_processes_has_one_row_with_its_exit_code() {
 }
 
 #[test]
-fn who_dies_by_a_signal_has_the_signal_and_no_code() {
+fn killed_process_has_signal_and_no_exit_code() {
     let script = "sh -c 'kill -TERM $$'; echo crash | $0; exit 3";
     let finished = Profiler::new()
         .command(&["sh", "-c", script, crate::WORKLOAD])

@@ -177,7 +177,7 @@ fn ext4_in_memory(place: &Path) -> [Mounted; 2] {
 }
 
 #[test]
-fn every_way_to_a_file_is_counted_once() {
+fn every_file_operation_is_counted_once() {
     let place = directory();
     let [_memory, ext4] = ext4_in_memory(place.path());
     let mount = Mount::of_ext4(&ext4);
@@ -252,7 +252,7 @@ fn memory_and_bind_mounts_have_their_names() {
 }
 
 #[test]
-fn what_overlayfs_does_below_is_not_counted() {
+fn overlayfs_lower_layer_io_is_not_counted() {
     let place = directory();
     let memory = Mounted::tmpfs(&place.path().join("memory"));
     let overlay = Mounted::overlay(&place.path().join("overlay"), memory.point());
@@ -289,7 +289,7 @@ fn what_overlayfs_does_below_is_not_counted() {
 }
 
 #[test]
-fn what_is_no_file_is_not_counted() {
+fn only_files_are_counted() {
     let script = "$0 files elsewhere / 0; $0 files elsewhere / 50; true";
     for method in ["syscalls", best_way()] {
         let finished = run(method, script);
@@ -313,7 +313,7 @@ fn what_is_no_file_is_not_counted() {
 }
 
 #[test]
-fn those_who_write_at_the_same_time_never_mix() {
+fn concurrent_file_writers_are_kept_apart() {
     let place = directory();
     let memory = Mounted::tmpfs(&place.path().join("memory"));
     let point = memory.point();
@@ -337,7 +337,7 @@ fn those_who_write_at_the_same_time_never_mix() {
 }
 
 #[test]
-fn a_mount_of_another_namespace_has_its_name() {
+fn mount_of_another_namespace_is_named() {
     let place = directory();
     let inside = place.path().join("inside");
     std::fs::create_dir(&inside).expect("made");
@@ -354,7 +354,7 @@ fn a_mount_of_another_namespace_has_its_name() {
 }
 
 #[test]
-fn the_accounting_is_what_the_process_reads_of_itself() {
+fn accounting_method_matches_proc_pid_io() {
     let place = directory();
     let path = place.path().to_str().expect("UTF-8");
     let script = format!("$0 files account {path} 100; true");
@@ -379,7 +379,7 @@ fn the_accounting_is_what_the_process_reads_of_itself() {
 
 /// 6.5 MB of /dev/zero, and as much through a pipe, are no bytes of files.
 #[test]
-fn the_timeline_has_the_bytes_of_files_where_they_can_be_told_apart() {
+fn timeline_has_file_bytes_where_the_method_separates_them() {
     let place = directory();
     let path = place.path().to_str().expect("UTF-8");
     let script = format!(

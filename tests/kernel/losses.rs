@@ -14,7 +14,7 @@ const PROCESSES: u64 = 6;
 const ENTRIES: u64 = 2;
 
 #[test]
-fn of_a_full_map_what_is_lost_is_counted_and_the_rest_is_right() {
+fn full_map_drops_are_counted() {
     let script =
         format!("for i in $(seq {PROCESSES}); do echo udp {MESSAGES} | $0 > /dev/null; done");
     // No tick makes room in between.
@@ -69,7 +69,7 @@ fn lost(finished: &Finished, map: &str) -> u64 {
 /// Births and ends between two readings are events in a ring buffer: those that find room are right, and all others are
 /// counted.
 #[test]
-fn of_a_full_ring_buffer_every_event_is_stored_or_counted() {
+fn full_ring_buffer_drops_are_counted() {
     const CHILDREN: i64 = 100;
     let script = format!("echo $$; for i in $(seq {CHILDREN}); do (exit $i); done; exit 0");
     let run = |room: &[&str]| {
@@ -117,7 +117,7 @@ fn of_a_full_ring_buffer_every_event_is_stored_or_counted() {
 
 /// A process that finds no room is not followed, and counted; the others are as ever.
 #[test]
-fn of_a_full_map_of_processes_the_rest_is_right() {
+fn full_process_map_drops_are_counted() {
     const CHILDREN: u64 = 10;
     const ENTRIES: u64 = 4;
     let script = format!("for i in $(seq {CHILDREN}); do sleep 1 & done; wait");
@@ -140,7 +140,7 @@ fn of_a_full_map_of_processes_the_rest_is_right() {
 
 /// Requests that find no room among those under way are not accounted, and each is counted once.
 #[test]
-fn of_a_full_map_of_requests_every_request_is_stored_or_counted() {
+fn full_request_map_drops_are_counted() {
     const READS: u64 = 500;
     const READERS: u64 = 4;
     let directory = directory();

@@ -10,7 +10,7 @@ use crate::{
 
 /// A process that may run on one CPU only moves when it is told to, and the kernel's own event counts the same.
 #[test]
-fn moves_to_other_cpus_are_migrations() {
+fn cpu_moves_are_migrations() {
     let moves = 31;
     let mut puppet = Puppet::new(WORKLOAD, 0);
     puppet.tell("pin");

@@ -65,7 +65,7 @@ fn stolen_ns() -> u64 {
 }
 
 #[test]
-fn faults_and_switches_are_what_proc_says() {
+fn faults_and_switches_match_proc() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let pid = puppet.pid();
     let faults = || minor_faults(pid)[0];
@@ -102,7 +102,7 @@ fn faults_and_switches_are_what_proc_says() {
 
 /// What lives between two ticks, and what ends, is counted: each child makes its pages resident, and is gone.
 #[test]
-fn children_and_late_threads_count_with_the_process_that_was_opened() {
+fn children_and_late_threads_are_inherited() {
     let count = |children: u64| {
         let mut puppet = Puppet::new(WORKLOAD, 2);
         let pid = puppet.pid();
@@ -155,7 +155,7 @@ fn children_and_late_threads_count_with_the_process_that_was_opened() {
 
 /// An opened process makes another and ends before the next tick: that one is counted already, with its parent.
 #[test]
-fn an_orphan_is_not_opened_a_second_time() {
+fn orphan_is_not_opened_twice() {
     let shell = Kept::spawn(&["sh", "-c", "kill -STOP $$; sleep 1 &"]);
     let directory = format!("/proc/{}", shell.pid());
     wait_until("the shell has stopped", || state(&directory) == Some('T'));
@@ -182,7 +182,7 @@ fn an_orphan_is_not_opened_a_second_time() {
 }
 
 #[test]
-fn a_command_is_counted_from_its_first_instruction_to_its_last() {
+fn command_is_counted_from_first_to_last_instruction() {
     let finished = Profiler::new()
         .args(["--source", "perf,process", "--events", "task-clock"])
         .command(&[WORKLOAD, "spin", "300000000"])
@@ -206,7 +206,7 @@ fn a_command_is_counted_from_its_first_instruction_to_its_last() {
 }
 
 #[test]
-fn cpus_are_counted_with_the_node() {
+fn node_counts_all_cpus() {
     let finished = Profiler::new()
         .args(["--node", "-d", "1s", "-i", "200ms"])
         .args(["--source", "perf", "--groups", "SW"])
@@ -254,7 +254,7 @@ const OWN: &str = "
 ";
 
 #[test]
-fn metrics_follow_from_the_counts_of_their_interval() {
+fn metrics_are_computed_from_their_interval() {
     let directory = tempfile::tempdir().expect("a directory");
     // In place of the kernel's generic events, which every CPU has.
     fs::write(directory.path().join("generic.toml"), OWN).expect("written");
@@ -303,7 +303,7 @@ fn metrics_follow_from_the_counts_of_their_interval() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_an_error_of_one_line() {
+fn uncountable_event_is_a_one_line_error() {
     let refused = |arguments: &[&str], what: &str| {
         let profiler = Profiler::new().args(["--source", "perf"]).args(arguments);
         profiler.command(&["true"]).finish().assert_refused(2, what);

@@ -54,7 +54,7 @@ fn instructions(arguments: &[&str]) -> Profiler {
 }
 
 #[test]
-fn a_command_has_the_instructions_that_it_has() {
+fn instruction_count_is_exact() {
     let run = |rounds: u64| {
         let finished = instructions(&[])
             .command(&[WORKLOAD, "spin", &rounds.to_string()])
@@ -69,7 +69,7 @@ fn a_command_has_the_instructions_that_it_has() {
 }
 
 #[test]
-fn threads_late_threads_and_children_count_once() {
+fn threads_and_children_count_once() {
     let run = |rounds: u64| {
         let mut puppet = Puppet::new(WORKLOAD, 2);
         let profiler = instructions(&["-i", "100ms"]).pid(puppet.pid()).start();
@@ -84,7 +84,7 @@ fn threads_late_threads_and_children_count_once() {
 }
 
 #[test]
-fn who_has_ended_is_counted_to_the_end() {
+fn ended_process_is_counted_to_the_end() {
     let run = |rounds: u64| {
         let mut puppet = Puppet::new(WORKLOAD, 1);
         let profiler = instructions(&["-i", "1h"]).pid(puppet.pid()).start();
@@ -98,7 +98,7 @@ fn who_has_ended_is_counted_to_the_end() {
 }
 
 #[test]
-fn a_group_is_counted_at_the_same_time() {
+fn group_members_share_their_time_running() {
     let finished = Profiler::new()
         .args(["--source", "perf", "--groups", "HW"])
         .command(&[WORKLOAD, "spin", "50000000"])
@@ -152,7 +152,7 @@ fn multiplexed(scope: &[&str], command: &[&str]) -> Finished {
 }
 
 #[test]
-fn more_events_than_counters_take_turns() {
+fn excess_events_are_multiplexed() {
     let rounds = 400_000_000;
     let finished = multiplexed(&[], &[WORKLOAD, "spin", &rounds.to_string()]);
     for number in 0..16 {
@@ -181,7 +181,7 @@ fn more_events_than_counters_take_turns() {
 /// The kernel takes a group of as many events as there are counters, the one of cycles among them, which counts nothing else:
 /// together they would never be counted.
 #[test]
-fn a_group_that_does_not_fit_is_split() {
+fn oversized_group_is_split() {
     let events: Vec<String> = (0..TOO_MANY[1])
         .map(|number| format!("cpu/event={INSTRUCTIONS},name=i{number}/u"))
         .collect();
@@ -204,7 +204,7 @@ fn a_group_that_does_not_fit_is_split() {
 }
 
 #[test]
-fn cpus_count_whatever_runs_on_them() {
+fn cpu_events_count_all_processes() {
     let mut puppet = Puppet::new(WORKLOAD, 2);
     let profiler = instructions(&["--node"]).start();
     let rounds = 50_000_000;
@@ -218,7 +218,7 @@ fn cpus_count_whatever_runs_on_them() {
 
 /// What this PMU does not have is said, and the rest counted.
 #[test]
-fn an_event_that_is_refused_takes_no_other_with_it() {
+fn refused_event_does_not_affect_others() {
     let finished = Profiler::new()
         .args(["--source", "perf"])
         .args(["--events", "instructions:u,branch-instructions"])

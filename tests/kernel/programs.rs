@@ -9,7 +9,7 @@ use serde_json::Value;
 const EVERYWHERE: &[&str] = &["process", "usage", "sched"];
 
 #[test]
-fn the_kernel_takes_the_programs_of_the_sources_that_work_everywhere() {
+fn portable_programs_load() {
     let refused = |source: &&Value| {
         let name = source["source"].as_str().expect("a name");
         EVERYWHERE.contains(&name) && source["status"] != "works"
@@ -29,7 +29,7 @@ fn the_kernel_takes_the_programs_of_the_sources_that_work_everywhere() {
 
 /// An emulated CPU is in no table.
 #[test]
-fn whatever_the_cpu_its_events_can_be_asked_for() {
+fn raw_events_can_be_requested_on_any_cpu() {
     let text = profiler(&["events"], &[]);
     assert!(!text.trim().is_empty(), "it says that it knows none");
     let json: Value = serde_json::from_str(&profiler(&["events", "--json"], &[])).expect("JSON");

@@ -113,7 +113,7 @@ const WAITS: u32 = 20;
 
 /// A timer ends each nap, and the order itself woke it once.
 #[test]
-fn a_nap_is_a_wakeup_and_a_sleep() {
+fn nap_is_one_wakeup_and_one_sleep() {
     let naps = 200;
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let (finished, took) = told(&mut puppet, &format!("nap {naps}"));
@@ -127,7 +127,7 @@ fn a_nap_is_a_wakeup_and_a_sleep() {
 
 /// The parent of a vfork waits uninterruptibly for its child.
 #[test]
-fn a_wait_for_a_vfork_is_blocked_and_not_asleep() {
+fn vfork_wait_counts_as_blocked() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let idle = told(&mut puppet, "getppid 1").0;
     assert_eq!(sum(&rows_of(&idle, &puppet), "blocked_ns"), 0);
@@ -160,11 +160,11 @@ fn assert_asleep(rows: &[Row], naps: RangeInclusive<u64>) {
 }
 
 #[test]
-fn a_process_that_naps_is_accounted_to_the_nanosecond() {
+fn napping_process_is_exact_to_the_nanosecond() {
     exact(Puppet::new(WORKLOAD, 0), "nap 300");
 }
 
 #[test]
-fn threads_that_compute_are_accounted_to_the_nanosecond() {
+fn busy_threads_are_exact_to_the_nanosecond() {
     exact(Puppet::new(WORKLOAD, 3), "burn 2000");
 }

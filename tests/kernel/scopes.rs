@@ -36,7 +36,7 @@ fn of(mut rows: Vec<Row>, pid: u32) -> Vec<Row> {
 }
 
 #[test]
-fn the_node() {
+fn node() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let finished = naps_are_seen(Profiler::new().args(["--node"]), &mut puppet);
     let rows = finished.dataset().table("process");
@@ -81,7 +81,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_cgroup() {
+fn cgroup() {
     let group = Group::new();
     let mut puppet = Puppet::new(WORKLOAD, 0);
     let comes = Puppet::new(WORKLOAD, 0);
@@ -107,7 +107,7 @@ fn a_cgroup() {
 }
 
 #[test]
-fn a_command_in_a_pid_namespace_of_its_own() {
+fn command_in_its_own_pid_namespace() {
     let wrapper = ["unshare", "--pid", "--fork", "--mount-proc"];
     let script = "i=0; while [ $i -lt 20 ]; do (exit 5); i=$((i+1)); done; exit 0";
     let finished = Profiler::within(&wrapper)

@@ -66,7 +66,7 @@ fn calls_are_counted_by_name() {
 }
 
 #[test]
-fn a_process_that_lives_for_a_moment_is_counted_in_full() {
+fn short_lived_process_is_counted_in_full() {
     let finished = Profiler::new()
         .args(["--source", "process,syscalls", "-i", "1s", "--threads"])
         .command(&[

@@ -19,7 +19,7 @@ const COUNTERS: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn counters_and_gauges_are_what_proc_says() {
+fn counters_and_gauges_match_proc() {
     let mut puppet = Puppet::new(WORKLOAD, 2);
     let pid = puppet.pid();
     let io = |name| number(pid, "io", name);

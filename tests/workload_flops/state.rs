@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_computes_what_it_says() {
+    fn kernels_compute_the_declared_flops() {
         let mut checked = 0;
         for kernel in crate::available() {
             match kernel.precision {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_computes_what_it_says() {
+    fn triad_computes_the_declared_bytes() {
         let mut triad = Triad::new(1000);
         triad.run(3);
         assert!(triad.a.iter().all(|a| (a - 3.5).abs() < f64::EPSILON));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_as_sysfs_has_them() {
+    fn cache_sizes_match_sysfs() {
         assert_eq!(bytes("32768K"), Some(32 << 20));
         assert_eq!(bytes("2M"), Some(2 << 20));
         assert_eq!(bytes("large"), None);

@@ -97,7 +97,7 @@ fn ipc_file(directory: &Path) -> String {
 
 /// The table of docs/privileges.md, for root.
 #[test]
-fn threads_of_root_keep_what_they_need() {
+fn root_threads_keep_only_needed_capabilities() {
     let directory = TempDir::new().expect("a temporary directory");
     let profiler = Profiler::new()
         .args(["--node", "--ipc-file", &ipc_file(directory.path())])
@@ -109,7 +109,7 @@ fn threads_of_root_keep_what_they_need() {
 
 /// The same for an ordinary user: only those threads that read `/proc` and `/sys` have any.
 #[test]
-fn threads_of_users_open_files_without_capabilities() {
+fn user_threads_open_files_without_capabilities() {
     let installed = Installed::with_file_capabilities();
     let home = directory_of(UID);
     let mut profiler = Kept::start(
@@ -149,7 +149,7 @@ fn assert_none(profiler: &mut Command, home: &Path, what: &str) {
 
 /// Neither file capabilities nor ambient ones, as in the unit of systemd, go to a command.
 #[test]
-fn a_command_has_no_capabilities() {
+fn command_has_no_capabilities() {
     let installed = Installed::with_file_capabilities();
     let home = directory_of(UID);
     assert_none(

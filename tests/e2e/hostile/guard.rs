@@ -44,7 +44,7 @@ fn abstract_name(out: &Path, run_id: &str) -> SocketAddr {
 
 /// A prolog records though another user has bound the name.
 #[test]
-fn a_bound_name_does_not_hide_a_job() {
+fn occupied_socket_name_does_not_hide_a_job() {
     let out = TempDir::new().expect("a temporary directory");
     let address = abstract_name(&out.path().canonicalize().expect("there"), "slurm-4711");
     let _bound = as_attacker(move || UnixListener::bind_addr(&address)).expect("a free name");
@@ -69,7 +69,7 @@ fn a_bound_name_does_not_hide_a_job() {
 
 /// The lock of a profiler at work can neither be taken nor replaced; and none can be prepared for a run to come.
 #[test]
-fn locks_are_out_of_reach() {
+fn locks_are_inaccessible_to_other_users() {
     let profiler = Profiler::new()
         .args(["--node", "--run-id", "locked", "--source", "system"])
         .start();

@@ -9,7 +9,7 @@ use e2e::{
 
 /// What the attacks are tried on works: an ordinary user profiles a command by it.
 #[test]
-fn file_capabilities_are_enough_to_profile() {
+fn file_capabilities_suffice() {
     let installed = Installed::with_file_capabilities();
     let home = directory_of(UID);
     let output = command_as(UID, installed.binary())

@@ -112,7 +112,7 @@ fn job_of(out: &Path, pid: u32) -> (Option<String>, Option<String>) {
 
 /// The attacker is there first, comes again when the job runs, and is of the job neither time.
 #[test]
-fn an_environment_joins_no_job_that_has_a_cgroup() {
+fn environment_cannot_join_a_job_with_a_cgroup() {
     const JOB: u32 = 900_101;
     let job = JOB.to_string();
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
@@ -149,7 +149,7 @@ fn an_environment_joins_no_job_that_has_a_cgroup() {
 
 /// Where no cgroup tells, each user's claims are a run of their own.
 #[test]
-fn claims_of_two_users_never_meet() {
+fn job_claims_are_per_user() {
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
     let profiler = without_cgroups(out.path());
     let attacker = claims(UID, "900102", "attacker", bin.path());
@@ -172,7 +172,7 @@ fn claims_of_two_users_never_meet() {
 
 /// Ids without end cost the node a bounded number of directories, and nobody else his run.
 #[test]
-fn rotating_claims_have_a_quota() {
+fn changing_job_claims_have_a_quota() {
     const CLAIMS: u64 = 2000;
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
     let profiler = without_cgroups(out.path());
@@ -222,7 +222,7 @@ fn rotating_claims_have_a_quota() {
 
 /// A user makes groups below the one that is delegated to him, and calls them what he likes.
 #[test]
-fn a_delegated_group_proves_no_job() {
+fn delegated_cgroup_does_not_prove_a_job() {
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
     let group = Group::new(&["-t", "cgroup", "-o", "freezer"]);
     let delegated = group.outer().join(format!("user@{UID}.service"));
@@ -278,7 +278,7 @@ fn a_delegated_group_proves_no_job() {
 
 /// The group of a job does not tell its number, and a process in it lies about it in all ways that it has.
 #[test]
-fn a_job_cannot_take_the_number_of_another() {
+fn cgroup_name_cannot_take_over_a_job_id() {
     const SLUID: &str = "s5K1KKYAYG5D07";
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
     let group = Group::new(&["-t", "cgroup2"]);
@@ -312,7 +312,7 @@ fn a_job_cannot_take_the_number_of_another() {
 
 /// `--job` where neither a cgroup nor the scheduler tells whose the job is.
 #[test]
-fn an_environment_is_believed_of_one_user_only() {
+fn job_environment_is_trusted_for_one_user_only() {
     let bin = programs();
     let job = || {
         Profiler::new()

@@ -175,7 +175,7 @@ impl Ended {
 }
 
 #[test]
-fn regions_that_are_held_open_leave_room_for_others() {
+fn open_regions_are_limited_per_user() {
     let node = Node::start();
     let attackers = node.attackers(
         6,
@@ -199,7 +199,7 @@ while True: mark("start", "more"); time.sleep(0.01)
 
 /// Small texts that are large once they are read: as many of them as are allowed take no more memory than is stated.
 #[test]
-fn regions_are_charged_with_the_memory_that_they_take() {
+fn region_memory_is_limited_per_user() {
     let node = Node::start();
     let attackers = node.attackers(
         3,
@@ -222,7 +222,7 @@ while True: raw(text); time.sleep(0.01)
 
 /// A user writes 256 KiB per second after the first 4 MiB. A text is written twice at most: with its start and its end.
 #[test]
-fn the_disk_is_filled_slowly() {
+fn marks_fill_the_disk_at_a_limited_rate() {
     let node = Node::start();
     let attackers = node.attackers(
         3,
@@ -242,7 +242,7 @@ while True:
 }
 
 #[test]
-fn who_reports_losses_that_cannot_be_reports_for_nobody_else() {
+fn implausible_sender_losses_are_charged_to_the_sender() {
     let node = Node::start();
     let attackers = node.attackers(
         2,
@@ -266,7 +266,7 @@ while True: mark("event", "liar", dropped=(1 << 64) - 1); time.sleep(0.01)
 
 /// Marks as fast as they go: only the processes that are marked are read in between, and the profiler's CPU time is bounded.
 #[test]
-fn a_storm_of_marks_is_of_the_processes_that_send_it() {
+fn mark_storm_only_affects_its_senders() {
     let bystanders: Vec<_> = (0..100).map(|_| Kept::spawn(&["sleep", "60"])).collect();
     let node = Node::start();
     let attackers = node.attackers(

@@ -112,7 +112,7 @@ fn start_as(uid: u32, program: &Path, arguments: &[&str]) -> Waiting {
 }
 
 #[test]
-fn an_endless_command_line_costs_no_more_than_another() {
+fn endless_command_line_costs_no_more() {
     const MORE_CPU: Duration = Duration::from_millis(300);
     const MORE_MEMORY: u64 = 16 << 20;
     let (_directory, program) = workload();
@@ -147,7 +147,7 @@ fn an_endless_command_line_costs_no_more_than_another() {
 }
 
 #[test]
-fn long_command_lines_take_bounded_memory() {
+fn command_lines_take_bounded_memory() {
     const PROCESSES: usize = 500;
     // 32 MiB of command lines that are held, 64 MiB of rows that are yet to be written, and the profiler itself.
     const MEMORY: u64 = 160 << 20;
@@ -184,7 +184,7 @@ fn long_command_lines_take_bounded_memory() {
 
 /// An environment that is longer than what is read of it is read as far as that; half a variable is none.
 #[test]
-fn a_long_environment_is_read_as_far_as_the_limit() {
+fn environment_is_read_up_to_the_limit() {
     let (_directory, program) = workload();
     let mut command = command_as(UID, &program);
     command.arg("0").env_clear().env("SLURM_JOB_ID", "4711");

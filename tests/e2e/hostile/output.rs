@@ -50,7 +50,7 @@ fn assert_untouched(directory: &Path) {
 
 /// Root's profiler does not write through a link in the place of its run, whoever shall own the files.
 #[test]
-fn a_link_is_not_followed() {
+fn symbolic_link_is_not_followed() {
     let (out, elsewhere) = (shared(), TempDir::new().expect("a temporary directory"));
     let etc = of_root(elsewhere.path());
     symlink(&etc, out.path().join("slurm-4711")).expect("a link");
@@ -78,7 +78,7 @@ fn a_link_is_not_followed() {
 
 /// In the directory of another user the data would be that user's to remove: the error is no silent success.
 #[test]
-fn the_directory_of_another_user_is_refused() {
+fn directory_of_another_user_is_refused() {
     let out = shared();
     let trap = out.path().join("slurm-4711");
     fs::create_dir(&trap).expect("a directory");
@@ -95,7 +95,7 @@ fn the_directory_of_another_user_is_refused() {
 
 /// The owner of a directory puts links in the place of all that root makes there, while root makes it and gives it away.
 #[test]
-fn links_that_come_in_between_are_not_followed() {
+fn links_swapped_in_later_are_not_followed() {
     let (out, elsewhere) = (directory_of(UID), TempDir::new().expect("a directory"));
     let etc = of_root(elsewhere.path());
     let ended = Arc::new(AtomicBool::new(false));

@@ -52,7 +52,7 @@ fn is_disclosed(text: &str, output: &Output, directory: &Path) -> bool {
 
 /// A file of root that each option and variable with a path names: its content is neither printed nor stored.
 #[test]
-fn files_of_others_are_not_disclosed() {
+fn unreadable_files_are_not_disclosed() {
     let installed = Installed::with_file_capabilities();
     let home = directory_of(UID);
     let vault = TempDir::new().expect("a temporary directory");
@@ -127,7 +127,7 @@ fn environments_of_others_are_not_disclosed() {
 
 /// Directories that stand for `/proc` and `/sys` would be read with the capabilities.
 #[test]
-fn other_kernel_file_systems_are_refused() {
+fn procfs_and_sysfs_options_are_refused_with_file_capabilities() {
     let installed = Installed::with_file_capabilities();
     let home = directory_of(UID);
     let path = home.path().to_str().expect("text");
@@ -143,7 +143,7 @@ fn other_kernel_file_systems_are_refused() {
 
 /// An error in a settings file names the line and does not repeat it.
 #[test]
-fn errors_do_not_quote_a_settings_file() {
+fn errors_do_not_quote_the_config_file() {
     let home = directory_of(UID);
     let file = home.path().join("settings.toml");
     fs::write(&file, "interval = '1s'\nhidden hunter2\n").expect("written");
@@ -162,7 +162,7 @@ fn errors_do_not_quote_a_settings_file() {
 
 /// A set-uid program would open the user's paths as root.
 #[test]
-fn a_set_uid_profiler_refuses_to_run() {
+fn setuid_profiler_refuses_to_run() {
     let installed = Installed::with_file_capabilities();
     let binary = installed.binary();
     rustix::fs::removexattr(&binary, "security.capability").expect("owned");

@@ -124,7 +124,7 @@ fn assert_runs_beside(out: &Path) {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_run_json_hangs_nothing() {
+fn fifo_as_run_json_does_not_hang() {
     for owner in [0, UID] {
         let out = TempDir::new().expect("a temporary directory");
         let trap = out.path().join("trap");
@@ -148,7 +148,7 @@ fn a_pipe_in_the_place_of_run_json_hangs_nothing() {
 
 /// Nobody asked this user's profiler to decode what another user has left.
 #[test]
-fn runs_of_others_are_left_alone() {
+fn runs_of_other_users_are_left_alone() {
     let out = TempDir::new().expect("a temporary directory");
     let journal = orphan(out.path(), "trap", b"anything");
     chown(out.path().join("trap"), Some(UID), Some(UID)).expect("root gives files away");
@@ -157,7 +157,7 @@ fn runs_of_others_are_left_alone() {
 }
 
 #[test]
-fn columns_of_other_types_are_not_decoded() {
+fn columns_of_unexpected_types_are_not_decoded() {
     let out = TempDir::new().expect("a temporary directory");
     let journal = orphan(out.path(), "trap", &of_a_union());
     let run = out.path().join("trap");
@@ -170,7 +170,7 @@ fn columns_of_other_types_are_not_decoded() {
 
 /// 8 GiB that take no room on the disk take none in memory.
 #[test]
-fn a_huge_message_is_not_accumulated() {
+fn oversized_ipc_message_is_rejected() {
     let out = TempDir::new().expect("a temporary directory");
     let journal = orphan(out.path(), "trap", b"");
     of_a_huge_body(&journal, 8 << 30);
@@ -196,7 +196,7 @@ fn a_huge_message_is_not_accumulated() {
 
 /// The first tick does not wait for the recovery of other runs.
 #[test]
-fn recovery_comes_after_the_first_tick() {
+fn recovery_starts_after_the_first_sample() {
     let out = TempDir::new().expect("a temporary directory");
     let command = Kept::spawn(&["sleep", "60"]);
     let killed = Profiler::writing_to(out.path())

@@ -45,7 +45,7 @@ fn own_numbers() -> String {
 }
 
 #[test]
-fn the_prolog_profiles_a_job_and_the_epilog_cleans_up() {
+fn prolog_profiles_a_job_and_epilog_cleans_up() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let at = |name: &str| directory.path().join(name);
     let conf = directory.path().join("conf");
@@ -149,7 +149,7 @@ fn one_profiler_for_two_jobs() {
 }
 
 #[test]
-fn systemd_has_nothing_against_the_unit() {
+fn unit_passes_systemd_analyze() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let text = fs::read_to_string(deploy("profiler.service")).expect("the unit");
     // The program is not installed here.

@@ -68,7 +68,7 @@ const TASK: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read oncp
                     { echo $SLURM_STEP_ID $SLURM_PROCID $$ $oncpu; times; } > said.$SLURM_STEP_ID.$SLURM_PROCID";
 
 #[test]
-fn a_job_with_two_steps() {
+fn job_with_two_steps() {
     let cluster = Cluster::start();
     let job = cluster.submit(
         2,
@@ -121,7 +121,7 @@ fn a_job_with_two_steps() {
 
 /// The directory of the job goes with each step, and comes back with the next: another one, of the same name.
 #[test]
-fn between_two_steps_a_job_is_not_over() {
+fn job_continues_between_two_steps() {
     let cluster = Cluster::start();
     cluster.ask("salloc", &["--no-shell", "--ntasks=2"]);
     let job = cluster.ask("squeue", &["-h", "-o", "%i"]);
@@ -158,7 +158,7 @@ fn between_two_steps_a_job_is_not_over() {
 }
 
 #[test]
-fn without_cgroups_slurm_lists_the_processes() {
+fn slurm_lists_processes_without_cgroups() {
     let cluster = Cluster::tracking("proctrack/linuxproc");
     let job = cluster.submit(
         1,
@@ -215,7 +215,7 @@ fn mpirun_in_an_allocation() {
 
 /// Slurm knows whose the job is: another user's processes name it in vain.
 #[test]
-fn processes_of_other_users_that_name_the_job_are_ignored() {
+fn processes_of_other_users_claiming_the_job_are_ignored() {
     const OTHER: u32 = 4242;
     let cluster = Cluster::start();
     let script = "until [ -e go ]; do sleep 0.1; done; true";
@@ -249,7 +249,7 @@ fn processes_of_other_users_that_name_the_job_are_ignored() {
 
 /// It answers, hangs, and answers again. Only the hang is played; Slurm is real.
 #[test]
-fn a_scheduler_that_hangs_later_is_replaced_and_asked_again() {
+fn hanging_scheduler_command_is_retried() {
     let cluster = Cluster::tracking("proctrack/linuxproc");
     let directory = cluster.directory();
     let bin = directory.join("bin");
@@ -313,7 +313,7 @@ fn ranks_of_mpirun_without_a_job() {
 
 /// As in the guide: the profiler is started by the script, finds the job itself, and ends when the script says so.
 #[test]
-fn a_profiler_inside_the_job() {
+fn profiler_inside_the_job() {
     let cluster = Cluster::start();
     let job = cluster.submit(
         1,
@@ -370,7 +370,7 @@ fn jobs_of_a_node() {
 }
 
 #[test]
-fn jobs_that_are_not_there() {
+fn unknown_jobs() {
     let cluster = Cluster::start();
     let refused = profiler(&cluster).args(["--job", "4711"]).finish();
     refused.assert_refused(TARGET, "Slurm knows no job 4711");

@@ -22,7 +22,7 @@ fn times_said(finished: &Finished, what: &str) -> usize {
 }
 
 #[test]
-fn what_is_wrong_is_counted_and_said_once() {
+fn invalid_marks_are_counted_and_reported_once() {
     let finished = script(
         &[],
         r#"
@@ -106,7 +106,7 @@ mark("start", "look"); time.sleep(0.1); mark("end", "look")
 }
 
 #[test]
-fn descriptors_that_are_sent_along_are_closed() {
+fn passed_file_descriptors_are_closed() {
     let finished = script(
         &[],
         r#"
@@ -127,7 +127,7 @@ mark("end", "first")
 
 /// Every mark that was tried is in the data, or counted as lost.
 #[test]
-fn a_flood_is_counted_to_the_last_mark() {
+fn every_mark_of_a_flood_is_counted() {
     let finished = script(
         &[],
         r#"
@@ -162,7 +162,7 @@ print(json.dumps(tried))
 }
 
 #[test]
-fn so_many_regions_may_be_open() {
+fn open_regions_have_a_limit() {
     let finished = script(
         &[],
         r#"
@@ -201,7 +201,7 @@ fn as_nobody(socket: &str, text: &str) -> String {
 }
 
 #[test]
-fn only_the_targets_users_may_write_to_the_socket() {
+fn only_users_of_the_target_can_write_to_the_socket() {
     const TRY: &str = r#"
 try: mark("event", "foreign"); print("sent")
 except PermissionError: print("denied")
@@ -236,7 +236,7 @@ except PermissionError: print("denied")
 }
 
 #[test]
-fn users_of_the_target_may_mark_themselves_and_nobody_else() {
+fn users_can_mark_their_own_processes_only() {
     // Processes of another user in the target may write as soon as they have been seen.
     let finished = script(
         &["-i", "50ms"],
@@ -262,7 +262,7 @@ print(json.dumps([root, pid]))
 }
 
 #[test]
-fn with_node_everybody_marks() {
+fn with_node_all_users_can_mark() {
     let mut running = Profiler::new().args(["-i", "100ms", "--node"]).start();
     running.wait_for("PROFILER_SOCKET=");
     let socket = running

@@ -27,7 +27,7 @@ type Row = (
 );
 
 #[test]
-fn a_script_marks_its_own_regions() {
+fn script_marks_its_own_regions() {
     let bin = setting("PROFILER_BIN");
     let script = format!(
         r#"
@@ -97,7 +97,7 @@ echo $$
 }
 
 #[test]
-fn without_a_profiler_it_says_so_and_succeeds() {
+fn mark_without_a_profiler_succeeds_with_a_note() {
     for (args, code, what) in [
         (&["start", "x"][..], 0, "PROFILER_SOCKET is not set"),
         (&["start", "x", "--strict"], 3, "PROFILER_SOCKET is not set"),

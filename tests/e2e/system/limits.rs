@@ -86,7 +86,7 @@ fn anonymous(row: &Row) -> u64 {
 
 /// All members rest while anything is read.
 #[test]
-fn memory_cpu_and_io_of_a_limited_cgroup_are_the_kernels() {
+fn limited_cgroup_matches_kernel_accounting() {
     let mut limited = Limited::start("limited", "MemoryMax");
     assert_eq!(limited.file("memory.max"), LIMIT.to_string());
     let gated = Gated::start(&format!(
@@ -142,7 +142,7 @@ fn memory_cpu_and_io_of_a_limited_cgroup_are_the_kernels() {
 
 /// Above `memory.high` the kernel makes a process wait for memory; it counts these stalls itself, reclaim included.
 #[test]
-fn throttling_by_memory_high_is_time_blocked() {
+fn memory_high_throttling_counts_as_blocked() {
     let mut limited = Limited::start("throttled", "MemoryHigh");
     assert_eq!(limited.file("memory.high"), LIMIT.to_string());
     // The file has what had happened when averages were last taken, every two seconds.
@@ -170,7 +170,7 @@ fn throttling_by_memory_high_is_time_blocked() {
 }
 
 #[test]
-fn oom_kills_in_a_limited_cgroup_are_recorded() {
+fn oom_kills_are_recorded() {
     // It keeps the cgroup when the other has been killed.
     let limit = format!("MemoryMax={LIMIT}");
     let properties = [&*limit, "MemorySwapMax=0", "OOMPolicy=continue"];

@@ -26,7 +26,7 @@ const PRESSURES: [(&str, &str, &str); 4] = [
 ];
 
 #[test]
-fn pressure_is_the_kernels() {
+fn pressure_matches_the_kernel() {
     let directory = Path::new("/proc/pressure");
     let read = || PRESSURES.map(|(_, kind, line)| pressure(&directory.join(kind), line));
     let before = read();

@@ -56,7 +56,7 @@ fn wait_for_scope(comm: &str) -> PathBuf {
 }
 
 #[test]
-fn session_is_a_target_as_cgroup_and_as_job() {
+fn login_session_is_a_cgroup_and_a_job() {
     let session = Gated::within(&LOGIN, "sleep 1.1; setsid --fork sleep 2.2 >/dev/null");
     let path = wait_for_scope("sh");
     let name = path
@@ -112,7 +112,7 @@ fn files(ending: &str) -> Vec<PathBuf> {
 
 /// Started in a session, it goes on after the logout; its lock and its socket are in the user's runtime directory.
 #[test]
-fn profiler_of_a_session_survives_the_logout() {
+fn profiler_survives_the_logout() {
     install_with_capabilities();
     sh(&format!("cd {HOME}; rm -rf own said pid"));
     let run = format!(

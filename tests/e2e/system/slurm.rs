@@ -74,7 +74,7 @@ fn sole_run(out: &str) -> Dataset {
 }
 
 #[test]
-fn job_is_recorded_by_root_by_sudo_and_with_file_capabilities() {
+fn slurm_job_is_recorded_as_root_with_sudo_and_with_file_capabilities() {
     install_with_capabilities();
     // Its commands resolve no name, and no number either, where all addresses are 127.0.0.1.
     sh("ip address replace 192.0.2.1/32 dev lo");

@@ -148,7 +148,7 @@ fn files_on_nfs_are_counted_on_their_mount() {
 
 /// Whatever is asked about its files waits, and nothing else does.
 #[test]
-fn file_server_that_does_not_answer_delays_nothing() {
+fn unresponsive_nfs_server_delays_nothing() {
     let _nfs = Nfs::mount();
     sh("rpc.nfsd 0");
     let begin = Instant::now();
@@ -180,7 +180,7 @@ fn file_server_that_does_not_answer_delays_nothing() {
 
 /// The device is mapped to a loop device, whose requests are those of the writer.
 #[test]
-fn writes_to_a_logical_volume_are_charged_on_the_disk_below() {
+fn logical_volume_writes_are_charged_on_the_underlying_disk() {
     const POINT: &str = "/mnt/volume";
     const SOURCE: &str = "/dev/mapper/e2e-volume";
     let disk = LoopDevice::new(Path::new("/srv/volume.img"), 64);
@@ -223,7 +223,7 @@ fn writes_to_a_logical_volume_are_charged_on_the_disk_below() {
 
 /// A container of systemd-nspawn, of which the root is an overlay, profiled from outside.
 #[test]
-fn files_in_a_container_on_overlayfs_are_counted_once() {
+fn container_files_on_overlayfs_are_counted_once() {
     const CGROUP: &str = "/machine.slice/machine-e2e.scope";
     sh(&format!(
         "dd if=/dev/zero of=/srv/lower bs=64k count={BLOCKS}

@@ -149,7 +149,7 @@ fn written(data: &Dataset, table: &str, pid: u64) -> u64 {
 }
 
 #[test]
-fn unit_records_what_an_unsandboxed_profiler_records() {
+fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
     // Pages stay dirty until they are synced.
     sh(
         "echo 0 > /proc/sys/vm/dirty_writeback_centisecs; echo 360000 > /proc/sys/vm/dirty_expire_centisecs",
@@ -240,7 +240,7 @@ const FLOOD: &str = r#"exec perl -MSocket -e '
 /// What somebody without privilege can do to the service of a node: lie about command lines, flood the socket. What must not
 /// succeed: to read or to replace its files, to stop it. It records the others meanwhile.
 #[test]
-fn unit_under_attack_goes_on_recording() {
+fn unit_keeps_recording_under_attack() {
     const MEMORY: u64 = 160 << 20;
     let unit = Unit::install();
     let pid = sh("systemctl show --property=MainPID --value profiler");

@@ -16,7 +16,7 @@ fn energy() -> u64 {
 }
 
 #[test]
-fn watts_are_right_before_at_and_after_a_wrap() {
+fn power_is_right_across_a_counter_wrap() {
     let _driver = Driver::load("fakerapl");
     let first = energy();
     let profiler = Profiler::undelayed().args(["--node", "--source", "energy", "-i", "1s"]);

@@ -70,7 +70,7 @@ fn assert_rates(rows: &[Row], column: &str, per_second: f64) {
 }
 
 #[test]
-fn every_port_has_the_rates_that_it_has() {
+fn port_rates_are_exact() {
     let _driver = Driver::load("fakeib");
     let profiler = profiler();
     sleep(4 * SECOND);
@@ -124,7 +124,7 @@ fn every_port_has_the_rates_that_it_has() {
 
 /// What the kernel's files have is what is recorded: a reading before, one after.
 #[test]
-fn the_sum_lies_between_readings_of_the_files() {
+fn increases_lie_between_readings_of_the_files() {
     let driver = Driver::load("fakeib");
     let words = || -> u64 {
         let path = "/sys/class/infiniband/fake0/ports/2/counters/port_xmit_data";
@@ -149,7 +149,7 @@ fn the_sum_lies_between_readings_of_the_files() {
 }
 
 #[test]
-fn counters_of_32_bits_stay_at_their_maximum_and_are_null_there() {
+fn saturated_32_bit_counters_are_null() {
     let _driver = Driver::load("fakeib");
     let profiler = profiler();
     // Data are full after four seconds.
@@ -167,7 +167,7 @@ fn counters_of_32_bits_stay_at_their_maximum_and_are_null_there() {
 }
 
 #[test]
-fn a_link_that_comes_back_and_a_reset_are_null_and_never_large() {
+fn link_flaps_and_resets_are_null() {
     let driver = Driver::load("fakeib");
     let file = |name: &str| format!("/sys/class/infiniband/fake0/ports/2/{name}");
     let state = || fs::read_to_string(file("state")).expect("a state");
@@ -222,7 +222,7 @@ fn a_link_that_comes_back_and_a_reset_are_null_and_never_large() {
 }
 
 #[test]
-fn devices_are_removed_and_come_back_under_their_name() {
+fn removed_devices_come_back_under_their_name() {
     let profiler_of_nothing = Profiler::new().args(["--node", "--source", "fabric"]);
     let refused = profiler_of_nothing.args(["--strict", "-d", "1s"]).finish();
     assert_eq!(refused.code(), 6, "{}", refused.stderr);

@@ -76,7 +76,7 @@ fn transfer(messages: u64, bytes: u64) {
 }
 
 #[test]
-fn messages_are_packets_and_sends() {
+fn messages_match_packets_and_sends() {
     let _adapter = Adapter::add();
     let before = ["sent_pkts", "rcvd_pkts", "rdma_sends"].map(hw_counter);
     let profiler = Profiler::new().args(["--node", "--source", "fabric,netdev", "-i", "500ms"]);

@@ -86,7 +86,7 @@ impl Cable {
 }
 
 #[test]
-fn the_other_end_of_a_cable_is_remote() {
+fn veth_peer_is_remote() {
     let cable = Cable::new();
     for (address, family) in [("10.77.0.1", "inet"), ("[fd77::1]", "inet6")] {
         let bind = format!("{address}:0");
@@ -98,7 +98,7 @@ fn the_other_end_of_a_cable_is_remote() {
 }
 
 #[test]
-fn an_address_of_this_host_is_loopback_whatever_its_interface() {
+fn own_addresses_are_loopback_on_any_interface() {
     let cable = Cable::new();
     for (address, family) in [("10.77.0.1", "inet"), ("[fd77::1]", "inet6")] {
         let bind = format!("{address}:0");
@@ -113,7 +113,7 @@ fn an_address_of_this_host_is_loopback_whatever_its_interface() {
 
 /// Packets get lost by `tc netem` where its module is loaded, and in any case while the receiver has no address.
 #[test]
-fn retransmits_are_what_the_kernel_counts() {
+fn retransmits_match_the_kernel() {
     let cable = Cable::new();
     if Path::new("/sys/module/sch_netem").exists() {
         let status = Command::new("tc")

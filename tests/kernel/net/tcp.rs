@@ -65,7 +65,7 @@ fn messages_over_ipv4_through_ipv6_sockets() {
 }
 
 #[test]
-fn connections_are_what_the_kernel_counts() {
+fn connections_match_the_kernel() {
     let namespace = Namespace::new("conn");
     let (kept, refused, reset) = (40, 7, 5);
     let words = [WORKLOAD, "connections", "40", "7", "5"];
@@ -98,7 +98,7 @@ fn connections_are_what_the_kernel_counts() {
 }
 
 #[test]
-fn writers_at_the_same_time_are_not_mixed() {
+fn concurrent_writers_are_kept_apart() {
     let counts = ["1000", "2000", "3000", "4000", "5000"];
     let account = account(&[&["writers"], &counts[..]].concat());
     let writers = account.facts.iter().filter(|fact| fact.0 == "writer");
@@ -123,7 +123,7 @@ fn writers_at_the_same_time_are_not_mixed() {
 }
 
 #[test]
-fn short_reads_count_and_failed_ones_do_not() {
+fn short_reads_count_and_failed_reads_do_not() {
     let account = account(&["awkward"]);
     account.check(
         Labels::all("tcp"),
@@ -137,7 +137,7 @@ fn short_reads_count_and_failed_ones_do_not() {
 }
 
 #[test]
-fn a_socket_is_charged_to_who_uses_it() {
+fn socket_is_charged_to_the_process_using_it() {
     for (words, others) in [
         (
             &["pass", "300", "500"][..],
@@ -158,7 +158,7 @@ fn a_socket_is_charged_to_who_uses_it() {
 }
 
 #[test]
-fn of_an_older_socket_only_what_flows_now_counts() {
+fn older_socket_counts_from_attach() {
     let mut puppet = Puppet::new(WORKLOAD, 0);
     puppet.tell("tcp 30");
     let profiler = Profiler::new()

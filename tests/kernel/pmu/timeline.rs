@@ -77,7 +77,7 @@ fn assert_equal(what: &str, ours: Option<f64>, theirs: Option<f64>) {
 
 /// Beside a process that takes the CPU as well, so that there is something to share.
 #[test]
-fn counters_and_shares_of_cycles_are_what_the_other_tables_say() {
+fn timeline_counters_match_the_perf_tables() {
     let mut sysfs = Sysfs::without(&["powercap"]);
     sysfs.zone("intel-rapl:0", "package-0", WATTS);
     let powered = sysfs.start();
