@@ -1,4 +1,4 @@
-//! `--cgroup`: members, those of groups below, who comes and who goes; v1 and v2.
+//! `--cgroup`: members of the cgroup and of cgroups below it, joining and leaving processes; v1 and v2.
 
 use std::{
     collections::BTreeSet,
@@ -9,13 +9,13 @@ use std::{
 
 use e2e::{
     procfs::Reading,
-    puppet::Puppet,
     runs::{Profiler, wait_until},
+    workload_driver::WorkloadDriver,
 };
 
 use crate::WORKLOAD;
 
-/// A group in a hierarchy that is mounted for the test, and one below it.
+/// A cgroup and one below it, in a hierarchy mounted for the test.
 pub struct Group {
     mount: tempfile::TempDir,
     outer: PathBuf,
@@ -52,7 +52,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group stays busy for a moment after its last member.
+        // A cgroup stays busy for a moment after its last member has ended.
         for group in [&self.inner, &self.outer] {
             wait_until("the group is empty", || {
                 fs::remove_dir(group).is_ok() || !group.exists()
@@ -66,38 +66,40 @@ pub fn put(pid: u32, group: &Path) {
     fs::write(group.join("cgroup.procs"), pid.to_string()).expect("it moves");
 }
 
-/// All puppets rest whenever something is read or moved, so that the sums are exact.
+/// All workloads are idle whenever counters are read or processes are moved, so that the sums are
+/// exact.
 fn members_are_followed(kind: &[&str]) {
     let group = Group::new(kind);
-    let mut outer = Puppet::new(WORKLOAD, 1);
-    let mut inner = Puppet::new(WORKLOAD, 1);
-    let mut leaves = Puppet::new(WORKLOAD, 1);
-    let mut comes = Puppet::new(WORKLOAD, 1);
-    let mut stranger = Puppet::new(WORKLOAD, 1);
+    let mut outer = WorkloadDriver::new(WORKLOAD, 1);
+    let mut inner = WorkloadDriver::new(WORKLOAD, 1);
+    let mut leaves = WorkloadDriver::new(WORKLOAD, 1);
+    let mut comes = WorkloadDriver::new(WORKLOAD, 1);
+    let mut outsider = WorkloadDriver::new(WORKLOAD, 1);
     put(outer.pid(), &group.outer);
     put(leaves.pid(), &group.outer);
     put(inner.pid(), &group.inner);
-    comes.tell("burn 50");
-    let oncpu = |puppet: &Puppet| Reading::now(puppet.pid()).sum(|thread| thread.oncpu_ns);
+    comes.run("burn 50");
+    let oncpu =
+        |workload: &WorkloadDriver| Reading::now(workload.pid()).sum(|thread| thread.oncpu_ns);
     let start = [&outer, &inner, &leaves, &comes].map(oncpu);
 
     let profiler = Profiler::new()
         .args(["-i", "100ms", "--cgroup"])
         .args([&group.outer])
         .start();
-    for puppet in [&mut outer, &mut inner, &mut leaves, &mut stranger] {
-        puppet.tell("burn 150");
+    for workload in [&mut outer, &mut inner, &mut leaves, &mut outsider] {
+        workload.run("burn 150");
     }
     put(leaves.pid(), group.root());
     put(comes.pid(), &group.inner);
     let left = oncpu(&leaves);
-    for puppet in [&mut leaves, &mut comes] {
-        puppet.tell("burn 150");
+    for workload in [&mut leaves, &mut comes] {
+        workload.run("burn 150");
     }
     let end = [oncpu(&outer), oncpu(&inner), left, oncpu(&comes)];
-    let pids = [&outer, &inner, &leaves, &comes].map(Puppet::pid);
+    let pids = [&outer, &inner, &leaves, &comes].map(WorkloadDriver::pid);
     drop((outer, inner, comes));
-    // The last member has ended; who left does not count.
+    // The last member has ended; processes that left the cgroup do not count.
     let finished = profiler.finish();
     let data = finished.dataset();
     data.assert_complete();
@@ -117,7 +119,7 @@ fn members_are_followed(kind: &[&str]) {
         if name == "leaves" {
             assert_eq!(counted, truth, "{kind:?}: {name}");
         } else {
-            // The others also spend some time on their end, which no file tells.
+            // The others also use CPU time while they exit, which `/proc` does not show.
             let more = counted.checked_sub(truth).expect(name);
             assert!(
                 more < 20_000_000,

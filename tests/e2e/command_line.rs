@@ -1,11 +1,11 @@
-//! What the profiler reports about its command line and its surroundings.
+//! Messages about the command line and the environment of the profiler.
 
 use std::{os::unix::fs::MetadataExt as _, process::Command};
 
 use e2e::{
-    puppet::Puppet,
     runs::{Finished, Profiler},
     setting,
+    workload_driver::WorkloadDriver,
 };
 
 use crate::{WORKLOAD, errors::WITHOUT_BTF};
@@ -15,7 +15,7 @@ fn short() -> Profiler {
     Profiler::new().args(["--node", "--source", "system", "-d", "100ms"])
 }
 
-/// The lines before the one that says that profiling has begun.
+/// The lines before the message `profiling`.
 fn lines_at_start(finished: &Finished) -> Vec<&str> {
     let lines = finished.stderr.lines();
     lines
@@ -34,16 +34,17 @@ fn continued_run_is_reported() {
     let (first, second) = (run(), run());
     assert_eq!((first.code(), second.code()), (0, 0), "{}", second.stderr);
     assert!(!first.stderr.contains("continuing"), "{}", first.stderr);
-    let told = second.stderr.contains("continuing") && second.stderr.contains("1 earlier session");
-    assert!(told, "{}", second.stderr);
+    let reported =
+        second.stderr.contains("continuing") && second.stderr.contains("1 earlier session");
+    assert!(reported, "{}", second.stderr);
 }
 
 #[test]
 fn strict_error_lists_all_missing_sources() {
-    let puppet = Puppet::new(WORKLOAD, 0);
-    let refused = Profiler::within(&WITHOUT_BTF)
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let refused = Profiler::wrapped_in(&WITHOUT_BTF)
         .args(["--strict", "--source", "sched,block_io,gpu"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .finish();
     refused.assert_refused(6, "--strict");
     for name in ["sched", "block_io", "gpu"] {
@@ -53,10 +54,10 @@ fn strict_error_lists_all_missing_sources() {
 
 #[test]
 fn missing_sources_are_reported_on_one_line() {
-    let puppet = Puppet::new(WORKLOAD, 0);
-    let finished = Profiler::within(&WITHOUT_BTF)
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let finished = Profiler::wrapped_in(&WITHOUT_BTF)
         .args(["-d", "100ms", "--source", "+gpu"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .finish();
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
     let lines = lines_at_start(&finished);
@@ -75,13 +76,14 @@ fn missing_sources_are_reported_on_one_line() {
 
 #[test]
 fn no_environment_variable_is_required() {
-    let finished = Profiler::within(&["env", "-u", "USER", "-u", "SUDO_USER", "-u", "SUDO_UID"])
-        .args(["--node", "--source", "system", "-d", "100ms"])
-        .finish();
+    let finished =
+        Profiler::wrapped_in(&["env", "-u", "USER", "-u", "SUDO_USER", "-u", "SUDO_UID"])
+            .args(["--node", "--source", "system", "-d", "100ms"])
+            .finish();
     assert_eq!(finished.dataset().manifest()["user"], "root");
 }
 
-/// As `sudo profiler` does it.
+/// The environment of `sudo profiler`.
 #[test]
 fn output_is_owned_by_the_sudo_user() {
     let finished = short()
@@ -112,18 +114,18 @@ fn file_systems_are_in_the_first_sample() {
     let (first, all): (u64, u64) = data.row(
         "SELECT count(*) FILTER (ts = (SELECT min(ts) FROM filesystem)), count(DISTINCT ts) FROM filesystem",
     );
-    // One reading at the first tick, one at the end.
+    // One reading at the first sample, one at the end.
     assert!(first > 0 && all == 2, "{first} rows, {all} readings");
 }
 
 #[test]
 fn closing_summary_matches_the_dataset() {
-    let mut puppet = Puppet::new(WORKLOAD, 1);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 1);
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell("burn 300");
+    workload.run("burn 300");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let (oncpu, ticks): (f64, u64) =
@@ -147,7 +149,7 @@ fn closing_summary_matches_the_dataset() {
     );
 }
 
-/// What it says of each group agrees with what `check` says of the counters.
+/// `profiler events --validate` agrees with `profiler check`.
 #[test]
 fn event_groups_are_validated_on_this_machine() {
     let profiler = |args: &[&str]| {

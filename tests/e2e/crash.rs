@@ -1,14 +1,14 @@
-//! `kill -9` of the profiler costs at most the last interval.
+//! `kill -9` of the profiler loses at most the last interval.
 
 use std::{path::Path, process::Command, time::Duration};
 
 use e2e::{
     dataset::{Dataset, python},
-    metronome::{Metronome, Stalls},
     procfs::wall_ns,
-    puppet::Puppet,
     runs::{Profiler, wait_until},
     setting,
+    stall_detector::{StallDetector, Stalls},
+    workload_driver::WorkloadDriver,
 };
 use rustix::process::Signal;
 
@@ -16,8 +16,8 @@ use crate::WORKLOAD;
 
 const INTERVAL: i64 = 100_000_000;
 
-/// Between 0.3 and 1.3 s, another each time.
-fn a_moment() -> Duration {
+/// A random time between 0.3 and 1.3 s.
+fn random_delay() -> Duration {
     Duration::from_millis(300 + wall_ns().unsigned_abs() / 1000 % 1000)
 }
 
@@ -32,13 +32,13 @@ pub fn recover(run: &Path) {
     assert!(output.status.success(), "{stderr}");
 }
 
-/// Every tick is there whose time was up an interval before the kill, or as long before as a tick of this run took until it
-/// was written. `overhead` is the last table of a tick to be written: a kill in between leaves rows of one more tick in
-/// those before it.
+/// Asserts that no sample is missing that was due one interval before the kill, or earlier by the
+/// longest time that this run needed to write a sample. `overhead` is the last table of a sample that
+/// is written, so that a kill can leave rows of one more sample in the other tables.
 #[track_caller]
 fn assert_nothing_lost(data: &Dataset, killed: i64, stalls: &Stalls, what: &str) {
     assert_eq!(data.manifest()["state"], "recovered");
-    // One query for all: there are twenty of them.
+    // A single query for all twenty tables.
     let tables = ["usage", "sched", "system", "cpu"];
     let counts: Vec<_> = tables
         .iter()
@@ -64,14 +64,14 @@ fn assert_nothing_lost(data: &Dataset, killed: i64, stalls: &Stalls, what: &str)
     let most = INTERVAL + writing + stalled;
     assert!(
         before < most,
-        "{what}: the last tick is {before} ns before the kill, not {most}: {writing} ns to write it, {stalls:?}"
+        "{what}: last sample {before} ns before the kill, at most {most} expected: {writing} ns to write it, {stalls:?}"
     );
     assert_eq!(ticks, distinct);
     let due = u64::try_from((last - late - first + INTERVAL / 2) / INTERVAL).expect("positive");
     assert_eq!(ticks + missed, due, "{what}");
     for [complete, all] in tables {
-        assert_eq!(complete, ticks, "{what}: rows of every tick");
-        assert!(all <= ticks + 1, "{what}: {all} of {ticks} ticks");
+        assert_eq!(complete, ticks, "{what}: samples with rows");
+        assert!(all <= ticks + 1, "{what}: {all} of {ticks} samples");
     }
 }
 
@@ -80,28 +80,28 @@ fn every_sample_is_recovered_after_twenty_kills() {
     kill_and_recover(20);
 }
 
-/// Kills so many profilers at random moments: no more than an interval is lost of any, and every file can be read.
+/// Kills profilers at random moments. Each loses at most one interval, and every file is readable.
 pub fn kill_and_recover(rounds: u64) {
-    let mut puppet = Puppet::new(WORKLOAD, 1);
-    puppet.order(&format!("burn {}", rounds * 6000));
+    let mut workload = WorkloadDriver::new(WORKLOAD, 1);
+    workload.send(&format!("burn {}", rounds * 6000));
     let mut runs = Vec::new();
     for round in 0..rounds {
-        // In half of the rounds it may be killed while it writes a part.
+        // In half of the rounds a checkpoint can be in progress.
         let checkpoint = if round % 2 == 0 { "60s" } else { "150ms" };
-        let profiler = Profiler::undelayed()
+        let profiler = Profiler::realtime()
             .args(["-i", "100ms", "--checkpoint", checkpoint])
-            .pid(puppet.pid())
+            .pid(workload.pid())
             .start();
-        let metronome = Metronome::start();
-        std::thread::sleep(a_moment());
+        let stall_detector = StallDetector::start();
+        std::thread::sleep(random_delay());
         let run = profiler.run_dir();
         let killed = wall_ns();
         profiler.signal(Signal::KILL);
-        let stalls = metronome.stop();
+        let stalls = stall_detector.stop();
         let finished = profiler.finish();
         recover(&run);
         let data = finished.any_dataset();
-        let what = format!("round {round}, a part every {checkpoint}");
+        let what = format!("round {round}, checkpoint {checkpoint}");
         assert_nothing_lost(&data, killed, &stalls, &what);
         runs.push(finished);
     }
@@ -121,24 +121,24 @@ pub fn kill_and_recover(rounds: u64) {
     }
 }
 
-/// The journals of a killed run become parts when the next run begins in the same place.
+/// The next run in the same directory turns the journals of a killed run into Parquet files.
 #[test]
 fn next_run_recovers_the_previous_one() {
-    let puppet = Puppet::new(WORKLOAD, 0);
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
     let out = tempfile::TempDir::new().expect("a directory");
     let start = || {
         Profiler::writing_to(out.path())
             .args(["-i", "100ms"])
-            .pid(puppet.pid())
+            .pid(workload.pid())
     };
-    let metronome = Metronome::start();
+    let stall_detector = StallDetector::start();
     let profiler = start().start();
     let run = profiler.run_dir();
     std::thread::sleep(Duration::from_millis(500));
     let killed = wall_ns();
     profiler.signal(Signal::KILL);
     profiler.finish();
-    let stalls = metronome.stop();
+    let stalls = stall_detector.stop();
     let next = start().start();
     wait_until("it is recovered", || {
         Dataset::new(run.clone()).manifest()["state"] == "recovered"

@@ -1,10 +1,10 @@
-//! What docs/deploy is for: the unit starts a profiler that has all that it needs, and no more.
+//! The unit in docs/deploy: the profiler has all required privileges, and no others.
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::Path, process::Command};
 
 use e2e::{dataset::Dataset, runs::Profiler, setting};
 
-/// Nobody.
+/// The user `nobody`.
 const USER: u32 = 65534;
 
 fn unit() -> String {
@@ -22,7 +22,7 @@ fn value<'a>(unit: &'a str, name: &str) -> &'a str {
     value
 }
 
-/// What each source can do, as `run.json` tells.
+/// The status of each source in `run.json`.
 fn sources(data: &Dataset) -> BTreeMap<String, String> {
     let manifest = data.manifest();
     let sources = manifest["sources"].as_array().expect("a list");
@@ -33,7 +33,7 @@ fn sources(data: &Dataset) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// As the unit has it: another user, and its capabilities alone. All sources do what they do for root.
+/// With the user and the capabilities of the unit, each source has the same status as for root.
 #[test]
 fn capabilities_of_the_unit_suffice() {
     let unit = unit();
@@ -43,7 +43,7 @@ fn capabilities_of_the_unit_suffice() {
     assert_eq!(words.next(), Some("/usr/local/bin/profiler"));
     assert_eq!(words.next(), Some("run"));
     let mut given: Vec<&str> = words.collect();
-    // Where it writes is the state directory, which systemd makes.
+    // The output directory is the state directory, which systemd creates.
     let out = given
         .iter()
         .position(|word| *word == "--out")
@@ -119,7 +119,7 @@ fn capabilities_of_the_unit_suffice() {
         "{output:?}"
     );
     assert!(said.contains("profiling node"), "{said}");
-    // Whatever batch jobs this machine may have are beside it.
+    // Runs of this machine's batch jobs may be in the same directory.
     let run = out.join("node");
     assert_eq!(run.metadata().expect("there").uid(), USER);
     let data = Dataset::new(run);
@@ -135,7 +135,7 @@ fn capabilities_of_the_unit_suffice() {
         sources(&Dataset::new(root.join("node"))),
         "{said}"
     );
-    // Others' processes are there, with what only the privileged may know of them.
+    // Processes of other users are recorded with values that require privileges.
     let (others, named): (u64, u64) =
         data.row("SELECT count(*), count(exe) FROM process WHERE uid = 0 AND cmdline IS NOT NULL");
     assert!(others > 1 && named * 10 > others * 9, "{named} of {others}");

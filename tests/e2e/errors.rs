@@ -1,9 +1,9 @@
-//! What cannot work says so in one line, with its exit code, and leaves nothing behind.
+//! Each error is one line on stderr with a documented exit code, and leaves no files.
 
 use e2e::{
     procfs::{self, thread_ids},
-    puppet::Puppet,
-    runs::{Kept, Profiler, wait_until},
+    runs::{ProcessGroup, Profiler, wait_until},
+    workload_driver::WorkloadDriver,
 };
 
 use crate::WORKLOAD;
@@ -14,14 +14,14 @@ const PRIVILEGE: i32 = 4;
 const OUTPUT: i32 = 5;
 const STRICT: i32 = 6;
 
-/// A shell command line with the profiler's as `"$@"`.
+/// A shell script that executes the profiler as `"$@"`.
 const fn around(script: &str) -> [&str; 4] {
     ["sh", "-c", script, "sh"]
 }
 
 #[test]
 fn no_such_process() {
-    let mut child = Kept::spawn(&["true"]);
+    let mut child = ProcessGroup::spawn(&["true"]);
     child.0.wait().expect("our child");
     let gone = Profiler::new().pid(child.pid()).finish();
     gone.assert_refused(TARGET, &format!("no process {}", child.pid()));
@@ -29,7 +29,7 @@ fn no_such_process() {
 
 #[test]
 fn zombie() {
-    let child = Kept::spawn(&["true"]);
+    let child = ProcessGroup::spawn(&["true"]);
     let directory = format!("/proc/{}", child.pid());
     wait_until("it has ended", || procfs::state(&directory) == Some('Z'));
     Profiler::new()
@@ -40,19 +40,19 @@ fn zombie() {
 
 #[test]
 fn thread_id_is_not_a_process() {
-    let puppet = Puppet::new(WORKLOAD, 1);
-    let thread = thread_ids(puppet.pid())
+    let workload = WorkloadDriver::new(WORKLOAD, 1);
+    let thread = thread_ids(workload.pid())
         .into_iter()
-        .find(|tid| *tid != puppet.pid());
+        .find(|tid| *tid != workload.pid());
     let refused = Profiler::new()
         .pid(thread.expect("a second thread"))
         .finish();
-    refused.assert_refused(TARGET, &format!("use --pid {}", puppet.pid()));
+    refused.assert_refused(TARGET, &format!("use --pid {}", workload.pid()));
 }
 
 #[test]
 fn one_of_several_pids_missing() {
-    let mut child = Kept::spawn(&["true"]);
+    let mut child = ProcessGroup::spawn(&["true"]);
     child.0.wait().expect("our child");
     let refused = Profiler::new()
         .pid(std::process::id())
@@ -73,7 +73,7 @@ fn no_such_cgroup() {
 
 #[test]
 fn user_without_capabilities() {
-    // A copy that anybody may execute, and an output that anybody may write: only the privilege is missing.
+    // Binary and output directory are accessible to all users, so that only the privilege is missing.
     let directory = tempfile::TempDir::new().expect("a directory");
     let copy = directory.path().join("profiler");
     std::fs::copy(e2e::setting("PROFILER_BIN"), &copy).expect("a copy");
@@ -83,12 +83,12 @@ fn user_without_capabilities() {
         directory = directory.path().display(),
         copy = copy.display()
     );
-    let refused = Profiler::within(&around(&script))
+    let refused = Profiler::wrapped_in(&around(&script))
         .args(["--node", "-d", "100ms"])
         .finish();
     refused.assert_refused(PRIVILEGE, "CAP_BPF");
-    // The system's own files need no privilege.
-    let works = Profiler::within(&around(&script))
+    // Sources of node-wide files need no privilege.
+    let works = Profiler::wrapped_in(&around(&script))
         .args(["--node", "-d", "100ms", "--source", "system,cpu"])
         .finish();
     works.dataset().assert_complete();
@@ -96,7 +96,7 @@ fn user_without_capabilities() {
 
 #[test]
 fn unwritable_output() {
-    let puppet = Puppet::new(WORKLOAD, 0);
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
     let directory = tempfile::TempDir::new().expect("a directory");
     let file = directory.path().join("file");
     std::fs::write(&file, "").expect("a file");
@@ -105,7 +105,7 @@ fn unwritable_output() {
         "/proc/nowhere".as_ref(),
         &file.join("below"),
     ] {
-        let refused = Profiler::writing_to(out).pid(puppet.pid()).finish();
+        let refused = Profiler::writing_to(out).pid(workload.pid()).finish();
         refused.assert_refused(OUTPUT, out.to_str().expect("UTF-8"));
         if out == file {
             refused.assert_refused(OUTPUT, "name a directory");
@@ -143,7 +143,7 @@ fn invalid_command_line() {
     }
 }
 
-/// Hides the kernel's type information from the profiler.
+/// Hides the kernel's BTF from the profiler.
 pub const WITHOUT_BTF: [&str; 7] = [
     "unshare",
     "--mount",
@@ -156,24 +156,24 @@ pub const WITHOUT_BTF: [&str; 7] = [
 
 /// Denies bpf(2) to the profiler.
 fn without_bpf() -> [String; 2] {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/deny_bpf.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/deny_bpf.py");
     [e2e::setting("PROFILER_TEST_PYTHON"), script.to_owned()]
 }
 
-/// The processes come from /proc then, and it is said once.
+/// Asserts that the profiler falls back to `/proc` and reports it once.
 #[track_caller]
 fn degrades(wrapper: &[&str], why: &str) {
-    let mut puppet = Puppet::new(WORKLOAD, 1);
-    let profiler = Profiler::within(wrapper)
+    let mut workload = WorkloadDriver::new(WORKLOAD, 1);
+    let profiler = Profiler::wrapped_in(wrapper)
         .args(["-i", "100ms"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell("burn 500");
+    workload.run("burn 500");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     data.assert_complete();
-    let told = finished.stderr.lines().filter(|line| line.contains(why));
-    assert_eq!(told.count(), 1, "{}", finished.stderr);
+    let reported = finished.stderr.lines().filter(|line| line.contains(why));
+    assert_eq!(reported.count(), 1, "{}", finished.stderr);
     let manifest = data.manifest();
     let source = |name: &str| {
         let sources = manifest["sources"].as_array().expect("a list");
@@ -202,19 +202,19 @@ fn falls_back_to_proc_when_bpf_is_denied() {
     degrades(&[python, script], "bpf()");
 }
 
-/// /proc/PID/io of a process with more capabilities is not given to everybody: null then, not 0.
+/// `/proc/PID/io` of a process with more capabilities is not readable: null, not 0.
 #[test]
 fn unreadable_io_accounting_is_null() {
-    let mut puppet = Puppet::new(WORKLOAD, 1);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 1);
     let deny =
         "mount -t tmpfs none /sys/kernel/btf && exec setpriv --bounding-set -sys_ptrace \"$@\"";
     let mut wrapper = WITHOUT_BTF;
     wrapper[4] = deny;
-    let profiler = Profiler::within(&wrapper)
+    let profiler = Profiler::wrapped_in(&wrapper)
         .args(["-i", "100ms", "--source", "process,usage,file_io"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell("burn 500");
+    workload.run("burn 500");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let (rows, cpu, io): (u64, u64, u64) = data.row(
@@ -232,12 +232,12 @@ fn unreadable_io_accounting_is_null() {
 
 #[test]
 fn strict_fails_when_a_source_is_missing() {
-    let puppet = Puppet::new(WORKLOAD, 0);
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
     let [python, script] = &without_bpf();
     let strict = |wrapper: &[&str]| {
-        Profiler::within(wrapper)
+        Profiler::wrapped_in(wrapper)
             .args(["--strict", "--source", "sched"])
-            .pid(puppet.pid())
+            .pid(workload.pid())
             .finish()
     };
     strict(&WITHOUT_BTF).assert_refused(STRICT, "sched");

@@ -1,12 +1,12 @@
-//! What scripts rely on: tables and columns, options, exit codes, the shape of `run.json`. A change
-//! of these shows in the files of `tests/golden`; `PROFILER_WRITE_GOLDEN=1` writes them anew.
+//! Interfaces for scripts: tables and columns, options, exit codes, the structure of `run.json`. They
+//! are compared with the files of `tests/golden`; `PROFILER_WRITE_GOLDEN=1` rewrites these files.
 
 use std::{fmt::Write as _, path::Path, process::Command};
 
 use e2e::{runs::Profiler, setting};
 use serde_json::{Value, json};
 
-/// Compares with a file, or writes it.
+/// Compares a text with a golden file, or writes the file.
 #[track_caller]
 fn check(file: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -29,7 +29,7 @@ fn check(file: &str, found: &str) {
 fn profiler(args: &[&str]) -> (String, i32) {
     let output = Command::new(setting("PROFILER_BIN"))
         .args(args)
-        // As wide as help becomes.
+        // The maximum width of help texts.
         .env("COLUMNS", "100")
         .output()
         .expect("the profiler starts");
@@ -147,7 +147,7 @@ fn exit_codes() {
     check("exit-codes.txt", &text);
 }
 
-/// The same with the type of each value in its place; of lists, that of each different element.
+/// Replaces each value by its type; a list has one element for each distinct type.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Null => json!("null"),
@@ -178,7 +178,7 @@ fn shape_of_run_json() {
         .finish();
     let mut manifest = finished.dataset().manifest();
     for moment in ["start", "end"] {
-        // Known where a daemon disciplines the clock.
+        // Present only if a daemon synchronises the clock.
         manifest["clock"][moment]["max_error_ns"] = Value::Null;
     }
     let names = manifest["sources"].as_array().expect("sources").clone();

@@ -1,4 +1,4 @@
-//! The whole way of `gpu` with a library that stands in for NVIDIA's (profiler/tests/nvml/stub.c).
+//! `gpu` with a stub of NVIDIA's library (profiler/tests/nvml/stub.c).
 
 use std::{
     fs,
@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::runs::{Kept, Profiler};
+use e2e::runs::{ProcessGroup, Profiler};
 use tempfile::TempDir;
 
 use crate::cgroup::Group;
 
-/// This machine, with the driver's module and library.
+/// This machine with NVIDIA's driver and the stub library.
 struct Machine(TempDir);
 
 impl Machine {
@@ -82,7 +82,7 @@ fn gpu_and_its_process_are_recorded() {
     assert!((900_000_000..1_200_000_000).contains(&spent), "{spent}");
     let used = dataset.table("gpu_process");
     assert_eq!(used.len(), of("GPU-0").count());
-    // Process 1 is not of the target.
+    // Process 1 is outside the target.
     assert!(used.iter().all(|row| row.u64("pid") == Some(pid.into())));
     let process = &dataset.table("process")[0];
     assert_eq!(used[0].i64("start_ts"), process.i64("start_ts"));
@@ -103,10 +103,10 @@ fn only_visible_gpus_are_recorded() {
     assert!(rows.iter().all(|row| row.text("uuid") == Some("GPU-1")));
 }
 
-/// The profiler may have been started from anywhere: by root, by a prolog, in another step.
+/// The environment of the profiler is irrelevant: it can be started by root, a prolog or another step.
 #[test]
 fn visible_devices_of_the_target_decide() {
-    let target = Kept::start(
+    let target = ProcessGroup::start(
         Command::new("sleep")
             .arg("60")
             .env("CUDA_VISIBLE_DEVICES", "1"),
@@ -150,7 +150,10 @@ fn hanging_nvml_delays_nothing() {
         .args(["--node", "--source", "gpu,system,overhead"])
         .args(["--interval", "100ms", "--duration", "1s"])
         .finish();
-    assert!(begun.elapsed() < Duration::from_secs(20), "it waited");
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "the run waited for the library"
+    );
     let dataset = finished.dataset();
     assert!(!dataset.path().join("gpu").exists());
     let ticks = dataset.table("system").len();
@@ -161,6 +164,6 @@ fn hanging_nvml_delays_nothing() {
         .iter()
         .filter(|row| row.text("component") == Some("gpu"));
     let errors: u64 = errors.filter_map(|row| row.u64("errors")).sum();
-    // The first tick asks, and perhaps the one before the answer to the first reading.
+    // The first sample starts a reading; a later one may start another before the first returns.
     assert!(errors + 3 >= ticks as u64, "{errors} of {ticks}");
 }

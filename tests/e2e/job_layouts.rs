@@ -1,35 +1,30 @@
-//! `--job` in cgroups that are laid out as schedulers lay them out, whether or not such a scheduler is at hand; and what is
-//! done when there is no cgroup.
+//! `--job` in cgroups with the layout of each scheduler, which need not be installed.
 
 use std::{
     fs,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::Command,
-    time::Instant,
 };
 
 use e2e::{
     procfs::Reading,
-    puppet::Puppet,
-    runs::{Kept, Profiler, Running, wait_until},
+    runs::{ProcessGroup, Profiler, wait_until},
+    workload_driver::WorkloadDriver,
 };
 use tempfile::TempDir;
 
 use crate::WORKLOAD;
 
-const USAGE: i32 = 2;
-const TARGET: i32 = 3;
-
-/// A hierarchy that is mounted for the test, with directories below it.
-struct Tree {
+/// A cgroup hierarchy mounted for the test.
+pub struct Tree {
     mount: TempDir,
     made: Vec<PathBuf>,
 }
 
 impl Tree {
-    /// Version 2, or one of version 1 without controllers.
-    fn mounted(version: u32) -> Self {
+    /// Mounts a v2 hierarchy, or a v1 hierarchy without controllers.
+    pub fn mounted(version: u32) -> Self {
         let mount = TempDir::new().expect("a directory");
         let v1: &[&str] = &["-t", "cgroup", "-o", "none,name=e2e-jobs"];
         let kind = if version == 1 { v1 } else { &["-t", "cgroup2"] };
@@ -45,7 +40,13 @@ impl Tree {
         }
     }
 
-    fn make(&mut self, path: &str) -> PathBuf {
+    /// The mount point of the hierarchy.
+    pub fn root(&self) -> &Path {
+        self.mount.path()
+    }
+
+    /// Creates a cgroup and its parents.
+    pub fn make(&mut self, path: &str) -> PathBuf {
         let mut directory = self.mount.path().to_owned();
         for part in Path::new(path.trim_start_matches('/')) {
             directory.push(part);
@@ -57,8 +58,8 @@ impl Tree {
         directory
     }
 
-    /// Removes what was made; a group stays busy for a moment after its last member.
-    fn clear(&mut self) {
+    /// Removes the cgroups, which stay busy for a moment after their last member has ended.
+    pub fn clear(&mut self) {
         while let Some(directory) = self.made.pop() {
             wait_until("the group is empty", || {
                 fs::remove_dir(&directory).is_ok() || !directory.exists()
@@ -77,15 +78,15 @@ impl Drop for Tree {
     }
 }
 
-fn put(puppet: &Puppet, group: &Path) {
-    fs::write(group.join("cgroup.procs"), puppet.pid().to_string()).expect("it moves");
+pub fn put(workload: &WorkloadDriver, group: &Path) {
+    fs::write(group.join("cgroup.procs"), workload.pid().to_string()).expect("it moves");
 }
 
-fn oncpu(puppet: &Puppet) -> u64 {
-    Reading::now(puppet.pid()).sum(|thread| thread.oncpu_ns)
+pub fn oncpu(workload: &WorkloadDriver) -> u64 {
+    Reading::now(workload.pid()).sum(|thread| thread.oncpu_ns)
 }
 
-/// How much has been written of a table.
+/// Size of all files below a directory.
 fn bytes_below(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
@@ -95,54 +96,55 @@ fn bytes_below(directory: &Path) -> u64 {
     bytes.sum()
 }
 
-/// No scheduler is at hand, also where one is installed.
-fn profiler() -> Profiler {
+/// A profiler that finds no commands of a scheduler, even if one is installed.
+pub fn profiler() -> Profiler {
     Profiler::new()
         .args(["-i", "100ms"])
         .env("PATH", "/nowhere")
 }
 
-/// A job of two processes, of which one is a task of a step.
+/// A job with two processes, the second of which is a task of a step.
 struct Layout<'a> {
     version: u32,
     scheduler: &'a str,
-    /// As users call it.
+    /// The job id that users know.
     id: &'a str,
-    /// Groups of the two.
+    /// Cgroups of the two processes.
     groups: [&'a str; 2],
-    /// One of another job, with a similar name.
+    /// Cgroup of another job with a similar name.
     similar: &'a str,
-    /// What the columns are to say of the two.
+    /// Expected values of the columns.
     job: &'a str,
     steps: [Option<&'a str>; 2],
-    /// Environment and rank of the second.
+    /// Environment and expected rank of the second process.
     variables: &'a [(&'a str, &'a str)],
     rank: Option<u32>,
-    /// Title of slurmstepd, which runs beside the first where the group does not name the job.
+    /// Title of slurmstepd in the first cgroup, if the name of the cgroup does not contain the job id.
     title: Option<&'a str>,
 }
 
-/// Root's slurmstepd, with a title.
-fn slurmstepd(title: &str, directory: &Path) -> Kept {
+/// Starts a slurmstepd of root with a title.
+fn slurmstepd(title: &str, directory: &Path) -> ProcessGroup {
     let program = directory.join("slurmstepd");
     fs::copy("/bin/sleep", &program).expect("a copy");
-    Kept::start(Command::new(program).arg0(title).arg("60"))
+    ProcessGroup::start(Command::new(program).arg0(title).arg("60"))
 }
 
 impl Layout<'_> {
-    /// Follows both and a third that comes, and neither a stranger nor a job with a similar name; ends with the job.
+    /// Asserts that both processes and a third one that joins are followed, and neither a process outside
+    /// nor the job with a similar name, and that the run ends with the job.
     #[track_caller]
     fn check(&self) {
         let mut tree = Tree::mounted(self.version);
         let groups = self.groups.map(|group| tree.make(group));
         let similar = tree.make(self.similar);
-        let mut first = Puppet::new(WORKLOAD, 1);
-        let mut task = Puppet::with(WORKLOAD, 1, self.variables);
-        let mut comes = Puppet::new(WORKLOAD, 1);
-        let stranger = Puppet::new(WORKLOAD, 1);
+        let mut first = WorkloadDriver::new(WORKLOAD, 1);
+        let mut task = WorkloadDriver::with_env(WORKLOAD, 1, self.variables);
+        let mut comes = WorkloadDriver::new(WORKLOAD, 1);
+        let outsider = WorkloadDriver::new(WORKLOAD, 1);
         put(&first, &groups[0]);
         put(&task, &groups[1]);
-        put(&stranger, &similar);
+        put(&outsider, &similar);
         let directory = TempDir::new().expect("a directory");
         let daemon = self.title.map(|title| slurmstepd(title, directory.path()));
         if let Some(daemon) = &daemon {
@@ -150,17 +152,17 @@ impl Layout<'_> {
         }
         let before = [oncpu(&first), oncpu(&task)];
         let mut running = profiler().args(["--job", self.id]).start();
-        first.tell("burn 100");
-        task.tell("burn 100");
-        let told = bytes_below(&running.run_dir().join("process"));
+        first.run("burn 100");
+        task.run("burn 100");
+        let before_write = bytes_below(&running.run_dir().join("process"));
         put(&comes, &groups[1]);
-        comes.tell("burn 50");
+        comes.run("burn 50");
         let after = [oncpu(&first), oncpu(&task)];
-        wait_until("it is known", || {
-            bytes_below(&running.run_dir().join("process")) > told
+        wait_until("the third process is recorded", || {
+            bytes_below(&running.run_dir().join("process")) > before_write
         });
         let pids = [first.pid(), task.pid(), comes.pid()];
-        assert!(!running.has_ended(), "{}", running.said());
+        assert!(!running.has_ended(), "{}", running.stderr());
         drop((first, task, comes, daemon));
         let finished = running.finish();
         let data = finished.dataset();
@@ -198,7 +200,7 @@ impl Layout<'_> {
                 after[at] - before[at]
             );
         }
-        drop(stranger);
+        drop(outsider);
     }
 }
 
@@ -239,7 +241,7 @@ fn slurm_with_cgroup_v2() {
         similar: "system.slice/n1_slurmstepd.scope/job_400000/step_0/user/task_0",
         job: "4000002",
         steps: [Some("extern"), Some("0")],
-        // mpirun's rank within Slurm's task.
+        // The rank of mpirun within the task of Slurm.
         variables: &[
             ("SLURM_JOB_ID", "4000002"),
             ("SLURM_STEP_ID", "0"),
@@ -252,7 +254,7 @@ fn slurm_with_cgroup_v2() {
     .check();
 }
 
-/// The directory does not tell the number of the job; its processes do.
+/// The name of the directory is not the job id; the processes' environments contain it.
 #[test]
 fn slurm_with_sluids() {
     Layout {
@@ -408,224 +410,4 @@ fn systemd_service() {
         title: None,
     }
     .check();
-}
-
-fn of_environment(id: &str) -> [(String, String); 2] {
-    [("SLURM_JOB_ID", id), ("SLURM_PROCID", "0")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-}
-
-fn puppet_of(id: &str) -> Puppet {
-    let variables = of_environment(id);
-    let variables = variables
-        .each_ref()
-        .map(|(name, value)| (&name[..], &value[..]));
-    Puppet::with(WORKLOAD, 1, &variables)
-}
-
-/// Two processes that only their environment names; the second comes later.
-#[track_caller]
-fn followed_by_environment(mut running: Running, id: &str, first: Puppet) {
-    let note = "environment names it;";
-    let mut second = puppet_of(id);
-    let pids = [first.pid(), second.pid()];
-    // It is looked for every second.
-    let begin = Instant::now();
-    while begin.elapsed().as_millis() < 1500 {
-        second.tell("burn 20");
-    }
-    let start = oncpu(&second);
-    second.tell("burn 200");
-    let life = oncpu(&second);
-    let truth = life - start;
-    assert!(!running.has_ended(), "{}", running.said());
-    drop((first, second));
-    let finished = running.finish();
-    assert_eq!(
-        finished.stderr.matches(note).count(),
-        1,
-        "{}",
-        finished.stderr
-    );
-    let data = finished.dataset();
-    data.assert_complete();
-    let target = data.manifest()["target"]["job"].clone();
-    assert_eq!(target["found_by"], "environment", "{target}");
-    let rows: Vec<(u32, String, String, u32)> = data.rows(
-        "SELECT pid, job_id, step_id, task_rank FROM process WHERE job_source = 'environment' ORDER BY start_ts",
-    );
-    assert_eq!(
-        rows,
-        pids.map(|pid| (pid, id.to_owned(), "batch".to_owned(), 0))
-    );
-    let counted: u64 = data.value(&format!(
-        "SELECT sum(oncpu_ns) FROM sched WHERE pid = {}",
-        pids[1]
-    ));
-    // No more than its life, and its end, which no file tells.
-    let known = truth..life + 20_000_000;
-    assert!(known.contains(&counted), "{counted}, not {known:?}");
-}
-
-#[test]
-fn environment_identifies_a_job_without_cgroup_and_scheduler() {
-    let first = puppet_of("4000010");
-    let running = profiler()
-        .args(["--job", "4000010", "--scheduler", "slurm"])
-        .start();
-    let note = "scontrol is not installed or not in PATH";
-    // Once to find it, once when it is empty.
-    assert!(running.said().contains(note), "{}", running.said());
-    followed_by_environment(running, "4000010", first);
-}
-
-#[test]
-fn hanging_scheduler_is_not_waited_for() {
-    let directory = TempDir::new().expect("a directory");
-    let stub = directory.path().join("scontrol");
-    fs::write(&stub, "#!/bin/sh\nexec /bin/sleep 600\n").expect("written");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&stub, mode).expect("our file");
-    let first = puppet_of("4000011");
-    let running = Profiler::new()
-        .args(["-i", "100ms", "--job", "4000011", "--scheduler", "slurm"])
-        .env("PATH", directory.path())
-        .start();
-    let note = "scontrol did not answer within 5 s, asked 2 times";
-    assert!(running.said().contains(note), "{}", running.said());
-    followed_by_environment(running, "4000011", first);
-}
-
-#[test]
-fn wait_times_out_without_processes() {
-    let refused = profiler()
-        .args([
-            "--job",
-            "4000012",
-            "--scheduler",
-            "slurm",
-            "--wait",
-            "200ms",
-        ])
-        .finish();
-    refused.assert_refused(TARGET, "job 4000012 (Slurm) has no process on this node");
-}
-
-/// Who waits for longer than a moment is told what for.
-#[test]
-fn waiting_is_reported() {
-    let refused = profiler()
-        .args(["--job", "4000017", "--scheduler", "slurm", "--wait", "3s"])
-        .finish();
-    assert_eq!(refused.code(), TARGET, "{}", refused.stderr);
-    let mut lines = refused.stderr.lines();
-    assert_eq!(
-        lines.next(),
-        Some("profiler: waiting for job 4000017 (Slurm) on this node: 2 of 3 s (--wait)")
-    );
-    assert!(
-        lines
-            .next()
-            .is_some_and(|line| line.contains("has no process on this node"))
-    );
-    assert_eq!(lines.next(), None);
-    let quiet = profiler()
-        .args([
-            "--job",
-            "4000017",
-            "--scheduler",
-            "slurm",
-            "--wait",
-            "3s",
-            "--quiet",
-        ])
-        .finish();
-    quiet.assert_refused(TARGET, "has no process on this node");
-}
-
-#[test]
-fn invalid_job_ids_are_rejected() {
-    for id in ["a b", "-x", "../x", ""] {
-        let refused = profiler().args([format!("--job={id}")]).finish();
-        assert_eq!(refused.code(), USAGE, "{id}: {}", refused.stderr);
-        refused.assert_nothing_left();
-    }
-    let refused = profiler().args(["--job", "4000013"]).finish();
-    refused.assert_refused(USAGE, "name it with --scheduler");
-    let refused = profiler().args(["--job", "--scheduler", "pbs"]).finish();
-    refused.assert_refused(USAGE, "give its ID");
-}
-
-#[test]
-fn job_of_another_user() {
-    let mut tree = Tree::mounted(2);
-    let group = tree.make("system.slice/slurmstepd.scope/job_4000014/step_0/user/task_0");
-    let puppet = Puppet::new(WORKLOAD, 0);
-    put(&puppet, &group);
-    // A copy that anybody may execute.
-    let directory = TempDir::new().expect("a directory");
-    let copy = directory.path().join("profiler");
-    fs::copy(e2e::setting("PROFILER_BIN"), &copy).expect("a copy");
-    let script = format!(
-        "chmod 755 {0} {1}; chmod 777 $(dirname $4); shift; exec setpriv --reuid 65534 --regid 65534 \
-         --clear-groups {0}/profiler \"$@\"",
-        directory.path().display(),
-        tree.mount.path().display(),
-    );
-    let refused = Profiler::within(&["sh", "-c", &script, "sh"])
-        .args(["--job", "4000014"])
-        .finish();
-    refused.assert_refused(TARGET, "job 4000014 is of another user (uid 0)");
-    drop(puppet);
-}
-
-/// While the file reads INPROGRESS, and no longer.
-#[test]
-fn ipc_file_ends_the_run() {
-    let directory = TempDir::new().expect("a directory");
-    let file = directory.path().join(".ipc-4000015");
-    fs::write(&file, "INPROGRESS\n").expect("written");
-    let mut puppet = Puppet::new(WORKLOAD, 1);
-    let mut running = profiler()
-        .pid(puppet.pid())
-        .args(["--ipc-file"])
-        .args([&file])
-        .start();
-    puppet.tell("burn 100");
-    fs::write(&file, "INPROGRESS\n").expect("written");
-    puppet.tell("burn 100");
-    assert!(!running.has_ended(), "{}", running.said());
-    fs::write(&file, "FINISHED\n").expect("written");
-    let finished = running.finish();
-    let data = finished.dataset();
-    data.assert_complete();
-    // A last reading, though the process lives.
-    let totals: u64 = data.value("SELECT count(oncpu_ns) FROM process WHERE end_ts IS NULL");
-    assert_eq!(totals, 1);
-    let refused = profiler()
-        .pid(puppet.pid())
-        .args(["--ipc-file"])
-        .args([&file])
-        .finish();
-    refused.assert_refused(TARGET, "reads FINISHED, not INPROGRESS");
-}
-
-/// Ctrl-C while nobody has come yet.
-#[test]
-fn waiting_can_be_interrupted() {
-    let running = profiler()
-        .args(["--job", "4000016", "--scheduler", "slurm"])
-        .spawn();
-    let catches = || {
-        let status =
-            fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        mask.is_some_and(|mask| {
-            u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 2 != 0)
-        })
-    };
-    wait_until("it has its signals", catches);
-    let finished = running.interrupt();
-    assert_eq!(finished.code(), 130, "{}", finished.stderr);
-    finished.assert_nothing_left();
 }

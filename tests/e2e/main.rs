@@ -1,38 +1,39 @@
-//! End-to-end tests: the real kernel, real workloads, real readers. Run by `cargo xtask test e2e`.
+//! End-to-end tests: the running kernel, real workloads, real readers. Run by `cargo xtask test e2e`.
 
-mod births;
 mod cgroup;
 mod command_line;
 mod crash;
 mod deploy;
-mod disk;
-mod ends;
 mod errors;
-mod fleet;
-mod front_door;
+mod full_disk;
 mod golden;
 mod gpu;
 mod hostile;
 mod job_layouts;
+mod job_search;
 mod jobs;
-mod namespace;
+mod many_nodes;
 mod nvidia;
 mod oar;
 mod perf;
+mod pid_reuse;
+mod process;
+mod process_lifetime;
 mod psutil;
 mod readers;
 mod recipes;
+mod reference_tools;
 mod regions;
 mod retention;
-mod runqueue;
+mod run_end;
+mod run_queue;
+mod samples;
 mod sched;
 mod soak;
-mod started;
 mod system;
-mod ticks;
 mod timeline;
-mod tools;
 mod usage;
+mod xtask;
 
-/// The program of `workload.rs`.
+/// Path of the program `bin/workload`.
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");

@@ -1,5 +1,5 @@
-//! GPUs of NVIDIA against nvidia-smi, which asks the driver on its own. They need one, and run where there is one:
-//! `cargo xtask test gpu`. Whatever runs on the GPUs meanwhile is compared; with nothing, it is idle values.
+//! NVIDIA GPUs compared with nvidia-smi, which reads the driver independently: `cargo xtask test gpu`.
+//! The values are those of the present load of the GPUs.
 
 use std::{
     collections::BTreeMap,
@@ -12,22 +12,22 @@ use std::{
 
 use e2e::{rows::Row, runs::Profiler};
 
-/// What a tool said of one GPU at one moment, by our names of columns.
+/// Values of one GPU reported by a tool at one time, by our column names.
 #[derive(Debug)]
-struct Said {
+struct Reported {
     at_ns: i64,
     index: u64,
     values: BTreeMap<&'static str, f64>,
 }
 
-/// A tool that says so again and again.
+/// A tool that prints values periodically.
 struct Tool {
     child: Child,
-    said: Receiver<Said>,
+    said: Receiver<Reported>,
 }
 
 impl Tool {
-    /// `parse` makes GPU and values of a line.
+    /// `parse` converts a line into GPU index and values.
     fn start(
         arguments: &[&str],
         mut parse: impl FnMut(&str) -> Option<(u64, BTreeMap<&'static str, f64>)> + Send + 'static,
@@ -45,7 +45,7 @@ impl Tool {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after");
                 if let Some((index, values)) = parse(&line) {
                     let at_ns = i64::try_from(now.as_nanos()).expect("this century");
-                    let _ = sender.send(Said {
+                    let _ = sender.send(Reported {
                         at_ns,
                         index,
                         values,
@@ -56,7 +56,7 @@ impl Tool {
         Self { child, said }
     }
 
-    fn stop(mut self) -> Vec<Said> {
+    fn stop(mut self) -> Vec<Reported> {
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.said.iter().collect()
@@ -65,7 +65,7 @@ impl Tool {
 
 const MIB: f64 = 1_048_576.0;
 
-/// Column, nvidia-smi's name, our unit in its unit, and what they may differ by in ours.
+/// Column, nvidia-smi's name, factor to our unit, and tolerance in our unit.
 const QUERIES: [(&str, &str, f64, f64); 11] = [
     ("utilization", "utilization.gpu", 1.0, 10.0),
     ("memory_utilization", "utilization.memory", 1.0, 10.0),
@@ -80,7 +80,7 @@ const QUERIES: [(&str, &str, f64, f64); 11] = [
     ("pcie_generation", "pcie.link.gen.current", 1.0, 1.0),
 ];
 
-/// The same of `nvidia-smi dmon`, by the heads of its columns.
+/// The same for `nvidia-smi dmon`, by its column headers.
 const DMON: [(&str, &str, f64, f64); 8] = [
     ("power_mw", "pwr", 1e3, 20e3),
     ("temperature", "gtemp", 1.0, 2.0),
@@ -92,9 +92,9 @@ const DMON: [(&str, &str, f64, f64); 8] = [
     ("memory_used", "fb", MIB, 64.0 * MIB),
 ];
 
-/// A run of the profiler while the tool watches.
-fn watched(tool: Tool) -> (Vec<Row>, Vec<Said>) {
-    // Its first lines.
+/// Runs the profiler and the tool at the same time.
+fn watched(tool: Tool) -> (Vec<Row>, Vec<Reported>) {
+    // Waits for the first lines of the tool.
     thread::sleep(Duration::from_secs(2));
     let finished = Profiler::new()
         .args(["--node", "--source", "gpu,overhead", "--interval", "500ms"])
@@ -106,12 +106,12 @@ fn watched(tool: Tool) -> (Vec<Row>, Vec<Said>) {
     (whole.collect(), tool.stop())
 }
 
-/// One step of the tools and of the driver's own sampling, ns.
+/// Period of the tools and of the driver's sampling, in ns.
 const STEP: i64 = 1_500_000_000;
 
-/// Each value lies between those that the tool said within a step of it.
-fn assert_between(rows: &[Row], said: &[Said], columns: &[(&'static str, &str, f64, f64)]) {
-    assert!(!rows.is_empty() && !said.is_empty(), "nothing was said");
+/// Asserts that each value lies between the tool's values within one period.
+fn assert_between(rows: &[Row], said: &[Reported], columns: &[(&'static str, &str, f64, f64)]) {
+    assert!(!rows.is_empty() && !said.is_empty(), "no values");
     let mut compared = 0;
     for (column, _, _, tolerance) in columns {
         let mut off = Vec::new();
@@ -127,7 +127,7 @@ fn assert_between(rows: &[Row], said: &[Said], columns: &[(&'static str, &str, f
             let Some(own) = row.u64(column) else {
                 assert!(
                     values.is_empty(),
-                    "{column} is null, and not so for nvidia-smi"
+                    "{column} is null, but nvidia-smi has a value"
                 );
                 continue;
             };
@@ -143,10 +143,10 @@ fn assert_between(rows: &[Row], said: &[Said], columns: &[(&'static str, &str, f
         }
         println!("{column}: {count} compared, {} off", off.len());
         compared += count;
-        // A step of load may be seen by one and not the other.
+        // A change of load can be visible to one of them only.
         assert!(off.len() * 20 <= count, "{column}: {off:?}");
     }
-    assert!(compared != 0, "nothing was compared");
+    assert!(compared != 0, "no value was compared");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn gauges_match_nvidia_smi_dmon() {
     assert_between(&rows, &said, &DMON);
 }
 
-/// Power is a gauge and energy a counter of the driver's own: their means are the same.
+/// Energy is an independent counter of the driver: it must match the mean of the power gauge.
 #[test]
 fn energy_is_power_times_time() {
     let finished = Profiler::new()

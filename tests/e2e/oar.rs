@@ -1,5 +1,5 @@
-//! `--job` under a real OAR: `cargo xtask test oar`. Debian's packages run in a Debian of their own, below `target/`, which
-//! takes some minutes to make the first time.
+//! `--job` under a real OAR, in a Debian below `target/` whose creation takes minutes:
+//! `cargo xtask test oar`.
 
 use std::{
     fs,
@@ -10,15 +10,15 @@ use std::{
 
 use e2e::{
     procfs,
-    runs::{Kept, Profiler, wait_until},
+    runs::{ProcessGroup, Profiler, wait_until},
 };
 use tempfile::TempDir;
 
-/// OAR of one node; runs until it is dropped.
+/// A single-node OAR, stopped when it is dropped.
 struct Oar {
-    server: Kept,
+    server: ProcessGroup,
     root: PathBuf,
-    /// `oarstat`, which the profiler asks.
+    /// Directory with the command `oarstat`.
     commands: TempDir,
 }
 
@@ -29,16 +29,16 @@ impl Oar {
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--pid", "--fork", "--kill-child", "sh"])
-            .arg(tests.join("oar/serve.sh"))
+            .arg(tests.join("environments/oar/serve.sh"))
             .arg(&root)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        let mut server = Kept::start(&mut command);
+        let mut server = ProcessGroup::start(&mut command);
         let stdout = server.0.stdout.take().expect("a pipe");
         let mut lines = BufReader::new(stdout).lines();
         let ready = lines.any(|line| line.is_ok_and(|line| line == "ready"));
         assert!(ready, "see {}/tmp/*.log", root.display());
-        // The shell in the new namespaces.
+        // The child is the shell in the new namespaces.
         let inside = procfs::children(server.pid());
         let enter = format!(
             "nsenter --mount --target {}",
@@ -60,7 +60,7 @@ impl Oar {
         }
     }
 
-    /// Submits a command as a user, and returns the number of its job.
+    /// Submits a command as a user and returns the job id.
     fn submit(&self, command: &str) -> String {
         let inside = procfs::children(self.server.pid());
         let inside = inside.first().expect("a child").to_string();
@@ -102,7 +102,7 @@ fn oar_job() {
         .start();
     fs::write(oar.home().join("go"), "").expect("written");
     let finished = running.finish();
-    // It could be asked.
+    // The scheduler has answered.
     assert!(
         !finished.stderr.contains("cannot ask"),
         "{}",

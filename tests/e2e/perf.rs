@@ -1,6 +1,6 @@
-//! `perf`: what needs time to be measured, surroundings to be prepared, or a reader.
+//! `perf`: tests that need time measurements, a prepared environment or DuckDB.
 
-use e2e::{puppet::Puppet, runs::Profiler};
+use e2e::{runs::Profiler, workload_driver::WorkloadDriver};
 
 use crate::{
     WORKLOAD,
@@ -8,19 +8,19 @@ use crate::{
     errors::WITHOUT_BTF,
 };
 
-/// The design allows 3 ms; what other guests of this machine's host do to single ticks is not in a median.
+/// The limit is 3 ms. The median excludes samples delayed by other guests of the host.
 #[test]
 fn hundred_threads_are_read_quickly() {
-    let mut puppet = Puppet::new(WORKLOAD, 99);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 99);
     let profiler = Profiler::new()
         .args(["-i", "100ms", "--source", "perf,process,overhead"])
         .args([
             "--events",
             "{task-clock,minor-faults},{context-switches,cpu-migrations}",
         ])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell("burn 2000");
+    workload.run("burn 2000");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let (ticks, median, rows): (u64, f64, u64) = data.row(
@@ -32,7 +32,7 @@ fn hundred_threads_are_read_quickly() {
     );
     println!("{:.1} µs a tick", median / 1e3);
     assert!(median < 3e6, "{median} ns");
-    // 100 threads burned for 2 s on the CPUs that there are, and all of them are in the sum.
+    // The sum includes all 100 threads, which burned for 2 s on all CPUs.
     let cpus = std::thread::available_parallelism().expect("known").get() as f64;
     let clock: f64 =
         data.value("SELECT sum(value) FROM process_perf_event WHERE event = 'task-clock' AND comm = 'workload'");
@@ -45,8 +45,8 @@ fn hundred_threads_are_read_quickly() {
 #[test]
 fn processes_are_counted_after_joining_the_cgroup() {
     let group = Group::new(&["-t", "cgroup2"]);
-    let mut member = Puppet::new(WORKLOAD, 0);
-    let mut joins = Puppet::new(WORKLOAD, 0);
+    let mut member = WorkloadDriver::new(WORKLOAD, 0);
+    let mut joins = WorkloadDriver::new(WORKLOAD, 0);
     put(member.pid(), group.outer());
     let profiler = Profiler::new()
         .args([
@@ -59,13 +59,13 @@ fn processes_are_counted_after_joining_the_cgroup() {
         ])
         .args(["--cgroup".as_ref(), group.outer().as_os_str()])
         .start();
-    joins.tell("touch 10000000");
+    joins.run("touch 10000000");
     put(joins.pid(), group.outer());
-    // So that a tick sees it there.
-    joins.tell("nap 300");
-    joins.tell("touch 20000000");
-    member.tell("touch 5000000");
-    member.tell("spin-child 1000");
+    // Long enough for a sample.
+    joins.run("nap 300");
+    joins.run("touch 20000000");
+    member.run("touch 5000000");
+    member.run("spin-child 1000");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let faults = |pid: u32| -> u64 {
@@ -79,13 +79,13 @@ fn processes_are_counted_after_joining_the_cgroup() {
     let range = 20_000_000 / page..20_000_000 / page + 1000;
     assert!(range.contains(&joined), "{joined}, not in {range:?}");
     let opened: u64 = data.value("SELECT count(DISTINCT id) FROM perf_event");
-    assert_eq!(opened, 2, "the child counts with its parent");
+    assert_eq!(opened, 2, "the child is counted with its parent");
 }
 
 #[test]
 fn processes_are_counted_without_bpf() {
-    let mut puppet = Puppet::new(WORKLOAD, 2);
-    let profiler = Profiler::within(&WITHOUT_BTF)
+    let mut workload = WorkloadDriver::new(WORKLOAD, 2);
+    let profiler = Profiler::wrapped_in(&WITHOUT_BTF)
         .args([
             "-i",
             "100ms",
@@ -94,11 +94,11 @@ fn processes_are_counted_without_bpf() {
             "--events",
             "minor-faults",
         ])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell("touch 20000000");
-    puppet.tell("spin-child 1000");
-    puppet.tell("nap 200");
+    workload.run("touch 20000000");
+    workload.run("spin-child 1000");
+    workload.run("nap 200");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let (faults, opened): (u64, u64) =
@@ -109,11 +109,11 @@ fn processes_are_counted_without_bpf() {
     assert_eq!(opened, 1);
 }
 
-/// One line with the remedy, and the other sources go on.
+/// One line with the remedy; the other sources continue.
 #[test]
 fn low_file_limit_is_reported() {
-    let puppet = Puppet::new(WORKLOAD, 40);
-    let finished = Profiler::within(&["prlimit", "--nofile=64:64"])
+    let workload = WorkloadDriver::new(WORKLOAD, 40);
+    let finished = Profiler::wrapped_in(&["prlimit", "--nofile=64:64"])
         .args([
             "-i",
             "100ms",
@@ -124,7 +124,7 @@ fn low_file_limit_is_reported() {
             "-d",
             "500ms",
         ])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .finish();
     let data = finished.dataset();
     let told = finished

@@ -1,11 +1,11 @@
-//! `disk`, `netdev` and `filesystem` have psutil's keys, and its values.
+//! `disk`, `netdev` and `filesystem` have psutil's keys and values.
 
 use std::{collections::BTreeMap, io::Write as _, net::UdpSocket, process::Command};
 
 use e2e::{dataset::python, runs::Profiler};
 use serde_json::Value;
 
-/// Column, psutil's key, and how many of ours are one of psutil's.
+/// Column, psutil's key, and units of the column per unit of psutil.
 type Key = (&'static str, &'static str, u64);
 
 const DISK: [Key; 9] = [
@@ -31,7 +31,7 @@ const NETDEV: [Key; 8] = [
     ("tx_dropped", "dropout", 1),
 ];
 
-/// Writes to a disk, and sends over the loopback.
+/// Writes to a disk and sends over the loopback interface.
 fn work(directory: &std::path::Path) {
     let mut file = std::fs::File::create(directory.join("file")).expect("a file");
     file.write_all(&vec![1; 4 << 20]).expect("written");
@@ -100,7 +100,7 @@ fn counters_lie_between_two_psutil_readings() {
             }
         }
         assert!(moved >= 4, "{table}: {ours:?}");
-        // psutil leaves nothing out that has moved.
+        // Every device with activity in psutil has rows.
         for (device, reading) in before[table].as_object().expect("an object") {
             let idle = keys
                 .iter()

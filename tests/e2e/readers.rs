@@ -1,4 +1,4 @@
-//! Real readers find the types, nulls and units of the schema.
+//! DuckDB, pandas and pyarrow find the types, nulls and units of the schema.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -8,7 +8,7 @@ use e2e::{
     setting,
 };
 
-/// A run with every source and with threads.
+/// A run with all sources and with threads.
 fn run() -> Finished {
     let finished = Profiler::new()
         .args(["-i", "50ms", "--checkpoint", "200ms", "--threads"])
@@ -56,7 +56,7 @@ fn files_match_the_declared_schema() {
 fn unavailable_values_are_null() {
     let run = run();
     let data = run.dataset();
-    // Nobody reads smaps_rollup at every tick; a process that lives has no end.
+    // smaps_rollup is not read at every sample; a running process has no end.
     let (all, without_pss): (u64, u64) =
         data.row("SELECT count(*), count(*) FILTER (pss IS NULL) FROM usage WHERE tid IS NULL");
     assert!(

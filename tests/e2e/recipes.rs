@@ -13,9 +13,9 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/demo.sh");
 /// A query of the page.
 struct Recipe {
     sql: String,
-    /// The option that its dataset is collected with.
+    /// The option with which its dataset is recorded.
     option: Option<String>,
-    /// Whether the page shows rows of the dataset that it names.
+    /// Whether the page shows rows of this dataset.
     has_rows: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Old runs are removed from the output directory, and nothing else is.
+//! Removal of old runs, and of nothing else, from the output directory.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
 
-/// A finished run of `bytes` that ended so many hours ago.
+/// Creates a complete run of `bytes` bytes that ended `hours` hours ago.
 fn finished(out: &Path, name: &str, hours: i64, bytes: usize) {
     run(out, name, "complete", hours, bytes);
 }
@@ -47,7 +47,7 @@ fn profiler(out: &Path, limits: &[&str]) -> Running {
         .start()
 }
 
-/// What is in the directory besides the run of the profiler that looks.
+/// The entries of the directory other than the run of the present profiler.
 fn names(out: &Path) -> Vec<String> {
     let entries = fs::read_dir(out).expect("a directory");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
@@ -72,7 +72,7 @@ fn old_runs_are_removed() {
     finished(out, "a", 49, MIB);
     finished(out, "b", 47, MIB);
     let running = profiler(out, &["--max-age", "2d"]);
-    wait_until("the old one is removed", || names(out) == ["b"]);
+    wait_until("the old run is removed", || names(out) == ["b"]);
     let said = ends_well(running);
     assert!(said.contains("removed run a (1.0 MiB)"), "{said}");
 }
@@ -84,9 +84,9 @@ fn oldest_runs_are_removed_until_the_rest_fits() {
     for (name, hours) in [("a", 2), ("b", 4), ("c", 1), ("d", 3)] {
         finished(out, name, hours, 4 * MIB);
     }
-    // Each takes 4 MiB and a little: two and the profiler's own have room.
+    // Each run is slightly larger than 4 MiB; two and the present run fit into the limit.
     let running = profiler(out, &["--max-size", "11M"]);
-    wait_until("two are removed", || names(out) == ["a", "c"]);
+    wait_until("two runs are removed", || names(out) == ["a", "c"]);
     ends_well(running);
 }
 
@@ -101,7 +101,7 @@ fn only_finished_runs_of_the_same_user_are_removed() {
     finished(&elsewhere, "linked", 99, MIB);
     fs::write(elsewhere.join("file"), "kept").expect("written");
     finished(&out, "finished", 99, MIB);
-    // What a run links to is not the run's.
+    // The target of a link in a run is kept.
     symlink(&elsewhere, out.join("finished/link")).expect("made");
     symlink(elsewhere.join("linked"), out.join("link")).expect("made");
     run(&out, "unfinished", "running", 99, MIB);
@@ -109,7 +109,7 @@ fn only_finished_runs_of_the_same_user_are_removed() {
     chown(out.join("foreign"), Some(UID), Some(UID)).expect("root gives files away");
     fs::create_dir(out.join("no-run")).expect("made");
     fs::write(out.join("file"), "kept").expect("written");
-    // What a profiler that was killed meanwhile has left.
+    // The remains of an interrupted removal.
     fs::create_dir(out.join(".removed-old")).expect("made");
     let mut running = profiler(&out, &["--keep-free", "1000000T"]);
     running.wait_for("--keep-free: no finished run is left to remove");
@@ -134,12 +134,12 @@ fn run_being_written_is_kept() {
         .start();
     finished(out, "old", 1, MIB);
     let running = profiler(out, &["--max-size", "1"]);
-    wait_until("the old one is removed", || names(out) == ["first"]);
+    wait_until("the old run is removed", || names(out) == ["first"]);
     ends_well(running);
     ends_well(first);
     assert!(out.join("first/run.json").exists());
-    // Now it has ended.
+    // The run is complete now.
     let running = profiler(out, &["--max-size", "1"]);
-    wait_until("it is removed", || names(out).is_empty());
+    wait_until("the run is removed", || names(out).is_empty());
     ends_well(running);
 }

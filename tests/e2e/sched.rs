@@ -1,4 +1,4 @@
-//! `sched`: on-CPU and run-queue time against the kernel's own account.
+//! `sched`: times and counts compared with the kernel's accounting.
 
 use std::fs;
 
@@ -6,23 +6,23 @@ use e2e::{
     dataset::Dataset,
     mounts::{self, LoopDevice, Mounted},
     procfs::{Bounds, Field, Reading, Sampler},
-    puppet::Puppet,
-    runs::{Kept, Profiler},
+    runs::{ProcessGroup, Profiler},
+    workload_driver::WorkloadDriver,
 };
 
 use crate::{WORKLOAD, cgroup::Group};
 
-/// A target that rests when the profiler starts and when it stops leaves nothing under way: no tolerance at all.
+/// The sums of a target that is idle at the start and at the end are exact.
 #[track_caller]
-fn exact(mut puppet: Puppet, order: &str) {
-    let before = Reading::now(puppet.pid());
+fn exact(mut workload: WorkloadDriver, order: &str) {
+    let before = Reading::now(workload.pid());
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell(order);
+    workload.run(order);
     let finished = profiler.interrupt();
-    let after = Reading::now(puppet.pid());
+    let after = Reading::now(workload.pid());
     let growth = |field: Field| after.sum(field) - before.sum(field);
     let row: (u64, u64, u64, u64, u64) = finished.dataset().row(
         "SELECT sum(oncpu_ns), sum(runqueue_ns), sum(runqueue_count), sum(voluntary_switches), \
@@ -40,26 +40,25 @@ fn exact(mut puppet: Puppet, order: &str) {
 
 #[test]
 fn computing_threads_are_exact_to_the_nanosecond() {
-    exact(Puppet::new(WORKLOAD, 4), "burn 2000");
+    exact(WorkloadDriver::new(WORKLOAD, 4), "burn 2000");
 }
 
 #[test]
 fn five_thousand_naps_are_exact_to_the_nanosecond() {
-    exact(Puppet::new(WORKLOAD, 0), "nap 5000");
+    exact(WorkloadDriver::new(WORKLOAD, 0), "nap 5000");
 }
 
-/// Between any two ticks, what was counted lies between two readings of the files just before and just after; and
-/// what is `large` within 1 % of their middle, where the two lie close enough to tell. A few switches, or the short
-/// waits of who mostly sleeps, are known no better than between readings; the sums of a target that rests at both
-/// ends are exact.
+/// Each increase lies between two readings of `/proc` around the sample. The columns in `large` are
+/// also compared with the middle of these readings, within 1 % where the readings are close enough.
+/// Small counts are only known up to the distance of the readings; [`exact`] tests them.
 #[track_caller]
-fn bracketed(mut puppet: Puppet, order: &str, large: [&str; 2]) {
-    let sampler = Sampler::start(puppet.pid());
-    puppet.order(order);
-    let profiler = Profiler::undelayed().pid(puppet.pid()).start();
+fn bracketed(mut workload: WorkloadDriver, order: &str, large: [&str; 2]) {
+    let sampler = Sampler::start(workload.pid());
+    workload.send(order);
+    let profiler = Profiler::realtime().pid(workload.pid()).start();
     std::thread::sleep(std::time::Duration::from_millis(5_200));
     let finished = profiler.interrupt();
-    puppet.wait();
+    workload.wait_idle();
     let readings = sampler.stop();
     let data = finished.dataset();
     let fields: [(&str, Field); 3] = [
@@ -68,12 +67,18 @@ fn bracketed(mut puppet: Puppet, order: &str, large: [&str; 2]) {
         ("voluntary_switches", |thread| thread.voluntary),
     ];
     for (name, field) in fields {
-        check(&data, &readings, name, field, large.contains(&name));
+        check_bounds(&data, &readings, name, field, large.contains(&name));
     }
 }
 
-fn check(data: &Dataset, readings: &[Reading], name: &str, field: Field, to_the_percent: bool) {
-    // A tick's values are read while the source `tasks` works, however long it is kept from its CPU.
+fn check_bounds(
+    data: &Dataset,
+    readings: &[Reading],
+    name: &str,
+    field: Field,
+    to_the_percent: bool,
+) {
+    // The values of a sample are read while the source `tasks` runs, however long that takes.
     let ticks: Vec<(i64, i64, u64)> = data.rows(&format!(
         "SELECT epoch_ns(ts), any_value(run_ns), sum(sum({name})) OVER (ORDER BY ts) \
          FROM sched JOIN (SELECT * FROM overhead WHERE component = 'tasks') USING (ts) GROUP BY ts ORDER BY ts"
@@ -100,41 +105,41 @@ fn check(data: &Dataset, readings: &[Reading], name: &str, field: Field, to_the_
     }
     assert!(
         !to_the_percent || narrowest < 0.01,
-        "{name}: known to {narrowest:.4} only"
+        "{name}: precision only {narrowest:.4}"
     );
 }
 
 #[test]
 fn every_sample_of_computing_threads_lies_between_two_readings() {
     let large = ["oncpu_ns", "runqueue_ns"];
-    bracketed(Puppet::new(WORKLOAD, 4), "burn 7500", large);
+    bracketed(WorkloadDriver::new(WORKLOAD, 4), "burn 7500", large);
 }
 
 #[test]
 fn every_sample_of_frequent_naps_lies_between_two_readings() {
     let large = ["oncpu_ns", "voluntary_switches"];
-    bracketed(Puppet::new(WORKLOAD, 0), "nap 7000", large);
+    bracketed(WorkloadDriver::new(WORKLOAD, 0), "nap 7000", large);
 }
 
-/// Where the time went adds up to the time there was, without what a hypervisor took.
+/// The times in all states add up to the elapsed time, except for stolen time.
 #[test]
 fn scheduler_states_sum_to_thread_time() {
-    let mut puppets = [4, 0, 2].map(|threads| Puppet::new(WORKLOAD, threads));
+    let mut workloads = [4, 0, 2].map(|threads| WorkloadDriver::new(WORKLOAD, threads));
     let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let file = directory.path().join("file");
     let write = format!(
         "while :; do dd if=/dev/zero of={} bs=64k count=64 oflag=dsync; done 2>&-",
         file.display()
     );
-    let writer = Kept::spawn(&["sh", "-c", &write]);
+    let writer = ProcessGroup::spawn(&["sh", "-c", &write]);
     let mut profiler = Profiler::new()
         .args(["-i", "200ms", "-d", "3s"])
         .pid(writer.pid());
-    for puppet in &puppets {
-        profiler = profiler.pid(puppet.pid());
+    for workload in &workloads {
+        profiler = profiler.pid(workload.pid());
     }
-    puppets[0].order("burn 4000");
-    puppets[1].order("nap 4000");
+    workloads[0].send("burn 4000");
+    workloads[1].send("nap 4000");
     let finished = profiler.finish();
     let data = finished.dataset();
     let rows: Vec<(u32, u64, u64)> = data.rows(
@@ -155,7 +160,7 @@ fn scheduler_states_sum_to_thread_time() {
     assert!(blocked > 0, "writing to a disk waits for it");
 }
 
-/// What slept through whole intervals is not counted again when it wakes.
+/// Sleep that was reported in earlier intervals is not counted again at the wakeup.
 #[test]
 fn sleep_per_row_never_exceeds_the_interval() {
     let finished = Profiler::new()
@@ -182,7 +187,7 @@ fn sleep_per_row_never_exceeds_the_interval() {
 const READS: u64 = 50;
 const READS_PER_SECOND: u64 = 50;
 
-/// A group whose members get so many reads a second of a disk, by the controller of either version.
+/// A cgroup with a limit of reads per second from a disk, with v1 or v2.
 fn slow_group(disk: &LoopDevice) -> Group {
     let number = fs::read_to_string(format!("/sys/block/{}/dev", disk.name())).expect("a disk");
     let number = number.trim();
@@ -204,7 +209,7 @@ fn slow_group(disk: &LoopDevice) -> Group {
     group
 }
 
-/// Who reads directly from a disk that is slow waits for it uninterruptibly.
+/// Direct reads wait uninterruptibly.
 #[test]
 fn direct_reads_of_a_slow_disk_count_as_blocked() {
     let place = mounts::directory();
@@ -221,7 +226,7 @@ fn direct_reads_of_a_slow_disk_count_as_blocked() {
         "SELECT sum(blocked_ns), sum(sleep_ns), sum(s.interval_ns) FROM sched s JOIN process USING (pid, start_ts) \
          WHERE comm = 'dd'",
     );
-    // The controller lets through at once what a tenth of a second allows.
+    // The controller admits the reads of 100 ms at once.
     let least = (READS * 1_000_000_000 / READS_PER_SECOND) * 8 / 10;
     assert!(
         (least..there).contains(&blocked),

@@ -1,6 +1,6 @@
-//! An hour of storms, and a thousand kills. Run by `cargo xtask test soak`.
+//! An hour of load by processes, cgroups and marks, and a thousand kills: `cargo xtask test soak`.
 //!
-//! `PROFILER_SOAK_SECONDS` and `PROFILER_SOAK_KILLS` make it shorter.
+//! `PROFILER_SOAK_SECONDS` and `PROFILER_SOAK_KILLS` shorten it.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use std::{
 
 use e2e::{
     procfs,
-    runs::{Kept, Profiler, Running},
+    runs::{ProcessGroup, Profiler, Running},
 };
 
 use crate::{WORKLOAD, cgroup::Group, crash};
@@ -29,11 +29,11 @@ fn median(mut values: Vec<u64>) -> u64 {
     values[values.len() / 2]
 }
 
-/// Until every table has been written a few times, and the allocator has what it needs for that.
+/// Time until every table has been written several times and the allocator has reached its size.
 const WARM_UP: Duration = Duration::from_secs(30);
 
-/// Processes, cgroups and marks come and go, all at once and faster than anything keeps up with. From the first quarter to the
-/// last one, resident memory grows by less than 8 MiB and a tenth.
+/// Starts processes, cgroups and marks faster than the profiler can process them. From the first to the
+/// last quarter, resident memory grows by less than 8 MiB plus 10 %.
 #[test]
 fn storms_leave_memory_flat() {
     let duration = Duration::from_secs(number("PROFILER_SOAK_SECONDS", 3600));
@@ -45,7 +45,7 @@ fn storms_leave_memory_flat() {
     let mut resident = Vec::new();
     let storms = scope(|scope| {
         let (running, group, over) = (&running, &group, &over);
-        let _forks = Kept::spawn(&[WORKLOAD, "forks", "5000"]);
+        let _forks = ProcessGroup::spawn(&[WORKLOAD, "forks", "5000"]);
         let cgroups = scope.spawn(move || changing_cgroups(group, over));
         let marks = scope.spawn(move || marks(running, over));
         let end = End(over);
@@ -76,7 +76,7 @@ fn storms_leave_memory_flat() {
     }
 }
 
-/// Ends the storms, also when something fails meanwhile.
+/// Stops the load when it is dropped.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -85,7 +85,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Each has a process that writes to a file system and ends. Returns how many there were.
+/// Creates cgroups, each with a process that writes to a file system and ends; returns their number.
 fn changing_cgroups(group: &Group, over: &AtomicBool) -> u64 {
     let directory = tempfile::TempDir::new().expect("a directory");
     let mut number = 0;
@@ -100,7 +100,7 @@ fn changing_cgroups(group: &Group, over: &AtomicBool) -> u64 {
             .args([cgroup.as_path(), directory.path()])
             .status();
         assert!(status.expect("a shell").success());
-        // It stays busy for a moment after its last member.
+        // A cgroup stays busy for a moment after its last member has ended.
         while fs::remove_dir(&cgroup).is_err() {
             sleep(Duration::from_millis(1));
         }
@@ -108,7 +108,7 @@ fn changing_cgroups(group: &Group, over: &AtomicBool) -> u64 {
     number
 }
 
-/// 5,000 a second, each with a name of its own. Returns how many there were.
+/// Sends 5,000 marks per second with distinct names; returns their number.
 fn marks(running: &Running, over: &AtomicBool) -> u64 {
     let manifest = fs::read(running.run_dir().join("run.json")).expect("run.json");
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
@@ -122,7 +122,7 @@ fn marks(running: &Running, over: &AtomicBool) -> u64 {
             number += 1;
             let mut mark = Vec::new();
             write!(mark, r#"{{"op":"event","name":"storm-{number}"}}"#).expect("memory");
-            // Full: the profiler is behind.
+            // The socket is full.
             let _ = socket.send(&mark);
         }
         sleep(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! `timeline` is what the other tables say, and nothing else.
+//! `timeline` equals the aggregates of the other tables.
 
 use e2e::{
     runs::{Finished, Profiler},
@@ -6,7 +6,7 @@ use e2e::{
     sysfs::{Rising, Sysfs},
 };
 
-/// RAPL zones that count as two packages of 50 W and 15 W, and memory of 8 W, would; two ports and two GPUs.
+/// Simulated RAPL zones (packages of 50 W and 15 W, memory of 8 W), two ports and two GPUs.
 fn powered() -> Rising {
     let mut sysfs = Sysfs::without(&["drm", "infiniband", "powercap"]);
     sysfs.zone("intel-rapl:0", "package-0", 50);
@@ -32,8 +32,8 @@ fn powered() -> Rising {
     sysfs.start()
 }
 
-/// Computes, writes and reads a file, talks over TCP and UDP, and has children that do so, in regions: the processes are
-/// read between the ticks too.
+/// Computes, uses files, TCP and UDP, and has children that do the same, in regions, so that processes
+/// are also read between the samples.
 const WORK: &str = r"
 import json, os, socket, sys, time
 marks = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -71,8 +71,8 @@ fn run(extra: &[&str]) -> Finished {
     finished
 }
 
-/// What the column is, by the other tables' rows of the tick, for counters with those of the readings since the tick
-/// before. A source without a row has seen nothing.
+/// Each column as a query over the rows of the sample; for counters, including the readings since the
+/// previous sample. A source without rows has seen no activity.
 const COLUMNS: [(&str, &str); 26] = [
     (
         "target_cpu",
@@ -181,7 +181,7 @@ const COLUMNS: [(&str, &str); 26] = [
     ),
 ];
 
-/// Of each column, ours and what DuckDB makes of the other tables.
+/// For each column, its value and that computed by DuckDB from the other tables.
 type Tick = Vec<(Option<f64>, Option<f64>)>;
 
 #[test]
@@ -190,7 +190,7 @@ fn timeline_columns_match_duckdb_over_the_other_tables() {
         let run = run(extra);
         let data = run.dataset();
         let tables = data.manifest()["tables"].clone();
-        // Tables of hardware counters have no file where there is no PMU.
+        // Without a PMU, the tables of hardware counters have no files.
         let or_none = |table: &str, columns: &str| match tables.get(table) {
             Some(_) => format!("SELECT * FROM {table}"),
             None => format!("SELECT {columns} WHERE false"),
@@ -217,7 +217,7 @@ fn timeline_columns_match_duckdb_over_the_other_tables() {
             pairs.join(", ")
         ));
         assert!(ticks.len() >= 15, "{} ticks", ticks.len());
-        // Between the ticks there were readings.
+        // There were readings between the samples.
         let boundaries: u64 = data.value(
             "SELECT count(DISTINCT ts) FROM usage WHERE ts NOT IN (SELECT ts FROM timeline)",
         );
@@ -241,7 +241,7 @@ fn timeline_columns_match_duckdb_over_the_other_tables() {
                 "flops",
                 "mem_bw",
             ];
-            // Where file_io has the method `accounting` only.
+            // file_io has only the method `accounting` here.
             let unknown =
                 column.starts_with("target_file_") && rows.iter().all(|row| row.0.is_none());
             assert!(
@@ -250,7 +250,7 @@ fn timeline_columns_match_duckdb_over_the_other_tables() {
                 rows.len()
             );
         }
-        // Readings of GPUs arrive with the next tick, at the last with itself.
+        // Readings of GPUs are stored with the next sample, at the end with the last one.
         let (ticks, with_gpus): (u64, u64) =
             data.row("SELECT count(*), count(gpu_utilization_sum) FROM timeline");
         let of_gpus: [Option<f64>; 5] = data.row(

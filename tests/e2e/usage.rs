@@ -1,12 +1,12 @@
-//! `usage`: the BPF iterator and /proc tell the same as the files of /proc/PID.
+//! `usage`: the BPF iterator and the `/proc` fallback agree with the files of /proc/PID.
 
 use std::fs;
 
 use e2e::{
     dataset::Dataset,
     procfs::{self, Reading, number},
-    puppet::Puppet,
     runs::Profiler,
+    workload_driver::WorkloadDriver,
 };
 
 use crate::{WORKLOAD, errors::WITHOUT_BTF};
@@ -15,7 +15,7 @@ use crate::{WORKLOAD, errors::WITHOUT_BTF};
 fn counters(pid: u32) -> [u64; 9] {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
     let fields: Vec<&str> = stat.rsplit_once(") ").expect("stat").1.split(' ').collect();
-    // Fields are numbered from 1 in proc_pid_stat(5); the third is the first here.
+    // proc_pid_stat(5) numbers fields from 1; the field after the name is the third.
     let field = |number: usize| fields[number - 3].parse::<u64>().expect("a number");
     let reading = Reading::now(pid);
     [
@@ -45,7 +45,7 @@ fn gauges(pid: u32) -> [u64; 8] {
     let kib = |file, name| number(pid, file, name) * 1024;
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("it is alive");
     [
-        // By walking the page tables: no counter that could lag.
+        // From a walk of the page tables, which does not lag.
         kib("smaps_rollup", "Rss"),
         pages[0] * page,
         pages[2] * page,
@@ -66,23 +66,23 @@ fn last(data: &Dataset, columns: &str) -> Vec<u64> {
 }
 
 #[track_caller]
-fn usage_is_what_proc_says(wrapper: &[&str]) {
-    let mut puppet = Puppet::new(WORKLOAD, 2);
-    let pid = puppet.pid();
-    // The system is asked first: what it reads of the program for the first time is no counter of ours.
-    puppet.tell("read 1");
+fn assert_usage_matches_proc(wrapper: &[&str]) {
+    let mut workload = WorkloadDriver::new(WORKLOAD, 2);
+    let pid = workload.pid();
+    // The system calls come first: page faults of their first execution are not counted.
+    workload.run("read 1");
     let before = counters(pid);
     let cpu_before = Reading::now(pid).sum(|thread| thread.oncpu_ns);
-    let profiler = Profiler::within(wrapper)
+    let profiler = Profiler::wrapped_in(wrapper)
         .args(["-i", "100ms"])
         .pid(pid)
         .start();
-    puppet.tell("touch 50000000");
-    puppet.tell("open 37");
-    puppet.tell("read 1000");
-    puppet.tell("write 700");
-    puppet.tell("burn 300");
-    puppet.tell("touch 1234567");
+    workload.run("touch 50000000");
+    workload.run("open 37");
+    workload.run("read 1000");
+    workload.run("write 700");
+    workload.run("burn 300");
+    workload.run("touch 1234567");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let (after, cpu_after) = (
@@ -94,7 +94,7 @@ fn usage_is_what_proc_says(wrapper: &[&str]) {
         .collect();
     let counted: Vec<u64> = data.row(&format!("SELECT {COUNTERS} FROM usage"));
     assert_eq!(counted, growth, "{COUNTERS}");
-    // And these are the ones we know without asking anybody.
+    // Counts that are known from the workload.
     assert!(
         (1000 * 4096..1000 * 4096 + 4096).contains(&counted[2]),
         "{counted:?}"
@@ -108,7 +108,7 @@ fn usage_is_what_proc_says(wrapper: &[&str]) {
         "{counted:?}"
     );
     assert_eq!(last(&data, GAUGES), gauges(pid), "{GAUGES}");
-    // A page's share changes with the other processes that have it.
+    // The share of a page changes with the other processes that map it.
     let (uss, pss, rss): (u64, u64, u64) =
         data.row("SELECT uss, pss, rss FROM usage ORDER BY ts DESC LIMIT 1");
     assert!(uss < pss && pss < rss, "{uss} {pss} {rss}");
@@ -118,30 +118,30 @@ fn usage_is_what_proc_says(wrapper: &[&str]) {
     assert_eq!(state, "S");
     let cpu: u64 = data.value("SELECT sum(user_ns + system_ns) FROM usage");
     let truth = cpu_after - cpu_before;
-    // The kernel's division into user and system drops fractions of a ns, /proc/PID/stat those of a clock tick.
+    // The division into user and system time truncates to 1 ns, /proc/PID/stat to a clock tick.
     let precision = if wrapper.is_empty() { 100 } else { 20_000_000 };
     assert!(cpu.abs_diff(truth) <= precision, "{cpu} ns, not {truth}");
 }
 
 #[test]
 fn bpf_iterator_matches_proc() {
-    usage_is_what_proc_says(&[]);
+    assert_usage_matches_proc(&[]);
 }
 
 #[test]
 fn proc_fallback_matches_proc() {
-    usage_is_what_proc_says(&WITHOUT_BTF);
+    assert_usage_matches_proc(&WITHOUT_BTF);
 }
 
 #[test]
 fn thread_rows_sum_to_their_process() {
-    let mut puppet = Puppet::new(WORKLOAD, 3);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 3);
     let profiler = Profiler::new()
         .args(["-i", "200ms", "--threads"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell("burn 300");
-    puppet.tell("threads 20");
+    workload.run("burn 300");
+    workload.run("threads 20");
     let finished = profiler.interrupt();
     let data = finished.dataset();
     let (process, threads): (u64, u64) = data.row(
@@ -152,6 +152,6 @@ fn thread_rows_sum_to_their_process() {
         "SELECT count(*), count(*) FILTER (oncpu > 0) FROM \
          (SELECT tid, sum(oncpu_ns) AS oncpu FROM sched WHERE tid IS NOT NULL GROUP BY tid)",
     );
-    // The first one, three that stay, and twenty that live for less than an interval.
+    // The main thread, three permanent threads, and twenty that live less than an interval.
     assert_eq!((all, busy), (24, 24));
 }

@@ -1,4 +1,4 @@
-//! `file_io` against what the calls returned to the program that made them.
+//! `file_io` compared with the return values of the workload's calls.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{WORKLOAD, histograms::check_latency};
 
-/// In the order in which the workload tells them.
+/// In the order in which the workload prints them.
 const COLUMNS: [&str; 11] = [
     "read_ops",
     "read_bytes",
@@ -27,7 +27,7 @@ const COLUMNS: [&str; 11] = [
     "mkdirs",
 ];
 
-/// What every way sees.
+/// Operations that every method counts.
 const CALLS: [&str; 12] = [
     "plain",
     "direct",
@@ -43,19 +43,19 @@ const CALLS: [&str; 12] = [
     "uring-sync",
 ];
 
-/// Those that move data through the page cache, on every file system.
+/// Operations through the page cache, which every file system supports.
 const MOVES: [&str; 7] = [
     "plain", "at", "vectors", "splice", "sendfile", "copy", "uring",
 ];
 
-/// Calls of 4 KiB that make 64 MiB.
+/// Number of calls of 4 KiB for 64 MiB.
 const MANY: usize = 16_384;
 
-/// What only functions of the kernel see, and what needs direct I/O.
+/// Operations that only the method `vfs` counts or that need direct I/O.
 const MORE: [&str; 5] = ["msync", "uring-direct", "aio", "aio-direct", "aio-sync"];
 
-/// The way that this kernel allows.
-fn best_way() -> &'static str {
+/// The best method that this kernel supports.
+fn best_method() -> &'static str {
     let output = Command::new(setting("PROFILER_BIN"))
         .args(["check", "--json"])
         .output()
@@ -64,8 +64,8 @@ fn best_way() -> &'static str {
     let mut sources = check["sources"].as_array().expect("sources").iter();
     let file_io = sources.find(|source| source["source"] == "file_io");
     let file_io = file_io.expect("registered");
-    // Where functions are known to be traceable, nothing else will do.
-    let traceable = std::env::var_os("PROFILER_TEST_FUNCTIONS").is_some();
+    // On kernels with known support of fexit, `file_io` must use it.
+    let traceable = std::env::var_os("PROFILER_TEST_REQUIRE_FENTRY").is_some();
     assert!(!traceable || file_io["status"] == "works", "{file_io:#}");
     if file_io["status"] == "works" {
         "vfs"
@@ -74,23 +74,27 @@ fn best_way() -> &'static str {
     }
 }
 
-/// What a process says it did.
-struct Told {
+/// The counts printed by a workload process.
+struct Reported {
     pid: u64,
-    how: String,
+    operation: String,
     counts: [u64; 11],
 }
 
-fn told(finished: &Finished) -> Vec<Told> {
+fn reported(finished: &Finished) -> Vec<Reported> {
     let lines = finished.stdout.lines();
     lines
         .filter_map(|line| {
             let mut words = line.strip_prefix("did ")?.split(' ');
-            let how = words.next()?.to_owned();
+            let operation = words.next()?.to_owned();
             let mut number = || words.next()?.parse().ok();
             let pid = number()?;
             let counts = [(); 11].map(|()| number().expect("a number"));
-            Some(Told { pid, how, counts })
+            Some(Reported {
+                pid,
+                operation,
+                counts,
+            })
         })
         .collect()
 }
@@ -109,27 +113,27 @@ fn of(rows: &[Row], pid: u64) -> Vec<Row> {
     rows
 }
 
-/// Each does so many calls in `directory`; all that was done there is accounted on `mount`, and nothing else is.
+/// Runs `operations` in `directory`; asserts that exactly their calls are counted on `mount`.
 #[track_caller]
-fn exact(method: &str, directory: &str, mount: &Mount<'_>, hows: &[&str], calls: usize) {
-    let each = hows.iter();
+fn exact(method: &str, directory: &str, mount: &Mount<'_>, operations: &[&str], calls: usize) {
+    let each = operations.iter();
     let script: Vec<String> = each
-        .map(|how| format!("$0 files {how} {directory} {calls} || exit 9; "))
+        .map(|operation| format!("$0 files {operation} {directory} {calls} || exit 9; "))
         .collect();
     let finished = run(method, &script.concat());
     let data = finished.dataset();
     let (rows, latencies) = (data.table("file_io"), data.table("latency"));
-    let told = told(&finished);
-    assert_eq!(told.len(), hows.len(), "{}", finished.stdout);
-    for told in told {
-        let all = of(&rows, told.pid);
+    let expected = reported(&finished);
+    assert_eq!(expected.len(), operations.len(), "{}", finished.stdout);
+    for process in expected {
+        let all = of(&rows, process.pid);
         let mut there = all.clone();
         there.retain(|row| row.text("mount") == Some(mount.point));
         for row in &there {
             assert_eq!(row.text("fstype"), Some(mount.fstype), "{row:?}");
             assert_eq!(row.text("source"), mount.source, "{row:?}");
         }
-        // System calls do not tell on which mount a path is.
+        // The method `syscalls` does not know the mount of a path.
         let mut nowhere = all.clone();
         nowhere.retain(|row| row.text("dev").is_none());
         let counted = COLUMNS.map(|column| {
@@ -141,13 +145,17 @@ fn exact(method: &str, directory: &str, mount: &Mount<'_>, hows: &[&str], calls:
             };
             sum(rows, column)
         });
-        assert_eq!(counted, told.counts, "{method} {} {COLUMNS:?}", told.how);
+        assert_eq!(
+            counted, process.counts,
+            "{method} {} {COLUMNS:?}",
+            process.operation
+        );
         for (kind, column) in [
             ("file_read", "read_ops"),
             ("file_write", "write_ops"),
             ("fsync", "fsyncs"),
         ] {
-            check_latency(&of(&latencies, told.pid), kind, sum(&all, column));
+            check_latency(&of(&latencies, process.pid), kind, sum(&all, column));
         }
     }
 }
@@ -168,8 +176,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// A disk that is memory, and what is on it: what is counted does not depend on the disk, and syncs take no time. In this order,
-/// since variables are dropped from the last to the first.
+/// ext4 on a tmpfs, so that syncs are fast. Variables are dropped in reverse order, hence this order.
 fn ext4_in_memory(place: &Path) -> [Mounted; 2] {
     let memory = Mounted::tmpfs(&place.join("memory"));
     let image = place.join("memory/image");
@@ -181,7 +188,7 @@ fn every_file_operation_is_counted_once() {
     let place = directory();
     let [_memory, ext4] = ext4_in_memory(place.path());
     let mount = Mount::of_ext4(&ext4);
-    let best = best_way();
+    let best = best_method();
     exact("syscalls", ext4.point(), &mount, &CALLS, 100);
     if best == "vfs" {
         exact(
@@ -194,13 +201,13 @@ fn every_file_operation_is_counted_once() {
     }
 }
 
-/// 64 MiB by every way, on a file system with a device, one without, and one over another.
+/// 64 MiB with every operation, on a file system with a device, one without, and an overlay.
 #[test]
 fn large_files_on_ext4() {
     let place = directory();
     let [_memory, ext4] = ext4_in_memory(place.path());
     let mount = Mount::of_ext4(&ext4);
-    let best = best_way();
+    let best = best_method();
     let direct: &[&str] = if best == "vfs" {
         &["direct", "uring-direct", "aio", "aio-direct"]
     } else {
@@ -219,7 +226,7 @@ fn large_files_on_tmpfs() {
         fstype: "tmpfs",
         source: Some("e2e"),
     };
-    exact(best_way(), memory.point(), &mount, &MOVES, MANY);
+    exact(best_method(), memory.point(), &mount, &MOVES, MANY);
 }
 
 #[test]
@@ -232,7 +239,7 @@ fn large_files_on_overlayfs() {
         fstype: "overlay",
         source: Some("e2e"),
     };
-    exact(best_way(), overlay.point(), &mount, &MOVES, MANY);
+    exact(best_method(), overlay.point(), &mount, &MOVES, MANY);
 }
 
 #[test]
@@ -247,7 +254,7 @@ fn memory_and_bind_mounts_have_their_names() {
             fstype: "tmpfs",
             source: Some("e2e"),
         };
-        exact(best_way(), point, &mount, &calls, 20);
+        exact(best_method(), point, &mount, &calls, 20);
     }
 }
 
@@ -261,7 +268,7 @@ fn overlayfs_lower_layer_io_is_not_counted() {
         fstype: "overlay",
         source: Some("e2e"),
     };
-    let best = best_way();
+    let best = best_method();
     let calls = [
         "plain",
         "at",
@@ -276,7 +283,7 @@ fn overlayfs_lower_layer_io_is_not_counted() {
         "uring-sync",
     ];
     exact(best, overlay.point(), &mount, &calls, 20);
-    // Writing to a file of the layer below copies it: that is no read and no write of the program.
+    // The copy-up of a file of the lower layer is not I/O of the program.
     let below = format!("{}/lower/file", memory.point());
     std::fs::write(below, vec![1; 1 << 20]).expect("written");
     let script = format!("echo x >> {}/file; $0 files elsewhere / 0", overlay.point());
@@ -291,18 +298,18 @@ fn overlayfs_lower_layer_io_is_not_counted() {
 #[test]
 fn only_files_are_counted() {
     let script = "$0 files elsewhere / 0; $0 files elsewhere / 50; true";
-    for method in ["syscalls", best_way()] {
+    for method in ["syscalls", best_method()] {
         let finished = run(method, script);
         let data = finished.dataset();
         let (rows, latencies) = (data.table("file_io"), data.table("latency"));
-        // What the loader reads of the program is all there is.
-        let counts: Vec<_> = told(&finished)
+        // Only the loader's reads of the program are counted.
+        let counts: Vec<_> = reported(&finished)
             .iter()
-            .map(|told| {
-                let rows = of(&rows, told.pid);
+            .map(|process| {
+                let rows = of(&rows, process.pid);
                 let columns = ["read_ops", "read_bytes", "write_ops", "write_bytes"];
                 let reads = sum(&rows, "read_ops");
-                check_latency(&of(&latencies, told.pid), "file_read", reads);
+                check_latency(&of(&latencies, process.pid), "file_read", reads);
                 columns.map(|column| sum(&rows, column))
             })
             .collect();
@@ -319,18 +326,18 @@ fn concurrent_file_writers_are_kept_apart() {
     let point = memory.point();
     let script =
         format!("for n in 100 200 300 400 500; do $0 files plain {point} $n & done; wait; true");
-    for method in ["syscalls", best_way()] {
+    for method in ["syscalls", best_method()] {
         let finished = run(method, &script);
         let rows = finished.dataset().table("file_io");
-        let told = told(&finished);
+        let expected = reported(&finished);
         let mut sizes = BTreeMap::new();
-        for told in &told {
-            let mut rows = of(&rows, told.pid);
+        for process in &expected {
+            let mut rows = of(&rows, process.pid);
             rows.retain(|row| row.text("mount") == Some(point));
             let columns = &COLUMNS[..8];
             let counted: Vec<_> = columns.iter().map(|column| sum(&rows, column)).collect();
-            assert_eq!(counted, told.counts[..8], "{method}");
-            *sizes.entry(told.counts[2]).or_insert(0) += 1;
+            assert_eq!(counted, process.counts[..8], "{method}");
+            *sizes.entry(process.counts[2]).or_insert(0) += 1;
         }
         assert_eq!(sizes.len(), 5, "{}", finished.stdout);
     }
@@ -345,11 +352,11 @@ fn mount_of_another_namespace_is_named() {
     let script = format!(
         "unshare -m sh -c 'mount -t tmpfs hidden {inside} && {WORKLOAD} files plain {inside} 30; sleep 1'"
     );
-    let finished = run(best_way(), &script);
-    let told = told(&finished).remove(0);
-    let mut rows = of(&finished.dataset().table("file_io"), told.pid);
+    let finished = run(best_method(), &script);
+    let expected = reported(&finished).remove(0);
+    let mut rows = of(&finished.dataset().table("file_io"), expected.pid);
     rows.retain(|row| row.text("mount") == Some(inside));
-    assert_eq!(sum(&rows, "write_bytes"), told.counts[3]);
+    assert_eq!(sum(&rows, "write_bytes"), expected.counts[3]);
     assert_eq!(rows[0].text("source"), Some("hidden"));
 }
 
@@ -364,7 +371,7 @@ fn accounting_method_matches_proc_pid_io() {
         .lines()
         .find_map(|line| line.strip_prefix("account "));
     let numbers: Vec<u64> = line
-        .expect("an account")
+        .expect("the counters")
         .split_whitespace()
         .map(|number| number.parse().expect("a number"))
         .collect();
@@ -377,7 +384,7 @@ fn accounting_method_matches_proc_pid_io() {
     }
 }
 
-/// 6.5 MB of /dev/zero, and as much through a pipe, are no bytes of files.
+/// 6.5 MB from /dev/zero and through a pipe are not file I/O.
 #[test]
 fn timeline_has_file_bytes_where_the_method_separates_them() {
     let place = directory();
@@ -385,25 +392,25 @@ fn timeline_has_file_bytes_where_the_method_separates_them() {
     let script = format!(
         "dd if=/dev/zero bs=64k count=100 status=none | cat >/dev/null; $0 files plain {path} 100"
     );
-    for method in ["accounting", best_way()] {
+    for method in ["accounting", best_method()] {
         let finished = run(&format!("{method},timeline"), &script);
-        let told = told(&finished).remove(0).counts;
+        let expected = reported(&finished).remove(0).counts;
         let rows = finished.dataset().table("timeline");
         assert!(!rows.is_empty());
-        for (column, told) in [
-            ("target_file_read_bytes", told[1]),
-            ("target_file_write_bytes", told[3]),
+        for (column, bytes) in [
+            ("target_file_read_bytes", expected[1]),
+            ("target_file_write_bytes", expected[3]),
         ] {
             if method == "accounting" {
                 assert!(rows.iter().all(|row| row.u64(column).is_none()), "{column}");
                 continue;
             }
-            // The loader reads the heads of libraries.
+            // The loader reads the headers of libraries.
             let found = sum(&rows, column);
-            let all = told..told + (1 << 20);
+            let all = bytes..bytes + (1 << 20);
             assert!(
                 all.contains(&found),
-                "{method}, {column}: {found}, {told} told"
+                "{method}, {column}: {found}, {bytes} expected"
             );
         }
     }

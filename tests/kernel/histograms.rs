@@ -1,8 +1,8 @@
-//! What holds of every histogram.
+//! Properties of all histograms.
 
 use e2e::rows::{Row, sum};
 
-/// Every operation is in one bucket, and their sum fits the buckets.
+/// Asserts that each operation is in one bucket and that the total time is consistent with the buckets.
 #[track_caller]
 pub fn check_latency(rows: &[Row], kind: &str, ops: u64) {
     let mut rows = rows.to_vec();

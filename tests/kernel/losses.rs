@@ -1,4 +1,4 @@
-//! A map that is full: what has an entry goes on being right, and what has none is counted.
+//! Full maps: existing entries remain correct, and every loss is counted.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const ENTRIES: u64 = 2;
 fn full_map_drops_are_counted() {
     let script =
         format!("for i in $(seq {PROCESSES}); do echo udp {MESSAGES} | $0 > /dev/null; done");
-    // No tick makes room in between.
+    // No sample frees entries meanwhile.
     let finished = Profiler::new()
         .args(["-i", "1h", "--source", "process,net_io,overhead"])
         .args(["--max-entries", &ENTRIES.to_string()])
@@ -51,7 +51,7 @@ fn full_map_drops_are_counted() {
     assert!(losses.contains("NET_IO"), "{losses}");
 }
 
-/// What a map has lost, which the end of the run says too.
+/// Losses of a map; asserts that the end of the run reports the same number.
 #[track_caller]
 fn lost(finished: &Finished, map: &str) -> u64 {
     let mut rows = finished.dataset().table("overhead");
@@ -66,8 +66,8 @@ fn lost(finished: &Finished, map: &str) -> u64 {
     lost
 }
 
-/// Births and ends between two readings are events in a ring buffer: those that find room are right, and all others are
-/// counted.
+/// Forks and exits between two readings are events in a ring buffer: each is recorded or counted as
+/// lost.
 #[test]
 fn full_ring_buffer_drops_are_counted() {
     const CHILDREN: i64 = 100;
@@ -87,7 +87,7 @@ fn full_ring_buffer_drops_are_counted() {
             .iter()
             .filter(|row| row.u64("ppid") == Some(shell))
             .collect();
-        // One of them is `seq`.
+        // One child is `seq`.
         let codes: Vec<i64> = children
             .iter()
             .filter_map(|row| row.i64("exit_code"))
@@ -99,14 +99,14 @@ fn full_ring_buffer_drops_are_counted() {
             .iter()
             .filter(|row| row.i64("exit_code").is_some())
             .count();
-        let births = children.len();
+        let forks = children.len();
         let all = 2 * (CHILDREN as u64 + 1) + 1;
-        let stored = (births + ended) as u64;
+        let stored = (forks + ended) as u64;
         let lost = lost(&finished, "EVENTS");
         assert_eq!(
             stored + lost,
             all,
-            "{births} births and {ended} ends of {CHILDREN}"
+            "{forks} forks and {ended} ends of {CHILDREN}"
         );
         assert_eq!(lost > 0, full);
         if !full {
@@ -115,7 +115,7 @@ fn full_ring_buffer_drops_are_counted() {
     }
 }
 
-/// A process that finds no room is not followed, and counted; the others are as ever.
+/// A process without an entry is not followed and counted as lost; the others are recorded.
 #[test]
 fn full_process_map_drops_are_counted() {
     const CHILDREN: u64 = 10;
@@ -138,14 +138,14 @@ fn full_process_map_drops_are_counted() {
     }
 }
 
-/// Requests that find no room among those under way are not accounted, and each is counted once.
+/// A request without an entry in the map of requests in flight is counted as lost once.
 #[test]
 fn full_request_map_drops_are_counted() {
     const READS: u64 = 500;
     const READERS: u64 = 4;
     let directory = directory();
     let disk = LoopDevice::new(&directory.path().join("image"), 16);
-    // Far from each other, so that the kernel does not merge them.
+    // Far apart, so that the kernel does not merge the requests.
     let script = format!(
         "for i in $(seq {READERS}); do \
          dd if=$0 of=/dev/null bs=4k count={READS} skip=$((i * 800)) iflag=direct status=none & done; wait"
@@ -166,8 +166,8 @@ fn full_request_map_drops_are_counted() {
     };
     assert_eq!(run(&[]), (READERS * READS, 0));
     let (stored, lost) = run(&["--map-entries", "REQUESTS=1"]);
-    // One CPU serves a request before it comes to the next reader.
+    // A single CPU completes a request before the next reader runs.
     let cpus = std::thread::available_parallelism().expect("known").get();
-    assert!(lost > 0 || cpus == 1, "never two at once");
+    assert!(lost > 0 || cpus == 1, "no two requests were in flight");
     assert_eq!(stored + lost, READERS * READS);
 }

@@ -1,9 +1,9 @@
-//! Tests that need nothing but a kernel: they run on the one at hand (`cargo xtask test e2e`) and, in virtual machines, on
-//! others (`cargo xtask vm`). An emulated CPU is slow and its clock coarse: they count and compare, and expect no time.
+//! Tests that need only a kernel. They run on this machine (`cargo xtask test e2e`) and on other
+//! kernels in virtual machines (`cargo xtask vm`). An emulated CPU is slow and its clock is coarse:
+//! these tests compare counts and assume no speed.
 
 mod block;
 mod devices;
-mod ends;
 mod file;
 mod histograms;
 mod losses;
@@ -11,11 +11,12 @@ mod migrations;
 mod net;
 mod perf;
 mod pmu;
+mod process;
 mod programs;
 mod sched;
-mod scopes;
 mod syscalls;
+mod targets;
 mod usage;
 
-/// The program of `workload.rs`.
+/// Path of the program `bin/workload`.
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload");

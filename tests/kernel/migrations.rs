@@ -1,23 +1,23 @@
-//! Moves between CPUs against a known number and the kernel's own event. They need a second CPU.
+//! Migrations compared with a known number and the kernel's event. These tests need a second CPU.
 
-use e2e::{puppet::Puppet, rows::sum};
+use e2e::{rows::sum, workload_driver::WorkloadDriver};
 
 use crate::{
     WORKLOAD,
     perf::raw,
-    sched::{rows_of, told},
+    sched::{profile_command, rows_of},
 };
 
-/// A process that may run on one CPU only moves when it is told to, and the kernel's own event counts the same.
+/// A pinned process migrates only on request; the kernel's event counts the same.
 #[test]
 fn cpu_moves_are_migrations() {
     let moves = 31;
-    let mut puppet = Puppet::new(WORKLOAD, 0);
-    puppet.tell("pin");
-    let (finished, _) = told(&mut puppet, &format!("migrate {moves}"));
-    assert_eq!(sum(&rows_of(&finished, &puppet), "migrations"), moves);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 0);
+    workload.run("pin");
+    let (finished, _) = profile_command(&mut workload, &format!("migrate {moves}"));
+    assert_eq!(sum(&rows_of(&finished, &workload), "migrations"), moves);
     assert_eq!(raw(&finished, "process", "cpu-migrations"), moves);
-    let (finished, _) = told(&mut puppet, "nap 20");
-    assert_eq!(sum(&rows_of(&finished, &puppet), "migrations"), 0);
+    let (finished, _) = profile_command(&mut workload, "nap 20");
+    assert_eq!(sum(&rows_of(&finished, &workload), "migrations"), 0);
     assert_eq!(raw(&finished, "process", "cpu-migrations"), 0);
 }

@@ -1,18 +1,18 @@
-//! Counters of the kernel's own events, which are there on every machine, against what /proc says.
+//! The kernel's software events, which every machine has, compared with `/proc`.
 
 use std::fs;
 
 use e2e::{
     procfs::{number, state},
-    puppet::Puppet,
     rows::Row,
-    runs::{Finished, Kept, Profiler, pid_of, wait_until},
+    runs::{Finished, ProcessGroup, Profiler, pid_of, wait_until},
+    workload_driver::WorkloadDriver,
 };
 use rustix::process::{Signal, kill_process};
 
 use crate::WORKLOAD;
 
-/// The counts of an event in all rows of one scope.
+/// Rows of an event in one scope.
 pub fn counts(finished: &Finished, scope: &str, event: &str) -> Vec<Row> {
     let mut rows = finished.dataset().table("perf_event");
     rows.retain(|row| row.text("scope") == Some(scope) && row.text("event") == Some(event));
@@ -24,7 +24,7 @@ pub fn counts(finished: &Finished, scope: &str, event: &str) -> Vec<Row> {
     rows
 }
 
-/// The sum of what was counted, as it was counted.
+/// Sum of the raw counts of an event.
 pub fn raw(finished: &Finished, scope: &str, event: &str) -> u64 {
     let rows = counts(finished, scope, event);
     rows.iter()
@@ -32,23 +32,23 @@ pub fn raw(finished: &Finished, scope: &str, event: &str) -> u64 {
         .sum()
 }
 
-/// `minflt` of /proc/PID/stat, and `cminflt`, that of the children that have ended.
+/// `minflt` and `cminflt` (ended children) of /proc/PID/stat.
 fn minor_faults(pid: u32) -> [u64; 2] {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
     let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
     let fields: Vec<_> = fields.split_whitespace().collect();
-    // proc_pid_stat(5) numbers them from 1; the third is the first here.
+    // proc_pid_stat(5) numbers fields from 1; the field after the name is the third.
     [10, 11].map(|number| fields[number - 3].parse().expect("a number"))
 }
 
-/// Time on CPU of all threads of a process, also of those that have ended.
+/// Time on CPU of all threads of a process, including ended threads.
 fn cpu_ns(pid: u32) -> u64 {
     let mut clock = 0;
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both are written to by the calls, and outlive them.
+    // SAFETY: both pointers are to local variables that outlive the calls.
     let read = unsafe {
         libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) == 0
             && libc::clock_gettime(clock, &raw mut time) == 0
@@ -57,7 +57,7 @@ fn cpu_ns(pid: u32) -> u64 {
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).expect("positive")
 }
 
-/// Time that a hypervisor took from all CPUs.
+/// Stolen time of all CPUs.
 fn stolen_ns() -> u64 {
     let stat = fs::read_to_string("/proc/stat").expect("procfs");
     let ticks = stat.split_whitespace().nth(8).expect("an eighth field");
@@ -66,8 +66,8 @@ fn stolen_ns() -> u64 {
 
 #[test]
 fn faults_and_switches_match_proc() {
-    let mut puppet = Puppet::new(WORKLOAD, 0);
-    let pid = puppet.pid();
+    let mut workload = WorkloadDriver::new(WORKLOAD, 0);
+    let pid = workload.pid();
     let faults = || minor_faults(pid)[0];
     let switches = || {
         let of = |name| number(pid, "status", name);
@@ -78,8 +78,8 @@ fn faults_and_switches_match_proc() {
         .args(["--source", "perf", "--groups", "SW"])
         .pid(pid)
         .start();
-    puppet.tell("touch 30000000");
-    puppet.tell("nap 50");
+    workload.run("touch 30000000");
+    workload.run("nap 50");
     let finished = profiler.interrupt();
     let after = (faults(), switches());
     assert_eq!(
@@ -90,7 +90,7 @@ fn faults_and_switches_match_proc() {
         raw(&finished, "process", "context-switches"),
         after.1 - before.1
     );
-    // With huge pages there are few.
+    // Huge pages reduce the number of faults.
     assert!(after.0 > before.0, "{before:?}, {after:?}");
     for row in counts(&finished, "process", "minor-faults") {
         assert_eq!(row.u64("enabled_ns"), row.u64("running_ns"));
@@ -100,12 +100,12 @@ fn faults_and_switches_match_proc() {
     }
 }
 
-/// What lives between two ticks, and what ends, is counted: each child makes its pages resident, and is gone.
+/// Children that start and end between two samples are counted: each touches pages and ends.
 #[test]
 fn children_and_late_threads_are_inherited() {
     let count = |children: u64| {
-        let mut puppet = Puppet::new(WORKLOAD, 2);
-        let pid = puppet.pid();
+        let mut workload = WorkloadDriver::new(WORKLOAD, 2);
+        let pid = workload.pid();
         let all_faults = || minor_faults(pid).iter().sum::<u64>();
         let before = (all_faults(), cpu_ns(pid), stolen_ns());
         let profiler = Profiler::new()
@@ -117,18 +117,18 @@ fn children_and_late_threads_are_inherited() {
                 "--events",
                 "minor-faults,task-clock",
             ])
-            .pid(puppet.pid())
+            .pid(workload.pid())
             .start();
         for _ in 0..children {
-            puppet.tell("spin-child 1000");
+            workload.run("spin-child 1000");
         }
-        puppet.tell("threads 25");
+        workload.run("threads 25");
         let finished = profiler.interrupt();
         let rows = finished.dataset().table("perf_event");
         assert_eq!(rows.len(), 2, "one process is open");
         let faults = raw(&finished, "process", "minor-faults");
         let known = all_faults() - before.0;
-        // Those that the kernel has on behalf of exec, for the pages of the new stack, are no events.
+        // Faults of the kernel during exec, for the new stack, are not counted by the event.
         assert!(
             (known - 10 * children..=known).contains(&faults),
             "{faults} of {known}, {children} children"
@@ -142,9 +142,9 @@ fn children_and_late_threads_are_inherited() {
         )
     };
     let ((faults, ..), (more, ..)) = (count(2), count(12));
-    // A process cannot begin and end with fewer: its stack, its code, its data.
+    // The minimum of a process: stack, code and data.
     assert!(more >= faults + 10 * 10, "{faults}, {more}");
-    // The threads that lived meanwhile, and nothing else; time that a hypervisor takes goes on on the event's clock.
+    // The time of the threads that lived meanwhile. The event's clock includes stolen time.
     let (_, clock, cpu, stolen) = count(0);
     let (least, most) = (cpu - cpu / 20, cpu + cpu / 20 + stolen);
     assert!(
@@ -153,10 +153,10 @@ fn children_and_late_threads_are_inherited() {
     );
 }
 
-/// An opened process makes another and ends before the next tick: that one is counted already, with its parent.
+/// A child of a counted process that ends before the next sample is counted with its parent.
 #[test]
 fn orphan_is_not_opened_twice() {
-    let shell = Kept::spawn(&["sh", "-c", "kill -STOP $$; sleep 1 &"]);
+    let shell = ProcessGroup::spawn(&["sh", "-c", "kill -STOP $$; sleep 1 &"]);
     let directory = format!("/proc/{}", shell.pid());
     wait_until("the shell has stopped", || state(&directory) == Some('T'));
     let profiler = Profiler::new()
@@ -190,8 +190,8 @@ fn command_is_counted_from_first_to_last_instruction() {
     let process = finished.dataset().table("process").remove(0);
     let cpu = process.u64("user_ns").expect("known") + process.u64("system_ns").expect("known");
     let clock = raw(&finished, "process", "task-clock");
-    // It is attached between fork and exec. The event counts interrupts and what a hypervisor takes as well, which the
-    // scheduler does not charge to the process: there is no more of both than it lived.
+    // The event is opened between fork and exec. It includes interrupts and stolen time, which the
+    // scheduler does not charge to the process; their sum is at most the lifetime.
     let moment = |column| process.i64(column).expect("known");
     let lived = u64::try_from(moment("end_ts") - moment("start_ts")).expect("positive");
     assert!(
@@ -224,8 +224,8 @@ fn node_counts_all_cpus() {
     assert!(raw(&finished, "cpu", "context-switches") > 0);
 }
 
-/// A group of one's own, of events that are there on every machine.
-const OWN: &str = "
+/// A custom group of software events.
+const CUSTOM_GROUP: &str = "
     name = 'Mine'
     vendor = 'Me'
     source = 'me'
@@ -256,8 +256,8 @@ const OWN: &str = "
 #[test]
 fn metrics_are_computed_from_their_interval() {
     let directory = tempfile::tempdir().expect("a directory");
-    // In place of the kernel's generic events, which every CPU has.
-    fs::write(directory.path().join("generic.toml"), OWN).expect("written");
+    // Replaces the table of generic events, which applies to every CPU.
+    fs::write(directory.path().join("generic.toml"), CUSTOM_GROUP).expect("written");
     let finished = Profiler::new()
         .args(["-i", "50ms", "--source", "perf", "--groups", "own"])
         .args(["--perfevents".as_ref(), directory.path().as_os_str()])

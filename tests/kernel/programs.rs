@@ -1,11 +1,11 @@
-//! What the profiler says of itself on this kernel.
+//! `profiler check` and `profiler events` on this kernel.
 
 use std::process::Command;
 
 use e2e::setting;
 use serde_json::Value;
 
-/// Sources that every kernel can give.
+/// Sources that every kernel supports.
 const EVERYWHERE: &[&str] = &["process", "usage", "sched"];
 
 #[test]
@@ -18,7 +18,7 @@ fn portable_programs_load() {
     let Some(first) = sources.iter().find(refused) else {
         return;
     };
-    // Once more, for what the verifier says. The end of it tells.
+    // Repeated for the log of the verifier, whose end has the reason.
     let again = check(&[("PROFILER_VERIFIER_LOG", "1")]);
     let again = again.iter().find(refused).unwrap_or(first);
     let why = again["why"].as_str().unwrap_or("without a reason");
@@ -27,30 +27,27 @@ fn portable_programs_load() {
     panic!("{}: {}", first["source"], end.join("\n"));
 }
 
-/// An emulated CPU is in no table.
+/// An emulated CPU has no event table.
 #[test]
 fn raw_events_can_be_requested_on_any_cpu() {
     let text = profiler(&["events"], &[]);
-    assert!(!text.trim().is_empty(), "it says that it knows none");
+    assert!(!text.trim().is_empty(), "the CPU or a note");
     let json: Value = serde_json::from_str(&profiler(&["events", "--json"], &[])).expect("JSON");
     let known = json.as_array().expect("a list").iter();
     for cpu in known {
         let name = cpu["name"].as_str().expect("a name");
-        assert!(
-            text.contains(name),
-            "{name} is in the one and not in the other"
-        );
+        assert!(text.contains(name), "{name} is only in one of the outputs");
     }
 }
 
-/// The sources that `profiler check` lists.
+/// The sources in `profiler check --json`.
 fn check(environment: &[(&str, &str)]) -> Vec<Value> {
     let text = profiler(&["check", "--json"], environment);
     let check: Value = serde_json::from_str(&text).expect("JSON");
     check["sources"].as_array().expect("sources").clone()
 }
 
-/// What it prints.
+/// Stdout of the profiler.
 fn profiler(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = Command::new(setting("PROFILER_BIN"))
         .args(arguments)

@@ -1,4 +1,4 @@
-//! `sched` against the kernel's own account, and against known numbers of naps and waits.
+//! `sched` compared with the kernel's accounting and with known numbers of sleeps and waits.
 
 use std::{
     ops::RangeInclusive,
@@ -7,23 +7,26 @@ use std::{
 
 use e2e::{
     procfs::{Field, Reading},
-    puppet::Puppet,
     rows::{Row, sum},
     runs::{Finished, Profiler},
+    workload_driver::WorkloadDriver,
 };
 
 use crate::{WORKLOAD, histograms::check_latency};
 
-/// A target that rests when the profiler starts and when it stops leaves nothing under way: no tolerance at all.
+/// The sums of a target that is idle at the start and at the end are exact.
 #[track_caller]
-fn exact(mut puppet: Puppet, order: &str) {
-    let before = Reading::now(puppet.pid());
-    let profiler = Profiler::new().args(["-i", "1s"]).pid(puppet.pid()).start();
+fn exact(mut workload: WorkloadDriver, order: &str) {
+    let before = Reading::now(workload.pid());
+    let profiler = Profiler::new()
+        .args(["-i", "1s"])
+        .pid(workload.pid())
+        .start();
     let begin = Instant::now();
-    puppet.tell(order);
+    workload.run(order);
     let worked = u64::try_from(begin.elapsed().as_nanos()).expect("short");
     let finished = profiler.interrupt();
-    let after = Reading::now(puppet.pid());
+    let after = Reading::now(workload.pid());
     let rows = finished.dataset().table("sched");
     let fields: [(&str, Field); 5] = [
         ("oncpu_ns", |thread| thread.oncpu_ns),
@@ -36,8 +39,8 @@ fn exact(mut puppet: Puppet, order: &str) {
         let growth = after.sum(field) - before.sum(field);
         assert_eq!(sum(&rows, name), growth, "{name}");
     }
-    // Each arrival on a CPU is one value of the histogram, and their sum is the time in the queue; but for the arrivals that
-    // no tracepoint shows, on a machine with more to run than CPUs.
+    // Each run-queue wait is one value of the histogram, and their sum is the time in the queue. On an
+    // overloaded machine, some switches are not traced.
     let (arrivals, waited) = (sum(&rows, "runqueue_count"), sum(&rows, "runqueue_ns"));
     let latency = finished.dataset().table("latency");
     let count = of_kind(&latency, "runqueue", "count");
@@ -46,7 +49,7 @@ fn exact(mut puppet: Puppet, order: &str) {
         (arrivals - arrivals / 50..=arrivals).contains(&count),
         "{count} waits, {arrivals} arrivals"
     );
-    // A kernel whose CPUs' clocks are set apart (an emulated 6.12 does that) accounts a wait of seconds that nobody waited.
+    // A kernel with unsynchronised clocks (an emulated 6.12) accounts waits of seconds that did not happen.
     let impossible: u64 = after
         .threads
         .iter()
@@ -65,7 +68,7 @@ fn exact(mut puppet: Puppet, order: &str) {
     );
     if count == arrivals {
         let apart = arrivals * CLOCKS_APART;
-        // Of the thread that has it only a part is known to be wrong.
+        // Only one wait of the thread is known to be wrong.
         let excess = if impossible > 0 {
             impossible + worked
         } else {
@@ -81,7 +84,7 @@ fn exact(mut puppet: Puppet, order: &str) {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The scheduler reads its clock before it chooses who is next, the programs read theirs after that.
+/// The scheduler reads its clock before it selects the next task, the BPF programs afterwards (ns).
 const CLOCKS_APART: u64 = 50_000;
 
 fn of_kind(rows: &[Row], kind: &str, column: &str) -> u64 {
@@ -90,34 +93,34 @@ fn of_kind(rows: &[Row], kind: &str, column: &str) -> u64 {
     sum(&rows, column)
 }
 
-/// What the workload does for an order, how long that took, and no other process.
-pub fn told(puppet: &mut Puppet, order: &str) -> (Finished, u64) {
+/// Profiles the execution of a command; returns the run and the duration in ns.
+pub fn profile_command(workload: &mut WorkloadDriver, order: &str) -> (Finished, u64) {
     let profiler = Profiler::new()
         .args(["-i", "1s", "--source", "process,sched,perf"])
         .args(["--events", "cpu-migrations"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
     let begin = Instant::now();
-    puppet.tell(order);
+    workload.run(order);
     let took = u64::try_from(begin.elapsed().as_nanos()).expect("short");
     (profiler.interrupt(), took)
 }
 
-pub fn rows_of(finished: &Finished, puppet: &Puppet) -> Vec<Row> {
+pub fn rows_of(finished: &Finished, workload: &WorkloadDriver) -> Vec<Row> {
     let mut rows = finished.dataset().table("sched");
-    rows.retain(|row| row.u64("pid") == Some(puppet.pid().into()));
+    rows.retain(|row| row.u64("pid") == Some(workload.pid().into()));
     rows
 }
 
 const WAITS: u32 = 20;
 
-/// A timer ends each nap, and the order itself woke it once.
+/// Each nap ends with a wakeup by a timer; the command itself is one more wakeup.
 #[test]
 fn nap_is_one_wakeup_and_one_sleep() {
     let naps = 200;
-    let mut puppet = Puppet::new(WORKLOAD, 0);
-    let (finished, took) = told(&mut puppet, &format!("nap {naps}"));
-    let rows = rows_of(&finished, &puppet);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 0);
+    let (finished, took) = profile_command(&mut workload, &format!("nap {naps}"));
+    let rows = rows_of(&finished, &workload);
     assert_eq!(sum(&rows, "wakeups"), naps + 1);
     let blocked = sum(&rows, "blocked_ns");
     let known = u64::try_from(Duration::from_millis(naps).as_nanos()).expect("short");
@@ -128,11 +131,11 @@ fn nap_is_one_wakeup_and_one_sleep() {
 /// The parent of a vfork waits uninterruptibly for its child.
 #[test]
 fn vfork_wait_counts_as_blocked() {
-    let mut puppet = Puppet::new(WORKLOAD, 0);
-    let idle = told(&mut puppet, "getppid 1").0;
-    assert_eq!(sum(&rows_of(&idle, &puppet), "blocked_ns"), 0);
-    let (finished, took) = told(&mut puppet, &format!("vfork {WAITS}"));
-    let rows = rows_of(&finished, &puppet);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 0);
+    let idle = profile_command(&mut workload, "getppid 1").0;
+    assert_eq!(sum(&rows_of(&idle, &workload), "blocked_ns"), 0);
+    let (finished, took) = profile_command(&mut workload, &format!("vfork {WAITS}"));
+    let rows = rows_of(&finished, &workload);
     let blocked = sum(&rows, "blocked_ns");
     let least = u64::try_from((Duration::from_millis(20) * WAITS).as_nanos()).expect("short");
     assert!(
@@ -141,14 +144,14 @@ fn vfork_wait_counts_as_blocked() {
     );
     let (asleep, interval) = (sum(&rows, "sleep_ns"), sum(&rows, "interval_ns"));
     assert!(asleep + blocked <= interval, "{asleep} ns asleep too");
-    // Its children slept meanwhile.
+    // The children slept meanwhile.
     let mut children = finished.dataset().table("sched");
-    children.retain(|row| row.u64("pid") != Some(puppet.pid().into()));
+    children.retain(|row| row.u64("pid") != Some(workload.pid().into()));
     assert_asleep(&children, least..=took);
 }
 
-/// Threads whose naps are of this length have slept for it. A timer runs from the call; on a busy machine a thread may leave its
-/// CPU a little later.
+/// Asserts that threads slept for their naps. The timer starts with the call, but on a busy machine the
+/// thread may leave the CPU later.
 fn assert_asleep(rows: &[Row], naps: RangeInclusive<u64>) {
     let [asleep, oncpu, runqueue] =
         ["sleep_ns", "oncpu_ns", "runqueue_ns"].map(|column| sum(rows, column));
@@ -161,10 +164,10 @@ fn assert_asleep(rows: &[Row], naps: RangeInclusive<u64>) {
 
 #[test]
 fn napping_process_is_exact_to_the_nanosecond() {
-    exact(Puppet::new(WORKLOAD, 0), "nap 300");
+    exact(WorkloadDriver::new(WORKLOAD, 0), "nap 300");
 }
 
 #[test]
 fn busy_threads_are_exact_to_the_nanosecond() {
-    exact(Puppet::new(WORKLOAD, 3), "burn 2000");
+    exact(WorkloadDriver::new(WORKLOAD, 3), "burn 2000");
 }

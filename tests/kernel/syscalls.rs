@@ -1,11 +1,11 @@
-//! `syscalls` against known numbers of calls.
+//! `syscalls` compared with known numbers of calls.
 
 use std::time::Instant;
 
 use e2e::{
-    puppet::Puppet,
     rows::{Row, sum},
     runs::Profiler,
+    workload_driver::WorkloadDriver,
 };
 
 use crate::WORKLOAD;
@@ -21,15 +21,15 @@ fn named(rows: &[Row], name: &str) -> Vec<Row> {
 
 #[test]
 fn calls_are_counted_by_name() {
-    let mut puppet = Puppet::new(WORKLOAD, 0);
+    let mut workload = WorkloadDriver::new(WORKLOAD, 0);
     let profiler = Profiler::new()
         .args(["--source", "process,syscalls", "-i", "200ms"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
     let begin = Instant::now();
-    puppet.tell(&format!("getppid {CALLS}"));
-    puppet.tell(&format!("miss {MISSES}"));
-    puppet.tell("nap 10");
+    workload.run(&format!("getppid {CALLS}"));
+    workload.run(&format!("miss {MISSES}"));
+    workload.run("nap 10");
     let wall = u64::try_from(begin.elapsed().as_nanos()).expect("short");
     let rows = profiler.interrupt().dataset().table("syscalls");
     let getppid = named(&rows, "getppid");
@@ -45,9 +45,9 @@ fn calls_are_counted_by_name() {
     let naps = named(&rows, "clock_nanosleep");
     assert_eq!(sum(&naps, "count"), 10);
     assert!(sum(&naps, "total_ns") >= 10_000_000, "{naps:?}");
-    // Three orders were read and answered, and the read for the fourth began before.
+    // Three commands were read and acknowledged; the read of the next one started before.
     assert_eq!(sum(&named(&rows, "write"), "count"), 3);
-    // An order may come in two parts; that the first one came, the profiler did not see begin.
+    // A command can arrive in two parts; the first read started before the profiler attached.
     let reads = sum(&named(&rows, "read"), "count");
     assert!((2..=5).contains(&reads), "{reads}");
     let busy: u64 = ["getppid", "openat", "clock_nanosleep", "write"]
@@ -78,7 +78,7 @@ fn short_lived_process_is_counted_in_full() {
     let rows = finished.dataset().table("syscalls");
     let execs = named(&rows, "execve");
     let well = sum(&execs, "count") - sum(&execs, "errors");
-    // The shell itself, and each that it started.
+    // The shell and its children.
     assert_eq!(well, 21, "{execs:?}");
     let threads: Vec<Row> = rows
         .iter()

@@ -1,12 +1,12 @@
-//! `usage` against /proc: the members that differ most between kernels.
+//! `usage` compared with `/proc`, for the members that differ most between kernels.
 
 use std::fs;
 
 use e2e::{
     procfs::{number, thread_ids},
-    puppet::Puppet,
     rows::{Row, sum},
     runs::Profiler,
+    workload_driver::WorkloadDriver,
 };
 
 use crate::WORKLOAD;
@@ -20,15 +20,15 @@ const COUNTERS: [(&str, &str); 4] = [
 
 #[test]
 fn counters_and_gauges_match_proc() {
-    let mut puppet = Puppet::new(WORKLOAD, 2);
-    let pid = puppet.pid();
+    let mut workload = WorkloadDriver::new(WORKLOAD, 2);
+    let pid = workload.pid();
     let io = |name| number(pid, "io", name);
     let before = COUNTERS.map(|(_, name)| io(name));
     let profiler = Profiler::new().args(["-i", "1s"]).pid(pid).start();
-    puppet.tell("touch 30000000");
-    puppet.tell("open 37");
-    puppet.tell("read 500");
-    puppet.tell("write 300");
+    workload.run("touch 30000000");
+    workload.run("open 37");
+    workload.run("read 500");
+    workload.run("write 300");
     let finished = profiler.interrupt();
     let rows = finished.dataset().table("usage");
     for ((column, name), before) in COUNTERS.iter().zip(before) {
@@ -58,8 +58,8 @@ fn check_gauges(pid: u32, row: &Row) {
     for (column, truth) in gauges {
         assert_eq!(row.u64(column), Some(truth), "{column}");
     }
-    // Kernels before 6.2 keep a part of the counters in the threads, where neither we nor statm see it; later ones keep a
-    // part on each CPU, which we see and statm does not.
+    // Kernels before 6.2 keep a part of the counters in the threads, which neither the profiler nor statm
+    // reads; later ones keep a part on each CPU, which the profiler reads and statm does not.
     let walked = number(pid, "smaps_rollup", "Rss") * 1024;
     let rss = row.u64("rss").expect("a number");
     assert!(

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, time::Instant};
 
 use profiler::sources::{SourceSpec, disk, energy, filesystem, netdev};
 
-use crate::common::{DAMAGES, Reader, Rows, Tree, check};
+use test_support::{DAMAGES, Reader, Rows, Tree, check};
 
 /// A machine with devices of every kind, and what reads them.
 const SOURCES: [&SourceSpec; 4] = [&disk::SPEC, &netdev::SPEC, &energy::SPEC, &filesystem::SPEC];

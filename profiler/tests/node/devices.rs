@@ -4,7 +4,7 @@ use std::{fs, net::UdpSocket};
 
 use profiler::sources::{disk, netdev};
 
-use crate::common::{Reader, Rows, Tree, this_host};
+use test_support::{Reader, Rows, Tree, this_host};
 
 fn row_of(rows: &Rows, device: &str) -> Option<usize> {
     (0..rows.len()).find(|&row| rows.text(row, "device").as_deref() == Some(device))

@@ -12,7 +12,7 @@ use std::{
 
 use profiler::sources::{Support, energy};
 
-use crate::common::{Reader, Rows, Tree};
+use test_support::{Reader, Rows, Tree};
 
 /// Socket, die, domain, provider, energy.
 type Found = (Option<u64>, Option<u64>, String, String, Option<u64>);

@@ -8,7 +8,7 @@ use std::{
 
 use profiler::sources::fabric;
 
-use crate::common::{Reader, Rows, Tree};
+use test_support::{Reader, Rows, Tree};
 
 struct Fabric(Tree);
 

@@ -11,7 +11,7 @@ use profiler::{
 };
 use serde_json::{Value, json};
 
-use crate::common::{Reader, Rows, Tree, this_host};
+use test_support::{Reader, Rows, Tree, this_host};
 
 /// What happens to a file.
 type Damage = fn(&[u8]) -> Vec<u8>;

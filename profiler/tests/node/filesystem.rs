@@ -11,7 +11,7 @@ use std::{
 
 use profiler::sources::filesystem;
 
-use crate::common::{Reader, Rows, Tree};
+use test_support::{Reader, Rows, Tree};
 
 /// A mount that goes when it is dropped.
 struct Mounted(tempfile::TempDir);

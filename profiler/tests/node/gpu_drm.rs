@@ -7,7 +7,7 @@ use profiler::sources::{
     gpu::{self, open, support},
 };
 
-use crate::common::{Reader, Rows, Tree, stat};
+use test_support::{Reader, Rows, Tree, stat};
 
 /// No library of NVIDIA.
 const NONE: &str = "/nonexistent/libnvidia-ml.so.1";

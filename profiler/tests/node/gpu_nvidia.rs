@@ -14,7 +14,7 @@ use profiler::sources::{
     gpu::{open, support},
 };
 
-use crate::common::{Reader, Rows, Tree, stat};
+use test_support::{Reader, Rows, Tree, stat};
 
 /// A machine with NVIDIA's driver, and what its library says.
 struct Machine {

@@ -1,6 +1,5 @@
 //! The sources that read the node: on fixture machines and on the machine at hand.
 
-mod common;
 mod damage;
 mod devices;
 mod energy;

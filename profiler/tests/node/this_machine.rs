@@ -4,7 +4,7 @@ use std::{fs, thread::sleep, time::Duration};
 
 use profiler::sources::{cpu, system};
 
-use crate::common::{Reader, Rows, this_host};
+use test_support::{Reader, Rows, this_host};
 
 /// The n-th number of the first line with this key.
 fn value(path: &str, key: &str, n: usize) -> u64 {

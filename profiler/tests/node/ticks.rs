@@ -2,7 +2,7 @@
 
 use profiler::sources::{cpu, system};
 
-use crate::common::{DAMAGES, Reader, Rows, Tree, check};
+use test_support::{DAMAGES, Reader, Rows, Tree, check};
 
 const TICK: u64 = 10_000_000;
 

@@ -1,4 +1,4 @@
-//! Capabilities: each thread has those that it needs, and a started command has none.
+//! Capabilities: each thread has only those that it needs; a started command has none.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 
 use e2e::{
     attacker::{Installed, UID, command_as, directory_of},
-    runs::{Kept, Profiler, wait_until},
+    runs::{ProcessGroup, Profiler, wait_until},
     setting,
 };
 use tempfile::TempDir;
@@ -26,9 +26,9 @@ const SYS_PTRACE: u64 = 1 << 19;
 const PERFMON: u64 = 1 << 38;
 const BPF: u64 = 1 << 39;
 
-/// What threads that sample keep.
+/// Capabilities of the sampling threads.
 const SAMPLING: u64 = BPF | PERFMON | SYS_PTRACE | DAC_READ_SEARCH | KILL;
-/// What file capabilities grant.
+/// Capabilities granted as file capabilities.
 const GRANTED: u64 = BPF | PERFMON | SYS_PTRACE | DAC_READ_SEARCH;
 
 /// A set of capabilities in /proc/PID/status.
@@ -43,7 +43,7 @@ fn threads(pid: u32) -> BTreeMap<String, (u64, u64)> {
     let mut threads = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task")).expect("it is alive") {
         let path = entry.expect("an entry").path();
-        // Those that have ended meanwhile have none.
+        // The thread may have ended meanwhile.
         let read = |name: &str| fs::read_to_string(path.join(name));
         if let (Ok(name), Ok(status)) = (read("comm"), read("status")) {
             let sets = (set(&status, "CapEff:"), set(&status, "CapPrm:"));
@@ -56,7 +56,8 @@ fn threads(pid: u32) -> BTreeMap<String, (u64, u64)> {
 /// Time after which a thread has dropped what it does not need, on a busy machine.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Checks every thread by name: it has these capabilities, of which `within` are granted, and no other.
+/// Asserts that each thread, identified by its name, has exactly the expected capabilities; only those
+/// in `within` are granted.
 #[track_caller]
 fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
     let expected = [
@@ -95,7 +96,7 @@ fn ipc_file(directory: &Path) -> String {
     path.to_str().expect("text").to_owned()
 }
 
-/// The table of docs/privileges.md, for root.
+/// The table of docs/privileges.md for root.
 #[test]
 fn root_threads_keep_only_needed_capabilities() {
     let directory = TempDir::new().expect("a temporary directory");
@@ -107,12 +108,12 @@ fn root_threads_keep_only_needed_capabilities() {
     assert_eq!(profiler.interrupt().code(), 0);
 }
 
-/// The same for an ordinary user: only those threads that read `/proc` and `/sys` have any.
+/// For an ordinary user, only the threads that read `/proc` and `/sys` have capabilities.
 #[test]
 fn user_threads_open_files_without_capabilities() {
     let installed = Installed::with_file_capabilities();
     let home = directory_of(UID);
-    let mut profiler = Kept::start(
+    let mut profiler = ProcessGroup::start(
         command_as(UID, installed.binary())
             .args(["run", "--quiet", "--node", "--ipc-file"])
             .arg(ipc_file(home.path()))
@@ -120,17 +121,17 @@ fn user_threads_open_files_without_capabilities() {
             .arg(home.path().join("runs"))
             .stdin(Stdio::null()),
     );
-    wait_until("it profiles", || {
+    wait_until("the profiler is attached", || {
         threads(profiler.pid()).contains_key("ipc-file")
     });
     let settled = || threads(profiler.pid())["profiler"].1 == GRANTED;
-    wait_until("it samples", settled);
+    wait_until("all threads are started", settled);
     check(profiler.pid(), GRANTED, 0, 0);
     fs::write(home.path().join("ipc"), "FINISHED\n").expect("written");
     assert!(profiler.0.wait().expect("our child").success());
 }
 
-/// What a started command says of its own capabilities.
+/// Asserts that a started command has no capabilities.
 #[track_caller]
 fn assert_none(profiler: &mut Command, home: &Path, what: &str) {
     let output = profiler
@@ -147,7 +148,7 @@ fn assert_none(profiler: &mut Command, home: &Path, what: &str) {
     }
 }
 
-/// Neither file capabilities nor ambient ones, as in the unit of systemd, go to a command.
+/// A command inherits neither file capabilities nor the ambient capabilities of the systemd unit.
 #[test]
 fn command_has_no_capabilities() {
     let installed = Installed::with_file_capabilities();

@@ -1,4 +1,4 @@
-//! Processes that claim jobs of others, or jobs that there are not.
+//! Processes that claim to belong to jobs of other users, or to jobs that do not exist.
 
 use std::{
     collections::BTreeSet,
@@ -12,23 +12,23 @@ use std::{
 use e2e::{
     attacker::{UID, VICTIM, command_as},
     dataset::Dataset,
-    runs::{Kept, Profiler, Running, wait_until},
+    runs::{ProcessGroup, Profiler, Running, wait_until},
 };
 use tempfile::TempDir;
 
 use crate::{
     cgroup::{Group, put},
-    fleet::Slurm,
+    many_nodes::Slurm,
 };
 
 const TARGET: i32 = 3;
-/// Runs of one user at a time that nothing but environments name, and the shortest time without processes after which one
-/// ends: docs/many-nodes.md.
+/// Limits of docs/many-nodes.md: concurrent runs of one user that only environments name, and the
+/// minimum time without processes, in s, before such a run ends.
 const CLAIMED_AT_A_TIME: u64 = 32;
 const PAUSE: u64 = 3;
 
-/// A process of a user that says to be of a job of Slurm, as `comm`.
-fn claims(uid: u32, job: &str, comm: &str, directory: &Path) -> Kept {
+/// A process named `comm` whose environment names a Slurm job.
+fn claims(uid: u32, job: &str, comm: &str, directory: &Path) -> ProcessGroup {
     let program = directory.join(comm);
     if !program.exists() {
         fs::copy("/bin/sleep", &program).expect("a copy");
@@ -39,10 +39,10 @@ fn claims(uid: u32, job: &str, comm: &str, directory: &Path) -> Kept {
         .env("SLURM_JOB_ID", job)
         .env("SLURM_PROCID", "0")
         .stdin(Stdio::null());
-    Kept::start(&mut command)
+    ProcessGroup::start(&mut command)
 }
 
-/// A directory whose programs everybody may run.
+/// A directory for programs that all users can execute.
 fn programs() -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = TempDir::new().expect("a directory");
@@ -66,7 +66,7 @@ const NODE: [&str; 9] = [
     "process,sched",
 ];
 
-/// A profiler in whose world no cgroups are mounted, as on a node whose scheduler does not use them.
+/// A profiler without mounted cgroups, as on a node whose scheduler does not use them.
 fn without_cgroups(out: &Path) -> Running {
     let script = "umount --lazy --all --types cgroup,cgroup2; exec \"$@\"";
     let binary = e2e::setting("PROFILER_BIN");
@@ -76,7 +76,7 @@ fn without_cgroups(out: &Path) -> Running {
     command.extend(NODE);
     let mut unshare = Command::new("unshare");
     unshare.args(command);
-    let mut running = Profiler::instead(unshare, out).spawn();
+    let mut running = Profiler::from_command(unshare, out).spawn();
     running.wait_for("profiling ");
     running
 }
@@ -94,7 +94,7 @@ fn runs(out: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Processes of which a run has rows of any kind.
+/// Pids with rows in any table of a run.
 fn pids(run: &Path) -> BTreeSet<u32> {
     let data = Dataset::new(run.to_owned());
     let rows: Vec<(u32,)> =
@@ -102,7 +102,7 @@ fn pids(run: &Path) -> BTreeSet<u32> {
     rows.into_iter().map(|(pid,)| pid).collect()
 }
 
-/// What the node's run says of a process.
+/// Job id and source of a process in the node's run.
 fn job_of(out: &Path, pid: u32) -> (Option<String>, Option<String>) {
     let data = Dataset::new(out.join("node"));
     data.row(&format!(
@@ -110,7 +110,7 @@ fn job_of(out: &Path, pid: u32) -> (Option<String>, Option<String>) {
     ))
 }
 
-/// The attacker is there first, comes again when the job runs, and is of the job neither time.
+/// The attacker starts before the job and again during it; neither process is attributed to the job.
 #[test]
 fn environment_cannot_join_a_job_with_a_cgroup() {
     const JOB: u32 = 900_101;
@@ -140,14 +140,14 @@ fn environment_cannot_join_a_job_with_a_cgroup() {
             assert!(!of_run.contains(pid) || *run == claimed, "{run}");
         }
     }
-    // Since the job has a cgroup, an environment proves nothing.
+    // The job has a cgroup, so that environments are ignored.
     assert_eq!(job_of(out.path(), attackers[1]), (None, None));
     let data = Dataset::new(out.path().join(format!("slurm-{job}")));
     let (id, source): (String, String) = data.row("SELECT job_id, job_source FROM process");
     assert_eq!((id.as_str(), source.as_str()), (job.as_str(), "cgroup"));
 }
 
-/// Where no cgroup tells, each user's claims are a run of their own.
+/// Without cgroups, the claims of each user have a run of their own.
 #[test]
 fn job_claims_are_per_user() {
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
@@ -170,7 +170,7 @@ fn job_claims_are_per_user() {
     assert_eq!(target["claimed_by_uid"], VICTIM, "{target}");
 }
 
-/// Ids without end cost the node a bounded number of directories, and nobody else his run.
+/// Changing job ids create a bounded number of directories, and do not affect other users.
 #[test]
 fn changing_job_claims_have_a_quota() {
     const CLAIMS: u64 = 2000;
@@ -182,7 +182,7 @@ fn changing_job_claims_have_a_quota() {
     );
     let status = command_as(UID, "sh").args(["-c", &script]).status();
     assert!(status.expect("a shell").success());
-    // While the attacker's runs are still open.
+    // The attacker's runs are still open.
     let honest = claims(VICTIM, "900103", "honest", bin.path());
     let run = out.path().join(format!("slurm-900103-uid{VICTIM}"));
     wait_until("the honest job has its run", || run.exists());
@@ -203,10 +203,10 @@ fn changing_job_claims_have_a_quota() {
         "{made} in {took} s: {}",
         ended.stderr
     );
-    // None of them has the name of a run that a cgroup would prove.
+    // None has the name that a run of a job with a cgroup would have.
     let proven = |run: &String| run.starts_with("slurm-5") && !run.contains("-uid");
     assert!(!runs(out.path()).iter().any(proven));
-    // Each claim has a run or is counted.
+    // Each claim has a run or is counted as refused.
     let refused = &Dataset::new(out.path().join("node")).manifest()["refused_claims"];
     let count = refused[UID.to_string()].as_u64().expect("counted");
     assert!(
@@ -220,7 +220,7 @@ fn changing_job_claims_have_a_quota() {
     assert_eq!(said.count(), 1, "{}", ended.stderr);
 }
 
-/// A user makes groups below the one that is delegated to him, and calls them what he likes.
+/// A user creates cgroups with arbitrary names below a delegated cgroup.
 #[test]
 fn delegated_cgroup_does_not_prove_a_job() {
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
@@ -238,8 +238,8 @@ fn delegated_cgroup_does_not_prove_a_job() {
         .args(["-c", &script])
         .process_group(0)
         .spawn();
-    let attacker = Kept(attacker.expect("a shell"));
-    wait_until("it is in its group", || {
+    let attacker = ProcessGroup(attacker.expect("a shell"));
+    wait_until("the process is in its cgroup", || {
         fs::read_to_string(forged.join("cgroup.procs"))
             .is_ok_and(|procs| procs.trim() == attacker.pid().to_string())
     });
@@ -266,7 +266,7 @@ fn delegated_cgroup_does_not_prove_a_job() {
     );
     let (job, source) = job_of(out.path(), pid);
     assert_eq!((job, source), (None, None));
-    // What it claims by its environment is its own, if anything.
+    // The claims of its environment may only yield a run of its own.
     let claimed = out.path().join(format!("slurm-900104-uid{UID}"));
     let claimed = claimed.exists().then(|| pids(&claimed));
     assert!(
@@ -276,7 +276,8 @@ fn delegated_cgroup_does_not_prove_a_job() {
     );
 }
 
-/// The group of a job does not tell its number, and a process in it lies about it in all ways that it has.
+/// The name of the job's cgroup does not contain the job id, and a process in it lies about the id in
+/// its environment and its name.
 #[test]
 fn cgroup_name_cannot_take_over_a_job_id() {
     const SLUID: &str = "s5K1KKYAYG5D07";
@@ -286,20 +287,20 @@ fn cgroup_name_cannot_take_over_a_job_id() {
     fs::create_dir_all(&job).expect("a group");
     let program = bin.path().join("slurmstepd");
     fs::copy("/bin/sleep", &program).expect("a copy");
-    let liar = command_as(UID, program)
+    let impostor = command_as(UID, program)
         .arg0("slurmstepd: [900105.0]")
         .arg("60")
         .env("SLURM_JOB_ID", "900105")
         .process_group(0)
         .spawn();
-    let liar = Kept(liar.expect("a program"));
-    put(liar.pid(), &job);
+    let impostor = ProcessGroup(impostor.expect("a program"));
+    put(impostor.pid(), &job);
     let mut profiler = node(out.path()).start();
     profiler.wait_for(SLUID);
     std::thread::sleep(std::time::Duration::from_millis(300));
     let ended = profiler.interrupt();
-    let pid = liar.pid();
-    drop(liar);
+    let pid = impostor.pid();
+    drop(impostor);
     for path in job.ancestors().take_while(|path| *path != group.outer()) {
         wait_until("the group is empty", || fs::remove_dir(path).is_ok());
     }
@@ -310,7 +311,7 @@ fn cgroup_name_cannot_take_over_a_job_id() {
     assert_eq!(row, (pid, SLUID.to_owned(), "cgroup".to_owned()));
 }
 
-/// `--job` where neither a cgroup nor the scheduler tells whose the job is.
+/// `--job` if neither a cgroup nor the scheduler names the owner of the job.
 #[test]
 fn job_environment_is_trusted_for_one_user_only() {
     let bin = programs();
@@ -325,17 +326,17 @@ fn job_environment_is_trusted_for_one_user_only() {
     let refused = job().args(["--wait", "200ms"]).finish();
     let why = format!("processes of several users (uid {UID}, uid {VICTIM}) name job 900106");
     refused.assert_refused(TARGET, &why);
-    // One who asks by sudo means his own, and a prolog is told the user.
+    // With sudo, the invoking user is the owner; a prolog knows the user.
     for (name, value) in [("SUDO_UID", "SUDO_GID"), ("SLURM_JOB_UID", "SLURM_JOB_GID")] {
         let mut running = job()
             .env(name, VICTIM.to_string())
             .env(value, VICTIM.to_string())
             .env("SLURM_JOB_ID", "900106")
             .start();
-        // What comes later is looked at in the same way.
+        // Later processes are treated in the same way.
         let late = claims(UID, "900106", "late", bin.path());
         std::thread::sleep(std::time::Duration::from_millis(1500));
-        assert!(!running.has_ended(), "{}", running.said());
+        assert!(!running.has_ended(), "{}", running.stderr());
         let finished = running.finish();
         drop(late);
         let rows: Vec<(u32, u32)> = finished.dataset().rows("SELECT pid, uid FROM process");

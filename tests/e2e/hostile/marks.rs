@@ -1,5 +1,5 @@
-//! The socket of a node's profiler, which everybody may write to: what one user sends takes nothing from another, and costs
-//! the profiler no more than is stated here.
+//! The socket for marks of a node's profiler, which all users may write to: the marks of one user
+//! displace none of another, and their cost is bounded.
 
 use std::{
     fs,
@@ -11,13 +11,13 @@ use std::{
 use e2e::{
     attacker::{UID, VICTIM},
     dataset::Dataset,
-    runs::{Finished, Kept, Profiler, Running},
+    runs::{Finished, ProcessGroup, Profiler, Running},
     setting,
 };
 
 use crate::regions::{MARKS, counted};
 
-/// A profiler of the node and the socket that it takes marks on.
+/// A profiler of the node, and its socket.
 struct Node {
     running: Running,
     socket: String,
@@ -27,11 +27,9 @@ struct Node {
 impl Node {
     fn start() -> Self {
         let started = Instant::now();
-        let mut running = Profiler::undelayed()
-            .args(["-i", "250ms", "--node"])
-            .start();
+        let mut running = Profiler::realtime().args(["-i", "250ms", "--node"]).start();
         running.wait_for("PROFILER_SOCKET=");
-        let mut lines = running.said().lines();
+        let mut lines = running.stderr().lines();
         let socket = lines.find_map(|line| line.split_once("PROFILER_SOCKET="));
         let socket = socket.expect("a path").1.trim().to_owned();
         Self {
@@ -41,11 +39,11 @@ impl Node {
         }
     }
 
-    /// A process of a user that marks.
-    fn process(&self, uid: u32, text: &str) -> Kept {
+    /// A process of a user that sends marks.
+    fn process(&self, uid: u32, text: &str) -> ProcessGroup {
         let script =
             format!("{MARKS}\nos.setgroups([]); os.setgid({uid}); os.setuid({uid})\n{text}");
-        Kept::start(
+        ProcessGroup::start(
             Command::new(setting("PROFILER_TEST_PYTHON"))
                 .args(["-c", &script])
                 .env("PROFILER_SOCKET", &self.socket)
@@ -54,14 +52,14 @@ impl Node {
         )
     }
 
-    /// Processes of the attacker, each of which has said `ready`.
-    fn attackers(&self, count: usize, text: &str) -> Vec<Kept> {
+    /// Processes of the attacker, each of which has printed `ready`.
+    fn attackers(&self, count: usize, text: &str) -> Vec<ProcessGroup> {
         let attackers: Vec<_> = (0..count).map(|_| self.process(UID, text)).collect();
         attackers.into_iter().map(ready).collect()
     }
 
-    /// Somebody marks honestly, as docs/regions.md has it; then the run ends.
-    fn mark_and_end(self, attackers: Vec<Kept>) -> Ended {
+    /// Sends the victim's marks, as in docs/regions.md, and ends the run.
+    fn mark_and_end(self, attackers: Vec<ProcessGroup>) -> Ended {
         let mut honest = self.process(VICTIM, HONEST);
         let mut said = String::new();
         let stdout = honest.0.stdout.as_mut().expect("a pipe");
@@ -78,8 +76,8 @@ impl Node {
     }
 }
 
-/// Waits for the first line of a process, which is `ready`.
-fn ready(mut process: Kept) -> Kept {
+/// Waits until a process prints `ready`.
+fn ready(mut process: ProcessGroup) -> ProcessGroup {
     let mut line = [0; 6];
     let stdout = process.0.stdout.as_mut().expect("a pipe");
     stdout.read_exact(&mut line).expect("a line");
@@ -91,7 +89,7 @@ const REGIONS: u32 = 8;
 const BURNT: u64 = 50_000_000;
 const WRITTEN: u64 = 1_000_000;
 
-/// The readings may come a little after the marks; nothing is done meanwhile.
+/// A boundary is read shortly after its mark; the program is idle meanwhile.
 const HONEST: &str = r#"
 null = open("/dev/null", "wb", buffering=0)
 for number in range(8):
@@ -112,7 +110,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Whoever marked honestly has all regions with their figures, and the run is whole.
+    /// Asserts that all regions of the victim have their counters and that the run is complete.
     fn assert_unharmed(&self) {
         assert_eq!(self.finished.code(), 0, "{}", self.finished.stderr);
         let rows: Vec<(String, u64, u64)> = self.data.rows(&format!(
@@ -137,11 +135,11 @@ impl Ended {
             .expect("the profiler starts");
         let text = String::from_utf8_lossy(&verified.stdout);
         assert!(verified.status.success(), "{text}");
-        // What they report to have lost is theirs.
+        // The reported losses are those of the victim.
         assert_eq!(self.lost(VICTIM, "the socket was full"), 3);
     }
 
-    /// Marks of a user that run.json says are lost for this reason.
+    /// Number of marks of a user that were lost for this reason, from run.json.
     fn lost(&self, uid: u32, why: &str) -> u64 {
         let losses = self.data.manifest()["losses"].clone();
         let losses = losses.as_array().expect("a list").iter();
@@ -153,7 +151,7 @@ impl Ended {
             .sum()
     }
 
-    /// Bytes of tables of regions, which nobody else fills.
+    /// Bytes of the tables of regions.
     fn bytes_of_regions(&self) -> u64 {
         let files = self.data.files().into_iter();
         let of_regions = files.filter(|file| {
@@ -165,7 +163,7 @@ impl Ended {
             .sum()
     }
 
-    /// CPU time of the profiler, as a part of the run's.
+    /// CPU time of the profiler as a share of the run's time.
     fn cpu(&self) -> f64 {
         let ns: u64 = self
             .data
@@ -191,13 +189,14 @@ while True: mark("start", "more"); time.sleep(0.01)
         .data
         .value("SELECT count(*) FROM region WHERE name = 'held'");
     assert!(held <= 16_384, "{held}");
-    // The rest of the 24,576 is counted, whether they came too fast or found no room.
+    // The rest of the 24,576 is counted as too fast or dropped.
     assert!(ended.lost(UID, "too many regions are open") > 0);
     let lost = ended.lost(UID, "");
     assert!(held + lost >= 6 * 4096, "{held} held, {lost} lost");
 }
 
-/// Small texts that are large once they are read: as many of them as are allowed take no more memory than is stated.
+/// Messages that are small but become large when parsed: the maximum number of them takes bounded
+/// memory.
 #[test]
 fn region_memory_is_limited_per_user() {
     let node = Node::start();
@@ -216,11 +215,12 @@ while True: raw(text); time.sleep(0.01)
     let held: u64 = ended
         .data
         .value("SELECT count(*) FROM region WHERE name = 'large'");
-    // 32 MiB, of which each takes more than 600 KB.
+    // Limit 32 MiB; each takes more than 600 KB.
     assert!((1..60).contains(&held), "{held}");
 }
 
-/// A user writes 256 KiB per second after the first 4 MiB. A text is written twice at most: with its start and its end.
+/// A user can store 4 MiB and then 256 KiB per second. A text is stored at most twice: with the start
+/// and the end of its region.
 #[test]
 fn marks_fill_the_disk_at_a_limited_rate() {
     let node = Node::start();
@@ -257,17 +257,19 @@ while True: mark("event", "liar", dropped=(1 << 64) - 1); time.sleep(0.01)
     );
     let ended = node.mark_and_end(attackers);
     ended.assert_unharmed();
-    // Two processes, each of which can have tried every 100 ns.
+    // Two processes, with at most one attempt per 100 ns each.
     let most = 2.0 * ended.seconds * 1e7;
     let all = counted(&ended.data, "socket_full");
     assert!(all as f64 <= most, "{all}, at most {most}");
     assert!(ended.lost(UID, "the socket was full") <= all);
 }
 
-/// Marks as fast as they go: only the processes that are marked are read in between, and the profiler's CPU time is bounded.
+/// Marks at the maximum rate: boundaries read only marked processes, and the CPU time is bounded.
 #[test]
 fn mark_storm_only_affects_its_senders() {
-    let bystanders: Vec<_> = (0..100).map(|_| Kept::spawn(&["sleep", "60"])).collect();
+    let bystanders: Vec<_> = (0..100)
+        .map(|_| ProcessGroup::spawn(&["sleep", "60"]))
+        .collect();
     let node = Node::start();
     let attackers = node.attackers(
         3,
@@ -290,7 +292,7 @@ while True: mark("start", "storm"); mark("end", "storm")
     let readings: u64 = ended.data.value("SELECT count(DISTINCT ts) FROM usage");
     assert!(
         rows <= ticks + 1 && readings > 2 * ticks,
-        "{rows} rows at {ticks} ticks and {readings} readings"
+        "{rows} rows at {ticks} samples and {readings} readings"
     );
     assert!(ended.cpu() < 1.0, "{}", ended.cpu());
 }

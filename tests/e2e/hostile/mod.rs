@@ -1,11 +1,11 @@
-//! Attacks by users without privilege on a profiler that has it. Run by `cargo xtask test hostile`.
+//! Attacks by an unprivileged user on a privileged profiler. Run by `cargo xtask test hostile`.
 
 mod capabilities;
-mod guard;
-mod installed;
+mod file_capabilities;
+mod instance_lock;
 mod jobs;
 mod marks;
-mod names;
 mod output;
 mod paths;
-mod poison;
+mod process_names;
+mod recovery;

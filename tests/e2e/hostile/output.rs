@@ -1,4 +1,4 @@
-//! A run directory that another user has prepared, in a directory where everybody may make one.
+//! A run directory prepared by another user, in a directory that all users can write to.
 
 use std::{
     fs::{self, Permissions},
@@ -19,18 +19,18 @@ use e2e::{
 use rustix::{process::Uid, thread::set_thread_uid};
 use tempfile::TempDir;
 
-/// Exit code when nothing can be stored.
+/// Exit code if the output cannot be written.
 const OUTPUT: i32 = 5;
 
-/// A directory like /tmp.
+/// A directory with the permissions of /tmp.
 fn shared() -> TempDir {
     let out = TempDir::new().expect("a temporary directory");
     fs::set_permissions(out.path(), Permissions::from_mode(0o1777)).expect("owned");
     out
 }
 
-/// A directory that stands for /etc.
-fn of_root(above: &Path) -> PathBuf {
+/// A directory owned by root, in place of /etc.
+fn directory_of_root(above: &Path) -> PathBuf {
     let path = above.join("etc");
     fs::create_dir(&path).expect("a directory");
     fs::write(path.join("passwd"), "root\n").expect("a file");
@@ -48,11 +48,11 @@ fn assert_untouched(directory: &Path) {
     assert_eq!((metadata.uid(), metadata.gid()), (0, 0));
 }
 
-/// Root's profiler does not write through a link in the place of its run, whoever shall own the files.
+/// Root's profiler does not write through a link in place of its run, for any owner of the files.
 #[test]
 fn symbolic_link_is_not_followed() {
     let (out, elsewhere) = (shared(), TempDir::new().expect("a temporary directory"));
-    let etc = of_root(elsewhere.path());
+    let etc = directory_of_root(elsewhere.path());
     symlink(&etc, out.path().join("slurm-4711")).expect("a link");
     for owner in [None, Some(UID)] {
         let mut profiler =
@@ -76,7 +76,7 @@ fn symbolic_link_is_not_followed() {
     assert_untouched(&etc);
 }
 
-/// In the directory of another user the data would be that user's to remove: the error is no silent success.
+/// In a directory of another user, this user could remove the data: an error instead of a success.
 #[test]
 fn directory_of_another_user_is_refused() {
     let out = shared();
@@ -93,16 +93,17 @@ fn directory_of_another_user_is_refused() {
     assert_eq!(fs::read_dir(&trap).expect("there").count(), 0);
 }
 
-/// The owner of a directory puts links in the place of all that root makes there, while root makes it and gives it away.
+/// The owner of the directory replaces everything that root creates in it by links, while root creates
+/// it and changes its owner.
 #[test]
 fn links_swapped_in_later_are_not_followed() {
     let (out, elsewhere) = (directory_of(UID), TempDir::new().expect("a directory"));
-    let etc = of_root(elsewhere.path());
+    let etc = directory_of_root(elsewhere.path());
     let ended = Arc::new(AtomicBool::new(false));
     let attack = {
         let (above, etc, ended) = (out.path().to_owned(), etc.clone(), ended.clone());
         move || {
-            set_thread_uid(Uid::from_raw(UID)).expect("root becomes anybody");
+            set_thread_uid(Uid::from_raw(UID)).expect("root may change its uid");
             let mut replaced = 0_u64;
             while !ended.load(Ordering::Relaxed) {
                 replace(&above, &etc, &mut replaced);
@@ -129,11 +130,11 @@ fn links_swapped_in_later_are_not_followed() {
     }
     ended.store(true, Ordering::Relaxed);
     let replaced = attacker.join().expect("it does not panic");
-    // The directory of each run, and some within.
+    // The directory of each run, and some directories in it.
     assert!(replaced > 12, "{replaced}");
 }
 
-/// Moves each directory below `above` away, and puts a link in its place, or takes the link away again.
+/// Replaces each directory below `above` by a link, or removes the link.
 fn replace(above: &Path, etc: &Path, replaced: &mut u64) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,4 +1,4 @@
-//! Paths that the user of a profiler with file capabilities names: opened with the user's own rights.
+//! Paths given by the user of a profiler with file capabilities are opened with the user's rights.
 
 use std::{
     fs::{self, Permissions},
@@ -9,14 +9,14 @@ use std::{
 
 use e2e::{
     attacker::{Installed, UID, VICTIM, command_as, directory_of, secret_in},
-    runs::Kept,
+    runs::ProcessGroup,
 };
 use tempfile::TempDir;
 
-/// Arguments, and variables of the environment.
+/// Arguments and environment variables.
 type Attempt<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)]);
 
-/// Runs the profiler as the attacker in a directory of the attacker's.
+/// Runs the profiler as the attacker, in a directory of the attacker.
 fn attack(installed: &Installed, home: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
     command_as(UID, installed.binary())
         .args(["run", "--duration", "1s", "--out"])
@@ -28,7 +28,7 @@ fn attack(installed: &Installed, home: &Path, args: &[&str], variables: &[(&str,
         .expect("the profiler starts")
 }
 
-/// Whether a text is on stdout or stderr, or in any file below a directory.
+/// Whether a text is in stdout, stderr or any file below a directory.
 fn is_disclosed(text: &str, output: &Output, directory: &Path) -> bool {
     let has = |bytes: &[u8]| {
         bytes
@@ -50,7 +50,8 @@ fn is_disclosed(text: &str, output: &Output, directory: &Path) -> bool {
     has(&output.stdout) || has(&output.stderr)
 }
 
-/// A file of root that each option and variable with a path names: its content is neither printed nor stored.
+/// Each option and variable with a path names a file of root, whose content is neither printed nor
+/// stored.
 #[test]
 fn unreadable_files_are_not_disclosed() {
     let installed = Installed::with_file_capabilities();
@@ -93,7 +94,7 @@ fn unreadable_files_are_not_disclosed() {
         format!("{content}\n"),
         "nothing is appended to it"
     );
-    // The attacker could not have read it otherwise, and the profiler says so.
+    // The profiler reports that the attacker cannot read the file.
     let refused = attack(
         &installed,
         home.path(),
@@ -105,12 +106,12 @@ fn unreadable_files_are_not_disclosed() {
     assert!(stderr.contains("Permission denied"), "{stderr}");
 }
 
-/// The environment of another user's process, named as the file of a batch script.
+/// The environment of another user's process, given as the file of a batch script.
 #[test]
 fn environments_of_others_are_not_disclosed() {
     let installed = Installed::with_file_capabilities();
     let home = directory_of(UID);
-    let victim = Kept::start(
+    let victim = ProcessGroup::start(
         command_as(VICTIM, "sleep")
             .arg("60")
             .env_clear()
@@ -125,7 +126,7 @@ fn environments_of_others_are_not_disclosed() {
     );
 }
 
-/// Directories that stand for `/proc` and `/sys` would be read with the capabilities.
+/// Other roots for `/proc` and `/sys` would be read with the capabilities.
 #[test]
 fn procfs_and_sysfs_options_are_refused_with_file_capabilities() {
     let installed = Installed::with_file_capabilities();
@@ -141,7 +142,7 @@ fn procfs_and_sysfs_options_are_refused_with_file_capabilities() {
     assert!(!home.path().join("runs").exists());
 }
 
-/// An error in a settings file names the line and does not repeat it.
+/// An error in a configuration file reports the number of the line, not its content.
 #[test]
 fn errors_do_not_quote_the_config_file() {
     let home = directory_of(UID);
@@ -160,7 +161,7 @@ fn errors_do_not_quote_the_config_file() {
     assert!(!stderr.contains("hunter2"), "{stderr}");
 }
 
-/// A set-uid program would open the user's paths as root.
+/// A set-uid profiler would open the user's paths as root.
 #[test]
 fn setuid_profiler_refuses_to_run() {
     let installed = Installed::with_file_capabilities();

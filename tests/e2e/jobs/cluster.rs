@@ -1,4 +1,4 @@
-//! A Slurm of one node, of Debian's packages, for one test.
+//! A single-node Slurm of Debian's packages, started for one test.
 
 use std::{
     fs,
@@ -8,22 +8,22 @@ use std::{
     process::{Command, Stdio},
 };
 
-use e2e::runs::{Kept, wait_until};
+use e2e::runs::{ProcessGroup, wait_until};
 use tempfile::TempDir;
 
-/// It runs until it is dropped.
+/// A running Slurm, stopped when it is dropped.
 pub struct Cluster {
     directory: TempDir,
     node: String,
     hierarchy: Hierarchy,
-    _daemons: Vec<Kept>,
+    _daemons: Vec<ProcessGroup>,
 }
 
-/// The version of cgroups that it uses.
+/// The cgroup version that Slurm uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hierarchy {
     V1,
-    /// Under systemd, which makes the cgroup of the jobs.
+    /// v2; systemd creates the cgroup of the jobs.
     V2,
 }
 
@@ -35,7 +35,7 @@ impl Hierarchy {
         }
     }
 
-    /// What starts its `slurmd`.
+    /// The command that starts `slurmd`.
     fn slurmd(self) -> &'static [&'static str] {
         match self {
             Self::V1 => &["slurmd"],
@@ -52,22 +52,22 @@ impl Hierarchy {
 }
 
 impl Cluster {
-    /// One that follows processes by cgroups.
+    /// Tracks processes by cgroups.
     pub fn start() -> Self {
         Self::tracking("proctrack/cgroup")
     }
 
-    /// One that follows processes with this plugin.
+    /// Tracks processes with this plugin.
     pub fn tracking(plugin: &str) -> Self {
         Self::with(plugin, "")
     }
 
-    /// The same, with more lines in its configuration.
+    /// Adds lines to the configuration.
     pub fn with(plugin: &str, more: &str) -> Self {
         Self::on(Hierarchy::V1, plugin, more)
     }
 
-    /// One that follows processes by cgroups of version 2, of a systemd that is pid 1.
+    /// Tracks processes by cgroup v2, under a systemd that is pid 1.
     pub fn on_v2() -> Self {
         Self::on(Hierarchy::V2, "proctrack/cgroup", "")
     }
@@ -75,9 +75,9 @@ impl Cluster {
     fn on(hierarchy: Hierarchy, plugin: &str, more: &str) -> Self {
         let directory = TempDir::new().expect("a directory");
         let path = directory.path();
-        // Users submit jobs, too.
+        // Other users submit jobs as well.
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our directory");
-        // As the machine is called: else mpirun takes it for another one.
+        // The real host name, because mpirun treats any other name as another machine.
         let node = hostname();
         let key: Vec<u8> = (0..128_u8).map(|byte| byte.wrapping_mul(31)).collect();
         write(&path.join("munge.key"), &key, 0o400);
@@ -92,7 +92,7 @@ impl Cluster {
             0o644,
         );
         let socket = path.join("munge.socket");
-        let munged = Kept::start(
+        let munged = ProcessGroup::start(
             Command::new("munged")
                 .args(["--foreground", "--force", "--num-threads=1"])
                 .arg(option("--key-file", &path.join("munge.key")))
@@ -102,7 +102,7 @@ impl Cluster {
                 .arg(option("--seed-file", &path.join("munged.seed")))
                 .stderr(Stdio::null()),
         );
-        wait_until("munged listens", || socket.exists());
+        wait_until("munged is ready", || socket.exists());
         let daemon = |words: &[&str], args: &[&str]| {
             let mut command = Command::new(words[0]);
             command
@@ -110,7 +110,7 @@ impl Cluster {
                 .args(args)
                 .arg("-D")
                 .env("SLURM_CONF", path.join("slurm.conf"));
-            Kept::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
+            ProcessGroup::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
         };
         let daemons = vec![
             munged,
@@ -130,17 +130,17 @@ impl Cluster {
         cluster
     }
 
-    /// A directory for what jobs read and write.
+    /// A directory for files of jobs.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where its configuration is.
+    /// Path of its configuration.
     pub fn conf(&self) -> PathBuf {
         self.directory.path().join("slurm.conf")
     }
 
-    /// One of its commands.
+    /// A Slurm command.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
@@ -151,7 +151,7 @@ impl Cluster {
         command
     }
 
-    /// Runs one of its commands, and returns what it says.
+    /// Runs a Slurm command and returns its stdout.
     #[track_caller]
     pub fn ask(&self, program: &str, args: &[&str]) -> String {
         let output = self.command(program, args).output().expect("it starts");
@@ -160,7 +160,7 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Submits a script, and returns the number of its job.
+    /// Submits a script and returns the job id.
     pub fn submit(&self, tasks: u32, script: &str) -> String {
         let path = self.directory.path().join("script.sh");
         write(&path, format!("#!/bin/bash\n{script}").as_bytes(), 0o755);
@@ -176,7 +176,7 @@ impl Cluster {
         )
     }
 
-    /// Where the directory of a job of root is while it has processes.
+    /// Cgroup directory of a job of root, which exists while the job has processes.
     pub fn cgroup(&self, job: &str) -> String {
         match self.hierarchy {
             Hierarchy::V1 => format!("/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}", self.node),
@@ -184,12 +184,12 @@ impl Cluster {
         }
     }
 
-    /// The scope of all jobs on v2.
+    /// The systemd scope of all jobs with v2.
     fn scope(&self) -> String {
         format!("{}_slurmstepd.scope", self.node)
     }
 
-    /// How a job stands, in Slurm's word.
+    /// State of a job.
     pub fn state(&self, job: &str) -> String {
         let said = self.ask("scontrol", &["--oneliner", "show", "job", job]);
         let state = said
@@ -214,7 +214,7 @@ impl Drop for Cluster {
         if self.hierarchy == Hierarchy::V2 {
             let _ = self.command("systemctl", &["stop", &self.scope()]).status();
         }
-        // slurmd leaves its own directories behind.
+        // slurmd does not remove its own cgroups.
         for hierarchy in ["freezer", "cpuset", "memory", "cpuacct", "cpu,cpuacct"] {
             let root = format!("/sys/fs/cgroup/{hierarchy}/slurm_{}", self.node);
             let _ = fs::remove_dir(format!("{root}/uid_0"));

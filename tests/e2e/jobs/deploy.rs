@@ -1,4 +1,5 @@
-//! What docs/deploy is for, and one profiler for all jobs, under a real Slurm; the unit as systemd reads it.
+//! The files of docs/deploy and one profiler for all jobs, under a real Slurm; the unit as parsed by
+//! systemd.
 
 use std::{
     fs,
@@ -22,9 +23,9 @@ fn deploy(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// `profiler verify RUN` has no problem with it.
+/// Asserts that `profiler verify RUN` reports no problem.
 #[track_caller]
-fn assert_well(run: &Path) {
+fn assert_verified(run: &Path) {
     let output = Command::new(setting("PROFILER_BIN"))
         .arg("verify")
         .arg(run)
@@ -39,8 +40,8 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our file");
 }
 
-/// Numbers of jobs that no other Slurm on this machine uses.
-fn own_numbers() -> String {
+/// Configuration with job ids that no other Slurm on this machine uses.
+fn unique_job_ids() -> String {
     format!("FirstJobId={}\n", 1_000_000 + std::process::id())
 }
 
@@ -63,7 +64,7 @@ fn prolog_profiles_a_job_and_epilog_cleans_up() {
     }
     let more = format!(
         "{}Prolog={}\nEpilog={}\nPrologFlags=Alloc\n",
-        own_numbers(),
+        unique_job_ids(),
         at("prolog").display(),
         at("epilog").display()
     );
@@ -77,14 +78,14 @@ fn prolog_profiles_a_job_and_epilog_cleans_up() {
     wait_until("the prolog has run", || pid_file.exists());
     let pid: u32 = {
         let mut text = String::new();
-        wait_until("it has told the pid", || {
+        wait_until("the pid is in the file", || {
             text = fs::read_to_string(&pid_file).unwrap_or_default();
             text.ends_with('\n')
         });
         text.trim().parse().expect("a pid")
     };
     wait_until("the epilog has run", || !pid_file.exists());
-    // Nobody may have waited for it yet.
+    // The process can be a zombie.
     let state = procfs::state(format!("/proc/{pid}"));
     assert!(
         matches!(state, None | Some('Z')),
@@ -98,7 +99,7 @@ fn prolog_profiles_a_job_and_epilog_cleans_up() {
     wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
     let data = Dataset::new(at("out").join(format!("slurm-{job}")));
     data.assert_complete();
-    assert_well(data.path());
+    assert_verified(data.path());
     let steps: Vec<(String, String)> = data.rows(
         "SELECT DISTINCT job_id, step_id FROM process WHERE comm IN ('slurm_script', 'bash') ORDER BY ALL",
     );
@@ -110,7 +111,7 @@ fn prolog_profiles_a_job_and_epilog_cleans_up() {
 
 #[test]
 fn one_profiler_for_two_jobs() {
-    let cluster = Cluster::with("proctrack/cgroup", &own_numbers());
+    let cluster = Cluster::with("proctrack/cgroup", &unique_job_ids());
     let directory = tempfile::TempDir::new().expect("a directory");
     let mut profiler = Profiler::writing_to(directory.path())
         .env("SLURM_CONF", cluster.conf())
@@ -139,7 +140,7 @@ fn one_profiler_for_two_jobs() {
     for job in jobs {
         let data = Dataset::new(directory.path().join(format!("slurm-{job}")));
         data.assert_complete();
-        assert_well(data.path());
+        assert_verified(data.path());
         let (script, naps, others): (u64, u64, u64) = data.row(&format!(
             "SELECT count(*) FILTER (comm = 'sleep' AND step_id = 'batch'), \
              count(*) FILTER (comm = 'sleep' AND step_id = '0'), count(*) FILTER (job_id <> '{job}') FROM process",
@@ -152,7 +153,7 @@ fn one_profiler_for_two_jobs() {
 fn unit_passes_systemd_analyze() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let text = fs::read_to_string(deploy("profiler.service")).expect("the unit");
-    // The program is not installed here.
+    // The binary is not installed.
     let text = text.replace("/usr/local/bin/profiler", &setting("PROFILER_BIN"));
     let unit = directory.path().join("profiler.service");
     fs::write(&unit, text).expect("written");
@@ -168,7 +169,7 @@ fn unit_passes_systemd_analyze() {
     };
     let (fine, said) = analyze(&["verify"]);
     assert!(fine && said.is_empty(), "{said}");
-    // 10 is a service that may do all that root may; what is left is for BPF, other processes and files.
+    // 10.0 is a service with all privileges of root. The rest are those for BPF, other processes and files.
     let (fine, said) = analyze(&["security", "--offline=true", "--threshold=30"]);
     assert!(fine, "{said}");
 }

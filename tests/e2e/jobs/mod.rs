@@ -1,4 +1,4 @@
-//! Batch jobs under a real Slurm, and ranks under a real Open MPI: `cargo xtask test jobs`.
+//! Batch jobs under a real Slurm and ranks under a real Open MPI: `cargo xtask test jobs`.
 
 pub mod cluster;
 mod deploy;
@@ -12,14 +12,14 @@ use std::{
 use e2e::{
     attacker::command_as,
     dataset::Dataset,
-    runs::{Kept, Profiler, wait_until},
+    runs::{ProcessGroup, Profiler, wait_until},
 };
 
 use self::cluster::Cluster;
 
 const TARGET: i32 = 3;
 
-/// Debian's Open MPI, on one machine and as root.
+/// `mpirun` of Debian's Open MPI, on one machine and as root.
 const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo";
 
 fn profiler(cluster: &Cluster) -> Profiler {
@@ -29,18 +29,18 @@ fn profiler(cluster: &Cluster) -> Profiler {
 }
 
 #[track_caller]
-fn found_by(data: &Dataset, way: &str, job: &str) {
+fn found_by(data: &Dataset, method: &str, job: &str) {
     let target = data.manifest()["target"]["job"].clone();
-    assert_eq!(target["found_by"], way, "{target}");
+    assert_eq!(target["found_by"], method, "{target}");
     assert_eq!(target["id"], job, "{target}");
     assert_eq!(target["scheduler"], "slurm");
 }
 
-/// What a task says of itself: step, rank, pid, time on CPU as /proc has it, and user and system time as getrusage(2)
-/// has it, both in ns.
-type Said = (String, u32, u32, u64, u64);
+/// A task's own report: step, rank, pid, time on CPU (`/proc`) and user plus system time
+/// (getrusage(2)), in ns.
+type Report = (String, u32, u32, u64, u64);
 
-fn said(text: &str) -> Said {
+fn parse_report(text: &str) -> Report {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().expect("names").split(' ').collect();
     let time = |text: &str| {
@@ -63,7 +63,7 @@ fn said(text: &str) -> Said {
     )
 }
 
-/// Burns some CPU time, tells how much, and ends.
+/// Burns CPU time, reports the amount and ends.
 const TASK: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read oncpu rest < /proc/$$/schedstat; \
                     { echo $SLURM_STEP_ID $SLURM_PROCID $$ $oncpu; times; } > said.$SLURM_STEP_ID.$SLURM_PROCID";
 
@@ -93,15 +93,15 @@ fn job_with_two_steps() {
     assert_eq!(others, 0, "processes of no job");
     for (step, rank) in [("0", 0), ("0", 1), ("1", 0)] {
         let path = cluster.directory().join(format!("said.{step}.{rank}"));
-        let said = said(&fs::read_to_string(path).expect("the task has said it"));
+        let said = parse_report(&fs::read_to_string(path).expect("the task has said it"));
         assert_eq!((&said.0[..], said.1), (step, rank));
         let (step_id, task_rank, oncpu, sum): (String, u32, u64, u64) = data.row(&format!(
             "SELECT step_id, task_rank, oncpu_ns, user_ns + system_ns FROM process WHERE pid = {} AND comm = 'bash'",
             said.2
         ));
         assert_eq!((&step_id[..], task_rank), (step, rank));
-        // It also spends some time on its end, which it cannot tell.
-        // Each of the two times that it tells of getrusage(2) is rounded to the next millisecond.
+        // The exit also takes CPU time, which the task cannot report. User and system time of
+        // getrusage(2) are rounded to milliseconds.
         for (counted, truth) in [(oncpu, said.3), (sum + 1_000_000, said.4)] {
             let more = counted.checked_sub(truth);
             let more = more.unwrap_or_else(|| panic!("{counted}, less than {truth}"));
@@ -119,7 +119,7 @@ fn job_with_two_steps() {
     assert_eq!(script, ("batch".to_owned(), 0));
 }
 
-/// The directory of the job goes with each step, and comes back with the next: another one, of the same name.
+/// The cgroup of the job is removed after each step; the next step creates one with the same name.
 #[test]
 fn job_continues_between_two_steps() {
     let cluster = Cluster::start();
@@ -128,7 +128,7 @@ fn job_continues_between_two_steps() {
     let mut waiting = profiler(&cluster).args(["--job", &job]).spawn();
     let step = |seconds: &str| {
         let command = &mut cluster.command("srun", &["--jobid", &job, "sleep", seconds]);
-        Kept::start(command)
+        ProcessGroup::start(command)
     };
     let _first = step("2");
     waiting.wait_for("profiling ");
@@ -144,7 +144,7 @@ fn job_continues_between_two_steps() {
         !fs::exists(&directory).expect("a path")
     });
     drop(second);
-    assert!(!waiting.has_ended(), "{}", waiting.said());
+    assert!(!waiting.has_ended(), "{}", waiting.stderr());
     cluster.ask("scancel", &[&job]);
     let finished = waiting.finish();
     let data = finished.dataset();
@@ -178,7 +178,7 @@ fn slurm_lists_processes_without_cgroups() {
     assert_eq!(script, ("batch".to_owned(), 0));
 }
 
-/// The ranks are in no cgroup of the job: only their environment tells.
+/// The ranks are in no cgroup of the job; only their environments contain the job id.
 #[test]
 fn mpirun_in_an_allocation() {
     let cluster = Cluster::start();
@@ -186,7 +186,7 @@ fn mpirun_in_an_allocation() {
         "until [ -e go ]; do sleep 0.1; done; {MPIRUN} -np 2 bash -c 'sleep 0.5; exit 0'; true"
     );
     let command = &mut cluster.command("salloc", &["--ntasks=2", "bash", "-c", &script]);
-    let _salloc = Kept::start(command.stderr(Stdio::null()));
+    let _salloc = ProcessGroup::start(command.stderr(Stdio::null()));
     let mut job = String::new();
     wait_until("the job is there", || {
         job = cluster.ask("squeue", &["-h", "-o", "%i"]);
@@ -194,9 +194,9 @@ fn mpirun_in_an_allocation() {
     });
     let running = profiler(&cluster).args(["--job", &job]).start();
     assert!(
-        running.said().contains("whose environment names it"),
+        running.stderr().contains("whose environment names it"),
         "{}",
-        running.said()
+        running.stderr()
     );
     fs::write(cluster.directory().join("go"), "").expect("written");
     let finished = running.finish();
@@ -213,14 +213,14 @@ fn mpirun_in_an_allocation() {
     assert_eq!(mpirun, (job, None));
 }
 
-/// Slurm knows whose the job is: another user's processes name it in vain.
+/// Slurm knows the owner of the job: claims of other users are ignored.
 #[test]
 fn processes_of_other_users_claiming_the_job_are_ignored() {
     const OTHER: u32 = 4242;
     let cluster = Cluster::start();
     let script = "until [ -e go ]; do sleep 0.1; done; true";
     let command = &mut cluster.command("salloc", &["--ntasks=1", "bash", "-c", script]);
-    let _salloc = Kept::start(command.stderr(Stdio::null()));
+    let _salloc = ProcessGroup::start(command.stderr(Stdio::null()));
     let mut job = String::new();
     wait_until("the job is there", || {
         job = cluster.ask("squeue", &["-h", "-o", "%i"]);
@@ -229,13 +229,13 @@ fn processes_of_other_users_claiming_the_job_are_ignored() {
     let claim = || {
         let mut command = command_as(OTHER, "sleep");
         command.arg("60").env("SLURM_JOB_ID", &job).current_dir("/");
-        Kept::start(&mut command)
+        ProcessGroup::start(&mut command)
     };
     let _before = claim();
     let running = profiler(&cluster).args(["--job", &job]).start();
     let note =
         format!("job {job} belongs to uid 0: processes of other users that name it are ignored");
-    assert!(running.said().contains(&note), "{}", running.said());
+    assert!(running.stderr().contains(&note), "{}", running.stderr());
     let _later = claim();
     std::thread::sleep(Duration::from_millis(2500));
     fs::write(cluster.directory().join("go"), "").expect("written");
@@ -272,7 +272,7 @@ fn hanging_scheduler_command_is_retried() {
     let silence = format!("cannot ask Slurm about job {job}: scontrol did not answer");
     running.wait_for(&silence);
     // The next method finds what the scheduler would have told.
-    let beside = Kept::start(
+    let beside = ProcessGroup::start(
         cluster
             .command("sleep", &["3"])
             .env("SLURM_JOB_ID", &job)

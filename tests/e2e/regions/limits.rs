@@ -1,4 +1,5 @@
-//! Marks that are wrong, too many, or from others: each is counted, said once, and takes nothing else with it.
+//! Marks that are invalid, too many, or from other users: each is counted, reported once, and affects no
+//! other marks.
 
 use std::{
     os::unix::net::UnixDatagram,
@@ -6,14 +7,14 @@ use std::{
 };
 
 use e2e::{
-    runs::{Finished, Kept, Profiler},
+    runs::{Finished, ProcessGroup, Profiler},
     setting,
 };
 
 use super::{MARKS, READING, counted, said, script};
 
-/// How often the profiler said something.
-fn times_said(finished: &Finished, what: &str) -> usize {
+/// Number of lines on stderr with this text.
+fn times_reported(finished: &Finished, what: &str) -> usize {
     finished
         .stderr
         .lines()
@@ -71,7 +72,7 @@ mark("start", "look"); time.sleep(0.1); mark("end", "look")
         assert_eq!(lines.count(), 1, "{what}\n{}", finished.stderr);
     }
     assert_eq!(
-        times_said(&finished, "marks of user 0 lost"),
+        times_reported(&finished, "marks of user 0 lost"),
         3,
         "{}",
         finished.stderr
@@ -125,7 +126,7 @@ mark("end", "first")
     assert_eq!(events, 200);
 }
 
-/// Every mark that was tried is in the data, or counted as lost.
+/// Every attempted mark is stored or counted as lost.
 #[test]
 fn every_mark_of_a_flood_is_counted() {
     let finished = script(
@@ -153,7 +154,7 @@ print(json.dumps(tried))
         too_fast > 0 && stored >= 10_000,
         "{stored} stored, {too_fast} too fast, {full} dropped"
     );
-    // The last one may have been one too many itself.
+    // The last mark itself may have been lost.
     let all = stored + too_fast + full;
     assert!(
         (tried..=tried + 1).contains(&all),
@@ -182,7 +183,7 @@ mark("start", "after"); mark("end", "after")
     );
 }
 
-/// A process of nobody, with what it said.
+/// Runs a Python script as user nobody; returns its output.
 fn as_nobody(socket: &str, text: &str) -> String {
     let python = setting("PROFILER_TEST_PYTHON");
     let script = format!("{MARKS}\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n{text}");
@@ -206,21 +207,21 @@ fn only_users_of_the_target_can_write_to_the_socket() {
 try: mark("event", "foreign"); print("sent")
 except PermissionError: print("denied")
 "#;
-    let sleeper = Kept::spawn(&["sleep", "60"]);
+    let sleeper = ProcessGroup::spawn(&["sleep", "60"]);
     let mut running = Profiler::new()
         .args(["-i", "50ms"])
         .pid(sleeper.pid())
         .start();
     running.wait_for("PROFILER_SOCKET=");
     let socket = running
-        .said()
+        .stderr()
         .lines()
         .find_map(|line| line.split_once("PROFILER_SOCKET="));
     let socket = socket.expect("a path").1.trim().to_owned();
     assert_eq!(as_nobody(&socket, TRY), "denied");
-    // Root may write, but is not of the target unless it says for whom it speaks.
+    // Root can write to the socket, but is outside the target unless it names a process.
     let own = UnixDatagram::unbound().expect("a socket");
-    own.send_to(br#"{"op":"event","name":"stranger"}"#, &socket)
+    own.send_to(br#"{"op":"event","name":"outsider"}"#, &socket)
         .expect("sent");
     let claim = format!(
         r#"{{"op":"event","name":"claimed","pid":{}}}"#,
@@ -237,7 +238,7 @@ except PermissionError: print("denied")
 
 #[test]
 fn users_can_mark_their_own_processes_only() {
-    // Processes of another user in the target may write as soon as they have been seen.
+    // Processes of another user in the target may write once they have been read.
     let finished = script(
         &["-i", "50ms"],
         r#"
@@ -266,7 +267,7 @@ fn with_node_all_users_can_mark() {
     let mut running = Profiler::new().args(["-i", "100ms", "--node"]).start();
     running.wait_for("PROFILER_SOCKET=");
     let socket = running
-        .said()
+        .stderr()
         .lines()
         .find_map(|line| line.split_once("PROFILER_SOCKET="));
     let socket = socket.expect("a path").1.trim().to_owned();
@@ -293,7 +294,7 @@ print(os.getpid(), *times); sys.stdout.flush(); time.sleep(0.05)"#,
         panic!("{rows:?}")
     };
     assert_eq!((&**name, *of), ("work", pid));
-    // What was used before the first reading is not in it, nor more after the last than it takes to say so.
+    // Excludes the CPU time before the first reading, and includes at most that of sending the last mark.
     let least = ending - started - offset.max(&0) - READING;
     let most = after - before - offset.min(&0) + READING;
     assert!(

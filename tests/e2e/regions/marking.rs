@@ -47,7 +47,7 @@ mark end
 echo $$
 "#
     );
-    let finished = Profiler::undelayed()
+    let finished = Profiler::realtime()
         .command(&["sh", "-c", &script])
         .finish();
     let data = finished.dataset();
@@ -82,7 +82,7 @@ echo $$
             row("-", "region", None, Some("unmatched")),
         ]
     );
-    // What the shell started in between is the region's.
+    // Processes that the shell started meanwhile are included.
     let written: u64 = data.value("SELECT write_chars FROM region_usage WHERE name = 'inner'");
     assert!((3_000_000..3_100_000).contains(&written), "{written}");
     let gauges: Vec<(String, f64, Option<String>)> =

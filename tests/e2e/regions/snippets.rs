@@ -1,4 +1,4 @@
-//! The snippets of docs/regions.md: each is run as it is on the page.
+//! The snippets of docs/regions.md, run unchanged.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use e2e::{
 
 const PAGE: &str = include_str!("../../../docs/regions.md");
 
-/// The two blocks of a language: what is to be copied, and a program that uses it.
+/// The two code blocks of a language: the function to copy, and a program that uses it.
 fn program(language: &str) -> String {
     let fence = format!("```{language}\n");
     let blocks: Vec<_> = PAGE
@@ -30,7 +30,7 @@ fn program(language: &str) -> String {
     format!("{snippet}\n{usage}")
 }
 
-/// The program's run in a directory of its own.
+/// Profiles a program in its own directory.
 fn run(directory: &Path, command: &[&str]) -> Finished {
     let bin = PathBuf::from(setting("PROFILER_BIN"));
     let path = format!(
@@ -44,13 +44,13 @@ fn run(directory: &Path, command: &[&str]) -> Finished {
         command,
     ]
     .concat();
-    Profiler::undelayed()
+    Profiler::realtime()
         .env("PATH", path)
         .command(&within)
         .finish()
 }
 
-/// It wrote a file of a million bytes in its region `write`, and all regions ended as they should.
+/// Asserts that the region `write` has 1,000,000 written bytes and that all regions have ended.
 fn check(language: &str, data: &Dataset, expected: &[(&str, &str)]) {
     data.assert_complete();
     let rows: Vec<(String, String)> = data.rows("SELECT name, status FROM region ORDER BY region");
@@ -121,7 +121,7 @@ fn python() {
     );
     let attributes: String = data.value("SELECT attributes FROM region WHERE name = 'fail'");
     assert_eq!(attributes, r#"{"epoch":3}"#);
-    // Where nobody profiles it does the same.
+    // The program works without a profiler.
     let alone = Command::new(python)
         .current_dir(directory.path())
         .args(["-c", &program("python")])
@@ -163,7 +163,7 @@ fn c() {
 #[test]
 fn rust() {
     let directory = tempfile::TempDir::new().expect("a directory");
-    // That of the cargo which runs the tests; sudo may have another PATH.
+    // From the cargo that runs the tests, because sudo can change PATH.
     let compiler = Path::new(env!("CARGO")).with_file_name("rustc");
     let options = ["--edition=2024"];
     let program = compiled(

@@ -1,4 +1,4 @@
-//! The system itself is what the other tests take it to be.
+//! The assumptions of the other tests about the system.
 
 use std::{fs, path::Path};
 

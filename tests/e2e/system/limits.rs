@@ -1,4 +1,4 @@
-//! `--cgroup` with a limit of memory, against the files of the cgroup.
+//! `--cgroup` with memory limits, compared with the files of the cgroup.
 
 use std::{
     fs,
@@ -9,41 +9,41 @@ use std::{
 };
 
 use e2e::{
-    puppet::Puppet,
     rows::{Row, sum},
     runs::{Profiler, Running, wait_until},
+    workload_driver::WorkloadDriver,
 };
 
 use crate::{WORKLOAD, cgroup::put};
 
 use super::{
+    commands::{Gated, Service, sh},
     pressure::pressure,
-    shell::{Gated, Service, sh},
 };
 
 const LIMIT: u64 = 64 << 20;
 const TOUCHED: u64 = 32 << 20;
 const WRITTEN: u64 = 4 << 20;
-/// Pages that each CPU may have charged in advance or not counted yet (`MEMCG_CHARGE_BATCH`).
+/// Bytes that each CPU may have charged in advance or not counted yet (`MEMCG_CHARGE_BATCH` pages).
 const BATCH: u64 = 64 * 4096;
 
-/// A scope with the limit, and a workload in it.
+/// A scope with a limit, and a workload in it.
 struct Limited {
     path: PathBuf,
-    puppet: Puppet,
+    workload: WorkloadDriver,
 }
 
 impl Limited {
-    /// `limit` is a property of the scope: `MemoryMax`.
+    /// `limit` is a property of the scope, such as `MemoryMax`.
     fn start(name: &str, limit: &str) -> Self {
         let mut command = Command::new("systemd-run");
         command.args(["--scope", "--quiet", "--property=IOAccounting=yes"]);
         command.args(["--property=CPUAccounting=yes", "--property=MemorySwapMax=0"]);
         command.arg(format!("--property={limit}={LIMIT}"));
         command.arg(format!("--unit={name}")).arg(WORKLOAD);
-        let puppet = Puppet::start(command, 1);
+        let workload = WorkloadDriver::start(command, 1);
         let path = format!("/sys/fs/cgroup/system.slice/{name}.scope").into();
-        Self { path, puppet }
+        Self { path, workload }
     }
 
     fn file(&self, name: &str) -> String {
@@ -53,7 +53,7 @@ impl Limited {
         text.trim().to_owned()
     }
 
-    /// The sum of all values of this name in a file.
+    /// Sum of all values with this name in a file of the cgroup.
     fn value(&self, file: &str, name: &str) -> u64 {
         let text = self.file(file).replace('=', " ");
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -73,7 +73,7 @@ impl Limited {
     }
 }
 
-/// The last reading of a process.
+/// The last row of a process.
 fn last(rows: &[Row], pid: u32) -> &Row {
     let mut rows = rows.iter().rev();
     rows.find(|row| row.u64("pid") == Some(pid.into()))
@@ -84,7 +84,7 @@ fn anonymous(row: &Row) -> u64 {
     row.u64("rss").expect("resident") - row.u64("shared").expect("known")
 }
 
-/// All members rest while anything is read.
+/// All members are idle during the readings.
 #[test]
 fn limited_cgroup_matches_kernel_accounting() {
     let mut limited = Limited::start("limited", "MemoryMax");
@@ -105,8 +105,8 @@ fn limited_cgroup_matches_kernel_accounting() {
     };
     let before = counters(&limited);
     let profiler = limited.profile("process,usage,sched,block_io");
-    limited.puppet.tell("burn 300");
-    limited.puppet.tell(&format!("touch {TOUCHED}"));
+    limited.workload.run("burn 300");
+    limited.workload.run(&format!("touch {TOUCHED}"));
     gated.release();
     let anon = limited.value("memory.stat", "anon");
     let current: u64 = limited.file("memory.current").parse().expect("bytes");
@@ -116,7 +116,7 @@ fn limited_cgroup_matches_kernel_accounting() {
     data.assert_complete();
 
     let usage = data.table("usage");
-    let resident = anonymous(last(&usage, limited.puppet.pid()));
+    let resident = anonymous(last(&usage, limited.workload.pid()));
     assert!(resident > TOUCHED, "{resident}");
     assert!(
         resident.abs_diff(anon) <= 2 * BATCH,
@@ -140,19 +140,21 @@ fn limited_cgroup_matches_kernel_accounting() {
     assert_eq!((bytes("read"), bytes("write")), (read, written));
 }
 
-/// Above `memory.high` the kernel makes a process wait for memory; it counts these stalls itself, reclaim included.
+/// Above `memory.high` the kernel stalls the process, and counts the stalls including reclaim.
 #[test]
 fn memory_high_throttling_counts_as_blocked() {
     let mut limited = Limited::start("throttled", "MemoryHigh");
     assert_eq!(limited.file("memory.high"), LIMIT.to_string());
-    // The file has what had happened when averages were last taken, every two seconds.
+    // The kernel updates the file every two seconds.
     let stalled = |limited: &Limited| {
         sleep(Duration::from_secs(3));
         pressure(&limited.path.join("memory.pressure"), "full")
     };
     let before = stalled(&limited);
     let profiler = limited.profile("process,sched");
-    limited.puppet.tell(&format!("touch {}", LIMIT + (4 << 20)));
+    limited
+        .workload
+        .run(&format!("touch {}", LIMIT + (4 << 20)));
     let stalled = stalled(&limited) - before;
     let data = profiler.interrupt();
     let data = data.dataset();
@@ -171,20 +173,20 @@ fn memory_high_throttling_counts_as_blocked() {
 
 #[test]
 fn oom_kills_are_recorded() {
-    // It keeps the cgroup when the other has been killed.
+    // This process keeps the cgroup after the other has been killed.
     let limit = format!("MemoryMax={LIMIT}");
     let properties = [&*limit, "MemorySwapMax=0", "OOMPolicy=continue"];
     let service = Service::start("killed", &properties, "exec sleep infinity");
     let mut limited = Limited {
         path: format!("/sys/fs/cgroup{}", service.cgroup()).into(),
-        puppet: Puppet::new(WORKLOAD, 1),
+        workload: WorkloadDriver::new(WORKLOAD, 1),
     };
-    put(limited.puppet.pid(), &limited.path);
+    put(limited.workload.pid(), &limited.path);
     let keeper = sh("systemctl show --property=MainPID --value killed");
     let keeper = keeper.parse().expect("a pid");
     let profiler = limited.profile("process,system");
-    limited.puppet.order(&format!("touch {}", 2 * LIMIT));
-    wait_until("it is killed", || {
+    limited.workload.send(&format!("touch {}", 2 * LIMIT));
+    wait_until("the process is killed", || {
         limited.value("memory.events", "oom_kill") > 0
     });
     let kills = limited.value("memory.events", "oom_kill");
@@ -197,13 +199,13 @@ fn oom_kills_are_recorded() {
     assert_eq!(kills, 1);
     assert_eq!(sum(&data.table("system"), "oom_kills"), kills);
     let processes = data.table("process");
-    let killed = last(&processes, limited.puppet.pid());
+    let killed = last(&processes, limited.workload.pid());
     assert_eq!(killed.i64("exit_signal"), Some(9), "{killed:?}");
     assert_eq!(killed.i64("exit_code"), None);
     assert_eq!(last(&processes, keeper).i64("exit_signal"), Some(15));
 
     let resident = killed.u64("peak_rss").expect("known");
-    // Pages of its files were charged to whoever has read them first.
+    // File pages are charged to the cgroup that read them first.
     let image = fs::metadata(WORKLOAD).expect("the program").len() + (4 << 20);
     assert!(peak <= LIMIT, "{peak}");
     assert!(resident > LIMIT * 9 / 10, "{resident}");

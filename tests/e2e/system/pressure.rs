@@ -1,15 +1,15 @@
-//! Pressure of the node, as the kernel reports it.
+//! Pressure stall information of the node.
 
 use std::{fs, path::Path};
 
 use e2e::{
     rows::sum,
-    runs::{Kept, Profiler},
+    runs::{ProcessGroup, Profiler},
 };
 
-use super::shell::sh;
+use super::commands::sh;
 
-/// `total=` of a line of a file of pressure, in ns.
+/// `total=` of a line of a pressure file, in ns.
 pub fn pressure(file: &Path, line: &str) -> u64 {
     let text = fs::read_to_string(file).expect("PSI");
     let line = text.lines().find_map(|text| text.strip_prefix(line));
@@ -34,9 +34,9 @@ fn pressure_matches_the_kernel() {
         .args(["--node", "--source", "system", "-i", "500ms"])
         .start();
     let after_start = read();
-    // More work than CPUs, and a process that waits for the disk.
+    // More threads than CPUs, and a process that waits for the disk.
     let _load: Vec<_> = (0..4)
-        .map(|_| Kept::spawn(&["sh", "-c", "while :; do :; done"]))
+        .map(|_| ProcessGroup::spawn(&["sh", "-c", "while :; do :; done"]))
         .collect();
     sh("dd if=/dev/zero of=/srv/pressure bs=64k count=64 oflag=direct,sync");
     let before_end = read();
@@ -54,5 +54,5 @@ fn pressure_matches_the_kernel() {
         );
     }
     let cpu = sum(&rows, "psi_cpu_some_ns");
-    assert!(cpu > 100_000_000, "no task has waited: {cpu}");
+    assert!(cpu > 100_000_000, "no pressure: {cpu}");
 }

@@ -1,4 +1,4 @@
-//! Sessions of logind: as what is profiled, and as where an ordinary user profiles.
+//! Sessions of logind: as targets, and as sessions from which an ordinary user profiles.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +12,7 @@ use e2e::{
 };
 use rustix::process::Signal;
 
-use super::shell::{Gated, INSTALLED, as_user, install_with_capabilities, sh};
+use super::commands::{Gated, INSTALLED, as_user, install_with_capabilities, sh};
 
 const HOME: &str = "/home/tester";
 const UID: u64 = 2001;
@@ -29,7 +29,7 @@ const LOGIN: [&str; 6] = [
     "bash",
 ];
 
-/// The scope of the session in which a program runs.
+/// The scope of the session of a program.
 fn scope_of(comm: &str) -> Option<PathBuf> {
     let scopes = fs::read_dir(SLICE)
         .ok()?
@@ -48,7 +48,7 @@ fn scope_of(comm: &str) -> Option<PathBuf> {
 
 fn wait_for_scope(comm: &str) -> PathBuf {
     let mut found = None;
-    wait_until("the session is there", || {
+    wait_until("the session exists", || {
         found = scope_of(comm);
         found.is_some()
     });
@@ -57,7 +57,7 @@ fn wait_for_scope(comm: &str) -> PathBuf {
 
 #[test]
 fn login_session_is_a_cgroup_and_a_job() {
-    let session = Gated::within(&LOGIN, "sleep 1.1; setsid --fork sleep 2.2 >/dev/null");
+    let session = Gated::wrapped_in(&LOGIN, "sleep 1.1; setsid --fork sleep 2.2 >/dev/null");
     let path = wait_for_scope("sh");
     let name = path
         .file_name()
@@ -101,7 +101,7 @@ fn login_session_is_a_cgroup_and_a_job() {
     wait_until("the session is over", || !path.exists());
 }
 
-/// Files in the runtime directory with this ending.
+/// Files in the runtime directory with this suffix.
 fn files(ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(RUNTIME).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -110,7 +110,8 @@ fn files(ending: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Started in a session, it goes on after the logout; its lock and its socket are in the user's runtime directory.
+/// A profiler started in a session continues after the logout; its lock and its socket are in the
+/// user's runtime directory.
 #[test]
 fn profiler_survives_the_logout() {
     install_with_capabilities();
@@ -119,9 +120,9 @@ fn profiler_survives_the_logout() {
         "{INSTALLED} run --node --run-id own --source process,region -i 500ms --out {HOME}/own"
     );
     let script = format!("cd {HOME}; setsid --fork sh -c 'echo $$ >pid; exec {run} >said 2>&1'");
-    Gated::within(&LOGIN, &script).release();
+    Gated::wrapped_in(&LOGIN, &script).release();
     let said = || fs::read_to_string(format!("{HOME}/said")).unwrap_or_default();
-    wait_until("it profiles", || said().contains("profiling "));
+    wait_until("the profiler is attached", || said().contains("profiling "));
     let path = wait_for_scope("profiler");
     assert_eq!(
         sh("loginctl show-user tester --property=State"),
@@ -134,7 +135,7 @@ fn profiler_survives_the_logout() {
         "{locks:?} {sockets:?}"
     );
 
-    // The second one is refused: from a session, and from what has none.
+    // A second profiler is refused, with and without a session.
     for variables in ["", "XDG_RUNTIME_DIR=/run/user/2001 "] {
         let (may, said) = as_user("tester", &format!("{variables}{run} -d 1s"));
         assert!(

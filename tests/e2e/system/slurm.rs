@@ -1,5 +1,5 @@
-//! A Slurm with cgroups of version 2: a user's job, profiled by root, by this user with sudo, and from within the job with
-//! file capabilities.
+//! Slurm with cgroup v2: the job of a user, profiled by root, by the user with sudo, and from within the
+//! job with file capabilities.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -12,12 +12,12 @@ use e2e::{
 
 use crate::jobs::cluster::Cluster;
 
-use super::shell::{INSTALLED, command_of, install_with_capabilities, sh};
+use super::commands::{INSTALLED, command_of, install_with_capabilities, sh};
 
 const HOME: &str = "/home/tester";
 const UID: u32 = 2001;
 
-/// Sleeps by their arguments, with the step that they belong to. The first and the third leave the session.
+/// The arguments and job steps of `sleep` processes. The first and the third leave the session.
 const SLEEPS: [(&str, &str); 4] = [
     ("1.1", "batch"),
     ("1.2", "batch"),
@@ -25,7 +25,7 @@ const SLEEPS: [(&str, &str); 4] = [
     ("1.4", "0"),
 ];
 
-/// As in docs/jobs.md, with a gate.
+/// A batch script as in docs/jobs.md, which waits for a file.
 fn script() -> String {
     format!(
         "cd {HOME}
@@ -40,7 +40,7 @@ fn script() -> String {
     )
 }
 
-/// The sleeps of the job, in their order.
+/// The `sleep` processes of the job, in order.
 #[track_caller]
 fn sleeps(data: &Dataset) -> Vec<Row> {
     let rows = data.table("process");
@@ -76,10 +76,10 @@ fn sole_run(out: &str) -> Dataset {
 #[test]
 fn slurm_job_is_recorded_as_root_with_sudo_and_with_file_capabilities() {
     install_with_capabilities();
-    // Its commands resolve no name, and no number either, where all addresses are 127.0.0.1.
+    // Slurm's commands resolve no host name if all addresses are 127.0.0.1.
     sh("ip address replace 192.0.2.1/32 dev lo");
     let cluster = Cluster::on_v2();
-    // As on a node: sudo takes SLURM_CONF away.
+    // The default path, because sudo removes SLURM_CONF from the environment.
     sh(&format!(
         "ln -sf {} {} /etc/slurm/; cd {HOME}; rm -rf go ipc inside outside",
         cluster.conf().display(),
@@ -103,10 +103,10 @@ fn slurm_job_is_recorded_as_root_with_sudo_and_with_file_capabilities() {
         "--out",
         outside.to_str().expect("UTF-8"),
     ];
-    let by_sudo = Profiler::instead(command_of("tester", &words), &outside)
+    let by_sudo = Profiler::from_command(command_of("tester", &words), &outside)
         .args(args)
         .start();
-    wait_until("the profiler in the job profiles", || {
+    wait_until("the profiler in the job is attached", || {
         let said = fs::read_to_string(format!("{HOME}/said"));
         said.is_ok_and(|said| said.contains("profiling "))
     });

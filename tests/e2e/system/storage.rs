@@ -1,5 +1,5 @@
-//! Files of a file server, of a logical volume and of a container: what a program reads and writes is counted once, where it
-//! does so.
+//! Files on NFS, on a logical volume and in a container: each operation is counted once, on its own
+//! mount.
 
 use std::{
     fs,
@@ -11,20 +11,20 @@ use e2e::{
     dataset::Dataset,
     mounts::LoopDevice,
     rows::{Row, sum},
-    runs::{Kept, Profiler},
+    runs::{ProcessGroup, Profiler},
 };
 
-use super::shell::{Gated, sh};
+use super::commands::{Gated, sh};
 
 const WRITTEN: u64 = 8 << 20;
-/// `count=` of blocks of 64 KiB.
+/// The same in blocks of 64 KiB, for `dd count=`.
 const BLOCKS: u64 = WRITTEN >> 16;
 
 fn profiler(sources: &str) -> Profiler {
     Profiler::new().args(["-i", "500ms", "--source", sources])
 }
 
-/// The processes that ran `dd` with this word among their arguments.
+/// Pid of the `dd` with this argument.
 #[track_caller]
 fn dd(data: &Dataset, word: &str) -> u64 {
     let rows = data.table("process");
@@ -41,13 +41,13 @@ fn of(rows: &[Row], is: impl Fn(&Row) -> bool) -> Vec<Row> {
     rows.iter().filter(|row| is(row)).cloned().collect()
 }
 
-/// Rows of `file_io` on a mount, which name it like the kernel.
+/// Rows of `file_io` on a mount; asserts that its names are those of the kernel.
 #[track_caller]
 fn on_mount(data: &Dataset, mount: &str, fstype: &str, source: &str) -> Vec<Row> {
     let rows = of(&data.table("file_io"), |row| {
         row.text("mount") == Some(mount)
     });
-    assert!(!rows.is_empty(), "nothing on {mount}");
+    assert!(!rows.is_empty(), "no rows for {mount}");
     for row in &rows {
         let names = (row.text("fstype"), row.text("source"), row.text("method"));
         assert_eq!(names, (Some(fstype), Some(source), Some("vfs")));
@@ -55,7 +55,7 @@ fn on_mount(data: &Dataset, mount: &str, fstype: &str, source: &str) -> Vec<Row>
     rows
 }
 
-/// An export of this machine, mounted by it.
+/// An NFS export of this machine, mounted on the same machine.
 struct Nfs;
 
 impl Nfs {
@@ -75,7 +75,7 @@ impl Nfs {
         Self
     }
 
-    /// Bytes read from, and written to, its files: by programs through the page cache, and by the client.
+    /// Bytes read and written by programs through the page cache, and by the client.
     fn bytes() -> [u64; 4] {
         let text = fs::read_to_string("/proc/self/mountstats").expect("NFS");
         let place = format!(" mounted on {} ", Self::POINT);
@@ -130,7 +130,7 @@ fn files_on_nfs_are_counted_on_their_mount() {
     assert_eq!(counted, [WRITTEN, 0, BLOCKS, 1]);
     let counted = ["write_bytes", "read_bytes", "read_ops"].map(|column| by(&reader, column));
     assert_eq!(counted, [0, WRITTEN, BLOCKS + 1]);
-    // The client's own account.
+    // The counters of the client.
     let growth = [0, 1, 2, 3].map(|index| after[index] - before[index]);
     assert_eq!(growth, [WRITTEN; 4]);
 
@@ -146,7 +146,7 @@ fn files_on_nfs_are_counted_on_their_mount() {
     }
 }
 
-/// Whatever is asked about its files waits, and nothing else does.
+/// Only threads that access the mount are blocked.
 #[test]
 fn unresponsive_nfs_server_delays_nothing() {
     let _nfs = Nfs::mount();
@@ -155,7 +155,7 @@ fn unresponsive_nfs_server_delays_nothing() {
     let mut profiler = profiler("process,usage,system,filesystem")
         .args(["--node"])
         .start();
-    let waiting = Kept::spawn(&["stat", &format!("{}/file", Nfs::POINT)]);
+    let waiting = ProcessGroup::spawn(&["stat", &format!("{}/file", Nfs::POINT)]);
     profiler.wait_for(Nfs::POINT);
     let ended = profiler.interrupt();
     let elapsed = begin.elapsed();
@@ -175,10 +175,10 @@ fn unresponsive_nfs_server_delays_nothing() {
     let ticks = data.manifest()["ticks"].clone();
     assert!(elapsed < Duration::from_secs(30), "{elapsed:?}, {ticks}");
     let usage = of(&data.table("usage"), |row| row.text("state") == Some("D"));
-    assert!(!usage.is_empty(), "nobody waits");
+    assert!(!usage.is_empty(), "other processes are recorded");
 }
 
-/// The device is mapped to a loop device, whose requests are those of the writer.
+/// The volume is on a loop device, whose requests are charged to the writer.
 #[test]
 fn logical_volume_writes_are_charged_on_the_underlying_disk() {
     const POINT: &str = "/mnt/volume";
@@ -221,7 +221,7 @@ fn logical_volume_writes_are_charged_on_the_underlying_disk() {
     }
 }
 
-/// A container of systemd-nspawn, of which the root is an overlay, profiled from outside.
+/// A systemd-nspawn container on an overlay, profiled from outside.
 #[test]
 fn container_files_on_overlayfs_are_counted_once() {
     const CGROUP: &str = "/machine.slice/machine-e2e.scope";
@@ -243,8 +243,8 @@ fn container_files_on_overlayfs_are_counted_once() {
          dd if=/dev/null of=/dev/null bs=64k
          sleep 3"
     );
-    // Mounts have names as long as a process sees them: it sleeps until they have been looked up.
-    let container = Gated::within(&wrapper, &script);
+    // Mounts are named while a process sees them: the container lives until they have been looked up.
+    let container = Gated::wrapped_in(&wrapper, &script);
     let profiler = profiler("process,file_io")
         .args(["--cgroup", CGROUP])
         .start();
@@ -257,7 +257,7 @@ fn container_files_on_overlayfs_are_counted_once() {
     let rows = data.table("file_io");
     let counted = |word: &str| {
         let pid = dd(&data, word);
-        // Failed opens are on no mount.
+        // Rows without a mount have failed opens.
         let is_its = |row: &Row| row.u64("pid") == Some(pid) && row.u64("errors") == Some(0);
         let rows = of(&rows, is_its);
         for row in &rows {
@@ -266,7 +266,7 @@ fn container_files_on_overlayfs_are_counted_once() {
         }
         ["read_bytes", "write_bytes"].map(|column| sum(&rows, column))
     };
-    // What the loader reads of libraries is the same in all.
+    // The loader reads the same bytes of libraries in each process.
     let [libraries, nothing] = counted("if=/dev/null");
     assert_eq!(nothing, 0);
     assert_eq!(counted("of=/srv/upper"), [libraries, WRITTEN]);

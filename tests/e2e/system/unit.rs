@@ -1,4 +1,5 @@
-//! The unit in docs/deploy under systemd, with all of its sandbox, beside a profiler that has none.
+//! The unit in docs/deploy under systemd with its complete sandbox, compared with a profiler without
+//! one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,16 +13,16 @@ use std::{
 use e2e::{
     dataset::Dataset,
     rows::{self, Row, sum},
-    runs::{Kept, Profiler, wait_until},
+    runs::{ProcessGroup, Profiler, wait_until},
     setting,
 };
 
 use rustix::fs::StatVfsMountFlags;
 
-use super::shell::{Service, as_user, command_of, sh};
+use super::commands::{Service, as_user, command_of, sh};
 use crate::WORKLOAD;
 
-/// Files of docs/deploy, with their names.
+/// Files of docs/deploy: name and content.
 const FILES: [(&str, &str); 2] = [
     (
         "profiler.service",
@@ -39,7 +40,7 @@ const WRITTEN: u64 = 8 << 20;
 struct Unit;
 
 impl Unit {
-    /// As the comment at its head tells an administrator, in a directory that looks like the project.
+    /// Installs it with the commands of its header, in a directory with the layout of the project.
     fn install() -> Self {
         let directory = tempfile::TempDir::new().expect("a temporary directory");
         for path in ["target/release", "docs/deploy"] {
@@ -65,7 +66,7 @@ impl Unit {
             commands.join("\n")
         ));
         let log = Path::new("/var/log/profiler/profiler.guest.log");
-        wait_until("the unit profiles", || {
+        wait_until("the unit is attached", || {
             let said = fs::read_to_string(log).unwrap_or_default();
             let state = sh("systemctl show --property=ActiveState,NRestarts,Result profiler");
             assert!(state.contains("ActiveState=active"), "{state}\n{said}");
@@ -75,7 +76,7 @@ impl Unit {
         Self
     }
 
-    /// Stops it, and returns the run of the node.
+    /// Stops the unit and returns the run of the node.
     fn stop(self) -> Dataset {
         drop(self);
         let result = sh("systemctl show --property=Result --value profiler");
@@ -98,7 +99,7 @@ impl Drop for Unit {
     }
 }
 
-/// What each source can do.
+/// The status of each source.
 fn sources(data: &Dataset) -> BTreeMap<String, String> {
     let manifest = data.manifest();
     let sources = manifest["sources"].as_array().expect("a list");
@@ -109,7 +110,7 @@ fn sources(data: &Dataset) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Tables that have rows.
+/// Tables with rows.
 fn tables(data: &Dataset) -> BTreeSet<String> {
     let parts = data.files().into_iter().filter_map(|path| {
         let path = path.strip_prefix(data.path()).ok()?;
@@ -121,7 +122,7 @@ fn tables(data: &Dataset) -> BTreeSet<String> {
     parts.collect()
 }
 
-/// Columns in which some row has a value, as `table.column`.
+/// Columns with at least one value, as `table.column`.
 fn known_columns(data: &Dataset) -> BTreeSet<String> {
     let known = |table: String| {
         let columns = rows::known_columns(&data.table(&table));
@@ -150,11 +151,11 @@ fn written(data: &Dataset, table: &str, pid: u64) -> u64 {
 
 #[test]
 fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
-    // Pages stay dirty until they are synced.
+    // Disable periodic writeback.
     sh(
         "echo 0 > /proc/sys/vm/dirty_writeback_centisecs; echo 360000 > /proc/sys/vm/dirty_expire_centisecs",
     );
-    // Whoever dirtied pages before a profiler is known only to the kernel, by the cgroup.
+    // For pages dirtied before the profiler started, only their cgroup is known.
     let before = Service::start(
         "before",
         &["IOAccounting=yes", "MemoryAccounting=yes"],
@@ -163,8 +164,8 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
             WRITTEN >> 20
         ),
     );
-    wait_until("it is written", || Path::new("/run/written").exists());
-    // The kernel may write some of it before it is told to: while a profiler is being started, it sees that or not.
+    wait_until("the file is written", || Path::new("/run/written").exists());
+    // The kernel may write some pages while the profiler is being started.
     let by_cgroup = || -> u64 {
         let path = format!("/sys/fs/cgroup{}/io.stat", before.cgroup());
         let text = fs::read_to_string(path).expect("accounting of I/O");
@@ -182,7 +183,7 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
     let attached = by_cgroup();
     sh("sync -f /srv/before");
     let synced = by_cgroup();
-    assert!(attached < WRITTEN, "nothing is left to sync: {attached}");
+    assert!(attached < WRITTEN, "no dirty pages left: {attached}");
     sh(&format!(
         "dd if=/dev/zero of=/srv/direct bs=1M count={} oflag=direct",
         WRITTEN >> 20
@@ -191,14 +192,14 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
     let free = ended.dataset();
     let data = unit.stop();
 
-    // What the sources can do, and what they have values of.
+    // The same sources and the same columns with values.
     data.assert_complete();
     assert_eq!(sources(&data), sources(&free));
     let (known, expected) = (known_columns(&data), known_columns(&free));
     let missing: Vec<_> = expected.difference(&known).collect();
     assert!(missing.is_empty(), "null under the sandbox: {missing:?}");
 
-    // Known counts: the same in both, and right.
+    // The known counts are in both runs.
     let processes = free.table("process");
     let direct = named(&processes, "comm", "dd");
     assert_eq!(direct.len(), 1, "{direct:?}");
@@ -217,10 +218,10 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
             (synced - attached..=synced - at_first).contains(&bytes),
             "{bytes} of {at_first}, {attached}, {synced}: {rows:?}"
         );
-        file_systems_are_the_nodes(run);
+        assert_file_systems_of_node(run);
     }
 
-    // Who may read it.
+    // Access rights of the files.
     let run = data.path().display();
     let read = format!("/usr/local/bin/profiler verify {run} && cat {run}/run.json");
     sh("usermod --append --groups profiler tester");
@@ -231,14 +232,14 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
     assert!(!may, "{said}");
 }
 
-/// Marks without end, on the socket that jobs have.
+/// Sends marks continuously to the socket for jobs.
 const FLOOD: &str = r#"exec perl -MSocket -e '
     socket(my $socket, AF_UNIX, SOCK_DGRAM, 0) or die;
     connect($socket, sockaddr_un(glob("/run/profiler/*.sock"))) or die "connect: $!";
     for (my $n = 0; ; $n++) { send($socket, qq({"op":"start","name":"flood-$n"}), 0) }'"#;
 
-/// What somebody without privilege can do to the service of a node: lie about command lines, flood the socket. What must not
-/// succeed: to read or to replace its files, to stop it. It records the others meanwhile.
+/// An unprivileged user passes false command lines and floods the socket, but can neither read nor
+/// replace files of the service, nor stop it. Other processes are recorded meanwhile.
 #[test]
 fn unit_keeps_recording_under_attack() {
     const MEMORY: u64 = 160 << 20;
@@ -259,14 +260,14 @@ fn unit_keeps_recording_under_attack() {
         "install -m 0755 {WORKLOAD} /usr/local/bin/workload"
     ));
     let endless = ["/usr/local/bin/workload", "cmdline", "8589934592"];
-    let attackers: Vec<Kept> = [
+    let attackers: Vec<ProcessGroup> = [
         &endless[..],
         &endless[..],
         &["sh", "-c", FLOOD],
         &["sh", "-c", FLOOD],
     ]
     .into_iter()
-    .map(|words| Kept::start(command_of("other", words).stdin(Stdio::piped())))
+    .map(|words| ProcessGroup::start(command_of("other", words).stdin(Stdio::piped())))
     .collect();
     sleep(Duration::from_secs(20));
     sh(&format!(
@@ -302,7 +303,7 @@ fn unit_keeps_recording_under_attack() {
     for row in lies {
         assert_eq!(row.bool("cmdline_truncated"), Some(true), "{row:?}");
     }
-    // What is lost but ticks is marks of who has sent them; and ticks are late, but no flood stops them.
+    // Only samples and marks of the attacker are lost. Samples are late, but the flood does not stop them.
     let manifest = data.manifest();
     let losses = manifest["losses"].as_array().expect("a list");
     let marks: Vec<_> = losses
@@ -320,8 +321,8 @@ fn unit_keeps_recording_under_attack() {
     assert!(longest < 8_000_000_000, "{longest} ns without a tick");
 }
 
-/// `filesystem` against the mounts of this process, which is in the namespace of pid 1.
-fn file_systems_are_the_nodes(data: &Dataset) {
+/// Compares `filesystem` with the mounts of this process, which is in the namespace of pid 1.
+fn assert_file_systems_of_node(data: &Dataset) {
     let rows = data.table("filesystem");
     let root = named(&rows, "mount", "/");
     assert!(!root.is_empty(), "{rows:?}");

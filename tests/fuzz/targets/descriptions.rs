@@ -1,20 +1,13 @@
-//! What a process says of itself: `cmdline`, `environ`, `stat` and `cgroup` below /proc/PID, each but the last up to a line
-//! `==`.
+//! `cmdline`, `environ`, `stat` and `cgroup` below /proc/PID, separated by lines `==`.
 //!
-//! The first byte says how often the first two are repeated, as a power of two: reads of them are bounded.
+//! The first byte is the number of repetitions of the first two, as a power of two, because reads of
+//! them are limited.
 
 #![no_main]
 
-#[path = "../../../profiler/tests/node/common.rs"]
-#[allow(dead_code)]
-mod common;
-#[path = "common/processes.rs"]
-#[allow(dead_code)]
-mod processes;
-
 use std::os::unix::fs::symlink;
 
-use common::Tree;
+use fuzz::processes;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::Host,
@@ -22,13 +15,14 @@ use profiler::{
     support::clock::{Clock, Tick, monotonic_ns},
     tasks::Description,
 };
+use test_support::Tree;
 
 const PID: u32 = 4242;
 const CMDLINE_MAX: usize = 64 << 10;
 const ENVIRON_MAX: usize = 256 << 10;
 
-/// Between the files.
-const MARK: &[u8] = b"==\n";
+/// Separator of the files.
+const SEPARATOR: &[u8] = b"==\n";
 
 struct Machine {
     tree: Tree,
@@ -39,7 +33,7 @@ thread_local! {
     static MACHINE: Machine = machine();
 }
 
-/// A machine with one process, of root's and of a program that is believed to be Slurm's.
+/// A machine with one process, of root and of a program that is trusted to be Slurm's.
 fn machine() -> Machine {
     let tree = Tree::of("vm", "fuzz-descriptions");
     processes::put(&tree, PID, 0, 100);
@@ -56,9 +50,11 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let mut next = || {
-        let mark = rest.windows(MARK.len()).position(|window| window == MARK);
+        let mark = rest
+            .windows(SEPARATOR.len())
+            .position(|window| window == SEPARATOR);
         let (file, after) = mark.map_or((rest, &[][..]), |mark| {
-            (&rest[..mark], &rest[mark + MARK.len()..])
+            (&rest[..mark], &rest[mark + SEPARATOR.len()..])
         });
         rest = after;
         file
@@ -113,7 +109,7 @@ fn described(description: &Description, cmdline: &[u8], cgroup: &[u8]) {
     if let Some(shown) = &description.cmdline {
         assert!(shown.text.len() <= CMDLINE_MAX);
         let whole = String::from_utf8_lossy(cmdline).replace('\0', " ");
-        // Half a character at the end.
+        // An incomplete character at the end.
         let begin = shown.text.trim_end_matches('\u{fffd}');
         assert!(whole.starts_with(begin), "{begin:?}");
         if !shown.truncated {
@@ -127,7 +123,7 @@ fn described(description: &Description, cmdline: &[u8], cgroup: &[u8]) {
     }
 }
 
-/// The value of a variable, whose last string counts: of those that end within the limit.
+/// The value of a variable: its last string within the limit.
 fn variable<'a>(environ: &'a [u8], name: &str) -> Option<&'a str> {
     let whole = match environ.get(..ENVIRON_MAX) {
         Some(begin) if environ.len() > ENVIRON_MAX => {

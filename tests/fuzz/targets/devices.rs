@@ -1,23 +1,20 @@
-//! Sources that read files of procfs and sysfs: two readings of a machine with one file of the fuzzer's.
+//! Sources of procfs and sysfs: two readings of a machine with one file of the fuzzer.
 //!
-//! The first byte says which file; the rest is its content at the first reading and, after a line `==`, at the second.
+//! The first byte selects the file; the rest is its content at the first reading and, after a line `==`,
+//! at the second.
 
 #![no_main]
 
-#[path = "../../../profiler/tests/node/common.rs"]
-#[allow(dead_code)]
-mod common;
-
 use std::{cell::RefCell, path::PathBuf};
 
-use common::{Reader, Tree};
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::Host,
     sources::{SourceSpec, cpu, disk, energy, fabric, gpu, host, netdev, system},
 };
+use test_support::{Reader, Tree};
 
-/// A file and who reads it. Seeds begin with the number of a line: add new ones at the end.
+/// Files and the sources that read them. Seeds begin with an index: append new files.
 const FILES: [(&str, &SourceSpec); 54] = [
     ("proc/diskstats", &disk::SPEC),
     ("proc/net/dev", &netdev::SPEC),
@@ -108,10 +105,10 @@ const FILES: [(&str, &SourceSpec); 54] = [
     ("proc/4242/fdinfo/5", &gpu::SPEC),
 ];
 
-/// Between the contents.
-const MARK: &[u8] = b"==\n";
+/// Separator of the contents.
+const SEPARATOR: &[u8] = b"==\n";
 
-/// The machine, and the files that it has of itself.
+/// The machine and its original files.
 struct Machine {
     tree: Tree,
     host: Host,
@@ -185,16 +182,16 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let mark = content
-        .windows(MARK.len())
-        .position(|window| window == MARK);
+        .windows(SEPARATOR.len())
+        .position(|window| window == SEPARATOR);
     let (first, second) = mark.map_or((content, content), |mark| {
-        (&content[..mark], &content[mark + MARK.len()..])
+        (&content[..mark], &content[mark + SEPARATOR.len()..])
     });
     MACHINE.with_borrow(|machine| {
         let own = machine.own.iter().any(|own| own.as_os_str() == *path);
         let before = own.then(|| machine.tree.get(path));
         machine.tree.put(path, first);
-        // Facts are read by the host and by the source.
+        // Both the host and its source read these files.
         let facts = std::ptr::eq(*spec, &raw const host::SPEC).then(|| machine.tree.host());
         let mut reader = Reader::open(spec, facts.as_ref().unwrap_or(&machine.host));
         let _ = reader.sample();

@@ -1,7 +1,7 @@
-//! What schedulers' commands print, and paths of cgroups.
+//! Output of the schedulers' commands, and paths of cgroups.
 //!
-//! The first byte says which command, and whether it has succeeded; the rest is its output and, after a line `==`, what it
-//! says on stderr; or lines of `/proc/PID/cgroup`.
+//! The first byte selects the command and its success. The rest is its stdout and, after a line `==`, its
+//! stderr; or lines of `/proc/PID/cgroup`.
 
 #![no_main]
 
@@ -44,10 +44,10 @@ fn answer(scheduler: Scheduler, success: bool, text: &str) {
         stderr: stderr.to_owned(),
     };
     if let Ok(standing) = standing_in(scheduler, &answer) {
-        // Nothing that is not there.
+        // Every id is in the output.
         for number in [standing.session, standing.owner].into_iter().flatten() {
             let digits = stdout.contains(&number.to_string());
-            // PBS tells names.
+            // PBS prints names.
             assert!(digits || scheduler == Scheduler::Pbs);
         }
         assert!(standing.id.is_none_or(|id| stdout.contains(&id)));
@@ -58,7 +58,7 @@ fn answer(scheduler: Scheduler, success: bool, text: &str) {
 }
 
 fn lines(text: &str) {
-    // Where no directory is: nothing is proven.
+    // The directory does not exist, so that nothing is proven.
     let cgroups = Cgroups {
         v1: Vec::new(),
         v2: Some(Hierarchy {
@@ -85,7 +85,7 @@ fn lines(text: &str) {
     }
 }
 
-/// The directory is a part of the path, ends where a name ends, and is the same job's by itself.
+/// Asserts that the directory is a prefix of the path up to a slash and identifies the same job.
 fn check(path: &str, place: &Place) {
     let (directory, below) = path.split_at(place.directory);
     assert!(below.is_empty() || below.starts_with('/'));

@@ -1,25 +1,22 @@
-//! A journal that recovery finds. What `verify` counts in it before is what parts have after.
+//! A journal: recovery stores the rows that `verify` counted.
 
 #![no_main]
 
-#[path = "common/panics.rs"]
-mod panics;
-#[path = "common/run.rs"]
-#[allow(dead_code)]
-mod run;
-
+use fuzz::{
+    panics,
+    run::{HOST, Run},
+};
 use libfuzzer_sys::fuzz_target;
 use profiler::output::dataset::recover::{Outcome, Report};
-use run::{HOST, Run};
 
-/// Any of the tables: what a journal is of, its schema tells.
+/// Any table, because the schema is in the journal.
 const TABLE: &str = "usage";
 
 thread_local! {
     static RUN: Run = Run::new("journals");
 }
 
-fuzz_target!(init: panics::keep(), |data: &[u8]| {
+fuzz_target!(init: panics::install_hook(), |data: &[u8]| {
     RUN.with(|run| panics::guarded(|| check(run, data)));
 });
 
@@ -32,7 +29,7 @@ fn check(run: &Run, data: &[u8]) {
     let stored = after.hosts[HOST].rows;
     assert_eq!(stored, report.rows.values().sum::<u64>());
     let [(_, outcome)] = &report.journals[..] else {
-        // A decoder has panicked: all is as it was.
+        // A decoder has panicked: nothing is changed.
         assert!(report.journals.is_empty() && !report.errors.is_empty());
         assert_eq!(run.files(TABLE), ["_part-00000.arrows"]);
         return;
@@ -51,7 +48,7 @@ fn check(run: &Run, data: &[u8]) {
     assert_eq!((stored, run.files(TABLE)), (rows, owned(files)));
     let counted = before.hosts[HOST].in_journals;
     match outcome {
-        // Rows of one lifetime become one.
+        // Only the last row of each key is stored.
         Outcome::Part { .. } => assert!(rows <= counted),
         Outcome::Empty => assert_eq!(counted, 0),
         _ => {}

@@ -1,27 +1,24 @@
-//! `run.json`, as recovery and `verify` read it. Whatever it says, nothing outside the run is touched.
+//! `run.json`, as read by recovery and `verify`, which change nothing outside the run.
 
 #![no_main]
 
-#[path = "common/panics.rs"]
-mod panics;
-#[path = "common/run.rs"]
-#[allow(dead_code)]
-mod run;
-
 use std::fs;
 
+use fuzz::{
+    panics,
+    run::{self, HOST, ROWS, Run},
+};
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     commands::verify::verify,
     output::dataset::recover::{Hosts, recover, recover_orphans},
 };
-use run::{HOST, ROWS, Run};
 
 thread_local! {
     static RUN: Run = Run::new("manifests");
 }
 
-fuzz_target!(init: panics::keep(), |data: &[u8]| {
+fuzz_target!(init: panics::install_hook(), |data: &[u8]| {
     RUN.with(|run| panics::guarded(|| check(run, data)));
 });
 
@@ -29,7 +26,7 @@ fn check(run: &Run, data: &[u8]) {
     run.begin();
     run.put_journal(ROWS.0, 0, ROWS.1);
     run.put("run.json", data);
-    // Beside the run, and where names of temporary files would lead.
+    // Next to the run, where names of temporary files could lead.
     let beside = run.out().join("beside.tmp");
     fs::write(&beside, "mine").unwrap();
     for directory in [".run.json.x", "usage/host=x"] {

@@ -1,4 +1,4 @@
-//! A datagram of an application.
+//! A mark: one datagram of an application.
 
 #![no_main]
 

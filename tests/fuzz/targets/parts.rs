@@ -1,28 +1,25 @@
-//! A part, as `verify`, the views and recovery read it.
+//! A Parquet file, as read by `verify`, the views and recovery.
 
 #![no_main]
 
-#[path = "common/panics.rs"]
-mod panics;
-#[path = "common/run.rs"]
-#[allow(dead_code)]
-mod run;
-
+use fuzz::{
+    panics,
+    run::{HOST, KEYED, Run},
+};
 use libfuzzer_sys::fuzz_target;
 use profiler::output::dataset::recover::Outcome;
-use run::{HOST, LIFETIMES, Run};
 
 thread_local! {
     static RUN: Run = Run::new("parts");
 }
 
-fuzz_target!(init: panics::keep(), |data: &[u8]| {
+fuzz_target!(init: panics::install_hook(), |data: &[u8]| {
     RUN.with(|run| panics::guarded(|| check(run, data)));
 });
 
-/// Recovery reads which lifetimes a part has. What it cannot read costs no journal.
+/// Recovery reads the keys of Parquet files. If a file is unreadable, the journal is kept.
 fn check(run: &Run, data: &[u8]) {
-    let (table, journal) = LIFETIMES;
+    let (table, journal) = KEYED;
     run.begin();
     run.put_part(table, 0, data);
     run.put_journal(table, 1, journal);

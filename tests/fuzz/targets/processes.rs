@@ -1,14 +1,9 @@
-//! Files of `/proc/PID`, as they are read where BPF cannot be used: a zero byte ends each.
+//! Files of `/proc/PID`, as read by the `/proc` fallback, separated by NUL bytes.
 
 #![no_main]
 
-#[path = "../../../profiler/tests/node/common.rs"]
-#[allow(dead_code)]
-mod common;
-
 use std::cell::RefCell;
 
-use common::Tree;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     support::clock::{Clock, Tick, monotonic_ns},
@@ -18,8 +13,9 @@ use profiler::{
         walk::{Scope, Walker},
     },
 };
+use test_support::Tree;
 
-/// In the order in which the fuzzer gives them.
+/// The order of the files in the input.
 const FILES: [&str; 6] = ["stat", "status", "io", "statm", "smaps_rollup", "cgroup"];
 
 thread_local! {

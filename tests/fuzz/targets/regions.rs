@@ -1,26 +1,18 @@
-//! Marks from their datagrams to their rows: processes of several users that send, end and are born again, ticks and
+//! Regions, from datagrams to rows: processes of several users, with forks, exits, samples and
 //! boundaries.
 //!
-//! Input: lines, each a letter, a digit that is a process (or a number), and the rest:
+//! Each line of the input is a letter, a digit (a process or a number), and the rest:
 //!
-//! | line | |
+//! | line | action |
 //! |---|---|
-//! | `m1{…}` | process 1 sends this datagram |
-//! | `c12{…}` | process 1 sends it as the user of process 2 |
-//! | `r9` | the datagram before comes as often again as 2 to the power of this |
-//! | `w3` | time passes: 10 to the power of this, µs |
-//! | `x1`, `n1` | process 1 ends; is born again |
-//! | `t`, `b1` | a tick; a boundary of the process |
+//! | `m1{…}` | process 1 sends the datagram |
+//! | `c12{…}` | process 1 sends the datagram as the user of process 2 |
+//! | `r9` | repeats the last datagram 2⁹ times |
+//! | `w3` | waits for 10³ µs |
+//! | `x1`, `n1` | process 1 ends; starts again |
+//! | `t`, `b1` | a sample; a boundary of process 1 |
 
 #![no_main]
-
-#[path = "../../../profiler/tests/node/common.rs"]
-#[allow(dead_code)]
-mod common;
-#[path = "common/panics.rs"]
-mod panics;
-#[path = "common/processes.rs"]
-mod processes;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -33,7 +25,7 @@ use arrow::{
     compute::cast,
     datatypes::{DataType, TimestampNanosecondType, UInt32Type, UInt64Type},
 };
-use common::Tree;
+use fuzz::{panics, processes};
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::Host,
@@ -49,18 +41,19 @@ use profiler::{
     },
     tasks::TaskTable,
 };
+use test_support::Tree;
 
-/// Processes, and their users: some share one.
+/// Number of processes, and their users.
 const PROCESSES: usize = 6;
 const USERS: [u32; PROCESSES] = [0, 1000, 1000, 1001, 1002, 1002];
 const FIRST: u32 = 100;
 
-/// As docs/regions.md says.
+/// Limits of docs/regions.md.
 const OPEN_OF_PROCESS: usize = 4096;
 const OPEN_OF_USER: usize = 16_384;
 
-/// Datagrams of an input: enough to pass these limits.
-const MOST: u64 = 20_000;
+/// Maximum number of datagrams per input, more than these limits.
+const MAX_DATAGRAMS: u64 = 20_000;
 
 struct Machine {
     tree: Tree,
@@ -79,15 +72,15 @@ fn machine() -> Machine {
     }
 }
 
-/// What is said of losses goes to a file, so that only crashes are on stderr.
+/// Messages about losses go to a file, so that only crashes are on stderr.
 fn begin() {
-    // With privileges each socket would have a network namespace of its own.
+    // With privileges, each socket would have its own network namespace.
     privileges::keep_none();
     let directory = std::env::temp_dir();
-    // SAFETY: no other thread runs yet.
+    // SAFETY: this is the only thread.
     unsafe { std::env::set_var("RUNTIME_DIRECTORY", directory.join("run")) };
     let _ = log::open(&directory.join("regions.log"), "fuzz", None);
-    panics::keep();
+    panics::install_hook();
 }
 
 fuzz_target!(init: begin(), |data: &[u8]| {
@@ -102,10 +95,10 @@ fuzz_target!(init: begin(), |data: &[u8]| {
     });
 });
 
-/// Process and start.
-type Who = (u32, i64);
+/// Pid and start time.
+type Process = (u32, i64);
 
-/// A node whose time is ours.
+/// A simulated node.
 struct Node<'a> {
     machine: &'a Machine,
     receiver: Arc<MarkReceiver>,
@@ -114,28 +107,28 @@ struct Node<'a> {
     clock: Clock,
     now: u64,
     ticks: u64,
-    births: [u64; PROCESSES],
+    starts: [u64; PROCESSES],
     sent: Sent,
     last: Option<(u32, u32, Vec<u8>)>,
     rows: Rows,
 }
 
-/// Datagrams so far.
+/// The datagrams of this input.
 #[derive(Default)]
 struct Sent {
     all: u64,
-    /// Those that are marks, by what they do.
+    /// Valid marks by operation.
     marks: HashMap<&'static str, u64>,
-    /// Processes that rows can be of.
+    /// Processes that may have rows.
     of: BTreeSet<u32>,
     users: BTreeSet<u32>,
 }
 
-/// What was stored.
+/// The stored rows.
 #[derive(Default)]
 struct Rows {
-    open: BTreeMap<u64, Who>,
-    /// Regions with a start, and those of them that have ended.
+    open: BTreeMap<u64, Process>,
+    /// Regions that started, and those that ended.
     started: u64,
     ended: u64,
     unmatched: u64,
@@ -170,7 +163,7 @@ impl<'a> Node<'a> {
             clock,
             now: monotonic_ns(),
             ticks: 0,
-            births: [0; PROCESSES],
+            starts: [0; PROCESSES],
             sent: Sent::default(),
             last: None,
             rows: Rows::default(),
@@ -195,15 +188,15 @@ impl<'a> Node<'a> {
                     return;
                 };
                 let times = 1_u64 << (digit(1) % 14);
-                for _ in 0..times.min(MOST.saturating_sub(self.sent.all)) {
+                for _ in 0..times.min(MAX_DATAGRAMS.saturating_sub(self.sent.all)) {
                     self.send(pid, uid, &datagram);
                 }
             }
             Some(b'w') => self.now += 1000 * 10_u64.pow((digit(1) % 9) as u32),
             Some(b'x') => processes::remove(&self.machine.tree, pid),
             Some(b'n') => {
-                self.births[process] += 1;
-                let start = 100 + self.births[process];
+                self.starts[process] += 1;
+                let start = 100 + self.starts[process];
                 processes::put(&self.machine.tree, pid, USERS[process], start);
             }
             Some(b't') => self.read(None, false),
@@ -297,10 +290,10 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Nobody holds more than is allowed.
+    /// Asserts the limits of open regions.
     fn check_open(&self) {
         let open = &self.rows.open;
-        let mut processes: HashMap<Who, usize> = HashMap::new();
+        let mut processes: HashMap<Process, usize> = HashMap::new();
         for who in open.values() {
             *processes.entry(*who).or_default() += 1;
         }
@@ -308,7 +301,7 @@ impl<'a> Node<'a> {
         assert!(open.len() <= OPEN_OF_USER * self.sent.users.len());
     }
 
-    /// Every datagram is in a row, or counted as lost.
+    /// Asserts that each datagram is in a row or counted as lost.
     fn end(mut self) {
         self.now += 1;
         self.read(None, true);
@@ -328,7 +321,7 @@ impl<'a> Node<'a> {
         assert!(rows.gauges <= sent(Op::Gauge));
         assert!(rows.momentary <= sent(Op::Event));
         let stored = rows.started + rows.gauges + rows.momentary;
-        // The rest are ends: some of nothing, others of what had begun; other regions ended with their process.
+        // The rest are ends, of regions that were open or not; other regions ended with their process.
         let ends = self.sent.all.checked_sub(lost + stored);
         let ends = ends.expect("no mark is stored and lost");
         assert!(ends <= sent(Op::End));
@@ -336,7 +329,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The process that a mark may be of.
+/// The process of a mark, if its sender is permitted.
 fn meant(mark: &Mark, pid: u32, uid: u32) -> Option<u32> {
     let claimed = mark.pid.filter(|claimed| *claimed != pid);
     let Some(claimed) = claimed else {

@@ -1,4 +1,4 @@
-//! `profiler.toml`, up to the settings that a run begins with.
+//! `profiler.toml`, up to the settings of a run.
 
 #![no_main]
 
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     });
 });
 
-/// What the command line would not accept, a file must not bring.
+/// The file must not contain values that the command line would reject.
 fn check(config: &Config) {
     assert!((10..=3_600_000).contains(&config.interval.as_millis()));
     assert!(!config.checkpoint.is_zero());

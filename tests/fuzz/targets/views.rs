@@ -1,13 +1,8 @@
-//! Names of tables and of their columns, as they get into `views.sql`: whatever they are, it stays a list of views of these
-//! tables.
+//! Names of tables and columns in `views.sql`: it remains a list of views of these tables.
 //!
-//! Input: tables, each with the columns that follow it up to the next empty name; NUL ends a name.
+//! Input: each table is followed by its columns up to an empty name; NUL ends a name.
 
 #![no_main]
-
-#[path = "common/run.rs"]
-#[allow(dead_code)]
-mod run;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,6 +11,7 @@ use std::{
 };
 
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use fuzz::run::Run;
 use libfuzzer_sys::fuzz_target;
 use parquet::arrow::ArrowWriter;
 use profiler::{
@@ -25,7 +21,6 @@ use profiler::{
         views,
     },
 };
-use run::Run;
 use sqlparser::{
     ast::{
         Expr, FunctionArg, FunctionArgExpr, ObjectName, Select, SelectItem, SetExpr, Statement,
@@ -51,7 +46,7 @@ fuzz_target!(|text: &str| {
     RUN.with(|run| check(run, &tables));
 });
 
-/// Whether a directory can have it, beside those that are there.
+/// Whether the name is valid for a new entry of the directory.
 fn is_name(name: &str) -> bool {
     is_plain_name(name) && name.len() < 256 && name != "run.json" && name != views::FILE
 }
@@ -94,7 +89,7 @@ fn check(run: &Run, tables: &BTreeMap<&str, Vec<&str>>) {
     assert_eq!(others, without_rows.count() + JOINS, "{sql}");
 }
 
-/// The names that DuckDB takes: none is empty, and none is there before, whatever its case.
+/// Names that DuckDB accepts: not empty, and unique ignoring case.
 fn accepted<'a>(columns: &[&'a str]) -> Vec<&'a str> {
     let mut known = BTreeSet::new();
     let mut columns = columns.to_vec();
@@ -105,7 +100,7 @@ fn accepted<'a>(columns: &[&'a str]) -> Vec<&'a str> {
 /// Views of more than one table.
 const JOINS: usize = 12;
 
-/// A part without rows, with these columns of points in time.
+/// A Parquet file without rows, with these timestamp columns.
 fn part(columns: &[&str]) -> Vec<u8> {
     let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
     let mut fields = vec![Field::new("\0 count", DataType::UInt64, true)];
@@ -127,7 +122,7 @@ fn plain(name: &ObjectName) -> &str {
     }
 }
 
-/// The path that `read_parquet` is called with.
+/// The argument of `read_parquet`.
 fn files_of(select: &Select) -> Option<String> {
     let [from] = &select.from[..] else {
         return None;
@@ -147,7 +142,7 @@ fn files_of(select: &Select) -> Option<String> {
     }
 }
 
-/// The columns that are replaced by a cast of themselves.
+/// The columns that are cast.
 fn columns_of(select: &Select) -> Vec<&str> {
     let [SelectItem::Wildcard(options)] = &select.projection[..] else {
         panic!("{select}");

@@ -1,4 +1,4 @@
-//! Power zones of the kernel's own powercap framework, whose watts are known (`fakerapl.c`).
+//! Power zones of the powercap framework with known power (`fakerapl.c`).
 
 use std::{fs, thread::sleep, time::Duration};
 
@@ -19,9 +19,9 @@ fn energy() -> u64 {
 fn power_is_right_across_a_counter_wrap() {
     let _driver = Driver::load("fakerapl");
     let first = energy();
-    let profiler = Profiler::undelayed().args(["--node", "--source", "energy", "-i", "1s"]);
+    let profiler = Profiler::realtime().args(["--node", "--source", "energy", "-i", "1s"]);
     let profiler = profiler.start();
-    // The counters begin anew after four seconds.
+    // The counters wrap after four seconds.
     sleep(Duration::from_secs(7));
     let finished = profiler.interrupt();
     assert!(energy() < first, "it has not wrapped");
@@ -33,7 +33,7 @@ fn power_is_right_across_a_counter_wrap() {
             assert_eq!(row.text("provider"), Some("powercap"));
             assert_eq!(row.u64("socket"), Some(0));
             let interval_ns = row.u64("interval_ns").expect("known");
-            // The last reading may follow at once.
+            // The last reading may follow immediately.
             if interval_ns < 500_000_000 {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Adapters of the kernel's own RDMA core, whose counters are known functions of time (`fakeib.c`).
+//! Adapters of the RDMA core with counters that are functions of time (`fakeib.c`).
 
 use std::{fs, thread::sleep, time::Duration};
 
@@ -9,7 +9,7 @@ use e2e::{
 
 use super::{Driver, assert_rate};
 
-/// Per second and number of the port, as `fakeib.c` has them.
+/// Increase per second, to be multiplied by the port number, as in `fakeib.c`.
 const COLUMNS: [(&str, f64); 7] = [
     ("tx_bytes", 100e6),
     ("rx_bytes", 50e6),
@@ -31,18 +31,18 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn profiler() -> Running {
     let profiler =
-        Profiler::undelayed().args(["--node", "--source", "fabric,overhead", "-i", "500ms"]);
+        Profiler::realtime().args(["--node", "--source", "fabric,overhead", "-i", "500ms"]);
     profiler.start()
 }
 
-/// The rows of a port; of `fabric_counter` with a port of `None` those of the device.
+/// Rows of a port; in `fabric_counter`, `None` selects the counters of the device.
 fn rows(finished: &Finished, table: &str, device: &str, port: Option<u64>) -> Vec<Row> {
     let mut rows = finished.dataset().table(table);
     rows.retain(|row| row.text("device") == Some(device) && row.u64("port") == port);
     rows
 }
 
-/// The rows of one further counter.
+/// Rows of one counter in `fabric_counter`.
 fn counter(finished: &Finished, device: &str, port: Option<u64>, name: &str) -> Vec<Row> {
     let mut rows = rows(finished, "fabric_counter", device, port);
     rows.retain(|row| row.text("counter") == Some(name));
@@ -50,7 +50,7 @@ fn counter(finished: &Finished, device: &str, port: Option<u64>, name: &str) -> 
     rows
 }
 
-/// Each interval of half a second is right, and all together are.
+/// Asserts the rate in each interval and over all intervals.
 fn assert_rates(rows: &[Row], column: &str, per_second: f64) {
     for row in rows {
         let interval_ns = row.u64("interval_ns").expect("known");
@@ -101,7 +101,7 @@ fn port_rates_are_exact() {
         for none in ["lifespan", "port_xmit_data", "port_rcv_packets"] {
             assert_eq!(of(none), 0, "{none}");
         }
-        // Of four bits, and full at once.
+        // A counter of four bits, which saturates immediately.
         let full = counter(
             &finished,
             "fake0",
@@ -122,7 +122,7 @@ fn port_rates_are_exact() {
     );
 }
 
-/// What the kernel's files have is what is recorded: a reading before, one after.
+/// The increases match readings of the kernel's files before and after.
 #[test]
 fn increases_lie_between_readings_of_the_files() {
     let driver = Driver::load("fakeib");
@@ -131,7 +131,7 @@ fn increases_lie_between_readings_of_the_files() {
         let text = fs::read_to_string(path).expect("a counter");
         text.trim().parse().expect("a number")
     };
-    driver.tell("reset", "1");
+    driver.set_parameter("reset", "1");
     let outer = words();
     let profiler = profiler();
     let inner = words();
@@ -152,7 +152,7 @@ fn increases_lie_between_readings_of_the_files() {
 fn saturated_32_bit_counters_are_null() {
     let _driver = Driver::load("fakeib");
     let profiler = profiler();
-    // Data are full after four seconds.
+    // The counters of data saturate after four seconds.
     sleep(6 * SECOND);
     let finished = profiler.interrupt();
     let rows = rows(&finished, "fabric", "fake1", Some(1));
@@ -173,12 +173,12 @@ fn link_flaps_and_resets_are_null() {
     let state = || fs::read_to_string(file("state")).expect("a state");
     let profiler = profiler();
     sleep(2 * SECOND);
-    driver.tell("down", "4");
+    driver.set_parameter("down", "4");
     wait_until("the port is down", || state() == "1: DOWN\n");
     sleep(2 * SECOND);
-    driver.tell("down", "0");
+    driver.set_parameter("down", "0");
     sleep(SECOND);
-    driver.tell("reset", "1");
+    driver.set_parameter("reset", "1");
     sleep(2 * SECOND);
     let finished = profiler.interrupt();
     let of_port = rows(&finished, "fabric", "fake0", Some(2));
@@ -194,7 +194,7 @@ fn link_flaps_and_resets_are_null() {
         .filter(|row| row.text("state") == Some("DOWN"));
     let down: Vec<_> = down.collect();
     assert!(down.len() >= 3, "{states:?}");
-    // The first of them has what was sent before.
+    // The first row includes the time before the link went down.
     assert!(down[1..].iter().all(|row| row.u64("tx_bytes") == Some(0)));
     assert_eq!(down[1].u64("rate"), Some(10_000_000_000));
     for (column, per_second) in COLUMNS {
@@ -210,7 +210,7 @@ fn link_flaps_and_resets_are_null() {
             assert!(increase <= most, "{column}: {increase} in {seconds} s");
         }
     }
-    // The other port has not been down.
+    // The other port was up.
     let other = rows(&finished, "fabric", "fake0", Some(1));
     let nulls = other
         .iter()
@@ -228,7 +228,7 @@ fn removed_devices_come_back_under_their_name() {
     assert_eq!(refused.code(), 6, "{}", refused.stderr);
     let driver = Driver::load("fakeib");
     let profiler = profiler();
-    // Between two readings, so that the name is there at each.
+    // Between two readings, so that every reading finds the device.
     sleep(SECOND * 7 / 4);
     drop(driver);
     let driver = Driver::load_with("fakeib", c"ports=1");
@@ -246,11 +246,12 @@ fn removed_devices_come_back_under_their_name() {
         let port = if times == 1 { 2 } else { 1 };
         let (known, all) = known_rows(device, port);
         assert!(known.len() >= 3 * times, "{device} {port}: {}", known.len());
-        // The reading that met the device's end knows nothing; after that one, a port that has gone has no row.
+        // The reading during the removal yields null; later readings have no row for the removed port.
         assert_eq!(all, known.len() + 1, "{device} {port}");
         assert_rates(&known, "tx_packets", 30_000.0 * port as f64);
     }
-    // The device's end, and the counter of its successor that is full; that of the first was full at the baseline.
+    // Null for the removal, and for the saturated counter of the new device; the counter of the first
+    // device was saturated at the baseline.
     let overhead = finished.dataset().table("overhead");
     let ours = overhead
         .iter()

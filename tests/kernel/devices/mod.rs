@@ -1,5 +1,5 @@
-//! Devices that are not there, played by modules (`tests/guest/drivers`) or by the kernel itself. They need a guest with
-//! these, and run where there is one: `cargo xtask test devices`.
+//! Devices simulated by modules (`tests/environments/drivers`) or by the kernel, in a guest:
+//! `cargo xtask test devices`.
 
 mod energy;
 mod fabric;
@@ -13,7 +13,7 @@ use std::{
 
 use rustix::system::{delete_module, finit_module};
 
-/// A module that is loaded as long as somebody needs it.
+/// A loaded module, unloaded when it is dropped.
 pub struct Driver(&'static str);
 
 impl Driver {
@@ -31,8 +31,8 @@ impl Driver {
         Self(name)
     }
 
-    /// Tells it something.
-    pub fn tell(&self, parameter: &str, value: &str) {
+    /// Writes a module parameter.
+    pub fn set_parameter(&self, parameter: &str, value: &str) {
         let path = format!("/sys/module/{}/parameters/{parameter}", self.0);
         std::fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
@@ -55,11 +55,11 @@ fn run(command: &[&str]) {
     assert!(output.status.success(), "{command:?}: {said}");
 }
 
-/// Whether what was added is what a rate makes of the time, within 1 %.
+/// Asserts that an increase matches a rate within 1 %.
 fn assert_rate(what: &str, increase: u64, interval_ns: u64, per_second: f64) {
     let expected = per_second * interval_ns as f64 / 1e9;
     let off = (increase as f64 - expected).abs();
-    // What is counted in whole numbers is known to one of them.
+    // Integers are exact to 1.
     assert!(
         off <= expected * 0.01 + 1.0,
         "{what}: {increase}, not {expected} in {interval_ns} ns"

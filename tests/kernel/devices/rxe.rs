@@ -1,15 +1,15 @@
-//! Soft RoCE: the kernel's own adapter, with real transfers between two ends on one machine.
+//! Soft RoCE, an adapter in software, with transfers between two processes.
 
 use std::{fs, path::Path};
 
 use e2e::{
     rows::sum,
-    runs::{Kept, Profiler, wait_until},
+    runs::{ProcessGroup, Profiler, wait_until},
 };
 
 use super::run;
 
-/// Soft RoCE on an interface that leads nowhere.
+/// Soft RoCE on a dummy interface.
 struct Adapter;
 
 impl Adapter {
@@ -36,7 +36,7 @@ fn hw_counter(name: &str) -> u64 {
     text.trim().parse().expect("a number")
 }
 
-/// Which of its addresses is that of IPv4.
+/// Index of the GID of the IPv4 address.
 fn gid() -> String {
     let mut index = 0;
     loop {
@@ -48,7 +48,7 @@ fn gid() -> String {
     }
 }
 
-/// Two ends send each other so many messages.
+/// Exchanges messages between two processes.
 fn transfer(messages: u64, bytes: u64) {
     let (messages, bytes, gid) = (messages.to_string(), bytes.to_string(), gid());
     let command = [
@@ -64,8 +64,8 @@ fn transfer(messages: u64, bytes: u64) {
         "-s",
         &bytes,
     ];
-    let mut server = Kept::spawn(&command);
-    wait_until("the server listens", || {
+    let mut server = ProcessGroup::spawn(&command);
+    wait_until("the server is ready", || {
         let sockets = fs::read_to_string("/proc/net/tcp6").expect("readable");
         let ipv4 = fs::read_to_string("/proc/net/tcp").expect("readable");
         // Port 18515.
@@ -83,7 +83,7 @@ fn messages_match_packets_and_sends() {
     let profiler = profiler.start();
     let (messages, bytes) = (200, 8192);
     transfer(messages, bytes);
-    // What the kernel hands out may be as old as the lifespan of its counters.
+    // The kernel's values may be as old as the lifespan of its counters.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let finished = profiler.interrupt();
     let after = ["sent_pkts", "rcvd_pkts", "rdma_sends"].map(hw_counter);
@@ -98,11 +98,11 @@ fn messages_match_packets_and_sends() {
         assert!(!rows.is_empty(), "{name}");
         sum(&rows, "increase")
     };
-    // Each end sends all messages, and a message of eight packets is answered by one or more.
+    // Each end sends all messages; a message of eight packets has at least one acknowledgement.
     assert_eq!(of("rdma_sends"), 2 * messages);
     let data = 2 * messages * bytes / 1024;
     assert!(of("sent_pkts") > data, "{} for {data}", of("sent_pkts"));
-    // Nobody else sends.
+    // There is no other sender.
     let increases: Vec<u64> = before
         .iter()
         .zip(after)
@@ -121,7 +121,7 @@ fn messages_match_packets_and_sends() {
         assert_eq!(row.u64("tx_bytes"), None, "it counts none");
         assert_eq!(row.u64("rx_bytes"), None);
     }
-    // No interface shows such a transfer.
+    // RDMA transfers do not appear on network interfaces.
     let mut interfaces = dataset.table("netdev");
     interfaces.retain(|row| row.text("device") == Some("dummy0"));
     assert!(sum(&interfaces, "tx_bytes") < bytes * messages / 10);

@@ -1,28 +1,28 @@
-//! `net_io` against workloads whose true counts are known, and the kernel's own.
+//! `net_io` compared with workloads of known counts and with the kernel's counters.
 
-mod copies;
 mod namespaces;
 mod tcp;
 mod udp;
+mod zero_copy;
 
 use e2e::{
     rows::{Row, sum},
     runs::{Finished, Profiler},
 };
 
-/// The program of `workload_net/`.
+/// Path of the program `bin/workload_net`.
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_workload-net");
 
-/// What the profiler says of a workload, and the workload of itself.
+/// The tables of a run and the counts printed by its workload.
 struct Account {
     net_io: Vec<Row>,
     latency: Vec<Row>,
     facts: Vec<(String, u64, Vec<u64>)>,
-    /// Why some columns are null.
+    /// Reason for null columns.
     without: String,
 }
 
-/// Runs the workload under the profiler.
+/// Profiles the workload.
 #[track_caller]
 fn account(words: &[&str]) -> Account {
     account_of(Profiler::new(), &[&[WORKLOAD], words].concat())
@@ -41,7 +41,7 @@ impl Account {
         let sources = data.manifest()["sources"].clone();
         let sources = sources.as_array().expect("a list");
         let ours = sources.iter().find(|source| source["name"] == "net_io");
-        // A busy machine may miss a tick.
+        // Samples may be missed on a busy machine.
         let losses = data.manifest()["losses"].clone();
         let mut losses = losses.as_array().into_iter().flatten();
         assert!(losses.all(|loss| loss["what"] == "ticks"), "{losses:?}");
@@ -56,19 +56,19 @@ impl Account {
         }
     }
 
-    /// Whether this kernel lets a function be hooked.
+    /// Whether this kernel supports a hook on a function.
     fn has(&self, function: &str) -> bool {
         !self.without.contains(function)
     }
 
-    /// What the workload told: the process and the numbers.
+    /// Pid and numbers of a line that the workload printed.
     fn fact(&self, name: &str) -> (u64, &[u64]) {
         let found = self.facts.iter().find(|fact| fact.0 == name);
         let (_, pid, numbers) = found.unwrap_or_else(|| panic!("{name}? {:?}", self.facts));
         (*pid, numbers)
     }
 
-    /// The rows with these labels.
+    /// Rows with these labels.
     fn rows(&self, labels: Labels) -> Vec<Row> {
         let ours = |row: &&Row| {
             labels.pid.is_none_or(|pid| row.u64("pid") == Some(pid))
@@ -83,7 +83,7 @@ impl Account {
         self.net_io.iter().filter(ours).cloned().collect()
     }
 
-    /// Checks sums: columns and what they must be.
+    /// Asserts the sums of columns.
     #[track_caller]
     fn check(&self, labels: Labels, expected: &[(&str, u64)]) {
         let rows = self.rows(labels);
@@ -94,7 +94,7 @@ impl Account {
         assert_eq!(sums, expected, "{labels:?} {:?}", self.facts);
     }
 
-    /// The rows of a kind of latency, checked in themselves.
+    /// Rows of a kind of latency; asserts that they are consistent.
     #[track_caller]
     fn latency(&self, pid: u64, kind: &str) -> Vec<Row> {
         let ours = |row: &&Row| row.u64("pid") == Some(pid) && row.text("kind") == Some(kind);
@@ -130,7 +130,7 @@ fn label<'a>(row: &'a Row, column: &str) -> &'a str {
     row.text(column).unwrap_or("null")
 }
 
-/// Which rows: of any process, family or scope where that is not said.
+/// Selects rows; `None` matches any process, family or scope.
 #[derive(Clone, Copy, Debug)]
 struct Labels {
     pid: Option<u64>,
@@ -171,7 +171,7 @@ impl Labels {
     }
 }
 
-/// Nothing was charged to anybody else, or with other labels.
+/// Asserts the sum over all rows, so that nothing was charged to other processes or labels.
 #[track_caller]
 fn assert_only(account: &Account, column: &str, expected: u64) {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Two network namespaces with a cable between them.
+//! Two network namespaces connected by a veth pair.
 
 use std::{
     path::Path,
@@ -11,13 +11,13 @@ use e2e::{rows::sum, runs::Profiler};
 
 use super::{Account, Labels, WORKLOAD, account_of, tcp, udp};
 
-/// A network namespace; it goes with its links.
+/// A network namespace, removed with its links when it is dropped.
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// One in which only the loopback interface is up.
+    /// Creates a namespace in which only the loopback interface is up.
     pub fn new(name: &str) -> Self {
         let name = format!("{name}-{}", id());
         ip(&["netns", "add", &name]);
@@ -50,7 +50,7 @@ fn ip(words: &[&str]) {
     assert!(status.success(), "ip {words:?}");
 }
 
-/// 10.77.0.1 and fd77::1 on one side, 10.77.0.2 and fd77::2 on the other.
+/// The veth pair: 10.77.0.1 and fd77::1 here, 10.77.0.2 and fd77::2 in the other namespace.
 struct Cable {
     here: Namespace,
     there: Namespace,
@@ -77,7 +77,7 @@ impl Cable {
         Self { here, there }
     }
 
-    /// The workload's first process is here, the second there.
+    /// Profiles a workload whose first process is here and whose second is in the other namespace.
     #[track_caller]
     fn account(&self, words: &[&str]) -> Account {
         let command = [&[WORKLOAD], words, &[&self.there.name]].concat();
@@ -111,7 +111,7 @@ fn own_addresses_are_loopback_on_any_interface() {
     }
 }
 
-/// Packets get lost by `tc netem` where its module is loaded, and in any case while the receiver has no address.
+/// Packets are dropped by `tc netem`, if its module is available, and while the receiver has no address.
 #[test]
 fn retransmits_match_the_kernel() {
     let cable = Cable::new();

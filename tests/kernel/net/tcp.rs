@@ -1,12 +1,12 @@
-//! TCP through the loopback interface.
+//! TCP over the loopback interface.
 
-use e2e::{puppet::Puppet, rows::sum, runs::Profiler};
+use e2e::{rows::sum, runs::Profiler, workload_driver::WorkloadDriver};
 
 use super::{Account, Labels, WORKLOAD, account, assert_only, namespaces::Namespace};
 
 const SIZE: u64 = 100;
 
-/// The two ends of an echo, with everything that is known of them.
+/// Asserts all known values of the two ends of an echo.
 #[track_caller]
 pub fn assert_echo(account: &Account, family: &'static str, scope: &'static str, count: u64) {
     let labels = Labels::all("tcp").family(family).scope(scope);
@@ -18,7 +18,7 @@ pub fn assert_echo(account: &Account, family: &'static str, scope: &'static str,
                 ("tx_bytes", count * SIZE),
                 ("rx_bytes", count * SIZE),
                 ("tx_calls", count),
-                // And the one that tells the end.
+                // One more read returns the end of the stream.
                 ("rx_calls", count + 1),
                 ("tx_segments", told[0]),
                 ("rx_segments", told[1]),
@@ -31,7 +31,7 @@ pub fn assert_echo(account: &Account, family: &'static str, scope: &'static str,
         );
         let connected = account.latency(pid, "tcp_connect");
         assert_eq!(sum(&connected, "count"), connects);
-        // The last sample is what the kernel tells at the end.
+        // The last row has the values that the kernel reports at the end.
         let trips = account.latency(pid, "tcp_rtt");
         let last = trips.last().expect("a round-trip time");
         let rtt = told[2] * 1000;
@@ -71,7 +71,7 @@ fn connections_match_the_kernel() {
     let words = [WORKLOAD, "connections", "40", "7", "5"];
     let account = super::account_of(Profiler::new(), &namespace.within(&words));
     let (pid, kernel) = account.fact("kernel");
-    // Both ends of what is cut off are ours.
+    // Both ends of a reset connection are in the target.
     let known = [kept + refused + reset, kept + reset, 2 * reset];
     assert_eq!(kernel, known, "the workload");
     account.check(
@@ -84,7 +84,7 @@ fn connections_match_the_kernel() {
             ("tx_bytes", kept + reset),
             ("rx_bytes", kept + reset),
             ("tx_calls", kept + reset),
-            // The ends, but not the errors.
+            // Reads at the end of the stream count, failed reads do not.
             ("rx_calls", 2 * kept + reset),
         ],
     );
@@ -159,16 +159,16 @@ fn socket_is_charged_to_the_process_using_it() {
 
 #[test]
 fn older_socket_counts_from_attach() {
-    let mut puppet = Puppet::new(WORKLOAD, 0);
-    puppet.tell("tcp 30");
+    let mut workload = WorkloadDriver::new(WORKLOAD, 0);
+    workload.run("tcp 30");
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
-        .pid(puppet.pid())
+        .pid(workload.pid())
         .start();
-    puppet.tell("tcp 70");
-    puppet.tell("udp 40");
-    // Of which a part was there before.
-    puppet.tell("read 9000");
+    workload.run("tcp 70");
+    workload.run("udp 40");
+    // Includes bytes received before the profiler attached.
+    workload.run("read 9000");
     let account = Account::of(&profiler.interrupt());
     account.check(
         Labels::all("tcp").family("inet").scope("loopback"),

@@ -1,11 +1,11 @@
-//! UDP, with sockets that are connected and that are not.
+//! UDP with connected and unconnected sockets.
 
 use super::{Account, Labels, account, assert_only};
 
 const SIZE: u64 = 60;
 
-/// All labels are known on the way out. On the way in, for a socket that is neither connected nor bound to a
-/// loopback address, only where a function can be hooked.
+/// Sent datagrams have all labels. Received ones have them on an unconnected socket that is not bound
+/// to a loopback address only if the kernel supports a hook on a function.
 #[track_caller]
 pub fn assert_echo(
     account: &Account,

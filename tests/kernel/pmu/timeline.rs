@@ -1,10 +1,10 @@
-//! The columns of counters in the tables that are made of others: what the rows of `perf_event` and `perf_metric` say.
+//! Columns of counters in derived tables, compared with `perf_event` and `perf_metric`.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 use e2e::{
     rows::Row,
-    runs::{Kept, Profiler},
+    runs::{ProcessGroup, Profiler},
     sysfs::Sysfs,
 };
 
@@ -13,7 +13,7 @@ use crate::WORKLOAD;
 /// µJ per µs.
 const WATTS: u64 = 50;
 
-/// Metrics that few CPUs have, and how often an instruction counts for each.
+/// Metrics that few CPUs support, and the factor by which an instruction counts.
 const METRICS: [(&str, &str, u32); 7] = [
     ("FLOPS", "flops", 2),
     ("FLOPS_DP", "dp_flops", 3),
@@ -24,7 +24,7 @@ const METRICS: [(&str, &str, u32); 7] = [
     ("MEM", "mem_bw", 17),
 ];
 
-/// A table of this CPU that pretends that it has them all, if nobody knows it.
+/// An event table for this CPU with all metrics, if the CPU has none.
 fn table() -> Option<tempfile::TempDir> {
     let register = "/sys/devices/system/cpu/cpu0/regs/identification/midr_el1";
     let midr = fs::read_to_string(register).ok()?;
@@ -48,7 +48,7 @@ fn table() -> Option<tempfile::TempDir> {
     Some(directory)
 }
 
-/// Rows of one tick.
+/// Rows of one sample.
 fn by_tick(rows: &[Row]) -> BTreeMap<i64, Vec<&Row>> {
     let mut ticks: BTreeMap<i64, Vec<&Row>> = BTreeMap::new();
     for row in rows {
@@ -75,7 +75,7 @@ fn assert_equal(what: &str, ours: Option<f64>, theirs: Option<f64>) {
     assert!(equal, "{what}: {ours:?}, not {theirs:?}");
 }
 
-/// Beside a process that takes the CPU as well, so that there is something to share.
+/// A second process competes for the CPU, so that the energy is shared.
 #[test]
 fn timeline_counters_match_the_perf_tables() {
     let mut sysfs = Sysfs::without(&["powercap"]);
@@ -83,7 +83,7 @@ fn timeline_counters_match_the_perf_tables() {
     let powered = sysfs.start();
     let table = table();
     let groups = METRICS.map(|(group, ..)| group).join(",");
-    let mut other = Kept::spawn(&[WORKLOAD, "spin", "1000000000000"]);
+    let mut other = ProcessGroup::spawn(&[WORKLOAD, "spin", "1000000000000"]);
     let mut profiler = Profiler::new().args(["-i", "200ms", "--sysfs", powered.path()]);
     if let Some(table) = &table {
         let directory = table.path().to_str().expect("UTF-8");
@@ -143,7 +143,7 @@ fn timeline_counters_match_the_perf_tables() {
         node += of_node.unwrap_or(0.0);
         sum += share.unwrap_or(0.0);
     }
-    // Two that want the same.
+    // Both processes want the same CPU time.
     let share = target / node;
     assert!((0.2..0.8).contains(&share), "{share} of the node's cycles");
     let of_processes: Vec<f64> = processes

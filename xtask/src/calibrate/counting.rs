@@ -125,7 +125,7 @@ fn refused(text: &str) -> BTreeMap<String, String> {
 pub struct Counting<'a> {
     pub profiler: &'a Path,
     pub python: &'a Path,
-    /// `tests/read.py`.
+    /// `tests/scripts/read.py`.
     pub reader: &'a Path,
     /// Where the runs go.
     pub directory: &'a Path,

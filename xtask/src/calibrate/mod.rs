@@ -72,7 +72,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let counting = Counting {
         profiler: &profiler,
         python: &python::obtain(workspace)?,
-        reader: &workspace.root.join("tests/read.py"),
+        reader: &workspace.root.join("tests/scripts/read.py"),
         directory: &directory,
     };
     let mut verdicts = Vec::new();

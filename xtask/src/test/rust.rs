@@ -115,7 +115,7 @@ pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
     apt::obtain(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
     let root = workspace.target.join("oar");
     if !root.exists() {
-        let script = workspace.root.join("tests/oar/make.sh");
+        let script = workspace.root.join("tests/environments/oar/make.sh");
         let mut make = Command::new("sh");
         let what = "making a Debian with OAR (some minutes)";
         shell::run_slowly(make.arg(script).arg(root), what)?;

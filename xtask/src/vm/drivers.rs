@@ -1,4 +1,4 @@
-//! Modules of ours that play devices (`tests/guest/drivers`), built for one of Debian's kernels with its own headers.
+//! Modules of ours that play devices (`tests/environments/drivers`), built for one of Debian's kernels with its own headers.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ pub const MODULES: &Wanted = &[
 ];
 
 /// Where their sources are.
-const SOURCES: &str = "tests/guest/drivers";
+const SOURCES: &str = "tests/environments/drivers";
 
 /// Builds them in `directory`; returns the modules.
 pub fn build(

@@ -132,20 +132,20 @@ impl Guests<'_> {
         fs::create_dir_all(&directory)
             .with_context(|| format!("making {}", directory.display()))?;
         let profiler = programs.profiler.display();
-        let mut orders = vec![
+        let mut plan = vec![
             format!("env PROFILER_BIN={profiler}"),
-            "env PROFILER_TEST_PATIENCE=5".to_owned(),
+            "env PROFILER_TEST_TIMEOUT_FACTOR=5".to_owned(),
             // Of these kernels it is known that they let functions be traced.
-            "env PROFILER_TEST_FUNCTIONS=1".to_owned(),
+            "env PROFILER_TEST_REQUIRE_FENTRY=1".to_owned(),
             format!("test {}", programs.tests.display()),
         ];
         let mut built = Vec::new();
         if played {
             built = drivers::build(workspace, self.arch, kernel, &directory)?;
         } else {
-            orders.push(format!("report {profiler} check --json"));
+            plan.push(format!("report {profiler} check --json"));
         }
-        orders.extend(
+        plan.extend(
             self.arch
                 .counters
                 .map(|device| format!("counters {device}")),
@@ -156,10 +156,10 @@ impl Guests<'_> {
             (self.machine.cpus == 1, NEED_CPUS),
         ];
         for (_, tests) in missing.into_iter().filter(|(missing, _)| *missing) {
-            orders.extend(["arg --skip".to_owned(), format!("arg {tests}")]);
+            plan.extend(["arg --skip".to_owned(), format!("arg {tests}")]);
         }
-        orders.extend(self.filter.iter().map(|word| format!("arg {word}")));
-        let initramfs = initramfs::build(workspace, kernel, parts, &built, &orders, &directory)?;
+        plan.extend(self.filter.iter().map(|word| format!("arg {word}")));
+        let initramfs = initramfs::build(workspace, kernel, parts, &built, &plan, &directory)?;
         progress(&format!("booting {}", kernel.name));
         qemu::boot(self.arch, kernel, &initramfs, &self.machine)
     }

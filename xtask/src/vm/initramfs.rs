@@ -90,7 +90,7 @@ pub fn build(
     kernel: &Kernel,
     parts: &Parts,
     drivers: &[PathBuf],
-    orders: &[String],
+    plan: &[String],
     directory: &Path,
 ) -> Result<PathBuf> {
     let (userland, programs) = (parts.userland, parts.programs);
@@ -115,7 +115,7 @@ pub fn build(
     tree.program_as("/init", strip(&programs.init)?)?;
     tree.file("/etc/passwd", 0o644, PASSWD.into())?;
     tree.file("/etc/group", 0o644, "root:x:0:\nnogroup:x:65534:\n".into())?;
-    tree.file("/orders", 0o644, orders.join("\n").into())?;
+    tree.file("/plan", 0o644, plan.join("\n").into())?;
     add_modules(&mut tree, kernel, parts.modules)?;
     for driver in drivers {
         let name = driver.file_name().context("a driver has a name")?;

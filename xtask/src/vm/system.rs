@@ -33,8 +33,8 @@ use crate::{
 const KERNEL: &str = "6.1";
 /// The binary with the tests.
 const SUITE: &str = "e2e";
-const MAKE: &str = "tests/system/make.sh";
-const UNIT: &str = "tests/system/profiler-tests.service";
+const MAKE: &str = "tests/environments/system/make.sh";
+const UNIT: &str = "tests/environments/system/profiler-tests.service";
 const MEMORY: &str = "2G";
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -128,21 +128,21 @@ fn initramfs(
     let unit = fs::read(workspace.root.join(UNIT)).with_context(|| format!("reading {UNIT}"))?;
     let place = Path::new("/etc/systemd/system/profiler-tests.service");
     tree.file(on_disk(place), 0o644, unit)?;
-    let mut orders = vec![
+    let mut plan = vec![
         format!("env PROFILER_BIN={}", programs.profiler.display()),
-        "env PROFILER_TEST_PATIENCE=5".to_owned(),
+        "env PROFILER_TEST_TIMEOUT_FACTOR=5".to_owned(),
         format!("test {}", programs.tests.display()),
     ];
     if filter.is_empty() {
-        orders.push(format!("arg {NEED_SYSTEM}"));
+        plan.push(format!("arg {NEED_SYSTEM}"));
     }
     // Without the others of the same binary.
     let words = filter
         .iter()
         .map(|word| word.trim_start_matches(NEED_SYSTEM));
-    orders.extend(words.map(|word| format!("arg {NEED_SYSTEM}{word}")));
-    let orders = orders.join("\n");
-    tree.file(on_disk(Path::new("/orders")), 0o644, orders.into())?;
+    plan.extend(words.map(|word| format!("arg {NEED_SYSTEM}{word}")));
+    let plan = plan.join("\n");
+    tree.file(on_disk(Path::new("/plan")), 0o644, plan.into())?;
     let path = directory.join("initramfs.cpio");
     tree.write(&path)?;
     Ok(path)

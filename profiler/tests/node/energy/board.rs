@@ -3,7 +3,7 @@
 use profiler::sources::energy;
 
 use super::{found, row};
-use crate::common::{Reader, Tree};
+use test_support::{Reader, Tree};
 
 fn put(tree: &Tree, directory: &str, files: &[(&str, &str)]) {
     for (name, text) in files {

@@ -3,7 +3,7 @@
 use profiler::sources::energy;
 
 use super::{found, next_rows};
-use crate::common::{Reader, Rows, Tree};
+use test_support::{Reader, Rows, Tree};
 
 fn put(tree: &Tree, directory: &str, files: &[(&str, &str)]) {
     for (name, text) in files {

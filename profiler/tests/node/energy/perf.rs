@@ -6,7 +6,7 @@ use std::{thread, time::Duration};
 use profiler::sources::{Support, energy};
 
 use super::{found, trouble};
-use crate::common::{Reader, Rows, Tree};
+use test_support::{Reader, Rows, Tree};
 
 /// `PERF_TYPE_SOFTWARE`, whose event 0 is the clock of a CPU in ns.
 const SOFTWARE: &str = "1\n";

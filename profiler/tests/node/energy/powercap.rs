@@ -11,7 +11,7 @@ use caps::{CapSet, Capability};
 use profiler::sources::{Support, energy};
 
 use super::{Found, found, row, trouble};
-use crate::common::{Reader, Tree};
+use test_support::{Reader, Tree};
 
 const RANGE: u64 = 262_143_328_850;
 

@@ -1,0 +1,85 @@
+//! Linux AIO (`io_submit`).
+
+use super::syscalls::{BLOCK, Directory, aligned, call};
+
+/// Operations per submission.
+const BATCH: usize = 32;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+
+/// `struct iocb` (include/uapi/linux/aio_abi.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    flags: u32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    more_flags: u32,
+    eventfd: u32,
+}
+
+/// `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Event {
+    data: u64,
+    object: u64,
+    result: i64,
+    more: i64,
+}
+
+/// Writes and reads.
+pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32) {
+    let file = directory.create(flags);
+    let memory = aligned(BLOCK * BATCH);
+    let mut context = 0_u64;
+    let made = call!(syscall(libc::SYS_io_setup, BATCH, &raw mut context));
+    assert_eq!(made, 0);
+    // The last read is at the end of the file.
+    for (opcode, calls) in [(WRITE, calls), (READ, calls + 1)] {
+        let indices: Vec<usize> = (0..calls).collect();
+        for batch in indices.chunks(BATCH) {
+            let iocbs: Vec<Iocb> = batch
+                .iter()
+                .map(|index| Iocb {
+                    opcode,
+                    fd: u32::try_from(file.raw()).expect("a descriptor"),
+                    buffer: memory[index % BATCH * BLOCK..].as_mut_ptr() as u64,
+                    bytes: BLOCK as u64,
+                    offset: i64::try_from(index * BLOCK).expect("small"),
+                    ..Iocb::default()
+                })
+                .collect();
+            for result in submit(context, &iocbs) {
+                if opcode == WRITE {
+                    directory.counts.write(result);
+                } else {
+                    directory.counts.read(result);
+                }
+            }
+        }
+    }
+    call!(syscall(libc::SYS_io_destroy, context));
+    directory.remove();
+}
+
+/// Submits all operations and waits for their results.
+fn submit(context: u64, iocbs: &[Iocb]) -> Vec<i64> {
+    let pointers: Vec<_> = iocbs.iter().map(std::ptr::from_ref).collect();
+    let (first, length) = (pointers.as_ptr(), iocbs.len());
+    let submitted = call!(syscall(libc::SYS_io_submit, context, length, first));
+    assert_eq!(usize::try_from(submitted), Ok(length));
+    let mut events = vec![Event::default(); length];
+    let (into, forever) = (events.as_mut_ptr(), std::ptr::null::<u8>());
+    let get = libc::SYS_io_getevents;
+    let done = call!(syscall(get, context, length, length, into, forever));
+    assert_eq!(done, submitted);
+    events.iter().map(|event| event.result).collect()
+}

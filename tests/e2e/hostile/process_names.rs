@@ -1,0 +1,211 @@
+//! Names that are expensive to read: `/proc/PID/cmdline` and `environ` are as long as a process
+//! chooses.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use e2e::{
+    attacker::{UID, VICTIM, command_as, directory_of},
+    dataset::Dataset,
+    procfs,
+    runs::{Finished, Profiler, Running},
+};
+use tempfile::TempDir;
+
+use crate::WORKLOAD;
+
+/// Maximum length of a stored command line, in bytes.
+const CMDLINE_MAX: u64 = 64 << 10;
+
+/// A workload that other users can execute.
+fn workload() -> (TempDir, std::path::PathBuf) {
+    let directory = directory_of(0);
+    let program = directory.path().join("workload");
+    fs::copy(WORKLOAD, &program).expect("a copy");
+    (directory, program)
+}
+
+/// A process that waits until it is dropped.
+struct Waiting {
+    child: Child,
+    _stdin: ChildStdin,
+}
+
+impl Waiting {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let stdin = child.stdin.take().expect("a pipe");
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        stdout.read_line(&mut line).expect("a line");
+        assert_eq!(line, "done\n");
+        Self {
+            child,
+            _stdin: stdin,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// CPU time and peak memory (bytes) of the profiler.
+#[derive(Debug)]
+struct Cost {
+    cpu: Duration,
+    memory: u64,
+}
+
+impl Cost {
+    fn of(running: &Running) -> Self {
+        let pid = running.pid();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
+        let (_, after_name) = stat.rsplit_once(')').expect("a name");
+        let times = after_name.split_whitespace().skip(11).take(2);
+        let ticks: u64 = times
+            .map(|time| time.parse::<u64>().expect("a number"))
+            .sum();
+        Self {
+            cpu: Duration::from_millis(ticks * 10),
+            memory: procfs::number(pid, "status", "VmHWM") * 1024,
+        }
+    }
+}
+
+/// Runs the profiler for 3 s; returns its cost and the run.
+fn profiled(arguments: &[&str]) -> (Cost, Finished) {
+    let running = Profiler::new()
+        .args(["--source", "process,overhead", "-i", "200ms"])
+        .args(arguments)
+        .start();
+    sleep(Duration::from_secs(3));
+    let cost = Cost::of(&running);
+    (cost, running.interrupt())
+}
+
+/// Length of the stored command line, and `cmdline_truncated`.
+fn cmdline(data: &Dataset, pid: u32) -> (Option<u64>, Option<bool>) {
+    data.row(&format!(
+        "SELECT strlen(cmdline), cmdline_truncated FROM process WHERE pid = {pid}"
+    ))
+}
+
+fn start_as(uid: u32, program: &Path, arguments: &[&str]) -> Waiting {
+    Waiting::start(command_as(uid, program).args(arguments))
+}
+
+#[test]
+fn endless_command_line_costs_no_more() {
+    const MORE_CPU: Duration = Duration::from_millis(300);
+    const MORE_MEMORY: u64 = 16 << 20;
+    let (_directory, program) = workload();
+    let harmless = start_as(UID, &program, &["0"]);
+    let (usual, run) = profiled(&["--pid", &harmless.pid().to_string()]);
+    let data = run.dataset();
+    let length = program.as_os_str().len() as u64 + " 0".len() as u64;
+    assert_eq!(cmdline(&data, harmless.pid()), (Some(length), Some(false)));
+
+    // 8 GiB of arguments, and an environment of the same size.
+    let endless: Vec<Waiting> = (0..4)
+        .map(|_| start_as(UID, &program, &["cmdline", "8589934592"]))
+        .collect();
+    let mut arguments = vec!["--pid".to_owned(), harmless.pid().to_string()];
+    for process in &endless {
+        arguments.extend(["--pid".to_owned(), process.pid().to_string()]);
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (cost, run) = profiled(&arguments);
+    let data = run.dataset();
+    println!("{usual:?} as usual, {cost:?} with endless command lines");
+    let more = cost.cpu.saturating_sub(usual.cpu);
+    assert!(more < MORE_CPU, "{more:?} of CPU time for their names");
+    let more = cost.memory.saturating_sub(usual.memory);
+    assert!(more < MORE_MEMORY, "{more} bytes for their names");
+    for process in &endless {
+        let stored = cmdline(&data, process.pid());
+        assert_eq!(stored, (Some(CMDLINE_MAX), Some(true)));
+    }
+    assert_eq!(cmdline(&data, harmless.pid()), (Some(length), Some(false)));
+    data.assert_complete();
+}
+
+#[test]
+fn command_lines_take_bounded_memory() {
+    const PROCESSES: usize = 500;
+    // 32 MiB of command lines, 64 MiB of rows not yet written, and the profiler itself.
+    const MEMORY: u64 = 160 << 20;
+    let (_directory, program) = workload();
+    // 16 arguments of 120 KiB each: 2 MB.
+    let patterns = ["\n".repeat(120 << 10), "x".repeat(120 << 10)];
+    let attackers: Vec<Waiting> = (0..PROCESSES)
+        .map(|number| {
+            let pattern = patterns[number % 2].as_str();
+            start_as(UID, &program, &[&["0"][..], &[pattern; 16]].concat())
+        })
+        .collect();
+    let victim = start_as(VICTIM, &program, &["0", &"v".repeat(1000)]);
+    let mut running = Profiler::new()
+        .args(["--source", "process,overhead", "-i", "200ms", "--node"])
+        .start();
+    sleep(Duration::from_secs(5));
+    let cost = Cost::of(&running);
+    assert!(!running.has_ended());
+    let run = running.interrupt();
+    let data = run.dataset();
+    println!("{cost:?}");
+    assert!(cost.memory < MEMORY, "{} bytes", cost.memory);
+    let length = program.as_os_str().len() as u64 + 3 + 1000;
+    assert_eq!(cmdline(&data, victim.pid()), (Some(length), Some(false)));
+    let (named, truncated, longest): (u64, u64, u64) = data.row(&format!(
+        "SELECT count(cmdline), count_if(cmdline_truncated), max(strlen(cmdline)) \
+         FROM process WHERE uid = {UID} AND cmdline LIKE '%workload 0 %'"
+    ));
+    let all = attackers.len() as u64;
+    assert_eq!((named, truncated, longest), (all, all, CMDLINE_MAX));
+    data.assert_complete();
+}
+
+/// A long environment is read up to the limit; an incomplete variable is ignored.
+#[test]
+fn environment_is_read_up_to_the_limit() {
+    let (_directory, program) = workload();
+    let mut command = command_as(UID, &program);
+    command.arg("0").env_clear().env("SLURM_JOB_ID", "4711");
+    for number in 0..16 {
+        command.env(format!("Z{number}"), "z".repeat(100 << 10));
+    }
+    let known = Waiting::start(&mut command);
+    // Rust sorts the variables of a command, so that the job id is beyond the limit.
+    let mut command = command_as(UID, &program);
+    command.arg("0").env_clear().env("SLURM_JOB_ID", "4711");
+    for number in 0..16 {
+        command.env(format!("A{number}"), "a".repeat(100 << 10));
+    }
+    let unknown = Waiting::start(&mut command);
+    let pids = [known.pid().to_string(), unknown.pid().to_string()];
+    let (_, run) = profiled(&["--pid", &pids[0], "--pid", &pids[1]]);
+    let data = run.dataset();
+    let job = |pid: u32| -> Option<String> {
+        data.value(&format!("SELECT job_id FROM process WHERE pid = {pid}"))
+    };
+    assert_eq!(job(known.pid()).as_deref(), Some("4711"));
+    assert_eq!(job(unknown.pid()), None);
+}

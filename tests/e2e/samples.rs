@@ -1,0 +1,117 @@
+//! Samples have absolute deadlines: a late sample shifts no other, a missed one is counted.
+
+use std::time::{Duration, Instant};
+
+use e2e::{
+    dataset::Dataset,
+    runs::Profiler,
+    stall_detector::{StallDetector, deadlines},
+    workload_driver::WorkloadDriver,
+};
+use rustix::process::Signal;
+
+use crate::WORKLOAD;
+
+/// Number of samples of a run, and number of missed samples.
+#[track_caller]
+pub fn count(data: &Dataset) -> (u64, u64) {
+    let disordered: u64 = data.value(
+        "SELECT count(*) FROM (SELECT ts <= lag(ts) OVER (ORDER BY filename, file_row_number) AS back FROM \
+         read_parquet('system/*/*.parquet', filename = true, file_row_number = true)) WHERE back",
+    );
+    assert_eq!(disordered, 0, "samples out of order");
+    let double: u64 = data.value("SELECT count(ts) - count(DISTINCT ts) FROM system");
+    assert_eq!(double, 0, "samples with more than one row");
+    let gaps: u64 = data.value(
+        "SELECT count(*) FROM (SELECT epoch_ns(ts) - interval_ns::BIGINT - epoch_ns(lag(ts) OVER (ORDER BY ts)) \
+         AS gap FROM overhead WHERE part = 'controller') WHERE abs(gap) > 1000",
+    );
+    assert_eq!(gaps, 0, "intervals with gaps or overlaps");
+    data.row(
+        "SELECT (SELECT count(*) FROM system), sum(dropped) FROM overhead WHERE part = 'controller'",
+    )
+}
+
+/// Samples may only be missed during stalls of the machine.
+#[test]
+fn hundred_hertz_for_ten_seconds_is_a_thousand_samples() {
+    const INTERVAL: Duration = Duration::from_millis(10);
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let stall_detector = StallDetector::start();
+    let finished = Profiler::realtime()
+        .args(["-i", "10ms", "-d", "10s"])
+        .pid(workload.pid())
+        .finish();
+    let stalls = stall_detector.stop();
+    let (ticks, missed) = count(&finished.dataset());
+    // Stalls that affected all processes are permitted.
+    let most = stalls.deadlines(INTERVAL);
+    assert!(
+        missed <= most,
+        "{missed} missed of at most {most}: {stalls:?}"
+    );
+    // The last sample is taken at the end, even if none is due.
+    assert!(
+        (1000..=1001).contains(&(ticks + missed)),
+        "{ticks} ticks, {missed} missed"
+    );
+}
+
+#[test]
+fn samples_missed_while_stopped_are_counted() {
+    const INTERVAL: Duration = Duration::from_millis(50);
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let stall_detector = StallDetector::start();
+    let profiler = Profiler::realtime()
+        .args(["-i", "50ms", "-d", "3s"])
+        .pid(workload.pid())
+        .start();
+    std::thread::sleep(Duration::from_millis(500));
+    let begin = Instant::now();
+    profiler.signal(Signal::STOP);
+    let stopped = Instant::now();
+    std::thread::sleep(Duration::from_secs(1));
+    let least = stopped.elapsed();
+    profiler.signal(Signal::CONT);
+    let most = begin.elapsed();
+    let finished = profiler.finish();
+    let stalls = stall_detector.stop();
+    let data = finished.dataset();
+    let (ticks, missed) = count(&data);
+    assert!(
+        (60..=61).contains(&(ticks + missed)),
+        "{ticks} ticks, {missed} missed"
+    );
+    // The last deadline of the pause yields a late sample.
+    let known =
+        deadlines(least, INTERVAL) - 2..=deadlines(most, INTERVAL) + 1 + stalls.deadlines(INTERVAL);
+    assert!(known.contains(&missed), "{missed} missed, not {known:?}");
+    let message = format!("{missed} ticks missed");
+    assert!(finished.stderr.contains(&message), "{}", finished.stderr);
+    let losses = &data.manifest()["losses"];
+    assert_eq!(losses[0]["what"], "ticks");
+    assert_eq!(losses[0]["count"], missed);
+    let longest: u64 = data.value("SELECT max(interval_ns) FROM system");
+    assert!(longest > 900_000_000, "{longest} ns");
+}
+
+/// With more threads than CPUs, missed samples are counted.
+#[test]
+fn samples_and_missed_samples_add_up_on_a_busy_machine() {
+    let mut workload = WorkloadDriver::new(WORKLOAD, 16);
+    workload.send("burn 4000");
+    let finished = Profiler::new()
+        .args(["-i", "10ms", "-d", "3s"])
+        .pid(workload.pid())
+        .finish();
+    workload.wait_idle();
+    let data = finished.dataset();
+    let (ticks, missed) = count(&data);
+    let span: u64 = data.value("SELECT sum(interval_ns) FROM overhead WHERE part = 'controller'");
+    // The last sample is taken at the end, even if none is due.
+    let due = span / 10_000_000;
+    assert!(
+        (due..=due + 1).contains(&(ticks + missed)),
+        "{ticks} + {missed}, not {due}"
+    );
+}

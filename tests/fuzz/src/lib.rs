@@ -1,0 +1,5 @@
+//! Shared by the fuzz targets.
+
+pub mod panics;
+pub mod processes;
+pub mod run;

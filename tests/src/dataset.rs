@@ -1,0 +1,109 @@
+//! Reads a run, either with DuckDB through its `views.sql` or directly from the Parquet files.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{rows::Row, setting};
+
+/// A run.
+pub struct Dataset {
+    path: PathBuf,
+}
+
+impl Dataset {
+    /// The run in the directory `path`.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// The directory of the run.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All rows of a table, in the order of its files, read without Python.
+    pub fn table(&self, name: &str) -> Vec<Row> {
+        let directory = self.path.join(name);
+        let mut files = self.files();
+        files.retain(|path| path.starts_with(&directory));
+        files.sort();
+        files.iter().flat_map(|file| Row::read(file)).collect()
+    }
+
+    /// The rows of a query over the views, as tuples.
+    pub fn rows<T: DeserializeOwned>(&self, sql: &str) -> Vec<T> {
+        let path = self.path.to_str().expect("UTF-8");
+        let rows = python("read.py", &[path, sql]);
+        serde_json::from_value(rows.clone())
+            .unwrap_or_else(|error| panic!("{error}: {rows}\n{sql}"))
+    }
+
+    /// The row of a query that returns exactly one.
+    pub fn row<T: DeserializeOwned>(&self, sql: &str) -> T {
+        let mut rows: Vec<T> = self.rows(sql);
+        assert_eq!(rows.len(), 1, "{sql}");
+        rows.remove(0)
+    }
+
+    /// The value of a query that returns exactly one.
+    pub fn value<T: DeserializeOwned>(&self, sql: &str) -> T {
+        self.row::<(T,)>(sql).0
+    }
+
+    /// `run.json`.
+    pub fn manifest(&self) -> Value {
+        let json = std::fs::read(self.path.join("run.json")).expect("run.json is there");
+        serde_json::from_slice(&json).expect("run.json is JSON")
+    }
+
+    /// Asserts that the run is complete and that no journal or temporary file is left.
+    pub fn assert_complete(&self) {
+        assert_eq!(self.manifest()["state"], "complete");
+        for file in self.files() {
+            let name = file.to_string_lossy();
+            let expected = name.ends_with(".parquet") || name.ends_with("views.sql");
+            assert!(
+                expected || name.ends_with("run.json"),
+                "left behind: {name}"
+            );
+        }
+    }
+
+    /// All files below the run's directory.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut directories = vec![self.path.clone()];
+        let mut files = Vec::new();
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).expect("a directory") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    directories.push(path);
+                } else {
+                    files.push(path);
+                }
+            }
+        }
+        files
+    }
+}
+
+/// Runs a script of `tests/scripts` and returns the JSON that it prints.
+pub fn python(script: &str, args: &[&str]) -> Value {
+    let output = Command::new(setting("PROFILER_TEST_PYTHON"))
+        .arg(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("scripts")
+                .join(script),
+        )
+        .args(args)
+        .output()
+        .expect("python starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script} {args:?}:\n{stderr}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}

@@ -1,0 +1,346 @@
+//! Runs of the profiler.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
+
+use crate::{dataset::Dataset, setting, timeout_factor};
+
+/// A profiler to be started, with its own output directory.
+pub struct Profiler {
+    command: Command,
+    out: Out,
+}
+
+/// The output directory, removed when the last user drops it.
+struct Out {
+    path: PathBuf,
+    _directory: Option<TempDir>,
+}
+
+impl Profiler {
+    /// `profiler run --out DIR`.
+    pub fn new() -> Self {
+        Self::wrapped_in(&[])
+    }
+
+    /// `WRAPPER… profiler run --out DIR`: another program prepares the environment first.
+    pub fn wrapped_in(wrapper: &[&str]) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("out");
+        Self::prepared(
+            wrapper,
+            Out {
+                path,
+                _directory: Some(directory),
+            },
+        )
+    }
+
+    /// A profiler with real-time priority, so that other processes do not delay it.
+    pub fn realtime() -> Self {
+        Self::wrapped_in(&["chrt", "--fifo", "1"])
+    }
+
+    /// `profiler run --out PATH`.
+    pub fn writing_to(path: &Path) -> Self {
+        Self::prepared(
+            &[],
+            Out {
+                path: path.to_owned(),
+                _directory: None,
+            },
+        )
+    }
+
+    /// A command that executes a profiler with the output directory `path`.
+    pub fn from_command(command: Command, path: &Path) -> Self {
+        Self {
+            command,
+            out: Out {
+                path: path.to_owned(),
+                _directory: None,
+            },
+        }
+    }
+
+    fn prepared(wrapper: &[&str], out: Out) -> Self {
+        let binary = setting("PROFILER_BIN");
+        let words = [wrapper, &[&binary, "run", "--out"]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(&out.path);
+        Self { command, out }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    /// Adds an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// `--pid PID`.
+    #[must_use]
+    pub fn pid(self, pid: u32) -> Self {
+        self.args(["--pid", &pid.to_string()])
+    }
+
+    /// `-- COMMAND ARGS…`.
+    #[must_use]
+    pub fn command(self, command: &[&str]) -> Self {
+        self.args(["--"]).args(command)
+    }
+
+    /// Runs it until it ends.
+    pub fn finish(self) -> Finished {
+        self.spawn().finish()
+    }
+
+    /// Starts it; returns once it is attached and has read the baselines.
+    pub fn start(self) -> Running {
+        let mut running = self.spawn();
+        running.wait_for("profiling ");
+        running
+    }
+
+    /// Starts it without waiting.
+    pub fn spawn(mut self) -> Running {
+        let mut child = ProcessGroup::start(
+            self.command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped()),
+        );
+        let stderr_pipe = BufReader::new(child.0.stderr.take().expect("a pipe"));
+        Running {
+            child,
+            stderr_pipe,
+            stderr: String::new(),
+            out: self.out,
+        }
+    }
+}
+
+impl Default for Profiler {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A running profiler.
+pub struct Running {
+    child: ProcessGroup,
+    stderr_pipe: BufReader<std::process::ChildStderr>,
+    stderr: String,
+    out: Out,
+}
+
+impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Its stderr up to the last line waited for.
+    pub fn stderr(&self) -> &str {
+        &self.stderr
+    }
+
+    /// Waits until it prints a line with this text on stderr.
+    pub fn wait_for(&mut self, text: &str) {
+        loop {
+            let begin = self.stderr.len();
+            let read = self.stderr_pipe.read_line(&mut self.stderr);
+            let length = read.expect("stderr is readable");
+            assert!(
+                length != 0,
+                "stderr ended without {text:?}:\n{}",
+                self.stderr
+            );
+            if self.stderr[begin..].contains(text) {
+                return;
+            }
+        }
+    }
+
+    /// The directory of its run, which exists before the message `profiling`.
+    pub fn run_dir(&self) -> PathBuf {
+        sole_run(&self.out)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(pid_of(self.pid()), signal).expect("it is alive");
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.0.try_wait().expect("our child").is_some()
+    }
+
+    /// Sends SIGINT, then [`Self::finish`].
+    pub fn interrupt(self) -> Finished {
+        self.signal(Signal::INT);
+        self.finish()
+    }
+
+    /// Waits until it ends; kills it after 30 s.
+    pub fn finish(mut self) -> Finished {
+        let group = pid_of(self.pid());
+        let (done, ended) = channel::<()>();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(Duration::from_secs(30) * timeout_factor())
+                == Err(RecvTimeoutError::Timeout)
+            {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        });
+        let mut rest = Vec::new();
+        self.stderr_pipe
+            .read_to_end(&mut rest)
+            .expect("stderr is readable");
+        self.stderr += &String::from_utf8_lossy(&rest);
+        let mut stdout = String::new();
+        let mut pipe = self.child.0.stdout.take().expect("a pipe");
+        pipe.read_to_string(&mut stdout).expect("text");
+        let status = self.child.0.wait().expect("our child");
+        drop(done);
+        Finished {
+            status,
+            stdout,
+            stderr: self.stderr,
+            out: self.out,
+        }
+    }
+}
+
+/// A profiler that has ended.
+pub struct Finished {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Stdout of the profiler and its command.
+    pub stdout: String,
+    /// Stderr of the profiler and its command.
+    pub stderr: String,
+    out: Out,
+}
+
+impl Finished {
+    /// Exit code as a shell reports it.
+    pub fn code(&self) -> i32 {
+        let signal = self.status.signal().map(|signal| 128 + signal);
+        self.status.code().or(signal).expect("a code or a signal")
+    }
+
+    /// The dataset; asserts that the profiler succeeded.
+    pub fn dataset(&self) -> Dataset {
+        assert_eq!(self.code(), 0, "{}", self.stderr);
+        self.any_dataset()
+    }
+
+    /// The dataset, whatever the exit code.
+    pub fn any_dataset(&self) -> Dataset {
+        Dataset::new(sole_run(&self.out))
+    }
+
+    /// Asserts that it refused to start: exit code, one line on stderr that contains `text`, no run.
+    #[track_caller]
+    pub fn assert_refused(&self, code: i32, text: &str) {
+        assert_eq!(self.code(), code, "{}", self.stderr);
+        assert_eq!(self.stdout, "");
+        assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
+        let expected = self.stderr.starts_with("profiler: ") && self.stderr.contains(text);
+        assert!(expected, "stderr is {:?}, without {text:?}", self.stderr);
+        self.assert_nothing_left();
+    }
+
+    /// Whether there is a run directory.
+    pub fn has_run(&self) -> bool {
+        !runs(&self.out).is_empty()
+    }
+
+    /// Asserts that there is no run directory.
+    pub fn assert_nothing_left(&self) {
+        let left: Vec<_> = runs(&self.out);
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+fn runs(out: &Out) -> Vec<PathBuf> {
+    std::fs::read_dir(&out.path)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.expect("an entry").path())
+        .collect()
+}
+
+fn sole_run(out: &Out) -> PathBuf {
+    let mut runs = runs(out);
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs.remove(0)
+}
+
+/// Waits until `condition` holds; fails after 20 s.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20) * timeout_factor(),
+            "timeout while waiting until {what}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A child process in its own process group, which is killed when this is dropped.
+pub struct ProcessGroup(pub Child);
+
+impl ProcessGroup {
+    /// Starts a command without stdin.
+    pub fn spawn(command: &[&str]) -> Self {
+        Self::start(
+            Command::new(command[0])
+                .args(&command[1..])
+                .stdin(Stdio::null()),
+        )
+    }
+
+    /// Starts a prepared command.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.process_group(0).spawn();
+        Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        let _ = kill_process_group(pid_of(self.pid()), Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// Converts a pid for `rustix`.
+pub fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed()).expect("a pid")
+}
