@@ -109,16 +109,16 @@ fn capabilities_of_the_unit_suffice() {
         .arg(log.join("profiler.log"))
         .output()
         .expect("setpriv of util-linux");
-    let said: String = std::fs::read_dir(&log)
+    let text: String = std::fs::read_dir(&log)
         .expect("a directory")
         .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text"))
         .collect();
-    assert!(output.status.success(), "{said}{output:?}");
+    assert!(output.status.success(), "{text}{output:?}");
     assert!(
         output.stdout.is_empty() && output.stderr.is_empty(),
         "{output:?}"
     );
-    assert!(said.contains("profiling node"), "{said}");
+    assert!(text.contains("profiling node"), "{text}");
     // Runs of this machine's batch jobs may be in the same directory.
     let run = out.join("node");
     assert_eq!(run.metadata().expect("there").uid(), USER);
@@ -133,7 +133,7 @@ fn capabilities_of_the_unit_suffice() {
     assert_eq!(
         sources(&data),
         sources(&Dataset::new(root.join("node"))),
-        "{said}"
+        "{text}"
     );
     // Processes of other users are recorded with values that require privileges.
     let (others, named): (u64, u64) =

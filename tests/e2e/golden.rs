@@ -141,9 +141,9 @@ fn exit_codes() {
         writeln!(text, "{code} {what}").expect("memory");
     }
     let (help, _) = profiler(&["--help"]);
-    let said = help.split("Exit codes: ").nth(1).expect("exit codes");
-    let said: Vec<&str> = said.split_whitespace().collect();
-    writeln!(text, "\n{}", said.join(" ")).expect("memory");
+    let documented = help.split("Exit codes: ").nth(1).expect("exit codes");
+    let documented: Vec<&str> = documented.split_whitespace().collect();
+    writeln!(text, "\n{}", documented.join(" ")).expect("memory");
     check("exit-codes.txt", &text);
 }
 

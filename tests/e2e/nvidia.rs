@@ -23,7 +23,7 @@ struct Reported {
 /// A tool that prints values periodically.
 struct Tool {
     child: Child,
-    said: Receiver<Reported>,
+    reported: Receiver<Reported>,
 }
 
 impl Tool {
@@ -39,7 +39,7 @@ impl Tool {
             .spawn()
             .expect("nvidia-smi, which comes with the driver");
         let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let (sender, said) = channel();
+        let (sender, reported) = channel();
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after");
@@ -53,13 +53,13 @@ impl Tool {
                 }
             }
         });
-        Self { child, said }
+        Self { child, reported }
     }
 
     fn stop(mut self) -> Vec<Reported> {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.said.iter().collect()
+        self.reported.iter().collect()
     }
 }
 
@@ -110,19 +110,19 @@ fn watched(tool: Tool) -> (Vec<Row>, Vec<Reported>) {
 const STEP: i64 = 1_500_000_000;
 
 /// Asserts that each value lies between the tool's values within one period.
-fn assert_between(rows: &[Row], said: &[Reported], columns: &[(&'static str, &str, f64, f64)]) {
-    assert!(!rows.is_empty() && !said.is_empty(), "no values");
+fn assert_between(rows: &[Row], reported: &[Reported], columns: &[(&'static str, &str, f64, f64)]) {
+    assert!(!rows.is_empty() && !reported.is_empty(), "no values");
     let mut compared = 0;
     for (column, _, _, tolerance) in columns {
         let mut off = Vec::new();
         let mut count = 0;
         for row in rows {
             let ts = row.i64("ts").expect("known");
-            let near = said.iter().filter(|said| {
-                Some(said.index) == row.u64("index") && (said.at_ns - ts).abs() <= STEP
+            let near = reported.iter().filter(|reported| {
+                Some(reported.index) == row.u64("index") && (reported.at_ns - ts).abs() <= STEP
             });
             let values: Vec<f64> = near
-                .filter_map(|said| said.values.get(column).copied())
+                .filter_map(|reported| reported.values.get(column).copied())
                 .collect();
             let Some(own) = row.u64(column) else {
                 assert!(
@@ -166,8 +166,8 @@ fn gauges_match_nvidia_smi_query() {
             });
         Some((index, known.collect()))
     });
-    let (rows, said) = watched(tool);
-    assert_between(&rows, &said, &QUERIES);
+    let (rows, reported) = watched(tool);
+    assert_between(&rows, &reported, &QUERIES);
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn gauges_match_nvidia_smi_dmon() {
             .filter_map(|(column, head, unit, _)| Some((*column, value(head)? * unit)));
         Some((index, known.collect()))
     });
-    let (rows, said) = watched(tool);
-    assert_between(&rows, &said, &DMON);
+    let (rows, reported) = watched(tool);
+    assert_between(&rows, &reported, &DMON);
 }
 
 /// Energy is an independent counter of the driver: it must match the mean of the power gauge.

@@ -72,12 +72,12 @@ impl Oar {
             .env("LC_ALL", "C")
             .output()
             .expect("nsenter");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let id = said
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let id = stdout
             .lines()
             .find_map(|line| line.strip_prefix("OAR_JOB_ID="));
         let stderr = String::from_utf8_lossy(&output.stderr);
-        id.unwrap_or_else(|| panic!("{said}{stderr}")).to_owned()
+        id.unwrap_or_else(|| panic!("{stdout}{stderr}")).to_owned()
     }
 
     fn home(&self) -> PathBuf {
@@ -88,12 +88,12 @@ impl Oar {
 #[test]
 fn oar_job() {
     let oar = Oar::start();
-    for name in ["go", "said"] {
+    for name in ["go", "oncpu"] {
         let _ = fs::remove_file(oar.home().join(name));
     }
     let job = oar.submit(
         "until [ -e go ]; do sleep 0.1; done; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; \
-         read oncpu rest < /proc/$$/schedstat; echo $oncpu > said; bash -c \"exit 6\"",
+         read oncpu rest < /proc/$$/schedstat; echo $oncpu > oncpu; bash -c \"exit 6\"",
     );
     let path = format!("{}:/usr/bin:/bin", oar.commands.path().display());
     let running = Profiler::new()
@@ -118,8 +118,8 @@ fn oar_job() {
         "SELECT step_id, task_rank FROM process WHERE exit_code = 6 AND cmdline = 'bash -c exit 6'",
     );
     assert_eq!(last, (None, None));
-    let said = fs::read_to_string(oar.home().join("said")).expect("the job has said it");
-    let truth: u64 = said.trim().parse().expect("a number");
+    let oncpu = fs::read_to_string(oar.home().join("oncpu")).expect("the job has written it");
+    let truth: u64 = oncpu.trim().parse().expect("a number");
     let most: u64 = data.value("SELECT max(oncpu_ns) FROM process");
     let more = most.checked_sub(truth).expect("no less than it says");
     assert!(more < 50_000_000, "{most}, not {truth}");

@@ -127,11 +127,11 @@ fn low_file_limit_is_reported() {
         .pid(workload.pid())
         .finish();
     let data = finished.dataset();
-    let told = finished
+    let lines = finished
         .stderr
         .lines()
         .filter(|line| line.contains("too many open files"));
-    assert_eq!(told.count(), 1, "{}", finished.stderr);
+    assert_eq!(lines.count(), 1, "{}", finished.stderr);
     assert!(finished.stderr.contains("ulimit -n"), "{}", finished.stderr);
     assert!(!data.table("usage").is_empty());
     assert!(data.table("perf_event").is_empty());

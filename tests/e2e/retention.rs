@@ -73,8 +73,8 @@ fn old_runs_are_removed() {
     finished(out, "b", 47, MIB);
     let running = profiler(out, &["--max-age", "2d"]);
     wait_until("the old run is removed", || names(out) == ["b"]);
-    let said = ends_well(running);
-    assert!(said.contains("removed run a (1.0 MiB)"), "{said}");
+    let stderr = ends_well(running);
+    assert!(stderr.contains("removed run a (1.0 MiB)"), "{stderr}");
 }
 
 #[test]

@@ -14,13 +14,13 @@ use crate::{WORKLOAD, cgroup::Group};
 
 /// The sums of a target that is idle at the start and at the end are exact.
 #[track_caller]
-fn exact(mut workload: WorkloadDriver, order: &str) {
+fn exact(mut workload: WorkloadDriver, command: &str) {
     let before = Reading::now(workload.pid());
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
         .pid(workload.pid())
         .start();
-    workload.run(order);
+    workload.run(command);
     let finished = profiler.interrupt();
     let after = Reading::now(workload.pid());
     let growth = |field: Field| after.sum(field) - before.sum(field);
@@ -52,9 +52,9 @@ fn five_thousand_naps_are_exact_to_the_nanosecond() {
 /// also compared with the middle of these readings, within 1 % where the readings are close enough.
 /// Small counts are only known up to the distance of the readings; [`exact`] tests them.
 #[track_caller]
-fn bracketed(mut workload: WorkloadDriver, order: &str, large: [&str; 2]) {
+fn bracketed(mut workload: WorkloadDriver, command: &str, large: [&str; 2]) {
     let sampler = Sampler::start(workload.pid());
-    workload.send(order);
+    workload.send(command);
     let profiler = Profiler::realtime().pid(workload.pid()).start();
     std::thread::sleep(std::time::Duration::from_millis(5_200));
     let finished = profiler.interrupt();

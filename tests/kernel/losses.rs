@@ -45,8 +45,8 @@ fn full_map_drops_are_counted() {
     let of_map = |row: &&Row| row.text("component") == Some("NET_IO");
     let of_map: Vec<Row> = overhead.iter().filter(of_map).cloned().collect();
     assert_eq!(sum(&of_map, "dropped"), lost);
-    let said = format!("{lost} operations lost: map NET_IO was full");
-    assert!(finished.stderr.contains(&said), "{}", finished.stderr);
+    let message = format!("{lost} operations lost: map NET_IO was full");
+    assert!(finished.stderr.contains(&message), "{}", finished.stderr);
     let losses = dataset.manifest()["losses"].to_string();
     assert!(losses.contains("NET_IO"), "{losses}");
 }
@@ -58,10 +58,10 @@ fn lost(finished: &Finished, map: &str) -> u64 {
     rows.retain(|row| row.text("part") == Some("map") && row.text("component") == Some(map));
     assert!(!rows.is_empty(), "no map {map}");
     let lost = sum(&rows, "dropped");
-    let said = format!("profiler: {lost} operations lost: map {map} was full");
+    let message = format!("profiler: {lost} operations lost: map {map} was full");
     let lines = finished.stderr.lines();
     let named: Vec<_> = lines.filter(|line| line.contains(" lost: map ")).collect();
-    let expected: &[&str] = if lost == 0 { &[] } else { &[&said] };
+    let expected: &[&str] = if lost == 0 { &[] } else { &[&message] };
     assert_eq!(named, expected);
     lost
 }

@@ -16,14 +16,14 @@ use crate::{WORKLOAD, histograms::check_latency};
 
 /// The sums of a target that is idle at the start and at the end are exact.
 #[track_caller]
-fn exact(mut workload: WorkloadDriver, order: &str) {
+fn exact(mut workload: WorkloadDriver, command: &str) {
     let before = Reading::now(workload.pid());
     let profiler = Profiler::new()
         .args(["-i", "1s"])
         .pid(workload.pid())
         .start();
     let begin = Instant::now();
-    workload.run(order);
+    workload.run(command);
     let worked = u64::try_from(begin.elapsed().as_nanos()).expect("short");
     let finished = profiler.interrupt();
     let after = Reading::now(workload.pid());
@@ -94,14 +94,14 @@ fn of_kind(rows: &[Row], kind: &str, column: &str) -> u64 {
 }
 
 /// Profiles the execution of a command; returns the run and the duration in ns.
-pub fn profile_command(workload: &mut WorkloadDriver, order: &str) -> (Finished, u64) {
+pub fn profile_command(workload: &mut WorkloadDriver, command: &str) -> (Finished, u64) {
     let profiler = Profiler::new()
         .args(["-i", "1s", "--source", "process,sched,perf"])
         .args(["--events", "cpu-migrations"])
         .pid(workload.pid())
         .start();
     let begin = Instant::now();
-    workload.run(order);
+    workload.run(command);
     let took = u64::try_from(begin.elapsed().as_nanos()).expect("short");
     (profiler.interrupt(), took)
 }

@@ -15,12 +15,12 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Whether packages can be installed without asking anybody.
+/// Whether xtask can install packages itself.
 pub fn available() -> bool {
     shell::is_root() && shell::which("apt-get").is_some()
 }
 
-/// The command that a user with the right to do so would type.
+/// The command with which a user installs packages.
 pub fn command(packages: &[String]) -> String {
     let sudo = if shell::is_root() { "" } else { "sudo " };
     format!(
@@ -29,22 +29,22 @@ pub fn command(packages: &[String]) -> String {
     )
 }
 
-/// The version that an installation would bring.
+/// The version that would be installed.
 pub fn candidate(package: &str) -> Option<String> {
     OWN.candidate(package)
 }
 
-/// Names of the known packages that match the regular expression.
+/// Names of packages that match a regular expression.
 pub fn names(pattern: &str) -> Vec<String> {
     OWN.names(pattern)
 }
 
-/// Brings the package lists up to date, once.
+/// Updates the package lists, once.
 pub fn update() {
     OWN.update();
 }
 
-/// Installs the packages of those programs that are missing.
+/// Installs the packages of missing programs.
 pub fn obtain(programs: &[(&str, &str)], purpose: &str) -> Result<()> {
     let missing = programs
         .iter()
@@ -59,7 +59,7 @@ pub fn obtain(programs: &[(&str, &str)], purpose: &str) -> Result<()> {
     install(&packages, purpose)
 }
 
-/// Installs what is missing; `purpose` tells the user why.
+/// Installs packages; `purpose` is reported to the user.
 pub fn install(packages: &[String], purpose: &str) -> Result<()> {
     if packages.iter().any(|package| candidate(package).is_none()) {
         update();
@@ -68,53 +68,54 @@ pub fn install(packages: &[String], purpose: &str) -> Result<()> {
     if install_now(packages).is_ok() {
         return Ok(());
     }
-    // Package lists that are weeks old name files that the mirror no longer has.
+    // Outdated package lists name files that the mirror no longer has.
     update();
     install_now(packages).with_context(|| format!("installing {}", packages.join(" ")))
 }
 
 fn install_now(packages: &[String]) -> Result<()> {
     shell::run_quietly(
-        alone("apt-get")
+        locked("apt-get")
             .args(["install", "-q", "-y", "--no-install-recommends"])
             .args(packages)
             .env("DEBIAN_FRONTEND", "noninteractive"),
     )
 }
 
-/// A command that waits for the other tiers' use of this machine's packages: apt-get fails when it finds a lock.
-fn alone(program: &str) -> Command {
+/// A command that waits for other users of this machine's packages. apt-get itself fails if a lock is
+/// taken.
+fn locked(program: &str) -> Command {
     let mut command = Command::new("flock");
     command.args(["/var/lib/apt", program]);
     command.args(["-o", "DPkg::Lock::Timeout=600"]);
     command
 }
 
-/// The package that an installed file is from, and its version.
+/// The package of an installed file, and its version.
 pub fn owner(file: &Path) -> Option<(String, String)> {
-    let said = shell::stdout(Command::new("dpkg").arg("--search").arg(file)).ok()?;
-    let package = said.split([':', ',']).next()?.to_owned();
+    let found = shell::stdout(Command::new("dpkg").arg("--search").arg(file)).ok()?;
+    let package = found.split([':', ',']).next()?.to_owned();
     let query = ["--show", "--showformat=${Version}", &package];
     let version = shell::stdout(Command::new("dpkg-query").args(query)).ok()?;
     Some((package, version))
 }
 
-/// The lists of packages for one architecture.
+/// The package lists of one architecture.
 pub struct Lists {
-    /// Where they are, if they are not this machine's own.
+    /// Options that select the lists, empty for this machine's lists.
     options: Vec<String>,
     updated: Once,
 }
 
-/// Those of this machine.
+/// The lists of this machine.
 static OWN: Lists = Lists {
     options: Vec::new(),
     updated: Once::new(),
 };
 
 impl Lists {
-    /// Those of another architecture are in a directory of ours: `dpkg --add-architecture` would change this machine for
-    /// good, and needs root.
+    /// Lists of another architecture are below `target/`, because `dpkg --add-architecture` needs root and
+    /// changes this machine.
     pub fn of(workspace: &Workspace, arch: &Arch) -> Result<Self> {
         if arch.is_host() {
             return Ok(Self {
@@ -123,13 +124,13 @@ impl Lists {
             });
         }
         let directory = &workspace.target.join("apt").join(arch.debian);
-        let make = || {
+        let create = || {
             fs::create_dir_all(directory.join("lists/partial"))?;
             fs::create_dir_all(directory.join("archives/partial"))?;
-            // Nothing is installed: what a package depends on is all to be fetched.
+            // No package is installed, so that all dependencies are fetched.
             fs::write(directory.join("status"), "")
         };
-        make().with_context(|| format!("making {}", directory.display()))?;
+        create().with_context(|| format!("creating {}", directory.display()))?;
         let directory = directory.display();
         let options = [
             format!("APT::Architecture={}", arch.debian),
@@ -156,7 +157,7 @@ impl Lists {
         command
     }
 
-    /// The version that an installation would bring.
+    /// The version that would be installed.
     pub fn candidate(&self, package: &str) -> Option<String> {
         let policy = shell::stdout(self.command("apt-cache").args(["policy", package])).ok()?;
         let version = policy
@@ -165,7 +166,7 @@ impl Lists {
         (version != "(none)").then(|| version.to_owned())
     }
 
-    /// Names of the known packages that match the regular expression.
+    /// Names of packages that match a regular expression.
     pub fn names(&self, pattern: &str) -> Vec<String> {
         let mut search = self.command("apt-cache");
         shell::stdout(search.args(["search", "--names-only", pattern]))
@@ -176,16 +177,16 @@ impl Lists {
             .collect()
     }
 
-    /// Brings the lists up to date, once, if that is for us to do.
+    /// Updates the lists once, if xtask is permitted to.
     pub fn update(&self) {
         if self.options.is_empty() && !available() {
             return;
         }
         self.updated.call_once(|| {
-            progress("bringing the package lists up to date");
-            // One unreachable repository among several is no reason to stop: the installation tells.
+            progress("updating the package lists");
+            // If only one of several repositories is unreachable, the installation may still succeed.
             let mut update = if self.options.is_empty() {
-                alone("apt-get")
+                locked("apt-get")
             } else {
                 self.command("apt-get")
             };
@@ -193,7 +194,7 @@ impl Lists {
         });
     }
 
-    /// Names of the packages that a package depends on.
+    /// Names of a package's dependencies.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
         let depends = shell::stdout(self.command("apt-cache").args(["depends", package]))?;
         let names = depends
@@ -202,7 +203,7 @@ impl Lists {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Fetches and unpacks packages; the directory appears when all is there.
+    /// Fetches and unpacks packages. The directory is created only when it is complete.
     pub fn unpack(&self, packages: &[String], directory: &Path) -> Result<()> {
         self.fetch_into(&packages.join(" "), directory, |fetched| {
             let mut fetch = self.command("apt-get");
@@ -212,7 +213,7 @@ impl Lists {
         })
     }
 
-    /// The same of several, with all that they depend on. Of lists other than this machine's own.
+    /// Fetches and unpacks packages with all dependencies, for lists other than this machine's.
     pub fn unpack_all(&self, packages: &[String], directory: &Path) -> Result<()> {
         self.fetch_into(&packages.join(" "), directory, |fetched| {
             let mut fetch = self.command("apt-get");
@@ -227,36 +228,37 @@ impl Lists {
 
     fn fetch_into(
         &self,
-        what: &str,
+        packages: &str,
         directory: &Path,
         fetch: impl Fn(&Path) -> Command,
     ) -> Result<()> {
-        progress(&format!("fetching {what}"));
+        progress(&format!("fetching {packages}"));
         unpack(directory, &fetch)
             .or_else(|_| {
-                // Package lists that are weeks old name files that the mirror no longer has.
+                // Outdated package lists name files that the mirror no longer has.
                 self.update();
                 unpack(directory, &fetch)
             })
-            .with_context(|| format!("fetching {what}"))
+            .with_context(|| format!("fetching {packages}"))
     }
 }
 
 fn unpack(directory: &Path, fetch: impl Fn(&Path) -> Command) -> Result<()> {
-    let beside = |ending: &str| {
+    let sibling = |suffix: &str| {
         let mut name = directory.as_os_str().to_owned();
-        name.push(ending);
+        name.push(suffix);
         PathBuf::from(name)
     };
-    let (fetched, partial) = (beside(".fetched"), beside(".partial"));
+    let (fetched, partial) = (sibling(".fetched"), sibling(".partial"));
     for directory in [&fetched.join("partial"), &partial] {
         let _ = fs::remove_dir_all(directory);
-        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        fs::create_dir_all(directory)
+            .with_context(|| format!("creating {}", directory.display()))?;
     }
     shell::run_quietly(&mut fetch(&fetched))?;
     let archives = packages_in(&fetched)?;
     if archives.is_empty() {
-        bail!("no package came");
+        bail!("no package was fetched");
     }
     for archive in archives {
         let mut extract = Command::new("dpkg-deb");
@@ -264,7 +266,7 @@ fn unpack(directory: &Path, fetch: impl Fn(&Path) -> Command) -> Result<()> {
     }
     let _ = fs::remove_dir_all(&fetched);
     let _ = fs::remove_dir_all(directory);
-    fs::rename(&partial, directory).with_context(|| format!("making {}", directory.display()))
+    fs::rename(&partial, directory).with_context(|| format!("creating {}", directory.display()))
 }
 
 fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -272,6 +274,6 @@ fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
         fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     Ok(paths
-        .filter(|path| path.extension().is_some_and(|ending| ending == "deb"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
         .collect())
 }

@@ -1,31 +1,31 @@
-//! The architectures that the project is built for and tested on.
+//! The supported architectures.
 
 use anyhow::{Context as _, Result};
 
-/// What one is called by each tool, and how it is emulated.
+/// Names of an architecture in each tool, and its emulation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arch {
-    /// By Rust and by QEMU.
+    /// Name in Rust and QEMU.
     pub name: &'static str,
-    /// By Debian.
+    /// Name in Debian.
     pub debian: &'static str,
-    /// What a program is built for.
+    /// Rust's target.
     pub target: &'static str,
-    /// What the names of its C compiler and of its directories of libraries begin with.
+    /// GNU triplet: prefix of the C compiler and name of the library directories.
     pub gnu: &'static str,
-    /// Debian's packages of a C compiler on other machines, and of its C library.
+    /// Debian's packages of the cross compiler and the C library.
     pub cross: [&'static str; 2],
-    /// The emulator, and Debian's package of it.
+    /// The emulator and its Debian package.
     pub qemu: (&'static str, &'static str),
-    /// Which machine is emulated, with which CPU.
+    /// QEMU's options for machine and CPU.
     pub machine: &'static [&'static str],
-    /// What is added, or said otherwise, where QEMU emulates the CPU.
+    /// QEMU's options with TCG, which override [`Self::machine`].
     pub emulation: &'static [&'static str],
-    /// The counters of hardware events that the emulated CPU has, as the kernel calls them.
+    /// The kernel's name of the emulated PMU.
     pub counters: Option<&'static str>,
-    /// The serial line that goes to our stdout.
+    /// The kernel's name of the serial console.
     pub console: &'static str,
-    /// Options of its kernel.
+    /// Options of the kernel.
     pub kernel_options: &'static str,
 }
 
@@ -42,7 +42,7 @@ const X86_64: Arch = Arch {
     emulation: &[],
     counters: None,
     console: "ttyS0",
-    // A busy host does not run the guest for milliseconds, and the kernel panics when its timer does not tick meanwhile.
+    // A busy host may not run the guest for milliseconds; the kernel would panic without timer interrupts.
     kernel_options: "no_timer_check",
 };
 
@@ -54,8 +54,8 @@ const AARCH64: Arch = Arch {
     cross: ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
     qemu: ("qemu-system-aarch64", "qemu-system-arm"),
     machine: &["-M", "virt", "-cpu", "max"],
-    // An instruction takes a nanosecond of the guest's time, and with that it is counted: without, only cycles are. A guest
-    // that sleeps does not wait. To sign pointers would take longer than all else.
+    // Each instruction advances the guest's clock by 1 ns and is counted; without -icount, the PMU counts
+    // only cycles. Sleeps of the guest take no time. Pointer authentication is slow to emulate.
     emulation: &["-icount", "shift=0,sleep=off", "-cpu", "max,pauth=off"],
     counters: Some("armv8_pmuv3"),
     console: "ttyAMA0",
@@ -63,13 +63,13 @@ const AARCH64: Arch = Arch {
 };
 
 impl Arch {
-    /// That of this machine.
+    /// The architecture of this machine.
     pub fn host() -> Result<&'static Self> {
         let name = std::env::consts::ARCH;
-        Self::parse(name).with_context(|| format!("no guest can be built on {name}"))
+        Self::parse(name).with_context(|| format!("guests cannot be built on {name}"))
     }
 
-    /// By its name.
+    /// The architecture with this name.
     pub fn parse(name: &str) -> Option<&'static Self> {
         ALL.into_iter().find(|arch| arch.name == name)
     }
@@ -82,7 +82,7 @@ impl Arch {
         self.name == std::env::consts::ARCH
     }
 
-    /// One of the GNU tools for its programs.
+    /// Name of a GNU tool for programs of the architecture.
     pub fn tool(&self, name: &str) -> String {
         if self.is_host() {
             name.to_owned()

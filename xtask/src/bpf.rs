@@ -1,4 +1,4 @@
-//! The BPF object: built apart from the workspace, because target, compiler and flags differ.
+//! The BPF object, built separately because its target, compiler and flags differ.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ mod source_hash;
 
 const TARGET: &str = "bpfel-unknown-none";
 const PACKAGE: &str = "profiler-ebpf";
-/// A target directory of its own, beside the object.
+/// Target directory, next to the object.
 const BUILD: &str = "build";
 
 /// `cargo xtask build`
@@ -42,20 +42,19 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the object with what [`toolchain::obtain`] finds. Without a toolchain, an object that was
-/// built from the same sources serves as well.
+/// Builds the object. Without a toolchain, an existing object of the same sources is used.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     build_for(workspace, std::env::consts::ARCH)
 }
 
-/// The same for another architecture, given by Rust's name of it: registers and system calls differ.
+/// Builds the object for an architecture (Rust's name), because registers and system calls differ.
 pub fn build_for(workspace: &Workspace, arch: &str) -> Result<PathBuf> {
     let paths = Paths::new(workspace, arch);
     let sources = paths.hash_sources()?;
     let toolchain = match toolchain::obtain(workspace) {
         Ok(toolchain) => toolchain,
         Err(error) if paths.is_current(&sources) => {
-            progress(&format!("taking the BPF object as it is ({error:#})"));
+            progress(&format!("using the existing BPF object ({error:#})"));
             return Ok(paths.object);
         }
         Err(error) => return Err(error),
@@ -67,24 +66,28 @@ pub fn build_for(workspace: &Workspace, arch: &str) -> Result<PathBuf> {
     paths.install(&sources)
 }
 
-/// The same, with every warning of the compiler an error: clippy does not see these programs.
+/// Builds the object with warnings as errors, because clippy does not check these programs.
 pub fn build_strictly(workspace: &Workspace) -> Result<()> {
     let toolchain = toolchain::obtain(workspace)?;
     let paths = Paths::new(workspace, std::env::consts::ARCH);
     let sources = paths.hash_sources()?;
-    let said = shell::stderr(&mut compile(workspace, &toolchain, &paths))?;
+    let messages = shell::stderr(&mut compile(workspace, &toolchain, &paths))?;
     paths.install(&sources)?;
-    // Cargo repeats the warnings of what it did not have to compile again.
-    if said.lines().any(|line| line.starts_with("warning")) {
-        bail!("the compiler warns about the BPF programs\n{}", said.trim());
+    // Cargo repeats the warnings of crates that are up to date.
+    if messages.lines().any(|line| line.starts_with("warning")) {
+        bail!(
+            "the compiler warns about the BPF programs\n{}",
+            messages.trim()
+        );
     }
     Ok(())
 }
 
-/// Builds the `profiler` program and tells where it is.
+/// Builds the binary `profiler` and returns its path.
 pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     let mut cargo = workspace.cargo();
-    // The features of dependencies are those of the whole workspace: what is tested is what is run, and it is built once.
+    // With the whole workspace selected, dependencies have the same features as in the tests and are built
+    // once.
     cargo.args(["build", "--quiet", "--workspace", "--bin=profiler"]);
     if release {
         cargo.arg("--release");
@@ -116,23 +119,23 @@ fn compile(workspace: &Workspace, toolchain: &Toolchain, paths: &Paths) -> Comma
             "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER",
             &toolchain.linker.path,
         )
-        // One unit: bpf-linker sees whole functions, and the object is the same on every machine.
+        // A single unit makes the object reproducible, and bpf-linker sees all functions.
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     cargo
 }
 
 fn flags(arch: &str) -> [String; 4] {
     [
-        // The layout of `pt_regs`, and so of a probe's arguments, is that of the machine.
+        // The layout of `pt_regs` depends on the architecture.
         format!("--cfg=bpf_target_arch=\"{arch}\""),
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
-        // Atomic operations that return the old value came with v3; every kernel since 5.12 runs it.
+        // v3 has atomic operations that return the old value; kernels since 5.12 support it.
         "-Ctarget-cpu=v3".into(),
     ]
 }
 
-/// One number for the sources of the BPF programs.
+/// Hash of the sources of the BPF programs.
 pub fn source_hash(workspace: &Workspace) -> Result<String> {
     hash(&workspace.root.join(PACKAGE))
 }
@@ -141,7 +144,7 @@ fn hash(package: &Path) -> Result<String> {
     source_hash::source_hash(package).with_context(|| format!("reading {}", package.display()))
 }
 
-/// The object where the build script of `profiler` looks for it, and what it was built from.
+/// Paths of the object, as the build script of `profiler` expects it, and of the hash of its sources.
 struct Paths<'a> {
     arch: &'a str,
     build: PathBuf,
@@ -182,7 +185,7 @@ impl<'a> Paths<'a> {
     }
 }
 
-/// Writes the file in one step, and only if that changes it: what depends on it is not rebuilt.
+/// Replaces a file atomically if its content differs, so that dependants are not rebuilt needlessly.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());

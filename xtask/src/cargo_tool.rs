@@ -1,4 +1,4 @@
-//! Programs from crates.io that the project builds for itself below `target/`.
+//! Tools from crates.io, built below `target/`.
 
 use std::{fs, path::Path};
 
@@ -6,20 +6,21 @@ use anyhow::{Context as _, Result};
 
 use crate::{shell, workspace::Workspace};
 
-/// A crate in the one version that is built. Its own Cargo.lock pins what it depends on.
+/// A crate in a pinned version. Its own Cargo.lock pins its dependencies.
 pub struct CargoTool {
     pub name: &'static str,
     pub version: &'static str,
-    /// SHA-256 of the crate, as crates.io has it.
+    /// SHA-256 of the crate file on crates.io.
     pub checksum: &'static str,
 }
 
 impl CargoTool {
-    /// Builds it into `root`, with these options of `cargo install` and variables, as the user behind sudo.
+    /// Builds the tool into `root` with these options of `cargo install` and these environment variables,
+    /// as the user who called sudo.
     ///
     /// # Errors
     ///
-    /// When the registry has another crate under this name and version, or it does not build.
+    /// If the registry has another crate under this name and version, or the build fails.
     pub fn install(
         &self,
         workspace: &Workspace,
@@ -43,12 +44,12 @@ impl CargoTool {
             .arg(&build)
             .envs(variables.iter().copied());
         shell::run_quietly(shell::unprivileged(&mut install))?;
-        // Some hundred megabytes that nothing needs any more.
+        // Some hundred megabytes.
         let _ = fs::remove_dir_all(build);
         Ok(())
     }
 
-    /// `cargo install` believes the registry; a lock file with the checksum makes cargo compare.
+    /// `cargo install` trusts the registry; with a lock file, cargo compares the checksum.
     fn verify(&self, workspace: &Workspace, project: &Path) -> Result<()> {
         shell::make_unprivileged(project)?;
         let Self {
@@ -76,6 +77,6 @@ impl CargoTool {
             .args(["update", "--workspace", "--quiet", "--manifest-path"])
             .arg(project.join("Cargo.toml"));
         shell::run_quietly(shell::unprivileged(&mut update))
-            .with_context(|| format!("{name} {version} is not the crate that was pinned"))
+            .with_context(|| format!("{name} {version} differs from the pinned crate"))
     }
 }

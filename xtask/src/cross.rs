@@ -1,9 +1,9 @@
-//! Building programs for another architecture.
+//! Builds programs for another architecture.
 //!
-//! The standard library for it is taken from rustup's toolchain if somebody has added it there. Otherwise it comes from
-//! Debian, like the compiler that builds the BPF programs: no server but the mirror of the packages is needed, which the
-//! kernels are from as well, and the user's toolchain stays as it is. The linker is Debian's C compiler for that
-//! architecture. The programs are linked with the libraries that the guest has, as they are where they are installed.
+//! The standard library is that of rustup's toolchain, if it is installed. Otherwise it is Debian's,
+//! like the compiler of the BPF programs, so that only the package mirror is needed and the user's
+//! toolchain is not changed. The linker is Debian's cross compiler. Programs are linked dynamically
+//! with the guest's libraries.
 
 use std::{path::PathBuf, process::Command};
 
@@ -17,7 +17,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// `cargo build` for the architecture, with what that needs installed.
+/// `cargo build` for the architecture, after its prerequisites have been installed.
 pub fn cargo_build(workspace: &Workspace, arch: &Arch) -> Result<Command> {
     let mut cargo = workspace.cargo();
     cargo.arg("build");
@@ -28,10 +28,10 @@ pub fn cargo_build(workspace: &Workspace, arch: &Arch) -> Result<Command> {
     let variable = format!("CARGO_TARGET_{}_LINKER", arch.target.replace('-', "_"));
     cargo
         .args(["--target", arch.target])
-        // Of its own: another compiler makes it, and cargo locks a directory for as long as it builds.
+        // A separate directory, because the compiler may differ, and cargo locks the directory.
         .arg("--target-dir")
         .arg(workspace.target.join("cross"))
-        // Emulated a few times: what optimisation would save there is less than it costs here.
+        // The programs run only a few times in emulation, which does not justify optimisation.
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env(variable.to_uppercase(), linker);
@@ -41,7 +41,7 @@ pub fn cargo_build(workspace: &Workspace, arch: &Arch) -> Result<Command> {
         let sysroot = obtain_library(workspace, arch, &package)?;
         cargo
             .env("RUSTC", &package.compiler.rustc)
-            // Not for build scripts and macros, which are this machine's.
+            // With --target, these flags do not apply to build scripts and macros.
             .env(
                 "CARGO_ENCODED_RUSTFLAGS",
                 format!("--sysroot={}", sysroot.display()),
@@ -50,7 +50,7 @@ pub fn cargo_build(workspace: &Workspace, arch: &Arch) -> Result<Command> {
     Ok(cargo)
 }
 
-/// The C compiler knows where the C library is.
+/// The C compiler, which finds the C library.
 fn obtain_linker(arch: &Arch) -> Result<String> {
     let linker = arch.tool("gcc");
     if shell::which(&linker).is_none() {
@@ -64,7 +64,7 @@ fn obtain_linker(arch: &Arch) -> Result<String> {
     Ok(linker)
 }
 
-/// Whether the compiler that cargo takes has a standard library for the architecture.
+/// Whether cargo's compiler has a standard library for the architecture.
 fn has_library(workspace: &Workspace, arch: &Arch) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut ask = Command::new(rustc);
@@ -73,7 +73,7 @@ fn has_library(workspace: &Workspace, arch: &Arch) -> bool {
     shell::stdout(&mut ask).is_ok_and(|directory| PathBuf::from(directory.trim()).is_dir())
 }
 
-/// The library that the compiler of this package takes, down to the version; returns the sysroot.
+/// Unpacks the standard library of exactly this compiler; returns the sysroot.
 fn obtain_library(workspace: &Workspace, arch: &Arch, package: &Package) -> Result<PathBuf> {
     let name = format!("libstd-rust{}-dev", package.suffix);
     let directory = format!("{name}_{}_{}", package.version, arch.debian);

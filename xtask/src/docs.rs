@@ -1,19 +1,19 @@
-//! Pages that programs write: the code is the only place where a column or an option is described. The page of measured
-//! figures says whether the programs have changed since.
+//! Generated pages. Columns and options are described only in the code. The page of measurements
+//! reports whether the programs have changed since.
 
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{bench::page, bpf, shell, workspace::Workspace};
+use crate::{bench::overhead_page, bpf, shell, workspace::Workspace};
 
-/// Each page is what `profiler` prints with these arguments.
+/// Pages and the arguments of `profiler` that print them.
 const PAGES: &[(&str, &[&str])] = &[("docs/metrics.md", &["schema", "--markdown"])];
 
 /// `cargo xtask docs`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Change nothing; fail if a page is not what its command prints now
+    /// Only check that the pages are up to date
     #[arg(long)]
     check: bool,
 }
@@ -36,10 +36,7 @@ pub fn check(workspace: &Workspace, profiler: &Path) -> Result<()> {
         }
     }
     if !stale.is_empty() {
-        bail!(
-            "not what the program prints now: {}; run `cargo xtask docs`",
-            stale.join(", ")
-        );
+        bail!("outdated: {}; run `cargo xtask docs`", stale.join(", "));
     }
     Ok(())
 }
@@ -62,6 +59,6 @@ fn pages(workspace: &Workspace, profiler: &Path) -> Result<Vec<(&'static str, St
     let printed = PAGES
         .iter()
         .map(|(page, args)| Ok((*page, shell::stdout(Command::new(profiler).args(*args))?)));
-    let measured = page::current(workspace).map(|text| (page::PAGE, text));
+    let measured = overhead_page::current(workspace).map(|text| (overhead_page::PAGE, text));
     printed.chain([measured]).collect()
 }

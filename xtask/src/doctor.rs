@@ -1,4 +1,4 @@
-//! `cargo xtask doctor`: what is there, what is missing, and the command that brings it.
+//! `cargo xtask doctor`: installed and missing prerequisites, and the commands that install them.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{
 
 enum State {
     Present(String),
-    /// `cargo xtask` installs it as soon as it is needed.
+    /// Installed by `cargo xtask` when it is needed.
     Automatic(String),
     Missing {
         found: String,
@@ -25,27 +25,27 @@ enum State {
 
 struct Check {
     name: &'static str,
-    /// Without it nothing can be built or run.
+    /// Whether building or running requires it.
     essential: bool,
     state: State,
 }
 
-/// Prints the table; fails if building or running cannot work.
+/// Prints the table; fails if a requirement of building or running is missing.
 pub fn run(workspace: &Workspace) -> ExitCode {
     let sections = [
         ("build", build(workspace)),
         ("run", running()),
         ("test and measure", testing(workspace)),
     ];
-    let mut works = true;
+    let mut complete = true;
     for (title, checks) in sections {
         println!("{title}");
         for check in checks {
-            works &= !(check.essential && matches!(check.state, State::Missing { .. }));
+            complete &= !(check.essential && matches!(check.state, State::Missing { .. }));
             print(&check);
         }
     }
-    if works {
+    if complete {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -74,7 +74,7 @@ fn present_or(found: Option<String>, remedy: &str) -> State {
     )
 }
 
-/// The first line that a program prints, usually its version.
+/// The first line of a program's output, usually its version.
 fn version(program: &str, args: &[&str]) -> Option<String> {
     let text = shell::stdout(Command::new(program).args(args)).ok()?;
     text.lines().next().map(|line| line.trim().to_owned())
@@ -88,7 +88,7 @@ fn build(workspace: &Workspace) -> Vec<Check> {
         .and_then(|line| workspace::parse_version(line.split(' ').nth(1)?));
     let compiler = match rustc {
         Some(found) if recent < Some(workspace.rust_version) => State::Missing {
-            found: format!("{found}, but {major}.{minor} is the oldest that works"),
+            found: format!("{found}, but at least {major}.{minor} is required"),
             remedy: "run `rustup update stable`".into(),
         },
         found => present_or(found, "install rustup (https://rustup.rs)"),
@@ -158,11 +158,11 @@ fn bpf_toolchain(workspace: &Workspace) -> Vec<Check> {
     }];
     if let Some(c) = chosen {
         let prefix = linker::llvm_prefix(c.llvm);
-        let place = prefix.map_or(String::new(), |prefix| format!(" at {}", prefix.display()));
+        let location = prefix.map_or(String::new(), |prefix| format!(" at {}", prefix.display()));
         checks.push(Check {
             name: "LLVM",
             essential: false,
-            state: State::Present(format!("{}{place}", c.llvm)),
+            state: State::Present(format!("{}{location}", c.llvm)),
         });
     }
     checks.push(Check {
@@ -206,7 +206,7 @@ fn running() -> Vec<Check> {
     ]
 }
 
-/// What the profiler cannot do without, with its number in `linux/capability.h`.
+/// Required capabilities, with their numbers in `linux/capability.h`.
 const CAPABILITIES: &[(&str, u32)] = &[
     ("cap_dac_read_search", 2),
     ("cap_sys_ptrace", 19),
@@ -225,19 +225,19 @@ fn privilege() -> State {
         .filter(|(_, bit)| effective & (1 << bit) == 0)
         .map(|(name, _)| *name)
         .collect();
-    let who = if shell::is_root() { "root" } else { "not root" };
+    let user = if shell::is_root() { "root" } else { "not root" };
     if missing.is_empty() {
-        State::Present(format!("{who}, with every capability needed"))
+        State::Present(format!("{user}, with all required capabilities"))
     } else if shell::is_root() {
         State::Missing {
             found: format!("root without {}", missing.join(", ")),
             remedy: "start the container with `--cap-add` for each of them".into(),
         }
     } else if shell::which("sudo").is_some() {
-        State::Present("not root: `cargo xtask run` asks sudo".into())
+        State::Present("not root: `cargo xtask run` uses sudo".into())
     } else {
         State::Missing {
-            found: format!("{who}, no sudo, no {}", missing.join(", ")),
+            found: format!("{user}, without sudo and without {}", missing.join(", ")),
             remedy: format!(
                 "as root: `setcap {}+ep target/release/profiler`",
                 missing.join(",")
@@ -270,13 +270,13 @@ fn cgroup() -> State {
 }
 
 fn testing(workspace: &Workspace) -> Vec<Check> {
-    let by_xtask =
-        |what: &str| State::Automatic(format!("{what} when `cargo xtask test` needs it"));
+    let automatic =
+        |action: &str| State::Automatic(format!("{action} when `cargo xtask test` needs it"));
     let python = match python::installed(workspace) {
         Some(versions) => State::Present(versions),
-        None if python::can_make_environments() || apt::available() => by_xtask("installed"),
+        None if python::can_create_environments() || apt::available() => automatic("installed"),
         None => State::Missing {
-            found: "no python3 that makes virtual environments".into(),
+            found: "no python3 with virtual environments".into(),
             remedy: format!("run `{}`", python::remedy()),
         },
     };
@@ -287,7 +287,7 @@ fn testing(workspace: &Workspace) -> Vec<Check> {
             qemu: (program, package),
             ..
         }) => match version(program, &["--version"]) {
-            None if apt::available() => by_xtask("installed"),
+            None if apt::available() => automatic("installed"),
             found => {
                 let install = apt::command(&[(*package).into()]);
                 present_or(found, &format!("run `{install}`"))
@@ -309,12 +309,12 @@ fn testing(workspace: &Workspace) -> Vec<Check> {
         Check {
             name: "cargo-deny",
             essential: false,
-            state: deny.map_or_else(|| by_xtask("built"), State::Present),
+            state: deny.map_or_else(|| automatic("built"), State::Present),
         },
         Check {
             name: "cargo-nextest",
             essential: false,
-            state: State::Present(nextest.unwrap_or_else(|| "none: `cargo test` serves".into())),
+            state: State::Present(nextest.unwrap_or_else(|| "none: `cargo test` is used".into())),
         },
     ];
     checks.extend(tools::ALL.map(|tool| Check {

@@ -1,4 +1,4 @@
-//! bpf-linker, which turns LLVM bitcode into a BPF object.
+//! bpf-linker, which links LLVM bitcode to a BPF object.
 
 use std::{
     env, fs,
@@ -22,12 +22,12 @@ const TOOL: CargoTool = CargoTool {
     checksum: "998bea250d009a4719ed16ab6d772d519b77b031a0261e69223a35013972594b",
 };
 
-/// A linker that was seen to link what a certain compiler produces.
+/// A linker that has linked output of the compiler.
 pub struct Linker {
     pub path: PathBuf,
 }
 
-/// The linker of our own, then any on PATH or in cargo's directory that works.
+/// The linker below `target/`, otherwise a working one on PATH or in cargo's directory.
 pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
     let own = directory(workspace, compiler.llvm).join("bin/bpf-linker");
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -49,12 +49,12 @@ fn is_pinned(linker: &Path) -> bool {
     version.is_ok_and(|version| version.split_whitespace().any(|word| word == TOOL.version))
 }
 
-/// One directory per LLVM, so that another compiler gets another linker.
+/// One directory per version of LLVM, because each compiler needs its own linker.
 fn directory(workspace: &Workspace, llvm: u32) -> PathBuf {
     workspace.tools().join(format!("bpf-linker-llvm-{llvm}"))
 }
 
-/// The only sure sign that an LLVM understands a compiler is that it links its output.
+/// Tests whether the linker accepts output of the compiler, since version numbers are not sufficient.
 fn works(workspace: &Workspace, compiler: &Compiler, linker: &Path) -> bool {
     if linked_llvm(linker).is_some_and(|version| version < compiler.llvm) {
         return false;
@@ -85,7 +85,7 @@ fn works(workspace: &Workspace, compiler: &Compiler, linker: &Path) -> bool {
         .is_ok()
 }
 
-/// The smallest program that needs no `core`.
+/// A minimal program without `core`.
 const PROBE: &str = r#"#![feature(no_core, lang_items)]
 #![no_core]
 #![allow(internal_features)]
@@ -97,7 +97,7 @@ impl Copy for u64 {}
 #[unsafe(no_mangle)] pub extern "C" fn probe(x: u64) -> u64 { x }
 "#;
 
-/// The major version of the LLVM library that the linker loads; none if it is linked statically.
+/// Major version of the LLVM library of the linker; none if it is linked statically.
 fn linked_llvm(linker: &Path) -> Option<u32> {
     let libraries = shell::stdout(Command::new("ldd").arg(linker)).ok()?;
     let name = libraries
@@ -109,8 +109,7 @@ fn linked_llvm(linker: &Path) -> Option<u32> {
         .ok()
 }
 
-/// Where that LLVM's library can be linked with: the tools alone, without the development files,
-/// do not help.
+/// Prefix of an LLVM with development files.
 pub fn llvm_prefix(llvm: u32) -> Option<PathBuf> {
     let given = env::var_os("LLVM_PREFIX").map(PathBuf::from);
     let usual = ["/usr/lib/llvm-", "/usr/lib/llvm", "/usr/lib64/llvm"];
@@ -124,14 +123,14 @@ pub fn llvm_prefix(llvm: u32) -> Option<PathBuf> {
     })
 }
 
-/// What LLVM's own libraries are linked with comes along.
+/// Packages of LLVM's development files and of the libraries that LLVM is linked with.
 fn llvm_packages(llvm: u32) -> Vec<String> {
     let mut packages = vec![format!("llvm-{llvm}-dev"), format!("libpolly-{llvm}-dev")];
     packages.extend(["zlib1g-dev", "libzstd-dev"].map(String::from));
     packages
 }
 
-/// Whether [`install`] has a chance.
+/// Whether [`install`] can work.
 pub fn is_installable(compiler: &Compiler) -> bool {
     if llvm_prefix(compiler.llvm).is_some() {
         return true;
@@ -151,23 +150,23 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
     if llvm_prefix(llvm).is_none() {
         apt::install(
             &llvm_packages(llvm),
-            "the LLVM of that compiler, for the BPF linker",
+            "LLVM of this compiler, for the BPF linker",
         )?;
     }
-    let prefix =
-        llvm_prefix(llvm).with_context(|| format!("LLVM {llvm} not found once installed"))?;
+    let prefix = llvm_prefix(llvm)
+        .with_context(|| format!("LLVM {llvm} not found after its installation"))?;
     progress(&format!(
         "building bpf-linker for LLVM {llvm} (about a minute)"
     ));
     let directory = directory(workspace, llvm);
-    // The host's compiler builds it: it links no bitcode of its own, only that of others.
+    // Any compiler can build the linker; only LLVM must match.
     let feature = format!("--features=llvm-{llvm}");
     let options = ["--no-default-features", &feature];
     TOOL.install(workspace, &directory, &options, &[("LLVM_PREFIX", &prefix)])?;
-    find(workspace, compiler).context("the new bpf-linker does not link what the compiler produces")
+    find(workspace, compiler).context("the new bpf-linker rejects output of the compiler")
 }
 
-/// What the user has to type.
+/// The command that installs a linker.
 pub fn remedy(compiler: &Compiler) -> String {
     let llvm = compiler.llvm;
     let build = format!(

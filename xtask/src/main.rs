@@ -39,31 +39,31 @@ struct Cli {
 enum Command {
     /// Build the BPF object, and with --release or --debug the controller too
     Build(bpf::Args),
-    /// Build what is missing and profile: everything after `run` goes to `profiler run`
+    /// Build what is missing and run `profiler run` with all following arguments
     #[command(disable_help_flag = true)]
     Run {
         /// For example `--pid 4711`, or `-- COMMAND ARGS…`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run the tests, all tiers or those named
+    /// Run the tests: all tiers, or the given ones
     Test(test::Args),
     /// Run the kernel tests on other kernels, each in a virtual machine
     Vm(vm::Args),
-    /// Show what is there and what is missing to build, run and test
+    /// List installed and missing prerequisites
     Doctor,
     /// Generate the reference pages under docs/
     Docs(docs::Args),
-    /// Measure what the profiler costs
+    /// Measure the overhead of the profiler
     Bench(bench::Args),
-    /// Check the tables of hardware events
+    /// Check the event tables
     Perfevents(perfevents::Args),
-    /// Count programs of known work, to see whether this CPU's counters and tables are right
+    /// Compare this CPU's counters and event tables with programs of known work
     Calibrate(calibrate::Args),
-    /// The processes against which the controller is measured
+    /// Sleeping processes, the load for measurements of the controller
     #[command(hide = true)]
     Sleepers(bench::sleepers::Args),
-    /// What is timed with and without the profiler
+    /// A workload that is timed with and without the profiler
     #[command(hide = true)]
     Load(bench::load::Args),
 }
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// clap takes the first `--` for itself, yet `profiler run` has to see it.
+/// clap would consume the first `--`, which belongs to `profiler run`.
 fn parse() -> Command {
     let mut args = env::args_os().skip(1);
     if args.next().is_some_and(|first| first == "run") {

@@ -1,4 +1,4 @@
-//! The Python readers with which the tests open what we write.
+//! The Python environment of the tests.
 
 use std::{path::PathBuf, process::Command};
 
@@ -10,10 +10,10 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What the tests import; tests/requirements.txt pins these and all that they depend on.
+/// Packages that the tests import, pinned with their dependencies in tests/requirements.txt.
 const PACKAGES: &[&str] = &["duckdb", "pandas", "psutil", "pyarrow"];
 
-/// Fails unless the pinned version of each package is installed that this Python needs.
+/// Fails unless the pinned versions for this Python are installed.
 const CHECK: &str = r##"
 import sys
 from importlib.metadata import version
@@ -35,7 +35,7 @@ pub fn interpreter(workspace: &Workspace) -> PathBuf {
     workspace.target.join("venv/bin/python")
 }
 
-/// The versions of what the tests import, if all of it can be imported and is what is pinned.
+/// Versions of the imported packages; `None` unless all pinned versions are installed.
 pub fn installed(workspace: &Workspace) -> Option<String> {
     let python = || Command::new(interpreter(workspace));
     let check = &mut python();
@@ -49,22 +49,22 @@ pub fn installed(workspace: &Workspace) -> Option<String> {
     Some(versions.trim().to_owned())
 }
 
-/// The virtual environment, made if it is not there or not complete.
+/// The interpreter of the virtual environment, which is created if it is missing or incomplete.
 pub fn obtain(workspace: &Workspace) -> Result<PathBuf> {
     let python = interpreter(workspace);
     if installed(workspace).is_some() {
         return Ok(python);
     }
-    if !can_make_environments() {
+    if !can_create_environments() {
         if !apt::available() {
             bail!(
-                "python3 cannot make virtual environments: run `{}`",
+                "python3 cannot create virtual environments: run `{}`",
                 remedy()
             );
         }
         apt::install(
             &["python3".into(), "python3-venv".into()],
-            "virtual environments of Python",
+            "Python's virtual environments",
         )?;
     }
     progress(&format!(
@@ -85,11 +85,11 @@ pub fn obtain(workspace: &Workspace) -> Result<PathBuf> {
             .arg(requirements(workspace)),
     )?;
     installed(workspace)
-        .with_context(|| format!("{} cannot import its packages", python.display()))?;
+        .with_context(|| format!("{}: packages cannot be imported", python.display()))?;
     Ok(python)
 }
 
-pub fn can_make_environments() -> bool {
+pub fn can_create_environments() -> bool {
     shell::run_quietly(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
 }
 
@@ -103,7 +103,7 @@ mod tests {
 
     use super::PACKAGES;
 
-    /// pip takes no package without a hash then, and none that is not listed.
+    /// pip then refuses packages that have no hash or are not listed.
     #[test]
     fn all_requirements_have_versions_and_hashes() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/requirements.txt");

@@ -1,4 +1,4 @@
-//! `cargo xtask run`: build what is missing, then become `profiler run`.
+//! `cargo xtask run`: builds what is missing, then executes `profiler run`.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{bpf, shell, workspace::Workspace};
 
-/// Returns only if the profiler could not be started; otherwise its exit code is ours.
+/// Replaces this process by the profiler; returns only on failure.
 pub fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     bpf::build(workspace)?;
     let profiler = bpf::build_controller(workspace, true)?;
@@ -22,20 +22,20 @@ pub fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     Err(command.exec()).with_context(|| format!("starting `{}`", shell::display(&command)))
 }
 
-/// The program as root where sudo is there; where it is not, the program itself tells what it lacks.
+/// Runs a program with sudo if it is installed; otherwise the program reports missing privileges.
 pub fn privileged(program: &Path) -> Command {
     if shell::is_root() || shell::which("sudo").is_none() {
         return Command::new(program);
     }
     let mut command = Command::new("sudo");
-    // A profiled command needs the environment it was started in.
+    // A profiled command needs its environment.
     command.args(["--preserve-env", "--"]).arg(program);
-    // Root is lent to the profiler only: a command that it starts runs as the user.
+    // Only the profiler runs as root; its command runs as the user.
     command.env("PROFILER_RAISED", "1");
     command
 }
 
-/// Cargo adds variables for us that a profiled command must not inherit.
+/// Removes the variables that cargo sets for xtask and that a profiled command must not inherit.
 fn clean(command: &mut Command, workspace: &Workspace) {
     let own = [
         "CARGO",
@@ -57,7 +57,7 @@ fn clean(command: &mut Command, workspace: &Workspace) {
     };
 }
 
-/// The library paths that are neither our build's nor a Rust toolchain's.
+/// Library paths other than those of this build and of Rust toolchains.
 fn foreign_paths(paths: &OsStr, target: &Path) -> OsString {
     let ours = |path: &Path| {
         path.starts_with(target)

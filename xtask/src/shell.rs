@@ -1,4 +1,4 @@
-//! Running other programs. Every error names the command.
+//! Runs other programs. Every error names the command.
 
 use std::{
     env, fs, io,
@@ -14,19 +14,19 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// One line that says what takes so long.
+/// Reports the present step on stderr.
 pub fn progress(text: &str) {
     eprintln!("xtask: {text}");
 }
 
-/// The command as one would type it.
+/// The command line of a command.
 pub fn display(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy()];
     words.extend(command.get_args().map(|arg| arg.to_string_lossy()));
     words.join(" ")
 }
 
-/// Runs to the end, with the output going where ours goes.
+/// Runs a command with inherited output.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -37,12 +37,12 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run`]; what it does is said only if it takes long enough for somebody to wonder.
-pub fn run_slowly(command: &mut Command, what: &str) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_millis(1500);
+/// Like [`run`], but reports the step if it takes longer than a moment.
+pub fn run_slowly(command: &mut Command, step: &str) -> Result<()> {
+    const SILENT: Duration = Duration::from_millis(1500);
     const POLL: Duration = Duration::from_millis(20);
     let started = Instant::now();
-    let mut said = false;
+    let mut reported = false;
     let mut child = command
         .stdin(Stdio::null())
         .spawn()
@@ -51,9 +51,9 @@ pub fn run_slowly(command: &mut Command, what: &str) -> Result<()> {
         if let Some(status) = child.try_wait().context("waiting for a child")? {
             break status;
         }
-        if !said && started.elapsed() > PATIENCE {
-            progress(what);
-            said = true;
+        if !reported && started.elapsed() > SILENT {
+            progress(step);
+            reported = true;
         }
         thread::sleep(POLL);
     };
@@ -63,22 +63,22 @@ pub fn run_slowly(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs to the end in silence; what the command printed is shown only if it fails.
+/// Runs a command; its output is part of the error if it fails.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }
 
-/// What the command prints on stdout.
+/// Runs a command and returns its stdout.
 pub fn stdout(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output(command)?.stdout).into_owned())
 }
 
-/// The same, of a command that prints anything but text.
+/// Runs a command and returns its stdout, which need not be text.
 pub fn bytes(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output(command)?.stdout)
 }
 
-/// What the command prints on stderr.
+/// Runs a command and returns its stderr.
 pub fn stderr(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output(command)?.stderr).into_owned())
 }
@@ -89,13 +89,13 @@ fn output(command: &mut Command) -> Result<Output> {
         .output()
         .with_context(|| format!("starting `{}`", display(command)))?;
     if !output.status.success() {
-        let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        let said = said.join("\n");
+        let printed = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        let printed = printed.join("\n");
         bail!(
             "`{}` failed ({})\n{}",
             display(command),
             output.status,
-            said.trim()
+            printed.trim()
         );
     }
     Ok(output)
@@ -112,14 +112,15 @@ pub fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// The user behind sudo, if root was got by it.
+/// The user who called sudo, if xtask runs as root through sudo.
 pub fn invoking_user() -> Option<(u32, u32)> {
     let id = |name| env::var(name).ok()?.parse().ok();
     let (uid, gid) = (id("SUDO_UID")?, id("SUDO_GID")?);
     (is_root() && uid != 0).then_some((uid, gid))
 }
 
-/// What others wrote is built and installed with the rights of the user behind sudo, if there is one.
+/// Runs a command as the user who called sudo, if there is one. Third-party code is built and
+/// installed without the rights of root.
 pub fn unprivileged(command: &mut Command) -> &mut Command {
     match invoking_user() {
         Some((uid, gid)) => run_as(command, uid, gid),
@@ -127,7 +128,7 @@ pub fn unprivileged(command: &mut Command) -> &mut Command {
     }
 }
 
-/// As a user, in his home, and without the groups of ours.
+/// Runs a command as a user, with the user's home directory and without supplementary groups.
 fn run_as(command: &mut Command, uid: u32, gid: u32) -> &mut Command {
     let home = fs::read_to_string("/etc/passwd").ok().and_then(|users| {
         let mut users = users
@@ -137,7 +138,7 @@ fn run_as(command: &mut Command, uid: u32, gid: u32) -> &mut Command {
         Some(user.get(5)?.to_string())
     });
     command.uid(uid).gid(gid);
-    // Caches of root's are not his to write.
+    // The user cannot write to root's caches.
     command
         .env_remove("CARGO_HOME")
         .env_remove("XDG_CACHE_HOME");
@@ -147,33 +148,34 @@ fn run_as(command: &mut Command, uid: u32, gid: u32) -> &mut Command {
     }
 }
 
-/// Makes a directory below `target` in which [`unprivileged`] commands can write; one that is there stays as it is.
+/// Creates a directory below `target` that [`unprivileged`] commands can write to. An existing one is
+/// left unchanged.
 pub fn make_unprivileged(directory: &Path) -> Result<()> {
-    let made = fs::create_dir_all(directory.parent().unwrap_or(directory))
+    let created = fs::create_dir_all(directory.parent().unwrap_or(directory))
         .and_then(|()| fs::create_dir(directory));
-    match made {
+    match created {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("making {}", directory.display())),
+        Err(error) => Err(error).with_context(|| format!("creating {}", directory.display())),
         Ok(()) => give_away(directory),
     }
 }
 
-/// Makes a file that [`unprivileged`] commands can write.
+/// Writes a file that [`unprivileged`] commands can write to.
 pub fn write_unprivileged(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
     give_away(path)
 }
 
-/// To the user behind sudo, if there is one.
+/// Changes the owner of a file to the user who called sudo, if there is one.
 fn give_away(path: &Path) -> Result<()> {
     match invoking_user() {
         Some((uid, gid)) => std::os::unix::fs::lchown(path, Some(uid), Some(gid))
-            .with_context(|| format!("giving away {}", path.display())),
+            .with_context(|| format!("changing the owner of {}", path.display())),
         None => Ok(()),
     }
 }
 
-/// Whether we act as root: /proc/self belongs to the effective user.
+/// Whether the effective user is root: /proc/self belongs to that user.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|owner| owner.uid() == 0)
 }
@@ -184,7 +186,7 @@ mod tests {
 
     use super::{is_root, run_as, stdout};
 
-    /// A package's build script sees nothing of root.
+    /// Build scripts of packages run without the rights of root.
     #[test]
     fn builds_have_no_rights_of_root() {
         let mut command = Command::new("sh");
@@ -193,12 +195,12 @@ mod tests {
             "id -u; id -g; id -G; grep CapEff /proc/self/status; echo [$CARGO_HOME]",
         ]);
         command.env("CARGO_HOME", "/root/.cargo");
-        let said = stdout(run_as(&mut command, 4242, 4243));
+        let printed = stdout(run_as(&mut command, 4242, 4243));
         if is_root() {
             let expected = "4242\n4243\n4243\nCapEff:\t0000000000000000\n[]\n";
-            assert_eq!(said.expect("it runs"), expected);
+            assert_eq!(printed.expect("sh starts"), expected);
         } else {
-            assert!(said.is_err(), "only root can become another user");
+            assert!(printed.is_err(), "only root can become another user");
         }
     }
 }

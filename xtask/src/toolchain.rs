@@ -1,7 +1,7 @@
-//! Finding a compiler for `bpfel-unknown-none`.
+//! Finds a compiler for `bpfel-unknown-none`.
 //!
-//! No distribution carries `core` compiled for BPF, so the compiler has to come with the source of
-//! its own `core` (rust-src), and with a linker whose LLVM reads what its LLVM wrote.
+//! No distribution has `core` compiled for BPF. The compiler therefore needs the source of its `core`
+//! (rust-src) and a linker with the same version of LLVM.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,17 +17,17 @@ use crate::{
     workspace::{self, Workspace},
 };
 
-/// A compiler, whether or not it can build BPF programs.
+/// A compiler, which need not be able to build BPF programs.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     pub rustc: PathBuf,
     pub sysroot: PathBuf,
     pub release: String,
-    /// The major version of its LLVM.
+    /// Major version of its LLVM.
     pub llvm: u32,
 }
 
-/// All that the BPF object needs.
+/// The tools that build the BPF object.
 pub struct Toolchain {
     pub compiler: Compiler,
     pub linker: Linker,
@@ -67,7 +67,7 @@ impl Compiler {
         workspace::parse_version(&self.release).is_some_and(|v| v >= workspace.rust_version)
     }
 
-    /// The cargo that knows how this compiler's `core` is built, otherwise the one that runs us.
+    /// The cargo of this compiler, which can build its `core`, otherwise the one that runs xtask.
     fn cargo(&self) -> PathBuf {
         let own = self.sysroot.join("bin/cargo");
         if shell::is_executable(&own) {
@@ -88,7 +88,7 @@ impl Compiler {
     }
 }
 
-/// The cargo that runs us has chosen a compiler and flags; both are for the host's programs.
+/// Removes the compiler and the flags that cargo has set for programs of the host.
 fn clean(command: &mut Command) {
     for variable in [
         "CARGO_BUILD_TARGET",
@@ -104,16 +104,16 @@ fn clean(command: &mut Command) {
     }
 }
 
-/// Every compiler on this machine, in the order in which they are tried.
+/// All compilers of this machine, in order of preference.
 pub fn compilers() -> Vec<Compiler> {
     let mut paths = rustup_toolchains();
-    // A toolchain without rustup, then what the distribution installed beside rustup's proxies.
+    // A toolchain without rustup, then the distribution's compilers.
     paths.extend(shell::which("rustc").filter(|path| !is_rustup_proxy(path)));
     paths.push("/usr/bin/rustc".into());
     paths.extend(versioned_compilers());
     let mut found: Vec<Compiler> = Vec::new();
     for path in paths.iter().filter(|path| shell::is_executable(path)) {
-        // One that does not even tell its version is no candidate.
+        // Skip a compiler that does not report its version.
         if let Ok(compiler) = Compiler::probe(path)
             && found.iter().all(|known| known.sysroot != compiler.sysroot)
         {
@@ -123,7 +123,7 @@ pub fn compilers() -> Vec<Compiler> {
     found
 }
 
-/// Nightly first: it is the one that supports `-Z build-std`.
+/// Nightly first, because it supports `-Z build-std`.
 fn rustup_toolchains() -> Vec<PathBuf> {
     let list = shell::stdout(Command::new("rustup").args(["toolchain", "list", "--verbose"]));
     let list = list.unwrap_or_default();
@@ -156,7 +156,7 @@ fn versioned_compilers() -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// A complete toolchain among what this machine has.
+/// A complete toolchain that is installed.
 pub fn find(workspace: &Workspace) -> Option<Toolchain> {
     usable(workspace).into_iter().find_map(|compiler| {
         let linker = linker::find(workspace, &compiler)?;
@@ -164,21 +164,21 @@ pub fn find(workspace: &Workspace) -> Option<Toolchain> {
     })
 }
 
-/// The compilers that lack nothing but, perhaps, a linker.
+/// Compilers that are complete except possibly for a linker.
 pub fn usable(workspace: &Workspace) -> Vec<Compiler> {
     let ready = |c: &Compiler| c.has_core_source() && c.is_recent(workspace);
     compilers().into_iter().filter(ready).collect()
 }
 
-/// A compiler that is a distribution's package.
+/// A compiler from a package of the distribution.
 pub struct Package {
     pub compiler: Compiler,
-    /// What follows `rustc` in its name: `-web`.
+    /// Suffix of the name, such as `-web` in `rustc-web`.
     pub suffix: String,
     pub version: String,
 }
 
-/// The first such compiler; one is installed where there is none.
+/// The first packaged compiler; installs one if there is none.
 pub fn packaged(workspace: &Workspace) -> Result<Package> {
     let find = || {
         let mut recent = compilers().into_iter().filter(|c| c.is_recent(workspace));
@@ -195,17 +195,17 @@ pub fn packaged(workspace: &Workspace) -> Result<Package> {
         return Ok(package);
     }
     install_compiler(workspace)?;
-    find().context("the compiler that was installed is not found")
+    find().context("the installed compiler was not found")
 }
 
-/// A complete toolchain; what is missing is installed where that is possible.
+/// A complete toolchain; missing parts are installed if possible.
 pub fn obtain(workspace: &Workspace) -> Result<Toolchain> {
     if let Some(toolchain) = find(workspace) {
         return Ok(toolchain);
     }
     if !usable(workspace).iter().any(linker::is_installable) {
         install_compiler(workspace)?;
-        // The linker may still be there from an earlier time.
+        // A matching linker may exist from an earlier installation.
         if let Some(toolchain) = find(workspace) {
             return Ok(toolchain);
         }
@@ -231,11 +231,11 @@ fn install_compiler(workspace: &Workspace) -> Result<()> {
     })?;
     apt::install(
         &packages,
-        "a Rust compiler with the source of its core library",
+        "Rust compiler with the source of its core library",
     )
 }
 
-/// The newest compiler that is packaged together with its source: `rustc-web` and `rust-web-src`
+/// The newest compiler that is packaged with its source: `rustc-web` and `rust-web-src`
 /// in Debian's security updates, `rustc-1.89` and `rust-1.89-src` in Ubuntu, `rustc` and `rust-src`.
 fn compiler_packages(workspace: &Workspace) -> Option<Vec<String>> {
     let newest = apt::names("^rustc(-web|-[0-9.]+)?$")
@@ -247,7 +247,7 @@ fn compiler_packages(workspace: &Workspace) -> Option<Vec<String>> {
     Some(vec![format!("rustc{suffix}"), format!("rust{suffix}-src")])
 }
 
-/// What the user has to type.
+/// The command that installs a toolchain.
 pub fn remedy(workspace: &Workspace) -> String {
     if let Some(compiler) = usable(workspace).first() {
         return linker::remedy(compiler);

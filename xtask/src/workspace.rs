@@ -1,4 +1,4 @@
-//! Where the project and its build outputs lie.
+//! Directories of the project and of its build outputs.
 
 use std::{
     env,
@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use crate::shell;
 
-/// The workspace, as cargo sees it.
+/// The cargo workspace.
 pub struct Workspace {
     pub root: PathBuf,
     pub target: PathBuf,
-    /// The oldest compiler, as (major, minor), that the manifests allow.
+    /// The minimum version of the compiler, as (major, minor).
     pub rust_version: (u32, u32),
 }
 
@@ -50,12 +50,12 @@ impl Workspace {
         })
     }
 
-    /// What the project installs for itself, out of the way of the user's own tools.
+    /// Directory of the tools that xtask installs.
     pub fn tools(&self) -> PathBuf {
         self.target.join("tools")
     }
 
-    /// A cargo command in the workspace with the compiler that the user chose.
+    /// A cargo command in the workspace, with the user's compiler.
     pub fn cargo(&self) -> Command {
         let mut command = Command::new(cargo());
         command.current_dir(&self.root);
@@ -63,7 +63,7 @@ impl Workspace {
     }
 }
 
-/// The cargo that started us, otherwise the one on PATH.
+/// The cargo that started xtask, otherwise the one on PATH.
 pub fn cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::parse_version;
 
     #[test]
-    fn versions_of_every_origin() {
+    fn compiler_versions_are_parsed() {
         assert_eq!(parse_version("1.97.0-nightly"), Some((1, 97)));
         assert_eq!(parse_version("1.96.0+dfsg1-1~deb12u2"), Some((1, 96)));
         assert_eq!(parse_version("22.1.8"), Some((22, 1)));

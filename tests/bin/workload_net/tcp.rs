@@ -103,7 +103,7 @@ fn info(stream: &TcpStream) -> TcpInfo {
     info
 }
 
-/// So many connections that end as they should, that nobody takes, and that are cut off after a message.
+/// Connections that are closed normally, refused, and reset after a message.
 pub fn connections(kept: usize, refused: usize, reset: usize) {
     let (listener, address) = listen("127.0.0.1:0");
     for number in 0..kept + reset {

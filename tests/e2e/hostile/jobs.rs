@@ -214,10 +214,10 @@ fn changing_job_claims_have_a_quota() {
         "{count} and {made}"
     );
     assert!(refused[VICTIM.to_string()].is_null(), "{refused}");
-    let said = ended
+    let lines = ended
         .stderr
         .matches("processes of more stay in the node's run");
-    assert_eq!(said.count(), 1, "{}", ended.stderr);
+    assert_eq!(lines.count(), 1, "{}", ended.stderr);
 }
 
 /// A user creates cgroups with arbitrary names below a delegated cgroup.

@@ -61,16 +61,16 @@ impl Node {
     /// Sends the victim's marks, as in docs/regions.md, and ends the run.
     fn mark_and_end(self, attackers: Vec<ProcessGroup>) -> Ended {
         let mut honest = self.process(VICTIM, HONEST);
-        let mut said = String::new();
+        let mut printed = String::new();
         let stdout = honest.0.stdout.as_mut().expect("a pipe");
-        stdout.read_to_string(&mut said).expect("text");
+        stdout.read_to_string(&mut printed).expect("text");
         assert!(honest.0.wait().expect("our child").success());
         drop(attackers);
         let finished = self.running.interrupt();
         Ended {
             data: finished.any_dataset(),
             seconds: self.started.elapsed().as_secs_f64(),
-            pid: said.trim().parse().expect("a pid"),
+            pid: printed.trim().parse().expect("a pid"),
             finished,
         }
     }

@@ -107,15 +107,15 @@ fn with_memory(kib: u32, command: &str, run: &Path) -> Output {
 /// and one that is interrupted.
 #[track_caller]
 fn assert_new_runs_complete(out: &Path) {
-    let told = Profiler::writing_to(out)
-        .args(["--run-id", "told", "--source", "system,process"])
+    let interrupted = Profiler::writing_to(out)
+        .args(["--run-id", "interrupted", "--source", "system,process"])
         .command(&["sleep", "60"])
         .start();
-    told.signal(Signal::TERM);
+    interrupted.signal(Signal::TERM);
     let begin = Instant::now();
-    told.finish();
+    interrupted.finish();
     assert!(begin.elapsed() < Duration::from_secs(10));
-    Dataset::new(out.join("told")).assert_complete();
+    Dataset::new(out.join("interrupted")).assert_complete();
     let finished = Profiler::writing_to(out)
         .args(["--run-id", "own", "--source", "system,process"])
         .command(&["true"])

@@ -191,8 +191,8 @@ impl Cluster {
 
     /// State of a job.
     pub fn state(&self, job: &str) -> String {
-        let said = self.ask("scontrol", &["--oneliner", "show", "job", job]);
-        let state = said
+        let text = self.ask("scontrol", &["--oneliner", "show", "job", job]);
+        let state = text
             .split(' ')
             .find_map(|word| word.strip_prefix("JobState="));
         state.expect("a state").to_owned()

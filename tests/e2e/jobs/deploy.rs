@@ -31,8 +31,8 @@ fn assert_verified(run: &Path) {
         .arg(run)
         .output();
     let output = output.expect("the profiler starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
 }
 
 fn script(path: &Path, text: &str) {
@@ -163,13 +163,13 @@ fn unit_passes_systemd_analyze() {
             .arg(&unit)
             .output();
         let output = output.expect("systemd-analyze of Debian's package systemd");
-        let said =
+        let text =
             String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        (output.status.success(), said.into_owned())
+        (output.status.success(), text.into_owned())
     };
-    let (fine, said) = analyze(&["verify"]);
-    assert!(fine && said.is_empty(), "{said}");
+    let (fine, text) = analyze(&["verify"]);
+    assert!(fine && text.is_empty(), "{text}");
     // 10.0 is a service with all privileges of root. The rest are those for BPF, other processes and files.
-    let (fine, said) = analyze(&["security", "--offline=true", "--threshold=30"]);
-    assert!(fine, "{said}");
+    let (fine, text) = analyze(&["security", "--offline=true", "--threshold=30"]);
+    assert!(fine, "{text}");
 }

@@ -65,7 +65,7 @@ fn parse_report(text: &str) -> Report {
 
 /// Burns CPU time, reports the amount and ends.
 const TASK: &str = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read oncpu rest < /proc/$$/schedstat; \
-                    { echo $SLURM_STEP_ID $SLURM_PROCID $$ $oncpu; times; } > said.$SLURM_STEP_ID.$SLURM_PROCID";
+                    { echo $SLURM_STEP_ID $SLURM_PROCID $$ $oncpu; times; } > report.$SLURM_STEP_ID.$SLURM_PROCID";
 
 #[test]
 fn job_with_two_steps() {
@@ -92,17 +92,17 @@ fn job_with_two_steps() {
     ));
     assert_eq!(others, 0, "processes of no job");
     for (step, rank) in [("0", 0), ("0", 1), ("1", 0)] {
-        let path = cluster.directory().join(format!("said.{step}.{rank}"));
-        let said = parse_report(&fs::read_to_string(path).expect("the task has said it"));
-        assert_eq!((&said.0[..], said.1), (step, rank));
+        let path = cluster.directory().join(format!("report.{step}.{rank}"));
+        let report = parse_report(&fs::read_to_string(path).expect("the task has written it"));
+        assert_eq!((&report.0[..], report.1), (step, rank));
         let (step_id, task_rank, oncpu, sum): (String, u32, u64, u64) = data.row(&format!(
             "SELECT step_id, task_rank, oncpu_ns, user_ns + system_ns FROM process WHERE pid = {} AND comm = 'bash'",
-            said.2
+            report.2
         ));
         assert_eq!((&step_id[..], task_rank), (step, rank));
         // The exit also takes CPU time, which the task cannot report. User and system time of
         // getrusage(2) are rounded to milliseconds.
-        for (counted, truth) in [(oncpu, said.3), (sum + 1_000_000, said.4)] {
+        for (counted, truth) in [(oncpu, report.3), (sum + 1_000_000, report.4)] {
             let more = counted.checked_sub(truth);
             let more = more.unwrap_or_else(|| panic!("{counted}, less than {truth}"));
             assert!(
@@ -269,10 +269,10 @@ fn hanging_scheduler_command_is_retried() {
         .env("PATH", format!("{}:{others}", bin.display()))
         .start();
     fs::write(directory.join("hang"), "").expect("written");
-    let silence = format!("cannot ask Slurm about job {job}: scontrol did not answer");
-    running.wait_for(&silence);
-    // The next method finds what the scheduler would have told.
-    let beside = ProcessGroup::start(
+    let no_answer = format!("cannot ask Slurm about job {job}: scontrol did not answer");
+    running.wait_for(&no_answer);
+    // Meanwhile the next method, the environment, finds processes.
+    let claimed = ProcessGroup::start(
         cluster
             .command("sleep", &["3"])
             .env("SLURM_JOB_ID", &job)
@@ -286,7 +286,7 @@ fn hanging_scheduler_command_is_retried() {
     fs::write(directory.join("go"), "").expect("written");
     let finished = running.finish();
     assert_eq!(
-        finished.stderr.matches(&silence).count(),
+        finished.stderr.matches(&no_answer).count(),
         1,
         "{}",
         finished.stderr
@@ -296,7 +296,7 @@ fn hanging_scheduler_command_is_retried() {
     found_by(&data, "scheduler", &job);
     let found: u64 = data.value(&format!(
         "SELECT count(*) FROM process WHERE pid = {}",
-        beside.pid()
+        claimed.pid()
     ));
     assert_eq!(found, 1, "{}", finished.stderr);
 }

@@ -11,7 +11,7 @@ use e2e::{
     setting,
 };
 
-use super::{MARKS, READING, counted, said, script};
+use super::{MARKS, READING, counted, printed, script};
 
 /// Number of lines on stderr with this text.
 fn times_reported(finished: &Finished, what: &str) -> usize {
@@ -145,7 +145,7 @@ mark("event", "last", dropped=dropped)
 print(json.dumps(tried))
 "#,
     );
-    let tried: u64 = said(&finished);
+    let tried: u64 = printed(&finished);
     let data = finished.dataset();
     data.assert_complete();
     let stored: u64 = data.value("SELECT count(*) FROM region WHERE name = 'flood'");
@@ -255,7 +255,7 @@ os.waitpid(pid, 0)
 print(json.dumps([root, pid]))
 "#,
     );
-    let [_, nobody]: [u32; 2] = said(&finished);
+    let [_, nobody]: [u32; 2] = printed(&finished);
     let data = finished.dataset();
     assert_eq!(counted(&data, "refused"), 1);
     let rows: Vec<(String, u32)> = data.rows("SELECT name, pid FROM region");
@@ -271,7 +271,7 @@ fn with_node_all_users_can_mark() {
         .lines()
         .find_map(|line| line.split_once("PROFILER_SOCKET="));
     let socket = socket.expect("a path").1.trim().to_owned();
-    let said = as_nobody(
+    let printed = as_nobody(
         &socket,
         r#"
 times = [time.process_time_ns()]; mark("start", "work")
@@ -279,12 +279,12 @@ times.append(time.process_time_ns()); burn(0.3); times.append(time.process_time_
 mark("end", "work"); times.append(time.process_time_ns())
 print(os.getpid(), *times); sys.stdout.flush(); time.sleep(0.05)"#,
     );
-    let said: Vec<i64> = said
+    let printed: Vec<i64> = printed
         .split(' ')
         .map(|word| word.parse().expect("a number"))
         .collect();
-    let [pid, before, started, ending, after] = said[..] else {
-        panic!("{said:?}")
+    let [pid, before, started, ending, after] = printed[..] else {
+        panic!("{printed:?}")
     };
     let finished = running.interrupt();
     let data = finished.dataset();

@@ -41,7 +41,7 @@ fn script(options: &[&str], text: &str) -> Finished {
         .finish()
 }
 
-fn said<T: serde::de::DeserializeOwned>(finished: &Finished) -> T {
+fn printed<T: serde::de::DeserializeOwned>(finished: &Finished) -> T {
     serde_json::from_str(&finished.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}\n{}", finished.stdout, finished.stderr))
 }
@@ -101,7 +101,7 @@ fn region_usage_matches_the_process_own_readings() {
             file.to_str().expect("UTF-8"),
         ])
         .finish();
-    let samples: Vec<Sample> = said(&finished);
+    let samples: Vec<Sample> = printed(&finished);
     let data = finished.dataset();
     data.assert_complete();
     for counter in [
@@ -224,7 +224,7 @@ print(json.dumps([least, most, reports]))
 "#,
     );
     let data = finished.dataset();
-    let (least, most, reports): (u64, u64, Vec<u64>) = said(&finished);
+    let (least, most, reports): (u64, u64, Vec<u64>) = printed(&finished);
     assert_eq!(reports.len(), 4, "{reports:?}");
     let (tree, child): (u64, Option<u64>) = data.row(
         "SELECT (SELECT oncpu_ns FROM region_usage WHERE name = 'tree'), (SELECT oncpu_ns FROM region_usage WHERE name = 'child')",
@@ -263,31 +263,31 @@ type Row = (
 );
 
 const STRUCTURE: &str = r#"
-told = {}
-told["outer"] = [mark("start", "outer", id="o", group="g", kind="k", attrs={"n": 1}, tags=["a"], used=["in"], extra=7)]
-told["left"] = [mark("start", "left", id=2, parent="o")]
-told["right"] = [mark("start", "right", id="3", parent="o")]
-told["event"] = [mark("event", "event", parent="o", attrs={"what": "é\n"})]
+sent = {}
+sent["outer"] = [mark("start", "outer", id="o", group="g", kind="k", attrs={"n": 1}, tags=["a"], used=["in"], extra=7)]
+sent["left"] = [mark("start", "left", id=2, parent="o")]
+sent["right"] = [mark("start", "right", id="3", parent="o")]
+sent["event"] = [mark("event", "event", parent="o", attrs={"what": "é\n"})]
 time.sleep(0.02)
-told["left"].append(mark("end", id=2, status="error"))
-told["phase"] = [mark("phase", "phase", seconds=0.25)]
+sent["left"].append(mark("end", id=2, status="error"))
+sent["phase"] = [mark("phase", "phase", seconds=0.25)]
 mark("gauge", "peak", value=-1.5, unit="bytes", parent="o", tags=["t"])
-told["right"].append(mark("end", "right"))
-told["outer"].append(mark("end", attrs={"n": 2, "m": 3}, tags=["b"], generated="out"))
+sent["right"].append(mark("end", "right"))
+sent["outer"].append(mark("end", attrs={"n": 2, "m": 3}, tags=["b"], generated="out"))
 pid = os.fork()
 if pid == 0:
     mark("start", "killed", parent="o")
     os.kill(os.getpid(), signal.SIGKILL)
 os.waitpid(pid, 0)
 mark("start", "replaced")
-print(json.dumps(told)); sys.stdout.flush()
+print(json.dumps(sent)); sys.stdout.flush()
 os.execv("/bin/sleep", ["sleep", "0.1"])
 "#;
 
 #[test]
 fn nesting_and_times() {
     let finished = script(&[], STRUCTURE);
-    let told: std::collections::BTreeMap<String, Vec<[i64; 2]>> = said(&finished);
+    let sent: std::collections::BTreeMap<String, Vec<[i64; 2]>> = printed(&finished);
     let data = finished.dataset();
     data.assert_complete();
     let rows: Vec<Row> = data.rows(
@@ -319,7 +319,7 @@ fn nesting_and_times() {
             (end - start - i64::try_from(*length).unwrap()).abs() < 2000,
             "{name}"
         );
-        match told.get(name).map(|told| &told[..]) {
+        match sent.get(name).map(|sent| &sent[..]) {
             Some([began, ended]) => {
                 assert!(within(*start, *began), "{name} {start} {began:?}");
                 assert!(within(*end, *ended), "{name} {end} {ended:?}");
@@ -335,7 +335,7 @@ fn nesting_and_times() {
          USING (host, pid, start_ts) WHERE r.status = 'unfinished' ORDER BY region",
     );
     assert_eq!(ends, [("killed".to_owned(), 0), ("replaced".to_owned(), 0)]);
-    let said: (String, String, String, String, String, String) = data.row(
+    let printed: (String, String, String, String, String, String) = data.row(
         "SELECT attributes, tags, used, generated, kind, \"group\" FROM region WHERE name = 'outer'",
     );
     let expected = [
@@ -346,8 +346,10 @@ fn nesting_and_times() {
         "k",
         "g",
     ];
-    let said = [said.0, said.1, said.2, said.3, said.4, said.5];
-    assert_eq!(said, expected);
+    let printed = [
+        printed.0, printed.1, printed.2, printed.3, printed.4, printed.5,
+    ];
+    assert_eq!(printed, expected);
     let gauge: (String, f64, String, u64, String) =
         data.row("SELECT name, value, unit, parent_region, tags FROM region_gauge");
     assert_eq!(

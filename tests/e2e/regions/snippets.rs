@@ -83,10 +83,10 @@ fn compiled(
         .args([source, "-o", "program"])
         .output()
         .unwrap_or_else(|error| panic!("{}: {error}", compiler.display()));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.is_empty(),
-        "{source}: {said}"
+        output.status.success() && printed.is_empty(),
+        "{source}: {printed}"
     );
     directory
         .join("program")

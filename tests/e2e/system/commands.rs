@@ -15,16 +15,16 @@ fn output(command: &mut Command) -> (Output, String) {
     let output = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    let said = said.concat();
-    (output, said)
+    let text = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    let text = text.concat();
+    (output, text)
 }
 
 /// Runs a script as root, which must succeed; returns its stdout.
 #[track_caller]
 pub fn sh(script: &str) -> String {
-    let (output, said) = output(Command::new("sh").args(["-ec", script]));
-    assert!(output.status.success(), "{script}\n{said}");
+    let (output, text) = output(Command::new("sh").args(["-ec", script]));
+    assert!(output.status.success(), "{script}\n{text}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
@@ -38,8 +38,8 @@ pub fn command_of(user: &str, words: &[&str]) -> Command {
 
 /// Runs a script as a user; returns whether it succeeded, and its output.
 pub fn as_user(user: &str, script: &str) -> (bool, String) {
-    let (output, said) = output(&mut command_of(user, &["sh", "-ec", script]));
-    (output.status.success(), said)
+    let (output, text) = output(&mut command_of(user, &["sh", "-ec", script]));
+    (output.status.success(), text)
 }
 
 /// A transient service that runs a script; stopped when it is dropped.
@@ -52,8 +52,8 @@ impl Service {
         command.arg(format!("--unit={name}"));
         let properties = properties.iter().map(|text| format!("--property={text}"));
         command.args(properties).args(["sh", "-ec", script]);
-        let (output, said) = output(&mut command);
-        assert!(output.status.success(), "{command:?}\n{said}");
+        let (output, text) = output(&mut command);
+        assert!(output.status.success(), "{command:?}\n{text}");
         Self(format!("{name}.service"))
     }
 
@@ -135,6 +135,6 @@ pub fn install_with_capabilities() {
          install -D -m 0750 -g {GROUP} {binary} {INSTALLED}
          {setcap}"
     ));
-    let (may, said) = as_user("other", &format!("{INSTALLED} --version"));
-    assert!(!may && said.contains("Permission denied"), "{said}");
+    let (allowed, text) = as_user("other", &format!("{INSTALLED} --version"));
+    assert!(!allowed && text.contains("Permission denied"), "{text}");
 }

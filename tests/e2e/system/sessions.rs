@@ -115,14 +115,16 @@ fn files(ending: &str) -> Vec<PathBuf> {
 #[test]
 fn profiler_survives_the_logout() {
     install_with_capabilities();
-    sh(&format!("cd {HOME}; rm -rf own said pid"));
+    sh(&format!("cd {HOME}; rm -rf own stderr pid"));
     let run = format!(
         "{INSTALLED} run --node --run-id own --source process,region -i 500ms --out {HOME}/own"
     );
-    let script = format!("cd {HOME}; setsid --fork sh -c 'echo $$ >pid; exec {run} >said 2>&1'");
+    let script = format!("cd {HOME}; setsid --fork sh -c 'echo $$ >pid; exec {run} >stderr 2>&1'");
     Gated::wrapped_in(&LOGIN, &script).release();
-    let said = || fs::read_to_string(format!("{HOME}/said")).unwrap_or_default();
-    wait_until("the profiler is attached", || said().contains("profiling "));
+    let stderr = || fs::read_to_string(format!("{HOME}/stderr")).unwrap_or_default();
+    wait_until("the profiler is attached", || {
+        stderr().contains("profiling ")
+    });
     let path = wait_for_scope("profiler");
     assert_eq!(
         sh("loginctl show-user tester --property=State"),
@@ -137,16 +139,16 @@ fn profiler_survives_the_logout() {
 
     // A second profiler is refused, with and without a session.
     for variables in ["", "XDG_RUNTIME_DIR=/run/user/2001 "] {
-        let (may, said) = as_user("tester", &format!("{variables}{run} -d 1s"));
+        let (allowed, output) = as_user("tester", &format!("{variables}{run} -d 1s"));
         assert!(
-            !may && said.contains("already profiles for run own"),
-            "{said}"
+            !allowed && output.contains("already profiles for run own"),
+            "{output}"
         );
     }
     let socket = sockets[0].display();
     let mark = format!("PROFILER_SOCKET={socket} {INSTALLED} mark event here");
-    let (may, said) = as_user("tester", &mark);
-    assert!(may, "{said}");
+    let (allowed, output) = as_user("tester", &mark);
+    assert!(allowed, "{output}");
     let pid = fs::read_to_string(format!("{HOME}/pid")).expect("written");
     let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number"));
     rustix::process::kill_process(pid.expect("a pid"), Signal::INT).expect("it is alive");

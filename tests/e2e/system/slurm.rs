@@ -30,7 +30,7 @@ fn script() -> String {
     format!(
         "cd {HOME}
          echo INPROGRESS >ipc
-         {INSTALLED} run --job --ipc-file ipc -i 500ms --out inside 2>said &
+         {INSTALLED} run --job --ipc-file ipc -i 500ms --out inside 2>stderr &
          until [ -e go ]; do sleep 0.2; done
          setsid --fork sleep 1.1
          srun --overlap --ntasks=1 bash -c 'setsid --fork sleep 1.3; sleep 1.4; exit 0'
@@ -107,8 +107,8 @@ fn slurm_job_is_recorded_as_root_with_sudo_and_with_file_capabilities() {
         .args(args)
         .start();
     wait_until("the profiler in the job is attached", || {
-        let said = fs::read_to_string(format!("{HOME}/said"));
-        said.is_ok_and(|said| said.contains("profiling "))
+        let text = fs::read_to_string(format!("{HOME}/stderr"));
+        text.is_ok_and(|text| text.contains("profiling "))
     });
     let cgroup = cluster.cgroup(&job);
     assert!(fs::exists(&cgroup).expect("a path"), "{cgroup}");

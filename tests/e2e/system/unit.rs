@@ -67,11 +67,11 @@ impl Unit {
         ));
         let log = Path::new("/var/log/profiler/profiler.guest.log");
         wait_until("the unit is attached", || {
-            let said = fs::read_to_string(log).unwrap_or_default();
+            let output = fs::read_to_string(log).unwrap_or_default();
             let state = sh("systemctl show --property=ActiveState,NRestarts,Result profiler");
-            assert!(state.contains("ActiveState=active"), "{state}\n{said}");
-            assert!(state.contains("NRestarts=0"), "{state}\n{said}");
-            said.contains("profiling node")
+            assert!(state.contains("ActiveState=active"), "{state}\n{output}");
+            assert!(state.contains("NRestarts=0"), "{state}\n{output}");
+            output.contains("profiling node")
         });
         Self
     }
@@ -165,7 +165,7 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
         ),
     );
     wait_until("the file is written", || Path::new("/run/written").exists());
-    // The kernel may write some pages while the profiler is being started.
+    // The kernel allowed write some pages while the profiler is being started.
     let by_cgroup = || -> u64 {
         let path = format!("/sys/fs/cgroup{}/io.stat", before.cgroup());
         let text = fs::read_to_string(path).expect("accounting of I/O");
@@ -225,11 +225,11 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
     let run = data.path().display();
     let read = format!("/usr/local/bin/profiler verify {run} && cat {run}/run.json");
     sh("usermod --append --groups profiler tester");
-    let (may, said) = as_user("tester", &read);
-    assert!(may, "{said}");
-    assert!(said.contains("\"complete\""), "{said}");
-    let (may, said) = as_user("other", &format!("cat {run}/run.json"));
-    assert!(!may, "{said}");
+    let (allowed, output) = as_user("tester", &read);
+    assert!(allowed, "{output}");
+    assert!(output.contains("\"complete\""), "{output}");
+    let (allowed, output) = as_user("other", &format!("cat {run}/run.json"));
+    assert!(!allowed, "{output}");
 }
 
 /// Sends marks continuously to the socket for jobs.
@@ -253,8 +253,8 @@ fn unit_keeps_recording_under_attack() {
         "rm /run/profiler/*".to_owned(),
         format!("cat /proc/{pid}/environ"),
     ] {
-        let (may, said) = as_user("other", &refused);
-        assert!(!may, "{refused}: {said}");
+        let (allowed, output) = as_user("other", &refused);
+        assert!(!allowed, "{refused}: {output}");
     }
     sh(&format!(
         "install -m 0755 {WORKLOAD} /usr/local/bin/workload"

@@ -27,8 +27,8 @@ fn check(run: &Run, data: &[u8]) {
     run.put_journal(ROWS.0, 0, ROWS.1);
     run.put("run.json", data);
     // Next to the run, where names of temporary files could lead.
-    let beside = run.out().join("beside.tmp");
-    fs::write(&beside, "mine").unwrap();
+    let neighbour = run.out().join("neighbour.tmp");
+    fs::write(&neighbour, "mine").unwrap();
     for directory in [".run.json.x", "usage/host=x"] {
         fs::create_dir_all(run.path().join(directory)).unwrap();
     }
@@ -44,6 +44,6 @@ fn check(run: &Run, data: &[u8]) {
         assert_eq!(report.hosts[HOST].in_journals, 0);
         assert_eq!(report.hosts[HOST].rows, recovered.rows[ROWS.0]);
     }
-    assert_eq!(fs::read(&beside).unwrap(), b"mine");
+    assert_eq!(fs::read(&neighbour).unwrap(), b"mine");
     assert_eq!(fs::read_dir(run.out()).unwrap().count(), 2);
 }

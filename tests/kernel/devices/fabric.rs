@@ -113,9 +113,9 @@ fn port_rates_are_exact() {
     let commands = counter(&finished, "fake0", None, "device_commands");
     assert_rates(&commands, "increase", DEVICE_COMMANDS);
     assert_eq!(rows(&finished, "fabric", "fake0", None).len(), 0);
-    let said = "local_link_integrity_errors stays at its maximum, 15";
+    let message = "local_link_integrity_errors stays at its maximum, 15";
     assert_eq!(
-        finished.stderr.matches(said).count(),
+        finished.stderr.matches(message).count(),
         1,
         "{}",
         finished.stderr

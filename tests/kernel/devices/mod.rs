@@ -51,8 +51,8 @@ impl Drop for Driver {
 fn run(command: &[&str]) {
     let output = Command::new(command[0]).args(&command[1..]).output();
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
 }
 
 /// Asserts that an increase matches a rate within 1 %.

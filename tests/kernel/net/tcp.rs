@@ -11,7 +11,7 @@ const SIZE: u64 = 100;
 pub fn assert_echo(account: &Account, family: &'static str, scope: &'static str, count: u64) {
     let labels = Labels::all("tcp").family(family).scope(scope);
     for (name, connects) in [("client", 1), ("server", 0)] {
-        let (pid, told) = account.fact(name);
+        let (pid, reported) = account.fact(name);
         account.check(
             labels.pid(pid),
             &[
@@ -20,9 +20,9 @@ pub fn assert_echo(account: &Account, family: &'static str, scope: &'static str,
                 ("tx_calls", count),
                 // One more read returns the end of the stream.
                 ("rx_calls", count + 1),
-                ("tx_segments", told[0]),
-                ("rx_segments", told[1]),
-                ("retransmits", told[3]),
+                ("tx_segments", reported[0]),
+                ("rx_segments", reported[1]),
+                ("retransmits", reported[3]),
                 ("connects", connects),
                 ("connect_failures", 0),
                 ("accepts", 1 - connects),
@@ -34,7 +34,7 @@ pub fn assert_echo(account: &Account, family: &'static str, scope: &'static str,
         // The last row has the values that the kernel reports at the end.
         let trips = account.latency(pid, "tcp_rtt");
         let last = trips.last().expect("a round-trip time");
-        let rtt = told[2] * 1000;
+        let rtt = reported[2] * 1000;
         let (bucket, most) = (rtt.ilog2() as usize, last.u64("max_ns"));
         let buckets = last.list("buckets").expect("buckets");
         assert!(buckets[bucket] > 0 && most >= Some(rtt), "{rtt}: {last:?}");

@@ -15,7 +15,7 @@ pub fn assert_echo(
     bound: bool,
 ) {
     let labels = Labels::all("udp").family(family).scope(scope);
-    for (name, factor, told) in [
+    for (name, factor, reported) in [
         ("server", 2, bound),
         ("connected", 1, true),
         ("free", 1, false),
@@ -25,7 +25,7 @@ pub fn assert_echo(
         let sent = [("tx_bytes", calls * SIZE), ("tx_calls", calls)];
         account.check(labels.pid(pid), &sent);
         let received = [("rx_bytes", calls * SIZE), ("rx_calls", calls)];
-        if told || account.has("__skb_recv_udp") {
+        if reported || account.has("__skb_recv_udp") {
             account.check(labels.pid(pid), &received);
         } else {
             let unknown = Labels::all("udp").scope("null");

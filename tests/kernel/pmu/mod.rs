@@ -73,8 +73,8 @@ fn threads_and_children_count_once() {
     let run = |rounds: u64| {
         let mut workload = WorkloadDriver::new(WORKLOAD, 2);
         let profiler = instructions(&["-i", "100ms"]).pid(workload.pid()).start();
-        for order in ["spin", "spin-all", "spin-late", "spin-child"] {
-            workload.run(&format!("{order} {rounds}"));
+        for command in ["spin", "spin-all", "spin-late", "spin-child"] {
+            workload.run(&format!("{command} {rounds}"));
         }
         let finished = profiler.interrupt();
         raw(&finished, "process", "instructions:u")
@@ -192,9 +192,9 @@ fn oversized_group_is_split() {
             .args(["--events", &format!("{{{}}}", events[..count].join(","))])
             .command(&[WORKLOAD, "spin", &rounds.to_string()])
             .finish();
-        let said = "events by hand: more events than counters, so they are counted in turns";
+        let message = "events by hand: more events than counters, so they are counted in turns";
         let why = why_limited(&finished);
-        assert!(why.contains(said), "{why}");
+        assert!(why.contains(message), "{why}");
         for number in 0..count {
             let rows = counts(&finished, "process", &format!("i{number}"));
             let value = rows.iter().filter_map(|row| row.f64("value")).sum();

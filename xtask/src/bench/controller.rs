@@ -1,4 +1,4 @@
-//! CPU and memory of the controller.
+//! CPU time and memory of the controller.
 
 use std::{
     fs,
@@ -10,10 +10,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::{attached::Profiler, sleepers::Sleepers};
+use super::{sleepers::Sleepers, tracer::Profiler};
 use crate::shell::{self, progress};
 
-/// A load, and what the controller may cost under it.
+/// A load, and the goals for the controller under this load.
 pub struct Scenario {
     name: &'static str,
     processes: u32,
@@ -58,7 +58,7 @@ impl Cost {
         duration: Duration,
         profiler: &Profiler,
     ) -> Result<Self> {
-        // What happens once, at the start, is not what it costs per second.
+        // Excludes the cost of the start.
         const SETTLE: Duration = Duration::from_secs(3);
         progress(&format!("{}: {} s", scenario.name, duration.as_secs()));
         let sleepers = Sleepers::start(scenario.processes, scenario.hertz)?;
@@ -130,8 +130,8 @@ impl Cost {
     }
 }
 
-/// CPU time of a process: of the threads it has in nanoseconds, of those it had as well in clock
-/// ticks, which are coarse. The larger of both misses less.
+/// CPU time of a process: the maximum of the sum over its present threads in ns, and of the coarse
+/// value in clock ticks, which includes ended threads.
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -149,7 +149,7 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok((ticks as f64 / hertz).max(nanoseconds as f64 / 1e9))
 }
 
-/// Fields 14 and 15; the name before them may hold blanks and parentheses.
+/// Fields 14 and 15. The name before them can contain blanks and parentheses.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11).map(str::parse::<u64>);

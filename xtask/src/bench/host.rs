@@ -1,4 +1,4 @@
-//! The machine: without it the figures mean nothing.
+//! The machine on which figures were measured.
 
 use std::{fs, thread, time::Duration};
 
@@ -19,18 +19,18 @@ pub fn report() -> Value {
     })
 }
 
-/// Looks for a second at what runs before anything is started here.
+/// Warns if other processes use the CPUs during one second.
 pub fn warn_if_busy() {
-    const QUIET_PERCENT: u64 = 5;
+    const IDLE_PERCENT: u64 = 5;
     let Some(before) = times() else { return };
     thread::sleep(Duration::from_secs(1));
     let Some(after) = times() else { return };
     let idle = after.idle.saturating_sub(before.idle);
     let all = after.all.saturating_sub(before.all).max(1);
     let busy_percent = 100 - (100 * idle / all).min(100);
-    if busy_percent > QUIET_PERCENT {
+    if busy_percent > IDLE_PERCENT {
         progress(&format!(
-            "something else keeps this machine {busy_percent} % busy: expect noise"
+            "other processes use {busy_percent} % of this machine: expect noise"
         ));
     }
 }
@@ -46,7 +46,7 @@ fn times() -> Option<Times> {
     parse(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// The first line: user nice system idle iowait irq softirq steal, then guests, who are in user as well.
+/// Parses the first line: user nice system idle iowait irq softirq steal; guest times are part of user.
 fn parse(stat: &str) -> Option<Times> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let times: Vec<u64> = line
@@ -65,7 +65,7 @@ mod tests {
     use super::{Times, parse};
 
     #[test]
-    fn the_line_of_all_cpus() {
+    fn totals_of_all_cpus_are_parsed() {
         let stat = "cpu  1 2 3 40 5 6 7 8 100 100\ncpu0 1 1 1 1\n";
         assert_eq!(parse(stat), Some(Times { idle: 45, all: 72 }));
         assert_eq!(parse("intr 1"), None);

@@ -1,5 +1,5 @@
-//! The BPF programs of a process, as `/proc/PID/fdinfo` tells them: descriptors of programs have the
-//! cost, those of links the place where the program is attached.
+//! The BPF programs of a process, from `/proc/PID/fdinfo`: descriptors of programs have the cost, those
+//! of links the hook.
 
 use std::{collections::BTreeMap, fs};
 
@@ -13,11 +13,11 @@ pub struct Loaded {
     pub run_ns: u64,
 }
 
-/// Where a program is attached.
+/// The hook of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Hook {
     RawTracepoint(String),
-    /// The start or the end of a kernel function: how, and its number in a BTF object.
+    /// Entry or exit of a kernel function, identified by its BTF object and id.
     Function {
         attach_type: u32,
         btf: u32,
@@ -25,11 +25,11 @@ pub enum Hook {
     },
 }
 
-/// Every program that the process holds, by program id.
+/// All programs of a process, by program id.
 pub fn read(pid: u32) -> Result<BTreeMap<u64, Loaded>> {
     let dir = format!("/proc/{pid}/fdinfo");
     let entries = fs::read_dir(&dir).with_context(|| format!("reading {dir}"))?;
-    // Another file may be closed in between.
+    // A descriptor may have been closed meanwhile.
     let texts: Vec<String> = entries
         .filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok())
         .collect();
@@ -62,7 +62,7 @@ fn parse(texts: &[String], symbols: &str) -> BTreeMap<u64, Loaded> {
     }
     for (id, hook) in hooks {
         if let Some(program) = programs.get_mut(&id) {
-            // Programs with the same code have the same tag: there the hook tells them apart.
+            // Programs with the same code have the same tag and are distinguished by their hooks.
             if let Hook::RawTracepoint(name) = &hook {
                 program.name.clone_from(name);
             }
@@ -72,7 +72,7 @@ fn parse(texts: &[String], symbols: &str) -> BTreeMap<u64, Loaded> {
     programs
 }
 
-/// Compiled programs are symbols of the kernel: `bpf_prog_<tag>_<name>`.
+/// The name from the kernel symbol `bpf_prog_<tag>_<name>`.
 fn name_of(tag: &str, symbols: &str) -> Option<String> {
     let prefix = format!("bpf_prog_{tag}_");
     let symbol = symbols.split_whitespace();

@@ -1,21 +1,21 @@
-//! `cargo xtask bench`: what the profiler costs.
+//! `cargo xtask bench`: overhead of the profiler.
 
-mod attached;
-mod compare;
+mod bpf_stats;
+mod bpftrace;
 mod controller;
-mod empty;
-mod figures;
+mod empty_program;
 mod host;
 pub mod load;
 mod loaded;
-mod measuring;
 mod overhead;
-pub mod page;
+pub mod overhead_page;
 mod pairs;
-mod parent;
 mod programs;
 pub mod sleepers;
+mod statistics;
 pub mod tools;
+mod tracer;
+mod workload_shell;
 mod workloads;
 
 use anyhow::Result;
@@ -27,17 +27,17 @@ use crate::workspace::Workspace;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    benchmark: Benchmark,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Slowdown of the target, time per BPF program run, CPU and memory of the controller
+enum Benchmark {
+    /// Slowdown of workloads, run time of BPF programs, CPU time and memory of the controller
     Overhead(overhead::Args),
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    match &args.what {
-        What::Overhead(args) => overhead::run(workspace, args),
+    match &args.benchmark {
+        Benchmark::Overhead(args) => overhead::run(workspace, args),
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench overhead`: all that the profiler costs, as a table and as JSON.
+//! `cargo xtask bench overhead`: the overhead of the profiler as tables and as JSON.
 
 use std::{
     env, fs,
@@ -12,13 +12,13 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::{
-    attached::Profiler,
-    compare,
+    bpftrace,
     controller::{Cost, SCENARIOS},
-    host, page,
+    host, overhead_page,
     pairs::Pairs,
     programs::Programs,
     tools::{BPFTRACE, Tool},
+    tracer::Profiler,
     workloads::{Name, Place, Workload},
 };
 use crate::{
@@ -30,33 +30,33 @@ use crate::{
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask bench overhead                            everything
-  cargo xtask bench overhead --only pairs --pairs 15    the slowdowns, with less noise
+  cargo xtask bench overhead                            all measurements
+  cargo xtask bench overhead --only pairs --pairs 15    slowdowns, with less noise
   cargo xtask bench overhead --only pairs -w tcp -w tcp-one-cpu --compare
-  cargo xtask bench overhead --only programs -w syscall ns per run of what one workload calls
+  cargo xtask bench overhead --only programs -w syscall ns per run of the programs of one workload
 
-Measure on a machine that does nothing else. A ratio is the median over the pairs of the time with the profiler by the \
-time without; `fastest` is the fastest run with it by the fastest without. What the figures mean is in docs/overhead.md.")]
+Measure on an idle machine. A ratio is the median over all pairs of the time with the profiler divided by the time \
+without; `fastest` is the ratio of the fastest runs. docs/overhead.md explains the figures.")]
 pub struct Args {
     /// Interleaved pairs of runs per workload
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
-    /// Length of each workload's run, in percent of the usual, which is one to three seconds
+    /// Duration of the workloads in percent of the default, which is one to three seconds
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
-    /// Seconds for which the controller's CPU is measured
+    /// Duration in seconds of the measurement of the controller
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Measure only this; may be given several times
+    /// Run only this measurement; can be repeated
     #[arg(long)]
     only: Vec<Part>,
-    /// Run only this workload; may be given several times
+    /// Run only this workload; can be repeated
     #[arg(short, long, value_name = "NAME")]
     workload: Vec<Name>,
-    /// Pairs with bpftrace counting the bytes of sockets as well, for the TCP workloads
+    /// Also measure the TCP workloads with bpftrace, which counts bytes of sockets
     #[arg(long)]
     compare: bool,
-    /// Write the figures to this file as well
+    /// Also write the figures to this file
     #[arg(long)]
     json: Option<PathBuf>,
     /// Measure this program instead of the one built here
@@ -68,9 +68,9 @@ pub struct Args {
 enum Part {
     /// Slowdown of the workloads
     Pairs,
-    /// Time per run of each BPF program, beside that of an empty one
+    /// Run time of each BPF program, compared with an empty one
     Programs,
-    /// CPU and memory of the controller
+    /// CPU time and memory of the controller
     Controller,
 }
 
@@ -96,8 +96,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     remove_files(&scratch);
     measured?;
     if args.measures_everything(workspace) {
-        page::record(workspace, &report)?;
-        progress(&format!("the figures are in {}", page::PAGE));
+        overhead_page::record(workspace, &report)?;
+        progress(&format!("figures written to {}", overhead_page::PAGE));
     }
     if let Some(path) = &args.json {
         fs::write(path, format!("{report:#}\n"))
@@ -124,7 +124,7 @@ fn measure(
     Ok(())
 }
 
-/// The files that fio worked on; the next run makes them again within a second.
+/// Removes the files of fio, which the next run creates again within a second.
 fn remove_files(scratch: &Path) {
     let entries = fs::read_dir(scratch).into_iter().flatten().flatten();
     for entry in entries {
@@ -135,7 +135,7 @@ fn remove_files(scratch: &Path) {
 }
 
 impl Args {
-    /// Only then are the figures those of the page.
+    /// Whether the figures are complete, so that they are written to the page.
     fn measures_everything(&self, workspace: &Workspace) -> bool {
         self.only.is_empty()
             && self.workload.is_empty()
@@ -147,12 +147,12 @@ impl Args {
     }
 
     fn measures(&self, part: Part) -> bool {
-        // The controller is measured under loads of its own.
+        // The controller is measured under its own loads.
         let about_workloads = part != Part::Controller || self.workload.is_empty();
         self.only.contains(&part) || (self.only.is_empty() && about_workloads)
     }
 
-    /// What was asked for by name is measured in any case.
+    /// Workloads given by name are always measured.
     fn wants(&self, workload: &Workload, by_default: bool) -> bool {
         by_default || self.workload.contains(&workload.name)
     }
@@ -175,7 +175,7 @@ fn pairs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<Val
         let follow = |pid| profiler.follow(pid);
         show(Pairs::measure(workload, args.pairs, &follow)?);
         if args.compare && matches!(workload.name, Name::Tcp | Name::TcpOneCpu) {
-            let count = |_| compare::socket_bytes();
+            let count = |_| bpftrace::socket_bytes();
             let tool = "bpftrace, socket bytes";
             show(Pairs::compare(tool, workload, args.pairs, &count)?);
         }
@@ -193,7 +193,7 @@ fn programs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<
             && !profiler.has_source(source)?
         {
             progress(&format!(
-                "programs, {}: left out, this profiler has no source `{source}`",
+                "programs, {}: skipped, this profiler has no source `{source}`",
                 workload.title
             ));
             continue;
@@ -231,10 +231,10 @@ fn program(workspace: &Workspace, args: &Args) -> Result<PathBuf> {
     bpf::build_controller(workspace, true)
 }
 
-/// Building is done; only the measuring needs root.
+/// Only the measurement needs root, not the build.
 fn as_root(profiler: &Path, args: &Args) -> Result<()> {
     if shell::which("sudo").is_none() {
-        bail!("measuring needs root: run it as root or install sudo");
+        bail!("measuring requires root: run as root or install sudo");
     }
     let mut command = run::privileged(&env::current_exe()?);
     command.args(env::args_os().skip(1));

@@ -1,23 +1,23 @@
-//! The slowdown of a workload: interleaved runs with and without the profiler attached.
+//! The slowdown of a workload, from interleaved runs with and without the profiler.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{
-    attached::Attached,
-    figures::{interval, least, median},
-    parent::Parent,
+    statistics::{interval, median, minimum},
+    tracer::Tracer,
+    workload_shell::WorkloadShell,
     workloads::Workload,
 };
 use crate::shell::progress;
 
-/// Attaches to a process and its descendants.
-pub type Attach<'a> = dyn Fn(u32) -> Result<Attached> + 'a;
+/// Starts a tool for a process and its descendants.
+pub type Attach<'a> = dyn Fn(u32) -> Result<Tracer> + 'a;
 
-/// The seconds of both halves of every pair.
+/// Durations in s of the runs of all pairs.
 pub struct Pairs<'a> {
     workload: &'a Workload,
-    /// What is attached.
+    /// Name of the attached tool.
     tool: &'static str,
     goal: Option<f64>,
     without: Vec<f64>,
@@ -25,13 +25,13 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// The slowdown by the profiler.
+    /// Measures the slowdown by the profiler.
     pub fn measure(workload: &'a Workload, pairs: u32, attach: &Attach) -> Result<Self> {
         let goal = workload.goal;
         Self::take("profiler", goal, workload, pairs, attach)
     }
 
-    /// The slowdown by something else.
+    /// Measures the slowdown by another tool.
     pub fn compare(
         tool: &'static str,
         workload: &'a Workload,
@@ -48,8 +48,8 @@ impl<'a> Pairs<'a> {
         pairs: u32,
         attach: &Attach,
     ) -> Result<Self> {
-        let mut parent = Parent::start()?;
-        // The first run finds cold caches and a slow clock, and makes the files.
+        let mut parent = WorkloadShell::start()?;
+        // A warm-up run, which also creates files.
         parent.time(workload)?;
         let mut this = Self {
             workload,
@@ -64,7 +64,7 @@ impl<'a> Pairs<'a> {
                 workload.title,
                 pair + 1
             ));
-            // Whatever drifts favours neither half.
+            // Alternate the order, so that drift affects both equally.
             if pair % 2 == 0 {
                 this.without.push(parent.time(workload)?);
                 this.with.push(attached(&mut parent, workload, attach)?);
@@ -81,9 +81,9 @@ impl<'a> Pairs<'a> {
         pairs.map(|(with, without)| with / without).collect()
     }
 
-    /// Noise only ever adds time, so the fastest runs have the least of it.
+    /// Ratio of the fastest runs, which have the least noise.
     fn fastest(&self) -> f64 {
-        least(&self.with) / least(&self.without)
+        minimum(&self.with) / minimum(&self.without)
     }
 
     pub fn print_header() {
@@ -129,19 +129,19 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// A median above the goal is a miss only if the noise does not explain it.
+/// A median above the goal is a miss only if the confidence interval excludes the goal.
 fn verdict(goal: f64, median: f64, low: f64) -> String {
     let verdict = if low > goal {
         "  MISSED"
     } else if median > goal {
-        "  too noisy to tell: more --pairs"
+        "  inconclusive: use more --pairs"
     } else {
         ""
     };
     format!("x{goal:.2}{verdict}")
 }
 
-fn attached(parent: &mut Parent, workload: &Workload, attach: &Attach) -> Result<f64> {
+fn attached(parent: &mut WorkloadShell, workload: &Workload, attach: &Attach) -> Result<f64> {
     let attached = attach(parent.pid())?;
     let seconds = parent.time(workload)?;
     attached.stop()?;

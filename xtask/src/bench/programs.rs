@@ -1,4 +1,4 @@
-//! Time per run of each BPF program beside that of an empty one: the same hook, the same workload.
+//! Run time of each BPF program, compared with an empty program at the same hook and workload.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{
-    attached::Profiler,
-    empty::Empty,
-    figures::median,
+    bpf_stats::BpfStats,
+    empty_program::EmptyProgram,
     loaded::{self, Hook},
-    measuring::Measuring,
-    parent::Parent,
+    statistics::median,
+    tracer::Profiler,
+    workload_shell::WorkloadShell,
     workloads::Workload,
 };
 use crate::shell::progress;
 
-/// Of each measuring the median is taken.
+/// Number of measurements, of which the median is used.
 const ROUNDS: u32 = 3;
-/// A mean of fewer runs is one of cold caches.
+/// Minimum number of runs; the mean of fewer runs is dominated by cold caches.
 const RUNS_MIN: u64 = 100;
 
-/// What the kernel reports during one workload.
+/// The programs that ran during one workload.
 pub struct Programs<'a> {
     workload: &'a Workload,
     programs: Vec<Program>,
@@ -30,15 +30,15 @@ pub struct Programs<'a> {
 struct Program {
     name: String,
     hook: Option<Hook>,
-    /// Runs and ns of each round.
+    /// Runs and total ns in each round.
     rounds: Vec<(u64, u64)>,
-    /// The same of an empty program, or why there is none.
+    /// Runs and total ns of an empty program, or the reason why there is none.
     empty: Result<Vec<(u64, u64)>, String>,
 }
 
 impl<'a> Programs<'a> {
     pub fn measure(workload: &'a Workload, profiler: &Profiler) -> Result<Self> {
-        let mut parent = Parent::start()?;
+        let mut parent = WorkloadShell::start()?;
         let mut this = Self {
             workload,
             programs: Vec::new(),
@@ -58,13 +58,13 @@ impl<'a> Programs<'a> {
         Ok(this)
     }
 
-    fn run_ours(&mut self, parent: &mut Parent, profiler: &Profiler) -> Result<()> {
+    fn run_ours(&mut self, parent: &mut WorkloadShell, profiler: &Profiler) -> Result<()> {
         let mut args = vec!["--pid".to_owned(), parent.pid().to_string()];
         if let Some(source) = self.workload.source {
             args.extend(["--source".to_owned(), format!("+{source}")]);
         }
-        // Before the programs are loaded, so that what they did is what they have done altogether.
-        let measuring = Measuring::start()?;
+        // Started before the programs are loaded, so that their totals are those of this round.
+        let measuring = BpfStats::start()?;
         let attached = profiler.attach(&args)?;
         parent.time(self.workload)?;
         let loaded = loaded::read(attached.pid())?;
@@ -89,12 +89,12 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// All hooks at once, as with ours: what one program leaves in the caches slows the next.
-    fn run_empty(&mut self, parent: &mut Parent) -> Result<()> {
+    /// Attaches all empty programs at once, as the profiler does, because programs share the caches.
+    fn run_empty(&mut self, parent: &mut WorkloadShell) -> Result<()> {
         let mut attached = BTreeMap::new();
         for (index, program) in self.programs.iter_mut().enumerate() {
             if let (Some(hook), Ok(_)) = (&program.hook, &program.empty) {
-                match Empty::attach(hook) {
+                match EmptyProgram::attach(hook) {
                     Ok(empty) => {
                         attached.insert(index, empty);
                     }
@@ -102,7 +102,7 @@ impl<'a> Programs<'a> {
                 }
             }
         }
-        let measuring = Measuring::start()?;
+        let measuring = BpfStats::start()?;
         parent.time(self.workload)?;
         drop(measuring);
         for (index, empty) in attached {
@@ -119,8 +119,8 @@ impl<'a> Programs<'a> {
             "  {:<25} {:>10} {:>8} {:>8} {:>8}",
             "BPF program", "runs", "ns", "empty", "more"
         );
-        let few = |program: &&Program| program.runs() >= RUNS_MIN;
-        for program in self.programs.iter().filter(few) {
+        let often = |program: &&Program| program.runs() >= RUNS_MIN;
+        for program in self.programs.iter().filter(often) {
             program.print();
         }
     }
@@ -188,7 +188,7 @@ mod tests {
     use super::ns_per_run;
 
     #[test]
-    fn the_median_round_that_ran() {
+    fn median_ignores_rounds_without_runs() {
         assert_eq!(
             ns_per_run(&[(10, 100), (0, 0), (10, 300), (1, 900)]),
             Some(30.0)

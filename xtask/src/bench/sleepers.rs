@@ -1,7 +1,7 @@
-//! A tree of processes that do next to nothing: the load against which the controller is measured.
+//! A tree of nearly idle processes, the load for measurements of the controller.
 //!
-//! `xtask sleepers` is the root of the tree. It lives as long as its standard input is open, so that
-//! nothing is left behind however the benchmark ends.
+//! `xtask sleepers` is the root of the tree. It ends when its stdin is closed, so that no processes
+//! remain after the benchmark.
 
 use std::{
     env,
@@ -15,15 +15,15 @@ use anyhow::{Context as _, Result};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Processes to start; this one is a leaf if there are none
+    /// Number of processes to start; 0 makes this process a leaf
     #[arg(long, default_value_t = 0)]
     processes: u32,
-    /// How often a leaf wakes up, per second; 0 never
+    /// Wakeups per second of a leaf; 0 for none
     #[arg(long, default_value_t = 0)]
     hertz: u32,
 }
 
-/// What `xtask sleepers` does.
+/// Runs `xtask sleepers`.
 pub fn serve(args: &Args) -> Result<()> {
     if args.processes == 0 {
         nap(args.hertz);
@@ -45,7 +45,7 @@ pub fn serve(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// One in ten wakes ten times as often and computes for a moment.
+/// One of ten leaves wakes up ten times as often and computes for a moment.
 fn leaf(index: u32, hertz: u32) -> Result<Command> {
     if hertz == 0 {
         let mut command = Command::new("sleep");
@@ -81,7 +81,7 @@ fn stop(children: Vec<Child>) {
     }
 }
 
-/// The tree, seen from the benchmark.
+/// A running tree, ended when it is dropped.
 pub struct Sleepers(Child);
 
 impl Sleepers {

@@ -1,4 +1,4 @@
-//! Packaged programs that the benchmarks run.
+//! Packaged programs for the benchmarks.
 
 use std::process::Command;
 
@@ -8,37 +8,37 @@ use crate::{apt, shell};
 
 pub struct Tool {
     pub program: &'static str,
-    /// The package that has it: the name of one distribution or another.
+    /// Names of its package in several distributions.
     packages: &'static [&'static str],
     purpose: &'static str,
 }
 
 pub static PERF: Tool = Tool {
     program: "perf",
-    // Debian's name, then Ubuntu's.
+    // Debian and Ubuntu.
     packages: &["linux-perf", "linux-tools-generic"],
-    purpose: "perf, whose benchmarks are workloads",
+    purpose: "perf bench as workload",
 };
 pub static FIO: Tool = Tool {
     program: "fio",
     packages: &["fio"],
-    purpose: "the workload that reads and writes files",
+    purpose: "workload with files",
 };
 pub static IPERF3: Tool = Tool {
     program: "iperf3",
     packages: &["iperf3"],
-    purpose: "the workload that sends through TCP",
+    purpose: "workload with TCP",
 };
 pub static BPFTRACE: Tool = Tool {
     program: "bpftrace",
     packages: &["bpftrace"],
-    purpose: "what the profiler is compared with",
+    purpose: "comparison with the profiler",
 };
 
 pub static ALL: [&Tool; 4] = [&PERF, &FIO, &IPERF3, &BPFTRACE];
 
 impl Tool {
-    /// Installs it if it is missing and that is possible.
+    /// Installs the tool if it is missing.
     pub fn obtain(&self) -> Result<()> {
         if self.version().is_some() {
             return Ok(());
@@ -57,13 +57,13 @@ impl Tool {
         Ok(())
     }
 
-    /// What it says of itself, if it works.
+    /// Its version, if the tool works.
     pub fn version(&self) -> Option<String> {
-        let said = shell::stdout(Command::new(self.program).arg("--version")).ok()?;
-        said.lines().next().map(|line| line.trim().to_owned())
+        let output = shell::stdout(Command::new(self.program).arg("--version")).ok()?;
+        output.lines().next().map(|line| line.trim().to_owned())
     }
 
-    /// The package that this distribution has.
+    /// The package of this distribution.
     pub fn package(&self) -> String {
         let known = |name: &&&str| apt::candidate(name).is_some();
         let package = self.packages.iter().find(known);

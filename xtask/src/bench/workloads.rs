@@ -1,5 +1,5 @@
-//! What is run with and without the profiler. Each program times itself, so that its start and its
-//! end do not count, and does a fixed amount of work: a ratio is always one of times.
+//! The workloads that run with and without the profiler. Each has a fixed amount of work and measures its
+//! own duration, which excludes its start and end.
 
 use std::{env, path::Path};
 
@@ -10,27 +10,27 @@ use super::tools::{FIO, IPERF3, PERF, Tool};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Name {
-    /// Two processes that wake each other through a pipe
+    /// Two processes that wake each other up through a pipe
     Pipe,
-    /// The same on one CPU: without the chance of where the scheduler puts the two
+    /// The same on one CPU, which excludes the effect of their placement
     PipeOneCpu,
-    /// Groups of processes that send each other messages
+    /// Groups of processes that exchange messages
     Messaging,
-    /// Two processes that send 64 bytes forth and back over loopback
+    /// TCP ping-pong of 64 bytes over loopback
     Tcp,
     /// The same on one CPU
     TcpOneCpu,
-    /// One connection over loopback, as fast as it goes
+    /// One TCP connection over loopback at the maximum rate
     Iperf3,
     /// Random reads and writes of 4 KiB in the page cache
     FioBuffered,
-    /// Random reads of 4 KiB past the page cache, one at a time
+    /// Random direct reads of 4 KiB, one at a time
     FioDirect,
-    /// A system call that does nothing
+    /// An empty system call
     Syscall,
     /// Processes that start and end
     Processes,
-    /// TCP connections that are made, used once and closed
+    /// TCP connections that are opened, used once and closed
     Connections,
 }
 
@@ -38,25 +38,25 @@ pub struct Workload {
     pub name: Name,
     pub title: &'static str,
     pub command: String,
-    /// The ratio that should not be exceeded; none if it is there for the programs it calls only.
+    /// Maximum ratio; none for workloads that only call BPF programs.
     pub goal: Option<f64>,
-    /// Whether it calls BPF programs that those before it do not.
+    /// Whether it calls BPF programs that previous workloads do not call.
     pub calls_programs: bool,
-    /// A source that is off by default and whose programs it calls.
+    /// A source to be enabled that is disabled by default.
     pub source: Option<&'static str>,
     pub tool: Option<&'static Tool>,
 }
 
-/// What the commands need to know.
+/// Settings of the workloads.
 pub struct Place<'a> {
     /// Directory for files.
     pub scratch: &'a Path,
-    /// 100 is one or two seconds on a small machine.
+    /// 100 means one or two seconds on a small machine.
     pub size_percent: u32,
 }
 
 impl Workload {
-    /// The chosen ones; all without a choice.
+    /// The workloads with these names; all without names.
     pub fn chosen(names: &[Name], place: &Place) -> Result<Vec<Self>> {
         Name::value_variants()
             .iter()
@@ -117,7 +117,7 @@ impl Workload {
                     Some(1.03),
                 )
             },
-            // A small file that was written before, so that neither growing it nor writing it back counts.
+            // A small existing file, so that neither its growth nor writeback is included.
             Name::FioBuffered => {
                 let job = format!("--rw=randrw --invalidate=0 --io_size={}M", times(4_000));
                 let command = fio(&load()?, place, "64M", &job);
@@ -127,7 +127,7 @@ impl Workload {
                     ..this("fio 4 KiB, buffered", command, Some(1.05))
                 }
             }
-            // Reads: what a disk does after a write is its own affair.
+            // Reads, because disks continue to work after a write.
             Name::FioDirect => {
                 let job = format!("--rw=randread --direct=1 --io_size={}M", times(128));
                 let command = fio(&load()?, place, "256M", &job);
@@ -176,7 +176,7 @@ impl Workload {
     }
 }
 
-/// What this program runs itself.
+/// The command of this program's own loads.
 fn load() -> Result<String> {
     let this = env::current_exe().context("looking for the program that runs")?;
     Ok(format!("{} load", quoted(&this)))
@@ -189,7 +189,7 @@ fn fio(load: &str, place: &Place, size: &str, job: &str) -> String {
     )
 }
 
-/// For the shell.
+/// Quotes a path for the shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

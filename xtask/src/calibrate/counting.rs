@@ -1,4 +1,4 @@
-//! What the profiler can count here, and what it counts.
+//! Event groups of this CPU, and counts of the profiler.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,8 @@ use crate::{run, shell};
 
 const INTERVAL: &str = "200ms";
 
-/// A rate times its interval is what was counted. Of several kinds of cores, the one on which the kernel ran.
+/// A rate times its interval is the count. On a hybrid CPU, selects the kind of core on which the
+/// kernel ran.
 const TOTALS: &str = "\
 SELECT metric, arg_max(total, share), max(share)
 FROM (
@@ -27,27 +28,27 @@ FROM (
 WHERE total IS NOT NULL AND share IS NOT NULL
 GROUP BY metric";
 
-/// Says so where there is nothing that could count.
+/// Fails on a machine without a PMU.
 pub fn require_pmu(sysfs: &Path) -> Result<()> {
     ensure!(
         !Device::all(sysfs, CORE_PMU).is_empty(),
-        "this machine has no PMU (no core's in {}), so nothing can be compared; what helps: hardware, or a virtual \
-         machine whose host passes its PMU on (QEMU: -cpu host,pmu=on)",
+        "no core PMU in {}, so that nothing can be compared. On a virtual machine, enable vPMU passthrough on the \
+         host (QEMU: -cpu host,pmu=on)",
         sysfs.join("bus/event_source/devices").display()
     );
     Ok(())
 }
 
-/// The groups of this CPU.
+/// The event groups of this CPU.
 pub struct Groups {
     /// Metrics by group.
     metrics: BTreeMap<String, BTreeSet<String>>,
-    /// Why a group is not counted.
+    /// Reasons by group that cannot be counted.
     refused: BTreeMap<String, String>,
 }
 
 impl Groups {
-    /// What the tables have, and what of it can be opened.
+    /// Reads the groups of the event tables, and which of them can be opened.
     pub fn read(profiler: &Path) -> Result<Self> {
         let mut command = Command::new(profiler);
         let tables = shell::stdout(command.args(["events", "--json"]))?;
@@ -64,8 +65,8 @@ impl Groups {
     ) -> Result<Self> {
         ensure!(
             !metrics.is_empty(),
-            "this CPU is in no table, or in one without groups, so nothing can be compared; what helps: a table of \
-             your own (PROFILER_PERFEVENTS=DIR, see docs/perfevents.md)"
+            "no event table with groups for this CPU, so that nothing can be compared. Write a table and set \
+             PROFILER_PERFEVENTS=DIR (docs/perfevents.md)"
         );
         Ok(Self { metrics, refused })
     }
@@ -74,7 +75,7 @@ impl Groups {
         self.metrics.keys().any(|group| group.starts_with("FLOPS"))
     }
 
-    /// The first of these that the CPU has.
+    /// The first of these metrics that the CPU supports.
     pub fn choose(&self, wanted: &[Metric]) -> Option<Metric> {
         let has = |(group, metric): &&Metric| {
             let metrics = self.metrics.get(*group);
@@ -83,13 +84,13 @@ impl Groups {
         wanted.iter().find(has).copied()
     }
 
-    /// Why the group cannot be counted, if so.
+    /// The reason if the group cannot be counted.
     pub fn refusal(&self, group: &str) -> Option<&str> {
         self.refused.get(group).map(String::as_str)
     }
 }
 
-/// Of `profiler events --json`.
+/// Parses `profiler events --json`.
 fn metrics(tables: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let tables = tables.as_array().into_iter().flatten();
@@ -104,7 +105,7 @@ fn metrics(tables: &Value) -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// Of `profiler events --validate`: `  GROUP  not counted: WHY`, for each kind of core.
+/// Parses `  GROUP  not counted: REASON` of `profiler events --validate`, for each kind of core.
 fn refused(text: &str) -> BTreeMap<String, String> {
     let mut refused = BTreeMap::new();
     let mut counted = BTreeSet::new();
@@ -121,18 +122,18 @@ fn refused(text: &str) -> BTreeMap<String, String> {
     refused
 }
 
-/// Runs the profiler.
+/// Settings for runs of the profiler.
 pub struct Counting<'a> {
     pub profiler: &'a Path,
     pub python: &'a Path,
     /// `tests/scripts/read.py`.
     pub reader: &'a Path,
-    /// Where the runs go.
+    /// Output directory.
     pub directory: &'a Path,
 }
 
 impl Counting<'_> {
-    /// What all metrics of the group are over a command's run, by name.
+    /// Profiles a command; returns the totals by metric of the group.
     pub fn count(
         &self,
         group: &str,
@@ -168,7 +169,7 @@ impl Counting<'_> {
     }
 }
 
-/// The run in a directory that was made for it.
+/// The only run in a directory.
 fn only_entry(directory: &Path) -> Result<PathBuf> {
     let entries = fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = entries.with_context(|| format!("reading {}", directory.display()))?;
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_those_of_all_kinds_of_cores() {
+    fn groups_of_all_kinds_of_cores_are_merged() {
         let table = |group: &str, metric: &str| json!({ "groups": { group: { "metrics": [{ "name": metric }] } } });
         let tables = json!([table("FLOPS_DP", "dp_flops"), table("FLOPS", "flops")]);
         let groups = Groups::new(metrics(&tables), BTreeMap::new()).expect("groups");
@@ -204,11 +205,11 @@ mod tests {
         assert!(!memory.expect("groups").has_flops());
         let none = Groups::new(metrics(&json!([])), BTreeMap::new());
         let error = none.err().expect("no groups").to_string();
-        assert!(error.contains("in no table"), "{error}");
+        assert!(error.contains("no event table"), "{error}");
     }
 
     #[test]
-    fn a_group_is_refused_when_no_kind_of_core_counts_it() {
+    fn group_is_refused_if_no_kind_of_core_counts_it() {
         let text = "P (adl-p)\n  FLOPS_DP  counted\n  MEM       not counted: there is no PMU uncore_imc_* here\n\
                     E (adl-e)\n  FLOPS_DP  not counted: this CPU has no such event\n  L2  counted, but in turns\n";
         let refused = refused(text);
@@ -217,10 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_pmu_is_told_what_helps() {
-        let error = require_pmu(Path::new("/nonexistent")).expect_err("nothing there");
+    fn missing_pmu_is_an_error_with_a_remedy() {
+        let error = require_pmu(Path::new("/nonexistent")).expect_err("no such directory");
         let text = error.to_string();
-        assert!(text.contains("no PMU") && text.contains("helps"), "{text}");
+        assert!(
+            text.contains("no core PMU") && text.contains("passthrough"),
+            "{text}"
+        );
         assert_eq!(text.lines().count(), 1);
     }
 }

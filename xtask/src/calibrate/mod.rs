@@ -1,4 +1,4 @@
-//! `cargo xtask calibrate`: programs of known work, counted by the profiler.
+//! `cargo xtask calibrate`: compares counters with programs of known work.
 
 mod counting;
 mod verdict;
@@ -23,40 +23,39 @@ use crate::{bpf, python, shell::progress, workspace::Workspace};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask calibrate                             all that this CPU can run, about two minutes
-  cargo xtask calibrate -k fma-avx2-dp -k triad     these, by their names in the table
-  cargo xtask calibrate --cpu 16                    the same on another kind of core
-  PROFILER_PERFEVENTS=DIR cargo xtask calibrate     with tables of your own
+  cargo xtask calibrate                             all kernels of this CPU, about two minutes
+  cargo xtask calibrate -k fma-avx2-dp -k triad     two kernels
+  cargo xtask calibrate --cpu 16                    on another kind of core
+  PROFILER_PERFEVENTS=DIR cargo xtask calibrate     with custom event tables
 
-Each kernel runs twice, N and 3N iterations of about a second and three. What the counters told of the second, less \
-what they told of the first, is compared with the work of 2N iterations, which is known: the start of the program \
-cancels out.
+Each kernel runs twice, with N iterations (about 1 s) and 3N iterations. The difference of the counts is compared with \
+the known work of 2N iterations, which excludes the start of the program.
 
-  ok                FLOPs within 2 % of what is known, bytes within 0.95 … 1.25 of it
-  WRONG             anything else: most likely a code or formula of the CPU's table
-  no verdict        for more than 1 % of the time its events were not on counters: stop other
-                    profilers, and the NMI watchdog with `sysctl kernel.nmi_watchdog=0`
-  not counted here  the CPU has no such metric, or no PMU that counts it
+  ok                FLOPs within 2 % of the known work, bytes between 0.95 and 1.25 times the known work
+  WRONG             any other count: most likely a wrong code or formula in the CPU's event table
+  no verdict        the events were multiplexed for more than 1 % of the time: stop other profilers,
+                    and the NMI watchdog with `sysctl kernel.nmi_watchdog=0`
+  not counted here  the CPU has no such metric, or no PMU for it
 
-The bytes of the triad lie between those without and with write-allocate, where a store first reads its line. Leave the \
-machine alone meanwhile: memory controllers count for everybody.
+The bytes of the triad lie between those without and with write-allocate. Run it on an idle machine: memory controllers \
+count the traffic of all processes.
 
-Exit code 0 when something was compared and nothing is WRONG, otherwise 1. On a machine without PMU, which most virtual \
-machines are, nothing can be compared.")]
+The exit code is 0 if something was compared and nothing is WRONG, otherwise 1. Without a PMU, as on most virtual \
+machines, nothing can be compared.")]
 pub struct Args {
-    /// Only this kernel; may be given several times
+    /// Run only this kernel; can be repeated
     #[arg(short, long, value_name = "NAME")]
     kernel: Vec<String>,
     /// Run the kernels on this CPU [default: the first one]
     #[arg(long, value_name = "N")]
     cpu: Option<u32>,
-    /// Calibrate this program instead of the one built here
+    /// Use this profiler instead of the one built here
     #[arg(long)]
     profiler: Option<PathBuf>,
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    // Before minutes of building.
+    // Checked before the build, which takes minutes.
     counting::require_pmu(Path::new("/sys"))?;
     let profiler = program(workspace, args)?;
     let groups = Groups::read(&profiler)?;
@@ -122,7 +121,7 @@ fn chosen(mut kernels: Vec<Kernel>, names: &[String]) -> Result<Vec<Kernel>> {
     Ok(kernels)
 }
 
-/// A line for each metric of the kernel.
+/// Prints a line for each metric of the kernel.
 fn compare(
     kernel: &Kernel,
     workload: &Workload,
@@ -132,8 +131,8 @@ fn compare(
     refused: &mut BTreeSet<&'static str>,
 ) -> Result<()> {
     let mut found = Vec::new();
-    for wanted in kernel.metrics() {
-        found.extend(groups.choose(wanted));
+    for alternatives in kernel.metrics() {
+        found.extend(groups.choose(alternatives));
     }
     let group = found.first().map(|(group, _)| *group);
     let counted = match group {
@@ -145,7 +144,7 @@ fn compare(
         None => None,
     };
     if found.is_empty() {
-        // What the CPU would have to have.
+        // The metric that the CPU lacks.
         found.extend(kernel.metrics().first().and_then(|all| all.first()));
     }
     for (_, metric) in found {
@@ -158,7 +157,7 @@ fn compare(
     Ok(())
 }
 
-/// How many iterations one run had more than the other, and what was counted more.
+/// Difference of the two runs: iterations, and counts by metric.
 fn count(
     kernel: &Kernel,
     group: &str,
@@ -192,7 +191,7 @@ fn print(kernel: &str, metric: &str, compared: Option<(Known, Option<Counted>)>)
         return verdict;
     };
     let verdict = Verdict::of(&known, counted);
-    let show = |what: &dyn Fn(&Counted) -> String| counted.as_ref().map(what).unwrap_or_default();
+    let show = |text: &dyn Fn(&Counted) -> String| counted.as_ref().map(text).unwrap_or_default();
     print_line([
         kernel,
         metric,

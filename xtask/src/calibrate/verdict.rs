@@ -1,17 +1,17 @@
-//! What was counted beside what is known: numbers in, a verdict out.
+//! Comparison of counts with known work.
 
 use std::fmt;
 
-/// Below this share of the time on counters, a count is an estimate.
+/// Minimum share of time on counters; below it, a count is an estimate.
 const SHARE_MIN: f64 = 0.99;
-/// Counts of a loop are exact; the start of the program is not quite the same in both runs.
-const FLOPS_OFF: f64 = 0.02;
-/// Caches keep a little of the traffic to themselves.
-const BYTES_FEWER: f64 = 0.05;
-/// The rest of the node has traffic too.
-const BYTES_MORE: f64 = 0.25;
+/// Relative tolerance of FLOPs, because the start of the program differs slightly between runs.
+const FLOPS_TOLERANCE: f64 = 0.02;
+/// Lower tolerance of bytes, because of hits in caches.
+const BYTES_BELOW: f64 = 0.05;
+/// Upper tolerance of bytes, because of traffic of other processes.
+const BYTES_ABOVE: f64 = 0.25;
 
-/// What the counters should tell.
+/// The known work: a range of counts with tolerances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
     least: f64,
@@ -25,18 +25,18 @@ impl Known {
         Self {
             least: number,
             most: number,
-            fewer: FLOPS_OFF,
-            more: FLOPS_OFF,
+            fewer: FLOPS_TOLERANCE,
+            more: FLOPS_TOLERANCE,
         }
     }
 
-    /// The truth lies between the two.
+    /// The true value lies between the two.
     pub fn bytes(least: f64, most: f64) -> Self {
         Self {
             least,
             most,
-            fewer: BYTES_FEWER,
-            more: BYTES_MORE,
+            fewer: BYTES_BELOW,
+            more: BYTES_ABOVE,
         }
     }
 
@@ -46,7 +46,7 @@ impl Known {
         (fewest..=most).contains(&counted)
     }
 
-    /// How many times as much as known: of both ends, where they differ.
+    /// Ratio to the known work, to both ends of a range.
     pub fn ratio(&self, counted: f64) -> String {
         let of_least = format!("{:.3}", counted / self.least);
         if self.least < self.most {
@@ -66,21 +66,21 @@ impl fmt::Display for Known {
     }
 }
 
-/// 10⁹.
+/// Formats a number in units of 10⁹.
 pub fn giga(number: f64) -> String {
     format!("{:.3} G", number / 1e9)
 }
 
-/// What a run counted, or the difference of two.
+/// The count of a run, or the difference of two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
     pub total: f64,
-    /// Share of the time that all its events were on counters.
+    /// Share of time during which all events were on counters.
     pub share: f64,
 }
 
 impl Counted {
-    /// Without what both runs did: the start of the program.
+    /// The difference to a shorter run, which excludes the start of the program.
     pub fn since(self, shorter: Self) -> Self {
         Self {
             total: self.total - shorter.total,
@@ -93,7 +93,7 @@ impl Counted {
 pub enum Verdict {
     Ok,
     Wrong,
-    /// Events took turns, or were on another kind of core.
+    /// Multiplexed, or counted on another kind of core.
     Estimated,
     NotCounted,
 }
@@ -102,7 +102,7 @@ impl Verdict {
     pub fn of(known: &Known, counted: Option<Counted>) -> Self {
         match counted {
             None => Self::NotCounted,
-            // A share that is no number is none.
+            // NaN means no share.
             Some(counted) if counted.share.is_nan() || counted.share < SHARE_MIN => Self::Estimated,
             Some(counted) if known.accepts(counted.total) => Self::Ok,
             Some(_) => Self::Wrong,
@@ -115,23 +115,23 @@ impl fmt::Display for Verdict {
         f.write_str(match self {
             Self::Ok => "ok",
             Self::Wrong => "WRONG",
-            Self::Estimated => "no verdict: not on counters all the time",
+            Self::Estimated => "no verdict: multiplexed",
             Self::NotCounted => "not counted here",
         })
     }
 }
 
-/// Whether all is well, in a line.
+/// Summary of all verdicts in one line.
 pub fn conclude(verdicts: &[Verdict]) -> Result<String, String> {
     let count = |which| verdicts.iter().filter(|verdict| **verdict == which).count();
     let (ok, wrong) = (count(Verdict::Ok), count(Verdict::Wrong));
     let compared = ok + wrong;
     let rest = verdicts.len() - compared;
     match (compared, wrong) {
-        (0, _) => Err("nothing was compared, so nothing is known of these counters".to_owned()),
+        (0, _) => Err("nothing was compared".to_owned()),
         (_, 0) => Ok(format!("{ok} ok, {rest} not compared")),
         _ => Err(format!(
-            "{wrong} of {compared} WRONG: the codes or formulas of the CPU's table, or a machine that was not idle"
+            "{wrong} of {compared} WRONG: wrong codes or formulas in the CPU's event table, or the machine was not idle"
         )),
     }
 }
@@ -145,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn flops_are_exact_to_two_percent() {
+    fn flops_have_a_tolerance_of_two_percent() {
         let known = Known::flops(1000.0);
         for right in [980.0, 1000.0, 1020.0] {
             assert_eq!(verdict(known, right), Verdict::Ok, "{right}");
         }
-        // Fused operations that count once, vectors that count as scalars, other precision.
+        // Fused operations counted once, vectors counted as scalars, another precision.
         for wrong in [0.0, 500.0, 979.0, 1021.0, 2000.0, -1000.0, f64::NAN] {
             assert_eq!(verdict(known, wrong), Verdict::Wrong, "{wrong}");
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_no_verdict() {
+    fn estimates_have_no_verdict() {
         let known = Known::flops(1000.0);
         let of = |total, share| Verdict::of(&known, Some(Counted { total, share }));
         assert_eq!(of(1000.0, 0.99), Verdict::Ok);
@@ -179,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_the_program_cancels_out() {
+    fn start_of_the_program_cancels_out() {
         let counted = |total, share| Counted { total, share };
         let longer = counted(3070.0, 1.0).since(counted(1070.0, 0.5));
         assert_eq!(longer, counted(2000.0, 0.5));
     }
 
     #[test]
-    fn both_numbers_are_printed() {
+    fn ranges_are_printed_with_both_ends() {
         let (flops, bytes) = (Known::flops(2e9), Known::bytes(24e9, 32e9));
         assert_eq!(flops.to_string(), "2.000 G");
         assert_eq!(bytes.to_string(), "24.000 G … 32.000 G");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn success_is_something_compared_and_nothing_wrong() {
+    fn success_requires_a_comparison_and_nothing_wrong() {
         use Verdict::{Estimated, NotCounted, Ok as Right, Wrong};
         assert!(conclude(&[Right, NotCounted, Estimated]).is_ok());
         assert!(conclude(&[Right, Wrong]).is_err());

@@ -1,4 +1,4 @@
-//! `workload-flops`: the programs whose work is known.
+//! `workload-flops`: programs of known work.
 
 use std::{
     fs,
@@ -14,18 +14,18 @@ use crate::{shell, workspace::Workspace};
 
 const PACKAGE: &str = "e2e";
 const PROGRAM: &str = "workload-flops";
-/// The run that is counted first; the second takes three times as long.
+/// Duration of the first run; the second takes three times as long.
 const LENGTH: Duration = Duration::from_secs(1);
-/// What tells how long an iteration takes.
+/// Minimum duration from which the time per iteration is computed.
 const MEASURABLE: Duration = Duration::from_millis(100);
 
 pub struct Workload {
     program: PathBuf,
-    /// Another kind of core would count with another PMU.
+    /// CPU to which the program is pinned; each kind of core has its own PMU.
     cpu: String,
 }
 
-/// A line of `workload-flops --list`: what one iteration does.
+/// A line of `workload-flops --list`: the work of one iteration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
     pub name: String,
@@ -35,7 +35,7 @@ pub struct Kernel {
     bytes_with_allocate: u64,
 }
 
-/// Group and metric that count it; the first that the CPU has.
+/// Event group and metric.
 pub type Metric = (&'static str, &'static str);
 
 impl Workload {
@@ -43,7 +43,7 @@ impl Workload {
         let cpu = cpu.map_or_else(first_cpu, |cpu| Ok(cpu.to_string()))?;
         ensure!(
             shell::which("taskset").is_some(),
-            "taskset keeps a program on one CPU: install util-linux"
+            "taskset is missing: install util-linux"
         );
         let package = format!("--package={PACKAGE}");
         let program = format!("--bin={PROGRAM}");
@@ -56,16 +56,17 @@ impl Workload {
         })
     }
 
-    /// What this machine can run.
+    /// Kernels supported by this machine.
     pub fn kernels(&self) -> Result<Vec<Kernel>> {
         let list = shell::stdout(Command::new(&self.program).arg("--list"))?;
         let kernels = list.lines().map(|line| {
-            Kernel::parse(line).with_context(|| format!("`{PROGRAM} --list` says: {line}"))
+            Kernel::parse(line)
+                .with_context(|| format!("unexpected line of `{PROGRAM} --list`: {line}"))
         });
         kernels.collect()
     }
 
-    /// The words of the command that runs a kernel.
+    /// The command that runs a kernel.
     pub fn command(&self, kernel: &Kernel, iterations: u64) -> Vec<String> {
         let program = self.program.to_string_lossy();
         let iterations = iterations.to_string();
@@ -81,7 +82,7 @@ impl Workload {
         .into()
     }
 
-    /// How many take about a second.
+    /// Number of iterations that take about a second.
     pub fn iterations(&self, kernel: &Kernel) -> Result<u64> {
         let time = |iterations| {
             let words = self.command(kernel, iterations);
@@ -89,12 +90,12 @@ impl Workload {
             shell::run_quietly(Command::new(&words[0]).args(&words[1..]))?;
             Ok(started.elapsed())
         };
-        enough(time).with_context(|| format!("timing {}", kernel.name))
+        iterations_per_second(time).with_context(|| format!("timing {}", kernel.name))
     }
 }
 
-/// Without the start of the program, which may take longer than the work.
-fn enough(mut time: impl FnMut(u64) -> Result<Duration>) -> Result<u64> {
+/// Excludes the start of the program, which may take longer than the work.
+fn iterations_per_second(mut time: impl FnMut(u64) -> Result<Duration>) -> Result<u64> {
     let mut iterations = 1_u64;
     loop {
         let shorter = time(iterations)?;
@@ -106,7 +107,7 @@ fn enough(mut time: impl FnMut(u64) -> Result<Duration>) -> Result<u64> {
         let next = iterations
             .checked_mul(10)
             .filter(|next| *next < u64::MAX / 3);
-        iterations = next.context("it takes no time at all")?;
+        iterations = next.context("an iteration takes no measurable time")?;
     }
 }
 
@@ -124,14 +125,14 @@ impl Kernel {
         })
     }
 
-    fn is_of_memory(&self) -> bool {
+    fn counts_memory(&self) -> bool {
         self.bytes > 0
     }
 
-    /// Where its work is counted: each line another metric, by what counts it best.
+    /// Metrics that count its work; each has alternatives in order of preference.
     pub fn metrics(&self) -> &'static [&'static [Metric]] {
-        match (self.is_of_memory(), &*self.precision) {
-            // Each on its own: reads and writes have codes of their own.
+        match (self.counts_memory(), &*self.precision) {
+            // Reads and writes have their own codes.
             (true, _) => &[
                 &[("MEM", "mem_bw")],
                 &[("MEM", "mem_read_bw")],
@@ -142,23 +143,23 @@ impl Kernel {
         }
     }
 
-    /// Whose rows of `perf_metric` have it.
+    /// Scope of its rows in `perf_metric`.
     pub fn scope(&self) -> &'static str {
-        if self.is_of_memory() {
+        if self.counts_memory() {
             "node"
         } else {
             "target"
         }
     }
 
-    /// What so many iterations do, by the metric.
+    /// Known work of a number of iterations for a metric.
     pub fn known(&self, metric: &str, iterations: u64) -> Known {
         let of_all = |number: u64| number as f64 * iterations as f64;
-        if !self.is_of_memory() {
+        if !self.counts_memory() {
             return Known::flops(of_all(self.flops));
         }
         let (least, most) = (of_all(self.bytes), of_all(self.bytes_with_allocate));
-        // The triad writes one array of three.
+        // The triad writes one of three arrays.
         let written = least / 3.0;
         match metric {
             "mem_read_bw" => Known::bytes(least - written, most - written),
@@ -168,12 +169,11 @@ impl Kernel {
     }
 }
 
-/// The first that we may run on.
+/// The first CPU of the affinity mask.
 fn first_cpu() -> Result<String> {
     let path = Path::new("/proc/self/status");
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    first_allowed(&text)
-        .context("the kernel does not say which CPUs are allowed: name one with --cpu")
+    first_allowed(&text).context("/proc/self/status has no list of CPUs: select one with --cpu")
 }
 
 fn first_allowed(status: &str) -> Option<String> {
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_know_what_counts_them() {
+    fn kernels_have_metrics() {
         let kernel = Kernel::parse("avx-sp\tsingle\t128\t0\t0").expect("a line");
         assert_eq!(kernel.scope(), "target");
         assert_eq!(
@@ -215,9 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn iterations_take_a_second_whatever_the_start_takes() {
+    fn start_of_the_program_does_not_affect_iterations() {
         let machine = |each: u64| {
-            enough(move |iterations| {
+            iterations_per_second(move |iterations| {
                 Ok(Duration::from_millis(300) + Duration::from_nanos(each * iterations))
             })
         };
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_cpu_of_a_list() {
+    fn first_cpu_of_a_list() {
         let first = |list: &str| first_allowed(&format!("Name:\tx\nCpus_allowed_list:\t{list}\n"));
         assert_eq!(first("2-7,9").as_deref(), Some("2"));
         assert_eq!(first("12").as_deref(), Some("12"));

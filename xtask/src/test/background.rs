@@ -1,4 +1,4 @@
-//! Tiers that run beside those that measure this machine, at a lower priority.
+//! Tiers that run in parallel with the others, at a lower priority.
 
 use std::{
     env,
@@ -11,10 +11,12 @@ use anyhow::{Context as _, Result, bail};
 use super::{Tier, failures::Failures};
 use crate::{shell, workspace::Workspace};
 
-/// A twentieth of the CPU time of a process of normal priority (`sched_prio_to_weight` in kernel/sched/core.c).
+/// Gives a twentieth of the CPU time of normal priority (`sched_prio_to_weight` in
+/// kernel/sched/core.c).
 const NICENESS: &str = "14";
 
-/// Runs a tier in a process of its own, and shows its output when it ends. The remark is that of its own report.
+/// Runs a tier in a separate process and prints its output when it ends; returns the remark of its
+/// report.
 pub fn run(workspace: &Workspace, tier: Tier, filter: &[String]) -> Result<String> {
     let name = tier.name();
     let path = workspace.target.join(format!("test-{name}.log"));
@@ -34,7 +36,7 @@ pub fn run(workspace: &Workspace, tier: Tier, filter: &[String]) -> Result<Strin
         .with_context(|| format!("starting `{}`", shell::display(&command)))?;
     let output = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let output = String::from_utf8_lossy(&output);
-    // One write, so that the lines of the other tiers do not come between.
+    // A single write, so that the output of other tiers is not interleaved.
     print!("{output}");
     if !status.success() {
         let failures = Failures::of(output.lines()).text();
@@ -44,7 +46,7 @@ pub fn run(workspace: &Workspace, tier: Tier, filter: &[String]) -> Result<Strin
     Ok(report.unwrap_or_default().to_owned())
 }
 
-/// Of a line such as `kernels passed   312.4 s  110 tests on 6.1, 6.12`.
+/// The remark of a line such as `kernels passed   312.4 s  110 tests on 6.1, 6.12`.
 fn remark<'a>(line: &'a str, tier: &str) -> Option<&'a str> {
     let rest = line.strip_prefix(tier)?.trim_start();
     let (_, remark) = rest.strip_prefix("passed")?.split_once(" s")?;

@@ -1,4 +1,4 @@
-//! What the dependencies bring along: licences, sources, duplicates, known holes.
+//! Dependencies: licences, sources, duplicates, known vulnerabilities.
 
 use std::{
     path::PathBuf,
@@ -25,23 +25,23 @@ const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
 
 pub fn run(workspace: &Workspace) -> Result<String> {
     let program = obtain(workspace)?;
-    let check = |what: &[&str]| {
+    let check = |checks: &[&str]| {
         shell::run(
             Command::new(&program)
                 .args(["--all-features", "check"])
-                .args(what)
+                .args(checks)
                 .current_dir(&workspace.root),
         )
     };
     check(&["bans", "licenses", "sources"])?;
     if !is_reachable(ADVISORIES) {
-        return Ok("advisories not checked: their database is out of reach".into());
+        return Ok("advisories not checked: the database is not reachable".into());
     }
     check(&["advisories"])?;
     Ok(String::new())
 }
 
-/// The project's own copy, otherwise the user's.
+/// The copy below `target/`, otherwise the user's.
 pub fn find(workspace: &Workspace) -> Option<PathBuf> {
     let own = root(workspace).join("bin/cargo-deny");
     if shell::is_executable(&own) {
@@ -64,14 +64,14 @@ fn obtain(workspace: &Workspace) -> Result<PathBuf> {
     }
     progress("building cargo-deny (one to two minutes)");
     let root = root(workspace);
-    // Unoptimised and without debug information: it takes half the time, and the checks are a matter of a second.
+    // Unoptimised and without debug information: half the build time, and the checks take a second.
     let options = ["--debug", "--config", "profile.dev.debug=false"];
     TOOL.install(workspace, &root, &options, &[])?;
     Ok(root.join("bin/cargo-deny"))
 }
 
 fn is_reachable(repository: &str) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
     let child = Command::new("git")
         .args(["ls-remote", "--quiet", repository, "HEAD"])
         .env("GIT_TERMINAL_PROMPT", "0")
@@ -81,7 +81,7 @@ fn is_reachable(repository: &str) -> bool {
         .spawn();
     let Ok(mut child) = child else { return false };
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TIMEOUT {
         if let Ok(Some(status)) = child.try_wait() {
             return status.success();
         }

@@ -1,25 +1,25 @@
-//! Why tests failed, from what their runner printed.
+//! Messages of failed tests in the output of a test runner.
 
-/// Lines of a message that are shown.
-const LINES: usize = 6;
+/// Maximum number of lines of a message.
+const MAX_LINES: usize = 6;
 
-/// The panics in the output of a test runner: who, where, and the begin of the message.
+/// The panics of a test runner's output: test, location, and the first lines of the message.
 ///
-/// A report of many tiers repeats them, since they are hours of output apart.
+/// The final report repeats them, because the output of all tiers is long.
 #[derive(Default)]
 pub struct Failures {
     seen: Vec<String>,
-    /// Lines of the last one that may follow.
+    /// Number of further lines of the last message.
     open: usize,
 }
 
 impl Failures {
-    /// Takes the next line.
+    /// Processes the next line.
     pub fn line(&mut self, line: &str) {
         let line = line.trim();
         if line.starts_with("thread '") && line.contains(" panicked at ") {
             self.seen.push(line.to_owned());
-            self.open = LINES;
+            self.open = MAX_LINES;
             return;
         }
         let ends = line.is_empty() || line == "stack backtrace:" || line.starts_with("note: ");
@@ -31,18 +31,18 @@ impl Failures {
         }
     }
 
-    /// Of all lines of a text.
+    /// Collects the failures of all lines.
     pub fn of<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
         let mut failures = Self::default();
         lines.into_iter().for_each(|line| failures.line(line));
         failures
     }
 
-    /// Each on lines of its own, after a line break; nothing if there are none.
+    /// The messages, each preceded by a line break; empty without failures.
     pub fn text(self) -> String {
         let mut text = String::new();
         for failure in self.seen {
-            // A runner that shows output as it comes repeats it at the end.
+            // Some runners repeat the messages at the end.
             if !text.contains(&failure) {
                 text.push_str("\n  ");
                 text.push_str(&failure);

@@ -1,4 +1,4 @@
-//! Fuzz targets: built with instrumentation, given their seeds, and run for a while each.
+//! Fuzz targets: build with instrumentation, replay of the seeds, and a limited run of each.
 
 use std::{
     env, fs,
@@ -25,21 +25,21 @@ const TOOL: CargoTool = CargoTool {
     checksum: "990e4e600e695b730ae23c2f4e6336ee63e9efe6527273f557f86d37eac724e7",
 };
 
-/// Where the targets are.
 const DIRECTORY: &str = "tests/fuzz";
 
-/// Time for each target, s, and the variable that says otherwise.
+/// Time per target, s.
 const SECONDS: u64 = 60;
+/// Overrides [`SECONDS`].
 const SECONDS_VARIABLE: &str = "PROFILER_FUZZ_SECONDS";
 
-/// Targets that run at the same time.
-const AT_ONCE: usize = 2;
+/// Number of targets that run in parallel.
+const PARALLEL: usize = 2;
 
-/// An input that takes longer (s), or more memory (MiB), is a failure.
+/// Limits per input: time (s) and memory (MiB).
 const INPUT_SECONDS: u64 = 60;
 const MEMORY_MIB: u64 = 2048;
 
-/// Runs the targets whose names contain one of the filters, or all.
+/// Runs the targets whose names contain one of the filters; all targets without filters.
 pub fn run(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let targets = targets(workspace, filter)?;
     let seconds = seconds()?;
@@ -61,7 +61,7 @@ pub fn run(workspace: &Workspace, filter: &[String]) -> Result<String> {
             }
             results
         };
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..PARALLEL).map(|_| scope.spawn(work)).collect();
         let results = workers.into_iter().map(thread::ScopedJoinHandle::join);
         results
             .flat_map(|results| results.expect("reports failures, does not panic"))
@@ -84,7 +84,7 @@ pub fn run(workspace: &Workspace, filter: &[String]) -> Result<String> {
     ))
 }
 
-/// Names of the targets: those of the files.
+/// Names of the targets, which are those of their files.
 fn targets(workspace: &Workspace, filter: &[String]) -> Result<Vec<String>> {
     let directory = workspace.root.join(DIRECTORY).join("targets");
     let files =
@@ -97,20 +97,20 @@ fn targets(workspace: &Workspace, filter: &[String]) -> Result<Vec<String>> {
         .filter(|name| filter.is_empty() || filter.iter().any(|part| name.contains(part)))
         .collect();
     if names.is_empty() {
-        bail!("no fuzz target is called {}", filter.join(" or "));
+        bail!("no fuzz target named {}", filter.join(" or "));
     }
     names.sort();
     Ok(names)
 }
 
-/// Not 0, which libFuzzer takes for no limit.
+/// Rejects 0, which libFuzzer interprets as no limit.
 fn seconds() -> Result<u64> {
     match env::var(SECONDS_VARIABLE) {
         Ok(text) => {
             let seconds: Result<NonZeroU64, _> = text.parse();
-            seconds
-                .map(NonZeroU64::get)
-                .with_context(|| format!("{SECONDS_VARIABLE}={text}: not a number of seconds"))
+            seconds.map(NonZeroU64::get).with_context(|| {
+                format!("{SECONDS_VARIABLE}={text}: not a positive number of seconds")
+            })
         }
         Err(_) => Ok(SECONDS),
     }
@@ -119,7 +119,7 @@ fn seconds() -> Result<u64> {
 fn build(workspace: &Workspace) -> Result<()> {
     let object = bpf::build(workspace)?;
     let program = obtain(workspace)?;
-    // cargo-fuzz itself would change a lock file that does not fit.
+    // cargo-fuzz would update an outdated lock file.
     let manifest = workspace.root.join(DIRECTORY).join("Cargo.toml");
     shell::run_quietly(
         workspace
@@ -128,7 +128,7 @@ fn build(workspace: &Workspace) -> Result<()> {
             .arg("--manifest-path")
             .arg(manifest),
     )?;
-    // No sanitizer: those need a nightly compiler and its standard library.
+    // Without sanitizers, which need a nightly compiler and its standard library.
     shell::run_slowly(
         Command::new(program)
             .args(["build", "--sanitizer", "none", "--fuzz-dir", DIRECTORY])
@@ -159,7 +159,7 @@ fn output(workspace: &Workspace) -> PathBuf {
     workspace.target.join("fuzz")
 }
 
-/// Where targets have their files: in memory, if possible. It goes when it is dropped.
+/// Directory for files of the targets, in memory if possible; removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -171,7 +171,7 @@ impl Scratch {
             output(workspace)
         };
         let path = parent.join(format!("profiler-fuzz-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+        fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Self(path))
     }
 }
@@ -182,12 +182,12 @@ impl Drop for Scratch {
     }
 }
 
-/// A target that is built.
+/// A built target.
 struct Run<'a> {
     name: &'a str,
     program: PathBuf,
     seeds: PathBuf,
-    /// Found by earlier runs, and by this one.
+    /// Inputs found by earlier runs and by this one.
     corpus: PathBuf,
     artifacts: PathBuf,
     log: PathBuf,
@@ -209,11 +209,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs every seed once.
+    /// Runs each seed once.
     fn replay(&self) -> Result<()> {
         for directory in [&self.corpus, &self.artifacts, &self.scratch] {
             fs::create_dir_all(directory)
-                .with_context(|| format!("making {}", directory.display()))?;
+                .with_context(|| format!("creating {}", directory.display()))?;
         }
         let seeds = fs::read_dir(&self.seeds)
             .with_context(|| format!("reading {}", self.seeds.display()))?;
@@ -224,22 +224,22 @@ impl<'a> Run<'a> {
             .map(drop)
     }
 
-    /// Runs it for a time; returns the number of inputs.
+    /// Fuzzes for a time; returns the number of inputs.
     fn fuzz(&self, seconds: u64) -> Result<u64> {
         let mut command = self.command();
         command
             .arg(format!("-max_total_time={seconds}"))
             .arg("-print_final_stats=1")
             .args([&self.corpus, &self.seeds]);
-        let said = self.execute(&mut command)?;
-        let count = said.lines().find_map(|line| {
+        let output = self.execute(&mut command)?;
+        let count = output.lines().find_map(|line| {
             let count = line.strip_prefix("stat::number_of_executed_units:")?;
             count.trim().parse().ok()
         });
         match count {
             Some(count @ 1..) => Ok(count),
             _ => bail!(
-                "{}: no input was run, see {}",
+                "{}: no inputs were run, see {}",
                 self.name,
                 self.log.display()
             ),
@@ -256,7 +256,7 @@ impl<'a> Run<'a> {
         command
     }
 
-    /// What it prints. An error says where the input is that has failed.
+    /// Runs a command of the target and returns its output. An error names the failed input.
     fn execute(&self, command: &mut Command) -> Result<String> {
         let log =
             File::create(&self.log).with_context(|| format!("creating {}", self.log.display()))?;
@@ -266,31 +266,31 @@ impl<'a> Run<'a> {
             .stderr(again)
             .status()
             .with_context(|| format!("starting `{}`", shell::display(command)))?;
-        let said =
+        let output =
             fs::read(&self.log).with_context(|| format!("reading {}", self.log.display()))?;
-        let said = String::from_utf8_lossy(&said).into_owned();
+        let output = String::from_utf8_lossy(&output).into_owned();
         if status.success() {
-            return Ok(said);
+            return Ok(output);
         }
-        let input = said.lines().find_map(|line| {
+        let input = output.lines().find_map(|line| {
             let (_, path) = line.split_once("Test unit written to ")?;
-            Some(format!("the input is {path}, "))
+            Some(format!(", input {path}"))
         });
         bail!(
-            "{} has failed ({status}): {}its output is {}\n{}",
+            "{} failed ({status}){}, output in {}\n{}",
             self.name,
             input.unwrap_or_default(),
             self.log.display(),
-            last_lines(&said)
+            last_lines(&output)
         );
     }
 }
 
-/// What is to be seen of a failure.
+/// The part of the output that is shown for a failure.
 fn last_lines(text: &str) -> String {
-    const LINES: usize = 20;
+    const MAX_LINES: usize = 20;
     let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(LINES)..].join("\n")
+    lines[lines.len().saturating_sub(MAX_LINES)..].join("\n")
 }
 
 #[cfg(test)]
@@ -298,7 +298,7 @@ mod tests {
     use super::last_lines;
 
     #[test]
-    fn the_end_of_a_long_output() {
+    fn last_lines_of_a_long_output() {
         assert_eq!(last_lines("a\nb"), "a\nb");
         let long: Vec<_> = (0..100).map(|line| line.to_string()).collect();
         let last = last_lines(&long.join("\n"));

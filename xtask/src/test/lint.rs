@@ -1,4 +1,4 @@
-//! Whatever a compiler warns about is an error here.
+//! Warnings of clippy, rustdoc and the BPF compiler are errors.
 
 use anyhow::Result;
 

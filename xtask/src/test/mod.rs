@@ -1,6 +1,6 @@
-//! `cargo xtask test`: everything that the project tests, in tiers.
+//! `cargo xtask test`: all tests, in tiers.
 //!
-//! A tier that was asked for runs or fails; none is skipped, and none passes without having tested.
+//! A requested tier runs or fails. No tier is skipped, and none passes without running tests.
 
 mod background;
 pub mod deny;
@@ -25,60 +25,62 @@ use crate::{docs, perfevents, shell, vm, workspace::Workspace};
 /// `cargo xtask test`
 #[derive(clap::Args)]
 pub struct Args {
-    /// The tiers to run; all of them but `gpu`, `oar` and `soak` if none is named
+    /// Tiers to run [default: all except `gpu`, `oar` and `soak`]
     tiers: Vec<Tier>,
-    /// List the tiers and what they test
+    /// List the tiers
     #[arg(long)]
     list: bool,
-    /// Passed to the test runner of `unit`, `e2e`, `kernels`, `devices`, `counters`, `system`, `jobs`, `hostile`, `fuzz`, `gpu`, `oar` and `soak`: names of tests, for example
+    /// Filters, such as names of tests, for the runner of `unit`, `e2e`, `kernels`, `devices`,
+    /// `counters`, `system`, `jobs`, `hostile`, `fuzz`, `gpu`, `oar` and `soak`
     #[arg(last = true)]
     filter: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Tier {
-    /// The code is formatted
+    /// Formatting
     Fmt,
-    /// clippy, rustdoc and the BPF compiler have nothing to say
+    /// Warnings of clippy, rustdoc and the BPF compiler; spelling and terms
     Lint,
-    /// Licences, sources, duplicates and known holes of the dependencies
+    /// Licences, sources, duplicates and known vulnerabilities of the dependencies
     Deny,
-    /// The generated pages are what the program prints
+    /// Generated pages match the output of the program
     Docs,
-    /// The tables of hardware events agree with themselves, and with those of perf, libpfm4 and LIKWID
+    /// Event tables: consistency, and comparison with those of perf, libpfm4 and LIKWID
     Tables,
-    /// Tests of single crates: no privilege, no kernel
+    /// Tests of single crates
     Unit,
-    /// Real kernel, real readers: needs root, BTF and Python
+    /// The complete program on this kernel; requires root, BTF and Python
     E2e,
-    /// Other kernels, in virtual machines: needs qemu and Debian's packages
+    /// Other kernels in virtual machines; requires QEMU and Debian's packages
     Kernels,
-    /// Devices that are not there, played by modules in a virtual machine: needs qemu, gcc and Debian's packages
+    /// Devices simulated by modules in a virtual machine; requires QEMU, gcc and Debian's packages
     Devices,
-    /// Hardware counters: those of this machine or, where it has none, of an emulated arm64 machine, which then runs all tests
-    /// of `kernels`
+    /// Hardware counters of this machine or, without a PMU, of an emulated arm64 machine, which then runs
+    /// all tests of `kernels`
     Counters,
-    /// A whole Debian in a virtual machine, with systemd and cgroup v2: needs qemu and Debian's packages
+    /// A complete Debian with systemd and cgroup v2 in a virtual machine; requires QEMU and Debian's
+    /// packages
     System,
-    /// Batch jobs under a real Slurm, ranks under a real Open MPI: needs Debian's packages
+    /// Batch jobs under Slurm and ranks under Open MPI; requires Debian's packages
     Jobs,
-    /// Attacks by another user on a running profiler: needs what `e2e` needs
+    /// Attacks by another user on a running profiler; requirements of `e2e`
     Hostile,
-    /// Parsers on inputs that libFuzzer finds, a minute for each; `PROFILER_FUZZ_SECONDS` changes that
+    /// Parsers on inputs of libFuzzer, one minute each; `PROFILER_FUZZ_SECONDS` changes the time
     Fuzz,
-    /// GPUs of NVIDIA against nvidia-smi: needs one, and runs only when it is named
+    /// NVIDIA GPUs compared with nvidia-smi; only on request
     Gpu,
-    /// Batch jobs under a real OAR, in a Debian of its own that takes minutes to make: runs only when it is named
+    /// Batch jobs under OAR, in a Debian whose creation takes minutes; only on request
     Oar,
-    /// Storms of an hour each, and a thousand kills: runs only when it is named. `PROFILER_SOAK_SECONDS` and
-    /// `PROFILER_SOAK_KILLS` make it shorter
+    /// An hour of load and a thousand kills; only on request. `PROFILER_SOAK_SECONDS` and
+    /// `PROFILER_SOAK_KILLS` shorten it
     Soak,
 }
 
-/// Those that run only when they are named.
+/// Tiers that run only on request.
 const NAMED: [Tier; 3] = [Tier::Gpu, Tier::Oar, Tier::Soak];
 
-struct Outcome {
+struct TierResult {
     tier: Tier,
     result: Result<String>,
     took: Duration,
@@ -96,22 +98,24 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let asked =
+    let is_requested =
         |tier: &&Tier| args.tiers.contains(tier) || args.tiers.is_empty() && !NAMED.contains(*tier);
-    let asked: Vec<Tier> = Tier::value_variants()
+    let requested: Vec<Tier> = Tier::value_variants()
         .iter()
-        .filter(asked)
+        .filter(is_requested)
         .copied()
         .collect();
-    let (isolated, measuring): (Vec<_>, Vec<_>) =
-        asked.iter().copied().partition(|tier| tier.is_isolated());
+    let (isolated, measuring): (Vec<_>, Vec<_>) = requested
+        .iter()
+        .copied()
+        .partition(|tier| tier.is_isolated());
     let filter = &args.filter;
     let here = |tier: Tier| tier.run(workspace, filter);
     let background = |tier| background::run(workspace, tier, filter);
     if isolated.is_empty() || measuring.is_empty() {
-        return report(&run_all(&asked, here));
+        return report(&run_all(&requested, here));
     }
-    // Both need it; the first to come would build it while the other waits.
+    // Both groups need the object.
     if let Err(error) = crate::bpf::build(workspace) {
         eprintln!("error: {error:#}");
         return ExitCode::FAILURE;
@@ -125,8 +129,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
     report(&outcomes)
 }
 
-/// One after the other.
-fn run_all(tiers: &[Tier], run: impl Fn(Tier) -> Result<String>) -> Vec<Outcome> {
+/// Runs tiers sequentially.
+fn run_all(tiers: &[Tier], run: impl Fn(Tier) -> Result<String>) -> Vec<TierResult> {
     let run = |tier: &Tier| {
         shell::progress(&format!("testing: {}", tier.name()));
         let started = Instant::now();
@@ -134,7 +138,7 @@ fn run_all(tiers: &[Tier], run: impl Fn(Tier) -> Result<String>) -> Vec<Outcome>
         if let Err(error) = &result {
             eprintln!("error: {}: {error:#}", tier.name());
         }
-        Outcome {
+        TierResult {
             tier: *tier,
             result,
             took: started.elapsed(),
@@ -143,9 +147,9 @@ fn run_all(tiers: &[Tier], run: impl Fn(Tier) -> Result<String>) -> Vec<Outcome>
     tiers.iter().map(run).collect()
 }
 
-fn report(outcomes: &[Outcome]) -> ExitCode {
+fn report(outcomes: &[TierResult]) -> ExitCode {
     println!();
-    for Outcome { tier, result, took } in outcomes {
+    for TierResult { tier, result, took } in outcomes {
         let (verdict, remark) = match result {
             Ok(remark) => ("passed", remark.as_str()),
             Err(_) => ("FAILED", ""),
@@ -157,7 +161,7 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
         );
     }
     let mut failed = 0;
-    for Outcome { tier, result, .. } in outcomes {
+    for TierResult { tier, result, .. } in outcomes {
         if let Err(error) = result {
             failed += 1;
             println!("\n{}: {error:#}", tier.name());
@@ -171,7 +175,7 @@ fn report(outcomes: &[Outcome]) -> ExitCode {
     }
 }
 
-/// Whether the kernel has a PMU of the cores.
+/// Whether the kernel has a core PMU.
 fn has_counters() -> bool {
     !Device::all(Path::new("/sys"), CORE_PMU).is_empty()
 }
@@ -184,9 +188,10 @@ impl Tier {
             .to_owned()
     }
 
-    /// Whether it can run beside the tiers that measure, at a low priority: it neither measures this machine's kernel nor
-    /// depends on when it gets a CPU. The guests of `devices` and `counters` count their time in instructions. `fuzz` could, but
-    /// takes both CPUs for a quarter of an hour: the clocks of other emulated guests do not stand that.
+    /// Whether the tier can run in parallel with others at a low priority: it neither measures this
+    /// machine's kernel nor depends on timing. The guests of `devices` and `counters` derive their time
+    /// from instructions. `fuzz` is excluded because it occupies both CPUs for 15 minutes, which disturbs
+    /// the clocks of other emulated guests.
     fn is_isolated(self) -> bool {
         match self {
             Self::Deny | Self::Tables | Self::Devices => true,
@@ -195,7 +200,7 @@ impl Tier {
         }
     }
 
-    /// Runs the tier; the text is a remark for the report.
+    /// Runs the tier; returns a remark for the report.
     fn run(self, workspace: &Workspace, filter: &[String]) -> Result<String> {
         match self {
             Self::Fmt => shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))?,

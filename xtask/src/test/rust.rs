@@ -1,7 +1,7 @@
-//! The tests that cargo runs.
+//! Tests run by cargo.
 //!
-//! All are built with the whole workspace selected and optimised, so that every dependency is
-//! compiled once; what runs is chosen afterwards.
+//! All tests are built optimised and for the whole workspace, so that each dependency is compiled once;
+//! the runner then selects tests.
 
 use std::{
     io::{BufRead as _, BufReader, Read, Write},
@@ -21,18 +21,18 @@ use crate::{
 
 const END_TO_END: &str = "e2e";
 
-/// Tests that need a GPU of NVIDIA.
+/// Tests that need an NVIDIA GPU.
 const NEED_GPU: &str = "nvidia::";
 /// Tests that need Slurm and Open MPI.
 const NEED_JOBS: &str = "jobs::";
-/// Tests that are attacks.
+/// Attacks.
 const HOSTILE: &str = "hostile::";
 /// Tests that need OAR.
 const NEED_OAR: &str = "oar::";
 /// Tests that need hours.
 const SOAK: &str = "soak::";
-/// Those of the end-to-end tests that need what not every machine has.
-const NEED_MORE: [&str; 8] = [
+/// End-to-end tests that are excluded from the tier `e2e`.
+const EXCLUDED: [&str; 8] = [
     NEED_COUNTERS,
     NEED_DEVICES,
     NEED_GPU,
@@ -66,36 +66,36 @@ pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
         ("bpftrace", "bpftrace"),
         ("ss", "iproute2"),
     ];
-    apt::obtain(&READERS, "second readers of the same quantities")?;
+    apt::obtain(&READERS, "independent readers of the same values")?;
     on_kernel(workspace, Tests::EndToEnd, filter)
 }
 
-/// On this machine's own PMU.
+/// The tier `counters` on this machine's PMU.
 pub fn counters(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Counters, filter)
 }
 
-/// For hours.
+/// The tier `soak`.
 pub fn soak(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Soak, filter)
 }
 
-/// Where NVIDIA's driver knows a GPU.
+/// The tier `gpu`.
 pub fn gpu(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let listed = shell::stdout(Command::new("nvidia-smi").arg("--list-gpus"));
-    let listed = listed.context("no GPU of NVIDIA: nvidia-smi does not work here")?;
+    let listed = listed.context("no NVIDIA GPU: nvidia-smi failed")?;
     if !listed.lines().any(|line| line.starts_with("GPU ")) {
-        bail!("no GPU of NVIDIA: nvidia-smi lists none");
+        bail!("no NVIDIA GPU: nvidia-smi lists none");
     }
     on_kernel(workspace, Tests::Gpu, filter)
 }
 
-/// By users without privilege.
+/// The tier `hostile`.
 pub fn hostile(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Hostile, filter)
 }
 
-/// Under Debian's Slurm and Open MPI.
+/// The tier `jobs`, with Debian's Slurm and Open MPI.
 pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
     const PROGRAMS: [(&str, &str); 7] = [
         ("slurmctld", "slurmctld"),
@@ -110,26 +110,28 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Jobs, filter)
 }
 
-/// Under OAR in a directory of its own.
+/// The tier `oar`, in a Debian below `target/`.
 pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
     apt::obtain(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
     let root = workspace.target.join("oar");
     if !root.exists() {
         let script = workspace.root.join("tests/environments/oar/make.sh");
         let mut make = Command::new("sh");
-        let what = "making a Debian with OAR (some minutes)";
-        shell::run_slowly(make.arg(script).arg(root), what)?;
+        let step = "creating a Debian with OAR (some minutes)";
+        shell::run_slowly(make.arg(script).arg(root), step)?;
     }
     on_kernel(workspace, Tests::Oar, filter)
 }
 
 fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        bail!("this kernel has no BTF (/sys/kernel/btf/vmlinux): boot one that has");
+        bail!(
+            "this kernel has no BTF (/sys/kernel/btf/vmlinux): boot a kernel with CONFIG_DEBUG_INFO_BTF=y"
+        );
     }
     let by_sudo = !shell::is_root();
     if by_sudo && shell::which("sudo").is_none() {
-        bail!("needs root: run it as root or install sudo");
+        bail!("root is required: run as root or install sudo");
     }
     let python = python::obtain(workspace)?;
     let profiler = controller(workspace)?;
@@ -145,28 +147,28 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
     run(&mut command)
 }
 
-/// Which of them.
+/// A selection of tests.
 #[derive(Clone, Copy, PartialEq)]
 enum Tests {
-    /// Those of single crates.
+    /// Tests of single crates.
     Unit,
-    /// Those of the whole, which need a kernel.
+    /// End-to-end tests.
     EndToEnd,
-    /// Of these, those that need a PMU.
+    /// End-to-end tests that need a PMU.
     Counters,
-    /// Of these, those that need a GPU.
+    /// End-to-end tests that need a GPU.
     Gpu,
-    /// Of these, those that need Slurm and Open MPI.
+    /// End-to-end tests that need Slurm and Open MPI.
     Jobs,
-    /// Of these, those that need OAR.
+    /// End-to-end tests that need OAR.
     Oar,
-    /// Of these, those that are attacks.
+    /// Attacks.
     Hostile,
-    /// Of these, those that take hours.
+    /// Tests that take hours.
     Soak,
 }
 
-/// Builds the controller and tells where it is.
+/// Builds the controller and returns its path.
 pub fn controller(workspace: &Workspace) -> Result<PathBuf> {
     bpf::build(workspace)?;
     bpf::build_controller(workspace, true)
@@ -178,14 +180,14 @@ fn build(workspace: &Workspace, targets: &[&str], progress: &str) -> Result<()> 
     shell::run_slowly(cargo.args(targets), progress)
 }
 
-/// nextest if it is there; `cargo test` otherwise.
+/// nextest if it is installed; `cargo test` otherwise.
 fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
     let mut command = workspace.cargo();
     if shell::run_quietly(workspace.cargo().args(["nextest", "--version"])).is_ok() {
         let selected = match tests {
             Tests::Unit => format!("not package({END_TO_END})"),
             Tests::EndToEnd => {
-                let without = NEED_MORE.map(|name| format!(" - test(/^{name}/)"));
+                let without = EXCLUDED.map(|name| format!(" - test(/^{name}/)"));
                 format!("package({END_TO_END}){}", without.concat())
             }
             Tests::Counters => format!("package({END_TO_END}) & test(/^{NEED_COUNTERS}/)"),
@@ -208,7 +210,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
         if tests == Tests::Unit {
             command.arg("--status-level=slow");
         } else {
-            // They measure: side by side they would disturb each other.
+            // These tests measure and would disturb each other.
             command.args(["--test=e2e", "--test=kernel", "--test-threads=1"]);
         }
         command.args(filter);
@@ -224,7 +226,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
     match tests {
         Tests::Unit => &mut command,
         Tests::EndToEnd => {
-            let skipped = NEED_MORE.into_iter().flat_map(|name| ["--skip", name]);
+            let skipped = EXCLUDED.into_iter().flat_map(|name| ["--skip", name]);
             command.arg("--test-threads=1").args(skipped)
         }
         Tests::Counters => command.args(["--test-threads=1", NEED_COUNTERS]),
@@ -237,7 +239,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
     command
 }
 
-/// Shows what the runner prints and counts the tests: none at all is no success.
+/// Runs the test runner and counts the tests. It fails if no test ran.
 fn run(command: &mut Command) -> Result<String> {
     let name = shell::display(command);
     let mut child = command
@@ -259,17 +261,17 @@ fn run(command: &mut Command) -> Result<String> {
         bail!("`{name}` failed ({status}){failures}");
     }
     if count == 0 {
-        bail!("`{name}` ran no test");
+        bail!("`{name}` ran no tests");
     }
     Ok(format!("{count} tests"))
 }
 
-/// Copies line by line and returns how many tests the lines report as passed, and why others failed.
+/// Copies the output; returns the number of passed tests and the messages of failures.
 fn relay(from: impl Read, mut to: impl Write) -> (u64, Failures) {
     let mut passed = 0;
     let mut failures = Failures::default();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
-        // Whoever reads our output may have gone; the tests go on.
+        // A closed stdout must not stop the tests.
         let _ = to.write_all(&line).and_then(|()| to.write_all(b"\n"));
         let line = String::from_utf8_lossy(&line);
         passed += passed_tests(&line).unwrap_or(0);
@@ -278,7 +280,7 @@ fn relay(from: impl Read, mut to: impl Write) -> (u64, Failures) {
     (passed, failures)
 }
 
-/// Reads nextest's `Summary [ 0.1s] 3 tests run: 3 passed, 0 skipped` and libtest's
+/// Parses nextest's `Summary [ 0.1s] 3 tests run: 3 passed, 0 skipped` and libtest's
 /// `test result: ok. 3 passed; 0 failed`.
 fn passed_tests(line: &str) -> Option<u64> {
     let line = line.trim_start();
@@ -286,14 +288,15 @@ fn passed_tests(line: &str) -> Option<u64> {
         return None;
     }
     let words: Vec<&str> = line.split_whitespace().collect();
-    let place = words.iter().position(|word| word.starts_with("passed"))?;
-    words.get(place.checked_sub(1)?)?.parse().ok()
+    let index = words.iter().position(|word| word.starts_with("passed"))?;
+    words.get(index.checked_sub(1)?)?.parse().ok()
 }
 
 fn host_triple() -> Result<String> {
     let version = shell::stdout(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("`rustc -vV` names no host")
+    host.map(str::to_owned)
+        .context("`rustc -vV` without a host")
 }
 
 #[cfg(test)]

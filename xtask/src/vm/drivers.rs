@@ -1,4 +1,5 @@
-//! Modules of ours that play devices (`tests/environments/drivers`), built for one of Debian's kernels with its own headers.
+//! Modules that simulate devices (`tests/environments/drivers`), built for one of Debian's kernels with
+//! its headers.
 
 use std::{
     fs,
@@ -8,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{kernel::Kernel, modules::Wanted};
+use super::{kernel::Kernel, modules::ModuleList};
 use crate::{
     apt::{self, Lists},
     arch::Arch,
@@ -16,7 +17,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What the tests of devices call or open beside the other tools, and Debian's package of it.
+/// Additional tools and files of the tests of devices, with their Debian packages.
 pub const TOOLS: &[(&str, &str)] = &[
     ("rdma", "iproute2"),
     ("ibv_rc_pingpong", "ibverbs-utils"),
@@ -24,22 +25,21 @@ pub const TOOLS: &[(&str, &str)] = &[
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
 ];
 
-/// What libibverbs loads for soft RoCE.
+/// The provider library that libibverbs loads for soft RoCE.
 const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-*";
 
-/// What of the kernel they need.
-pub const MODULES: &Wanted = &[
+/// Kernel modules that the tests need.
+pub const MODULES: &ModuleList = &[
     ("ib_uverbs", ""),
-    // Without it rdma_rxe finds no algorithm, and fails.
+    // rdma_rxe needs this algorithm.
     ("crc32_generic", ""),
     ("rdma_rxe", ""),
     ("dummy", "numdummies=1"),
 ];
 
-/// Where their sources are.
 const SOURCES: &str = "tests/environments/drivers";
 
-/// Builds them in `directory`; returns the modules.
+/// Builds the modules in `directory`; returns their paths.
 pub fn build(
     workspace: &Workspace,
     arch: &Arch,
@@ -47,18 +47,18 @@ pub fn build(
     directory: &Path,
 ) -> Result<Vec<PathBuf>> {
     let Some(release) = &kernel.release else {
-        bail!("drivers are built for Debian's kernels only: give a version, such as 6.1");
+        bail!("drivers can be built only for Debian's kernels: give a version, such as 6.1");
     };
     let headers = obtain_headers(workspace, arch, release)?;
     let sources = directory.join("drivers");
     copy(&workspace.root.join(SOURCES), &sources)?;
-    progress("building the modules that play devices");
+    progress("building the modules that simulate devices");
     shell::run_quietly(
         Command::new("make")
             .arg("--quiet")
             .arg("-C")
             .arg(headers.join(format!("usr/src/linux-headers-{release}")))
-            // That directory's own Makefile wants to be below /usr/src.
+            // The Makefile of the headers requires the path /usr/src.
             .arg("-f")
             .arg(headers.join(format!("usr/src/{}/Makefile", common(release))))
             .arg(format!("M={}", sources.display()))
@@ -67,7 +67,7 @@ pub fn build(
     .with_context(|| format!("building {SOURCES}"))?;
     let mut modules = Vec::new();
     for file in files(&sources)? {
-        if file.extension().is_some_and(|ending| ending == "ko") {
+        if file.extension().is_some_and(|extension| extension == "ko") {
             let mut strip = Command::new(arch.tool("strip"));
             shell::run_quietly(strip.arg("--strip-debug").arg(&file))?;
             modules.push(file);
@@ -76,7 +76,7 @@ pub fn build(
     Ok(modules)
 }
 
-/// The package of the headers that all flavours share: `linux-headers-6.1.0-56-common`.
+/// Package of the headers shared by all flavours: `linux-headers-6.1.0-56-common`.
 fn common(release: &str) -> String {
     let version = release
         .rsplit_once('-')
@@ -84,7 +84,7 @@ fn common(release: &str) -> String {
     format!("linux-headers-{version}-common")
 }
 
-/// Headers, and the programs that build with them; unpacked, and not installed. Only the compiler is this machine's.
+/// Unpacks the headers and build programs without installing them. The compiler is this machine's.
 fn obtain_headers(workspace: &Workspace, arch: &Arch, release: &str) -> Result<PathBuf> {
     let package = format!("linux-headers-{release}");
     let directory = workspace.target.join("vm/headers").join(&package);
@@ -118,7 +118,7 @@ fn obtain_headers(workspace: &Workspace, arch: &Arch, release: &str) -> Result<P
     Ok(directory)
 }
 
-/// `gcc-12` of `linux-compiler-gcc-12-x86`.
+/// `gcc-12` for `linux-compiler-gcc-12-x86`.
 fn compiler(package: &str) -> Option<String> {
     let name = package.strip_prefix("linux-compiler-")?;
     Some(name.rsplit_once('-')?.0.to_owned())
@@ -135,10 +135,10 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Into an empty directory.
+/// Copies the files of a directory into an empty directory.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(to);
-    fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;
+    fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
     for file in files(from)? {
         let name = file.file_name().context("a file has a name")?;
         fs::copy(&file, to.join(name)).with_context(|| format!("copying {}", file.display()))?;
@@ -151,7 +151,7 @@ mod tests {
     use super::{common, compiler};
 
     #[test]
-    fn names_of_packages() {
+    fn packages_of_headers_and_compiler() {
         assert_eq!(common("6.1.0-56-amd64"), "linux-headers-6.1.0-56-common");
         let found = compiler("linux-compiler-gcc-12-x86");
         assert_eq!(found.as_deref(), Some("gcc-12"));

@@ -1,4 +1,4 @@
-//! Several guests, side by side, and what came of them.
+//! Guests that run in parallel, and their results.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use super::{
     hooks::Hooks,
     initramfs::{self, Parts, TOOLS},
     kernel::{self, Flavour, Kernel},
-    modules::WANTED,
+    modules::KERNEL_TEST_MODULES,
     programs::{self, Programs},
     qemu::{self, Console, Machine},
     userland::Userland,
@@ -27,45 +27,45 @@ use crate::{
     workspace::Workspace,
 };
 
-/// How guests are run.
+/// Settings of the guests.
 pub struct Guests<'a> {
     pub arch: &'static Arch,
     pub machine: Machine,
     pub hardware: Hardware,
-    /// Modules of kernels that are given as files.
+    /// Modules of kernels given as files.
     pub modules: Option<&'a Path>,
     pub filter: &'a [String],
 }
 
-/// What of the machine is tested.
+/// Devices of a guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Hardware {
-    /// Only what every machine has.
+    /// Those of every machine.
     Common,
-    /// Devices that it does not have: modules of ours play them.
-    Played,
+    /// Additional devices, simulated by modules.
+    Simulated,
 }
 
-/// What came of one.
-struct Outcome {
+/// Result of one guest.
+struct GuestResult {
     verdict: Result<Verdict>,
-    /// What its kernel gives to the BPF programs.
+    /// Hooks of the BPF programs on its kernel.
     hooks: Result<Hooks>,
     took: Duration,
 }
 
-/// What came of all.
+/// Results of all guests.
 pub struct Session {
     programs: Programs,
-    outcomes: Vec<Outcome>,
+    results: Vec<GuestResult>,
 }
 
 impl Guests<'_> {
-    /// Boots the kernels, as many at a time as there are CPUs: a guest keeps one busy.
+    /// Boots the kernels, in parallel up to the number of CPUs, because each guest occupies one.
     pub fn test(&self, workspace: &Workspace, names: &[&str]) -> Result<Session> {
         qemu::obtain(self.arch)?;
-        let played = self.hardware == Hardware::Played;
-        let flavour = if played {
+        let simulated = self.hardware == Hardware::Simulated;
+        let flavour = if simulated {
             Flavour::Full
         } else {
             Flavour::Cloud
@@ -74,49 +74,53 @@ impl Guests<'_> {
             |name: &&str| kernel::obtain(workspace, self.arch, flavour, name, self.modules);
         let kernels: Vec<Kernel> = names.iter().map(obtain).collect::<Result<_>>()?;
         let programs = programs::build(workspace, self.arch, "kernel")?;
-        let tools = [TOOLS, if played { drivers::TOOLS } else { &[] }].concat();
+        let tools = [TOOLS, if simulated { drivers::TOOLS } else { &[] }].concat();
         let userland = Userland::obtain(workspace, self.arch, &tools)?;
         let parts = &Parts {
             userland: &userland,
             programs: &programs,
             tools: &tools,
-            modules: if played { drivers::MODULES } else { WANTED },
+            modules: if simulated {
+                drivers::MODULES
+            } else {
+                KERNEL_TEST_MODULES
+            },
         };
         let at_a_time = thread::available_parallelism().map_or(1, usize::from);
-        let mut outcomes = Vec::new();
+        let mut results = Vec::new();
         for some in kernels.chunks(at_a_time) {
             thread::scope(|scope| {
                 let start = |kernel| scope.spawn(move || self.one(workspace, kernel, parts));
                 let started: Vec<_> = some.iter().map(start).collect();
                 for guest in started {
-                    outcomes.extend(guest.join());
+                    results.extend(guest.join());
                 }
             });
         }
         println!();
-        for (kernel, outcome) in kernels.iter().zip(&outcomes) {
-            outcome.print(&kernel.name);
+        for (kernel, result) in kernels.iter().zip(&results) {
+            result.print(&kernel.name);
         }
-        if outcomes.len() != kernels.len() {
+        if results.len() != kernels.len() {
             bail!("a guest was lost");
         }
-        Ok(Session { programs, outcomes })
+        Ok(Session { programs, results })
     }
 
-    fn one(&self, workspace: &Workspace, kernel: &Kernel, parts: &Parts) -> Outcome {
+    fn one(&self, workspace: &Workspace, kernel: &Kernel, parts: &Parts) -> GuestResult {
         let begin = Instant::now();
         let console = self.boot(workspace, kernel, parts);
         let took = begin.elapsed();
         let (verdict, hooks) = match console {
             Ok(console) => {
                 let report = verdict::report(&console.lines);
-                let report = report.context("a guest did not say what its kernel has");
+                let report = report.context("no report of the guest's kernel");
                 let verdict = verdict::judge(&console.lines, console.end);
                 (verdict, report.and_then(Hooks::parse))
             }
             Err(error) => (Err(error), Err(Error::msg("a guest was not started"))),
         };
-        Outcome {
+        GuestResult {
             verdict,
             hooks,
             took,
@@ -125,22 +129,22 @@ impl Guests<'_> {
 
     fn boot(&self, workspace: &Workspace, kernel: &Kernel, parts: &Parts) -> Result<Console> {
         let programs = parts.programs;
-        let played = self.hardware == Hardware::Played;
-        let ending = if played { "-devices" } else { "" };
-        let name = format!("{}-{}{ending}", kernel.name, self.arch.name);
+        let simulated = self.hardware == Hardware::Simulated;
+        let suffix = if simulated { "-devices" } else { "" };
+        let name = format!("{}-{}{suffix}", kernel.name, self.arch.name);
         let directory = workspace.target.join("vm/guests").join(name);
         fs::create_dir_all(&directory)
-            .with_context(|| format!("making {}", directory.display()))?;
+            .with_context(|| format!("creating {}", directory.display()))?;
         let profiler = programs.profiler.display();
         let mut plan = vec![
             format!("env PROFILER_BIN={profiler}"),
             "env PROFILER_TEST_TIMEOUT_FACTOR=5".to_owned(),
-            // Of these kernels it is known that they let functions be traced.
+            // These kernels support fexit.
             "env PROFILER_TEST_REQUIRE_FENTRY=1".to_owned(),
             format!("test {}", programs.tests.display()),
         ];
         let mut built = Vec::new();
-        if played {
+        if simulated {
             built = drivers::build(workspace, self.arch, kernel, &directory)?;
         } else {
             plan.push(format!("report {profiler} check --json"));
@@ -151,7 +155,7 @@ impl Guests<'_> {
                 .map(|device| format!("counters {device}")),
         );
         let missing = [
-            (!played, NEED_DEVICES),
+            (!simulated, NEED_DEVICES),
             (self.arch.counters.is_none(), NEED_COUNTERS),
             (self.machine.cpus == 1, NEED_CPUS),
         ];
@@ -165,40 +169,40 @@ impl Guests<'_> {
     }
 }
 
-impl Outcome {
+impl GuestResult {
     fn print(&self, name: &str) {
-        let outcome = match &self.verdict {
+        let result = match &self.verdict {
             Ok(verdict) => format!("passed  {} tests", verdict.passed),
             Err(error) => format!("FAILED  {error:#}"),
         };
-        println!("{name:<6} {:>6.1} s  {outcome}", self.took.as_secs_f64());
+        println!("{name:<6} {:>6.1} s  {result}", self.took.as_secs_f64());
     }
 }
 
 impl Session {
-    /// How many tests passed, if none failed.
+    /// Number of passed tests; an error if any failed.
     pub fn result(&self) -> Result<u64> {
-        let verdicts = self.outcomes.iter().map(|outcome| &outcome.verdict);
+        let verdicts = self.results.iter().map(|result| &result.verdict);
         let failed = verdicts.clone().filter(|verdict| verdict.is_err()).count();
         if failed != 0 {
             let errors = verdicts.filter_map(|verdict| verdict.as_ref().err());
             let why: Vec<_> = errors.map(|error| format!("{error:#}")).collect();
             bail!(
                 "{failed} of {} kernels failed\n{}",
-                self.outcomes.len(),
+                self.results.len(),
                 why.join("\n")
             );
         }
         Ok(verdicts.flatten().map(|verdict| verdict.passed).sum())
     }
 
-    /// What each kernel, and the one that runs, gives to the BPF programs.
+    /// Hooks on each tested kernel and on the running one.
     pub fn hooks(self) -> Result<Vec<Hooks>> {
         let mut check = privileged(&self.programs.profiler);
         let here = Hooks::parse(&shell::stdout(check.args(["check", "--json"]))?)?;
         let mut all = vec![here];
-        for outcome in self.outcomes {
-            let hooks = outcome.hooks?;
+        for result in self.results {
+            let hooks = result.hooks?;
             all.retain(|other| other.kernel != hooks.kernel);
             all.push(hooks);
         }

@@ -1,18 +1,18 @@
-//! Which hook each BPF program got on a kernel, as `profiler check --json` tells.
+//! The hook of each BPF program on a kernel, from `profiler check --json`.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// What a kernel gives to each program.
+/// The hooks of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
-    /// `6.1`, of whatever build.
+    /// Major and minor version, such as `6.1`.
     pub kernel: String,
-    /// By program; none where it has no hook.
+    /// Hook by program; `None` without one.
     pub by_program: BTreeMap<String, Option<String>>,
-    /// By program without a hook: why not.
+    /// Reason by program, for programs without a hook.
     pub reasons: BTreeMap<String, String>,
 }
 
@@ -26,7 +26,7 @@ impl Hooks {
             ..Self::default()
         };
         let programs = check["programs"].as_array();
-        for program in programs.context("this kernel takes no BPF programs")? {
+        for program in programs.context("this kernel accepts no BPF programs")? {
             let text = |key: &str| program[key].as_str().map(str::to_owned);
             let name = text("program").context("a program without a name")?;
             match (text("hook"), text("why")) {
@@ -35,7 +35,7 @@ impl Hooks {
                     found.by_program.insert(name, Some(hook));
                 }
                 (None, why) => {
-                    // Refused in one way, it may have been taken in another.
+                    // A program can have several hooks, of which one was accepted.
                     if found.by_program.get(&name).is_none_or(Option::is_none) {
                         found.reasons.insert(name.clone(), why.unwrap_or_default());
                         found.by_program.insert(name, None);
@@ -47,7 +47,7 @@ impl Hooks {
     }
 }
 
-/// `6.1` of `6.1.0-56-cloud-amd64`.
+/// `6.1` for `6.1.0-56-cloud-amd64`.
 fn major_minor(release: &str) -> Option<String> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     let (major, minor) = (parts.next()?, parts.next()?);
@@ -59,7 +59,7 @@ mod tests {
     use super::{Hooks, major_minor};
 
     #[test]
-    fn what_check_says() {
+    fn hooks_are_read_from_the_report() {
         let check = r#"{ "kernel": "6.1.0-56-cloud-amd64", "programs": [
             { "program": "mark", "hook": "iter/task", "why": null },
             { "program": "send", "hook": null, "why": "tp_btf/send: unknown" },
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn releases() {
+    fn versions_of_releases() {
         assert_eq!(major_minor("6.18.44-x").as_deref(), Some("6.18"));
         assert_eq!(major_minor("7.0-rc1").as_deref(), Some("7.0"));
         assert_eq!(major_minor("next"), None);

@@ -1,4 +1,4 @@
-//! The guest: its init, the programs under test, the tools that the tests use, and modules.
+//! The initramfs of a guest: init, the programs under test, tools of the tests, and modules.
 
 use std::{
     fs,
@@ -10,14 +10,14 @@ use anyhow::{Context as _, Result};
 
 use super::{
     kernel::Kernel,
-    modules::{self, Wanted},
+    modules::{self, ModuleList},
     programs::Programs,
     tree::Tree,
     userland::Userland,
 };
 use crate::{shell, workspace::Workspace};
 
-/// What the tests call, and Debian's package of it.
+/// Programs that the tests call, with their Debian packages.
 pub const TOOLS: &[(&str, &str)] = &[
     ("sh", "dash"),
     ("cat", "coreutils"),
@@ -71,20 +71,21 @@ pub const TOOLS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
 ];
 
-/// What goes into a guest besides its kernel.
+/// Contents of a guest.
 pub struct Parts<'a> {
     pub userland: &'a Userland,
     pub programs: &'a Programs,
-    /// What the tests call.
+    /// Programs that the tests call.
     pub tools: &'a [(&'a str, &'a str)],
-    /// Modules of the kernel, loaded at boot.
-    pub modules: &'a Wanted,
+    /// Kernel modules loaded at boot.
+    pub modules: &'a ModuleList,
 }
 
-/// Where it is mounted over, or written to.
+/// Mount points and writable directories.
 const DIRECTORIES: &[&str] = &["/dev", "/proc", "/sys", "/run", "/root", "/mnt", "/modules"];
 
-/// Writes `initramfs.cpio` into `directory`. The tests load `drivers`, modules that are not the kernel's.
+/// Writes `initramfs.cpio` to `directory`. The tests load `drivers`, which are not kernel modules of
+/// Debian.
 pub fn build(
     workspace: &Workspace,
     kernel: &Kernel,
@@ -100,7 +101,7 @@ pub fn build(
     }
     tree.directory("/tmp", 0o1777)?;
     tree.directory(workspace.target.join("tmp"), 0o755)?;
-    // Init's stdout, before it has mounted anything.
+    // Stdout of init before it has mounted devtmpfs.
     tree.device("/dev/console", (5, 1))?;
     let tools = parts.tools.iter();
     for tool in tools.filter_map(|(tool, _)| userland.find(tool)) {
@@ -127,8 +128,8 @@ pub fn build(
     Ok(path)
 }
 
-/// In the order in which they are to be loaded.
-pub fn add_modules(tree: &mut Tree, kernel: &Kernel, wanted: &Wanted) -> Result<()> {
+/// Adds modules, numbered in the order of loading.
+pub fn add_modules(tree: &mut Tree, kernel: &Kernel, wanted: &ModuleList) -> Result<()> {
     let Some(directory) = &kernel.modules else {
         return Ok(());
     };
@@ -143,7 +144,7 @@ pub fn add_modules(tree: &mut Tree, kernel: &Kernel, wanted: &Wanted) -> Result<
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
-/// A copy without debug information, which would fill the guest's memory.
+/// Copies a program without its symbols, which would fill the guest's memory.
 pub fn strip(tool: &str, program: &Path, directory: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("a program has a name")?;
     let stripped = directory.join(name);

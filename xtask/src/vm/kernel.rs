@@ -1,4 +1,4 @@
-//! Kernels to boot: Debian's packages, unpacked and not installed, or an image at hand.
+//! Kernels of guests: Debian's packages, unpacked and not installed, or a given image.
 
 use std::{
     fs,
@@ -9,18 +9,18 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{apt::Lists, arch::Arch, workspace::Workspace};
 
-/// A kernel that can be booted.
+/// A kernel of a guest.
 pub struct Kernel {
-    /// Its version as the user gave it, or the name of its file.
+    /// The given version, or the name of the file.
     pub name: String,
     pub image: PathBuf,
     /// Its `/lib/modules/RELEASE`, if it has modules.
     pub modules: Option<PathBuf>,
-    /// Debian's name of its release, if it is Debian's: `6.1.0-56-amd64`.
+    /// Debian's release, such as `6.1.0-56-amd64`; none for other kernels.
     pub release: Option<String>,
 }
 
-/// Which of Debian's configurations.
+/// Debian's configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// For virtual machines: small, without the drivers of most devices.
@@ -30,7 +30,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// What names of packages end with.
+    /// Suffix of the package names.
     fn suffix(self, arch: &Arch) -> String {
         match self {
             Self::Cloud => format!("-cloud-{}", arch.debian),
@@ -39,7 +39,7 @@ impl Flavour {
     }
 }
 
-/// `name` is a version (`6.1`) or the path of an image, whose modules are in `modules`.
+/// `name` is a version (`6.1`) or the path of an image with modules in `modules`.
 pub fn obtain(
     workspace: &Workspace,
     arch: &Arch,
@@ -62,10 +62,10 @@ pub fn obtain(
     }
     let is_version = !name.is_empty() && name.chars().all(|c| c.is_ascii_digit() || c == '.');
     if !is_version {
-        bail!("{name} is neither a version, such as 6.1, nor the file of a kernel image");
+        bail!("{name} is neither a version, such as 6.1, nor the path of a kernel image");
     }
     let cache = workspace.target.join("vm/kernels");
-    fs::create_dir_all(&cache).with_context(|| format!("making {}", cache.display()))?;
+    fs::create_dir_all(&cache).with_context(|| format!("creating {}", cache.display()))?;
     debian(
         &Lists::of(workspace, arch)?,
         &flavour.suffix(arch),
@@ -74,20 +74,20 @@ pub fn obtain(
     )
 }
 
-/// The newest of Debian's packages for this version, or the newest that is unpacked already.
+/// Debian's newest package of this version, or the newest one that is already unpacked.
 fn debian(lists: &Lists, suffix: &str, version: &str, cache: &Path) -> Result<Kernel> {
-    let offered = || {
+    let available = || {
         let names = lists.names(&format!("^linux-image-{version}.*{suffix}"));
         newest(suffix, version, names)
     };
-    let package = offered().or_else(|| {
+    let package = available().or_else(|| {
         lists.update();
-        offered()
+        available()
     });
     let package = package.or_else(|| newest(suffix, version, unpacked(cache)));
     let package = package.with_context(|| {
         format!(
-            "Debian's package lists have no linux-image-{version}…{suffix}: run `apt-get update`, or give the file of \
+            "Debian's package lists have no linux-image-{version}…{suffix}: run `apt-get update`, or give the path of \
              a kernel image instead"
         )
     })?;
@@ -102,7 +102,7 @@ fn debian(lists: &Lists, suffix: &str, version: &str, cache: &Path) -> Result<Ke
         modules: Some(
             ["lib/modules", "usr/lib/modules"]
                 .iter()
-                .find_map(|place| sole(&directory.join(place), "").ok())
+                .find_map(|path| sole(&directory.join(path), "").ok())
                 .with_context(|| format!("no modules in {}", directory.display()))?,
         ),
     })
@@ -115,14 +115,14 @@ fn unpacked(cache: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The newest of these packages that is a kernel of this version: not the debug symbols, not the
-/// unsigned image, not the package that only depends on another.
+/// The newest of these packages with a kernel of this version. Debug symbols, unsigned images and
+/// metapackages are ignored.
 fn newest(suffix: &str, version: &str, packages: Vec<String>) -> Option<String> {
     let wanted = numbers(version);
     let release = |package: &str| {
         let release = package.strip_prefix("linux-image-")?;
         let release = release.strip_suffix(suffix)?;
-        // Of another flavour.
+        // Another flavour.
         if release.ends_with("-cloud") || release.ends_with("-rt") {
             return None;
         }
@@ -135,14 +135,14 @@ fn newest(suffix: &str, version: &str, packages: Vec<String>) -> Option<String> 
         .max_by_key(|package| release(package))
 }
 
-/// `6.1.0-56` is 6, 1, 0, 56.
+/// Parses `6.1.0-56` to 6, 1, 0, 56.
 fn numbers(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit())
         .filter_map(|part| part.parse().ok())
         .collect()
 }
 
-/// The only file in a directory whose name begins like that.
+/// The only file in a directory with this prefix.
 fn sole(directory: &Path, prefix: &str) -> Result<PathBuf> {
     let entries =
         fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;

@@ -1,4 +1,4 @@
-//! `cargo xtask vm`: the kernel tests on kernels other than the one that runs.
+//! `cargo xtask vm`: the kernel tests on other kernels, in virtual machines.
 
 mod cpio;
 mod drivers;
@@ -6,8 +6,8 @@ mod guests;
 mod hooks;
 mod initramfs;
 mod kernel;
+mod kernels_page;
 mod modules;
-mod page;
 mod programs;
 pub mod qemu;
 pub mod system;
@@ -25,57 +25,57 @@ use self::{
 };
 use crate::{arch::Arch, workspace::Workspace};
 
-/// The kernels that every change is tested with, besides the one that runs.
+/// Kernels of the tier `kernels`.
 const KERNELS: &[&str] = &["6.1", "6.12"];
-/// The guest whose CPU has counters of hardware events.
+/// Architecture and kernel of the guest with a PMU.
 const WITH_COUNTERS: (&str, &str) = ("aarch64", "6.12");
-/// The tests that need a PMU.
+/// Tests that need a PMU.
 pub const NEED_COUNTERS: &str = "pmu::";
-/// The tests that need a second CPU.
+/// Tests that need a second CPU.
 const NEED_CPUS: &str = "migrations::";
-/// The kernel whose devices are played.
+/// Kernel of the tier `devices`.
 const WITH_DEVICES: &str = "6.1";
-/// The tests that need these devices.
+/// Tests that need simulated devices.
 pub const NEED_DEVICES: &str = "devices::";
-/// The tests that need a whole system.
+/// Tests that need a complete system.
 pub const NEED_SYSTEM: &str = "system::";
-/// The tests take a minute or two; emulation on a busy machine several times that.
+/// The tests take a minute or two, several times more in emulation on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// `cargo xtask vm`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Versions of Debian's cloud kernels (6.1), or files of kernel images
+    /// Versions of Debian's cloud kernels, such as 6.1, or paths of kernel images
     #[arg(required_unless_present = "system", value_name = "KERNEL")]
     kernels: Vec<String>,
-    /// Architecture of the machine, this one's if not given; of aarch64 the emulated CPU has counters of hardware events
+    /// Architecture of the machine [default: this machine's]; the emulated CPU of aarch64 has a PMU
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Arch::names()))]
     arch: Option<String>,
-    /// Boot Debian's kernel for all machines, build modules that play devices, and run the tests that need these
+    /// Boot Debian's standard kernel with modules that simulate devices, and run the tests that need them
     #[arg(long, conflicts_with_all = ["modules", "cpus", "write_table"])]
     devices: bool,
-    /// Boot a whole Debian, with systemd and cgroup v2, and run the tests that need one
+    /// Boot a complete Debian with systemd and cgroup v2, and run the tests that need it
     #[arg(long, conflicts_with_all = ["kernels", "arch", "devices", "modules", "write_table"])]
     system: bool,
-    /// Modules of the kernels given as files: their /lib/modules/RELEASE
+    /// Modules of kernels given as files: their /lib/modules/RELEASE
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Memory of the machine, as qemu takes it
+    /// Memory of the machine, in QEMU's syntax
     #[arg(long, default_value = Machine::MEMORY)]
     memory: String,
     /// CPUs of the machine
     #[arg(long, default_value_t = Machine::CPUS, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: u32,
-    /// How qemu runs it: tcg (emulation) works everywhere, kvm where /dev/kvm does
+    /// QEMU's accelerator: tcg (emulation) works on every host, kvm requires /dev/kvm
     #[arg(long, default_value = Machine::ACCELERATOR)]
     accelerator: String,
-    /// Seconds after which a guest is taken to hang
+    /// Timeout of a guest in seconds
     #[arg(long, default_value_t = TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Write what was found, here and in the guests, to docs/kernels.md
+    /// Write the hooks found here and in the guests to docs/kernels.md
     #[arg(long, conflicts_with_all = ["filter", "arch"])]
     write_table: bool,
-    /// Passed to the tests: names, for example
+    /// Filters, such as names of tests
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -95,7 +95,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let names: Vec<&str> = args.kernels.iter().map(String::as_str).collect();
     let (hardware, default) = if args.devices {
-        (Hardware::Played, vec![NEED_DEVICES.to_owned()])
+        (Hardware::Simulated, vec![NEED_DEVICES.to_owned()])
     } else {
         (Hardware::Common, Vec::new())
     };
@@ -113,7 +113,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let session = guests.test(workspace, &names)?;
     let result = session.result();
     if args.write_table {
-        page::write(workspace, &session.hooks()?)?;
+        kernels_page::write(workspace, &session.hooks()?)?;
     }
     result.map(drop)
 }
@@ -129,17 +129,17 @@ pub fn test(workspace: &Workspace, filter: &[String]) -> Result<String> {
     };
     let session = guests.test(workspace, KERNELS)?;
     let tests = session.result()?;
-    page::check(workspace, &session.hooks()?)?;
+    kernels_page::check(workspace, &session.hooks()?)?;
     Ok(format!("{tests} tests on {}", KERNELS.join(", ")))
 }
 
-/// The tests of devices that are played.
+/// The tier `devices` of `cargo xtask test`.
 pub fn devices(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let all = [NEED_DEVICES.to_owned()];
     let guests = Guests {
         arch: Arch::host()?,
         machine: Machine::counted(TIMEOUT),
-        hardware: Hardware::Played,
+        hardware: Hardware::Simulated,
         modules: None,
         filter: if filter.is_empty() { &all } else { filter },
     };
@@ -147,13 +147,13 @@ pub fn devices(workspace: &Workspace, filter: &[String]) -> Result<String> {
     Ok(format!("{tests} tests on {WITH_DEVICES}"))
 }
 
-/// All tests on another architecture, those of counters among them: the emulated CPU has some.
+/// The tier `counters` without a PMU: all tests on an emulated machine with one.
 pub fn counters(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let (arch, kernel) = WITH_COUNTERS;
-    let arch = Arch::parse(arch).with_context(|| format!("{arch} is no architecture"))?;
+    let arch = Arch::parse(arch).with_context(|| format!("unknown architecture {arch}"))?;
     let guests = Guests {
         arch,
-        // Of several, QEMU adds the instructions of all to those of each.
+        // With several CPUs, QEMU adds the instructions of all CPUs to each.
         machine: Machine::new(1, 2 * TIMEOUT),
         hardware: Hardware::Common,
         modules: None,

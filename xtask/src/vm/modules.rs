@@ -1,4 +1,4 @@
-//! Kernel modules: which files, in which order. What the kernel has built in needs none.
+//! Kernel modules of a guest, with their dependencies, in the order of loading.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,11 +12,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::shell;
 
-/// Names of modules, with their parameters.
-pub type Wanted = [(&'static str, &'static str)];
+/// Names of modules and their parameters.
+pub type ModuleList = [(&'static str, &'static str)];
 
-/// What the kernel tests use.
-pub const WANTED: &Wanted = &[
+/// Modules of the kernel tests.
+pub const KERNEL_TEST_MODULES: &ModuleList = &[
     ("ext4", ""),
     ("loop", ""),
     ("overlay", ""),
@@ -32,15 +32,15 @@ pub const WANTED: &Wanted = &[
     ("null_blk", "nr_devices=0"),
 ];
 
-/// One to load.
+/// A module to be loaded.
 pub struct Module {
     pub name: String,
     pub parameters: &'static str,
     pub bytes: Vec<u8>,
 }
 
-/// The wanted modules among those below `directory`, each after those that it needs.
-pub fn collect(directory: &Path, wanted: &Wanted) -> Result<Vec<Module>> {
+/// Reads the modules of the list from `directory`, each preceded by its dependencies.
+pub fn collect(directory: &Path, wanted: &ModuleList) -> Result<Vec<Module>> {
     let mut collection = Collection {
         files: files(directory)?,
         seen: BTreeSet::new(),
@@ -59,7 +59,7 @@ struct Collection {
 }
 
 impl Collection {
-    /// Without a file of that name the module is built in, or this kernel does not have it.
+    /// A module without a file is built in, or this kernel lacks it.
     fn add(&mut self, name: &str, parameters: &'static str) -> Result<()> {
         let Some(path) = self.files.get(name) else {
             return Ok(());
@@ -80,7 +80,7 @@ impl Collection {
     }
 }
 
-/// All modules below a directory, by name.
+/// Files of all modules below a directory, by name.
 fn files(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut directories = vec![directory.to_owned()];
@@ -89,7 +89,7 @@ fn files(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
             fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("reading {}", directory.display()))?;
-            // A link (`build`, `source`) leads elsewhere.
+            // Links (`build`, `source`) are not followed.
             let kind = entry.file_type()?;
             if kind.is_dir() {
                 directories.push(entry.path());
@@ -101,7 +101,7 @@ fn files(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// `dm-mod.ko.xz` is `dm_mod`.
+/// `dm_mod` for `dm-mod.ko.xz`.
 fn module_name(file: &OsStr) -> Option<String> {
     let (name, compression) = file.to_str()?.split_once(".ko")?;
     ["", ".xz", ".zst", ".gz"]
@@ -115,13 +115,13 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         Some("xz") => "xz",
         Some("zst") => "zstd",
         Some("gz") => "gzip",
-        _ => bail!("{}: how is that compressed?", path.display()),
+        _ => bail!("{}: unknown compression", path.display()),
     };
     shell::bytes(Command::new(tool).args(["-d", "-c", "--"]).arg(path))
         .with_context(|| format!("decompressing {}", path.display()))
 }
 
-/// What the section `.modinfo` says: a list of `key=value`, each with a NUL at its end.
+/// Dependencies in the section `.modinfo`, which consists of `key=value` strings with a final NUL.
 fn needs(module: &[u8]) -> Vec<String> {
     let mut needs = Vec::new();
     for text in module.split(|byte| *byte == 0) {
@@ -149,7 +149,7 @@ mod tests {
     use super::{module_name, needs};
 
     #[test]
-    fn names_of_files() {
+    fn modules_are_named_after_their_files() {
         let name = |file: &str| module_name(OsStr::new(file));
         assert_eq!(name("dm-mod.ko.xz").as_deref(), Some("dm_mod"));
         assert_eq!(name("ext4.ko").as_deref(), Some("ext4"));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_needs() {
+    fn dependencies_are_read_from_modinfo() {
         let module =
             b"\x7fELF\0\xff\0license=GPL\0depends=jbd2,mb-cache\0softdep=pre: crc32c post: x\0";
         assert_eq!(needs(module), ["jbd2", "mb_cache", "crc32c"]);

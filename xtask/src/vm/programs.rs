@@ -1,4 +1,4 @@
-//! The programs that go into a guest, as cargo built them.
+//! The programs of a guest.
 
 use std::path::PathBuf;
 
@@ -14,14 +14,15 @@ use crate::{
 
 pub struct Programs {
     pub profiler: PathBuf,
-    /// What the tests profile.
+    /// Workloads of the tests.
     pub workloads: [PathBuf; 2],
     pub init: PathBuf,
     /// The test binary.
     pub tests: PathBuf,
 }
 
-/// Builds them, with the tests of this name (`tests/kernel`, `tests/e2e`), with the whole workspace selected, so that no dependency is compiled twice.
+/// Builds the programs and a test suite (`kernel` or `e2e`), with the whole workspace selected, so that
+/// dependencies are compiled once.
 pub fn build(workspace: &Workspace, arch: &Arch, suite: &str) -> Result<Programs> {
     let object = bpf::build_for(workspace, arch.name)?;
     let mut cargo = cross::cargo_build(workspace, arch)?;

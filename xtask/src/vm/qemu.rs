@@ -1,4 +1,4 @@
-//! Booting a guest and listening to its serial console.
+//! Boots a guest and reads its serial console.
 
 use std::{
     io::{BufRead as _, BufReader, Read},
@@ -14,15 +14,15 @@ use anyhow::{Context as _, Result, bail};
 use super::{kernel::Kernel, verdict::End};
 use crate::{apt, arch::Arch, shell};
 
-/// What a machine has.
+/// A virtual machine.
 pub struct Machine {
     pub memory: String,
     pub cpus: u32,
     pub accelerator: String,
-    /// Its time is that of its instructions, a nanosecond each, and a sleep takes none of ours: what else runs here does
-    /// not show there. For one CPU.
+    /// Derive the guest's time from its instructions (1 ns each), so that other load on the host does not
+    /// affect it. Requires a single CPU.
     pub counted: bool,
-    /// Image of the disk with a whole system on it; what the guest writes is discarded.
+    /// Disk image with a complete system. Writes of the guest are discarded.
     pub disk: Option<PathBuf>,
     pub timeout: Duration,
 }
@@ -30,11 +30,11 @@ pub struct Machine {
 impl Machine {
     pub const MEMORY: &str = "1G";
     pub const CPUS: u32 = 2;
-    /// Needs no support by the host. One thread for all CPUs: with several, QEMU 7.2 at times goes on executing the breakpoint
-    /// by which the kernel patches its code, and hangs.
+    /// Emulation, which works on every host. All CPUs run in one thread: with several threads, QEMU 7.2
+    /// sometimes keeps executing the breakpoint with which the kernel patches its code, and hangs.
     pub const ACCELERATOR: &str = "tcg,thread=single";
 
-    /// One as the tiers of `cargo xtask test` have it.
+    /// The machine of the test tiers.
     pub fn new(cpus: u32, timeout: Duration) -> Self {
         Self {
             memory: Self::MEMORY.into(),
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// The same, for tests that compare with time.
+    /// The machine of tests that compare with time.
     pub fn counted(timeout: Duration) -> Self {
         Self {
             counted: true,
@@ -65,16 +65,16 @@ pub fn obtain(arch: &Arch) -> Result<()> {
     if !apt::available() {
         bail!("no {program}: run `{}`", apt::command(&packages));
     }
-    apt::install(&packages, "boots the kernels to test with")
+    apt::install(&packages, "boots guests with other kernels")
 }
 
-/// What the guest said, line by line, and how it ended.
+/// Output of a guest, and how it ended.
 pub struct Console {
     pub lines: Vec<String>,
     pub end: End,
 }
 
-/// A guest that is being emulated; it does not outlive us.
+/// A running emulator, killed when it is dropped.
 struct Guest(Child);
 
 impl Drop for Guest {
@@ -84,7 +84,7 @@ impl Drop for Guest {
     }
 }
 
-/// Boots, and shows each line as `prefix | line`.
+/// Boots a guest and prints each line as `kernel | line`.
 pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -> Result<Console> {
     let (program, _) = arch.qemu;
     let mut command = Command::new(program);
@@ -93,7 +93,7 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
         command.args(arch.emulation);
         if machine.counted && !arch.emulation.contains(&"-icount") {
             command.args(["-icount", "shift=0,sleep=off"]);
-            // AMD's processors, as the emulated one is otherwise, have no counter for the cores of a package.
+            // The default CPU is one of AMD, which has no energy counter for the cores of a package.
             command.args(["-cpu", "max,vendor=GenuineIntel"]);
         }
     }
@@ -114,7 +114,7 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
         let image = disk.display();
         let drive = format!("file={image},format=raw,if=virtio,snapshot=on,cache=unsafe");
         command.args(["-drive", &drive]);
-        // Where what the guest writes is kept meanwhile.
+        // Directory of the temporary file with the guest's writes.
         command.envs(disk.parent().map(|directory| ("TMPDIR", directory)));
     }
     let child = command
@@ -122,39 +122,39 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
         .with_context(|| format!("starting `{}`", shell::display(&command)))?;
     let mut guest = Guest(child);
     let stdout = guest.0.stdout.take().context("no pipe from the emulator")?;
-    let (sender, said) = channel();
+    let (sender, receiver) = channel();
     thread::spawn(move || relay(stdout, |line| sender.send(line).is_ok()));
     let mut deadline = Instant::now() + machine.timeout;
     let mut lines = Vec::new();
-    let mut end = End::Off;
+    let mut end = End::PoweredOff;
     loop {
         let rest = deadline.saturating_duration_since(Instant::now());
-        match said.recv_timeout(rest) {
+        match receiver.recv_timeout(rest) {
             Ok(line) => {
                 println!("{} | {line}", kernel.name);
                 lines.push(line);
             }
             Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) if end == End::Hung => break,
+            Err(RecvTimeoutError::Timeout) if end == End::TimedOut => break,
             Err(RecvTimeoutError::Timeout) => {
-                end = End::Hung;
+                end = End::TimedOut;
                 guest.0.kill().context("ending the emulator")?;
-                // The line that it has not ended, which names the test that hangs, is still to come.
+                // The incomplete line, which names the hanging test, is still to be read.
                 deadline = Instant::now() + Duration::from_secs(1);
             }
         }
     }
     let status = guest.0.wait().context("waiting for the emulator")?;
-    if end == End::Off && !status.success() {
+    if end == End::PoweredOff && !status.success() {
         bail!("`{}` failed ({status})", shell::display(&command));
     }
     Ok(Console { lines, end })
 }
 
-/// An oops becomes a panic, a panic a reboot, and a reboot the end. Only errors and worse are shown.
+/// An oops causes a panic, a panic a reboot, and a reboot ends QEMU. Only errors are printed.
 const CMDLINE: &str = "quiet oops=panic panic=-1 rdinit=/init";
 
-/// A whole system prints nothing of its own on the console, and starts the tests.
+/// Keeps systemd from printing on the console, and starts the tests.
 const SYSTEM_CMDLINE: &str =
     "systemd.show_status=no systemd.getty_auto=no systemd.wants=profiler-tests.service";
 
@@ -174,7 +174,7 @@ fn relay(console: impl Read, mut each: impl FnMut(String) -> bool) {
     let lines = BufReader::new(console).split(b'\n');
     for line in lines.map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        // Firmware clears the screen; nobody wants that in a log.
+        // Remove the escape sequences with which firmware clears the screen.
         let line = line.trim_end_matches('\r').replace('\x1b', "");
         if !each(line) {
             return;

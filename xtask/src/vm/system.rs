@@ -1,4 +1,4 @@
-//! A guest that is a whole Debian: systemd is its first process, cgroups are v2 only.
+//! A guest with a complete Debian: systemd is pid 1, cgroups are v2 only.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -14,7 +14,7 @@ use super::{
     NEED_SYSTEM,
     initramfs::{add_modules, strip},
     kernel::{self, Flavour, Kernel},
-    modules::Wanted,
+    modules::ModuleList,
     programs::{self, Programs},
     qemu::{self, Machine},
     tree::Tree,
@@ -29,17 +29,17 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The kernel of the same Debian.
+/// Kernel of the same Debian release.
 const KERNEL: &str = "6.1";
-/// The binary with the tests.
+/// Name of the test binary.
 const SUITE: &str = "e2e";
 const MAKE: &str = "tests/environments/system/make.sh";
 const UNIT: &str = "tests/environments/system/profiler-tests.service";
 const MEMORY: &str = "2G";
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// What reads the disk; all other modules are on it.
-const MODULES: &Wanted = &[("virtio_pci", ""), ("virtio_blk", ""), ("ext4", "")];
+/// Modules for the disk, which has all other modules.
+const MODULES: &ModuleList = &[("virtio_pci", ""), ("virtio_blk", ""), ("ext4", "")];
 
 /// The tier `system` of `cargo xtask test`.
 pub fn test(workspace: &Workspace, filter: &[String]) -> Result<String> {
@@ -47,16 +47,17 @@ pub fn test(workspace: &Workspace, filter: &[String]) -> Result<String> {
     Ok(format!("{tests} tests"))
 }
 
-/// Boots the system, making its disk first if there is none, and runs the tests in it. Returns how many have passed.
+/// Boots the system, whose disk is created if it is missing, and runs the tests in it; returns the
+/// number of passed tests.
 pub fn run(workspace: &Workspace, machine: Machine, filter: &[String]) -> Result<u64> {
     let arch = Arch::parse("x86_64").context("known")?;
     if !arch.is_host() {
-        bail!("a system is made for the architecture of this machine, and only of x86_64");
+        bail!("complete systems are supported only on x86_64 hosts");
     }
     qemu::obtain(arch)?;
     let kernel = kernel::obtain(workspace, arch, Flavour::Cloud, KERNEL, None)?;
     let directory = workspace.target.join("vm/system");
-    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
     let disk = disk(workspace, &kernel, &directory)?;
     let programs = programs::build(workspace, arch, SUITE)?;
     let initramfs = initramfs(workspace, arch, &kernel, &programs, filter, &directory)?;
@@ -71,7 +72,7 @@ pub fn run(workspace: &Workspace, machine: Machine, filter: &[String]) -> Result
     Ok(verdict.passed)
 }
 
-/// The image of the disk, which is named after what it is made of. Those made of something else are removed.
+/// Path of the disk image, whose name is a hash of its inputs. Images of other inputs are removed.
 fn disk(workspace: &Workspace, kernel: &Kernel, directory: &Path) -> Result<PathBuf> {
     let script = workspace.root.join(MAKE);
     let modules = kernel.modules.as_deref();
@@ -86,19 +87,20 @@ fn disk(workspace: &Workspace, kernel: &Kernel, directory: &Path) -> Result<Path
     }
     for entry in fs::read_dir(directory)?.flatten() {
         let path = entry.path();
-        if path.extension().is_some_and(|ending| ending == "img") {
+        if path.extension().is_some_and(|extension| extension == "img") {
             fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
         }
     }
     let tools = [("mmdebstrap", "mmdebstrap"), ("mke2fs", "e2fsprogs")];
     apt::obtain(&tools, "a Debian to boot")?;
     let mut make = privileged(Path::new("sh"));
-    let what = "making a Debian to boot (a minute or two)";
-    shell::run_slowly(make.arg(script).arg(&image).arg(modules), what)?;
+    let step = "creating a Debian to boot (a minute or two)";
+    shell::run_slowly(make.arg(script).arg(&image).arg(modules), step)?;
     Ok(image)
 }
 
-/// What mounts the disk, and the programs under test, which change more often than it does.
+/// The initramfs with modules for the disk and the programs under test, which change more often than
+/// the disk.
 fn initramfs(
     workspace: &Workspace,
     arch: &'static Arch,
@@ -118,7 +120,7 @@ fn initramfs(
     let init = strip(&programs.init)?;
     tree.program_as("/init", &init)?;
     tree.file("/root-device", 0o644, "/dev/vda".into())?;
-    // From here on all that is copied to the disk.
+    // Files that init copies to the disk.
     let on_disk = |path: &Path| PathBuf::from(format!("/payload{}", path.display()));
     let ours = [&programs.profiler, &programs.tests];
     for program in ours.into_iter().chain(&programs.workloads) {
@@ -126,8 +128,8 @@ fn initramfs(
     }
     tree.program_as(on_disk(Path::new("/usr/local/sbin/guest-init")), &init)?;
     let unit = fs::read(workspace.root.join(UNIT)).with_context(|| format!("reading {UNIT}"))?;
-    let place = Path::new("/etc/systemd/system/profiler-tests.service");
-    tree.file(on_disk(place), 0o644, unit)?;
+    let path = Path::new("/etc/systemd/system/profiler-tests.service");
+    tree.file(on_disk(path), 0o644, unit)?;
     let mut plan = vec![
         format!("env PROFILER_BIN={}", programs.profiler.display()),
         "env PROFILER_TEST_TIMEOUT_FACTOR=5".to_owned(),
@@ -136,7 +138,7 @@ fn initramfs(
     if filter.is_empty() {
         plan.push(format!("arg {NEED_SYSTEM}"));
     }
-    // Without the others of the same binary.
+    // Exclude the other tests of the binary.
     let words = filter
         .iter()
         .map(|word| word.trim_start_matches(NEED_SYSTEM));

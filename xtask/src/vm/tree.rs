@@ -1,4 +1,5 @@
-//! The files of a guest: each lies where it lies on the host, or in the user land of its own, with what it is linked with.
+//! The files of a guest. Programs and their libraries have the same paths as on the host or in the
+//! userland of another architecture.
 
 use std::{
     collections::BTreeMap,
@@ -21,13 +22,13 @@ enum Entry {
 
 enum Content {
     Bytes(Vec<u8>),
-    /// Read when the archive is written.
+    /// Copied from this file when the archive is written.
     Of(PathBuf),
 }
 
 pub struct Tree<'a> {
     userland: &'a Userland,
-    /// Sorted, so that a directory comes before what is in it.
+    /// Sorted, so that a directory precedes its entries.
     entries: BTreeMap<PathBuf, Entry>,
 }
 
@@ -64,14 +65,14 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// A file of the user land and the libraries that it is linked with.
+    /// Adds a program of the userland with its libraries.
     pub fn program(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let place = self.own_file(path.as_ref())?;
         let from = self.userland.real(&place);
         self.libraries_of(&from)
     }
 
-    /// A file of the host, and the libraries.
+    /// Adds a program of the host with its libraries.
     pub fn program_as(&mut self, path: impl AsRef<Path>, from: impl AsRef<Path>) -> Result<()> {
         let place = self.place(path.as_ref())?;
         self.content(place, from.as_ref())?;
@@ -85,7 +86,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Returns where its path has led.
+    /// Adds a file of the userland; returns its resolved path.
     fn own_file(&mut self, path: &Path) -> Result<PathBuf> {
         let place = self.place(path)?;
         self.content(place.clone(), &self.userland.real(&place))?;
@@ -103,9 +104,9 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Where a path leads, with its directories and links as the user land has them.
+    /// Resolves a path in the userland and adds its directories and links.
     fn place(&mut self, path: &Path) -> Result<PathBuf> {
-        const MOST_LINKS: usize = 40;
+        const MAX_LINKS: usize = 40;
         let mut rest: Vec<PathBuf> = parts(path);
         let mut place = PathBuf::from("/");
         let mut links = 0;
@@ -118,7 +119,7 @@ impl<'a> Tree<'a> {
             let next = place.join(name);
             if let Ok(target) = fs::read_link(self.userland.real(&next)) {
                 links += 1;
-                if links > MOST_LINKS {
+                if links > MAX_LINKS {
                     bail!("{}: too many links", path.display());
                 }
                 if target.is_absolute() {
@@ -137,7 +138,7 @@ impl<'a> Tree<'a> {
         Ok(place)
     }
 
-    /// Writes the archive, not compressed: unpacking would take an emulated CPU longer.
+    /// Writes the archive uncompressed, because decompression is slow on an emulated CPU.
     pub fn write(&self, path: &Path) -> Result<()> {
         let write = || {
             let file = BufWriter::new(fs::File::create(path)?);
@@ -176,7 +177,7 @@ fn write_entry(
     }
 }
 
-/// The names on the way; those that change nothing are left out.
+/// The components of a path that matter for its resolution.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
@@ -192,7 +193,7 @@ mod tests {
     use crate::arch::Arch;
 
     #[test]
-    fn links_are_kept_and_followed() {
+    fn links_are_added_and_followed() {
         let directory = std::env::temp_dir().join(format!("xtask-tree-{}", std::process::id()));
         let real = directory.join("real");
         std::fs::create_dir_all(&real).expect("a directory");

@@ -1,5 +1,5 @@
-//! Where the tools and libraries of a guest are from: this machine, or Debian's packages for another architecture, unpacked
-//! below `target/` and not installed.
+//! Tools and libraries of a guest: those of this machine or, for another architecture, Debian's packages
+//! unpacked below `target/`.
 
 use std::{
     collections::BTreeSet,
@@ -17,17 +17,17 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Where tools are looked for that are not on this machine's PATH: a user's lacks those of the administrator.
+/// Directories searched in addition to PATH, which may lack the administrator's tools.
 const DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 pub struct Userland {
     pub arch: &'static Arch,
-    /// What is `/` to the guest.
+    /// The directory that is `/` in the guest.
     root: PathBuf,
 }
 
 impl Userland {
-    /// That of this machine.
+    /// The userland of this machine.
     pub fn host(arch: &'static Arch) -> Self {
         Self {
             arch,
@@ -35,7 +35,7 @@ impl Userland {
         }
     }
 
-    /// One that has these tools, given with their packages.
+    /// A userland with these tools, given with their packages.
     pub fn obtain(
         workspace: &Workspace,
         arch: &'static Arch,
@@ -53,7 +53,7 @@ impl Userland {
             None => Ok(userland),
             Some((tool, package)) if arch.is_host() => {
                 let install = apt::command(&[(*package).into()]);
-                bail!("no `{tool}` to test with: run `{install}`")
+                bail!("`{tool}` is missing: run `{install}`")
             }
             Some((tool, package)) => {
                 bail!("no `{tool}` in {package} for {}", arch.debian)
@@ -75,18 +75,19 @@ impl Userland {
             return Ok(());
         }
         let mut all = packages(tools.iter().collect());
-        // Where /lib is a link, it is from here.
+        // This package has the link /lib.
         all.push("base-files".into());
         let unpacked = Lists::of(workspace, self.arch)?.unpack_all(&all, &self.root);
-        unpacked.context("the guest's tools are from Debian's packages")
+        unpacked.context("unpacking the guest's tools")
     }
 
-    /// Where a path of the guest is on this machine.
+    /// Path on this machine of a path in the guest.
     pub fn real(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The path of a tool, as the guest sees it. Of another file the path is given, up to a `*`.
+    /// Path in the guest of a tool, given by its name, or of a file, given by its path with an optional
+    /// final `*`.
     pub fn find(&self, tool: &str) -> Option<PathBuf> {
         if tool.starts_with('/') {
             return self.file(Path::new(tool));
@@ -102,30 +103,30 @@ impl Userland {
 
     fn file(&self, path: &Path) -> Option<PathBuf> {
         let (directory, name) = (path.parent()?, path.file_name()?.to_str()?);
-        let Some(begin) = name.strip_suffix('*') else {
+        let Some(prefix) = name.strip_suffix('*') else {
             return self.real(path).is_file().then(|| path.to_owned());
         };
         let mut entries = fs::read_dir(self.real(directory)).ok()?.flatten();
-        let found = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(begin));
+        let found = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
         Some(directory.join(found?.file_name()))
     }
 
-    /// The libraries of a program that lies on this machine, with the one that loads them, as the guest sees them.
+    /// Paths in the guest of the libraries and the loader of a program.
     pub fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>> {
         if !self.arch.is_host() {
             return self.needed(program);
         }
-        // What is not a dynamic program (a script, a static one) has none: ldd fails then.
+        // ldd fails for scripts and static programs, which have no libraries.
         let Ok(text) = shell::stdout(Command::new("ldd").arg(program)) else {
             return Ok(Vec::new());
         };
         if let Some(line) = text.lines().find(|line| line.contains("not found")) {
-            bail!("{} lacks a library: {}", program.display(), line.trim());
+            bail!("{} library missing: {}", program.display(), line.trim());
         }
         Ok(paths(&text))
     }
 
-    /// The same of a program that this machine cannot load.
+    /// The libraries of a program that this machine cannot execute.
     fn needed(&self, program: &Path) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         let mut programs = vec![program.to_owned()];
@@ -136,7 +137,7 @@ impl Userland {
             for name in names(&text) {
                 let path = self
                     .library(name)
-                    .with_context(|| format!("{} lacks a library: {name}", program.display()))?;
+                    .with_context(|| format!("{} library missing: {name}", program.display()))?;
                 if !found.contains(&path) {
                     programs.push(self.real(&path));
                     found.push(path);
@@ -146,19 +147,19 @@ impl Userland {
         Ok(found)
     }
 
-    /// By its name, or the path of what loads them.
+    /// Path in the guest of a library, given by its name, or of the loader, given by its path.
     fn library(&self, name: &str) -> Option<PathBuf> {
         let directories = ["lib", "usr/lib"].map(|directory| Path::new("/").join(directory));
         let directories = directories
             .iter()
             .flat_map(|directory| [directory.join(self.arch.gnu), directory.clone()]);
-        // An absolute path stays what it is.
+        // Joining an absolute path yields this path.
         let mut paths = directories.map(|directory| directory.join(name));
         paths.find(|path| self.real(path).is_file())
     }
 }
 
-/// Reads `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+/// Parses `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
 fn paths(ldd: &str) -> Vec<PathBuf> {
     let words = ldd.split_whitespace();
     words
@@ -167,7 +168,8 @@ fn paths(ldd: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Reads `[Requesting program interpreter: /lib/ld.so]` and `0x1 (NEEDED) Shared library: [libc.so.6]`.
+/// Parses `[Requesting program interpreter: /lib/ld.so]` and
+/// `0x1 (NEEDED) Shared library: [libc.so.6]`.
 fn names(readelf: &str) -> Vec<&str> {
     const BEFORE: [&str; 2] = ["program interpreter: ", "Shared library: ["];
     let lines = readelf.lines().filter_map(|line| {
@@ -184,7 +186,7 @@ mod tests {
     use super::{names, paths};
 
     #[test]
-    fn what_ldd_prints() {
+    fn libraries_are_read_from_ldd() {
         let text =
             "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so (0x3)\n";
         let expected: [PathBuf; 2] = ["/lib/libc.so.6".into(), "/lib64/ld.so".into()];
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_readelf_prints() {
+    fn libraries_are_read_from_readelf() {
         let text = "      [Requesting program interpreter: /lib/ld.so]\n\
                     0x01 (NEEDED)             Shared library: [libc.so.6]\n\
                     0x0e (SONAME)             Library soname: [liba.so]\n";

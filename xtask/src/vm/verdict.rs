@@ -1,16 +1,16 @@
-//! What the serial console says about a run: one verdict, or none that counts.
+//! The verdict of a guest on its serial console.
 
 use anyhow::{Result, bail};
 
 use crate::test::failures::Failures;
 
-/// What the guest's init prints once, at the end.
-const WORD: &str = "VERDICT";
+/// First word of the verdict, which init prints once at the end.
+const VERDICT: &str = "VERDICT";
 
-/// What precedes the profiler's own account of the kernel.
+/// Prefix of the profiler's report on the kernel.
 const REPORT: &str = "REPORT ";
 
-/// What `profiler check --json` said in the guest.
+/// Output of `profiler check --json` in the guest.
 pub fn report(console: &[String]) -> Option<&str> {
     console.iter().find_map(|line| line.strip_prefix(REPORT))
 }
@@ -18,10 +18,10 @@ pub fn report(console: &[String]) -> Option<&str> {
 /// How a guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The machine was switched off.
-    Off,
-    /// It was killed after its time.
-    Hung,
+    /// The machine powered off.
+    PoweredOff,
+    /// It was killed after a timeout.
+    TimedOut,
 }
 
 /// Numbers of tests.
@@ -32,24 +32,27 @@ pub struct Verdict {
     pub ignored: u64,
 }
 
-/// Reads what a guest has said.
+/// Parses the output of a guest; an error unless exactly one verdict reports passed tests only.
 pub fn judge(console: &[String], end: End) -> Result<Verdict> {
     if let Some(line) = console.iter().find(|line| line.contains("Kernel panic")) {
         bail!("the kernel panicked: {line}");
     }
-    let lines: Vec<&String> = console.iter().filter(|line| line.contains(WORD)).collect();
+    let lines: Vec<&String> = console
+        .iter()
+        .filter(|line| line.contains(VERDICT))
+        .collect();
     let verdict = match (lines.as_slice(), end) {
-        ([], End::Hung) => bail!("no verdict before the time was up"),
-        ([], End::Off) => bail!("the guest ended without a verdict"),
-        ([line], End::Off) => parse(line),
-        ([_], End::Hung) => bail!("the guest did not switch off after its verdict"),
+        ([], End::TimedOut) => bail!("no verdict before the timeout"),
+        ([], End::PoweredOff) => bail!("the guest ended without a verdict"),
+        ([line], End::PoweredOff) => parse(line),
+        ([_], End::TimedOut) => bail!("the guest did not power off after its verdict"),
         (several, _) => bail!("{} verdicts", several.len()),
     };
     let Some(verdict) = verdict else {
-        bail!("a verdict that cannot be read: {:?}", lines[0]);
+        bail!("invalid verdict: {:?}", lines[0]);
     };
     if verdict.passed + verdict.failed == 0 {
-        bail!("no test was run");
+        bail!("no tests were run");
     }
     if verdict.failed != 0 {
         let failures = Failures::of(console.iter().map(String::as_str)).text();
@@ -58,9 +61,9 @@ pub fn judge(console: &[String], end: End) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// `VERDICT passed=1 failed=0 ignored=0`, and nothing else on the line.
+/// Parses a line `VERDICT passed=1 failed=0 ignored=0`.
 fn parse(line: &str) -> Option<Verdict> {
-    let mut words = line.strip_prefix(WORD)?.strip_prefix(' ')?.split(' ');
+    let mut words = line.strip_prefix(VERDICT)?.strip_prefix(' ')?.split(' ');
     let mut number = |name: &str| {
         let value = words.next()?.strip_prefix(name)?.strip_prefix('=')?;
         value.parse().ok()
@@ -90,32 +93,44 @@ mod tests {
             failed: 0,
             ignored: 1,
         };
-        assert_eq!(judged(console, End::Off), Ok(verdict));
+        assert_eq!(judged(console, End::PoweredOff), Ok(verdict));
     }
 
     #[test]
-    fn all_else_is_failure() {
+    fn any_other_output_is_a_failure() {
         let good = "VERDICT passed=1 failed=0 ignored=0\n";
         let panic = format!("[   1.0] Kernel panic - not syncing: Oops\n{good}");
         let cases = [
-            (String::new(), End::Off, "ended without a verdict"),
-            (String::new(), End::Hung, "no verdict before"),
-            (good.to_owned(), End::Hung, "did not switch off"),
-            (good.repeat(2), End::Off, "2 verdicts"),
-            (panic, End::Off, "panicked"),
-            (good.replace("=1", "=0"), End::Off, "no test was run"),
+            (String::new(), End::PoweredOff, "ended without a verdict"),
+            (String::new(), End::TimedOut, "no verdict before"),
+            (good.to_owned(), End::TimedOut, "did not power off"),
+            (good.repeat(2), End::PoweredOff, "2 verdicts"),
+            (panic, End::PoweredOff, "panicked"),
+            (
+                good.replace("=1", "=0"),
+                End::PoweredOff,
+                "no tests were run",
+            ),
             (
                 good.replace("failed=0", "failed=2"),
-                End::Off,
+                End::PoweredOff,
                 "2 tests failed",
             ),
-            (good.replace("=1", "=x"), End::Off, "cannot be read"),
-            (good.replace("ignored=0", ""), End::Off, "cannot be read"),
-            (format!("[   2.0] x{good}"), End::Off, "cannot be read"),
+            (good.replace("=1", "=x"), End::PoweredOff, "invalid verdict"),
+            (
+                good.replace("ignored=0", ""),
+                End::PoweredOff,
+                "invalid verdict",
+            ),
+            (
+                format!("[   2.0] x{good}"),
+                End::PoweredOff,
+                "invalid verdict",
+            ),
             (
                 good.replace("=0\n", "=0 more\n"),
-                End::Off,
-                "cannot be read",
+                End::PoweredOff,
+                "invalid verdict",
             ),
         ];
         for (console, end, expected) in cases {

@@ -14,19 +14,19 @@ pub struct Args {
     args: Vec<String>,
 }
 
-/// Seconds that the job took, without the preparation of its file.
+/// Duration of the job in s, without the preparation of its file.
 pub fn run(args: &Args) -> Result<f64> {
     let mut fio = Command::new("fio");
     fio.arg("--output-format=json").args(&args.args);
-    let said = shell::stdout(&mut fio)?;
-    milliseconds(&said)
+    let output = shell::stdout(&mut fio)?;
+    milliseconds(&output)
         .map(|milliseconds| milliseconds / 1e3)
-        .with_context(|| format!("no run time in the report of fio:\n{said}"))
+        .with_context(|| format!("no run time in the report of fio:\n{output}"))
 }
 
-/// Notes may come before the report.
-fn milliseconds(said: &str) -> Option<f64> {
-    let report: Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
+/// Notes can precede the report.
+fn milliseconds(output: &str) -> Option<f64> {
+    let report: Value = serde_json::from_str(&output[output.find('{')?..]).ok()?;
     report["jobs"][0]["job_runtime"].as_f64()
 }
 
@@ -35,9 +35,9 @@ mod tests {
     use super::milliseconds;
 
     #[test]
-    fn a_note_before_the_report() {
-        let said = "note: queue depth\n{\"jobs\": [{\"job_runtime\": 1250}]}\n";
-        assert_eq!(milliseconds(said), Some(1250.0));
+    fn notes_before_the_report_are_skipped() {
+        let output = "note: queue depth\n{\"jobs\": [{\"job_runtime\": 1250}]}\n";
+        assert_eq!(milliseconds(output), Some(1250.0));
         assert_eq!(milliseconds("{}"), None);
         assert_eq!(milliseconds("fio: nothing"), None);
     }

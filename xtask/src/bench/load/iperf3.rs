@@ -1,4 +1,4 @@
-//! iperf3, both ends.
+//! iperf3: server and client.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -13,21 +13,21 @@ use crate::shell;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// How much to send
+    /// Amount to send
     #[arg(long)]
     mib: u64,
 }
 
-/// Seconds that it took to send that much.
+/// Duration of the transfer in s.
 pub fn run(args: &Args) -> Result<f64> {
-    // The kernel knows a free port; nobody else asks for it in the moment between.
+    // A free port; it is unlikely that another process takes it meanwhile.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port()
         .to_string();
     let mut server = serve(&port)?;
     let sent = send(args.mib, &port);
-    // It ends by itself after one client, but not without any.
+    // The server ends after one client, but not without one.
     if sent.is_err() {
         let _ = server.kill();
     }
@@ -45,10 +45,10 @@ fn serve(port: &str) -> Result<Child> {
         .context("starting `iperf3`")?;
     let stdout = server.stdout.take().context("no pipe from iperf3")?;
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-    let listens = lines.any(|line| line.contains("listening"));
-    // It goes on printing: into a closed pipe that would be its end.
+    let is_ready = lines.any(|line| line.contains("listening"));
+    // The server keeps printing, and would be killed by SIGPIPE on a closed pipe.
     std::thread::spawn(move || lines.for_each(drop));
-    if !listens {
+    if !is_ready {
         let status = server.wait()?;
         ensure!(status.success(), "`iperf3 --server` failed ({status})");
     }
@@ -64,5 +64,5 @@ fn send(mib: u64, port: &str) -> Result<f64> {
         .context("reading the report of iperf3")?;
     report["end"]["sum_sent"]["seconds"]
         .as_f64()
-        .with_context(|| format!("iperf3 told no time: {}", report["error"]))
+        .with_context(|| format!("iperf3 reported no time: {}", report["error"]))
 }

@@ -1,6 +1,6 @@
-//! Loads that no packaged program times well enough: `xtask load …` runs one and prints its seconds.
+//! Loads without a suitable packaged program: `xtask load …` runs one and prints its duration in s.
 //!
-//! Every process of a load is a descendant of this one, so that all of it is in the target.
+//! All processes of a load are descendants of this one, so that they are in the target.
 
 mod fio;
 mod iperf3;
@@ -22,7 +22,7 @@ enum Load {
     Tcp(tcp::Args),
     /// One-way traffic over loopback
     Iperf3(iperf3::Args),
-    /// Reading and writing as fio does it
+    /// Reads and writes with fio
     Fio(fio::Args),
     /// Processes that start and end
     Processes(processes::Args),
@@ -32,7 +32,7 @@ pub fn serve(args: &Args) -> Result<()> {
     let seconds = match &args.load {
         Load::Tcp(args) => match tcp::run(args)? {
             Some(seconds) => seconds,
-            // The far end, which measures nothing.
+            // The far end does not measure.
             None => return Ok(()),
         },
         Load::Iperf3(args) => iperf3::run(args)?,

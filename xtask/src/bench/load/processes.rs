@@ -1,4 +1,4 @@
-//! Processes that do nothing, one after the other.
+//! A sequence of processes that end immediately.
 
 use std::{process::Command, time::Instant};
 
@@ -8,7 +8,7 @@ use crate::shell;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many
+    /// Number of processes
     #[arg(long)]
     count: u32,
 }

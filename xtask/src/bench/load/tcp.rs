@@ -1,4 +1,4 @@
-//! Two processes that send a message forth and back.
+//! TCP ping-pong between two processes.
 
 use std::{
     env,
@@ -10,23 +10,23 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-/// A small request and its answer, in bytes.
+/// Size of request and response, in bytes.
 const MESSAGE: usize = 64;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Connections, one after the other
+    /// Number of connections, in sequence
     #[arg(long, default_value_t = 1)]
     connections: u32,
-    /// Round trips on each
+    /// Round trips per connection
     #[arg(long, default_value_t = 1)]
     messages: u32,
-    /// Be the far end and answer on this port
+    /// Act as the far end and connect to this port
     #[arg(long)]
     answer: Option<u16>,
 }
 
-/// Seconds of the end that asks.
+/// Duration in s at the end that sends requests.
 pub fn run(args: &Args) -> Result<Option<f64>> {
     if let Some(port) = args.answer {
         answer(port, args.connections)?;
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<Option<f64>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listening on 127.0.0.1")?;
     let mut far = far_end(&listener, args)?;
     let asked = ask(&listener, args);
-    // After an error it would wait for ever.
+    // After an error, the far end would wait forever.
     if asked.is_err() {
         let _ = far.kill();
     }
@@ -61,7 +61,7 @@ fn ask(listener: &TcpListener, args: &Args) -> Result<f64> {
     let mut started = None;
     for _ in 0..args.connections {
         let (mut stream, _) = listener.accept().context("accepting a connection")?;
-        // The start of the far end does not count.
+        // Excludes the start of the far end.
         started.get_or_insert_with(Instant::now);
         stream.set_nodelay(true)?;
         for _ in 0..args.messages {
@@ -69,7 +69,7 @@ fn ask(listener: &TcpListener, args: &Args) -> Result<f64> {
             stream.read_exact(&mut message)?;
         }
     }
-    let started = started.context("no connection asked for")?;
+    let started = started.context("zero connections requested")?;
     Ok(started.elapsed().as_secs_f64())
 }
 

@@ -1,4 +1,4 @@
-//! Lets the kernel measure the runs of BPF programs.
+//! The kernel's statistics of BPF programs.
 
 use std::{
     fs,
@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result};
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// The kernel measures for as long as this lives.
+/// Enables the statistics until it is dropped.
 ///
-/// A shell that waits for the end of its input puts the old value back: it outlives us however we
-/// end, by Ctrl-C or by a signal that nobody can catch.
-pub struct Measuring(Child);
+/// A shell that waits for the end of its stdin restores the setting. It outlives this process even if
+/// SIGKILL ends it.
+pub struct BpfStats(Child);
 
-impl Measuring {
+impl BpfStats {
     pub fn start() -> Result<Self> {
         let old = fs::read_to_string(SWITCH).with_context(|| format!("reading {SWITCH}"))?;
         let guard = Command::new("sh")
@@ -34,7 +34,7 @@ impl Measuring {
     }
 }
 
-impl Drop for Measuring {
+impl Drop for BpfStats {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();

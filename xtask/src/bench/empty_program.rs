@@ -1,5 +1,5 @@
-//! Programs that do nothing, at the hooks of others: what the kernel takes for calling one at all,
-//! its measuring included.
+//! Empty BPF programs at the hooks of other programs: the kernel's own cost per call, including its
+//! statistics.
 
 use std::{
     ffi::{CString, c_int, c_long},
@@ -21,13 +21,13 @@ const TYPE_TRACING: u32 = 26;
 /// `r0 = 0; exit`: the first byte is the operation.
 static NOTHING: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
 
-/// One program, attached for as long as this lives.
-pub struct Empty {
+/// An empty program, attached until it is dropped.
+pub struct EmptyProgram {
     program: OwnedFd,
     _link: OwnedFd,
 }
 
-/// `union bpf_attr` as `BPF_PROG_LOAD` takes it.
+/// `union bpf_attr` for `BPF_PROG_LOAD`.
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -53,7 +53,7 @@ struct Load {
     reserved: u32,
 }
 
-/// … and `BPF_RAW_TRACEPOINT_OPEN`.
+/// `union bpf_attr` for `BPF_RAW_TRACEPOINT_OPEN`.
 #[repr(C)]
 struct Open {
     name: u64,
@@ -61,14 +61,14 @@ struct Open {
     reserved: u32,
 }
 
-/// … and `BPF_BTF_GET_FD_BY_ID`.
+/// `union bpf_attr` for `BPF_BTF_GET_FD_BY_ID`.
 #[repr(C)]
 struct ById {
     id: u32,
     reserved: [u32; 2],
 }
 
-impl Empty {
+impl EmptyProgram {
     pub fn attach(hook: &Hook) -> Result<Self> {
         let mut load = Load {
             insn_cnt: 2,
@@ -77,7 +77,7 @@ impl Empty {
             prog_name: *b"empty\0\0\0\0\0\0\0\0\0\0\0",
             ..Load::default()
         };
-        // Both outlive the calls that they are for.
+        // These must outlive the system calls below.
         let (name, btf);
         let mut open = Open {
             name: 0,
@@ -102,7 +102,7 @@ impl Empty {
                 load.attach_btf_obj_fd = number(&btf);
             }
         }
-        // SAFETY: the attributes are those of the command, and the memory they point to lives.
+        // SAFETY: the attributes belong to the command, and their pointers are valid.
         let program = unsafe { bpf(PROG_LOAD, &load) }
             .with_context(|| format!("loading an empty program for {hook:?}"))?;
         open.prog_fd = number(&program);
@@ -115,7 +115,7 @@ impl Empty {
         })
     }
 
-    /// Runs, and the nanoseconds they took.
+    /// Number of runs and their total time in ns.
     pub fn cost(&self) -> Result<(u64, u64)> {
         let path = format!("/proc/self/fdinfo/{}", self.program.as_raw_fd());
         let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -133,7 +133,7 @@ fn btf_object(id: u32) -> io::Result<OwnedFd> {
         id,
         reserved: [0; 2],
     };
-    // SAFETY: the attributes are those of the command.
+    // SAFETY: the attributes belong to the command.
     unsafe { bpf(BTF_GET_FD_BY_ID, &by_id) }
 }
 
@@ -145,9 +145,9 @@ fn number(descriptor: &OwnedFd) -> u32 {
 ///
 /// # Safety
 ///
-/// The attributes are those that the command takes, without padding, and point to memory that lives.
+/// The attributes must belong to the command and have no padding, and their pointers must be valid.
 unsafe fn bpf<A>(command: c_int, attributes: &A) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads as many bytes as it is told; the caller vouches for what they mean.
+    // SAFETY: the kernel reads `size_of::<A>()` bytes; their meaning is the caller's obligation.
     let result: c_long = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -160,6 +160,6 @@ unsafe fn bpf<A>(command: c_int, attributes: &A) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

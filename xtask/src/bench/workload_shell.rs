@@ -1,4 +1,4 @@
-//! The shell whose children are profiled: the profiler follows it before the workload is born.
+//! The shell that runs the workloads. The profiler follows the shell before a workload starts.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result, bail};
 
 use super::workloads::Workload;
 
-pub struct Parent {
+pub struct WorkloadShell {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Parent {
+impl WorkloadShell {
     pub fn start() -> Result<Self> {
         let mut child = Command::new("sh")
             .stdin(Stdio::piped())
@@ -35,7 +35,7 @@ impl Parent {
         self.child.id()
     }
 
-    /// Runs the workload as a child and returns the seconds that it reports.
+    /// Runs a workload as a child and returns the duration in s that it prints.
     pub fn time(&mut self, workload: &Workload) -> Result<f64> {
         writeln!(
             self.stdin,
@@ -47,17 +47,18 @@ impl Parent {
             let line = line?;
             match line.strip_prefix("end ") {
                 Some("0") => {
-                    return seconds.with_context(|| format!("`{}` told no time", workload.command));
+                    return seconds
+                        .with_context(|| format!("`{}` printed no duration", workload.command));
                 }
                 Some(code) => bail!("`{}` failed with {code}", workload.command),
                 None => seconds = line.trim().parse().ok().or(seconds),
             }
         }
-        bail!("the shell that runs the workloads has gone");
+        bail!("the shell that runs the workloads has ended");
     }
 }
 
-impl Drop for Parent {
+impl Drop for WorkloadShell {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

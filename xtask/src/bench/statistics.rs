@@ -1,6 +1,6 @@
-//! Small statistics.
+//! Medians and confidence intervals.
 
-/// The middle of the values; NaN without any.
+/// The median; NaN for no values.
 pub fn median(values: &[f64]) -> f64 {
     let sorted = sorted(values);
     match (sorted.len(), sorted.len() / 2) {
@@ -10,20 +10,20 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The least of the values.
-pub fn least(values: &[f64]) -> f64 {
+/// The minimum.
+pub fn minimum(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// Where the median of endless measuring lies with at least 95 % certainty, whatever the distribution:
-/// between two of the values. Fewer than six are not enough for that, and give the least and the greatest.
+/// The 95 % confidence interval of the median, for any distribution (sign test): a pair of the values.
+/// Fewer than six values are not sufficient and yield minimum and maximum.
 pub fn interval(values: &[f64]) -> (f64, f64) {
     let sorted = sorted(values);
     let n = sorted.len();
     if n == 0 {
         return (f64::NAN, f64::NAN);
     }
-    // Each value is above the median or below it like a coin: how likely are this few below?
+    // The number of values below the true median has a binomial distribution with p = 1/2.
     let mut outside = 0;
     let (mut probability, mut below) = (0.5_f64.powf(n as f64), 0.0);
     while outside < (n - 1) / 2 {
@@ -47,18 +47,18 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "the values are exact")]
 mod tests {
-    use super::{interval, least, median};
+    use super::{interval, median, minimum};
 
     #[test]
-    fn medians_of_odd_and_even_counts() {
+    fn medians_of_odd_and_even_numbers_of_values() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
-        assert_eq!(least(&[3.0, 1.0, 2.0]), 1.0);
+        assert_eq!(minimum(&[3.0, 1.0, 2.0]), 1.0);
     }
 
     #[test]
-    fn intervals_as_in_the_tables_of_the_sign_test() {
+    fn intervals_match_the_tables_of_the_sign_test() {
         let of = |n: u32| interval(&(1..=n).rev().map(f64::from).collect::<Vec<_>>());
         assert_eq!(of(1), (1.0, 1.0));
         assert_eq!(of(5), (1.0, 5.0));

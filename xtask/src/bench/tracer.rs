@@ -1,4 +1,4 @@
-//! A profiler, or another tool, that runs beside the benchmark.
+//! A profiler or another tool that traces a benchmark.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::shell;
 
-/// The word with which the profiler says that it is attached.
+/// The profiler prints this word when it is attached.
 const READY: &str = "profiling";
 
-/// The program that is measured.
+/// The measured profiler.
 #[derive(Clone, Copy)]
 pub struct Profiler<'a> {
     pub program: &'a Path,
@@ -26,8 +26,8 @@ pub struct Profiler<'a> {
 }
 
 impl Profiler<'_> {
-    /// Starts `profiler run ARGS` and waits until it is attached.
-    pub fn attach(&self, args: &[String]) -> Result<Attached> {
+    /// Runs `profiler run ARGS` and waits until it is attached.
+    pub fn attach(&self, args: &[String]) -> Result<Tracer> {
         let out = self.scratch.join("profiles");
         fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
         let mut command = Command::new(self.program);
@@ -36,15 +36,15 @@ impl Profiler<'_> {
             .args(args)
             .args(["--interval=1s", "--out"])
             .arg(&out);
-        Attached::start(command, Some(out), |line| line.contains(READY))
+        Tracer::start(command, Some(out), |line| line.contains(READY))
     }
 
-    /// The same for a process and its descendants.
-    pub fn follow(&self, pid: u32) -> Result<Attached> {
+    /// Profiles a process and its descendants.
+    pub fn follow(&self, pid: u32) -> Result<Tracer> {
         self.attach(&["--pid".to_owned(), pid.to_string()])
     }
 
-    /// Whether it has a source of that name.
+    /// Whether the profiler has a source.
     pub fn has_source(&self, name: &str) -> Result<bool> {
         let mut check = Command::new(self.program);
         let report = shell::stdout(check.args(["check", "--json"]))?;
@@ -54,23 +54,23 @@ impl Profiler<'_> {
     }
 }
 
-/// A tool that watches what the benchmark runs.
-pub struct Attached {
+/// A running tool.
+pub struct Tracer {
     name: String,
     child: Child,
     out: Option<PathBuf>,
-    /// From the start of the program until it was attached.
+    /// Time from its start until it was attached.
     pub start: Duration,
 }
 
-impl Attached {
-    /// Starts the tool and waits for the line on stderr with which it says that it is attached.
+impl Tracer {
+    /// Starts a tool and waits until it prints a line on stderr that `is_ready` accepts.
     pub fn start(
         mut command: Command,
         out: Option<PathBuf>,
         is_ready: impl Fn(&str) -> bool,
     ) -> Result<Self> {
-        const PATIENCE: Duration = Duration::from_secs(60);
+        const TIMEOUT: Duration = Duration::from_secs(60);
         let name = shell::display(&command);
         let started = Instant::now();
         let mut child = command
@@ -86,15 +86,17 @@ impl Attached {
             out,
             start: Duration::ZERO,
         };
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         loop {
-            match lines.recv_timeout(PATIENCE.saturating_sub(started.elapsed())) {
+            match lines.recv_timeout(TIMEOUT.saturating_sub(started.elapsed())) {
                 Ok(line) if is_ready(&line) => break,
-                Ok(line) => said.push(line),
-                Err(RecvTimeoutError::Timeout) => bail!("`{}` did not attach: {said:?}", this.name),
+                Ok(line) => printed.push(line),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("`{}` did not attach: {printed:?}", this.name)
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = this.child.wait()?;
-                    bail!("`{}` failed ({status})\n{}", this.name, said.join("\n"));
+                    bail!("`{}` failed ({status})\n{}", this.name, printed.join("\n"));
                 }
             }
         }
@@ -106,7 +108,7 @@ impl Attached {
         self.child.id()
     }
 
-    /// Interrupts it, as a user would, and waits for its end.
+    /// Sends SIGINT and waits until it has ended.
     pub fn stop(mut self) -> Result<()> {
         let status = self.interrupt()?;
         if !status.success() {
@@ -124,7 +126,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for Tracer {
     fn drop(&mut self) {
         let _ = self.interrupt();
         if let Some(out) = &self.out {
@@ -133,13 +135,13 @@ impl Drop for Attached {
     }
 }
 
-/// Reads on for as long as the program lives: a full pipe would stop it.
+/// Reads the lines of stderr until the program ends, because a full pipe would block it.
 fn lines_of(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     if let Some(pipe) = child.stderr.take() {
         thread::spawn(move || {
             for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-                // Nobody listens any more once it is attached.
+                // The receiver is dropped when the tool is attached.
                 let _ = sender.send(line);
             }
         });

@@ -1,4 +1,4 @@
-//! The generated part of `docs/kernels.md`: which program has which hook on which kernel.
+//! The generated table in `docs/kernels.md`: the hook of each program on each kernel.
 
 use std::{collections::BTreeSet, fmt::Write as _, fs};
 
@@ -13,7 +13,7 @@ const COMMAND: &str = "cargo xtask vm 6.1 6.12 --write-table";
 const BEGIN: &str = "<!-- generated: cargo xtask vm 6.1 6.12 --write-table -->";
 const END: &str = "<!-- generated: end -->";
 
-/// Replaces the generated part.
+/// Replaces the table.
 pub fn write(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
     let path = workspace.root.join(PAGE);
     let page = read(workspace)?;
@@ -22,35 +22,38 @@ pub fn write(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Fails if the page says anything else of these kernels. Of other kernels it may say what it likes: the one that runs
-/// here need not be in it.
+/// Fails if the page differs for these kernels. Other kernels, such as the running one, need not be on
+/// the page.
 pub fn check(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
     let page = read(workspace)?;
-    let (_, said, _) = split(&page)?;
-    let kernels = kernels_of(said);
+    let (_, present, _) = split(&page)?;
+    let kernels = kernels_of(present);
     let known: Vec<Hooks> = found
         .iter()
         .filter(|hooks| kernels.contains(&hooks.kernel))
         .cloned()
         .collect();
     let expected = render(&known);
-    let (expected, said) = (facts(&expected), facts(said));
+    let (expected, present) = (facts(&expected), facts(present));
     let names: BTreeSet<&str> = known.iter().map(|hooks| hooks.kernel.as_str()).collect();
     let differences: Vec<String> = expected
-        .symmetric_difference(&said)
+        .symmetric_difference(&present)
         .filter(|fact| names.contains(fact.kernel.as_str()))
         .map(|fact| {
-            let who = if said.contains(fact) {
+            let origin = if present.contains(fact) {
                 "the page"
             } else {
                 "now"
             };
-            format!("{who}: {} on {}: {}", fact.program, fact.kernel, fact.what)
+            format!(
+                "{origin}: {} on {}: {}",
+                fact.program, fact.kernel, fact.hook
+            )
         })
         .collect();
     if !differences.is_empty() {
         bail!(
-            "{PAGE} is not what was found; run `{COMMAND}`\n{}",
+            "{PAGE} is outdated; run `{COMMAND}`\n{}",
             differences.join("\n")
         );
     }
@@ -62,7 +65,7 @@ fn read(workspace: &Workspace) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// What is before the generated part, in it, and after it.
+/// The text before, in and after the generated part.
 fn split(page: &str) -> Result<(&str, &str, &str)> {
     let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
         let (generated, after) = rest.split_once(END)?;
@@ -71,7 +74,7 @@ fn split(page: &str) -> Result<(&str, &str, &str)> {
     parts.with_context(|| format!("{PAGE} has no generated part, from `{BEGIN}` to `{END}`"))
 }
 
-/// A table, and below it the reasons why a hook is missing.
+/// The table, followed by the reasons for missing hooks.
 fn render(found: &[Hooks]) -> String {
     let mut found: Vec<&Hooks> = found.iter().collect();
     found.sort_by_key(|hooks| workspace::parse_version(&hooks.kernel));
@@ -117,7 +120,7 @@ const NONE: &str = "none";
 struct Fact {
     kernel: String,
     program: String,
-    what: String,
+    hook: String,
 }
 
 fn rows(text: &str) -> Vec<Vec<&str>> {
@@ -140,7 +143,7 @@ fn kernels_of(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a table says. A program without a hook is as good as one that is not listed: another kernel may need it.
+/// The cells of a table. A program without a hook is equivalent to one that is not listed.
 fn facts(text: &str) -> BTreeSet<Fact> {
     let rows = rows(text);
     let Some((header, rows)) = rows.split_first() else {
@@ -153,7 +156,7 @@ fn facts(text: &str) -> BTreeSet<Fact> {
                 facts.insert(Fact {
                     kernel: (*kernel).to_owned(),
                     program: row[0].to_owned(),
-                    what: (*cell).to_owned(),
+                    hook: (*cell).to_owned(),
                 });
             }
         }
@@ -167,21 +170,21 @@ mod tests {
 
     fn hooks(kernel: &str, programs: &[(&str, Option<&str>)]) -> Hooks {
         let text = |text: &str| text.to_owned();
-        let lacks = programs.iter().filter(|(_, hook)| hook.is_none());
+        let without_hook = programs.iter().filter(|(_, hook)| hook.is_none());
         Hooks {
             kernel: text(kernel),
             by_program: programs
                 .iter()
                 .map(|(name, hook)| (text(name), hook.map(text)))
                 .collect(),
-            reasons: lacks
+            reasons: without_hook
                 .map(|(name, _)| (text(name), text("no such hook")))
                 .collect(),
         }
     }
 
     #[test]
-    fn kernels_in_their_order_and_reasons_below() {
+    fn kernels_are_sorted_and_reasons_follow() {
         let new = hooks(
             "6.12",
             &[("mark", Some("iter/task")), ("send", Some("tp_btf/send"))],
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_table_says_does_not_depend_on_what_is_not_there() {
+    fn facts_are_independent_of_other_kernels() {
         let old = hooks("6.1", &[("mark", Some("iter/task")), ("send", None)]);
         let new = hooks("6.18", &[("send", Some("tp_btf/send"))]);
         let both = facts(&render(&[old.clone(), new]));
@@ -210,15 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn the_generated_part_of_a_page() {
+    fn page_is_split_at_the_generated_part() {
         let page = format!(
             "a\n{}\n\n| program | 6.1 |\n{}\nz\n",
             super::BEGIN,
             super::END
         );
-        let (before, said, after) = split(&page).expect("marked");
+        let (before, generated, after) = split(&page).expect("marked");
         assert_eq!((before, after), ("a\n", "\nz\n"));
-        assert!(kernels_of(said).contains("6.1"));
+        assert!(kernels_of(generated).contains("6.1"));
         assert!(split("no marks").is_err());
     }
 }

@@ -48,7 +48,7 @@ pub fn record(workspace: &Workspace, report: &Value) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// The page as it has to be with the BPF programs of this source.
+/// The page with the status line for the present BPF programs.
 pub fn current(workspace: &Workspace) -> Result<String> {
     let path = workspace.root.join(PAGE);
     let page = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
