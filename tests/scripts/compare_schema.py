@@ -24,7 +24,7 @@ TYPES = {
 
 
 def plain(type):
-    """Without the encoding."""
+    """The type without dictionary encoding."""
     if pa.types.is_dictionary(type):
         return type.value_type
     if pa.types.is_list(type):
@@ -42,8 +42,8 @@ def check(where, found, expected):
 
 written = sorted(name for name in os.listdir(run) if os.path.isdir(f"{run}/{name}"))
 for table in written:
-    for part in glob.glob(f"{run}/{table}/*/*.parquet"):
-        schema = pq.read_schema(part)
+    for file in glob.glob(f"{run}/{table}/*/*.parquet"):
+        schema = pq.read_schema(file)
         columns = declared.get(table, [])
         check(table, schema.names, [column["name"] for column in columns])
         for column in columns:
@@ -60,5 +60,5 @@ for table in written:
         about = schema.metadata or {}
         for key in [b"run", b"host", b"schema_version"]:
             if not any(key in name for name in about):
-                differences.append(f"{part}: file metadata without {key.decode()}: {list(about)}")
+                differences.append(f"{file}: file metadata without {key.decode()}: {list(about)}")
 print(json.dumps(differences, default=str))

@@ -1,4 +1,4 @@
-"""Executes a command that may not call bpf(2): deny_bpf.py COMMAND ARGS..."""
+"""Executes a command for which bpf(2) fails with EPERM: deny_bpf.py COMMAND ARGS..."""
 
 import ctypes
 import os

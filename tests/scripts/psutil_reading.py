@@ -1,4 +1,4 @@
-"""Prints what psutil says of disks, interfaces and file systems as JSON: psutil_reading.py MOUNT…"""
+"""Prints psutil's counters of disks, interfaces and file systems as JSON: psutil_reading.py MOUNT..."""
 
 import json
 import sys

@@ -44,6 +44,6 @@ until oarnodes -s >/dev/null 2>&1; do sleep 0.2; done
 oarnodes -s 2>/dev/null | grep -q 127.0.0.1 || oarnodesetting -a -h 127.0.0.1 -p cpuset=0 >/dev/null 2>&1
 until oarnodes -s 2>/dev/null | grep -q Alive; do sleep 0.2; done
 echo ready
-# The first process of a pid namespace must reap the others: OAR waits until they are gone.
+# Init of the pid namespace must reap orphans, because OAR waits until they are gone.
 while :; do sleep 1; done
 '

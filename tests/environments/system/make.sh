@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the disk of a Debian that boots: the file $1 of an ext4 file system, with the kernel modules of the directory $2
-# (/lib/modules/RELEASE). As root; takes a minute or two, and a mirror.
+# Creates the disk of a bootable Debian: an ext4 image $1, with the kernel modules of directory $2
+# (/lib/modules/RELEASE). Requires root and a mirror, and takes a minute or two.
 set -e
 image=$1
 modules=$2
@@ -19,7 +19,7 @@ release=$(basename "$modules")
 mkdir -p "$root/lib/modules"
 cp -a "$modules" "$root/lib/modules/"
 chroot "$root" depmod "$release"
-# Each test starts what it needs. Nothing else runs, and nothing waits for a network.
+# Disable services that the tests start themselves, and those that wait for a network.
 for unit in munge slurmctld slurmd nfs-server nfs-blkmap rpcbind lvm2-monitor e2scrub_reap; do
     rm -f "$root"/etc/systemd/system/*.wants/$unit.*
 done
@@ -29,9 +29,9 @@ done
 echo guest >"$root/etc/hostname"
 printf '127.0.0.1 localhost guest\n' >"$root/etc/hosts"
 printf '/dev/vda / ext4 defaults 0 1\n' >"$root/etc/fstab"
-# An identity is made at each boot otherwise.
+# Without a fixed machine id, systemd creates one at each boot.
 echo 5f7b0d1e2c3a49688f6e5d4c3b2a1908 >"$root/etc/machine-id"
-# The user of jobs, a member of the profiler's group, and somebody else.
+# `tester` submits jobs and is in the profiler's group, `other` is not.
 chroot "$root" useradd --create-home --shell /bin/bash --uid 2001 tester
 chroot "$root" useradd --create-home --shell /bin/bash --uid 2002 other
 echo 'tester ALL=(root) NOPASSWD: ALL' >"$root/etc/sudoers.d/tester"
