@@ -98,7 +98,7 @@ fn hanging_scheduler_is_not_waited_for() {
         .args(["-i", "100ms", "--job", "4000011", "--scheduler", "slurm"])
         .env("PATH", directory.path())
         .start();
-    let note = "scontrol did not answer within 5 s, asked 2 times";
+    let note = "scontrol did not answer within 5 s (2 attempts)";
     assert!(running.stderr().contains(note), "{}", running.stderr());
     assert_found_by_environment(running, "4000011", first);
 }
@@ -158,9 +158,9 @@ fn invalid_job_ids_are_rejected() {
         refused.assert_nothing_left();
     }
     let refused = profiler().args(["--job", "4000013"]).finish();
-    refused.assert_refused(USAGE, "name it with --scheduler");
+    refused.assert_refused(USAGE, "select it with --scheduler");
     let refused = profiler().args(["--job", "--scheduler", "pbs"]).finish();
-    refused.assert_refused(USAGE, "give its ID");
+    refused.assert_refused(USAGE, "give its id");
 }
 
 #[test]

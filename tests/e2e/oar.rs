@@ -104,7 +104,7 @@ fn oar_job() {
     let finished = running.finish();
     // The scheduler has answered.
     assert!(
-        !finished.stderr.contains("cannot ask"),
+        !finished.stderr.contains("cannot query"),
         "{}",
         finished.stderr
     );

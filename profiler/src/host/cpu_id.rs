@@ -1,16 +1,15 @@
-//! Which CPUs this machine has, as far as microarchitectures are concerned.
+//! Identification of this machine's CPUs, by which event tables are selected.
 
 use std::{collections::HashMap, path::Path};
 
 use perfevents::CpuId;
-use procfs::{CpuInfo, FromRead as _};
 
-use super::{names, text};
+use super::{cpuinfo, names, text};
 
-/// Core PMUs of processors with several kinds of cores, strongest first.
+/// Core PMUs of hybrid processors, fastest cores first.
 const KINDS: [&str; 3] = ["cpu_core", "cpu_atom", "cpu_lowpower"];
 
-/// Each kind of core once; empty where the kernel does not say.
+/// Each kind of core once; empty if unknown.
 pub fn cpu_ids(procfs: &Path, sysfs: &Path) -> Vec<CpuId> {
     let Some(info) = cpuinfo(procfs) else {
         return Vec::new();
@@ -20,7 +19,7 @@ pub fn cpu_ids(procfs: &Path, sysfs: &Path) -> Vec<CpuId> {
         let Some(fields) = info.get_info(cpu) else {
             continue;
         };
-        for id in ids_of(&fields, sysfs) {
+        for id in candidates(&fields, sysfs) {
             if !ids.contains(&id) {
                 ids.push(id);
             }
@@ -29,17 +28,9 @@ pub fn cpu_ids(procfs: &Path, sysfs: &Path) -> Vec<CpuId> {
     ids
 }
 
-/// `/proc/cpuinfo`, if there is anything in it.
-pub(crate) fn cpuinfo(procfs: &Path) -> Option<CpuInfo> {
-    let text = std::fs::read(procfs.join("cpuinfo")).ok()?;
-    let info = CpuInfo::from_read(&text[..]).ok()?;
-    (0..info.num_cores())
-        .any(|cpu| info.get_info(cpu).is_some_and(|fields| !fields.is_empty()))
-        .then_some(info)
-}
-
-/// What a CPU can be by its lines of `/proc/cpuinfo`.
-fn ids_of(fields: &HashMap<&str, &str>, sysfs: &Path) -> Vec<CpuId> {
+/// Possible identities of a CPU with these fields of `/proc/cpuinfo`; several for hybrid
+/// processors, whose kinds of cores have the same fields.
+fn candidates(fields: &HashMap<&str, &str>, sysfs: &Path) -> Vec<CpuId> {
     let decimal = |name| fields.get(name)?.parse::<u32>().ok();
     if let (Some(vendor), Some(family), Some(model)) = (
         fields.get("vendor_id"),
@@ -71,7 +62,7 @@ fn ids_of(fields: &HashMap<&str, &str>, sysfs: &Path) -> Vec<CpuId> {
     power(fields).into_iter().collect()
 }
 
-/// `MIDR_EL1` by its fields; where they are missing, from the register of the first CPU.
+/// `MIDR_EL1`, composed of its fields or, if they are missing, of the first CPU in sysfs.
 fn arm64(fields: &HashMap<&str, &str>, sysfs: &Path) -> Option<CpuId> {
     let hexadecimal = |name| u64::from_str_radix(fields.get(name)?.strip_prefix("0x")?, 16).ok();
     let from_fields = || {
@@ -91,7 +82,7 @@ fn arm64(fields: &HashMap<&str, &str>, sysfs: &Path) -> Option<CpuId> {
     from_fields().or_else(from_register)
 }
 
-/// The processor version: `revision : 2.2 (pvr 004e 1202)`.
+/// Processor version register: `revision : 2.2 (pvr 004e 1202)`.
 fn power(fields: &HashMap<&str, &str>) -> Option<CpuId> {
     let (_, pvr) = fields.get("revision")?.split_once("(pvr ")?;
     let (version, revision) = pvr.strip_suffix(')')?.split_once(' ')?;
@@ -106,11 +97,11 @@ mod tests {
     use super::*;
 
     fn ids(lines: &[(&str, &str)]) -> Vec<CpuId> {
-        ids_of(&lines.iter().copied().collect(), Path::new("/none"))
+        candidates(&lines.iter().copied().collect(), Path::new("/none"))
     }
 
     #[test]
-    fn each_architecture_says_it_its_own_way() {
+    fn parses_each_architecture() {
         let x86 = [
             ("vendor_id", "AuthenticAMD"),
             ("cpu family", "25"),
@@ -139,7 +130,7 @@ mod tests {
             ("revision", "2.2 (pvr 004e 1202)"),
         ];
         assert_eq!(ids(&power), [CpuId::Power { pvr: 0x004e_1202 }]);
-        for bad in [
+        for malformed in [
             &[][..],
             &[("vendor_id", "X"), ("cpu family", "-1"), ("model", "1")],
             &[
@@ -150,7 +141,7 @@ mod tests {
             ],
             &[("revision", "(pvr )")],
         ] {
-            assert_eq!(ids(bad), [], "{bad:?}");
+            assert_eq!(ids(malformed), [], "{malformed:?}");
         }
     }
 }

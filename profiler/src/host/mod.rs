@@ -1,11 +1,9 @@
 //! Facts about the machine that decide what can be measured.
 //!
-//! Plain data, read once at start; what cannot be read is `None`, and costs nothing else. Nothing here waits: no
-//! `statfs`, no device is asked.
+//! The facts are read once at the start. A fact that cannot be read is `None`. Nothing here blocks:
+//! no `statfs`, no access to devices.
 
-mod cgroups;
 mod cpu_id;
-mod cpu_list;
 mod refusal;
 
 use std::{
@@ -16,68 +14,70 @@ use std::{
 
 use caps::{CapSet, Capability};
 
-pub(crate) use self::cpu_id::cpuinfo;
-pub use self::{
-    cgroups::{Cgroups, Hierarchy},
-    cpu_id::cpu_ids,
+pub use self::{cpu_id::cpu_ids, refusal::refusal};
+pub use crate::procfs::{
+    cgroup_mounts::{Cgroups, Hierarchy},
     cpu_list::{cpu_list, cpu_list_text},
-    refusal::refusal,
+    mounts::{Mount, mounts},
 };
-pub use crate::procfs::mounts::{Mount, mounts};
-pub(crate) use crate::procfs::read::{content, names, number, text};
+pub(crate) use crate::procfs::{
+    cpuinfo::read as cpuinfo,
+    read::{content, names, number, text},
+};
 
-/// Inode of the pid namespace that the kernel boots with (`PROC_PID_INIT_INO`, `include/linux/proc_ns.h`).
+/// Inode of the initial pid namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Roots and facts, read once at start.
+/// Mount points of procfs and sysfs, and facts.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Where procfs is mounted.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// Where sysfs is mounted.
+    /// Mount point of sysfs.
     pub sysfs: PathBuf,
     /// Name of this node, as in the dataset's `host=` directories.
     pub hostname: String,
     /// `uname -r`, for example `6.12.41+deb13-amd64`.
     pub kernel_release: Option<String>,
-    /// Type information of the running kernel, if it has any.
+    /// BTF of the running kernel, if available.
     pub btf: Option<PathBuf>,
-    /// What this process may do now.
+    /// Effective capabilities of this process.
     pub capabilities: HashSet<Capability>,
-    /// What the kernel refuses even to root.
+    /// Mode of kernel lockdown.
     pub lockdown: Lockdown,
-    /// `kernel.perf_event_paranoid`: above 2 nobody without `CAP_PERFMON` opens an event, above -1 none of the CPUs.
+    /// `kernel.perf_event_paranoid`. Without `CAP_PERFMON`, no events above 2 (Debian, Ubuntu), and
+    /// no events of CPUs above 0.
     pub perf_event_paranoid: Option<i64>,
     /// `kernel.unprivileged_bpf_disabled`: 0 allowed, 1 forbidden until boot, 2 forbidden.
     pub unprivileged_bpf_disabled: Option<i64>,
-    /// CPUs that the kernel has made room for: the length of per-CPU BPF values, and more than are online.
+    /// CPUs that can be online at any time: the length of per-CPU BPF values.
     pub possible_cpus: usize,
-    /// Bytes of a page.
+    /// Page size, bytes.
     pub page_size: u64,
-    /// Changes at each boot.
+    /// Random id of this boot.
     pub boot_id: Option<String>,
-    /// Where control groups are mounted.
+    /// Mounted control group hierarchies.
     pub cgroups: Cgroups,
-    /// Whether this process sees the pids of the whole node; in a container usually not.
+    /// Whether this process is in the initial pid namespace, and so sees all processes of the node.
     pub init_pid_namespace: Option<bool>,
-    /// Whether the kernel has pressure stall information, switched on.
+    /// Whether pressure stall information is available.
     pub psi: bool,
 }
 
 /// Mode of the lockdown security module (`kernel_lockdown(7)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lockdown {
-    /// Off, or not there, or not readable (securityfs is often not mounted in containers).
+    /// Off, not built in, or unknown (securityfs is often not mounted in containers).
     #[default]
     None,
-    /// The kernel may not be changed from user space.
+    /// The kernel cannot be modified from user space.
     Integrity,
-    /// Nor its memory be read: BPF programs cannot use `bpf_probe_read_kernel`.
+    /// In addition, kernel memory cannot be read: BPF programs cannot use `bpf_probe_read_kernel`.
     Confidentiality,
 }
 
 impl Host {
-    /// Reads the facts; `hostname` where the user gives one.
+    /// Reads the facts. `hostname` replaces the kernel's name of the node.
     pub fn probe(
         procfs: impl Into<PathBuf>,
         sysfs: impl Into<PathBuf>,
@@ -98,7 +98,7 @@ impl Host {
             possible_cpus: possible_cpus(&sysfs),
             page_size: rustix::param::page_size() as u64,
             boot_id: text(&kernel.join("random/boot_id")),
-            cgroups: Cgroups::of(&mounts(&procfs)),
+            cgroups: Cgroups::new(&mounts(&procfs)),
             init_pid_namespace: fs::read_link(procfs.join("self/ns/pid"))
                 .ok()
                 .map(|namespace| namespace.as_os_str() == INIT_PID_NAMESPACE),
@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    /// Whether this process has a capability. `CAP_SYS_ADMIN` stands for those that were split off from it.
+    /// Whether this process has a capability. `CAP_SYS_ADMIN` includes those split off from it.
     pub fn has(&self, capability: Capability) -> bool {
         let split_off = [
             Capability::CAP_BPF,
@@ -122,7 +122,7 @@ impl Host {
 }
 
 impl Lockdown {
-    /// The mode in brackets: `none [integrity] confidentiality`.
+    /// Parses the list of modes: `none [integrity] confidentiality`.
     fn parse(modes: &str) -> Self {
         match selected(modes) {
             Some("integrity") => Self::Integrity,
@@ -131,7 +131,7 @@ impl Lockdown {
         }
     }
 
-    /// The kernel's word for it.
+    /// The kernel's name of the mode.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -141,13 +141,13 @@ impl Lockdown {
     }
 }
 
-/// The word in brackets, as the kernel marks one of several.
+/// The word in brackets, by which the kernel marks the selected one of several.
 pub(crate) fn selected(words: &str) -> Option<&str> {
     let (_, rest) = words.split_once('[')?;
     Some(rest.split_once(']')?.0)
 }
 
-/// The kernel's name of this node, fit for a directory.
+/// The kernel's name of this node, made usable as a directory name.
 pub fn own_name(procfs: &Path) -> String {
     let name = text(&procfs.join("sys/kernel/hostname")).unwrap_or_else(|| {
         rustix::system::uname()
@@ -164,7 +164,6 @@ pub fn own_name(procfs: &Path) -> String {
     }
 }
 
-/// How many CPUs can ever be online.
 fn possible_cpus(sysfs: &Path) -> usize {
     text(&sysfs.join("devices/system/cpu/possible"))
         .and_then(|list| cpu_list(&list))
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lockdown_is_the_word_in_brackets() {
+    fn lockdown_is_the_mode_in_brackets() {
         assert_eq!(
             Lockdown::parse("none [integrity] confidentiality"),
             Lockdown::Integrity
@@ -189,13 +188,13 @@ mod tests {
             Lockdown::parse("[none] integrity confidentiality"),
             Lockdown::None
         );
-        for bad in ["", "[", "]x[", "none integrity"] {
-            assert_eq!(Lockdown::parse(bad), Lockdown::None);
+        for malformed in ["", "[", "]x[", "none integrity"] {
+            assert_eq!(Lockdown::parse(malformed), Lockdown::None);
         }
     }
 
     #[test]
-    fn this_machine_is_known() {
+    fn reads_the_facts_of_this_machine() {
         let host = Host::probe("/proc", "/sys", None);
         let release = rustix::system::uname()
             .release()
@@ -209,8 +208,8 @@ mod tests {
         assert!(host.possible_cpus >= 1 && host.page_size >= 4096);
         assert!(host.boot_id.is_some_and(|id| id.len() == 36));
         assert!(!host.hostname.is_empty());
-        let given = Host::probe("/none", "/none", Some("x".to_owned()));
-        assert_eq!((&given.hostname[..], given.psi), ("x", false));
-        assert_eq!((given.btf, given.kernel_release), (None, None));
+        let missing = Host::probe("/none", "/none", Some("x".to_owned()));
+        assert_eq!((&missing.hostname[..], missing.psi), ("x", false));
+        assert_eq!((missing.btf, missing.kernel_release), (None, None));
     }
 }

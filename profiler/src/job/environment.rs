@@ -1,22 +1,25 @@
-//! What the environment of a process says of a batch job. Only [`VARIABLES`] are looked at.
+//! The batch job that an environment names. Only [`VARIABLES`] are read.
 
 use std::path::Path;
 
 use profiler_ebpf::wire::VARIABLES;
 
-use super::{Scheduler, cgroup_path};
+use super::{
+    Scheduler,
+    id::{self, is_same_job},
+};
 use crate::procfs::process_file::{self, ENVIRON_MAX};
 
-/// The variables with which each scheduler names its job.
-const JOBS: [(Scheduler, &str); 4] = [
+/// Variable with the job id, by scheduler.
+const JOB_IDS: [(Scheduler, &str); 4] = [
     (Scheduler::Slurm, "SLURM_JOB_ID"),
     (Scheduler::Pbs, "PBS_JOBID"),
     (Scheduler::Oar, "OAR_JOB_ID"),
     (Scheduler::Flux, "FLUX_JOB_ID"),
 ];
 
-/// Those with which programs are told their rank. What starts the ranks of MPI comes first: under `mpirun`, all of them
-/// have the `SLURM_PROCID` of the process that started them.
+/// Variables with the rank, in order of precedence. Those of MPI launchers come first: under
+/// `mpirun`, all ranks inherit the `SLURM_PROCID` of the process that started them.
 const RANKS: [&str; 7] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
@@ -27,90 +30,86 @@ const RANKS: [&str; 7] = [
     "SLURM_PROCID",
 ];
 
-/// What an environment says.
+/// Job, step and rank that an environment names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stated {
-    /// The job, as each of the schedulers calls it; the one that has the node comes first.
+pub struct JobEnvironment {
+    /// Job id of each scheduler that has one. In a nested allocation, the outer scheduler comes
+    /// first.
     pub jobs: Vec<(Scheduler, String)>,
-    /// The step of Slurm's job.
+    /// Step of the Slurm job.
     pub step: Option<String>,
-    /// Rank.
+    /// Rank in MPI, or task number in the step.
     pub rank: Option<u32>,
 }
 
-impl Stated {
-    /// From `NAME=value` strings.
-    pub fn of<'a>(strings: impl Iterator<Item = &'a [u8]>) -> Self {
+impl JobEnvironment {
+    /// Reads the variables from `NAME=value` strings.
+    pub fn parse<'a>(strings: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut values = [const { None }; VARIABLES.len()];
         for string in strings {
             let string = string.split(|byte| *byte == 0).next().unwrap_or_default();
-            let Some(at) = string.iter().position(|byte| *byte == b'=') else {
+            let Some(equals) = string.iter().position(|byte| *byte == b'=') else {
                 continue;
             };
-            let name = VARIABLES
+            let index = VARIABLES
                 .iter()
-                .position(|name| name.as_bytes() == &string[..at]);
-            if let Some(name) = name {
-                values[name] = std::str::from_utf8(&string[at + 1..]).ok();
+                .position(|name| name.as_bytes() == &string[..equals]);
+            if let Some(index) = index {
+                values[index] = std::str::from_utf8(&string[equals + 1..]).ok();
             }
         }
         let value = |name: &str| {
-            let at = VARIABLES.iter().position(|known| *known == name)?;
-            values[at].filter(|value| !value.is_empty())
+            let index = VARIABLES.iter().position(|known| *known == name)?;
+            values[index].filter(|value| !value.is_empty())
         };
-        let jobs = JOBS.into_iter().filter_map(|(scheduler, name)| {
-            let id = value(name).filter(|id| super::is_id(id))?;
-            Some((scheduler, normal(scheduler, id)))
+        let jobs = JOB_IDS.into_iter().filter_map(|(scheduler, name)| {
+            let id = value(name).filter(|id| id::is_id(id))?;
+            Some((scheduler, id::normalized(scheduler, id)))
         });
-        let slurm = value("SLURM_JOB_ID").is_some();
+        let is_slurm = value("SLURM_JOB_ID").is_some();
         let step = match value("SLURM_STEP_ID") {
             Some(step) => Some(step_name(step)),
-            // sbatch sets it for the script, which has no number of a step.
+            // sbatch sets it for the script, whose step has no number.
             None => value("SLURM_PROCID").map(|_| "batch".to_owned()),
         };
         Self {
             jobs: jobs.collect(),
-            step: step.filter(|_| slurm),
+            step: step.filter(|_| is_slurm),
             rank: RANKS.into_iter().find_map(|name| value(name)?.parse().ok()),
         }
     }
 
-    /// Of a process, as far as the limit; nothing when its environment cannot be read.
+    /// Environment of a process, up to the size limit; `None` if it cannot be read.
     pub fn read(procfs: &Path, pid: u32) -> Option<Self> {
         let environment = process_file::read(procfs, pid, "environ", ENVIRON_MAX).ok()?;
-        Some(Self::of(environment.strings()))
+        Some(Self::parse(environment.strings()))
     }
 
-    /// Of this process.
+    /// Environment of this process.
     pub fn of_this_process() -> Self {
         use std::os::unix::ffi::OsStrExt as _;
         let strings: Vec<Vec<u8>> = std::env::vars_os()
             .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
             .collect();
-        Self::of(strings.iter().map(Vec::as_slice))
+        Self::parse(strings.iter().map(Vec::as_slice))
     }
 
-    /// The job of a scheduler.
-    pub fn job_of(&self, scheduler: Scheduler) -> Option<&str> {
+    /// Job id for a scheduler.
+    pub fn job_id(&self, scheduler: Scheduler) -> Option<&str> {
         let mut jobs = self.jobs.iter();
-        jobs.find(|(of, _)| *of == scheduler).map(|(_, id)| &id[..])
+        jobs.find(|(other, _)| *other == scheduler)
+            .map(|(_, id)| &id[..])
     }
 
-    /// Whether it names the job that a user calls `id`.
-    pub fn is_of(&self, scheduler: Scheduler, id: &str) -> bool {
-        self.job_of(scheduler).is_some_and(|job| match scheduler {
-            Scheduler::Pbs => cgroup_path::same_pbs_job(job, id),
-            _ => job == id,
-        })
+    /// Whether the environment names this job.
+    pub fn names(&self, scheduler: Scheduler, id: &str) -> bool {
+        self.job_id(scheduler)
+            .is_some_and(|job| is_same_job(scheduler, job, id))
     }
 }
 
-fn normal(scheduler: Scheduler, id: &str) -> String {
-    let flux = (scheduler == Scheduler::Flux).then(|| cgroup_path::flux_id(id));
-    flux.flatten().unwrap_or_else(|| id.to_owned())
-}
-
-/// Steps of Slurm that are not started by srun have numbers of their own (slurm/slurm.h, `SLURM_BATCH_SCRIPT` and others).
+/// Slurm reserves numbers for the steps that srun does not start (`SLURM_BATCH_SCRIPT` and others
+/// in slurm/slurm.h).
 fn step_name(step: &str) -> String {
     match step {
         "4294967290" => "interactive",
@@ -125,51 +124,49 @@ fn step_name(step: &str) -> String {
 mod tests {
     use super::*;
 
-    fn stated(text: &str) -> Stated {
-        Stated::of(text.split(' ').map(str::as_bytes))
+    fn environment(text: &str) -> JobEnvironment {
+        JobEnvironment::parse(text.split(' ').map(str::as_bytes))
     }
 
     #[test]
-    fn of_slurm() {
-        let task = stated("A=b SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=3 SECRET=x");
+    fn slurm_variables() {
+        let task = environment("A=b SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=3 SECRET=x");
         assert_eq!(task.jobs, [(Scheduler::Slurm, "7".to_owned())]);
         assert_eq!((task.step.as_deref(), task.rank), (Some("1"), Some(3)));
-        let script = stated("SLURM_JOB_ID=7 SLURM_PROCID=0");
+        let script = environment("SLURM_JOB_ID=7 SLURM_PROCID=0");
         assert_eq!(
             (script.step.as_deref(), script.rank),
             (Some("batch"), Some(0))
         );
-        let shell = stated("SLURM_JOB_ID=7");
+        let shell = environment("SLURM_JOB_ID=7");
         assert_eq!((shell.step.as_deref(), shell.rank), (None, None));
-        let interactive = stated("SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290");
+        let interactive = environment("SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290");
         assert_eq!(interactive.step.as_deref(), Some("interactive"));
     }
 
     #[test]
-    fn of_mpi() {
-        let rank = stated("SLURM_JOB_ID=7 SLURM_PROCID=0 OMPI_COMM_WORLD_RANK=5 PMIX_RANK=5");
+    fn mpi_ranks_precede_slurm_task_numbers() {
+        let rank = environment("SLURM_JOB_ID=7 SLURM_PROCID=0 OMPI_COMM_WORLD_RANK=5 PMIX_RANK=5");
         assert_eq!(rank.rank, Some(5));
-        let rank = stated("PMI_RANK=2");
+        let rank = environment("PMI_RANK=2");
         assert_eq!((rank.jobs.len(), rank.step, rank.rank), (0, None, Some(2)));
-        assert_eq!(stated("PMI_RANK=x PALS_RANKID=4").rank, Some(4));
+        assert_eq!(environment("PMI_RANK=x PALS_RANKID=4").rank, Some(4));
     }
 
     #[test]
-    fn of_others() {
-        assert_eq!(
-            stated("PBS_JOBID=7.server").job_of(Scheduler::Pbs),
-            Some("7.server")
-        );
-        assert!(stated("PBS_JOBID=7.server").is_of(Scheduler::Pbs, "7"));
-        assert!(stated("OAR_JOB_ID=8").is_of(Scheduler::Oar, "8"));
-        let flux = stated("FLUX_JOB_ID=ƒ2Rt FLUX_TASK_RANK=1");
-        assert!(flux.is_of(Scheduler::Flux, "f2Rt") && flux.rank == Some(1));
-        let nested = stated("FLUX_JOB_ID=f2Rt SLURM_JOB_ID=7");
+    fn variables_of_other_schedulers() {
+        let pbs = environment("PBS_JOBID=7.server");
+        assert_eq!(pbs.job_id(Scheduler::Pbs), Some("7.server"));
+        assert!(pbs.names(Scheduler::Pbs, "7"));
+        assert!(environment("OAR_JOB_ID=8").names(Scheduler::Oar, "8"));
+        let flux = environment("FLUX_JOB_ID=ƒ2Rt FLUX_TASK_RANK=1");
+        assert!(flux.names(Scheduler::Flux, "f2Rt") && flux.rank == Some(1));
+        let nested = environment("FLUX_JOB_ID=f2Rt SLURM_JOB_ID=7");
         assert_eq!(nested.jobs[0].0, Scheduler::Slurm);
     }
 
     #[test]
-    fn of_nonsense() {
+    fn malformed_variables_are_ignored() {
         for text in [
             "",
             "=",
@@ -178,9 +175,12 @@ mod tests {
             "SLURM_JOB_ID=a/b",
             "XSLURM_JOB_ID=1",
         ] {
-            assert_eq!(stated(text), Stated::default(), "{text}");
+            assert_eq!(environment(text), JobEnvironment::default(), "{text}");
         }
         let bytes: [&[u8]; 2] = [b"SLURM_JOB_ID=\xff", b"PMI_RANK=-1"];
-        assert_eq!(Stated::of(bytes.into_iter()), Stated::default());
+        assert_eq!(
+            JobEnvironment::parse(bytes.into_iter()),
+            JobEnvironment::default()
+        );
     }
 }

@@ -1,325 +1,175 @@
-//! Finding the processes of a job on this node: by its cgroup, else through its scheduler, else by their environments.
+//! Search for a job on this node: by its cgroup, through its scheduler, or by environments.
 
 use std::{
-    collections::{BTreeSet, HashSet},
-    fmt, fs,
-    path::Path,
+    collections::BTreeSet,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    Request, Scheduler, Stated, cgroup_path,
-    cgroups::{self, Directory, Wanted},
-    scheduler_command::{self, Silence, State},
-    user_of,
+    FoundJob, Method, Request, Scheduler,
+    cgroups::{self, JobRef},
+    environment_search::{self, alive, claims},
+    id::is_sluid,
+    identify::identify,
+    owner,
+    scheduler_command::{self, JobState, QueryError},
 };
 use crate::{
     failure::{Failure, Reason},
-    host::{Hierarchy, Host},
-    procfs::process_file::{self, SMALL_MAX},
+    host::Host,
+    procfs::process_cgroup,
 };
 
-/// Between two looks at the cgroups while waiting for the first process.
-const LOOK: Duration = Duration::from_millis(50);
-/// Between two questions to the scheduler, and two looks at all environments, meanwhile.
-const ASK: Duration = Duration::from_secs(1);
+/// Period of the search for cgroups.
+const CGROUP_PERIOD: Duration = Duration::from_millis(50);
+/// Period of queries to the scheduler and of searches of all environments.
+const QUERY_PERIOD: Duration = Duration::from_secs(1);
+/// Wait before the first report, and between two reports.
+const FIRST_REPORT: Duration = Duration::from_secs(2);
+const REPORT_PERIOD: Duration = Duration::from_secs(15);
 
-/// How the processes of a job are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// They are members of its cgroup.
-    Cgroup,
-    /// The scheduler lists them.
-    Scheduler,
-    /// Their environments name the job.
-    Environment,
-}
-
-impl Method {
-    /// As `run.json` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cgroup => "cgroup",
-            Self::Scheduler => "scheduler",
-            Self::Environment => "environment",
-        }
-    }
-}
-
-/// A job with processes on this node.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// What runs it.
-    pub scheduler: Scheduler,
-    /// The name that its processes know.
-    pub id: String,
-    /// How its processes were found.
-    pub method: Method,
-    /// The hierarchy in which its cgroups are; when none was found, that in which they would be looked for first.
-    pub hierarchy: Option<Hierarchy>,
-    /// Its cgroups.
-    pub directories: Vec<Directory>,
-    /// Its processes, when they are not found by cgroups.
-    pub pids: Vec<u32>,
-    /// Whose it is: what processes of other users say of themselves counts for nothing.
-    pub owner: Option<u32>,
-    /// What could not be done on the way, a line each.
-    pub notes: Vec<String>,
-}
-
-impl Found {
-    /// As `run.json` has it.
-    pub fn to_json(&self) -> serde_json::Value {
-        let directories: Vec<_> = self
-            .directories
-            .iter()
-            .map(|directory| &directory.path)
-            .collect();
-        serde_json::json!({
-            "id": self.id,
-            "scheduler": format!("{:?}", self.scheduler).to_lowercase(),
-            "found_by": self.method.name(),
-            "cgroups": directories,
-            "pids": self.pids,
-            "uid": self.owner,
-            "notes": self.notes,
-        })
-    }
-}
-
-impl fmt::Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "job {} ({}, ", self.id, self.scheduler)?;
-        match (self.method, self.directories.first()) {
-            (Method::Cgroup, Some(directory)) => write!(f, "cgroup {})", directory.path.display()),
-            (Method::Scheduler, _) => write!(f, "processes that {} lists)", self.scheduler),
-            _ => write!(f, "processes whose environment names it)"),
-        }
-    }
-}
-
-/// Which job it is about, and who runs it.
+/// Finds a job, and waits for it if it has no process yet. `report` receives a line with the reason
+/// for waiting.
 ///
 /// # Errors
 ///
-/// When nothing tells.
-pub fn name(host: &Host, request: &Request) -> Result<(Scheduler, String), Failure> {
-    let usage = |message: String| Err(Failure::new(Reason::Usage, message));
-    if let Some(id) = request.id.as_ref().filter(|id| !super::is_id(id)) {
-        return usage(format!(
-            "--job {}: not the name of a job",
-            id.escape_debug()
-        ));
-    }
-    let stated = Stated::of_this_process();
-    let Some(id) = &request.id else {
-        // sudo and the like clean the environment, and leave the process where it is.
-        let lines = fs::read_to_string(host.procfs.join("self/cgroup")).unwrap_or_default();
-        let place = cgroup_path::identify_all(&lines).map(|place| {
-            let number = place
-                .has_sluid()
-                .then(|| {
-                    let directory =
-                        cgroups::hierarchies(host)
-                            .into_iter()
-                            .find_map(|hierarchy| {
-                                let wanted = Wanted {
-                                    scheduler: Scheduler::Slurm,
-                                    id: &place.job,
-                                };
-                                wanted.directories(host, &hierarchy).into_iter().next()
-                            })?;
-                    directory.number(host)
-                })
-                .flatten();
-            (place.scheduler, number.unwrap_or(place.job))
-        });
-        let mut jobs = stated.jobs.into_iter().chain(place);
-        let found =
-            jobs.find(|(scheduler, _)| request.scheduler.is_none_or(|asked| asked == *scheduler));
-        return match found {
-            Some(found) => Ok(found),
-            None => usage(
-                "--job: neither the environment nor the cgroup names a job here: give its ID"
-                    .to_owned(),
-            ),
-        };
-    };
-    let known = request
-        .scheduler
-        .or_else(|| {
-            let named = stated
-                .jobs
-                .iter()
-                .find(|(scheduler, _)| stated.is_of(*scheduler, id));
-            named
-                .or(stated.jobs.first())
-                .map(|(scheduler, _)| *scheduler)
-        })
-        .or_else(|| scheduler_here(host, id));
-    match known {
-        Some(scheduler) => Ok((scheduler, scheduler_command::normal_id(scheduler, id))),
-        None => usage(format!(
-            "--job {id}: no scheduler found on this node: name it with --scheduler"
-        )),
-    }
-}
-
-/// The scheduler that has a cgroup for the job, else whose daemon runs or whose commands are installed.
-fn scheduler_here(host: &Host, id: &str) -> Option<Scheduler> {
-    const SIGNS: [(Scheduler, &[&str], &str); 4] = [
-        (Scheduler::Slurm, &["slurmd", "slurmctld"], "scontrol"),
-        (Scheduler::Pbs, &["pbs_mom", "pbs_server.bin"], "pbsnodes"),
-        (Scheduler::Oar, &["Almighty"], "oarstat"),
-        (Scheduler::Flux, &["flux-broker"], "flux"),
-    ];
-    let hierarchies = cgroups::hierarchies(host);
-    let has = |scheduler| {
-        let id = scheduler_command::normal_id(scheduler, id);
-        let wanted = Wanted { scheduler, id: &id };
-        hierarchies
-            .iter()
-            .any(|hierarchy| !wanted.directories(host, hierarchy).is_empty())
-    };
-    let all = SIGNS
-        .iter()
-        .map(|(scheduler, ..)| *scheduler)
-        .chain([Scheduler::None]);
-    all.into_iter()
-        .find(|scheduler| has(*scheduler))
-        .or_else(|| {
-            let running: HashSet<String> = pids(&host.procfs)
-                .filter_map(|pid| process_file::read(&host.procfs, pid, "comm", SMALL_MAX).ok())
-                .map(|comm| String::from_utf8_lossy(&comm.bytes).trim_end().to_owned())
-                .collect();
-            let mut signs = SIGNS.iter();
-            let sign =
-                signs.find(|(_, daemons, _)| daemons.iter().any(|name| running.contains(*name)));
-            sign.map(|(scheduler, ..)| *scheduler)
-        })
-        .or_else(|| {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let is_there = |name: &str| {
-                std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
-            };
-            SIGNS
-                .iter()
-                .find(|(.., name)| is_there(name))
-                .map(|(scheduler, ..)| *scheduler)
-        })
-}
-
-/// How long nothing is reported of waiting, and then between two reports.
-const UNCHANGED: Duration = Duration::from_secs(2);
-const REPORT: Duration = Duration::from_secs(15);
-
-/// Finds the first processes of a job, and waits for them if it has none yet; `report` is given lines that say what is being
-/// waited for.
-///
-/// # Errors
-///
-/// When it is over or unknown, or nobody comes in time.
-pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<Found, Failure> {
-    let (scheduler, id) = name(host, request)?;
+/// If the job is over or unknown, or has no process within the time limit.
+pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<FoundJob, Failure> {
+    let (scheduler, id) = identify(host, request)?;
     let mut search = Search {
         host,
         scheduler,
-        // Else a name that is not the one in paths and environments.
-        is_name: scheduler != Scheduler::Slurm
-            || cgroup_path::is_sluid(&id)
+        has_final_id: scheduler != Scheduler::Slurm
+            || is_sluid(&id)
             || id.bytes().all(|byte| byte.is_ascii_digit()),
-        owner: owner_here(scheduler, &id),
+        owner: owner::from_own_environment(scheduler, &id),
         id,
-        may_ask: true,
-        waits: "",
+        can_query: true,
+        state: "",
         notes: Vec::new(),
     };
     let begin = Instant::now();
-    let mut asked: Option<Instant> = None;
-    let mut report_at = UNCHANGED;
+    let mut queried: Option<Instant> = None;
+    let mut report_at = FIRST_REPORT;
     loop {
-        if search.is_name
+        if search.has_final_id
             && let Some(found) = search.by_cgroup()
         {
             return Ok(found);
         }
-        if asked.is_none_or(|at| at.elapsed() >= ASK) {
-            if let Some(found) = search.ask()? {
+        if queried.is_none_or(|at| at.elapsed() >= QUERY_PERIOD) {
+            if let Some(found) = search.query()? {
                 return Ok(found);
             }
-            asked = Some(Instant::now());
+            queried = Some(Instant::now());
         }
         let (waited, wait) = (begin.elapsed(), request.wait);
         if waited >= wait {
-            return Err(search.in_vain(wait));
+            return Err(search.timed_out(wait));
         }
         if waited >= report_at {
             report(&format!(
                 "waiting for job {} ({scheduler}) on this node{}: {} of {} s (--wait)",
                 search.id,
-                search.waits,
+                search.state,
                 waited.as_secs(),
                 wait.as_secs_f64()
             ));
-            report_at = waited + REPORT;
+            report_at = waited + REPORT_PERIOD;
         }
-        thread::sleep(LOOK);
+        thread::sleep(CGROUP_PERIOD);
     }
 }
 
-/// A job that is looked for.
 struct Search<'a> {
     host: &'a Host,
     scheduler: Scheduler,
     id: String,
-    is_name: bool,
+    /// Whether `id` is the one in paths and environments, and not an id of an array task.
+    has_final_id: bool,
     owner: Option<u32>,
-    may_ask: bool,
-    /// What the scheduler says of a job without processes.
-    waits: &'static str,
+    /// Whether the scheduler has answered so far.
+    can_query: bool,
+    /// State of a job without processes, for messages.
+    state: &'static str,
     notes: Vec<String>,
 }
 
 impl Search<'_> {
-    fn by_cgroup(&mut self) -> Option<Found> {
+    fn by_cgroup(&mut self) -> Option<FoundJob> {
         let found = by_cgroup(self.host, self.scheduler, &self.id)?;
-        Some(Found {
+        Some(FoundJob {
             owner: self.owner.or(found.owner),
             notes: std::mem::take(&mut self.notes),
             ..found
         })
     }
 
-    /// Asks the scheduler, and looks at all environments.
-    fn ask(&mut self) -> Result<Option<Found>, Failure> {
-        if self.may_ask {
-            self.ask_how_it_stands()?;
+    /// Queries the scheduler, then searches all environments.
+    fn query(&mut self) -> Result<Option<FoundJob>, Failure> {
+        if self.can_query {
+            self.query_status()?;
         }
-        // It may have begun while the scheduler thought.
+        // The job may have started during the query.
         if let Some(found) = self.by_cgroup() {
             return Ok(Some(found));
         }
-        if self.may_ask
+        if self.can_query
             && let Ok(pids) = scheduler_command::processes(self.scheduler, &self.id)
         {
             let pids = alive(self.host, pids);
             if !pids.is_empty() {
-                self.owner = self.owner.or_else(|| owner_of(self.host, &pids));
+                self.owner = self.owner.or_else(|| owner::of_members(self.host, &pids));
                 return Ok(Some(self.without_cgroup(Method::Scheduler, pids)));
             }
         }
         Ok(self.by_environment())
     }
 
-    fn by_environment(&mut self) -> Option<Found> {
+    fn query_status(&mut self) -> Result<(), Failure> {
+        let (scheduler, id) = (self.scheduler, &self.id);
+        let gone = |message: String| Err(Failure::new(Reason::Target, message));
+        match scheduler_command::status(scheduler, id) {
+            Ok(status) => {
+                match status.state {
+                    JobState::Unknown => {
+                        return gone(format!("job {id} is unknown to {scheduler}"));
+                    }
+                    JobState::Over(state) => {
+                        return gone(format!("job {id} is over ({scheduler}: {state})"));
+                    }
+                    JobState::Waiting => self.state = ", it has not started",
+                    JobState::Running => self.state = ", although it is running",
+                }
+                self.owner = status.owner.or(self.owner);
+                if let Some(id) = status.id {
+                    self.id = id;
+                }
+            }
+            Err(QueryError::Unsupported(_)) => {
+                self.can_query = false;
+                return Ok(());
+            }
+            Err(error) => {
+                self.can_query = false;
+                let note = format!("cannot query {scheduler} about job {id}: {error}");
+                self.note(note);
+            }
+        }
+        self.has_final_id = true;
+        Ok(())
+    }
+
+    fn by_environment(&mut self) -> Option<FoundJob> {
         let claims = claims(&self.host.procfs, self.scheduler, &self.id);
-        let users: BTreeSet<u32> = claims.iter().map(|(_, uid)| *uid).collect();
-        let Some(owner) = self.owner.or_else(|| the_one(&users)) else {
+        let users: BTreeSet<u32> = claims.iter().map(|claim| claim.uid).collect();
+        let Some(owner) = self.owner.or_else(|| owner::among(&users)) else {
             if !users.is_empty() {
                 let users: Vec<_> = users.iter().map(|uid| format!("uid {uid}")).collect();
                 self.note(format!(
-                    "processes of several users ({}) name job {}, and neither a cgroup nor {} tells whose it is",
+                    "processes of several users ({}) name job {}, and its owner is unknown: no \
+                     cgroup proves it, and {} does not report it",
                     users.join(", "),
                     self.id,
                     self.scheduler
@@ -333,44 +183,12 @@ impl Search<'_> {
                 self.id
             ));
         }
-        let pids = of_user(claims, owner);
+        let pids = environment_search::of_user(&claims, owner);
         if pids.is_empty() {
             return None;
         }
         self.owner = Some(owner);
         Some(self.without_cgroup(Method::Environment, pids))
-    }
-
-    fn ask_how_it_stands(&mut self) -> Result<(), Failure> {
-        let (scheduler, id) = (self.scheduler, &self.id);
-        let gone = |message: String| Err(Failure::new(Reason::Target, message));
-        match scheduler_command::standing(scheduler, id) {
-            Ok(standing) => {
-                match standing.state {
-                    State::Unknown => return gone(format!("{scheduler} knows no job {id}")),
-                    State::Over(state) => {
-                        return gone(format!("job {id} is over ({scheduler}: {state})"));
-                    }
-                    State::Waiting => self.waits = ", it has not started",
-                    State::Running => self.waits = ", though it runs",
-                }
-                self.owner = standing.owner.or(self.owner);
-                if let Some(id) = standing.id {
-                    self.id = id;
-                }
-            }
-            Err(Silence::None(_)) => {
-                self.may_ask = false;
-                return Ok(());
-            }
-            Err(silence) => {
-                self.may_ask = false;
-                let note = format!("cannot ask {scheduler} about job {id}: {silence}");
-                self.note(note);
-            }
-        }
-        self.is_name = true;
-        Ok(())
     }
 
     fn note(&mut self, note: String) {
@@ -379,8 +197,8 @@ impl Search<'_> {
         }
     }
 
-    fn without_cgroup(&mut self, method: Method, pids: Vec<u32>) -> Found {
-        Found {
+    fn without_cgroup(&mut self, method: Method, pids: Vec<u32>) -> FoundJob {
+        FoundJob {
             scheduler: self.scheduler,
             id: self.id.clone(),
             method,
@@ -392,12 +210,12 @@ impl Search<'_> {
         }
     }
 
-    fn in_vain(self, wait: Duration) -> Failure {
+    fn timed_out(self, wait: Duration) -> Failure {
         let mut message = format!(
             "job {} ({}) has no process on this node{}; waited {} s (--wait)",
             self.id,
             self.scheduler,
-            self.waits,
+            self.state,
             wait.as_secs_f64()
         );
         for note in self.notes {
@@ -407,131 +225,38 @@ impl Search<'_> {
     }
 }
 
-/// Whose the job is, as this process knows if it belongs to the job itself or to its prolog.
-fn owner_here(scheduler: Scheduler, id: &str) -> Option<u32> {
-    if !Stated::of_this_process().is_of(scheduler, id) {
-        return None;
-    }
-    let own = rustix::process::getuid();
-    if !own.is_root() {
-        return Some(own.as_raw());
-    }
-    // slurmd tells its prolog.
-    let told = std::env::var("SLURM_JOB_UID").ok()?.parse().ok()?;
-    (scheduler == Scheduler::Slurm).then_some(told)
-}
-
-/// The user of a job with these processes. slurmstepd, and the shepherds of others, are root's in everybody's job.
-fn owner_of(host: &Host, members: &[u32]) -> Option<u32> {
-    let users = members.iter().filter_map(|pid| user_of(&host.procfs, *pid));
-    let users: Vec<u32> = users.collect();
-    let user = users.iter().find(|uid| **uid != 0).or(users.first());
-    user.copied()
-}
-
-/// The only one of these users, or the one that asks.
-fn the_one(users: &BTreeSet<u32>) -> Option<u32> {
-    match users.len() {
-        1 => users.first().copied(),
-        _ => cgroups::asking_user().filter(|uid| users.contains(uid)),
-    }
-}
-
-fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<Found> {
-    let wanted = Wanted { scheduler, id };
+fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<FoundJob> {
+    let job = JobRef { scheduler, id };
     cgroups::hierarchies(host)
         .into_iter()
         .find_map(|hierarchy| {
-            let directories = wanted.directories(host, &hierarchy);
-            let members = directories
+            let directories = job.directories(host, &hierarchy);
+            let members: Vec<u32> = directories
                 .iter()
-                .map(|directory| cgroups::members(&directory.path));
-            let members: Vec<u32> = members.flatten().collect();
-            (!members.is_empty()).then(|| Found {
+                .flat_map(|directory| process_cgroup::members(&directory.path))
+                .collect();
+            (!members.is_empty()).then(|| FoundJob {
                 scheduler,
                 id: directories
                     .first()
-                    .and_then(|directory| directory.number(host))
+                    .and_then(|directory| directory.job_id(host))
                     .unwrap_or_else(|| id.to_owned()),
                 method: Method::Cgroup,
                 hierarchy: Some(hierarchy),
                 directories,
                 pids: Vec::new(),
-                owner: owner_of(host, &members),
+                owner: owner::of_members(host, &members),
                 notes: Vec::new(),
             })
         })
 }
 
-/// Those that are there, and are not ours.
-pub(super) fn alive(host: &Host, mut pids: Vec<u32>) -> Vec<u32> {
-    pids.retain(|pid| !is_ours(&host.procfs, *pid) && host.procfs.join(pid.to_string()).exists());
-    pids
-}
-
-/// Processes of its owner whose environments name the job.
-pub(super) fn by_environment(
-    procfs: &Path,
-    scheduler: Scheduler,
-    id: &str,
-    owner: Option<u32>,
-) -> Vec<u32> {
-    owner.map_or_else(Vec::new, |owner| {
-        of_user(claims(procfs, scheduler, id), owner)
-    })
-}
-
-fn of_user(claims: Vec<(u32, u32)>, user: u32) -> Vec<u32> {
-    let own = claims.into_iter().filter(|(_, uid)| *uid == user);
-    own.map(|(pid, _)| pid).collect()
-}
-
-/// Processes whose environments name the job, and their users; not this one, nor the commands that it runs, nor what the
-/// node does for the job before and after it.
-fn claims(procfs: &Path, scheduler: Scheduler, id: &str) -> Vec<(u32, u32)> {
-    let names = |pid: &u32| {
-        Stated::read(procfs, *pid).is_some_and(|stated| stated.is_of(scheduler, id))
-            && !is_ours(procfs, *pid)
-            && !(scheduler == Scheduler::Slurm && is_of_slurmd(procfs, *pid))
-    };
-    let claims = pids(procfs).filter(names);
-    claims
-        .filter_map(|pid| Some((pid, user_of(procfs, pid)?)))
-        .collect()
-}
-
-/// Whether it belongs to a prolog or epilog: these are slurmd's, the job's processes slurmstepd's or a user's.
-fn is_of_slurmd(procfs: &Path, pid: u32) -> bool {
-    const GENERATIONS: usize = 64;
-    let stat = |pid: i32| crate::tasks::walk::stat_of(&procfs.join(pid.to_string()));
-    let ancestors = std::iter::successors(stat(pid.cast_signed()), |child| stat(child.ppid));
-    let mut daemons = ancestors
-        .take(GENERATIONS)
-        .map(|ancestor| ancestor.comm)
-        .filter(|comm| ["slurmd", "slurmstepd"].contains(&comm.as_str()));
-    daemons.next().as_deref() == Some("slurmd")
-}
-
-fn is_ours(procfs: &Path, pid: u32) -> bool {
-    let own = std::process::id();
-    let parent = || {
-        let stat = crate::tasks::walk::stat_of(&procfs.join(pid.to_string()))?;
-        Some(stat.ppid.cast_unsigned())
-    };
-    pid == own || parent() == Some(own)
-}
-
-fn pids(procfs: &Path) -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir(procfs).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// Whose a job is, when its processes are there and are another user's, and this process may not look at those.
+/// Id and owner of the requested job, if its processes are on this node and belong to another user.
 pub fn foreign_owner(host: &Host, request: &Request) -> Option<(String, u32)> {
-    let (scheduler, id) = name(host, request).ok()?;
+    let (scheduler, id) = identify(host, request).ok()?;
     let owner = match by_cgroup(host, scheduler, &id) {
         Some(found) => found.owner,
-        None => owner_of(
+        None => owner::of_members(
             host,
             &scheduler_command::processes(scheduler, &id).unwrap_or_default(),
         ),

@@ -1,7 +1,8 @@
-//! Which control groups prove a job: those that only root and the scheduler's own account can create.
+//! Cgroups that prove a job: only root and the scheduler's own account can create them.
 //!
-//! Names of cgroups are not protected: every user has a delegated subtree (`user@1000.service`) and can create
-//! `slurmstepd.scope/job_7` in it. The owners of the directories above the job's decide.
+//! Names of cgroups are not protected: every user has a delegated subtree (`user@1000.service`) and
+//! can create `slurmstepd.scope/job_7` in it. Therefore the owners and modes of the directories
+//! above the job's directory are checked.
 
 use std::{
     fs,
@@ -12,17 +13,17 @@ use std::{
 
 use super::{
     Scheduler,
-    cgroup_path::{self, Place},
+    cgroup_path::{self, JobCgroup},
 };
 use crate::host::Cgroups;
 
-/// Accounts below this uid belong to the system (`SYS_UID_MAX` in login.defs(5) is 999).
+/// System accounts have lower uids (`SYS_UID_MAX` in login.defs(5) is 999).
 const FIRST_USER: u32 = 1000;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
-/// The uids that may create cgroups of a scheduler's jobs: root, and the account it runs under. Read from /etc/passwd
-/// only: system accounts are local, and a directory service can hang.
+/// Uids that can create cgroups of a scheduler's jobs: root, and the account of the scheduler. Only
+/// `/etc/passwd` is read: system accounts are local, and a directory service can hang.
 pub fn accounts(scheduler: Scheduler) -> &'static [u32] {
     static PASSWD: LazyLock<String> =
         LazyLock::new(|| fs::read_to_string("/etc/passwd").unwrap_or_default());
@@ -44,8 +45,8 @@ fn root_and(passwd: &str, account: &str) -> Vec<u32> {
     [0].into_iter().chain(system).collect()
 }
 
-/// Whether nobody but these accounts can create a directory in this one.
-pub fn is_guarded(directory: &Path, accounts: &[u32]) -> bool {
+/// Whether only `accounts` can create a directory in this one.
+pub fn is_protected(directory: &Path, accounts: &[u32]) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|data| {
         data.is_dir()
             && accounts.contains(&data.uid())
@@ -54,40 +55,41 @@ pub fn is_guarded(directory: &Path, accounts: &[u32]) -> bool {
     })
 }
 
-/// The job that the lines of /proc/PID/cgroup prove, and its directory. A unit of systemd is no batch job: its name is a
-/// label, whoever chose it.
-pub fn proven(cgroups: &Cgroups, lines: &str) -> Option<(Place, Option<PathBuf>)> {
+/// The job that the lines of `/proc/PID/cgroup` prove, and its directory. A systemd unit is
+/// returned without proof and without a directory: it is a label, not a batch job.
+pub fn proven_job(cgroups: &Cgroups, lines: &str) -> Option<(JobCgroup, Option<PathBuf>)> {
     let mut directory = None;
-    let place = cgroup_path::identify_where(lines, |controllers, path, place| {
-        if place.scheduler == Scheduler::None {
+    let job = cgroup_path::identify_where(lines, |controllers, path, job| {
+        if job.scheduler == Scheduler::None {
             return true;
         }
-        let proof = directory_of_job(cgroups, controllers, path, place);
+        let proof = protected_directory(cgroups, controllers, path, job);
         let is_proven = proof.is_some();
         directory = directory.take().or(proof);
         is_proven
     })?;
-    Some((place, directory))
+    Some((job, directory))
 }
 
-/// The directory of a job in the hierarchy that a line is about, if it proves the job.
-fn directory_of_job(
+/// Directory of a job in the hierarchy with these controllers, if all directories above it are
+/// protected.
+fn protected_directory(
     cgroups: &Cgroups,
     controllers: &str,
     path: &str,
-    place: &Place,
+    job: &JobCgroup,
 ) -> Option<PathBuf> {
-    let hierarchy = cgroups.with(controllers)?;
-    let below = path.get(..place.directory)?.trim_start_matches('/');
+    let hierarchy = cgroups.hierarchy(controllers)?;
+    let below = path.get(..job.directory_len)?.trim_start_matches('/');
     let root = hierarchy.root.trim_matches('/');
     let directory = hierarchy
         .mount_point
         .join(Path::new(below).strip_prefix(root).ok()?);
-    let accounts = accounts(place.scheduler);
+    let accounts = accounts(job.scheduler);
     let above = directory.ancestors().skip(1);
     let mut above = above.take_while(|above| above.starts_with(&hierarchy.mount_point));
     above
-        .all(|above| is_guarded(above, accounts))
+        .all(|above| is_protected(above, accounts))
         .then_some(directory)
 }
 
@@ -110,11 +112,11 @@ mod tests {
     }
 
     fn job(host: &Cgroups, path: &str) -> Option<String> {
-        proven(host, &format!("0::{path}\n")).map(|(place, _)| place.job)
+        proven_job(host, &format!("0::{path}\n")).map(|(job, _)| job.job)
     }
 
     #[test]
-    fn the_owners_of_the_directories_above_decide() {
+    fn directories_above_the_job_must_be_protected() {
         let mount = tempfile::TempDir::new().unwrap();
         let host = mounted_at(mount.path());
         let make = |path: &str| {
@@ -123,7 +125,7 @@ mod tests {
             directory
         };
         if fs::metadata(mount.path()).unwrap().uid() != 0 {
-            // Only root can give directories away; nothing of an ordinary user's proves a job.
+            // Only root can change owners; no directory of an ordinary user proves a job.
             make("/slurmstepd.scope/job_7");
             assert_eq!(job(&host, "/slurmstepd.scope/job_7"), None);
             return;
@@ -131,7 +133,7 @@ mod tests {
         let of_root = "/system.slice/slurmstepd.scope/job_7";
         let directory = make(of_root);
         assert_eq!(job(&host, of_root).as_deref(), Some("7"));
-        // The scheduler may give the job's own directory to its user.
+        // The scheduler can make the user the owner of the job's own directory.
         chown(&directory, Some(4242), Some(4242)).unwrap();
         let step = format!("{of_root}/step_0/user/task_0");
         assert_eq!(job(&host, &step).as_deref(), Some("7"));
@@ -147,7 +149,7 @@ mod tests {
             make(&forged);
             assert_eq!(job(&host, &forged), None, "{forged}");
         }
-        // A scope of systemd is a label.
+        // A systemd scope needs no proof.
         let unit = format!("{delegated}/run-u7.scope");
         assert_eq!(job(&host, &unit).as_deref(), Some("run-u7.scope"));
 
@@ -159,8 +161,8 @@ mod tests {
         }
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(job(&host, "/shared.slice/slurmstepd.scope/job_8").is_some());
-        // A hierarchy that is not mounted, and a path with links of its own.
-        assert!(proven(&host, "4:freezer:/slurm/uid_0/job_9\n").is_none());
+        // A hierarchy that is not mounted, and a directory that does not exist.
+        assert!(proven_job(&host, "4:freezer:/slurm/uid_0/job_9\n").is_none());
         assert_eq!(job(&host, "/nowhere/slurmstepd.scope/job_7"), None);
     }
 

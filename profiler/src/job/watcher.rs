@@ -1,10 +1,8 @@
-//! Goes on looking for the processes of a job, and for its end, in a thread of its own: commands can hang, and a look at all
-//! environments takes long.
+//! Search for new processes and for the end of a job while it runs, in a separate thread: commands
+//! of the scheduler can hang, and reading all environments takes long.
 
 use std::{
-    collections::{BTreeSet, HashSet},
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    collections::HashSet,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, channel},
@@ -13,133 +11,99 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
-    fs::inotify,
-    io::{read, write},
-};
-
 use super::{
-    Found, Method, Scheduler,
-    cgroups::{self, Directory, Wanted},
-    find,
-    scheduler_command::{self, JobState, Silence, State},
+    FoundJob, JobDirectory, Method, Scheduler,
+    cgroup_watch::CgroupWatch,
+    cgroups::JobRef,
+    environment_search::{self, alive},
+    scheduler_command::{self, JobState, JobStatus, QueryError},
 };
-use crate::{host::Host, privileges};
+use crate::{host::Host, privileges, procfs::process_cgroup, support::notifier::Notifier};
 
-/// Between two looks for new processes, if the look is cheap.
-const LOOK: Duration = Duration::from_secs(1);
-/// A look may take one part in so many of the time.
-const SHARE: u32 = 50;
-/// The same for looks because of events: the job's user can make any number of them.
-const SHARE_OF_EVENTS: u32 = 10;
-/// Longest time between two questions whether a job without processes is over.
-const ASK_AT_MOST: Duration = Duration::from_secs(10);
-/// A scheduler that does not answer is asked again after this time.
+/// Shortest period of searches.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Periodic searches take at most 1/50 of the time.
+const PAUSE_FACTOR: u32 = 50;
+/// Searches after changes of cgroups take at most 1/10 of the time. The job's user can cause any
+/// number of changes.
+const PAUSE_FACTOR_OF_CHANGES: u32 = 10;
+/// Longest pause between two queries for the status of a job without processes.
+const STATUS_PERIOD_MAX: Duration = Duration::from_secs(10);
+/// Pause after a failed query.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// A descriptor that becomes readable when somebody rings.
-#[derive(Clone, Debug)]
-pub struct Notifier(Arc<OwnedFd>);
-
-impl Notifier {
-    /// A silent one.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel has no descriptor left.
-    pub fn new() -> std::io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(fd)))
-    }
-
-    /// Makes it readable.
-    pub fn notify(&self) {
-        let _ = write(&*self.0, &1_u64.to_ne_bytes());
-    }
-
-    /// Makes it unreadable again.
-    pub fn clear(&self) {
-        let _ = read(&*self.0, &mut [0; 8]);
-    }
-
-    /// The same for an event loop.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel has no descriptor left.
-    pub fn fd(&self) -> std::io::Result<OwnedFd> {
-        self.0.try_clone()
-    }
-}
-
-/// What has been found since it was last taken.
+/// Changes since the last [`Watcher::drain`].
 #[derive(Debug, Default)]
-pub struct News {
-    /// The cgroups of the job as they are now, if they have changed.
-    pub directories: Option<Vec<Directory>>,
-    /// Processes of the job without such a cgroup.
+pub struct Changes {
+    /// All cgroup directories of the job, if they have changed.
+    pub directories: Option<Vec<JobDirectory>>,
+    /// New processes that were not found by cgroup.
     pub pids: Vec<u32>,
-    /// Lines to say.
-    pub notes: Vec<String>,
+    /// Messages to report.
+    pub messages: Vec<String>,
 }
 
+/// State shared with the thread.
 #[derive(Debug, Default)]
 struct Shared {
-    news: News,
-    /// Whether no process of the job is known to live.
+    changes: Changes,
+    /// Whether the job has no known live process.
     idle: bool,
-    /// Whether it is over, as far as can be found out.
+    /// Whether the job is over.
     over: bool,
     stop: bool,
 }
 
-/// The thread, seen from the loop. Dropping it ends the thread, without waiting for that.
+/// Handle of the thread, which ends after the handle is dropped.
 pub struct Watcher {
     shared: Arc<Mutex<Shared>>,
     wake: Notifier,
 }
 
 impl Watcher {
-    /// Begins to watch; rings `bell` when there is something new.
+    /// Starts the thread. Changes are signalled through `notifier`.
     ///
     /// # Errors
     ///
-    /// When there is no thread or no descriptor to be had.
-    pub fn start(host: &Host, found: &Found, notifier: Notifier) -> std::io::Result<Self> {
+    /// If the thread or a descriptor cannot be created.
+    pub fn start(host: &Host, job: &FoundJob, notifier: Notifier) -> std::io::Result<Self> {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let wake = Notifier::new()?;
-        let mut work = Work {
+        let mut thread = WatchThread {
             host: host.clone(),
-            found: found.clone(),
-            listed: found.pids.iter().copied().collect(),
+            job: job.clone(),
+            reported: job.pids.iter().copied().collect(),
             shared: Arc::clone(&shared),
             notifier,
             wake: wake.clone(),
-            watches: Watches::new()?,
-            silent: None,
-            asked: None,
-            next_list: Instant::now(),
+            cgroups: CgroupWatch::new()?,
+            retry_at: None,
+            pending: None,
+            next_process_query: Instant::now(),
         };
         thread::Builder::new()
             .name("job".to_owned())
-            .spawn(move || work.run())?;
+            .spawn(move || thread.run())?;
         Ok(Self { shared, wake })
     }
 
-    /// What is new.
-    pub fn take(&self) -> News {
-        std::mem::take(&mut lock(&self.shared).news)
+    /// Returns and removes the changes so far.
+    pub fn drain(&self) -> Changes {
+        std::mem::take(&mut lock(&self.shared).changes)
     }
 
-    /// Says whether any process of the job is known to live; tells whether, if none, the job is over.
-    pub fn is_over(&self, idle: bool) -> bool {
+    /// Sets whether the job has no known live process.
+    pub fn set_idle(&self, idle: bool) {
         let mut shared = lock(&self.shared);
         if shared.idle != idle {
             shared.idle = idle;
             self.wake.notify();
         }
-        shared.over
+    }
+
+    /// Whether the job was over while it was idle.
+    pub fn is_over(&self) -> bool {
+        lock(&self.shared).over
     }
 }
 
@@ -154,46 +118,43 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread works with.
-struct Work {
+/// State of the thread.
+struct WatchThread {
     host: Host,
-    found: Found,
-    /// Processes that were told of.
-    listed: HashSet<u32>,
+    job: FoundJob,
+    /// Processes that were reported as new.
+    reported: HashSet<u32>,
     shared: Arc<Mutex<Shared>>,
     notifier: Notifier,
     wake: Notifier,
-    watches: Watches,
-    /// When a scheduler that did not answer is asked again.
-    silent: Option<Instant>,
-    /// A question that has no answer yet.
-    asked: Option<Receiver<Answer>>,
-    /// When the scheduler may be asked for processes again: its commands cost time, too.
-    next_list: Instant,
+    cgroups: CgroupWatch,
+    /// Time of the next query after a failed one.
+    retry_at: Option<Instant>,
+    /// Result of the query in progress.
+    pending: Option<Receiver<Answer>>,
+    /// Earliest time of the next query for processes, because commands of the scheduler are costly.
+    next_process_query: Instant,
 }
 
-/// What a scheduler can be asked.
 #[derive(Clone, Copy, Debug)]
-enum Question {
-    /// Whether the job is over.
-    JobState,
-    /// Which processes it has here.
+enum Query {
+    Status,
     Processes,
 }
 
-/// What it says.
 enum Answer {
-    JobState(Result<JobState, Silence>),
-    Processes(Result<Vec<u32>, Silence>, Duration),
+    Status(Result<JobStatus, QueryError>),
+    /// Processes, and the duration of the query.
+    Processes(Result<Vec<u32>, QueryError>, Duration),
 }
 
-impl Work {
+impl WatchThread {
     fn run(&mut self) {
         privileges::keep_for_sampling(&[]);
-        self.watches.follow(&self.found);
-        let (mut next_look, mut next_ask) = (Instant::now() + LOOK, Instant::now());
-        let (mut pause, mut may_ask_again) = (LOOK, Instant::now());
-        let mut calm_until = Instant::now();
+        self.cgroups.watch(&self.job);
+        let (mut next_search, mut next_status) = (Instant::now() + PERIOD, Instant::now());
+        let (mut status_pause, mut earliest_status) = (PERIOD, Instant::now());
+        let mut quiet_until = Instant::now();
         loop {
             let idle = {
                 let shared = lock(&self.shared);
@@ -202,326 +163,243 @@ impl Work {
                 }
                 shared.idle && !shared.over
             };
-            let asks = idle && self.asked.is_none();
-            let until = if asks {
-                next_look.min(next_ask)
+            let awaits_status = idle && self.pending.is_none();
+            let until = if awaits_status {
+                next_search.min(next_status)
             } else {
-                next_look
+                next_search
             };
-            let woken = self.watches.wait(&self.wake, until, calm_until);
-            if let Some(answer) = self.asked.as_ref().and_then(|asked| asked.try_recv().ok()) {
-                self.asked = None;
-                match answer {
-                    Answer::JobState(standing) => self.hear(standing),
-                    Answer::Processes(pids, took) => self.hear_processes(pids, took),
-                }
-            }
+            let changed = self.cgroups.wait(&self.wake, until, quiet_until);
+            self.receive_answer();
             let now = Instant::now();
-            if woken || now >= next_look {
-                self.look();
+            if changed || now >= next_search {
+                self.search();
                 let took = now.elapsed();
-                next_look = now + LOOK.max(took * SHARE);
-                calm_until = now + took * SHARE_OF_EVENTS;
+                next_search = now + PERIOD.max(took * PAUSE_FACTOR);
+                quiet_until = now + took * PAUSE_FACTOR_OF_CHANGES;
             }
             if !idle {
-                // Our own commands can be processes of the job for a moment.
-                next_ask = next_ask.min(may_ask_again);
-                pause = LOOK;
-            } else if self.asked.is_none() && Instant::now() >= next_ask {
-                self.ask_whether_over();
-                may_ask_again = Instant::now() + LOOK;
-                next_ask = Instant::now() + pause;
-                pause = (pause * 2).min(ASK_AT_MOST);
+                // The profiler's own commands can be processes of the job for a moment.
+                next_status = next_status.min(earliest_status);
+                status_pause = PERIOD;
+            } else if self.pending.is_none() && Instant::now() >= next_status {
+                self.check_end();
+                earliest_status = Instant::now() + PERIOD;
+                next_status = Instant::now() + status_pause;
+                status_pause = (status_pause * 2).min(STATUS_PERIOD_MAX);
             }
         }
     }
 
-    /// Looks for new cgroups and processes.
-    fn look(&mut self) {
-        match self.found.method {
-            Method::Cgroup => self.look_for_directories(),
-            Method::Environment => self.look_for_environments(),
+    /// Searches for new cgroups or processes.
+    fn search(&mut self) {
+        match self.job.method {
+            Method::Cgroup => self.search_directories(),
+            Method::Environment => self.search_environments(),
             Method::Scheduler => {
-                // While it thinks, or does not answer at all, the next method is used.
-                if self.is_silent() || self.asked.is_some() {
-                    self.look_for_environments();
+                // The fallback during a query and after a failed one.
+                if self.is_in_retry_pause() || self.pending.is_some() {
+                    self.search_environments();
                 }
-                if Instant::now() >= self.next_list && !self.is_silent() {
-                    self.ask(Question::Processes);
+                if Instant::now() >= self.next_process_query && !self.is_in_retry_pause() {
+                    self.start_query(Query::Processes);
                 }
             }
         }
     }
 
-    fn look_for_directories(&mut self) {
-        let Some(hierarchy) = &self.found.hierarchy else {
+    fn search_directories(&mut self) {
+        let Some(hierarchy) = &self.job.hierarchy else {
             return;
         };
-        let wanted = Wanted {
-            scheduler: self.found.scheduler,
-            id: &self.found.id,
+        let job = JobRef {
+            scheduler: self.job.scheduler,
+            id: &self.job.id,
         };
-        // Before the look, so that no change falls between the two.
-        self.watches.follow(&self.found);
-        let directories = wanted.directories(&self.host, hierarchy);
-        if directories == self.found.directories {
+        // Before the search, so that a later change causes another one.
+        self.cgroups.watch(&self.job);
+        let directories = job.directories(&self.host, hierarchy);
+        if directories == self.job.directories {
             return;
         }
-        self.found.directories.clone_from(&directories);
-        self.watches.follow(&self.found);
-        lock(&self.shared).news.directories = Some(directories);
+        self.job.directories.clone_from(&directories);
+        self.cgroups.watch(&self.job);
+        lock(&self.shared).changes.directories = Some(directories);
         self.notifier.notify();
     }
 
-    fn look_for_environments(&mut self) {
-        let found = &self.found;
-        let pids = find::by_environment(&self.host.procfs, found.scheduler, &found.id, found.owner);
-        self.tell(pids);
+    fn search_environments(&mut self) {
+        let job = &self.job;
+        let procfs = &self.host.procfs;
+        let pids = environment_search::processes(procfs, job.scheduler, &job.id, job.owner);
+        self.report_new(pids);
     }
 
-    /// Tells of processes that nobody was told of yet.
-    fn tell(&mut self, pids: Vec<u32>) {
+    /// Reports processes that were not reported before.
+    fn report_new(&mut self, pids: Vec<u32>) {
         let procfs = &self.host.procfs;
-        self.listed
+        self.reported
             .retain(|pid| procfs.join(pid.to_string()).exists());
-        let is_fresh = |pid: &u32| self.listed.insert(*pid);
-        let fresh: Vec<u32> = pids.into_iter().filter(is_fresh).collect();
-        if !fresh.is_empty() {
-            lock(&self.shared).news.pids.extend(fresh);
+        let is_new = |pid: &u32| self.reported.insert(*pid);
+        let new: Vec<u32> = pids.into_iter().filter(is_new).collect();
+        if !new.is_empty() {
+            lock(&self.shared).changes.pids.extend(new);
             self.notifier.notify();
         }
     }
 
-    /// Asks the scheduler whether the job, of which no process is known, is over. Meanwhile, new processes are looked for.
-    fn ask_whether_over(&mut self) {
-        if self.is_silent() {
-            self.hear_silence();
+    /// Finds out whether the job, which has no known process, is over.
+    fn check_end(&mut self) {
+        if self.is_in_retry_pause() {
+            self.end_without_processes();
         } else {
-            self.ask(Question::JobState);
+            self.start_query(Query::Status);
         }
     }
 
-    /// Asks in a thread of its own, since the command can hang; the answer rings.
-    fn ask(&mut self, question: Question) {
-        if self.asked.is_some() {
+    /// Starts a query in a separate thread, because the command can hang. If the thread cannot be
+    /// started, the query is repeated later.
+    fn start_query(&mut self, query: Query) {
+        if self.pending.is_some() {
             return;
         }
-        let (scheduler, id) = (self.found.scheduler, self.found.id.clone());
-        let (answer, asked) = channel();
+        let (scheduler, id) = (self.job.scheduler, self.job.id.clone());
+        let (sender, receiver) = channel();
         let wake = self.wake.clone();
-        let asking = thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("job-asks".to_owned())
             .spawn(move || {
                 let begin = Instant::now();
-                let _ = answer.send(match question {
-                    Question::JobState => {
-                        Answer::JobState(scheduler_command::standing(scheduler, &id))
-                    }
-                    Question::Processes => {
+                let _ = sender.send(match query {
+                    Query::Status => Answer::Status(scheduler_command::status(scheduler, &id)),
+                    Query::Processes => {
                         let pids = scheduler_command::processes(scheduler, &id);
                         Answer::Processes(pids, begin.elapsed())
                     }
                 });
                 wake.notify();
             });
-        // Without a thread to be had, the next time.
-        self.asked = asking.ok().map(|_| asked);
+        self.pending = thread.ok().map(|_| receiver);
     }
 
-    fn is_silent(&self) -> bool {
-        self.silent.is_some_and(|until| Instant::now() < until)
+    fn receive_answer(&mut self) {
+        let pending = self.pending.as_ref();
+        let Some(answer) = pending.and_then(|pending| pending.try_recv().ok()) else {
+            return;
+        };
+        self.pending = None;
+        match answer {
+            Answer::Status(status) => self.apply_status(status),
+            Answer::Processes(pids, took) => self.apply_processes(pids, took),
+        }
     }
 
-    /// The scheduler did not answer: the next method is used until it does.
-    fn falls_silent(&mut self, silence: &Silence) {
-        let was_silent = self.silent.replace(Instant::now() + RETRY).is_some();
-        if was_silent || matches!(silence, Silence::None(_)) {
+    fn is_in_retry_pause(&self) -> bool {
+        self.retry_at
+            .is_some_and(|retry_at| Instant::now() < retry_at)
+    }
+
+    /// Starts the pause after a failed query, during which environments are searched.
+    fn query_failed(&mut self, error: &QueryError) {
+        let failed_before = self.retry_at.replace(Instant::now() + RETRY).is_some();
+        if failed_before || matches!(error, QueryError::Unsupported(_)) {
             return;
         }
-        let found = &self.found;
-        self.note(format!(
-            "cannot ask {} about job {}: {silence}; its processes are looked for by their environments, it is over when \
-             there is none, and {} is asked again every {} s",
-            found.scheduler,
-            found.id,
-            found.scheduler,
-            RETRY.as_secs()
+        let job = &self.job;
+        self.report(format!(
+            "cannot query {scheduler} about job {}: {error}; its processes are searched by their \
+             environments, and it is considered over when it has no process; {scheduler} is \
+             queried again every {} s",
+            job.id,
+            RETRY.as_secs(),
+            scheduler = job.scheduler,
         ));
     }
 
-    fn answers(&mut self) {
-        if self.silent.take().is_some() {
-            let found = &self.found;
-            self.note(format!(
-                "{} answers again about job {}",
-                found.scheduler, found.id
+    fn query_succeeded(&mut self) {
+        if self.retry_at.take().is_some() {
+            let job = &self.job;
+            self.report(format!(
+                "{} answers queries about job {} again",
+                job.scheduler, job.id
             ));
         }
     }
 
-    fn note(&self, note: String) {
-        lock(&self.shared).news.notes.push(note);
+    fn report(&self, message: String) {
+        lock(&self.shared).changes.messages.push(message);
         self.notifier.notify();
     }
 
-    /// Takes over which processes the job has.
-    fn hear_processes(&mut self, pids: Result<Vec<u32>, Silence>, took: Duration) {
-        // How long a hang took says nothing about the next answer; that it is not asked for at once, `RETRY` sees to.
-        if !matches!(pids, Err(Silence::Hanging(_))) {
-            self.next_list = Instant::now() + took * SHARE;
+    fn apply_processes(&mut self, pids: Result<Vec<u32>, QueryError>, took: Duration) {
+        // The duration of a timeout does not predict that of the next query, which `RETRY` delays.
+        if !matches!(pids, Err(QueryError::TimedOut(_))) {
+            self.next_process_query = Instant::now() + took * PAUSE_FACTOR;
         }
         match pids {
             Ok(pids) => {
-                self.answers();
-                let pids = find::alive(&self.host, pids);
-                self.tell(pids);
+                self.query_succeeded();
+                let pids = alive(&self.host, pids);
+                self.report_new(pids);
             }
-            // It fails where there is no process.
-            Err(Silence::Failed(..)) => {
-                self.answers();
-                self.tell(Vec::new());
+            // The command also fails if the job has no process here.
+            Err(QueryError::Failed(..)) => {
+                self.query_succeeded();
+                self.report_new(Vec::new());
             }
-            Err(silence) => {
-                self.falls_silent(&silence);
-                self.look_for_environments();
+            Err(error) => {
+                self.query_failed(&error);
+                self.search_environments();
             }
         }
     }
 
-    /// Takes over how the job stands.
-    fn hear(&mut self, standing: Result<JobState, Silence>) {
-        let standing = match standing {
-            Ok(standing) => standing,
-            Err(silence) => {
-                self.falls_silent(&silence);
-                self.hear_silence();
+    fn apply_status(&mut self, status: Result<JobStatus, QueryError>) {
+        let status = match status {
+            Ok(status) => status,
+            Err(error) => {
+                self.query_failed(&error);
+                self.end_without_processes();
                 return;
             }
         };
-        self.answers();
-        self.found.owner = standing.owner.or(self.found.owner);
-        match standing.state {
-            State::Over(_) | State::Unknown => self.is_over(),
-            // What runs beside its cgroup, such as the ranks of mpirun in an allocation of salloc.
-            State::Running | State::Waiting => self.look_for_environments(),
+        self.query_succeeded();
+        self.job.owner = status.owner.or(self.job.owner);
+        match status.state {
+            JobState::Over(_) | JobState::Unknown => self.set_over(),
+            // Processes outside of its cgroup, such as ranks of mpirun in an allocation of salloc.
+            JobState::Running | JobState::Waiting => self.search_environments(),
         }
     }
 
-    /// Nothing but its processes tells whether the job is over.
-    fn hear_silence(&mut self) {
-        if self.is_deserted() {
-            self.is_over();
+    /// Considers the job over if it has no process: the fallback without an answer of the
+    /// scheduler.
+    fn end_without_processes(&mut self) {
+        if !self.has_processes() {
+            self.set_over();
         }
     }
 
-    fn is_over(&self) {
+    fn set_over(&self) {
         lock(&self.shared).over = true;
         self.notifier.notify();
     }
 
-    /// Whether no process is to be found in any way.
-    fn is_deserted(&mut self) -> bool {
-        let lives_in = |directory: &Directory| {
-            let members = cgroups::members(&directory.path);
-            !find::alive(&self.host, members).is_empty()
+    /// Whether any method finds a process of the job.
+    fn has_processes(&self) -> bool {
+        let has_members = |directory: &JobDirectory| {
+            let members = process_cgroup::members(&directory.path);
+            !alive(&self.host, members).is_empty()
         };
-        if self.found.directories.iter().any(lives_in) {
-            return false;
-        }
-        let (scheduler, id, owner) = (self.found.scheduler, &self.found.id, self.found.owner);
-        scheduler == Scheduler::None
-            || find::by_environment(&self.host.procfs, scheduler, id, owner).is_empty()
-    }
-}
-
-/// What tells of changes to the cgroups at once.
-struct Watches {
-    inotify: OwnedFd,
-    /// Directories above those of the job, which come and go like them; from the top.
-    above: BTreeSet<PathBuf>,
-}
-
-impl Watches {
-    fn new() -> std::io::Result<Self> {
-        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        Ok(Self {
-            inotify: inotify::init(flags)?,
-            above: BTreeSet::new(),
-        })
-    }
-
-    /// Watches where the directories come and go, and in version 2 whether somebody lives in them. What is watched already stays
-    /// so; the kernel forgets what is gone.
-    fn follow(&mut self, found: &Found) {
-        let Some(hierarchy) = &found.hierarchy else {
-            return;
-        };
-        let comes_and_goes = inotify::WatchFlags::CREATE | inotify::WatchFlags::DELETE;
-        for directory in &found.directories {
-            let above = directory.path.ancestors().skip(1);
-            let below = above.take_while(|path| *path != hierarchy.mount_point);
-            self.above.extend(below.map(Path::to_owned));
-            // It may just have gone, and in version 1 there is no such file; then the next look tells.
-            let events = directory.path.join("cgroup.events");
-            let _ = inotify::add_watch(&self.inotify, events, inotify::WatchFlags::MODIFY);
-        }
-        for path in &self.above {
-            let _ = inotify::add_watch(&self.inotify, path, comes_and_goes);
-        }
-    }
-
-    /// Waits until something has changed (true), somebody rings, or that moment. Changes before `calm_until` are heard of
-    /// then.
-    fn wait(&self, wake: &Notifier, until: Instant, calm_until: Instant) -> bool {
-        let now = Instant::now();
-        let is_calm = now < calm_until;
-        let until = if is_calm {
-            until.min(calm_until)
-        } else {
-            until
-        };
-        let left = until.saturating_duration_since(now);
-        let timeout = Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let mut fds = [
-            PollFd::new(&*wake.0, PollFlags::IN),
-            PollFd::new(&self.inotify, PollFlags::IN),
-        ];
-        let heard = if is_calm { &mut fds[..1] } else { &mut fds };
-        let _ = poll(heard, Some(&timeout));
-        let changed = !fds[1].revents().is_empty();
-        if changed {
-            let mut events = [0; 4096];
-            while read(&self.inotify, &mut events).is_ok_and(|length| length != 0) {}
-        }
-        wake.clear();
-        changed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_storm_of_events_is_heard_of_in_the_end() {
-        const CALM: Duration = Duration::from_millis(200);
-        let directory = tempfile::TempDir::new().expect("a directory");
-        let watches = Watches::new().expect("a descriptor");
-        let made = inotify::WatchFlags::CREATE;
-        inotify::add_watch(&watches.inotify, directory.path(), made).expect("a watch");
-        for number in 0..1000 {
-            std::fs::create_dir(directory.path().join(number.to_string())).expect("made");
-        }
-        let notifier = Notifier::new().expect("a bell");
-        let begin = Instant::now();
-        let (calm, later) = (begin + CALM, begin + Duration::from_secs(60));
-        assert!(!watches.wait(&notifier, later, calm) && begin.elapsed() >= CALM);
-        assert!(watches.wait(&notifier, later, calm));
-        // All of them at once; and a bell is heard at any time.
-        notifier.notify();
-        assert!(!watches.wait(&notifier, later, later));
+        let job = &self.job;
+        job.directories.iter().any(has_members)
+            || job.scheduler != Scheduler::None
+                && !environment_search::processes(
+                    &self.host.procfs,
+                    job.scheduler,
+                    &job.id,
+                    job.owner,
+                )
+                .is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! Paths of cgroups that are known by number.
+//! Paths of cgroups by the inode of their directory.
 
 use std::{
     fs::{self, File},
@@ -8,21 +8,22 @@ use std::{
     sync::Arc,
 };
 
-use crate::{host::Cgroups, support::cache::Cache};
+use super::cgroup_mounts::Cgroups;
+use crate::support::cache::Cache;
 
-/// Names that are kept: cgroups come and go with every service, container and job.
-const NAMES: usize = 4096;
+/// Cached paths. Every service, container and job creates cgroups.
+const CACHED_MAX: usize = 4096;
 
-/// Finds cgroups of the controller `blkio` or `io`.
+/// Looks up cgroups of the controller `blkio` or `io`.
 pub struct CgroupNames {
-    /// Where their hierarchy is mounted.
+    /// Mount point of the hierarchy, and its directory opened.
     mount: Option<(PathBuf, File)>,
-    /// Of those that are gone, too: writeback of theirs can follow.
+    /// Includes removed cgroups, whose pages can still be written back.
     names: Cache<u64, Arc<str>>,
 }
 
 impl CgroupNames {
-    /// The hierarchy that the controller belongs to.
+    /// Opens the hierarchy of the controller.
     pub fn new(cgroups: &Cgroups) -> Self {
         let v1 = cgroups.v1.iter().find(|hierarchy| {
             let mut controllers = hierarchy.controllers.iter();
@@ -34,11 +35,12 @@ impl CgroupNames {
         });
         Self {
             mount,
-            names: Cache::new(NAMES),
+            names: Cache::new(CACHED_MAX),
         }
     }
 
-    /// Path below the mount, `/` for the root; `None` when there is no such cgroup any more.
+    /// Path below the mount, `/` for the root; `None` if the cgroup was removed before it
+    /// was looked up.
     pub fn path(&mut self, id: u64) -> Option<Arc<str>> {
         if let Some(name) = self.names.get(&id) {
             return Some(name.clone());
@@ -52,7 +54,7 @@ impl CgroupNames {
     }
 }
 
-/// A file's handle for open_by_handle_at(2), as kernfs makes it (fs/kernfs/mount.c).
+/// File handle of kernfs for open_by_handle_at(2) (fs/kernfs/mount.c).
 #[repr(C)]
 struct Handle {
     bytes: u32,
@@ -63,7 +65,7 @@ struct Handle {
 /// `FILEID_KERNFS`.
 const KERNFS: i32 = 0xfe;
 
-/// The path of the kernfs directory with this number.
+/// Path of the kernfs directory with this inode.
 fn directory_path(mount: &File, id: u64) -> io::Result<PathBuf> {
     let mut handle = Handle {
         bytes: 8,
@@ -71,7 +73,7 @@ fn directory_path(mount: &File, id: u64) -> io::Result<PathBuf> {
         id,
     };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: the handle is as long as it says, and not written to.
+    // SAFETY: the handle is as long as `bytes` states, and the kernel does not write to it.
     let descriptor = unsafe {
         libc::syscall(
             libc::SYS_open_by_handle_at,
@@ -84,7 +86,7 @@ fn directory_path(mount: &File, id: u64) -> io::Result<PathBuf> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and owned by nothing else.
     let file = unsafe { File::from_raw_fd(descriptor) };
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -94,11 +96,11 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
-    use crate::host::Host;
+    use crate::procfs::mounts::mounts;
 
     #[test]
-    fn cgroups_are_found_by_their_number() {
-        let cgroups = Host::probe("/proc", "/sys", None).cgroups;
+    fn cgroups_are_found_by_inode() {
+        let cgroups = Cgroups::new(&mounts(Path::new("/proc")));
         let mut names = CgroupNames::new(&cgroups);
         let Some((mount, _)) = &names.mount else {
             panic!("no cgroups are mounted");

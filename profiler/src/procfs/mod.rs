@@ -1,13 +1,21 @@
 //! Readers of `/proc` and `/sys`. Each takes its root, so that tests give it another one.
 
+pub mod cgroup_mounts;
 pub mod cgroup_names;
+pub mod cpu_list;
+pub mod cpuinfo;
 pub mod file;
 pub mod loadavg;
 pub mod meminfo;
 pub mod mount_names;
 pub mod mounts;
 pub mod pressure;
+pub mod process_cgroup;
 pub mod process_count;
 pub mod process_file;
+pub mod process_list;
+pub mod process_stat;
+pub mod process_status;
 pub mod read;
+pub mod smaps_rollup;
 pub mod stat;

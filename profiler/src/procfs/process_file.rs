@@ -1,12 +1,13 @@
 //! Files below /proc/PID, read up to a limit: the process decides how long they are.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-/// Limit of a command line. `prctl(PR_SET_MM_MAP)` makes one of any length from pages that take no memory.
+/// Limit of a command line. `prctl(PR_SET_MM_MAP)` makes one of any length from pages that take no
+/// memory.
 pub(crate) const CMDLINE_MAX: usize = 64 << 10;
 /// Limit of an environment, for which the same holds.
 pub(crate) const ENVIRON_MAX: usize = 256 << 10;
@@ -23,7 +24,8 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// The strings that end within the limit. Half a string can be another string: `ID=47` of `ID=4711`.
+    /// The strings that end within the limit. Half a string can be another string: `ID=47` of
+    /// `ID=4711`.
     pub(crate) fn strings(&self) -> impl Iterator<Item = &[u8]> {
         let whole = if self.truncated {
             let last = self.bytes.iter().rposition(|byte| *byte == 0);
@@ -38,6 +40,11 @@ impl Content {
 /// Reads at most `limit` bytes of `/proc/PID/NAME`.
 pub(crate) fn read(procfs: &Path, pid: u32, name: &str, limit: usize) -> io::Result<Content> {
     bounded(&procfs.join(format!("{pid}/{name}")), limit)
+}
+
+/// Path of the executable of a process; `None` for kernel threads, and without permission.
+pub(crate) fn executable(procfs: &Path, pid: u32) -> Option<PathBuf> {
+    fs::read_link(procfs.join(format!("{pid}/exe"))).ok()
 }
 
 /// Reads at most `limit` bytes of a file.
@@ -62,7 +69,7 @@ mod tests {
         assert!(!own.truncated && own.bytes.ends_with(b"\n"));
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("file");
-        std::fs::write(&path, "1234").expect("written");
+        fs::write(&path, "1234").expect("written");
         for (limit, bytes, truncated) in [(3, "123", true), (4, "1234", false), (5, "1234", false)]
         {
             let content = bounded(&path, limit).expect("read");

@@ -12,15 +12,15 @@ use crate::{
     host::Host,
     job::{
         self, Watcher,
-        ipc::{self, IpcFile},
-        watcher::Notifier,
+        ipc_file::{self, IpcFile, Progress},
     },
     privileges, report,
+    support::notifier::Notifier,
     tasks::TaskTable,
 };
 
 /// Finds the processes of the job, if one is the target. In a thread of its own: it may wait for a minute, and a signal ends it.
-pub async fn find(config: &Config) -> Result<Option<job::Found>, Failure> {
+pub async fn find(config: &Config) -> Result<Option<job::FoundJob>, Failure> {
     let Target::Job(request) = &config.target else {
         return Ok(None);
     };
@@ -92,7 +92,7 @@ impl JobWatch {
     pub fn start(
         config: &Config,
         host: &Host,
-        found: Option<&job::Found>,
+        found: Option<&job::FoundJob>,
     ) -> Result<Option<Self>, Failure> {
         if found.is_none() && config.ipc_file.is_none() {
             return Ok(None);
@@ -120,11 +120,11 @@ impl JobWatch {
     pub fn follow(&self, tasks: &mut TaskTable) -> Result<()> {
         self.notifier.clear();
         let Some(job) = &self.job else { return Ok(()) };
-        let news = job.take();
-        for note in news.notes {
-            report!("profiler: {note}");
+        let changes = job.drain();
+        for message in changes.messages {
+            report!("profiler: {message}");
         }
-        tasks.follow_more(news.directories.as_deref(), &news.pids)
+        tasks.follow_more(changes.directories.as_deref(), &changes.pids)
     }
 
     /// Whether the work is done or the job over; `None` when that is for others to say.
@@ -134,8 +134,9 @@ impl JobWatch {
         }
         let job = self.job.as_ref()?;
         // The profiler can be a process of the job itself.
-        let idle = tasks.live().unwrap_or(0) <= tasks.own();
-        Some(job.is_over(idle) && idle)
+        let idle = tasks.live().unwrap_or(0) <= tasks.live_own();
+        job.set_idle(idle);
+        Some(job.is_over() && idle)
     }
 }
 
@@ -144,14 +145,14 @@ pub fn check_ipc_file(config: &Config) -> Result<(), Failure> {
     let Some(path) = &config.ipc_file else {
         return Ok(());
     };
-    match ipc::state(path) {
-        ipc::State::Done(word) => Err(Failure::new(
+    match ipc_file::progress(path) {
+        Progress::Done(word) => Err(Failure::new(
             Reason::Target,
             format!(
                 "{} reads {word}, not INPROGRESS: the work is done",
                 path.display()
             ),
         )),
-        ipc::State::InProgress | ipc::State::Absent => Ok(()),
+        Progress::InProgress | Progress::Absent => Ok(()),
     }
 }

@@ -25,8 +25,10 @@ use rustix::{
     thread::{set_thread_gid, set_thread_groups, set_thread_uid},
 };
 
-use super::target;
-use crate::failure::{Failure, Reason};
+use crate::{
+    failure::{Failure, Reason},
+    support::invoking_user,
+};
 
 /// A process that waits to fork the command's.
 pub struct Launcher {
@@ -330,7 +332,7 @@ impl User {
 
 fn invoking_user() -> Option<User> {
     std::env::var_os("PROFILER_RAISED")?;
-    let (uid, gid) = target::owner()?;
+    let (uid, gid) = invoking_user::sudo_ids()?;
     let groups = std::env::var("SUDO_USER")
         .ok()
         .and_then(|name| CString::new(name).ok())

@@ -48,7 +48,7 @@ use crate::{
     sources::{TickContext, read_at_boundaries, region},
     support::{
         clock::{Clock, Tick, Timekeeping, monotonic_ns, thread_cpu_ns},
-        log,
+        invoking_user, log,
         self_metrics::{Component, SelfMetrics},
     },
     tasks::TaskTable,
@@ -70,7 +70,7 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
         None => host::own_name(&config.procfs),
     };
     if let Some(path) = &config.log {
-        log::open(path, &hostname, target::owner())?;
+        log::open(path, &hostname, invoking_user::sudo_ids())?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -427,7 +427,7 @@ impl<'a> Session<'a> {
 
     /// Takes over events before their buffer is full, and follows moves between cgroups.
     fn pump(&mut self) {
-        let result = self.tasks.pump();
+        let result = self.tasks.drain_events();
         self.report_tasks(result);
     }
 
@@ -474,7 +474,7 @@ impl<'a> Session<'a> {
     async fn wait_for_last_exit(&mut self) {
         for waited in 0..1000 {
             let live = self.tasks.live().unwrap_or(0);
-            if live == 0 || waited >= 20 && !self.tasks.any_ending() {
+            if live == 0 || waited >= 20 && !self.tasks.any_exiting() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -505,7 +505,7 @@ impl<'a> Session<'a> {
         );
         self.self_metrics
             .account(Component::Source, "tasks")
-            .dropped = Some(self.tasks.nameless());
+            .dropped = Some(self.tasks.names_lost());
         self.summary.add(&self.tasks);
         self.account();
         let read = self.read_sources(tick, last, None);

@@ -131,24 +131,6 @@ impl CgroupMount {
     }
 }
 
-/// The user behind sudo, who shall own the output.
-pub fn owner() -> Option<(u32, u32)> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let id = |name| std::env::var(name).ok()?.parse().ok();
-    Some((id("SUDO_UID")?, id("SUDO_GID")?))
-}
-
-/// Name of the user who started the profiler, behind sudo if need be; the number of one without a name.
-pub fn user() -> String {
-    let uid = owner().map_or_else(|| rustix::process::getuid().as_raw(), |(uid, _)| uid);
-    nix::unistd::User::from_uid(uid.into())
-        .ok()
-        .flatten()
-        .map_or_else(|| uid.to_string(), |user| user.name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -185,7 +185,7 @@ impl Source for FileIo {
         if at.tasks.per_key.file_io.is_some() {
             self.per_key(at);
             self.latencies.sample(at, out);
-        } else if at.tasks.keeps.io {
+        } else if at.tasks.kernel_support.io {
             self.account(at);
         }
         self.rows.finish(out);

@@ -121,7 +121,7 @@ impl Source for Processes {
     fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         self.attribute(at, out);
         if at.boundary.is_none() {
-            self.room = Budget::of(if at.last { STORED_LAST } else { STORED });
+            self.room = Budget::new(if at.last { STORED_LAST } else { STORED });
             for (id, key, mut row) in std::mem::take(&mut self.held) {
                 row.energy_uj = self.energies.get(&id).copied().flatten();
                 row.energy_by_cycles_uj = self.energies_by_cycles.get(&id).copied().flatten();
@@ -211,7 +211,8 @@ impl Processes {
         let status = process.end.and_then(|end| end.status);
         let complete = process.end.is_some() || at.last;
         let total = |value: u64| complete.then_some(value);
-        let io = |value: u64| (complete && tasks.keeps.io && process.io_read).then_some(value);
+        let io =
+            |value: u64| (complete && tasks.kernel_support.io && process.io_read).then_some(value);
         let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
         let names = &process.description;
         let cmdline = names.cmdline.clone();

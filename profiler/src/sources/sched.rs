@@ -55,10 +55,10 @@ struct Sched {
 
 impl Source for Sched {
     fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        if !at.tasks.keeps.sched {
+        if !at.tasks.kernel_support.sched {
             return Ok(());
         }
-        let delay = |value: u64| at.tasks.keeps.run_delay.then_some(value);
+        let delay = |value: u64| at.tasks.kernel_support.run_delay.then_some(value);
         for row in &at.tasks.rows {
             let increase = &row.increase;
             self.rows.push(

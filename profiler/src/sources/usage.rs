@@ -64,7 +64,7 @@ impl Source for Usage {
         for row in &at.tasks.rows {
             let increase = &row.increase;
             let memory = row.memory;
-            let io = |value: u64| (at.tasks.keeps.io && row.io_read).then_some(value);
+            let io = |value: u64| (at.tasks.kernel_support.io && row.io_read).then_some(value);
             self.0.push(
                 process_key(at, row),
                 UsageRow {

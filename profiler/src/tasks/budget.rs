@@ -1,50 +1,51 @@
-//! A number of bytes that several users share, of which none gets more than half.
+//! A number of bytes shared by several users. No user gets more than half.
 
 use hashbrown::HashMap;
 
-/// Bytes that are left.
+/// Remaining bytes.
 #[derive(Debug, Default)]
 pub struct Budget {
     left: usize,
+    /// Limit of each user.
     share: usize,
-    taken: HashMap<u32, usize>,
+    spent: HashMap<u32, usize>,
 }
 
 impl Budget {
-    /// So many bytes for all.
-    pub fn of(bytes: usize) -> Self {
+    /// A budget of `bytes` for all users together.
+    pub fn new(bytes: usize) -> Self {
         Self {
             left: bytes,
             share: bytes / 2,
-            taken: HashMap::new(),
+            spent: HashMap::new(),
         }
     }
 
-    /// Takes bytes for this user, unless they are more than what is left.
-    pub fn take(&mut self, uid: u32, bytes: usize) -> bool {
-        let taken = self.taken.entry(uid).or_default();
-        let fits = bytes <= self.left && *taken + bytes <= self.share;
+    /// Spends bytes of a user if enough are left.
+    pub fn try_spend(&mut self, uid: u32, bytes: usize) -> bool {
+        let spent = self.spent.entry(uid).or_default();
+        let fits = bytes <= self.left && *spent + bytes <= self.share;
         if fits {
             self.left -= bytes;
-            *taken += bytes;
+            *spent += bytes;
         }
         fits
     }
 
-    /// Charges bytes that this user has taken already.
+    /// Charges a user with bytes that are in use already, also beyond the limits.
     pub fn charge(&mut self, uid: u32, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
-        let taken = self.taken.entry(uid).or_default();
-        *taken = taken.saturating_add(bytes);
+        let spent = self.spent.entry(uid).or_default();
+        *spent = spent.saturating_add(bytes);
     }
 
-    /// Whether nothing is left for this user.
+    /// Whether nothing is left for a user.
     pub fn is_spent(&self, uid: u32) -> bool {
         self.left == 0
             || self
-                .taken
+                .spent
                 .get(&uid)
-                .is_some_and(|taken| *taken >= self.share)
+                .is_some_and(|spent| *spent >= self.share)
     }
 }
 
@@ -53,12 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_gets_more_than_half() {
-        let mut budget = Budget::of(100);
-        assert!(budget.take(1, 50) && !budget.take(1, 1) && budget.is_spent(1));
-        assert!(!budget.take(2, 51) && budget.take(2, 40) && !budget.is_spent(2));
-        assert!(!budget.take(3, 11) && budget.take(3, 10) && budget.is_spent(3));
-        let mut budget = Budget::of(100);
+    fn each_user_gets_at_most_half() {
+        let mut budget = Budget::new(100);
+        assert!(budget.try_spend(1, 50) && !budget.try_spend(1, 1) && budget.is_spent(1));
+        assert!(!budget.try_spend(2, 51) && budget.try_spend(2, 40) && !budget.is_spent(2));
+        assert!(!budget.try_spend(3, 11) && budget.try_spend(3, 10) && budget.is_spent(3));
+        let mut budget = Budget::new(100);
         budget.charge(1, 70);
         assert!(budget.is_spent(1) && !budget.is_spent(2));
         budget.charge(2, usize::MAX);

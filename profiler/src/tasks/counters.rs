@@ -1,4 +1,4 @@
-//! Arithmetic on the counters of tasks.
+//! Increases and sums of the counters of tasks.
 
 use profiler_ebpf::wire::{BUCKETS, Histogram, Totals};
 
@@ -43,10 +43,11 @@ pub fn add(sum: &mut Totals, more: &Totals) {
     for_each_counter!(add);
 }
 
-/// Raises `published` to `now` and returns by how much.
+/// Raises `published` to `now` and returns the increase.
 ///
-/// A reading can miss a thread that is just ending (it is then in neither list), and the estimate of what is in
-/// flight can be a little high; so a counter that seems to have shrunk stays, and catches up at the next reading.
+/// A reading can miss a thread that is ending, which is then in neither list, and can overestimate
+/// the time of a state in flight. A counter that seems to decrease therefore keeps its value, and
+/// the next readings catch up.
 pub fn advance(published: &mut Totals, now: &Totals) -> Totals {
     let mut increase = Totals::default();
     macro_rules! advance {
@@ -59,8 +60,11 @@ pub fn advance(published: &mut Totals, now: &Totals) -> Totals {
     increase
 }
 
-/// Splits exact time on CPU into user and system time in the ratio that the timer interrupt saw; neither ever
-/// shrinks. As `cputime_adjust` in kernel/sched/cputime.c, which is what /proc/PID/stat shows.
+/// User and system time of a process or thread.
+///
+/// Time on CPU is exact, and is split in the ratio sampled by the timer interrupt. Neither part
+/// ever decreases. This is the algorithm of `cputime_adjust` in kernel/sched/cputime.c, and yields
+/// the values of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
     /// User time, ns.
@@ -70,7 +74,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Moves on to `totals` and returns the increase.
+    /// Updates the times from `totals` and returns the increases.
     #[must_use]
     pub fn advance(&mut self, totals: &Totals) -> Self {
         let before = *self;
@@ -102,18 +106,18 @@ impl CpuTime {
 /// Increase of a latency histogram over an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// Values counted.
+    /// Number of values.
     pub count: u64,
     /// Their sum, ns.
     pub sum: u64,
-    /// The largest, ns.
+    /// Largest value, ns.
     pub max: u64,
-    /// Their distribution.
+    /// Their distribution over powers of two.
     pub buckets: Buckets,
 }
 
 impl Latency {
-    /// Adds `more`.
+    /// Adds another increase.
     pub fn add(&mut self, more: &Self) {
         self.count += more.count;
         self.sum += more.sum;
@@ -126,7 +130,7 @@ impl Latency {
     }
 }
 
-/// Adds values if there are any.
+/// Adds an increase, if there is one.
 pub fn add_latency(sum: &mut Option<Latency>, more: Option<&Latency>) {
     match (sum, more) {
         (Some(sum), Some(more)) => sum.add(more),
@@ -135,7 +139,7 @@ pub fn add_latency(sum: &mut Option<Latency>, more: Option<&Latency>) {
     }
 }
 
-/// A histogram summed over threads.
+/// Sum of the histograms of several threads.
 #[derive(Clone, Debug)]
 pub struct LatencySum {
     sum: u64,
@@ -154,7 +158,8 @@ impl Default for LatencySum {
 }
 
 impl LatencySum {
-    /// Adds a thread's histogram; its largest value of the interval before reading `pass`.
+    /// Adds the histogram of a live thread, with the maximum of the interval before reading
+    /// `epoch`.
     pub fn add(&mut self, histogram: &Histogram, epoch: u32) {
         self.sum = self.sum.wrapping_add(histogram.sum);
         self.max = self.max.max(histogram.max_in(epoch.wrapping_sub(1)));
@@ -163,7 +168,8 @@ impl LatencySum {
         }
     }
 
-    /// Adds the histogram of what has ended, perhaps while reading `pass` was under way.
+    /// Adds the histogram of an ended thread or process, which may have ended during reading
+    /// `epoch`.
     pub fn add_ended(&mut self, histogram: &Histogram, epoch: u32) {
         self.max = self.max.max(histogram.max_in(epoch));
         self.add(histogram, epoch);
@@ -171,9 +177,9 @@ impl LatencySum {
 
     /// Raises `self` to `now` and returns the increase, if there is one.
     ///
-    /// A value of the very moment of a reading can be in the sum and not yet in its bucket, or the other way round. The
-    /// buckets decide: sum and maximum are kept within what they allow, and the rest of the sum comes with the next
-    /// reading.
+    /// A value that is added during a reading can be in the sum and not in its bucket, or vice
+    /// versa. The buckets take precedence: sum and maximum are limited to the range that the
+    /// buckets allow, and the rest of the sum is part of the next increase.
     pub fn advance(&mut self, now: &Self) -> Option<Latency> {
         let mut buckets = [0; BUCKETS];
         let (mut least, mut most) = (0_u64, 0_u64);
@@ -188,7 +194,7 @@ impl LatencySum {
         let sum = now.sum.saturating_sub(self.sum).clamp(least, most);
         self.sum = self.sum.saturating_add(sum);
         let count: u64 = buckets.iter().sum();
-        // No less than the mean, and no more than the others leave of the sum.
+        // At least the mean, and at most the sum without the least values of the others.
         let others = least.saturating_sub(lowest(last));
         let max = now.max.min(highest(last)).min(sum - others);
         Some(Latency {
@@ -200,12 +206,12 @@ impl LatencySum {
     }
 }
 
-/// Least value that a bucket counts.
+/// Least value in a bucket.
 fn lowest(bucket: usize) -> u64 {
     if bucket == 0 { 0 } else { 1 << bucket }
 }
 
-/// Greatest value that a bucket counts.
+/// Greatest value in a bucket.
 fn highest(bucket: usize) -> u64 {
     if bucket == BUCKETS - 1 {
         u64::MAX
@@ -221,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_split_like_the_kernel_does() {
+    fn cpu_time_is_split_as_in_the_kernel() {
         let mut time = CpuTime::default();
         let totals = Totals {
             utime: 3_000,
@@ -231,7 +237,7 @@ mod tests {
         };
         let first = time.advance(&totals);
         assert_eq!((first.user, first.system), (6_000, 2_000));
-        // All further samples were in user mode: system time must not shrink.
+        // All later timer samples were in user mode: system time must not decrease.
         let totals = Totals {
             utime: 9_000,
             stime: 1_000,
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_never_shrink_and_lose_nothing() {
+    fn counters_never_decrease() {
         let mut published = Totals::default();
         let mut sum = 0;
         for oncpu in [10, 4, 12, 12, 30] {
@@ -268,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_increases_by_what_was_added() {
+    fn latency_increase() {
         let mut histogram = Histogram::EMPTY;
         let mut published = LatencySum::default();
         assert_eq!(published.advance(&LatencySum::default()), None);
@@ -283,9 +289,9 @@ mod tests {
         assert_eq!(published.advance(&now), None);
     }
 
-    /// The peak of a value that is not counted yet, in the bucket of one that is.
+    /// The maximum can belong to a value that is not in its bucket yet.
     #[test]
-    fn the_largest_is_one_of_those_counted() {
+    fn maximum_is_limited_by_the_buckets() {
         let mut published = LatencySum::default();
         let mut now = LatencySum {
             sum: 82_740,
@@ -300,7 +306,7 @@ mod tests {
         now.buckets[2] += 1;
         let latency = published.advance(&now).expect("two values");
         assert_eq!((latency.sum, latency.max), (114_595, 114_590));
-        // An older peak, less than the mean.
+        // An outdated maximum, less than the mean.
         now.sum += 200;
         now.max = 60;
         now.buckets[6] += 2;
@@ -309,9 +315,9 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_read_half_is_not_lost() {
+    fn partially_added_values_are_not_lost() {
         let mut published = LatencySum::default();
-        // In the sum, not yet in its bucket.
+        // In the sum, not in its bucket.
         let mut now = LatencySum {
             sum: 9,
             ..LatencySum::default()
@@ -320,7 +326,7 @@ mod tests {
         now.buckets[3] = 1;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum), (1, 9));
-        // The other way round: the least that it can be, until the sum is there.
+        // In its bucket, not in the sum: counted with the least value of the bucket for now.
         now.buckets[3] = 2;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.count, latency.sum), (1, 8));

@@ -1,4 +1,4 @@
-//! Names of a process: command, executable, command line, cgroup.
+//! Names of a process: command, executable, command line, cgroup, batch job.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,21 +10,26 @@ use profiler_ebpf::wire::{Environment, Exec, VARIABLE_MAX};
 use super::{Budget, Cmdline, ProcessId};
 use crate::{
     host::{Cgroups, Host},
-    job::{Membership, Numbers, Place, Stated, trust},
-    procfs::process_file::{self, CMDLINE_MAX, ENVIRON_MAX, SMALL_MAX},
+    job::{JobCgroup, JobEnvironment, JobNumbers, Membership, trust},
+    procfs::{
+        process_cgroup,
+        process_file::{self, CMDLINE_MAX, ENVIRON_MAX, SMALL_MAX},
+        process_stat,
+    },
 };
 
-/// Names of a process; `None` when they could not be found out.
+/// Names of a process; `None` if unknown.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// Command name (`task_struct.comm`, at most 15 bytes).
     pub comm: Arc<str>,
-    /// Path of the executable: as the kernel resolved it, or as exec(2) was given it for a process that was gone
-    /// too soon.
+    /// Path of the executable as resolved by the kernel; if the process ended before it was read,
+    /// as passed to exec(2).
     pub exe: Option<Arc<str>>,
-    /// Arguments.
+    /// Command line.
     pub cmdline: Option<Cmdline>,
-    /// Path of its cgroup: v2, or if that is the root, of the first v1 hierarchy in which it is in a group.
+    /// Path of the cgroup: of version 2, or if that is the root, of the first hierarchy of version
+    /// 1 in which the process is not in the root.
     pub cgroup: Option<Arc<str>>,
     /// Batch job.
     pub job: Membership,
@@ -42,23 +47,23 @@ impl Default for Description {
     }
 }
 
-/// Names of a process that /proc tells; those that it does not tell are `None`.
+/// Names read from `/proc`; `None` if they could not be read.
 #[derive(Debug, Default)]
-pub struct Names {
+pub(super) struct Names {
     cmdline: Option<Cmdline>,
     exe: Option<Arc<str>>,
     cgroup: Cgroup,
-    stated: Option<Stated>,
-    /// Bytes that the process had us read.
+    environment: Option<JobEnvironment>,
+    /// Bytes read from the memory of the process.
     pub(super) bytes: usize,
 }
 
 impl Names {
-    /// Reads them. This can take as long as the process likes.
+    /// Reads the names of a process. The process can delay this without limit.
     pub(super) fn read(
         procfs: &Path,
         cgroups: &Cgroups,
-        numbers: &mut Numbers,
+        job_numbers: &mut JobNumbers,
         id: ProcessId,
     ) -> Self {
         let mut names = Self {
@@ -66,20 +71,20 @@ impl Names {
             cgroup: Cgroup::read(procfs, cgroups, id.pid),
             ..Self::default()
         };
-        if let (Some(place), Some(directory)) = (&names.cgroup.place, &names.cgroup.directory) {
-            names.cgroup.number = numbers.find(procfs, directory, place);
+        if let (Some(job), Some(directory)) = (&names.cgroup.job, &names.cgroup.job_directory) {
+            names.cgroup.job_number = job_numbers.find(procfs, directory, job);
         }
         if let Ok(content) = process_file::read(procfs, id.pid, "cmdline", CMDLINE_MAX) {
             names.bytes += content.bytes.len();
-            names.cmdline =
-                (!content.bytes.is_empty()).then(|| Cmdline::of(&content.bytes, content.truncated));
+            names.cmdline = (!content.bytes.is_empty())
+                .then(|| Cmdline::from_args(&content.bytes, content.truncated));
         }
-        // Kernel threads have neither.
+        // Kernel threads have neither executable nor environment.
         if names.exe.is_some()
             && let Ok(content) = process_file::read(procfs, id.pid, "environ", ENVIRON_MAX)
         {
             names.bytes += content.bytes.len();
-            names.stated = Some(Stated::of(content.strings()));
+            names.environment = Some(JobEnvironment::parse(content.strings()));
         }
         if is_alive(procfs, id) {
             names
@@ -89,15 +94,15 @@ impl Names {
     }
 }
 
-/// Where a process is.
+/// Cgroup of a process.
 #[derive(Debug, Default)]
 struct Cgroup {
     path: Option<Arc<str>>,
-    /// The job that it proves, and the directory of that.
-    place: Option<Place>,
-    directory: Option<PathBuf>,
-    /// The number of the job, where its directory does not tell.
-    number: Option<Arc<str>>,
+    /// The job that the cgroup proves, and its directory.
+    job: Option<JobCgroup>,
+    job_directory: Option<PathBuf>,
+    /// Number of the job, if its directory is named by a SLUID.
+    job_number: Option<Arc<str>>,
 }
 
 impl Cgroup {
@@ -106,175 +111,174 @@ impl Cgroup {
             return Self::default();
         };
         let lines = String::from_utf8_lossy(&content.bytes);
-        let path = cgroup(&lines);
-        // Version 1 takes a process out of its groups when it ends.
-        let has_left = path.as_deref() == Some("/") && has_ended(procfs, pid);
-        let (place, directory) = trust::proven(cgroups, &lines).unzip();
+        let path = cgroup_path(&lines);
+        // In version 1 an exiting process is moved to the root.
+        let has_left = path.as_deref() == Some("/") && process_stat::has_exited(procfs, pid);
+        let (job, job_directory) = trust::proven_job(cgroups, &lines).unzip();
         Self {
             path: path.filter(|_| !has_left),
-            place,
-            directory: directory.flatten(),
-            number: None,
+            job,
+            job_directory: job_directory.flatten(),
+            job_number: None,
         }
     }
 }
 
 impl Description {
-    /// Takes over what /proc tells.
-    pub fn take(&mut self, names: Names, numbers: &mut Numbers, held: &mut Budget, uid: u32) {
+    /// Applies names read from `/proc`. Names that could not be read keep their value.
+    pub(super) fn set_names(
+        &mut self,
+        names: Names,
+        job_numbers: &mut JobNumbers,
+        cmdlines: &mut Budget,
+        uid: u32,
+    ) {
         self.exe = names.exe.or(self.exe.take());
-        let cmdline = names.cmdline.map(|cmdline| cmdline.within(held, uid));
+        let cmdline = names.cmdline.map(|cmdline| cmdline.within(cmdlines, uid));
         self.cmdline = cmdline.or(self.cmdline.take());
-        if let (Some(place), Some(number)) = (&names.cgroup.place, &names.cgroup.number) {
-            numbers.learn_of(place, Arc::clone(number));
+        if let (Some(job), Some(number)) = (&names.cgroup.job, &names.cgroup.job_number) {
+            job_numbers.insert_of(job, Arc::clone(number));
         }
-        self.is_in(names.cgroup, numbers);
-        if let Some(stated) = &names.stated {
-            self.job.states(stated);
+        self.set_cgroup(names.cgroup, job_numbers);
+        if let Some(environment) = &names.environment {
+            self.job.set_environment(environment);
         }
     }
 
-    fn is_in(&mut self, cgroup: Cgroup, numbers: &Numbers) {
+    fn set_cgroup(&mut self, cgroup: Cgroup, job_numbers: &JobNumbers) {
         self.cgroup = cgroup.path.or(self.cgroup.take());
-        if let Some(place) = &cgroup.place {
-            self.job.is_in(place, numbers.of(place));
+        if let Some(job) = &cgroup.job {
+            self.job.set_cgroup(job, job_numbers.job_id(job));
         }
     }
 
-    /// The process runs another program now. Whether /proc has to tell the rest.
+    /// Applies an exec. Returns whether names have to be read from `/proc` in addition.
     #[must_use]
-    pub fn exec(
+    pub(super) fn on_exec(
         &mut self,
         host: &Host,
-        numbers: &Numbers,
-        held: &mut Budget,
-        id: ProcessId,
+        job_numbers: &JobNumbers,
+        cmdlines: &mut Budget,
         exec: &Exec,
         args: &[u8],
     ) -> bool {
-        self.comm_is(&exec.comm);
+        let id = ProcessId::from(exec);
+        self.set_comm(&exec.comm);
         self.exe = Some(text(&exec.path));
-        let whole = u64::from(exec.args_len) == exec.args_total && exec.args_len != 0;
-        self.cmdline =
-            (exec.args_len != 0).then(|| Cmdline::of(args, !whole).within(held, exec.uid));
+        let is_whole = u64::from(exec.args_len) == exec.args_total && exec.args_len != 0;
+        self.cmdline = (exec.args_len != 0)
+            .then(|| Cmdline::from_args(args, !is_whole).within(cmdlines, exec.uid));
         if !is_alive(&host.procfs, id) {
             return false;
         }
         self.exe = executable(&host.procfs, id.pid).or(self.exe.take());
         let mut cgroup = Cgroup::read(&host.procfs, &host.cgroups, id.pid);
-        let is_numbered = cgroup.place.as_ref().is_none_or(|at| numbers.has(at));
-        cgroup.place = cgroup.place.filter(|_| is_numbered);
-        self.is_in(cgroup, numbers);
-        !whole || !is_numbered
+        let has_number = cgroup
+            .job
+            .as_ref()
+            .is_none_or(|job| job_numbers.is_known(job));
+        cgroup.job = cgroup.job.filter(|_| has_number);
+        self.set_cgroup(cgroup, job_numbers);
+        !is_whole || !has_number
     }
 
-    /// It does so with this environment. Whether /proc has to tell the rest.
+    /// Applies the environment of an exec. Returns whether names have to be read from `/proc` in
+    /// addition.
     #[must_use]
-    pub fn environment(&mut self, host: &Host, id: ProcessId, environment: &Environment) -> bool {
+    pub(super) fn on_environment(&mut self, host: &Host, environment: &Environment) -> bool {
         let count = environment.count as usize;
         let variables = environment.variables.iter().take(count);
-        let stated = Stated::of(variables.map(<[u8; VARIABLE_MAX]>::as_slice));
-        self.job.states(&stated);
-        environment.torn != 0 && is_alive(&host.procfs, id)
+        let parsed = JobEnvironment::parse(variables.map(<[u8; VARIABLE_MAX]>::as_slice));
+        self.job.set_environment(&parsed);
+        environment.torn != 0 && is_alive(&host.procfs, environment.into())
     }
 
-    /// Takes over the command name.
-    pub fn comm_is(&mut self, comm: &[u8]) {
-        let end = comm
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(comm.len());
-        if self.comm.as_bytes() != &comm[..end] {
+    /// Sets the command name from a string that NUL ends.
+    pub(super) fn set_comm(&mut self, comm: &[u8]) {
+        if self.comm.as_bytes() != until_nul(comm) {
             self.comm = text(comm);
         }
     }
 }
 
 /// A string that NUL ends.
-pub fn text(bytes: &[u8]) -> Arc<str> {
-    let end = bytes
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into()
+pub(super) fn text(bytes: &[u8]) -> Arc<str> {
+    String::from_utf8_lossy(until_nul(bytes)).into()
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    &bytes[..end.unwrap_or(bytes.len())]
 }
 
 fn executable(procfs: &Path, pid: u32) -> Option<Arc<str>> {
-    let path = std::fs::read_link(procfs.join(format!("{pid}/exe"))).ok()?;
+    let path = process_file::executable(procfs, pid)?;
     Some(path.to_string_lossy().into())
 }
 
-/// The most telling line of /proc/PID/cgroup (`hierarchy:controllers:path`).
-fn cgroup(file: &str) -> Option<Arc<str>> {
-    let paths = || {
-        file.lines()
-            .filter_map(|line| line.splitn(3, ':').nth(2).map(|path| (line, path)))
-    };
-    paths()
-        .find(|(line, path)| line.starts_with("0::") && *path != "/")
-        .or_else(|| paths().find(|(_, path)| *path != "/"))
-        .or_else(|| paths().next())
-        .map(|(_, path)| path.into())
+/// Selects the path for [`Description::cgroup`] from the lines of `/proc/PID/cgroup`.
+fn cgroup_path(text: &str) -> Option<Arc<str>> {
+    let lines = || process_cgroup::lines(text);
+    let is_v2 =
+        |line: &process_cgroup::Line<'_>| line.hierarchy == "0" && line.controllers.is_empty();
+    lines()
+        .find(|line| is_v2(line) && line.path != "/")
+        .or_else(|| lines().find(|line| line.path != "/"))
+        .or_else(|| lines().next())
+        .map(|line| line.path.into())
 }
 
-/// Whether the pid still is this process: its start in /proc/PID/stat, in units of 10 ms.
-pub fn is_alive(procfs: &Path, id: ProcessId) -> bool {
-    let Ok(stat) = process_file::read(procfs, id.pid, "stat", SMALL_MAX) else {
-        return false;
-    };
-    let stat = String::from_utf8_lossy(&stat.bytes);
-    // The command name may hold spaces and parentheses; field 22 is the 20th after it.
-    stat.rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
-        .and_then(|start| start.parse::<u64>().ok())
-        == Some(id.start_boottime / 10_000_000)
-}
-
-/// Whether nobody but its parent knows the process any more.
-pub(super) fn has_ended(procfs: &Path, pid: u32) -> bool {
-    let stat = super::walk::stat_of(&procfs.join(pid.to_string()));
-    stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
+/// Whether the process still exists.
+pub(super) fn is_alive(procfs: &Path, id: ProcessId) -> bool {
+    process_stat::has_start(procfs, id.pid, id.start_boottime)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procfs::stat::tick_ns;
 
     #[test]
-    fn strings_from_the_kernel() {
+    fn text_ends_at_nul() {
         assert_eq!(&*text(b"true\0garbage"), "true");
         assert_eq!(&*text(b"\xff\0"), "\u{fffd}");
+    }
+
+    #[test]
+    fn cgroup_of_version_2_has_precedence() {
+        let path = |lines: &str| cgroup_path(lines).map(|path| path.to_string());
+        assert_eq!(path("4:cpu:/a\n0::/b\n").as_deref(), Some("/b"));
+        assert_eq!(path("5:io:/\n4:cpu:/a\n0::/\n").as_deref(), Some("/a"));
+        assert_eq!(path("5:io:/\n0::/\n").as_deref(), Some("/"));
+        assert_eq!(path(""), None);
     }
 
     #[test]
     fn describes_this_process() {
         let procfs = Path::new("/proc");
         let pid = std::process::id();
-        let stat = crate::tasks::walk::stat_of(&procfs.join(pid.to_string())).expect("stat");
+        let stat = process_stat::of_process(procfs, pid).expect("stat");
         let id = ProcessId {
             pid,
-            start_boottime: stat.starttime * 10_000_000,
+            start_boottime: stat.starttime * tick_ns(),
         };
         let mut description = Description::default();
-        let (cgroups, mut numbers) = (Cgroups::default(), Numbers::default());
+        let (cgroups, mut numbers) = (Cgroups::default(), JobNumbers::default());
         let names = Names::read(procfs, &cgroups, &mut numbers, id);
-        let mut room = Budget::of(1 << 20);
-        description.take(names, &mut Numbers::default(), &mut room, 0);
+        let mut budget = Budget::new(1 << 20);
+        description.set_names(names, &mut JobNumbers::default(), &mut budget, 0);
         let exe = std::env::current_exe()
             .expect("exe")
             .to_string_lossy()
             .into_owned();
         assert_eq!(description.exe.as_deref(), Some(&*exe));
         assert!(description.cmdline.is_some() && description.cgroup.is_some());
-        // Somebody else had the pid before.
-        let other = ProcessId {
+        // An earlier process with the same pid.
+        let earlier = ProcessId {
             pid,
             start_boottime: 0,
         };
-        assert!(
-            Names::read(procfs, &cgroups, &mut numbers, other)
-                .exe
-                .is_none()
-        );
+        let names = Names::read(procfs, &cgroups, &mut numbers, earlier);
+        assert!(names.exe.is_none());
     }
 }

@@ -10,9 +10,9 @@ use profiler_ebpf::{
 use super::{
     Process, ProcessId,
     counters::{Latency, LatencySum, add_latency},
+    deferred,
     dirtiers::Dirtiers,
     disks::Disks,
-    held,
 };
 use crate::bpf::{LoadError, Plain, Programs, Table};
 
@@ -176,7 +176,7 @@ impl Reading<'_> {
         match self.processes.get(&id) {
             Some(process) => ProcessLifecycle::Known(
                 process.interval_ns,
-                process.born_here,
+                process.started_in_run,
                 process.end.is_some(),
             ),
             None if id.start_boottime > self.boottime && !self.last => ProcessLifecycle::Unborn,
@@ -249,7 +249,7 @@ impl<V: KeyedValue> CounterTable<V> {
         interval_ns: u64,
         wanted: Option<&HashSet<ProcessId>>,
     ) {
-        self.rows = held::deliver(
+        self.rows = deferred::deliver(
             &mut self.held,
             std::mem::take(&mut self.rows),
             wanted,

@@ -1,110 +1,128 @@
-//! Rows of single threads, for `--threads`.
+//! Rows of single threads (`--threads`).
 
 use std::collections::HashMap;
 
 use profiler_ebpf::wire::{Histogram, Thread, ThreadEnd, Totals};
 
 use super::{
-    Process, Row,
     counters::{self, CpuTime, Latency, LatencySum},
-    process::state_letter,
+    gauges::state_letter,
+    process_id::ProcessId,
+    row::Row,
 };
-use crate::{bpf::Reading, support::clock::Clock};
+use crate::support::clock::Clock;
 
-/// What was published of each thread, by its id and start.
-pub type Histories = HashMap<(u32, u64), History>;
-
-/// What was published of a thread.
+/// Published values of the threads of a process, by thread id and start.
 #[derive(Debug, Default)]
-pub struct History {
-    published: Totals,
+pub(super) struct Threads {
+    published: HashMap<(u32, u64), Published>,
+}
+
+/// Published values of a thread.
+#[derive(Debug, Default)]
+struct Published {
+    totals: Totals,
     cpu_time: CpuTime,
     runqueue: LatencySum,
     read_at: u64,
 }
 
-impl Process {
-    /// The row of a live thread; `None` when this reading is its baseline.
-    pub(super) fn thread_row(
+/// Properties of the process that its threads share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ThreadGroup {
+    pub(super) id: ProcessId,
+    pub(super) started_in_run: bool,
+    pub(super) io_read: bool,
+}
+
+/// Times of a reading.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadingTime<'a> {
+    /// Begin of the reading, ns of `CLOCK_MONOTONIC`.
+    pub(super) now: u64,
+    /// Begin of the run, ns of `CLOCK_MONOTONIC`.
+    pub(super) run_start: u64,
+    pub(super) clock: &'a Clock,
+}
+
+impl Threads {
+    /// The row of a live thread; `None` if this reading is its baseline.
+    pub(super) fn row(
         &mut self,
+        group: ThreadGroup,
         record: &Thread,
-        now: u64,
-        clock: &Clock,
-        started: u64,
+        time: ReadingTime<'_>,
     ) -> Option<Row> {
-        let start = record.thread_start_boottime;
-        let mut row =
-            self.advance_thread(record.tid, start, &record.totals, now, clock, started)?;
+        let key = (record.tid, record.thread_start_boottime);
+        let mut row = self.advance(group, key, &record.totals, time)?;
         row.cpu = Some(record.cpu);
         row.state = state_letter(record.state, record.exit_state);
         Some(row)
     }
 
     /// Run-queue waits of a live thread.
-    pub(super) fn thread_latency(
+    pub(super) fn latency(
         &mut self,
         record: &Thread,
         histogram: &Histogram,
         epoch: u32,
     ) -> Option<Latency> {
-        let history = self
-            .threads
-            .get_mut(&(record.tid, record.thread_start_boottime))?;
+        let key = (record.tid, record.thread_start_boottime);
+        let published = self.published.get_mut(&key)?;
         let mut now = LatencySum::default();
         now.add(histogram, epoch);
-        history.runqueue.advance(&now)
+        published.runqueue.advance(&now)
     }
 
     /// The last row of a thread that has ended.
-    pub(super) fn thread_end(
+    pub(super) fn last_row(
         &mut self,
+        group: ThreadGroup,
         end: &ThreadEnd,
-        reading: Reading,
-        clock: &Clock,
-        started: u64,
+        epoch: u32,
+        time: ReadingTime<'_>,
     ) -> Option<Row> {
-        let start = end.thread_start_boottime;
-        let now = reading.monotonic_ns;
-        let row = self.advance_thread(end.tid, start, &end.totals, now, clock, started);
-        let mut history = self.threads.remove(&(end.tid, start))?;
+        let key = (end.tid, end.thread_start_boottime);
+        let row = self.advance(group, key, &end.totals, time);
+        let mut published = self.published.remove(&key)?;
         let mut runqueue = LatencySum::default();
-        runqueue.add_ended(&end.runqueue, reading.epoch);
+        runqueue.add_ended(&end.runqueue, epoch);
         let mut row = row?;
-        row.runqueue = history.runqueue.advance(&runqueue);
+        row.runqueue = published.runqueue.advance(&runqueue);
         row.state = "X";
         Some(row)
     }
 
-    fn advance_thread(
+    fn advance(
         &mut self,
-        tid: u32,
-        start_boottime: u64,
+        group: ThreadGroup,
+        key: (u32, u64),
         totals: &Totals,
-        now: u64,
-        clock: &Clock,
-        started: u64,
+        time: ReadingTime<'_>,
     ) -> Option<Row> {
-        let born = clock.monotonic_of_boottime(start_boottime);
-        let baseline =
-            !self.threads.contains_key(&(tid, start_boottime)) && !self.born_here && born < started;
-        let history = self
-            .threads
-            .entry((tid, start_boottime))
-            .or_insert_with(|| History {
-                published: if baseline { *totals } else { Totals::default() },
-                read_at: if baseline { now } else { born },
-                ..History::default()
-            });
-        let increase = counters::advance(&mut history.published, totals);
-        let cpu_time = history.cpu_time.advance(&history.published);
-        let interval_ns = now.saturating_sub(history.read_at);
-        history.read_at = now;
-        (!baseline).then_some(Row {
-            id: self.id,
+        let (tid, start_boottime) = key;
+        let started = time.clock.monotonic_of_boottime(start_boottime);
+        let is_baseline =
+            !self.published.contains_key(&key) && !group.started_in_run && started < time.run_start;
+        let published = self.published.entry(key).or_insert_with(|| Published {
+            totals: if is_baseline {
+                *totals
+            } else {
+                Totals::default()
+            },
+            read_at: if is_baseline { time.now } else { started },
+            ..Published::default()
+        });
+        let increase = counters::advance(&mut published.totals, totals);
+        let cpu_time = published.cpu_time.advance(&published.totals);
+        let interval_ns = time.now.saturating_sub(published.read_at);
+        published.read_at = time.now;
+        (!is_baseline).then_some(Row {
+            id: group.id,
             tid: Some(tid),
             interval_ns,
             increase,
-            io_read: self.io_read,
+            io_read: group.io_read,
             cpu_time,
             runqueue: None,
             memory: None,

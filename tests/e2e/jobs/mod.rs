@@ -194,7 +194,7 @@ fn mpirun_in_an_allocation() {
     });
     let running = profiler(&cluster).args(["--job", &job]).start();
     assert!(
-        running.stderr().contains("whose environment names it"),
+        running.stderr().contains("found by their environment"),
         "{}",
         running.stderr()
     );
@@ -269,7 +269,7 @@ fn hanging_scheduler_command_is_retried() {
         .env("PATH", format!("{}:{others}", bin.display()))
         .start();
     fs::write(directory.join("hang"), "").expect("written");
-    let no_answer = format!("cannot ask Slurm about job {job}: scontrol did not answer");
+    let no_answer = format!("cannot query Slurm about job {job}: scontrol did not answer");
     running.wait_for(&no_answer);
     // Meanwhile the next method, the environment, finds processes.
     let claimed = ProcessGroup::start(
@@ -281,7 +281,7 @@ fn hanging_scheduler_command_is_retried() {
     std::thread::sleep(Duration::from_millis(2500));
     fs::remove_file(directory.join("hang")).expect("removed");
     let begin = Instant::now();
-    running.wait_for(&format!("Slurm answers again about job {job}"));
+    running.wait_for(&format!("Slurm answers queries about job {job} again"));
     assert!(begin.elapsed() < Duration::from_secs(60));
     fs::write(directory.join("go"), "").expect("written");
     let finished = running.finish();
@@ -373,7 +373,7 @@ fn jobs_of_a_node() {
 fn unknown_jobs() {
     let cluster = Cluster::start();
     let refused = profiler(&cluster).args(["--job", "4711"]).finish();
-    refused.assert_refused(TARGET, "Slurm knows no job 4711");
+    refused.assert_refused(TARGET, "job 4711 is unknown to Slurm");
     let job = cluster.submit(1, "true");
     wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
     let refused = profiler(&cluster).args(["--job", &job]).finish();

@@ -11,7 +11,7 @@ use fuzz::processes;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::Host,
-    job::{Scheduler, Stated, is_id, slurm_number},
+    job::{JobEnvironment, Scheduler, is_id, slurm_job_number},
     support::clock::{Clock, Tick, monotonic_ns},
     tasks::Description,
 };
@@ -92,14 +92,14 @@ fn check(machine: &Machine, cmdline: &[u8], environ: &[u8], cgroup: &[u8]) {
     for process in tasks.iter() {
         described(&process.description, cmdline, cgroup);
     }
-    let stated = Stated::read(&machine.host.procfs, PID).expect("an environment");
-    let job = stated.job_of(Scheduler::Slurm);
+    let environment = JobEnvironment::read(&machine.host.procfs, PID).expect("an environment");
+    let job = environment.job_id(Scheduler::Slurm);
     assert_eq!(
         job,
         variable(environ, "SLURM_JOB_ID").filter(|id| is_id(id))
     );
     let members = machine.tree.path("members");
-    if let Some(number) = slurm_number(&machine.host.procfs, &members) {
+    if let Some(number) = slurm_job_number(&machine.host.procfs, &members) {
         let title = format!("slurmstepd: [{number}");
         assert!(cmdline.starts_with(title.as_bytes()));
     }

@@ -9,8 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::{Cgroups, Hierarchy},
     job::{
-        Membership, Place, Scheduler, cgroup_path, run_id,
-        scheduler_command::{Answer, processes_in, standing_in},
+        JobCgroup, Membership, Scheduler, cgroup_path, run_id,
+        scheduler_command::{CommandOutput, parse_processes, parse_status},
         trust,
     },
     output::dataset::files::is_plain_name,
@@ -38,21 +38,21 @@ fuzz_target!(|data: &[u8]| {
 
 fn answer(scheduler: Scheduler, success: bool, text: &str) {
     let (stdout, stderr) = text.split_once("==\n").unwrap_or((text, ""));
-    let answer = Answer {
+    let output = CommandOutput {
         success,
         stdout: stdout.to_owned(),
         stderr: stderr.to_owned(),
     };
-    if let Ok(standing) = standing_in(scheduler, &answer) {
+    if let Ok(status) = parse_status(scheduler, &output) {
         // Every id is in the output.
-        for number in [standing.session, standing.owner].into_iter().flatten() {
+        for number in [status.session, status.owner].into_iter().flatten() {
             let digits = stdout.contains(&number.to_string());
             // PBS prints names.
             assert!(digits || scheduler == Scheduler::Pbs);
         }
-        assert!(standing.id.is_none_or(|id| stdout.contains(&id)));
+        assert!(status.id.is_none_or(|id| stdout.contains(&id)));
     }
-    for pid in processes_in(scheduler, &answer).into_iter().flatten() {
+    for pid in parse_processes(scheduler, &output).into_iter().flatten() {
         assert!(stdout.contains(&pid.to_string()));
     }
 }
@@ -67,32 +67,32 @@ fn lines(text: &str) {
             root: "/".to_owned(),
         }),
     };
-    if let Some((place, directory)) = trust::proven(&cgroups, text) {
-        assert_eq!((place.scheduler, directory), (Scheduler::None, None));
+    if let Some((job, directory)) = trust::proven_job(&cgroups, text) {
+        assert_eq!((job.scheduler, directory), (Scheduler::None, None));
     }
-    if let Some(place) = cgroup_path::identify_all(text) {
+    if let Some(cgroup) = cgroup_path::identify_all(text) {
         let mut membership = Membership::default();
-        membership.is_in(&place, place.job.as_str().into());
-        assert_eq!(membership.job.as_deref(), Some(&*place.job));
+        membership.set_cgroup(&cgroup, cgroup.job.as_str().into());
+        assert_eq!(membership.job.as_deref(), Some(&*cgroup.job));
     }
     for path in text.lines() {
-        if let Some(place) = cgroup_path::identify(path) {
-            check(path, &place);
+        if let Some(cgroup) = cgroup_path::identify(path) {
+            check(path, &cgroup);
         }
-        if let Some(place) = cgroup_path::identify_unit(path, "solver") {
-            assert!(path[..place.directory].contains("/solver") || path.starts_with("solver"));
+        if let Some(cgroup) = cgroup_path::identify_unit(path, "solver") {
+            assert!(path[..cgroup.directory_len].contains("/solver") || path.starts_with("solver"));
         }
     }
 }
 
 /// Asserts that the directory is a prefix of the path up to a slash and identifies the same job.
-fn check(path: &str, place: &Place) {
-    let (directory, below) = path.split_at(place.directory);
+fn check(path: &str, cgroup: &JobCgroup) {
+    let (directory, below) = path.split_at(cgroup.directory_len);
     assert!(below.is_empty() || below.starts_with('/'));
     let own = cgroup_path::identify(directory).expect("the directory of a job");
-    assert_eq!((own.scheduler, &own.job), (place.scheduler, &place.job));
-    assert_eq!(own.directory, place.directory);
-    assert!(place.is_of(place.scheduler, &place.job));
-    let name = run_id(place.scheduler, &place.job);
+    assert_eq!((own.scheduler, &own.job), (cgroup.scheduler, &cgroup.job));
+    assert_eq!(own.directory_len, cgroup.directory_len);
+    assert!(cgroup.is_of(cgroup.scheduler, &cgroup.job));
+    let name = run_id(cgroup.scheduler, &cgroup.job);
     assert!(is_plain_name(&name) && !name.starts_with('.'), "{name:?}");
 }

@@ -180,7 +180,7 @@ impl Reader {
         let clock = Clock::new();
         Self {
             source: open(&context).unwrap(),
-            tasks: TaskTable::unread(host, clock),
+            tasks: TaskTable::without_reader(host, clock),
             self_metrics: SelfMetrics::default(),
             clock,
             tick: 0,

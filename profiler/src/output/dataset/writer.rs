@@ -1,11 +1,9 @@
 //! The thread that writes: takes ticks from the queue, ends parts, keeps `run.json` and `views.sql`.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
-
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     Options, OutputError, Phase, Shared, State, Stats, Summary, TableSummary, Tick,
@@ -14,7 +12,10 @@ use super::{
     table::{Context, Counts, TableWriter},
     views, wait,
 };
-use crate::schema::{Batch, Table};
+use crate::{
+    schema::{Batch, Table},
+    support::{clock::thread_cpu_ns, reported::ReportedOnce},
+};
 
 /// Rows wait for encoding in at most this much memory (bytes) over all tables.
 const RAW_BYTES: usize = 8 << 20;
@@ -25,9 +26,6 @@ const PART_BYTES: usize = 32 << 20;
 
 /// A run directory that could not be made is tried again after this time.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// So many different errors are said at most.
-const MAX_SAID: usize = 1000;
 
 /// Everything that the thread owns.
 pub struct Writer {
@@ -41,7 +39,7 @@ pub struct Writer {
     ticks_with_rows: u64,
     errors: u64,
     last_error: Option<String>,
-    said: HashSet<String>,
+    reported: ReportedOnce,
     write_time: Duration,
     manifest_file: String,
 }
@@ -102,7 +100,7 @@ impl Writer {
             ticks_with_rows: 0,
             errors: 0,
             last_error: None,
-            said: HashSet::new(),
+            reported: ReportedOnce::default(),
             write_time: Duration::ZERO,
             manifest_file,
         })
@@ -380,8 +378,8 @@ impl Writer {
         now.last_error = state.stats.last_error.take();
         for error in new_errors {
             self.last_error = Some(error.clone());
-            // The same error at every checkpoint is said once.
-            if self.said.len() < MAX_SAID && self.said.insert(error.clone()) {
+            // The same error at every checkpoint is reported once.
+            if self.reported.insert(&error) {
                 now.last_error = Some(match now.last_error.take() {
                     Some(before) => format!("{before}; {error}"),
                     None => error,
@@ -494,10 +492,4 @@ fn next_tick(state: &mut State) -> Option<Tick> {
     // Until the writer has counted it.
     state.held_bytes += tick.bytes;
     Some(tick)
-}
-
-fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
-        + u64::try_from(time.tv_nsec).unwrap_or(0)
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     privileges, report,
     schema::{Batch, Timestamp},
-    support::clock::Timekeeping,
+    support::{reported::ReportedOnce, timekeeping::Timekeeping},
     tasks::{ProcessId, TaskTable},
 };
 
@@ -35,8 +35,6 @@ const MAX_OPEN: usize = 512;
 const PAUSE: u32 = 30;
 const SHORTEST: Duration = Duration::from_secs(3);
 const LONGEST: Duration = Duration::from_secs(300);
-/// So many different lines are said at most.
-const MAX_SAID: usize = 1000;
 /// How long rows can come of a process that has ended, ns: writes that are still under way.
 const AFTERMATH: u64 = 60_000_000_000;
 
@@ -73,8 +71,7 @@ pub struct PerJob {
     ending: Vec<Run>,
     opened: u64,
     quota: Quota,
-    /// What has been said already.
-    said: HashSet<String>,
+    reported: ReportedOnce,
     /// What is not in the runs of jobs.
     lost: Vec<String>,
 }
@@ -137,7 +134,7 @@ impl PerJob {
             ending: Vec::new(),
             opened: 0,
             quota: Quota::default(),
-            said: HashSet::new(),
+            reported: ReportedOnce::default(),
             lost: Vec::new(),
         })
     }
@@ -169,7 +166,7 @@ impl PerJob {
                     }
                 }
                 Err(error) => {
-                    self.say_once(format!("dividing {} by job: {error}", batch.table.name));
+                    self.report_once(&format!("dividing {} by job: {error}", batch.table.name));
                     node_batches.push(batch);
                 }
             }
@@ -256,7 +253,7 @@ impl PerJob {
         let host = self.template.options.hostname.clone();
         let with_cgroup = |run: &&Run| run.name.claimant.is_none();
         if name.claimant.is_none() && self.open.values().filter(with_cgroup).count() >= MAX_OPEN {
-            self.say_once(format!(
+            self.report_once(&format!(
                 "{MAX_OPEN} jobs at a time: processes of more stay in the node's run"
             ));
             return None;
@@ -268,7 +265,7 @@ impl PerJob {
         if let Some(uid) = name.claimant
             && let Err(limit) = self.quota.take(uid, moment.monotonic_ns)
         {
-            self.say_once(format!(
+            self.report_once(&format!(
                 "{limit} by environment: processes of more stay in the node's run"
             ));
             return None;
@@ -276,14 +273,14 @@ impl PerJob {
         let guard = match InstanceLock::take(&self.template.orphans.out, &run_id, &host) {
             Ok(Acquired::Locked(guard)) => guard,
             Ok(Acquired::AlreadyLocked(pid)) => {
-                self.say_once(format!(
+                self.report_once(&format!(
                     "run {run_id} is written by process {pid}: its processes stay in the node's run"
                 ));
                 self.give_back(name);
                 return None;
             }
             Err(failure) => {
-                self.say_once(failure.message);
+                self.report_once(&failure.message);
                 self.give_back(name);
                 return None;
             }
@@ -339,10 +336,9 @@ impl PerJob {
         }
     }
 
-    fn say_once(&mut self, message: String) {
-        if self.said.len() < MAX_SAID && !self.said.contains(&message) {
+    fn report_once(&mut self, message: &str) {
+        if self.reported.insert(message) {
             report!("profiler: {message}");
-            self.said.insert(message);
         }
     }
 
@@ -429,7 +425,7 @@ impl PerJob {
             }
             outcome => {
                 let lost = format!("job {}: {}", run.name.id, what_is_lost(outcome, &path));
-                self.say_once(lost.clone());
+                self.report_once(&lost);
                 self.lost.push(lost);
             }
         }

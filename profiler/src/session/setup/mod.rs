@@ -27,7 +27,10 @@ use crate::{
     perf::{Machine, Plan},
     privileges, report,
     sources::{REGISTRY, SourceSpec, is_absent, region},
-    support::clock::{Clock, Timekeeping, monotonic_ns},
+    support::{
+        clock::{Clock, Timekeeping, monotonic_ns},
+        invoking_user,
+    },
     tasks::{KernelSupport, PerKeyCounters, Reader, TaskTable, Walker, walk},
 };
 
@@ -70,7 +73,7 @@ impl Setup {
     pub fn new(
         config: &Config,
         command_line: Vec<String>,
-        job: Option<&job::Found>,
+        job: Option<&job::FoundJob>,
     ) -> Result<Self, Failure> {
         let raised = privileges::raise();
         let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
@@ -169,7 +172,7 @@ fn open_marks(config: &Config, clock: Clock) -> Result<Arc<MarkReceiver>, String
         .map_err(|error| format!("no socket for marks: {error}"))
 }
 
-fn find(config: &Config, host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
+fn find(config: &Config, host: &Host, job: Option<&job::FoundJob>) -> Result<Found, Failure> {
     let pids = |roots: Roots, what: String| Found {
         scope: bpf::Scope::Pids,
         walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect::<HashSet<_>>()),
@@ -218,7 +221,7 @@ fn find(config: &Config, host: &Host, job: Option<&job::Found>) -> Result<Found,
     })
 }
 
-fn of_job(host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
+fn of_job(host: &Host, job: Option<&job::FoundJob>) -> Result<Found, Failure> {
     let job = job.ok_or_else(|| Failure::new(Reason::Internal, "the job was not looked for"))?;
     let hierarchy = match job.directories.first() {
         Some(directory) => match target::cgroup(host, &directory.path)? {
@@ -232,7 +235,7 @@ fn of_job(host: &Host, job: Option<&job::Found>) -> Result<Found, Failure> {
             ids: job
                 .directories
                 .iter()
-                .map(|directory| directory.id)
+                .map(|directory| directory.inode)
                 .collect(),
             hierarchy,
         },
@@ -475,7 +478,7 @@ fn open_sink(
         "node": matches!(config.target, Target::Node),
     });
     manifest.kernel = host.kernel_release.clone().unwrap_or_default();
-    manifest.user = target::user();
+    manifest.user = invoking_user::name();
     manifest.sources = sources;
     manifest.clock.start = Some(Timekeeping::of(&clock));
     manifest.socket = marks.map(|marks| marks.path().to_owned());
@@ -483,7 +486,7 @@ fn open_sink(
     let orphans = Orphans {
         out: out.clone(),
         hostname: host.hostname.clone(),
-        owner: target::owner(),
+        owner: invoking_user::sudo_ids(),
         quiet: config.quiet,
     };
     // Its sink would continue it while it is recovered.
@@ -494,7 +497,7 @@ fn open_sink(
     let mut options = dataset::Options::new(run_dir.clone(), &host.hostname, &run_id);
     options.checkpoint = config.checkpoint;
     options.sync = config.sync;
-    options.owner = target::owner();
+    options.owner = invoking_user::sudo_ids();
     let template = Template {
         options: options.clone(),
         orphans,
@@ -505,7 +508,8 @@ fn open_sink(
     let directory = retention::RunsDirectory {
         out: template.orphans.out.clone(),
         hostname: host.hostname.clone(),
-        uid: target::owner().map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid),
+        uid: invoking_user::sudo_ids()
+            .map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid),
     };
     retention::start(directory, config.retention.clone(), config.quiet)
         .map_err(|error| output(&format!("a thread: {error}")))?;

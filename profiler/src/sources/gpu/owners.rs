@@ -5,7 +5,8 @@ use hashbrown::HashMap;
 use super::super::TickContext;
 use crate::{
     host::Host,
-    tasks::{ProcessId, walk::stat_of},
+    procfs::{process_stat, stat::tick_ns},
+    tasks::ProcessId,
 };
 
 /// The processes of the target, by pid.
@@ -57,7 +58,7 @@ impl<'a> Owners<'a> {
 
     /// In units of 10 ms, as in every table that is read from /proc.
     fn start_in_procfs(&self, pid: u32) -> Option<u64> {
-        let stat = stat_of(&self.host.procfs.join(pid.to_string()))?;
-        stat.starttime.checked_mul(10_000_000)
+        let stat = process_stat::of_process(&self.host.procfs, pid)?;
+        stat.starttime.checked_mul(tick_ns())
     }
 }

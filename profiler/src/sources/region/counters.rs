@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use crate::{
     columns,
     schema::{Batch, Label},
-    tasks::process_tree::Who,
+    tasks::process_tree::ProcessKey,
 };
 
 /// A column that is added up.
@@ -200,9 +200,9 @@ impl Counts {
 #[derive(Debug, Default)]
 pub struct Increases {
     /// Counters.
-    pub sums: HashMap<Who, Sums>,
+    pub sums: HashMap<ProcessKey, Sums>,
     /// Hardware events.
-    pub events: HashMap<Who, Vec<(EventName, Counts)>>,
+    pub events: HashMap<ProcessKey, Vec<(EventName, Counts)>>,
 }
 
 impl Increases {
@@ -296,7 +296,7 @@ impl Increases {
 }
 
 /// Whose each row is; rows of threads and of nobody are nobody's.
-fn owners(rows: &RecordBatch) -> Vec<Option<Who>> {
+fn owners(rows: &RecordBatch) -> Vec<Option<ProcessKey>> {
     let pids: Option<&UInt32Array> = rows
         .column_by_name("pid")
         .and_then(|pids| pids.as_primitive_opt::<UInt32Type>());

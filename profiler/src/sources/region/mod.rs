@@ -24,7 +24,7 @@ use crate::{
     support::self_metrics::{Component, SelfMetrics},
     tasks::{
         Process, TaskTable,
-        process_tree::{ProcessTree, Who, who},
+        process_tree::{ProcessKey, ProcessTree, process_key},
     },
 };
 
@@ -174,7 +174,7 @@ struct Root {
 
 /// A region whose end has been read.
 struct Closing {
-    of: Who,
+    of: ProcessKey,
     open: Open,
     end: i64,
     to: Arc<Snapshot>,
@@ -205,10 +205,10 @@ impl Root {
 struct Marked {
     receiver: Arc<MarkReceiver>,
     regions: Regions,
-    roots: HashMap<Who, Root>,
+    roots: HashMap<ProcessKey, Root>,
     /// Regions that ended at the last reading, and whom that one had missed.
     closing: Vec<Closing>,
-    missed: HashSet<Who>,
+    missed: HashSet<ProcessKey>,
     /// Number of the last region.
     last: u64,
     /// Runs without error of each source up to the reading before.
@@ -232,12 +232,12 @@ impl Source for Marked {
         self.end_with_their_processes(at);
         let missed = at.tasks.missed();
         self.missed = missed
-            .map(|process| who(&at.tasks.clock, process.id))
+            .map(|process| process_key(&at.tasks.clock, process.id))
             .collect();
         if self.missed.is_empty() || at.last {
             self.store_closed();
         }
-        let closing: HashSet<Who> = self.closing.iter().map(|closing| closing.of).collect();
+        let closing: HashSet<ProcessKey> = self.closing.iter().map(|closing| closing.of).collect();
         self.roots
             .retain(|who, _| self.regions.any_of(*who) || closing.contains(who));
         self.rows.finish(out);
@@ -277,14 +277,14 @@ impl Marked {
         if !self.missed.is_empty() {
             // Of one that lives on, most of it is of after that reading.
             let ended = at.tasks.iter().filter(|process| process.end.is_some());
-            let ended: HashSet<Who> = ended
-                .map(|process| who(&at.tasks.clock, process.id))
+            let ended: HashSet<ProcessKey> = ended
+                .map(|process| process_key(&at.tasks.clock, process.id))
                 .collect();
             self.missed.retain(|of| ended.contains(of));
         }
         let increases = Increases::of(batches);
         for (who, sums) in &increases.sums {
-            for ancestor in at.tasks.process_tree.line(*who) {
+            for ancestor in at.tasks.process_tree.ancestry(*who) {
                 if let Some(root) = self.roots.get_mut(&ancestor) {
                     root.sums.add(sums);
                     if let Some(before) = &root.snapshot
@@ -296,7 +296,7 @@ impl Marked {
             }
         }
         for (who, events) in &increases.events {
-            for ancestor in at.tasks.process_tree.line(*who) {
+            for ancestor in at.tasks.process_tree.ancestry(*who) {
                 if let Some(root) = self.roots.get_mut(&ancestor) {
                     for (name, counts) in events {
                         root.add_event(name, counts);
@@ -329,7 +329,7 @@ impl Marked {
         let mut later = Vec::new();
         for received in marks {
             let process = processes.meant_by(&received);
-            let of = process.map(|process| who(&at.tasks.clock, process.id));
+            let of = process.map(|process| process_key(&at.tasks.clock, process.id));
             // What was sent after the reading had begun belongs to the next one; so do marks of processes whose rows are held.
             let waits = received.at > at.tick.monotonic_ns
                 || at
@@ -346,7 +346,7 @@ impl Marked {
         }
     }
 
-    fn take(&mut self, at: &TickContext<'_>, of: Option<Who>, received: &Received) {
+    fn take(&mut self, at: &TickContext<'_>, of: Option<ProcessKey>, received: &Received) {
         let Some(of) = of else {
             self.receiver.lose(Loss::Refused, received.uid, || {
                 let whose = match received.mark.pid {
@@ -408,7 +408,7 @@ impl Marked {
         }
     }
 
-    fn start(&mut self, at: &TickContext<'_>, of: Who, received: &Received) {
+    fn start(&mut self, at: &TickContext<'_>, of: ProcessKey, received: &Received) {
         if !self.regions.has_room(of, received.uid) {
             self.receiver.lose(Loss::TooManyOpen, received.uid, || {
                 format!("from process {}: too many regions are open", of.0)
@@ -437,7 +437,7 @@ impl Marked {
             .open(of, self.last, received, start, parent, from);
     }
 
-    fn end(&mut self, at: &TickContext<'_>, of: Who, received: &Received) {
+    fn end(&mut self, at: &TickContext<'_>, of: ProcessKey, received: &Received) {
         if let Some(mut open) = self.regions.end(of, &received.mark) {
             open.mark
                 .status
@@ -465,12 +465,12 @@ impl Marked {
 
     /// Regions whose process has ended, or all at the end of the run.
     fn end_with_their_processes(&mut self, at: &TickContext<'_>) {
-        let ends: HashMap<Who, u64> = at
+        let ends: HashMap<ProcessKey, u64> = at
             .tasks
             .iter()
-            .filter_map(|process| Some((who(&at.tasks.clock, process.id), process.end?.at)))
+            .filter_map(|process| Some((process_key(&at.tasks.clock, process.id), process.end?.at)))
             .collect();
-        let processes: Vec<Who> = self.regions.processes().collect();
+        let processes: Vec<ProcessKey> = self.regions.processes().collect();
         for of in processes {
             let (end, status) = match ends.get(&of) {
                 Some(end) => (at.tasks.clock.wall(*end).0, "unfinished"),
@@ -485,14 +485,14 @@ impl Marked {
     }
 
     /// The region that a mark names as its parent: of the same process or of an ancestor.
-    fn parent(&self, process_tree: &ProcessTree, of: Who, mark: &Mark) -> Option<u64> {
+    fn parent(&self, process_tree: &ProcessTree, of: ProcessKey, mark: &Mark) -> Option<u64> {
         let id = mark.parent.as_ref()?;
-        let mut line = process_tree.line(of);
+        let mut line = process_tree.ancestry(of);
         line.find_map(|ancestor| Some(self.regions.by_id(ancestor, id)?.number))
     }
 
     /// Stores the end of a region; what was used during it follows when it is complete.
-    fn close(&mut self, at: &TickContext<'_>, of: Who, open: Open, end: i64) {
+    fn close(&mut self, at: &TickContext<'_>, of: ProcessKey, open: Open, end: i64) {
         let region = Region {
             number: open.number,
             parent: open.parent,
@@ -544,7 +544,7 @@ impl Marked {
         }
     }
 
-    fn push(&mut self, at: &TickContext<'_>, of: Who, mark: &Mark, region: &Region) {
+    fn push(&mut self, at: &TickContext<'_>, of: ProcessKey, mark: &Mark, region: &Region) {
         let length = region.start.zip(region.end).map(|(start, end)| end - start);
         self.rows.push(
             RegionKey {

@@ -11,7 +11,7 @@ use crate::{
         Mark, Received,
         quota::{Amount, Limits, Quota},
     },
-    tasks::process_tree::Who,
+    tasks::process_tree::ProcessKey,
 };
 
 /// Open regions of a process.
@@ -54,7 +54,7 @@ pub struct Open {
 /// All of them, by process, in the order in which they began.
 #[derive(Debug)]
 pub struct Regions {
-    of: HashMap<Who, Vec<Open>>,
+    of: HashMap<ProcessKey, Vec<Open>>,
     quota: Quota,
 }
 
@@ -69,14 +69,14 @@ impl Default for Regions {
 
 impl Regions {
     /// Whether a user may open one more.
-    pub fn has_room(&self, of: Who, uid: u32) -> bool {
+    pub fn has_room(&self, of: ProcessKey, uid: u32) -> bool {
         self.of.get(&of).map_or(0, Vec::len) < MOST && self.quota.has_room(uid)
     }
 
     /// Opens one.
     pub fn open(
         &mut self,
-        of: Who,
+        of: ProcessKey,
         number: u64,
         received: &Received,
         start: i64,
@@ -97,13 +97,13 @@ impl Regions {
     }
 
     /// The innermost with this identifier.
-    pub fn by_id(&self, of: Who, id: &str) -> Option<&Open> {
+    pub fn by_id(&self, of: ProcessKey, id: &str) -> Option<&Open> {
         let mut own = self.of.get(&of)?.iter().rev();
         own.find(|open| open.mark.id.as_deref() == Some(id))
     }
 
     /// Ends the one that `end` means: by its identifier, by its name, or the innermost.
-    pub fn end(&mut self, of: Who, end: &Mark) -> Option<Open> {
+    pub fn end(&mut self, of: ProcessKey, end: &Mark) -> Option<Open> {
         let own = self.of.get_mut(&of)?;
         let place = own.iter().rposition(|open| match (&end.id, &end.name) {
             (Some(id), _) => open.mark.id.as_ref() == Some(id),
@@ -120,7 +120,7 @@ impl Regions {
     }
 
     /// Takes out all of a process.
-    pub fn end_all(&mut self, of: Who) -> Vec<Open> {
+    pub fn end_all(&mut self, of: ProcessKey) -> Vec<Open> {
         let own = self.of.remove(&of).unwrap_or_default();
         for open in &own {
             self.quota.remove(open.uid, open.bytes);
@@ -129,12 +129,12 @@ impl Regions {
     }
 
     /// Processes that have some.
-    pub fn processes(&self) -> impl Iterator<Item = Who> {
+    pub fn processes(&self) -> impl Iterator<Item = ProcessKey> {
         self.of.keys().copied()
     }
 
     /// Whether a process has any.
-    pub fn any_of(&self, of: Who) -> bool {
+    pub fn any_of(&self, of: ProcessKey) -> bool {
         self.of.contains_key(&of)
     }
 }
@@ -174,7 +174,7 @@ fn merge(old: &mut Option<Value>, new: Option<&Value>) {
 mod tests {
     use super::*;
 
-    const PROCESS: Who = (7, 1);
+    const PROCESS: ProcessKey = (7, 1);
 
     fn mark(text: &str) -> Received {
         Received {

@@ -1,10 +1,10 @@
-//! Where control groups are mounted (`cgroups(7)`).
+//! Mounted control group hierarchies (`cgroups(7)`).
 
 use std::path::PathBuf;
 
-use super::Mount;
+use super::mounts::Mount;
 
-/// Controllers of version 1; other options of such a mount are not controllers.
+/// Controllers of version 1, to distinguish them from other mount options.
 const CONTROLLERS: [&str; 15] = [
     "blkio",
     "cpu",
@@ -26,27 +26,28 @@ const CONTROLLERS: [&str; 15] = [
 /// A mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Controllers of version 1, in alphabetical order, or `name=…`; none in version 2.
+    /// Controllers of version 1 in alphabetical order, or `name=…`; empty in version 2.
     pub controllers: Vec<String>,
-    /// Where it is mounted.
+    /// Mount point.
     pub mount_point: PathBuf,
-    /// Which group of the hierarchy the mount begins at; `/` but in some containers.
+    /// Cgroup at the mount point; not `/` in some containers.
     pub root: String,
 }
 
 /// All mounted hierarchies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroups {
-    /// Version 1: one hierarchy per controller or group of controllers.
+    /// Hierarchies of version 1, each with one controller or several.
     pub v1: Vec<Hierarchy>,
-    /// Version 2: the one hierarchy.
+    /// The hierarchy of version 2.
     pub v2: Option<Hierarchy>,
 }
 
 impl Cgroups {
-    /// Those among the mounts. Of several mounts of one hierarchy the first that shows all of it counts.
-    pub(super) fn of(mounts: &[Mount]) -> Self {
-        let mut all = Self::default();
+    /// Selects the hierarchies among all mounts. Of several mounts of a hierarchy, the first that
+    /// begins at its root is used, otherwise the first.
+    pub(crate) fn new(mounts: &[Mount]) -> Self {
+        let mut cgroups = Self::default();
         let whole_first = mounts.iter().filter(|mount| mount.root == "/");
         let whole_first = whole_first.chain(mounts.iter().filter(|mount| mount.root != "/"));
         for mount in whole_first {
@@ -57,7 +58,7 @@ impl Cgroups {
             };
             match &mount.fstype[..] {
                 "cgroup2" => {
-                    all.v2.get_or_insert_with(|| hierarchy(Vec::new()));
+                    cgroups.v2.get_or_insert_with(|| hierarchy(Vec::new()));
                 }
                 "cgroup" => {
                     let is_controller = |option: &&String| {
@@ -69,31 +70,36 @@ impl Cgroups {
                         .filter(is_controller)
                         .cloned()
                         .collect();
-                    if !all.v1.iter().any(|known| known.controllers == controllers) {
-                        all.v1.push(hierarchy(controllers));
+                    if !cgroups
+                        .v1
+                        .iter()
+                        .any(|known| known.controllers == controllers)
+                    {
+                        cgroups.v1.push(hierarchy(controllers));
                     }
                 }
                 _ => {}
             }
         }
-        all
+        cgroups
     }
 
-    /// The hierarchy that a line of /proc/PID/cgroup is about, by its second field.
-    pub fn with(&self, controllers: &str) -> Option<&Hierarchy> {
+    /// The hierarchy with these controllers, which are separated by commas in any order as in
+    /// `/proc/PID/cgroup`.
+    pub fn hierarchy(&self, controllers: &str) -> Option<&Hierarchy> {
         if controllers.is_empty() {
             return self.v2.as_ref();
         }
-        let mut wanted: Vec<&str> = controllers.split(',').collect();
-        wanted.sort_unstable();
+        let mut controllers: Vec<&str> = controllers.split(',').collect();
+        controllers.sort_unstable();
         self.v1.iter().find(|hierarchy| {
             let mut known: Vec<&str> = hierarchy.controllers.iter().map(String::as_str).collect();
             known.sort_unstable();
-            known == wanted
+            known == controllers
         })
     }
 
-    /// How the node is set up, in systemd's words.
+    /// Setup of the node in the terms of systemd: `v1`, `v2` or `hybrid`.
     pub fn mode(&self) -> Option<&'static str> {
         match (self.v1.is_empty(), &self.v2) {
             (true, Some(_)) => Some("v2"),
@@ -119,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_apart() {
+    fn distinguishes_versions() {
         let cpu = mount(
             "cgroup",
             "/sys/fs/cgroup/cpu,cpuacct",
@@ -134,22 +140,22 @@ mod tests {
         );
         let unified = mount("cgroup2", "/sys/fs/cgroup", "/", &["nsdelegate", "rw"]);
         let part = mount("cgroup2", "/run/part", "/system.slice", &["rw"]);
-        let v2 = Cgroups::of(&[part, unified.clone()]);
+        let v2 = Cgroups::new(&[part, unified.clone()]);
         assert_eq!(
             v2.v2.as_ref().unwrap().mount_point,
             PathBuf::from("/sys/fs/cgroup")
         );
         assert_eq!(v2.mode(), Some("v2"));
-        let hybrid = Cgroups::of(&[cpu.clone(), cpu.clone(), systemd, unified]);
+        let hybrid = Cgroups::new(&[cpu.clone(), cpu.clone(), systemd, unified]);
         assert_eq!(hybrid.v1.len(), 2);
         assert_eq!(hybrid.v1[0].controllers, ["cpu", "cpuacct"]);
-        assert_eq!(hybrid.with("cpuacct,cpu"), Some(&hybrid.v1[0]));
-        assert_eq!(hybrid.with("name=systemd"), Some(&hybrid.v1[1]));
-        assert_eq!(hybrid.with(""), hybrid.v2.as_ref());
-        assert_eq!(hybrid.with("cpu"), None);
+        assert_eq!(hybrid.hierarchy("cpuacct,cpu"), Some(&hybrid.v1[0]));
+        assert_eq!(hybrid.hierarchy("name=systemd"), Some(&hybrid.v1[1]));
+        assert_eq!(hybrid.hierarchy(""), hybrid.v2.as_ref());
+        assert_eq!(hybrid.hierarchy("cpu"), None);
         assert_eq!(hybrid.v1[1].controllers, ["name=systemd"]);
         assert_eq!(hybrid.mode(), Some("hybrid"));
-        assert_eq!(Cgroups::of(&[cpu]).mode(), Some("v1"));
-        assert_eq!(Cgroups::of(&[]).mode(), None);
+        assert_eq!(Cgroups::new(&[cpu]).mode(), Some("v1"));
+        assert_eq!(Cgroups::new(&[]).mode(), None);
     }
 }

@@ -1,11 +1,11 @@
-//! Lists of CPUs as the kernel writes them: `0-3,8,10-11` (`bitmap_parselist`).
+//! CPU lists of the kernel (`bitmap_parselist`): `0-3,8,10-11`.
 
 use std::fmt::Write as _;
 
-/// More CPUs than any kernel has (`NR_CPUS` is at most 8,192).
+/// Above every CPU number of a kernel (`NR_CPUS` is at most 8,192).
 const LAST: usize = 65_535;
 
-/// The CPUs of a list in ascending order; `None` when it is not one. An empty list has none.
+/// CPUs of a list in ascending order; `None` if the list is malformed. An empty list has no CPUs.
 pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     let text = text.trim();
@@ -25,7 +25,7 @@ pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// The list of some CPUs, which are in ascending order.
+/// The list of `cpus`, which are in ascending order.
 pub fn cpu_list_text(cpus: &[usize]) -> String {
     let mut text = String::new();
     for range in cpus.chunk_by(|a, b| a + 1 == *b) {
@@ -45,11 +45,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_read_and_write() {
+    fn parses_and_formats_lists() {
         assert_eq!(cpu_list("0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
         assert_eq!(cpu_list(""), Some(vec![]));
         assert_eq!(cpu_list("5,1-2,2"), Some(vec![1, 2, 5]));
-        for bad in [
+        for malformed in [
             "x",
             "3-1",
             "-1",
@@ -59,7 +59,7 @@ mod tests {
             "0x1",
             "0-1:1/2",
         ] {
-            assert_eq!(cpu_list(bad), None, "{bad}");
+            assert_eq!(cpu_list(malformed), None, "{malformed}");
         }
         for text in ["", "0", "0-3,8,10-11"] {
             assert_eq!(cpu_list_text(&cpu_list(text).unwrap()), text);

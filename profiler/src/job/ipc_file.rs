@@ -1,4 +1,5 @@
-//! A file with which a batch script says that its work is done: while its text is `INPROGRESS`, it is not.
+//! The file of `--ipc-file`, by which a batch script reports that its work is done: it reads
+//! `INPROGRESS` until then.
 
 use std::{
     fs,
@@ -19,13 +20,13 @@ use rustix::{
     io::read,
 };
 
-use super::watcher::Notifier;
-use crate::privileges;
+use crate::{privileges, support::notifier::Notifier};
 
-/// What the file says while the work goes on.
+/// Content of the file while the work is in progress.
 const IN_PROGRESS: &str = "INPROGRESS";
-/// Between two looks: what other nodes write into a shared file system is not reported.
-const LOOK: Duration = Duration::from_secs(1);
+/// Period of reading the file: inotify does not report writes of other nodes to a shared file
+/// system.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Events of the file.
 const CHANGES: inotify::WatchFlags = inotify::WatchFlags::CLOSE_WRITE
@@ -33,19 +34,19 @@ const CHANGES: inotify::WatchFlags = inotify::WatchFlags::CLOSE_WRITE
     .union(inotify::WatchFlags::MOVE_SELF)
     .union(inotify::WatchFlags::DELETE_SELF);
 
-/// How the work stands.
+/// Progress of the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It goes on; or the file is just being written.
+pub enum Progress {
+    /// In progress, or unknown because the file is being written or cannot be read.
     InProgress,
-    /// There is no file.
+    /// The file does not exist.
     Absent,
-    /// It is done; with what the file says.
+    /// Done, with the first word of the file.
     Done(String),
 }
 
 /// Reads the file.
-pub fn state(path: &Path) -> State {
+pub fn progress(path: &Path) -> Progress {
     let mut text = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(256).read_to_end(&mut text));
     match read {
@@ -53,37 +54,36 @@ pub fn state(path: &Path) -> State {
             let text = String::from_utf8_lossy(&text);
             let word = text.lines().map(str::trim).find(|line| !line.is_empty());
             match word {
-                // A shell truncates before it writes.
-                None | Some(IN_PROGRESS) => State::InProgress,
-                Some(word) => State::Done(word.escape_debug().to_string()),
+                // A shell truncates the file before it writes.
+                None | Some(IN_PROGRESS) => Progress::InProgress,
+                Some(word) => Progress::Done(word.escape_debug().to_string()),
             }
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => State::Absent,
-        // Of a file that cannot be read nothing is known.
-        Err(_) => State::InProgress,
+        Err(error) if error.kind() == ErrorKind::NotFound => Progress::Absent,
+        Err(_) => Progress::InProgress,
     }
 }
 
-/// Watches the file in a thread of its own, which a hanging file system may keep.
+/// Watches the file in a separate thread, which can block in a hanging file system.
 pub struct IpcFile {
     done: Arc<AtomicBool>,
 }
 
 impl IpcFile {
-    /// Begins to watch; rings `bell` when the work is done.
+    /// Starts the thread. The end of the work is signalled through `notifier`.
     ///
     /// # Errors
     ///
-    /// When there is no thread to be had.
+    /// If the thread cannot be created.
     pub fn watch(path: PathBuf, notifier: Notifier) -> std::io::Result<Self> {
         let done = Arc::new(AtomicBool::new(false));
-        let said = Arc::clone(&done);
+        let done_in_thread = Arc::clone(&done);
         thread::Builder::new()
             .name("ipc-file".to_owned())
             .spawn(move || {
                 privileges::keep_for_users_files();
                 wait_until_done(&path);
-                said.store(true, Ordering::Relaxed);
+                done_in_thread.store(true, Ordering::Relaxed);
                 notifier.notify();
             })?;
         Ok(Self { done })
@@ -98,18 +98,19 @@ impl IpcFile {
 fn wait_until_done(path: &Path) {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let changes = inotify::init(flags).ok();
-    let mut seen = false;
+    let mut existed = false;
     loop {
-        // Before the look, so that no change falls between the two; another file may have taken its place.
+        // Before the file is read, so that a later change is reported. Each time, because the file
+        // may have been replaced.
         if let Some(changes) = &changes {
             let _ = inotify::add_watch(changes, path, CHANGES);
         }
-        match state(path) {
-            State::Done(_) => return,
-            State::InProgress => seen = true,
-            // Removed: no longer in progress. One that is yet to be written is waited for.
-            State::Absent if seen => return,
-            State::Absent => {}
+        match progress(path) {
+            Progress::Done(_) => return,
+            Progress::InProgress => existed = true,
+            // A removed file ends the work. A file that did not exist yet is waited for.
+            Progress::Absent if existed => return,
+            Progress::Absent => {}
         }
         wait(changes.as_ref());
     }
@@ -117,11 +118,11 @@ fn wait_until_done(path: &Path) {
 
 fn wait(changes: Option<&OwnedFd>) {
     let Some(changes) = changes else {
-        thread::sleep(LOOK);
+        thread::sleep(PERIOD);
         return;
     };
     let timeout = Timespec {
-        tv_sec: LOOK.as_secs().cast_signed(),
+        tv_sec: PERIOD.as_secs().cast_signed(),
         tv_nsec: 0,
     };
     let _ = poll(&mut [PollFd::new(changes, PollFlags::IN)], Some(&timeout));
@@ -134,33 +135,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_file_says() {
+    fn progress_by_content() {
         let directory = tempfile::TempDir::new().expect("a directory");
         let path = directory.path().join(".ipc-7");
-        assert_eq!(state(&path), State::Absent);
+        assert_eq!(progress(&path), Progress::Absent);
         for (text, expected) in [
-            ("", State::InProgress),
-            ("INPROGRESS", State::InProgress),
-            ("INPROGRESS\n", State::InProgress),
-            ("FINISHED\n", State::Done("FINISHED".to_owned())),
-            ("\u{1b}[2J", State::Done("\\u{1b}[2J".to_owned())),
+            ("", Progress::InProgress),
+            ("INPROGRESS", Progress::InProgress),
+            ("INPROGRESS\n", Progress::InProgress),
+            ("FINISHED\n", Progress::Done("FINISHED".to_owned())),
+            ("\u{1b}[2J", Progress::Done("\\u{1b}[2J".to_owned())),
         ] {
             fs::write(&path, text).expect("written");
-            assert_eq!(state(&path), expected, "{text:?}");
+            assert_eq!(progress(&path), expected, "{text:?}");
         }
     }
 
     #[test]
-    fn the_bell_rings_when_it_changes() {
+    fn end_of_the_work_is_notified() {
         let directory = tempfile::TempDir::new().expect("a directory");
         let path = directory.path().join(".ipc-7");
         fs::write(&path, "INPROGRESS\n").expect("written");
-        let notifier = Notifier::new().expect("a bell");
+        let notifier = Notifier::new().expect("a notifier");
         let file = IpcFile::watch(path.clone(), notifier.clone()).expect("a thread");
         assert!(!file.is_done());
         fs::write(&path, "FINISHED\n").expect("written");
         let fd = notifier.fd().expect("a descriptor");
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).expect("it rings");
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).expect("a notification");
         assert!(file.is_done());
     }
 }

@@ -1,0 +1,80 @@
+//! Search for the processes of a job by their environments.
+
+use std::path::Path;
+
+use super::{JobEnvironment, Scheduler};
+use crate::{
+    host::Host,
+    procfs::{process_list::pids, process_stat, process_status::real_uid},
+};
+
+/// Generations of ancestors that are searched for the daemons of Slurm.
+const GENERATIONS_MAX: usize = 64;
+
+/// A process with an environment that names the job.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// Process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// All processes with environments that name the job. This process, its children, and prolog and
+/// epilog of the job are excluded.
+pub fn claims(procfs: &Path, scheduler: Scheduler, id: &str) -> Vec<Claim> {
+    let is_claim = |pid: &u32| {
+        JobEnvironment::read(procfs, *pid)
+            .is_some_and(|environment| environment.names(scheduler, id))
+            && !is_own(procfs, *pid)
+            && !(scheduler == Scheduler::Slurm && is_prolog(procfs, *pid))
+    };
+    pids(procfs)
+        .filter(is_claim)
+        .filter_map(|pid| {
+            let uid = real_uid(procfs, pid)?;
+            Some(Claim { pid, uid })
+        })
+        .collect()
+}
+
+/// Claims of one user.
+pub fn of_user(claims: &[Claim], uid: u32) -> Vec<u32> {
+    let claims = claims.iter().filter(|claim| claim.uid == uid);
+    claims.map(|claim| claim.pid).collect()
+}
+
+/// Processes of the job's owner with environments that name the job; none if the owner is unknown.
+pub fn processes(procfs: &Path, scheduler: Scheduler, id: &str, owner: Option<u32>) -> Vec<u32> {
+    owner.map_or_else(Vec::new, |owner| {
+        of_user(&claims(procfs, scheduler, id), owner)
+    })
+}
+
+/// Removes processes that have ended, this process and its children.
+pub fn alive(host: &Host, mut pids: Vec<u32>) -> Vec<u32> {
+    pids.retain(|pid| !is_own(&host.procfs, *pid) && host.procfs.join(pid.to_string()).exists());
+    pids
+}
+
+/// Whether a process belongs to a prolog or epilog of Slurm: its nearest ancestor among the daemons
+/// is slurmd, and not slurmstepd as in a job.
+fn is_prolog(procfs: &Path, pid: u32) -> bool {
+    let stat = |pid: i32| process_stat::of_process(procfs, pid.cast_unsigned());
+    let ancestors = std::iter::successors(stat(pid.cast_signed()), |child| stat(child.ppid));
+    let mut daemons = ancestors
+        .take(GENERATIONS_MAX)
+        .map(|ancestor| ancestor.comm)
+        .filter(|comm| ["slurmd", "slurmstepd"].contains(&comm.as_str()));
+    daemons.next().as_deref() == Some("slurmd")
+}
+
+/// Whether a process is this one or a child of it, such as a command of the scheduler.
+fn is_own(procfs: &Path, pid: u32) -> bool {
+    let own = std::process::id();
+    let parent = || {
+        let stat = process_stat::of_process(procfs, pid)?;
+        Some(stat.ppid.cast_unsigned())
+    };
+    pid == own || parent() == Some(own)
+}

@@ -1,0 +1,124 @@
+//! Which job is meant by `--job`, and which scheduler runs it.
+
+use std::{collections::HashSet, fs};
+
+use super::{
+    JobEnvironment, Request, Scheduler, cgroup_path,
+    cgroups::{self, JobRef},
+    id::{is_id, normalized},
+};
+use crate::{
+    failure::{Failure, Reason},
+    host::Host,
+    procfs::{
+        process_file::{self, SMALL_MAX},
+        process_list::pids,
+    },
+};
+
+/// Signs of a scheduler on a node: its daemons, and a command of it.
+const SIGNS: [(Scheduler, &[&str], &str); 4] = [
+    (Scheduler::Slurm, &["slurmd", "slurmctld"], "scontrol"),
+    (Scheduler::Pbs, &["pbs_mom", "pbs_server.bin"], "pbsnodes"),
+    (Scheduler::Oar, &["Almighty"], "oarstat"),
+    (Scheduler::Flux, &["flux-broker"], "flux"),
+];
+
+/// Scheduler and id of the requested job.
+///
+/// # Errors
+///
+/// If the request has no id and this process is in no job, or if the scheduler is unknown.
+pub fn identify(host: &Host, request: &Request) -> Result<(Scheduler, String), Failure> {
+    let usage = |message: String| Failure::new(Reason::Usage, message);
+    let environment = JobEnvironment::of_this_process();
+    let Some(id) = &request.id else {
+        // sudo removes the variables, but the process stays in its cgroup.
+        let mut jobs = environment.jobs.into_iter().chain(own_cgroup(host));
+        let is_requested =
+            |job: &(Scheduler, String)| request.scheduler.is_none_or(|asked| asked == job.0);
+        return jobs.find(is_requested).ok_or_else(|| {
+            usage("--job: no job in the environment or the cgroup: give its id".to_owned())
+        });
+    };
+    if !is_id(id) {
+        return Err(usage(format!(
+            "--job {}: not a valid job id",
+            id.escape_debug()
+        )));
+    }
+    let scheduler = request
+        .scheduler
+        .or_else(|| {
+            let mut schedulers = environment.jobs.iter().map(|(scheduler, _)| *scheduler);
+            let first = schedulers.clone().next();
+            schedulers
+                .find(|scheduler| environment.names(*scheduler, id))
+                .or(first)
+        })
+        .or_else(|| scheduler_with_cgroup(host, id))
+        .or_else(|| running_scheduler(host))
+        .or_else(installed_scheduler);
+    match scheduler {
+        Some(scheduler) => Ok((scheduler, normalized(scheduler, id))),
+        None => Err(usage(format!(
+            "--job {id}: no scheduler found on this node: select it with --scheduler"
+        ))),
+    }
+}
+
+/// The job of this process's cgroup.
+fn own_cgroup(host: &Host) -> Option<(Scheduler, String)> {
+    let lines = fs::read_to_string(host.procfs.join("self/cgroup")).unwrap_or_default();
+    let cgroup = cgroup_path::identify_all(&lines)?;
+    let number = || {
+        let job = JobRef {
+            scheduler: Scheduler::Slurm,
+            id: &cgroup.job,
+        };
+        let hierarchies = cgroups::hierarchies(host);
+        let mut directories = hierarchies
+            .iter()
+            .filter_map(|hierarchy| job.directories(host, hierarchy).into_iter().next());
+        directories.next()?.job_id(host)
+    };
+    let number = if cgroup.has_sluid() { number() } else { None };
+    Some((cgroup.scheduler, number.unwrap_or(cgroup.job)))
+}
+
+fn scheduler_with_cgroup(host: &Host, id: &str) -> Option<Scheduler> {
+    let hierarchies = cgroups::hierarchies(host);
+    let has_cgroup = |scheduler: &Scheduler| {
+        let id = normalized(*scheduler, id);
+        let job = JobRef {
+            scheduler: *scheduler,
+            id: &id,
+        };
+        hierarchies
+            .iter()
+            .any(|hierarchy| !job.directories(host, hierarchy).is_empty())
+    };
+    let schedulers = SIGNS.iter().map(|(scheduler, ..)| *scheduler);
+    schedulers.chain([Scheduler::None]).find(has_cgroup)
+}
+
+fn running_scheduler(host: &Host) -> Option<Scheduler> {
+    let running: HashSet<String> = pids(&host.procfs)
+        .filter_map(|pid| process_file::read(&host.procfs, pid, "comm", SMALL_MAX).ok())
+        .map(|comm| String::from_utf8_lossy(&comm.bytes).trim_end().to_owned())
+        .collect();
+    SIGNS
+        .iter()
+        .find(|(_, daemons, _)| daemons.iter().any(|name| running.contains(*name)))
+        .map(|(scheduler, ..)| *scheduler)
+}
+
+fn installed_scheduler() -> Option<Scheduler> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_installed =
+        |name: &str| std::env::split_paths(&path).any(|directory| directory.join(name).is_file());
+    SIGNS
+        .iter()
+        .find(|(.., command)| is_installed(command))
+        .map(|(scheduler, ..)| *scheduler)
+}

@@ -1,0 +1,76 @@
+//! `/proc/PID/stat` and `/proc/PID/task/TID/stat` (`proc_pid_stat(5)`).
+
+use std::path::Path;
+
+use procfs::{FromRead as _, process::Stat};
+
+use super::{
+    process_file::{self, SMALL_MAX},
+    stat::tick_ns,
+};
+
+/// Reads `stat` in the directory of a process or thread; `None` if it is gone or malformed.
+///
+/// The parser of the `procfs` crate relies on a line that begins with `pid (comm) state`, so this
+/// is checked first.
+pub(crate) fn read(directory: &Path) -> Option<Stat> {
+    let text = process_file::bounded(&directory.join("stat"), SMALL_MAX).ok()?;
+    let text = text.bytes;
+    let begin = text.iter().position(|&byte| byte == b'(')?;
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    let pid = text.get(..begin)?.strip_suffix(b" ")?;
+    let is_pid = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
+    let has_state =
+        matches!(text.get(end + 1..)?, [b' ', state, ..] if state.is_ascii_alphabetic());
+    (is_pid && begin < end && has_state)
+        .then(|| Stat::from_read(&text[..]).ok())
+        .flatten()
+}
+
+/// `stat` of a process.
+pub(crate) fn of_process(procfs: &Path, pid: u32) -> Option<Stat> {
+    read(&procfs.join(pid.to_string()))
+}
+
+/// Whether this pid still belongs to the process that started at `start_boottime`, in ns. The file
+/// has the start time in clock ticks.
+pub(crate) fn has_start(procfs: &Path, pid: u32, start_boottime: u64) -> bool {
+    let Ok(stat) = process_file::read(procfs, pid, "stat", SMALL_MAX) else {
+        return false;
+    };
+    let stat = String::from_utf8_lossy(&stat.bytes);
+    // The command name can contain spaces and parentheses; field 22 is the 20th after it.
+    stat.rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
+        .and_then(|start| start.parse::<u64>().ok())
+        == Some(start_boottime / tick_ns())
+}
+
+/// Whether the process has exited: it is a zombie, or has no entry.
+pub(crate) fn has_exited(procfs: &Path, pid: u32) -> bool {
+    of_process(procfs, pid).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_recognized_by_its_start() {
+        let (procfs, pid) = (Path::new("/proc"), std::process::id());
+        let stat = of_process(procfs, pid).expect("stat");
+        assert_eq!(stat.pid.cast_unsigned(), pid);
+        assert!(has_start(procfs, pid, stat.starttime * tick_ns()));
+        assert!(!has_start(procfs, pid, 0) && !has_exited(procfs, pid));
+        assert!(has_exited(procfs, u32::MAX >> 2));
+    }
+
+    #[test]
+    fn malformed_lines_are_rejected() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for line in ["", "(x)", "x (x) S 1", "1 (x) ", "1 )x( S", "1 (x) S 1"] {
+            std::fs::write(directory.path().join("stat"), line).expect("written");
+            assert!(read(directory.path()).is_none(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Following of tasks: events of the BPF programs, additions to the target, live processes.
+
+use anyhow::Result;
+
+use super::{Process, Programs, Reader, TaskTable};
+use crate::{
+    bpf::Event,
+    job::{JobDirectory, ROOTS_MAX},
+    procfs::process_stat,
+};
+
+impl TaskTable {
+    /// The BPF programs, if readings come from them.
+    pub fn programs(&mut self) -> Option<&mut Programs> {
+        match &mut self.reader {
+            Reader::Bpf(programs) => Some(programs),
+            Reader::Procfs(_) | Reader::None => None,
+        }
+    }
+
+    /// Number of live processes of the target.
+    ///
+    /// # Errors
+    ///
+    /// If the counters of the BPF programs cannot be read.
+    pub fn live(&self) -> Result<u64> {
+        Ok(match &self.reader {
+            Reader::Bpf(programs) => programs.counters()?.live,
+            Reader::Procfs(_) | Reader::None => self.live_processes().count() as u64,
+        })
+    }
+
+    /// Number of live processes of the target, as of the last reading, that are the profiler or its
+    /// children.
+    pub fn live_own(&self) -> u64 {
+        let own = std::process::id();
+        let is_own = |process: &&Process| process.id.pid == own || process.ppid == own;
+        self.live_processes().filter(is_own).count() as u64
+    }
+
+    fn live_processes(&self) -> impl Iterator<Item = &Process> {
+        self.processes
+            .values()
+            .filter(|process| process.end.is_none())
+    }
+
+    /// Whether a process has exited without an exit event, because its last thread has not left its
+    /// CPU yet.
+    pub fn any_exiting(&self) -> bool {
+        let Reader::Bpf(programs) = &self.reader else {
+            return false;
+        };
+        let mut live = programs.live_processes().unwrap_or_default().into_iter();
+        live.any(|pid| process_stat::has_exited(&self.host.procfs, pid))
+    }
+
+    /// Replaces the cgroups of a job, and adds processes, with all their descendants.
+    ///
+    /// # Errors
+    ///
+    /// If the BPF maps or the tasks cannot be read or written.
+    pub fn follow_more(
+        &mut self,
+        directories: Option<&[JobDirectory]>,
+        pids: &[u32],
+    ) -> Result<()> {
+        match &mut self.reader {
+            Reader::Bpf(programs) => {
+                if let Some(directories) = directories {
+                    let inodes = directories.iter().map(|directory| directory.inode);
+                    programs.set_cgroups(&inodes.collect::<Vec<u64>>())?;
+                    programs.mark()?;
+                }
+                for chunk in pids.chunks(ROOTS_MAX) {
+                    let roots: Vec<_> = chunk.iter().map(|pid| (*pid, 0)).collect();
+                    programs.adopt(&roots)?;
+                }
+            }
+            Reader::Procfs(walker) => walker.follow_more(directories, pids),
+            Reader::None => {}
+        }
+        Ok(())
+    }
+
+    /// Drains the ring buffer, and follows tasks that were moved into the cgroup. To be called when
+    /// [`Programs::events_fd`] is readable.
+    ///
+    /// # Errors
+    ///
+    /// If the tasks cannot be read.
+    pub fn drain_events(&mut self) -> Result<()> {
+        if let Reader::Bpf(programs) = &mut self.reader {
+            let drained = self.events.len();
+            programs.drain(&mut self.events);
+            if self.events[drained..]
+                .iter()
+                .any(|event| matches!(event, Event::CgroupMove))
+            {
+                programs.mark()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! Schedule of reading `/proc/PID/smaps_rollup`, in a separate thread.
+//!
+//! Reading holds the mmap lock of the process for milliseconds. All processes are read every 30 s,
+//! and earlier if the sum of resident memory has grown, so that the peak of the proportional sum is
+//! recorded. The duration of the previous reading limits the rate of these.
+
+use std::{
+    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hashbrown::HashMap;
+
+use super::{Process, ProcessId};
+use crate::{
+    host::Host,
+    privileges,
+    procfs::smaps_rollup::{self, Footprint},
+};
+
+/// Time between two readings.
+const PERIOD: Duration = Duration::from_secs(30);
+/// Growth of the sum of resident memory that causes a reading, percent of the sum at the previous
+/// reading.
+const GROWTH_PERCENT: u64 = 125;
+/// Pause before a reading because of growth, as a multiple of the duration of the previous reading:
+/// at most 2 % of one CPU.
+const PAUSE_FACTOR: u32 = 50;
+/// Shortest pause before a reading because of growth.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Processes per reading; the largest are selected.
+const PROCESSES_MAX: usize = 4096;
+/// Time limit of the reading at the end of the run.
+const LAST_TIMEOUT: Duration = Duration::from_millis(100);
+/// Processes up to which there is a reading at the end of the run.
+const LAST_PROCESSES_MAX: usize = 256;
+
+/// Handle of the thread, which ends after the handle is dropped.
+pub(super) struct FootprintReader {
+    requests: Sender<Request>,
+    answers: Receiver<Answer>,
+    requested_at: Option<Instant>,
+    is_busy: bool,
+    /// Answer that was received at the end of the run.
+    received: Option<Answer>,
+    /// Sum of resident memory at the last request, bytes.
+    rss: u64,
+    /// Duration of the last reading.
+    took: Duration,
+}
+
+struct Request {
+    ids: Vec<ProcessId>,
+    /// Whether `ids` has all processes.
+    is_complete: bool,
+}
+
+struct Answer {
+    footprints: HashMap<ProcessId, Footprint>,
+    /// Whether all processes that still live were read.
+    is_complete: bool,
+    took: Duration,
+}
+
+impl FootprintReader {
+    /// Starts the thread. If that fails, nothing is read.
+    pub(super) fn new(host: &Host) -> Self {
+        let (requests, receiver) = channel::<Request>();
+        let (sender, answers) = channel();
+        let procfs = host.procfs.clone();
+        let work = move || {
+            privileges::keep_for_reading();
+            for Request {
+                ids,
+                mut is_complete,
+            } in receiver
+            {
+                let begin = Instant::now();
+                let mut footprints = HashMap::new();
+                for id in ids {
+                    match smaps_rollup::read(&procfs.join(id.pid.to_string())) {
+                        Ok(Some(footprint)) => {
+                            footprints.insert(id, footprint);
+                        }
+                        Ok(None) => {}
+                        Err(_) => is_complete = false,
+                    }
+                }
+                let answer = Answer {
+                    footprints,
+                    is_complete,
+                    took: begin.elapsed(),
+                };
+                if sender.send(answer).is_err() {
+                    break;
+                }
+            }
+        };
+        // Without the thread the channels are closed, and no request is ever pending.
+        let _ = thread::Builder::new()
+            .name("footprints".to_owned())
+            .spawn(work);
+        Self {
+            requests,
+            answers,
+            requested_at: None,
+            is_busy: false,
+            received: None,
+            rss: 0,
+            took: Duration::ZERO,
+        }
+    }
+
+    /// Requests a reading if it is due.
+    pub(super) fn update(&mut self, processes: &HashMap<ProcessId, Process>) {
+        if self.is_busy {
+            return;
+        }
+        let mut by_size: Vec<_> = with_memory(processes)
+            .map(|process| {
+                let rss = process.gauges.memory.map_or(0, |memory| memory.rss);
+                (rss, process.id)
+            })
+            .collect();
+        let rss: u64 = by_size.iter().map(|(rss, _)| rss).sum();
+        let has_grown = rss > self.rss / 100 * GROWTH_PERCENT;
+        let pause = if has_grown {
+            PAUSE_MIN.max(self.took * PAUSE_FACTOR)
+        } else {
+            PERIOD
+        };
+        if self.requested_at.is_some_and(|at| at.elapsed() < pause) {
+            return;
+        }
+        self.rss = rss;
+        by_size.sort_unstable_by(|a, b| b.cmp(a));
+        let is_complete = by_size.len() <= PROCESSES_MAX;
+        by_size.truncate(PROCESSES_MAX);
+        let ids = by_size.into_iter().map(|(_, id)| id).collect();
+        self.request(Request { ids, is_complete });
+    }
+
+    /// Reads all processes at the end of the run, unless they are too many or the thread is busy.
+    pub(super) fn read_last(&mut self, processes: &HashMap<ProcessId, Process>) {
+        if self.is_busy || processes.len() > LAST_PROCESSES_MAX {
+            return;
+        }
+        let ids = with_memory(processes).map(|process| process.id).collect();
+        self.request(Request {
+            ids,
+            is_complete: true,
+        });
+        self.received = self.answers.recv_timeout(LAST_TIMEOUT).ok();
+        self.is_busy = false;
+    }
+
+    fn request(&mut self, request: Request) {
+        self.is_busy = self.requests.send(request).is_ok();
+        self.requested_at = Some(Instant::now());
+    }
+
+    /// Footprints since the last call, and the sum of proportional memory if all processes were
+    /// read.
+    pub(super) fn receive(&mut self) -> (HashMap<ProcessId, Footprint>, Option<u64>) {
+        let answer = match self.received.take() {
+            Some(answer) => Ok(answer),
+            None => self.answers.try_recv(),
+        };
+        match answer {
+            Ok(Answer {
+                footprints,
+                is_complete,
+                took,
+            }) => {
+                self.is_busy = false;
+                self.took = took;
+                let sum = footprints.values().map(|footprint| footprint.pss).sum();
+                let is_known = is_complete && !footprints.is_empty();
+                (footprints, is_known.then_some(sum))
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => (HashMap::new(), None),
+        }
+    }
+}
+
+/// Live processes with an address space.
+fn with_memory(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = &Process> {
+    processes
+        .values()
+        .filter(|process| process.end.is_none() && process.gauges.memory.is_some())
+}

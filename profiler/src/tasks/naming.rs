@@ -1,0 +1,96 @@
+//! Requests for names of processes that the events did not supply, and their budget.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hashbrown::HashSet;
+
+use super::{Budget, TaskTable, name_reader};
+
+/// Time that a sample waits for names. Most are available within it.
+const TIMEOUT: Duration = Duration::from_millis(2);
+/// Time that the first sample waits.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time that the last sample waits, with as many requests as it needs.
+const LAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of long command lines in memory.
+const CMDLINE_BYTES: usize = 32 << 20;
+
+impl TaskTable {
+    /// Budget for long command lines, less those in memory.
+    pub(super) fn cmdline_budget(&self) -> Budget {
+        let mut budget = Budget::new(CMDLINE_BYTES);
+        let mut seen = HashSet::new();
+        for process in self.processes.values() {
+            // A child shares the command line of its parent.
+            if let Some(cmdline) = &process.description.cmdline
+                && cmdline.is_long()
+                && seen.insert(Arc::as_ptr(&cmdline.text))
+            {
+                budget.charge(process.uid, cmdline.text.len());
+            }
+        }
+        budget
+    }
+
+    /// Reads names of processes from before the run, and of processes with incomplete events.
+    pub(super) fn update_names(&mut self, first: bool, last: bool) {
+        let begin = Instant::now();
+        self.receive_names(Duration::ZERO);
+        loop {
+            let has_requested = self.request_names();
+            self.receive_names(match (first, last) {
+                (_, true) => LAST_TIMEOUT.saturating_sub(begin.elapsed()),
+                (true, _) => FIRST_TIMEOUT,
+                _ if has_requested => TIMEOUT,
+                _ => Duration::ZERO,
+            });
+            let is_complete = !has_requested && self.name_reader.is_idle();
+            if !last || is_complete || begin.elapsed() > LAST_TIMEOUT {
+                break;
+            }
+        }
+    }
+
+    /// Requests a batch of missing names. Returns `false` if none are missing, or if another batch
+    /// is in progress.
+    fn request_names(&mut self) -> bool {
+        if !self.name_reader.is_idle() {
+            return false;
+        }
+        let mut batch = Vec::new();
+        let processes = self.processes.values_mut();
+        for process in processes.filter(|process| !process.described) {
+            if batch.len() == name_reader::BATCH_MAX {
+                break;
+            }
+            if self.name_reader.admits(process.uid) {
+                batch.push((process.id, process.uid));
+            } else {
+                process.described = true;
+                process.changed = true;
+            }
+        }
+        !batch.is_empty() && self.name_reader.start(batch)
+    }
+
+    fn receive_names(&mut self, timeout: Duration) {
+        for (id, names) in self.name_reader.receive(timeout) {
+            let Some(process) = self.processes.get_mut(&id) else {
+                continue;
+            };
+            let (numbers, cmdlines) = (&mut self.job_numbers, &mut self.cmdlines);
+            let uid = process.uid;
+            process.description.set_names(names, numbers, cmdlines, uid);
+            process.described = true;
+            process.changed = true;
+        }
+    }
+
+    /// Processes with names that could not be read.
+    pub fn names_lost(&self) -> u64 {
+        self.name_reader.lost()
+    }
+}

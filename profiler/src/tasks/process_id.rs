@@ -1,0 +1,37 @@
+//! Identity of a process.
+
+use profiler_ebpf::wire;
+
+/// Pid and start time of a process. Processes that have the same pid one after the other are
+/// different.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId {
+    /// Thread group id in the profiler's pid namespace.
+    pub pid: u32,
+    /// Start, ns of `CLOCK_BOOTTIME`.
+    pub start_boottime: u64,
+}
+
+/// Records and events all identify their process by the same two members.
+macro_rules! from_wire {
+    ($($record:ident),+) => {$(
+        impl From<&wire::$record> for ProcessId {
+            fn from(record: &wire::$record) -> Self {
+                Self {
+                    pid: record.pid,
+                    start_boottime: record.start_boottime,
+                }
+            }
+        }
+    )+};
+}
+from_wire!(
+    Birth,
+    Environment,
+    Exec,
+    Process,
+    ProcessRecord,
+    Thread,
+    ThreadEnd,
+    Unchanged
+);

@@ -1,0 +1,198 @@
+//! Application of a reading, from the BPF programs or from `/proc`, to the processes.
+
+use anyhow::Result;
+use profiler_ebpf::wire::thread_flags;
+
+use super::{
+    ProcessId, Reader, TaskTable, counters,
+    process::{entry, on_fork},
+    threads::ReadingTime,
+};
+use crate::{
+    bpf::{Event, Reading as BpfReading, Record},
+    procfs::stat::tick_ns,
+    support::clock::Tick,
+};
+
+impl TaskTable {
+    /// Applies forks and execs, then the records of a reading, then exits.
+    pub(super) fn apply_bpf_reading(&mut self, reading: BpfReading, last: bool) {
+        if let Reader::Bpf(programs) = &mut self.reader {
+            programs.drain(&mut self.events);
+        }
+        let exits = self.apply_starts(reading.monotonic_ns, last);
+        self.apply_records(reading);
+        self.apply_exits(exits, reading);
+    }
+
+    /// Applies forks, execs and environments, and returns the exits. Exits after the begin of the
+    /// reading belong to the next one.
+    fn apply_starts(&mut self, now: u64, last: bool) -> Vec<Event> {
+        let mut exits = Vec::new();
+        let mut later = Vec::new();
+        let processes = &mut self.processes;
+        for event in self.events.drain(..) {
+            match event {
+                Event::Exit(ref exit) if exit.end > now && !last => later.push(event),
+                Event::Birth(fork) => on_fork(processes, &self.clock, &fork),
+                Event::Exec(exec, args) => {
+                    let process = entry(processes, (&*exec).into(), now);
+                    process.uid = exec.uid;
+                    let needs_names = process.description.on_exec(
+                        &self.host,
+                        &self.job_numbers,
+                        &mut self.cmdlines,
+                        &exec,
+                        &args,
+                    );
+                    process.described = !needs_names;
+                    process.changed = true;
+                }
+                Event::Environment(environment) => {
+                    // The exec came before; without its event, the process can be unknown.
+                    if let Some(process) = processes.get_mut(&ProcessId::from(&*environment)) {
+                        let description = &mut process.description;
+                        let needs_names = description.on_environment(&self.host, &environment);
+                        process.described &= !needs_names;
+                        process.changed = true;
+                    }
+                }
+                Event::Exit(_) | Event::ThreadEnd(_) => exits.push(event),
+                Event::CgroupMove | Event::OutOfScopeFork(_) => {}
+            }
+        }
+        self.events = later;
+        exits
+    }
+
+    fn apply_records(&mut self, reading: BpfReading) {
+        let Reader::Bpf(programs) = &self.reader else {
+            return;
+        };
+        let time = ReadingTime {
+            now: reading.monotonic_ns,
+            run_start: self.run_start,
+            clock: &self.clock,
+        };
+        let processes = &mut self.processes;
+        let mut current: Option<ProcessId> = None;
+        let mut thread = None;
+        for record in programs.records() {
+            match record {
+                Record::Process(record) => {
+                    let id = record.into();
+                    current = Some(id);
+                    let process = entry(processes, id, reading.monotonic_ns);
+                    process.seen_in = self.epochs;
+                    process.apply_record(record, self.page);
+                }
+                Record::Unchanged(record) => {
+                    let Some(process) = processes.get_mut(&ProcessId::from(record)) else {
+                        continue;
+                    };
+                    process.seen_in = self.epochs;
+                    process.current.unchanged = Some(record.state);
+                    if record.has_mm != 0 {
+                        process.apply_rss(&record.rss, self.page);
+                    }
+                }
+                Record::Ended(totals, runqueue) => {
+                    if let Some(process) = current.and_then(|id| processes.get_mut(&id)) {
+                        counters::add(&mut process.current.totals, totals);
+                        process.current.runqueue.add(runqueue, reading.epoch);
+                    }
+                }
+                Record::Thread(record) => {
+                    let id = ProcessId::from(record);
+                    let Some(process) = processes.get_mut(&id) else {
+                        continue;
+                    };
+                    process.apply_thread(record);
+                    if record.flags & thread_flags::ACCUMULATED != 0 {
+                        continue;
+                    }
+                    counters::add(&mut process.current.totals, &record.totals);
+                    thread = Some((id, record));
+                    if self.with_threads {
+                        let group = process.thread_group();
+                        self.rows.extend(process.threads.row(group, record, time));
+                    }
+                }
+                Record::Runqueue(histogram) => {
+                    let Some((id, record)) = thread.take() else {
+                        continue;
+                    };
+                    let Some(process) = processes.get_mut(&id) else {
+                        continue;
+                    };
+                    process.current.runqueue.add(histogram, reading.epoch);
+                    if self.with_threads {
+                        let latency = process.threads.latency(record, histogram, reading.epoch);
+                        let row = self.rows.last_mut();
+                        if let Some(row) = row.filter(|row| row.tid == Some(record.tid)) {
+                            row.runqueue = latency;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn apply_exits(&mut self, exits: Vec<Event>, reading: BpfReading) {
+        let time = ReadingTime {
+            now: reading.monotonic_ns,
+            run_start: self.run_start,
+            clock: &self.clock,
+        };
+        for event in exits {
+            match event {
+                Event::Exit(exit) => {
+                    let process = entry(&mut self.processes, (&*exit).into(), time.now);
+                    process.on_exit(&exit, self.page, reading.epoch);
+                }
+                Event::ThreadEnd(end) => {
+                    let id = ProcessId::from(&*end);
+                    let process = entry(&mut self.processes, id, time.now);
+                    let group = process.thread_group();
+                    let row = process.threads.last_row(group, &end, reading.epoch, time);
+                    self.ended_threads.insert((id, end.tid));
+                    self.rows.extend(row);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads the processes from `/proc` and applies them.
+    pub(super) fn read_procfs(&mut self, tick: &Tick, first: bool) -> Result<()> {
+        let Reader::Procfs(walker) = &mut self.reader else {
+            return Ok(());
+        };
+        let time = ReadingTime {
+            now: tick.monotonic_ns,
+            run_start: self.run_start,
+            clock: &self.clock,
+        };
+        for observed in walker.read(&self.host)? {
+            let id = ProcessId::from(&observed.process);
+            let process = entry(&mut self.processes, id, time.now);
+            // Start times in /proc are rounded to clock ticks.
+            process.started_in_run |= !first && process.read_at.is_none() && {
+                let started = self.clock.monotonic_of_boottime(id.start_boottime);
+                started + 2 * tick_ns() > self.run_start
+            };
+            process.seen_in = self.epochs;
+            process.io_read &= observed.io_read;
+            process.apply_record(&observed.process, self.page);
+            for thread in &observed.threads {
+                process.apply_thread(thread);
+                if self.with_threads {
+                    let group = process.thread_group();
+                    self.rows.extend(process.threads.row(group, thread, time));
+                }
+            }
+            process.current.totals = observed.totals;
+        }
+        Ok(())
+    }
+}
