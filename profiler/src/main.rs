@@ -48,7 +48,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
             perfevents,
             json,
         } => {
-            let catalog = events::catalog(perfevents.as_deref())?;
+            let catalog = perf::catalog(perfevents.as_deref())?;
             if cpus {
                 print(&events::cpus(&catalog));
                 return Ok(0);

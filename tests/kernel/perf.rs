@@ -308,12 +308,15 @@ fn uncountable_event_is_a_one_line_error() {
         let profiler = Profiler::new().args(["--source", "perf"]).args(arguments);
         profiler.command(&["true"]).finish().assert_refused(2, what);
     };
-    refused(&["--groups", "NONE"], "--groups NONE: this CPU has ");
+    refused(
+        &["--groups", "NONE"],
+        "--groups NONE: unknown group; this CPU has ",
+    );
     refused(&["--events", "cpu/"], "--events \"cpu/\"");
     refused(&["--events", "no-such-event"], "profiler events");
     refused(
         &["--events", "no_such_pmu/event=1/"],
-        "there is no PMU for it here; there are ",
+        "no PMU for this event; available PMUs: ",
     );
     refused(
         &["--events", "software/config=99999999999999999999/"],

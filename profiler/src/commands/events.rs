@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::{
     failure::{Failure, Reason},
     host::cpu_ids,
-    privileges,
 };
 
 /// Which microarchitectures are shown.
@@ -18,31 +17,6 @@ pub struct Selection<'a> {
     here: bool,
     /// What every CPU has.
     generic: Option<&'a Uarch>,
-}
-
-/// The embedded tables, with those of a directory added or in their place.
-///
-/// # Errors
-///
-/// When a file of the directory cannot be read or makes no sense.
-pub fn catalog(directory: Option<&Path>) -> Result<Catalog, Failure> {
-    let builtin = Catalog::builtin().clone();
-    let Some(directory) = directory else {
-        return Ok(builtin);
-    };
-    let usage = |what: String| {
-        let message = format!("--perfevents {}: {what}", directory.display());
-        Failure::new(Reason::Usage, message)
-    };
-    let lowered = privileges::lower();
-    let own = Catalog::read(directory).map_err(|error| usage(error.to_string()))?;
-    drop(lowered);
-    for uarch in own.iter() {
-        if let Some(problem) = uarch.problems(Catalog::meanings()).first() {
-            return Err(usage(format!("{}.toml: {problem}", uarch.id)));
-        }
-    }
-    Ok(builtin.overridden_by(own))
 }
 
 impl<'a> Selection<'a> {
@@ -229,8 +203,8 @@ mod tests {
 
     #[test]
     fn a_cpu_is_listed_with_formulas_and_codes() {
-        let catalog = catalog(None).expect("embedded");
-        let selection = Selection::new(&catalog, Some("skx")).expect("known");
+        let catalog = Catalog::builtin();
+        let selection = Selection::new(catalog, Some("skx")).expect("known");
         let text = selection.text();
         for line in [
             "Skylake-SP (skx, not necessarily this CPU)",
@@ -243,51 +217,12 @@ mod tests {
         let json = selection.json();
         assert_eq!(json[0]["events"]["L1D.M_EVICT"]["code"]["umask"], 4);
         assert_eq!(json[0]["groups"]["FLOPS"]["fits"], false);
-        let error = Selection::new(&catalog, Some("z80"))
-            .err()
-            .expect("unknown");
+        let error = Selection::new(catalog, Some("z80")).err().expect("unknown");
         assert!(error.to_string().contains("--cpus"), "{error}");
         assert!(
-            cpus(&catalog)
+            cpus(catalog)
                 .lines()
                 .any(|line| line.starts_with("zen4") && line.ends_with("Zen 4"))
         );
-    }
-
-    #[test]
-    fn tables_of_ones_own_are_added_or_take_the_place_of_others() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let write = |name: &str, text: &str| {
-            std::fs::write(directory.path().join(name), text).expect("written");
-        };
-        let table = "name = \"Mine\"\nvendor = \"Me\"\nsource = \"me\"\n[match]\n";
-        write("skx.toml", table);
-        write("mine.toml", table);
-        write("notes.txt", "no table");
-        let changed = catalog(Some(directory.path())).expect("valid");
-        assert_eq!(
-            changed.iter().count(),
-            Catalog::builtin().iter().count() + 1
-        );
-        let text = Selection::new(&changed, Some("skx")).expect("known").text();
-        assert!(text.starts_with("Mine (skx"), "{text}");
-
-        write(
-            "mine.toml",
-            &format!("{table}[group.X]\nhelp = \"\"\nevents = {{ a = \"A\" }}\n"),
-        );
-        let error = catalog(Some(directory.path()))
-            .expect_err("no such event")
-            .to_string();
-        assert!(
-            error.contains("mine.toml: group X: there is no event A"),
-            "{error}"
-        );
-        write("mine.toml", "name = 1");
-        let error = catalog(Some(directory.path()))
-            .expect_err("no table")
-            .to_string();
-        assert!(error.contains("mine.toml"), "{error}");
-        assert!(catalog(Some(Path::new("/nonexistent"))).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Constants of the machine that formulas may use (see `perfevents::CONSTANTS`).
+//! Constants of the machine that formulas can use (`perfevents::CONSTANTS`).
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,9 @@ use perfevents::{CORE_PMU, Device};
 
 use crate::host::{Host, number};
 
-use super::machine::Cpu;
+use super::cpus::Cpu;
 
-/// What does not change during a run; `None` where the machine does not say.
+/// Values that do not change during a run; `None` if unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Constants {
     sockets: Option<f64>,
@@ -24,11 +24,11 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// Reads them.
+    /// Reads the constants from CPUID, procfs and sysfs.
     pub(super) fn read(host: &Host, cpus: &[Cpu]) -> Self {
-        let count = |of: fn(&Cpu) -> (u32, u32)| {
-            let all: BTreeSet<_> = cpus.iter().map(of).collect();
-            (!all.is_empty()).then_some(all.len() as f64)
+        let count = |id: fn(&Cpu) -> (u32, u32)| {
+            let ids: BTreeSet<_> = cpus.iter().map(id).collect();
+            (!ids.is_empty()).then_some(ids.len() as f64)
         };
         let directory = host.sysfs.join("devices/system/cpu/cpu0");
         let file = |name: &str| number::<f64>(&directory.join(name));
@@ -57,12 +57,12 @@ impl Constants {
         }
     }
 
-    /// Whether cores have several threads.
+    /// Whether cores have several hardware threads.
     pub fn has_smt(&self) -> bool {
         self.smt.is_some_and(|smt| smt > 0.0)
     }
 
-    /// A constant by its name, for an interval of so many seconds.
+    /// A constant by name. The constant `time` is the length of the interval in `seconds`.
     pub fn get(&self, name: &str, seconds: f64) -> Option<f64> {
         match name {
             "time" => Some(seconds),
@@ -81,7 +81,8 @@ impl Constants {
     }
 }
 
-/// By leaf 0x15 of CPUID (Intel's manual, volume 2A); most processors of others do not have it.
+/// Frequency of the time-stamp counter from CPUID leaf 0x15 (Intel SDM, volume 2A), which most
+/// processors of other vendors lack.
 #[cfg(target_arch = "x86_64")]
 fn tsc_hz() -> Option<f64> {
     use std::arch::x86_64::{__cpuid, __get_cpuid_max};
@@ -91,8 +92,8 @@ fn tsc_hz() -> Option<f64> {
         return None;
     }
     let leaf = __cpuid(TSC);
-    let known = leaf.eax != 0 && leaf.ebx != 0 && leaf.ecx != 0;
-    known.then(|| f64::from(leaf.ecx) * f64::from(leaf.ebx) / f64::from(leaf.eax))
+    let is_known = leaf.eax != 0 && leaf.ebx != 0 && leaf.ecx != 0;
+    is_known.then(|| f64::from(leaf.ecx) * f64::from(leaf.ebx) / f64::from(leaf.eax))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_constant_of_the_formulas_has_a_place() {
+    fn every_constant_of_the_formulas_exists() {
         let all = Constants {
             sockets: Some(1.0),
             numa: Some(1.0),

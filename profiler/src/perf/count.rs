@@ -1,52 +1,53 @@
-//! Counts of one event, of however many threads, CPUs or instances.
+//! Counts of an event, summed over threads, CPUs or instances of a PMU.
 
-/// What was counted, and for how much of the time.
+/// Count of an event, with the times for which it was enabled and running.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {
-    /// As the counters had it.
+    /// Unscaled count.
     pub raw: u64,
-    /// Time that it was wanted, ns.
+    /// Time for which it was enabled, summed over counters, ns.
     pub enabled: u64,
-    /// Time that it was on a counter, ns.
+    /// Time for which it was on a counter, summed over counters, ns.
     pub running: u64,
-    /// Scaled to the time wanted, of those parts that were on a counter at all.
+    /// Sum of the scaled counts of counters with `running` above 0.
     scaled: f64,
-    /// The time wanted of those parts.
-    known: u64,
+    /// Enabled time of these counters, ns.
+    counted: u64,
 }
 
 impl Count {
-    /// Adds what one counter said.
+    /// Adds the increase of one counter.
     pub fn add(&mut self, raw: u64, enabled: u64, running: u64) {
         self.raw += raw;
         self.enabled += enabled;
         self.running += running;
         if running != 0 {
-            // Each for itself: they may have had different shares of the time.
+            // Each counter is scaled separately, because the ratios can differ.
             self.scaled += raw as f64 * (enabled as f64 / running as f64);
-            self.known += enabled;
+            self.counted += enabled;
         }
     }
 
-    /// Adds another's.
+    /// Adds another count of the same event.
     pub fn add_count(&mut self, other: &Self) {
         self.raw += other.raw;
         self.enabled += other.enabled;
         self.running += other.running;
         self.scaled += other.scaled;
-        self.known += other.known;
+        self.counted += other.counted;
     }
 
-    /// The count for the whole time that it was wanted, by the share of it that was counted; null when none was.
+    /// The count scaled to the enabled time; `None` if the event was enabled and never on a
+    /// counter.
     pub fn value(&self) -> Option<f64> {
         if self.enabled == 0 {
-            // Nobody ran.
+            // No thread was running.
             return Some(self.raw as f64);
         }
-        (self.known != 0).then(|| self.scaled * (self.enabled as f64 / self.known as f64))
+        (self.counted != 0).then(|| self.scaled * (self.enabled as f64 / self.counted as f64))
     }
 
-    /// The share of the time that it was on a counter; null when nobody ran.
+    /// Ratio of running to enabled time; `None` if no thread was running.
     pub fn quality(&self) -> Option<f64> {
         (self.enabled != 0).then(|| self.running as f64 / self.enabled as f64)
     }
@@ -65,19 +66,19 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_time_stands_for_all_of_it() {
+    fn counts_are_scaled_to_the_enabled_time() {
         assert_eq!(count(&[(100, 50, 50)]).value(), Some(100.0));
         assert_eq!(count(&[(100, 50, 25)]).value(), Some(200.0));
-        // A thread that was counted half of the time, and one that was counted always.
+        // A thread that was counted for half of the time, and one for all of it.
         let two = count(&[(100, 10, 5), (100, 10, 10)]);
         assert_eq!((two.value(), two.quality()), (Some(300.0), Some(0.75)));
         assert_eq!(two.raw, 200);
-        // Of one nothing is known: it is taken to be like the other.
+        // A thread that was never counted is assumed to be like the other.
         assert_eq!(count(&[(100, 10, 10), (0, 10, 0)]).value(), Some(200.0));
     }
 
     #[test]
-    fn what_was_never_counted_is_null_and_who_never_ran_is_zero() {
+    fn never_counted_is_null_and_never_enabled_is_zero() {
         let never = count(&[(0, 10, 0)]);
         assert_eq!((never.value(), never.quality()), (None, Some(0.0)));
         assert_eq!(count(&[]).value(), Some(0.0));
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_sums_are_sums() {
+    fn addition_is_associative() {
         let parts = [(100, 10, 5), (100, 10, 10), (0, 10, 0)];
         let mut sum = Count::default();
         for part in parts {

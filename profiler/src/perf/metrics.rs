@@ -1,61 +1,72 @@
-//! Metrics from counts.
+//! Metrics computed from counts.
 
 use std::collections::HashMap;
 
-use super::{Count, GroupPlan, Plan, constants::Constants, plan::Metric};
+use super::{
+    constants::Constants,
+    count::Count,
+    plan::{GroupPlan, Metric, Plan},
+};
 
-/// Counts in the order of a plan's slots; `None` where nothing counts.
+/// Counts by event index; `None` for events that are not open.
 pub type Counts = [Option<Count>];
 
-/// A metric of one group.
+/// A metric of a group.
 #[derive(Clone, Copy, Debug)]
-pub struct Value<'a> {
-    /// Whose.
+pub struct MetricValue<'a> {
+    /// Group.
     pub group: &'a GroupPlan,
-    /// Which.
+    /// Metric.
     pub metric: &'a Metric,
-    /// Its value; null when an event has none, or it would divide by 0.
+    /// Value; `None` if an event has none, or if the formula divides by 0.
     pub value: Option<f64>,
-    /// Share of the time that its events were counted: that of the worst; null when nobody ran.
+    /// Least ratio of running to enabled time among its events; `None` if no thread was running.
     pub quality: Option<f64>,
 }
 
-/// A number with the share of the time that it was counted.
-type Known = (Option<f64>, Option<f64>);
+/// Value and quality of a name in formulas.
+#[derive(Clone, Copy)]
+struct Estimate {
+    value: Option<f64>,
+    quality: Option<f64>,
+}
 
-/// All metrics of the groups that these counts are of, in order.
+/// All metrics of the groups with counts, in order.
 pub fn evaluate<'a>(
     plan: &'a Plan,
     constants: &Constants,
     counts: &Counts,
     seconds: f64,
-) -> Vec<Value<'a>> {
+) -> Vec<MetricValue<'a>> {
     let mut values = Vec::new();
     for group in &plan.groups {
-        let count = |slot: usize| counts.get(slot).copied().flatten();
-        if !group.slots.values().any(|slot| count(*slot).is_some()) {
+        let count = |index: usize| counts.get(index).copied().flatten();
+        if !group.events.values().any(|index| count(*index).is_some()) {
             continue;
         }
-        let mut known: HashMap<&str, Known> = HashMap::new();
-        for (alias, slot) in &group.slots {
-            if let Some(count) = count(*slot) {
-                let value = plan.slots[*slot].value(&count);
-                known.insert(alias, (value, count.quality()));
+        let mut estimates: HashMap<&str, Estimate> = HashMap::new();
+        for (alias, index) in &group.events {
+            if let Some(count) = count(*index) {
+                let estimate = Estimate {
+                    value: plan.events[*index].value(&count),
+                    quality: count.quality(),
+                };
+                estimates.insert(alias, estimate);
             }
         }
         for metric in &group.metrics {
-            let value = metric.formula.evaluate(|name| match known.get(name) {
-                Some((value, _)) => *value,
-                None if group.slots.contains_key(name) => None,
+            let value = metric.formula.evaluate(|name| match estimates.get(name) {
+                Some(estimate) => estimate.value,
+                None if group.events.contains_key(name) => None,
                 None => constants.get(name, seconds),
             });
             let names = metric.formula.names();
             let quality = names
                 .iter()
-                .filter_map(|name| known.get(name)?.1)
+                .filter_map(|name| estimates.get(name)?.quality)
                 .reduce(f64::min);
-            known.insert(metric.name.as_str(), (value, quality));
-            values.push(Value {
+            estimates.insert(metric.name.as_str(), Estimate { value, quality });
+            values.push(MetricValue {
                 group,
                 metric,
                 value,
@@ -69,11 +80,11 @@ pub fn evaluate<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{perf::EventIndex, schema::Label};
+    use crate::{perf::PlannedEvent, schema::Label};
 
     #[test]
-    fn metrics_follow_from_counts_and_from_one_another() {
-        let slot = |event: &'static str| EventIndex {
+    fn metrics_use_counts_and_preceding_metrics() {
+        let event = |event: &'static str| PlannedEvent {
             group: Some(Label::Static("G")),
             event: Label::Static(event),
             pmu: Label::Static("cpu"),
@@ -85,11 +96,11 @@ mod tests {
             formula: formula.parse().expect("valid"),
         };
         let plan = Plan {
-            slots: vec![slot("A"), slot("B"), slot("C")],
+            events: vec![event("A"), event("B"), event("C")],
             groups: vec![GroupPlan {
                 name: Label::Static("G"),
                 pmu: Label::Static("cpu"),
-                slots: [
+                events: [
                     ("a".to_owned(), 0),
                     ("b".to_owned(), 1),
                     ("c".to_owned(), 2),
@@ -102,7 +113,7 @@ mod tests {
                     metric("none", "a / c"),
                     metric("line", "line_size + a"),
                 ],
-                node_batches: false,
+                is_node_wide: false,
             }],
             ..Plan::default()
         };
@@ -125,7 +136,7 @@ mod tests {
                 ("line", None, Some(0.5)),
             ]
         );
-        let nobody = evaluate(&plan, &Constants::default(), &[None, None, None], 2.0);
-        assert!(nobody.is_empty());
+        let without_counts = evaluate(&plan, &Constants::default(), &[None, None, None], 2.0);
+        assert!(without_counts.is_empty());
     }
 }

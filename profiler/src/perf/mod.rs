@@ -1,31 +1,38 @@
-//! Hardware counters through perf_event_open(2): which events, opened on whom, and what their counts say.
+//! Hardware counters through perf_event_open(2): selection of events, opening, counts and metrics.
 //!
-//! A run selects groups of the CPU's table and events by hand ([`Selection`]); a [`Plan`] turns them into bundles that the
-//! PMUs here can count at the same time; [`counters`] opens a bundle and reads it with one system call. The source is
+//! A run selects groups of the CPU's event table and custom events ([`Selection`]). A [`Plan`]
+//! turns them into perf groups that the PMUs of this machine can count at the same time.
+//! [`open_group`] opens a perf group and reads it with one system call. The source is
 //! [`sources::perf`](crate::sources::perf).
 
+mod catalog;
 pub mod constants;
 mod count;
-pub mod counters;
-mod custom_events;
-mod errors;
+mod cpus;
+mod error;
 mod machine;
 mod metrics;
-pub mod node_cycles;
+mod node_counters;
+mod open_error;
+pub mod open_group;
 mod plan;
-mod processes;
 mod selection;
-mod targets;
+mod target_counters;
 mod validate;
 
 pub use self::{
+    catalog::catalog,
     count::Count,
-    errors::{explain, remedy},
+    error::Error,
     machine::Machine,
-    metrics::{Value, evaluate},
-    plan::{EventIndex, GroupPlan, Note, PerfGroup, Plan},
-    processes::{Entry, Processes},
+    metrics::{MetricValue, evaluate},
+    node_counters::{NodeCounters, UnitCounters},
+    open_error::{explain, remedy},
+    plan::{
+        EventIndex, GroupPlan, Note, PerfGroup, Plan, PlannedEvent,
+        node_cycles::{NODE_CYCLES, TARGET_CYCLES},
+    },
     selection::Selection,
-    targets::{Target, Targets},
+    target_counters::{ProcessCounters, TargetCounters},
     validate::validate,
 };

@@ -1,60 +1,53 @@
-//! Which groups and events a run counts.
+//! Selection of groups and events (`--groups`, `--events`, `--perfevents`).
 
 use std::path::PathBuf;
 
 use perfevents::{Catalog, Request, Uarch};
 
-use crate::{
-    commands::events,
-    failure::{Failure, Reason},
-};
+use super::{Error, catalog};
 
-/// The groups of a run that says nothing else; those that this CPU does not have are left out.
+/// Groups that are counted by default, as far as the CPU has them.
 ///
-/// `SW` is not among them: `usage` and `sched` have the same for less.
+/// `SW` is not one of them: `usage` and `sched` have the same values at a lower cost.
 const DEFAULT: [&str; 6] = ["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3"];
 
-/// What stands for a group that a CPU does not have.
-const INSTEAD: [(&str, &[&str]); 1] = [("FLOPS", &["FLOPS_DP", "FLOPS_SP"])];
+/// Replacements of groups that a CPU does not have.
+const REPLACEMENTS: [(&str, &[&str]); 1] = [("FLOPS", &["FLOPS_DP", "FLOPS_SP"])];
 
-/// As the command line has it.
+/// Selected groups and events.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Groups by name; the default ones when `None`.
+    /// Groups by name; the default groups if `None`.
     pub groups: Option<Vec<String>>,
     /// Events in the syntax of perf(1).
     pub events: Request,
-    /// Directory of tables that are added.
+    /// Directory of additional tables.
     pub tables: Option<PathBuf>,
 }
 
 impl Selection {
-    /// Reads the texts of `--groups` and `--events`.
+    /// Parses the values of `--groups` and `--events`.
     ///
     /// # Errors
     ///
-    /// When the events are none.
+    /// If no group is given, or the events have a syntax error.
     pub fn new(
         groups: Option<&str>,
         events: Option<&str>,
         tables: Option<PathBuf>,
-    ) -> Result<Self, Failure> {
-        let usage = |what: String| Failure::new(Reason::Usage, what);
+    ) -> Result<Self, Error> {
         let names = |list: &str| -> Vec<String> {
             list.split(',')
                 .map(|name| name.trim().to_owned())
                 .filter(|name| !name.is_empty())
                 .collect()
         };
-        let request: Option<Request> = events
-            .map(str::parse)
-            .transpose()
-            .map_err(|error| usage(format!("--events {error}")))?;
+        let request: Option<Request> = events.map(str::parse).transpose()?;
         let groups = match (groups.map(names), &request) {
             (Some(groups), None) if groups.is_empty() => {
-                return Err(usage("--groups names no group".to_owned()));
+                return Err(Error::NoGroup);
             }
-            // Whoever names events wants these, and no others.
+            // With events and without groups, only the events are counted.
             (None, Some(_)) => Some(Vec::new()),
             (groups, _) => groups,
         };
@@ -65,36 +58,36 @@ impl Selection {
         })
     }
 
-    /// Whether anything was asked for by name.
+    /// Whether groups or events are given explicitly.
     pub fn is_explicit(&self) -> bool {
         self.groups.is_some()
     }
 
-    /// The tables of a run.
+    /// The event tables, including those of the directory.
     ///
     /// # Errors
     ///
-    /// When one of the directory makes no sense.
-    pub fn catalog(&self) -> Result<Catalog, Failure> {
-        events::catalog(self.tables.as_deref())
+    /// If a table of the directory cannot be read or contradicts itself.
+    pub fn catalog(&self) -> Result<Catalog, Error> {
+        catalog(self.tables.as_deref())
     }
 
-    /// The names of the groups, of those that a CPU with these tables has.
+    /// Names of the selected groups in the tables of the CPU.
     ///
     /// # Errors
     ///
-    /// When a group that was asked for is in none of the tables.
-    pub fn group_names<'a>(&'a self, tables: &[&'a Uarch]) -> Result<Vec<&'a str>, String> {
+    /// If a given group is in none of the tables.
+    pub fn group_names<'a>(&'a self, tables: &[&'a Uarch]) -> Result<Vec<&'a str>, Error> {
         let has = |name: &str| tables.iter().any(|table| table.groups.contains_key(name));
-        let instead = |name: &str| {
-            let found = INSTEAD.iter().find(|(missing, _)| *missing == name);
-            let all = found.map_or(&[][..], |(_, instead)| instead);
-            all.iter().copied().filter(|name| has(name))
+        let replacements = |name: &str| {
+            let found = REPLACEMENTS.iter().find(|(missing, _)| *missing == name);
+            let names = found.map_or(&[][..], |(_, names)| names);
+            names.iter().copied().filter(|name| has(name))
         };
         let Some(groups) = &self.groups else {
             let names = DEFAULT.iter().flat_map(|name| {
                 let own = has(name).then_some(*name);
-                let others = instead(name).filter(move |_| own.is_none());
+                let others = replacements(name).filter(move |_| own.is_none());
                 own.into_iter().chain(others)
             });
             return Ok(names.collect());
@@ -108,7 +101,7 @@ impl Selection {
                 .find(|known| known.eq_ignore_ascii_case(name));
             match known {
                 Some(known) => names.push(known),
-                None => names.extend(instead(&name.to_ascii_uppercase())),
+                None => names.extend(replacements(&name.to_ascii_uppercase())),
             }
             if names.len() == before {
                 let mut known: Vec<&str> = tables
@@ -117,10 +110,10 @@ impl Selection {
                     .collect();
                 known.sort_unstable();
                 known.dedup();
-                return Err(format!(
-                    "--groups {name}: this CPU has {}",
-                    known.join(", ")
-                ));
+                return Err(Error::UnknownGroup {
+                    group: name.clone(),
+                    known: known.join(", "),
+                });
             }
         }
         let mut seen = std::collections::HashSet::new();
@@ -133,19 +126,19 @@ impl Selection {
 mod tests {
     use super::*;
 
-    fn names(groups: Option<&str>, cpu: &str) -> Result<Vec<String>, String> {
+    fn names(groups: Option<&str>, cpu: &str) -> Result<Vec<String>, Error> {
         let catalog = Catalog::builtin();
         let tables: Vec<&Uarch> = catalog
             .iter()
             .filter(|uarch| [cpu, "generic"].contains(&&*uarch.id))
             .collect();
-        let selection = Selection::new(groups, None, None).map_err(|error| error.to_string())?;
+        let selection = Selection::new(groups, None, None)?;
         let names = selection.group_names(&tables)?;
         Ok(names.into_iter().map(str::to_owned).collect())
     }
 
     #[test]
-    fn the_default_is_what_the_cpu_has() {
+    fn default_groups_by_cpu() {
         let all = ["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3"];
         assert_eq!(names(None, "skx").expect("known"), all);
         let tgl = names(None, "tgl").expect("known");
@@ -157,14 +150,14 @@ mod tests {
     fn groups_by_name() {
         let some = names(Some("tma, mem,MEM"), "skx").expect("known");
         assert_eq!(some, ["TMA", "MEM"]);
-        let error = names(Some("TMA"), "none").expect_err("unknown");
+        let error = names(Some("TMA"), "none").expect_err("unknown").to_string();
         assert!(
             error.contains("TMA") && error.contains("HW_CACHE"),
             "{error}"
         );
         assert!(names(Some(","), "skx").is_err());
-        let by_hand = Selection::new(None, Some("cpu/event=1/"), None).expect("valid");
-        assert_eq!(by_hand.groups, Some(Vec::new()));
+        let custom = Selection::new(None, Some("cpu/event=1/"), None).expect("valid");
+        assert_eq!(custom.groups, Some(Vec::new()));
         assert!(Selection::new(None, Some("cpu/"), None).is_err());
     }
 }

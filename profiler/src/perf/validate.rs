@@ -1,13 +1,13 @@
-//! `profiler events --validate`: opens every group of this machine, to see whether it can be counted.
+//! `profiler events --validate`: opens every group, to test whether this machine can count it.
 
 use std::fmt::Write as _;
 
 use perfevents::{Catalog, Request};
 
-use super::{Machine, Plan, Selection, Targets};
+use super::{Machine, NodeCounters, Plan, Selection};
 use crate::host::Host;
 
-/// A line for each group of each table.
+/// One line for each group of each table of this machine.
 pub fn validate(host: &Host, catalog: &Catalog) -> String {
     let machine = Machine::read(host, catalog);
     let mut text = String::new();
@@ -30,20 +30,20 @@ pub fn validate(host: &Host, catalog: &Catalog) -> String {
     text
 }
 
-/// What came of opening it.
+/// Result of opening a group.
 fn verdict(mut plan: Plan, machine: &Machine<'_>, name: &str) -> String {
     plan.probe(machine);
-    let targets = Targets::open(&mut plan, machine, false);
-    let counted = !plan.core.is_empty() || !targets.is_empty();
+    let node = NodeCounters::open(&mut plan, machine, false);
+    let is_counted = !plan.core_groups.is_empty() || !node.is_empty();
     let notes: Vec<String> = plan
         .notes
         .iter()
-        .map(|note| match &note.what[..] {
-            [what] if what == name => note.why.clone(),
+        .map(|note| match &note.items[..] {
+            [item] if item == name => note.reason.clone(),
             _ => note.to_string(),
         })
         .collect();
-    match (counted, notes.is_empty()) {
+    match (is_counted, notes.is_empty()) {
         (true, true) => "counted".to_owned(),
         (true, false) => format!("counted, but {}", notes.join("; ")),
         (false, _) => format!("not counted: {}", notes.join("; ")),

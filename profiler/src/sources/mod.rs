@@ -114,7 +114,7 @@ pub struct Context<'a> {
     /// Whether the target is the node.
     pub node: bool,
     /// Whether processes join the target that are no descendants of others.
-    pub strangers_join: bool,
+    pub joins_without_fork: bool,
     /// Which hardware events are wanted.
     pub perf: &'a Selection,
     /// What applications mark, or why they cannot.

@@ -11,7 +11,7 @@ use arrow::datatypes::{Float64Type, TimestampNanosecondType, UInt32Type};
 use super::{Source, SourceSpec, TickContext, energy::attribution::Attribution, task_support};
 use crate::{
     columns,
-    perf::node_cycles::OF_TARGET,
+    perf::TARGET_CYCLES,
     schema::{Batch, Label, Table, TableBuilder, Timestamp, read::Rows},
     tasks::{Budget, Process, ProcessId, TaskTable},
 };
@@ -162,7 +162,7 @@ fn add(sums: &mut HashMap<ProcessId, Option<f64>>, id: ProcessId, more: Option<f
 
 /// Cycles of each process that has counters, by pid and start, summed over the kinds of cores.
 fn cycles_of_processes(batches: &[Batch]) -> HashMap<(u32, Timestamp), Option<f64>> {
-    let [group, event] = OF_TARGET;
+    let [group, event] = TARGET_CYCLES;
     let wanted = [("scope", "process"), ("group", group), ("event", event)];
     let events = Rows::of(batches, "perf_event");
     let pids = events.values::<UInt32Type>("pid", &wanted);

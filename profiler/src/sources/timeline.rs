@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     columns,
-    perf::node_cycles::{OF_NODE, OF_TARGET},
+    perf::{NODE_CYCLES, TARGET_CYCLES},
     schema::{
         Batch, Table, TableBuilder, TickKey,
         read::{Rows, largest, sum, whole},
@@ -219,8 +219,8 @@ impl Tick<'_> {
             block_write_bytes: block("write"),
             net_tx_bytes: net("tx_bytes"),
             net_rx_bytes: net("rx_bytes"),
-            cycles: counted(&events, OF_TARGET),
-            instructions: counted(&events, [OF_TARGET[0], "instructions"]),
+            cycles: counted(&events, TARGET_CYCLES),
+            instructions: counted(&events, [TARGET_CYCLES[0], "instructions"]),
         }
     }
 
@@ -283,7 +283,7 @@ impl Tick<'_> {
             gpu_memory_max: largest(&memory),
             gpu_power_sum: whole(&power).map(watts),
             gpu_power_max: largest(&power).map(watts),
-            node_cycles: counted(&Rows::of(self.batches, "perf_event"), OF_NODE),
+            node_cycles: counted(&Rows::of(self.batches, "perf_event"), NODE_CYCLES),
             target_energy_uj: target
                 .cpu_ns
                 .zip(Attribution::by_cpu_time(self.batches, earlier_ns))

@@ -146,7 +146,7 @@ impl<'a> Node<'a> {
             threads: false,
             result: None,
             node: true,
-            strangers_join: false,
+            joins_without_fork: false,
             perf: &Selection::default(),
             marks: Ok(&receiver),
         };

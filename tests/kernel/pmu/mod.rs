@@ -192,7 +192,7 @@ fn oversized_group_is_split() {
             .args(["--events", &format!("{{{}}}", events[..count].join(","))])
             .command(&[WORKLOAD, "spin", &rounds.to_string()])
             .finish();
-        let message = "events by hand: more events than counters, so they are counted in turns";
+        let message = "custom events: more events than counters, multiplexed";
         let why = why_limited(&finished);
         assert!(why.contains(message), "{why}");
         for number in 0..count {

@@ -173,7 +173,7 @@ impl Reader {
             threads: false,
             result: None,
             node: true,
-            strangers_join: false,
+            joins_without_fork: false,
             perf: &Selection::default(),
             marks: Err("none"),
         };

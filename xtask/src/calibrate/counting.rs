@@ -210,11 +210,11 @@ mod tests {
 
     #[test]
     fn group_is_refused_if_no_kind_of_core_counts_it() {
-        let text = "P (adl-p)\n  FLOPS_DP  counted\n  MEM       not counted: there is no PMU uncore_imc_* here\n\
-                    E (adl-e)\n  FLOPS_DP  not counted: this CPU has no such event\n  L2  counted, but in turns\n";
+        let text = "P (adl-p)\n  FLOPS_DP  counted\n  MEM       not counted: PMU uncore_imc_* not found\n\
+                    E (adl-e)\n  FLOPS_DP  not counted: this CPU has no such event\n  L2  counted, but multiplexed\n";
         let refused = refused(text);
         assert_eq!(refused.keys().collect::<Vec<_>>(), ["MEM"]);
-        assert_eq!(refused["MEM"], "there is no PMU uncore_imc_* here");
+        assert_eq!(refused["MEM"], "PMU uncore_imc_* not found");
     }
 
     #[test]

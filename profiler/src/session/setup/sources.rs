@@ -69,7 +69,7 @@ pub fn open(
             threads: config.threads,
             result,
             node: matches!(config.target, Target::Node),
-            strangers_join: matches!(config.target, Target::Cgroup(_) | Target::Job(_)),
+            joins_without_fork: matches!(config.target, Target::Cgroup(_) | Target::Job(_)),
             perf: &config.perf,
             marks: marks.as_ref().map_err(String::as_str),
         }) {

@@ -7,7 +7,7 @@ use arrow::datatypes::{Float64Type, UInt64Type};
 
 use super::PACKAGE;
 use crate::{
-    perf::node_cycles::OF_NODE,
+    perf::NODE_CYCLES,
     schema::{
         Batch,
         read::{Rows, sum, whole},
@@ -41,7 +41,7 @@ impl Attribution {
     pub fn by_cycles(batches: &[Batch]) -> Option<Self> {
         Some(Self {
             package_uj: package_uj(batches)?,
-            used: counted(&Rows::of(batches, "perf_event"), OF_NODE)?,
+            used: counted(&Rows::of(batches, "perf_event"), NODE_CYCLES)?,
         })
     }
 

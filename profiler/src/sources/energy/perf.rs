@@ -13,8 +13,9 @@ use super::{
 use crate::{
     host::{Host, cpu_list, names, number, text},
     perf::{
-        counters::{Attributes, Counters, Of},
-        explain, remedy,
+        explain,
+        open_group::{Attributes, CounterScope, OpenGroup},
+        remedy,
     },
     support::clock::monotonic_ns,
 };
@@ -126,8 +127,8 @@ fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
     let mut opened = Vec::new();
     let mut problem = None;
     for cpu in cpus {
-        match Counters::open(&[event.attributes], Of::Cpu(*cpu)) {
-            Ok(counters) => opened.push(counters),
+        match OpenGroup::open(&[event.attributes], CounterScope::Cpu(*cpu)) {
+            Ok(group) => opened.push(group),
             Err(refused) => {
                 let why = explain(&refused.error, host);
                 problem = Some(Problem {
@@ -157,7 +158,7 @@ fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
 struct Events {
     name: String,
     refused: Option<String>,
-    opened: Vec<Counters>,
+    opened: Vec<OpenGroup>,
     scale: f64,
     /// Since it was opened.
     count: u64,
@@ -170,8 +171,8 @@ impl Counter for Events {
         }
         let at = monotonic_ns();
         let mut result = Ok(());
-        for counters in &mut self.opened {
-            match counters.read() {
+        for group in &mut self.opened {
+            match group.read() {
                 Ok(increase) if increase.running < increase.enabled => {
                     result = Err(anyhow!("{}: it was not counted all the time", self.name));
                 }

@@ -9,8 +9,8 @@ use crate::{
     columns,
     host::Host,
     perf::{
-        Count, Machine, Plan, Processes, Selection, Target, Targets, constants::Constants,
-        evaluate, explain, remedy,
+        Count, Machine, NodeCounters, Plan, Selection, TargetCounters, UnitCounters,
+        constants::Constants, evaluate, explain, remedy,
     },
     schema::{Batch, Label, OwnerKey, Table, TableBuilder},
     support::{clock::monotonic_ns, file_limit},
@@ -83,7 +83,7 @@ fn probe(host: &Host) -> Support {
         Err(error) => return no(&error.to_string(), ""),
     };
     plan.probe(&machine);
-    Targets::open(&mut plan, &machine, false);
+    NodeCounters::open(&mut plan, &machine, false);
     support(&plan)
 }
 
@@ -95,7 +95,7 @@ fn no(why: &str, remedy: &str) -> Support {
 }
 
 fn support(plan: &Plan) -> Support {
-    let why = plan.why();
+    let why = plan.reasons();
     if plan.is_empty() {
         return no(&why, &plan.remedy);
     }
@@ -113,8 +113,8 @@ struct Perf {
     plan: Plan,
     constants: Constants,
     /// `None` with `--node`, where the CPUs are counted.
-    processes: Option<Processes>,
-    targets: Targets,
+    processes: Option<TargetCounters>,
+    node: NodeCounters,
     events: TableBuilder<OwnerKey, EventRow>,
     metrics: TableBuilder<OwnerKey, MetricRow>,
     report: Report,
@@ -135,23 +135,23 @@ impl Perf {
         if !context.node && energy::has_packages(context.host) {
             plan.add_node_cycles(&machine);
         }
-        let targets = Targets::open(&mut plan, &machine, context.node);
-        if plan.is_empty() || context.node && targets.is_empty() {
-            let why = plan.why();
+        let node = NodeCounters::open(&mut plan, &machine, context.node);
+        if plan.is_empty() || context.node && node.is_empty() {
+            let why = plan.reasons();
             let remedy = &plan.remedy;
             return Err(if remedy.is_empty() {
                 anyhow!("{why}")
             } else {
-                anyhow!("{why}; what helps: {remedy}")
+                anyhow!("{why}; remedy: {remedy}")
             });
         }
         Ok(Self {
             host: context.host.clone(),
             report: Report::new(&plan),
             constants: machine.constants,
-            processes: (!context.node).then(|| Processes::new(context.strangers_join)),
+            processes: (!context.node).then(|| TargetCounters::new(context.joins_without_fork)),
             plan,
-            targets,
+            node,
             events: TableBuilder::new(&EVENTS),
             metrics: TableBuilder::new(&METRICS),
             read_at: None,
@@ -166,7 +166,7 @@ impl Perf {
         };
         let mut result = Ok(());
         let mut sum = std::mem::take(&mut self.since_tick);
-        sum.resize(self.plan.slots.len(), None);
+        sum.resize(self.plan.events.len(), None);
         let mut rows = Rows {
             at,
             plan: &self.plan,
@@ -174,21 +174,21 @@ impl Perf {
             events: &mut self.events,
             metrics: &mut self.metrics,
         };
-        for entry in &mut processes.entries {
+        for process in &mut processes.processes {
             let now = monotonic_ns();
-            let read = entry.read();
-            let whom = || format!("process {}", entry.id.pid);
+            let read = process.read();
+            let whom = || format!("process {}", process.id.pid);
             result = result.and(read.with_context(whom));
-            let interval_ns = now - std::mem::replace(&mut entry.read_at, now);
-            add(&mut sum, &entry.counts);
+            let interval_ns = now - std::mem::replace(&mut process.read_at, now);
+            add(&mut sum, &process.counts);
             let key = OwnerKey {
                 ts: at.tick.ts,
                 interval_ns,
-                pid: Some(entry.id.pid),
-                start_ts: Some(at.tasks.clock.wall_of_boottime(entry.id.start_boottime)),
+                pid: Some(process.id.pid),
+                start_ts: Some(at.tasks.clock.wall_of_boottime(process.id.start_boottime)),
                 tid: None,
             };
-            rows.push("process", Some(entry.id.pid), &key, &entry.counts);
+            rows.push("process", Some(process.id.pid), &key, &process.counts);
         }
         if at.boundary.is_some() {
             self.since_tick = sum;
@@ -200,13 +200,13 @@ impl Perf {
             self.report.add(&sum);
         }
         // First, so that a child is known by its parent, which may have ended since.
-        let opened = processes.adopt(at.tasks, &self.host, &self.plan);
+        let opened = processes.open_new(at.tasks, &self.host, &self.plan);
         processes.close_ended(at.tasks);
         result.and(opened.map_err(|(pid, error)| {
             let why = explain(&error, &self.host);
             match remedy(&error, &self.host) {
                 "" => anyhow!("without process {pid}: {why}"),
-                remedy => anyhow!("without process {pid}: {why}; what helps: {remedy}"),
+                remedy => anyhow!("without process {pid}: {why}; remedy: {remedy}"),
             }
         }))
     }
@@ -214,7 +214,7 @@ impl Perf {
     /// Reads CPUs and sockets.
     fn read_places(&mut self, at: &TickContext<'_>) -> Result<()> {
         let mut result = Ok(());
-        let mut sum = vec![None; self.plan.slots.len()];
+        let mut sum = vec![None; self.plan.events.len()];
         let mut rows = Rows {
             at,
             plan: &self.plan,
@@ -222,14 +222,10 @@ impl Perf {
             events: &mut self.events,
             metrics: &mut self.metrics,
         };
-        let cpus = self.targets.cpus.iter_mut().map(|target| ("cpu", target));
-        let sockets = self
-            .targets
-            .sockets
-            .iter_mut()
-            .map(|target| ("socket", target));
-        for (scope, target) in cpus.chain(sockets) {
-            result = result.and(read_place(scope, target, &mut rows, &mut sum));
+        let cpus = self.node.cpus.iter_mut().map(|unit| ("cpu", unit));
+        let sockets = self.node.sockets.iter_mut().map(|unit| ("socket", unit));
+        for (scope, unit) in cpus.chain(sockets) {
+            result = result.and(read_place(scope, unit, &mut rows, &mut sum));
         }
         if let Some(before) = self.read_at {
             let key = place_key(at, monotonic_ns() - before);
@@ -242,18 +238,18 @@ impl Perf {
 
 fn read_place(
     scope: &'static str,
-    target: &mut Target,
+    unit: &mut UnitCounters,
     rows: &mut Rows<'_>,
     sum: &mut [Option<Count>],
 ) -> Result<()> {
     let now = monotonic_ns();
-    let read = target.read();
-    if let Some(before) = target.read_at.replace(now) {
-        add(sum, &target.counts);
+    let read = unit.read();
+    if let Some(before) = unit.read_at.replace(now) {
+        add(sum, &unit.counts);
         let key = place_key(rows.at, now - before);
-        rows.push(scope, Some(target.id), &key, &target.counts);
+        rows.push(scope, Some(unit.id), &key, &unit.counts);
     }
-    read.with_context(|| format!("{scope} {}", target.id))
+    read.with_context(|| format!("{scope} {}", unit.id))
 }
 
 fn place_key(at: &TickContext<'_>, interval_ns: u64) -> OwnerKey {
@@ -313,7 +309,7 @@ impl Rows<'_> {
         key: &OwnerKey,
         counts: &[Option<Count>],
     ) {
-        for (slot, count) in self.plan.slots.iter().zip(counts) {
+        for (event, count) in self.plan.events.iter().zip(counts) {
             let (Some(id), Some(count)) = (id, count) else {
                 continue;
             };
@@ -322,10 +318,10 @@ impl Rows<'_> {
                 EventRow {
                     scope: Label::Static(scope),
                     id,
-                    pmu: slot.pmu.clone(),
-                    group: slot.group.clone(),
-                    event: slot.event.clone(),
-                    value: slot.value(count),
+                    pmu: event.pmu.clone(),
+                    group: event.group.clone(),
+                    event: event.event.clone(),
+                    value: event.value(count),
                     raw: count.raw,
                     enabled_ns: count.enabled,
                     running_ns: count.running,

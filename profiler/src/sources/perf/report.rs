@@ -15,7 +15,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
-            counts: vec![None; plan.slots.len()],
+            counts: vec![None; plan.events.len()],
         }
     }
 
@@ -28,12 +28,12 @@ impl Report {
         let metrics = evaluate(plan, constants, &self.counts, ns as f64 / 1e9);
         let mut text = String::new();
         for group in &plan.groups {
-            let of_group = |slot: &&usize| self.counts.get(**slot).is_some_and(Option::is_some);
+            let is_counted = |index: &&usize| self.counts.get(**index).is_some_and(Option::is_some);
             let events: Vec<String> = group
-                .slots
+                .events
                 .values()
-                .filter(of_group)
-                .map(|slot| self.event(plan, *slot))
+                .filter(is_counted)
+                .map(|index| self.event(plan, *index))
                 .collect();
             let metrics: Vec<String> = metrics
                 .iter()
@@ -50,18 +50,23 @@ impl Report {
                 text.push_str(&block(group, &events, &metrics));
             }
         }
-        let by_hand = plan.slots.iter().enumerate().filter(|(slot, event)| {
-            event.group.is_none() && self.counts.get(*slot).is_some_and(Option::is_some)
+        let custom = plan.events.iter().enumerate().filter(|(index, event)| {
+            event.group.is_none() && self.counts.get(*index).is_some_and(Option::is_some)
         });
-        for (slot, _) in by_hand {
-            let _ = writeln!(text, "  {}", self.event(plan, slot));
+        for (index, _) in custom {
+            let _ = writeln!(text, "  {}", self.event(plan, index));
         }
         (!text.is_empty()).then(|| format!("counters\n{text}"))
     }
 
-    fn event(&self, plan: &Plan, slot: usize) -> String {
-        let count = self.counts.get(slot).copied().flatten().unwrap_or_default();
-        let event = &plan.slots[slot];
+    fn event(&self, plan: &Plan, index: usize) -> String {
+        let count = self
+            .counts
+            .get(index)
+            .copied()
+            .flatten()
+            .unwrap_or_default();
+        let event = &plan.events[index];
         let value = match event.value(&count) {
             Some(value) => grouped(value),
             None => "not counted".to_owned(),

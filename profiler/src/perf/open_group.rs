@@ -1,8 +1,8 @@
-//! One bundle of events, opened on a thread or a CPU as a group of the kernel: the first is the leader, all are on the PMU
-//! at the same time or not at all, and one read(2) tells all counts.
+//! A group of events, opened on a thread or a CPU. The first event is the leader; all are on the
+//! PMU at the same time or not at all, and one read(2) returns all counts.
 //!
-//! `perf_event::Group` opens a leader of its own on the calling process, so groups of other processes and of uncore PMUs
-//! are opened here; the attributes are the crate's.
+//! `perf_event::Group` opens a leader of its own on the calling process, so groups of other
+//! processes and of uncore PMUs are opened here, with the attributes of that crate.
 
 use std::{
     io,
@@ -20,74 +20,75 @@ use perf_event_open_sys::{
 };
 use perfevents::Encoding;
 
-/// An event as it is opened.
+/// Parameters of an event for perf_event_open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Type and code.
+    /// PMU type and event code.
     pub encoding: Encoding,
-    /// Whether to count in user space.
+    /// Whether it is counted in user space.
     pub user: bool,
-    /// Whether to count in the kernel.
+    /// Whether it is counted in the kernel.
     pub kernel: bool,
 }
 
-/// Of whom events are counted.
+/// Target of an open group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum CounterScope {
     /// The calling thread, without its children.
-    Caller,
-    /// A thread, and all threads and processes that it makes from now on.
+    CallingThread,
+    /// A thread, and all threads and processes it creates from now on.
     Thread(u32),
-    /// Whatever runs on a CPU, or the part of the node that the PMU counts for it.
+    /// A CPU, or the instance of an uncore PMU that is opened by this CPU.
     Cpu(u32),
 }
 
-/// Events that are counted together.
+/// An open group.
 #[derive(Debug)]
-pub struct Counters {
-    /// The leader first.
+pub struct OpenGroup {
+    /// The leader is the first.
     events: Vec<OwnedFd>,
     before: Vec<u64>,
     buffer: Vec<u64>,
 }
 
-/// What was added since the reading before.
+/// Increases since the previous reading.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Increase<'a> {
-    /// Time that the events wanted to count, ns.
+    /// Time for which the group was enabled, ns.
     pub enabled: u64,
-    /// Time that they were on the PMU, ns.
+    /// Time for which it was on the PMU, ns.
     pub running: u64,
-    /// Counts, in the order in which the events were opened.
+    /// Counts, in the order of the events.
     pub counts: &'a [u64],
 }
 
-/// An event that cannot be opened.
+/// Failure to open an event.
 #[derive(Debug)]
-pub struct Refused {
-    /// Which one.
+pub struct OpenError {
+    /// Index of the event.
     pub index: usize,
-    /// Why.
+    /// Error of the kernel.
     pub error: io::Error,
 }
 
-/// The kernel takes turns every 4 ms (`perf_event_mux_interval_ms`).
-const TURNS: Duration = Duration::from_millis(50);
+/// Time limit for the first turn on the PMU: several times the kernel's multiplexing period of 4 ms
+/// (`perf_event_mux_interval_ms`).
+const FIRST_TURN: Duration = Duration::from_millis(50);
 
-/// Words of a reading before the counts: how many there are, time enabled, time running.
+/// Words of a reading before the counts: their number, time enabled, time running.
 const HEAD: usize = 3;
 
-impl Counters {
-    /// Opens the events and lets them count.
+impl OpenGroup {
+    /// Opens and enables the events.
     ///
     /// # Errors
     ///
-    /// At the first event that the kernel refuses.
-    pub fn open(events: &[Attributes], of: Of) -> Result<Self, Refused> {
-        let (pid, cpu, inherit) = match of {
-            Of::Caller => (0, -1, false),
-            Of::Thread(tid) => (tid.cast_signed(), -1, true),
-            Of::Cpu(cpu) => (-1, cpu.cast_signed(), false),
+    /// If the kernel refuses an event.
+    pub fn open(events: &[Attributes], scope: CounterScope) -> Result<Self, OpenError> {
+        let (pid, cpu, inherit) = match scope {
+            CounterScope::CallingThread => (0, -1, false),
+            CounterScope::Thread(tid) => (tid.cast_signed(), -1, true),
+            CounterScope::Cpu(cpu) => (-1, cpu.cast_signed(), false),
         };
         let mut opened: Vec<OwnedFd> = Vec::with_capacity(events.len());
         for (index, event) in events.iter().enumerate() {
@@ -100,16 +101,16 @@ impl Counters {
             };
             if fd < 0 {
                 let error = io::Error::last_os_error();
-                return Err(Refused { index, error });
+                return Err(OpenError { index, error });
             }
-            // SAFETY: a new descriptor that nobody else has.
+            // SAFETY: a new descriptor, owned by nothing else.
             opened.push(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         if let Some(leader) = opened.first() {
             // SAFETY: the descriptor is open; the argument is a number.
             if unsafe { ioctls::ENABLE(leader.as_raw_fd(), 0) } < 0 {
                 let error = io::Error::last_os_error();
-                return Err(Refused { index: 0, error });
+                return Err(OpenError { index: 0, error });
             }
         }
         let words = HEAD + opened.len();
@@ -120,10 +121,11 @@ impl Counters {
         })
     }
 
-    /// Waits until the events have been on the PMU; false when that takes longer than some rounds of all who take turns.
-    pub fn get_a_turn(&mut self) -> bool {
+    /// Waits until the events have been on the PMU. Returns `false` after several multiplexing
+    /// periods.
+    pub fn wait_for_turn(&mut self) -> bool {
         let begin = Instant::now();
-        while begin.elapsed() < TURNS {
+        while begin.elapsed() < FIRST_TURN {
             match self.read() {
                 Ok(increase) if increase.running == 0 => {}
                 read => return read.is_ok(),
@@ -136,23 +138,23 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// When the kernel has given them up: the PMU went away, or an event does not fit any more.
+    /// If the kernel has stopped counting: the PMU was removed, or an event does not fit any more.
     pub fn read(&mut self) -> io::Result<Increase<'_>> {
         let Some(leader) = self.events.first() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         std::mem::swap(&mut self.before, &mut self.buffer);
         let bytes = words_as_bytes(&mut self.buffer);
-        let wanted = bytes.len();
+        let length = bytes.len();
         let read = rustix::io::read(leader.as_fd(), bytes);
-        if !matches!(read, Ok(read) if read == wanted) {
-            // The next reading is compared with the last one that succeeded.
+        if !matches!(read, Ok(read) if read == length) {
+            // The next increase starts at the last successful reading.
             std::mem::swap(&mut self.before, &mut self.buffer);
             read?;
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         for (now, before) in self.buffer.iter().zip(&mut self.before) {
-            // Software clocks of a CPU may be taken back a little.
+            // Software clocks of a CPU can go back slightly.
             *before = now.saturating_sub(*before);
         }
         let [_, enabled, running, counts @ ..] = &self.before[..] else {
@@ -168,18 +170,18 @@ impl Counters {
 
 fn words_as_bytes(words: &mut [u64]) -> &mut [u8] {
     let length = size_of_val(words);
-    // SAFETY: any bytes are valid for both, and u8 needs no alignment.
+    // SAFETY: any bytes are valid for both types, and u8 needs no alignment.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), length) }
 }
 
-fn builder(event: &Attributes, inherit: bool, leads: bool) -> Builder<'static> {
+fn builder(event: &Attributes, inherit: bool, is_leader: bool) -> Builder<'static> {
     let mut builder = Builder::new();
     builder
         .inherit(inherit)
-        .enabled(!leads)
+        .enabled(!is_leader)
         .exclude_user(!event.user)
         .exclude_kernel(!event.kernel)
-        // Uncore PMUs refuse to leave anything out.
+        // Uncore PMUs refuse any exclusion.
         .exclude_hv(false);
     let [config, config1, config2, config3] = event.encoding.config;
     let attributes = builder.attrs_mut();

@@ -1,0 +1,145 @@
+//! Test of a plan against the kernel: groups that do not fit are split, events that the kernel
+//! refuses are omitted.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{EventIndex, MULTIPLEXED, PerfGroup, Plan};
+use crate::{
+    perf::{
+        cpus::Cpu,
+        machine::{CoreKind, Machine},
+        open_group::{Attributes, CounterScope, OpenError, OpenGroup},
+    },
+    schema::Label,
+};
+
+impl Plan {
+    /// Opens each core group on the calling thread, and adjusts the plan to the result.
+    pub fn probe(&mut self, machine: &Machine<'_>) {
+        let mut accepted = Vec::new();
+        let mut pending: Vec<PerfGroup> = std::mem::take(&mut self.core_groups);
+        for group in &mut pending {
+            self.omit_ignored(group, machine);
+        }
+        pending.retain(|group| !group.attributes.is_empty());
+        pending.reverse();
+        while let Some(mut group) = pending.pop() {
+            let Err(refused) = try_open(&group, machine) else {
+                accepted.push(group);
+                continue;
+            };
+            let does_not_fit = matches!(
+                Errno::from_io_error(&refused.error),
+                Some(Errno::INVAL | Errno::BUSY | Errno::NOSPC)
+            );
+            if refused.index > 0 && does_not_fit {
+                let rest = group.split_off(refused.index);
+                self.note_multiplexed(&rest);
+                pending.push(rest);
+                pending.push(group);
+                continue;
+            }
+            let mut event = group.split_off(refused.index);
+            let rest = event.split_off(1);
+            self.note_open_error(&event, &refused.error, machine);
+            // The events before it were accepted.
+            group.append(rest);
+            if !group.attributes.is_empty() {
+                pending.push(group);
+            }
+        }
+        self.core_groups = accepted;
+    }
+
+    /// Omits core events with a value for an extra register (offcore responses) if the kernel
+    /// ignores the value and would count all responses.
+    fn omit_ignored(&mut self, group: &mut PerfGroup, machine: &Machine<'_>) {
+        let uses_register = |event: &Attributes| {
+            let has_register = |kind: &CoreKind<'_>| {
+                kind.device.as_ref().is_some_and(|device| {
+                    device.kind == event.encoding.kind
+                        && device.formats().contains_key("offcore_rsp")
+                })
+            };
+            event.encoding.config[1] != 0 && machine.kinds.iter().any(has_register)
+        };
+        let mut position = 0;
+        while position < group.attributes.len() {
+            let event = group.attributes[position];
+            if !uses_register(&event) || checks_config1(event) {
+                position += 1;
+                continue;
+            }
+            let mut ignored = group.split_off(position);
+            let rest = ignored.split_off(1);
+            group.append(rest);
+            let event = self.events[ignored.indices[0]].event.clone();
+            let reason = "this kernel ignores the value of its register (config1)".to_owned();
+            let remedy = "use a kernel with support for this CPU";
+            self.note(Some(event.as_str()), reason, remedy);
+        }
+    }
+
+    fn note_multiplexed(&mut self, group: &PerfGroup) {
+        let event = group.indices.first().map(|index| &self.events[*index]);
+        let name = event.and_then(|event| event.group.clone());
+        let name = name.as_ref().map_or("custom events", Label::as_str);
+        self.note(Some(name), MULTIPLEXED.to_owned(), "");
+    }
+}
+
+/// Opens a group, and waits for its first turn on the PMU. The kernel accepts some groups that it
+/// can never count, because other software occupies counters; these are reported as not fitting.
+fn try_open(group: &PerfGroup, machine: &Machine<'_>) -> Result<(), OpenError> {
+    let mut open = OpenGroup::open(&group.attributes, CounterScope::CallingThread)?;
+    if !group.covers_all_cpus(machine) || open.wait_for_turn() {
+        return Ok(());
+    }
+    Err(OpenError {
+        index: group.attributes.len() - 1,
+        error: Errno::BUSY.into(),
+    })
+}
+
+/// Whether the kernel checks `config1` of an event: it then refuses a value with all bits, which no
+/// register accepts.
+pub(super) fn checks_config1(mut event: Attributes) -> bool {
+    event.encoding.config[1] = u64::MAX;
+    OpenGroup::open(&[event], CounterScope::CallingThread).is_err()
+}
+
+impl PerfGroup {
+    /// Whether the calling thread is counted on every CPU.
+    fn covers_all_cpus(&self, machine: &Machine<'_>) -> bool {
+        let covers = |cpu: &Cpu| {
+            self.cpus
+                .as_ref()
+                .is_none_or(|cpus| cpus.contains(&cpu.number))
+        };
+        machine.cpus.iter().all(covers)
+    }
+
+    /// Removes and returns the events from `position` on.
+    fn split_off(&mut self, position: usize) -> Self {
+        let attributes = self.attributes.split_off(position);
+        let rest: Arc<[EventIndex]> = self.indices[position..].into();
+        self.indices = self.indices[..position].into();
+        Self {
+            indices: rest,
+            attributes,
+            cpus: self.cpus.clone(),
+        }
+    }
+
+    fn append(&mut self, other: Self) {
+        self.attributes.extend(other.attributes);
+        self.indices = self
+            .indices
+            .iter()
+            .chain(&*other.indices)
+            .copied()
+            .collect();
+    }
+}
