@@ -1,5 +1,5 @@
 //! Takes the BPF object that `cargo xtask build` made, so that a plain `cargo build` needs no BPF
-//! toolchain.
+//! toolchain, and generates the registry of the sources.
 
 use std::{
     env, fs,
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), String> {
     let out = directory("OUT_DIR")?;
+    registry(&out)?;
     println!("cargo::rerun-if-env-changed={OBJECT_VARIABLE}");
     let object = match env::var_os(OBJECT_VARIABLE) {
         Some(path) => PathBuf::from(path),
@@ -43,6 +44,22 @@ fn run() -> Result<(), String> {
     fs::copy(&object, out.join("profiler.bpf.o"))
         .map(drop)
         .map_err(|error| format!("copying {}: {error}", object.display()))
+}
+
+/// Generates the list of all sources from the public modules of `src/sources/mod.rs`. A macro could
+/// declare modules and list, but rustfmt does not find modules that a macro declares.
+fn registry(out: &Path) -> Result<(), String> {
+    let path = directory("CARGO_MANIFEST_DIR")?.join("src/sources/mod.rs");
+    println!("cargo::rerun-if-changed={}", path.display());
+    let failed = |error| format!("{}: {error}", path.display());
+    let text = fs::read_to_string(&path).map_err(failed)?;
+    let modules = text.lines().filter_map(|line| {
+        let module = line.strip_prefix("pub mod ")?;
+        module.strip_suffix(';')
+    });
+    let entries: Vec<String> = modules.map(|module| format!("&{module}::SPEC")).collect();
+    let registry = format!("[{}]", entries.join(", "));
+    fs::write(out.join("registry.rs"), registry).map_err(failed)
 }
 
 /// The directory that holds the profiles: cargo marks it with a cache tag.

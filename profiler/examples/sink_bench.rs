@@ -11,7 +11,7 @@ use std::{
 use profiler::{
     columns,
     output::dataset::{Options, Sink},
-    schema::{Batch, Label, ProcessKey, Table, TableBuilder, TickKey, Timestamp},
+    schema::{Batch, Label, ProcessKey, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 
 columns! {
@@ -60,11 +60,11 @@ columns! {
     }
 }
 
-static USAGE: Table = Table::new::<ProcessKey, Usage>("usage", "Tick × process");
-static SCHED: Table = Table::new::<ProcessKey, Sched>("sched", "Tick × process");
-static SMALL: [Table; 15] = {
-    const fn table(name: &'static str) -> Table {
-        Table::new::<TickKey, Usage>(name, "Tick")
+static USAGE: TypedTable<ProcessKey, Usage> = TypedTable::new("usage", "Tick × process");
+static SCHED: TypedTable<ProcessKey, Sched> = TypedTable::new("sched", "Tick × process");
+static SMALL: [TypedTable<TickKey, Usage>; 15] = {
+    const fn table(name: &'static str) -> TypedTable<TickKey, Usage> {
+        TypedTable::new(name, "Tick")
     }
     [
         table("t00"),
@@ -166,14 +166,14 @@ fn tick(processes: u64, n: u64, random: &mut Random) -> Vec<Batch> {
     let mut out = Vec::new();
     if processes == 0 {
         for table in &SMALL {
-            let mut builder = TableBuilder::<TickKey, Usage>::new(table);
+            let mut builder = TableBuilder::new(table);
             builder.push(TickKey { ts, interval_ns }, usage(n, true, random));
             builder.finish(&mut out);
         }
         return out;
     }
-    let mut usages = TableBuilder::<ProcessKey, Usage>::new(&USAGE);
-    let mut scheds = TableBuilder::<ProcessKey, Sched>::new(&SCHED);
+    let mut usages = TableBuilder::new(&USAGE);
+    let mut scheds = TableBuilder::new(&SCHED);
     for pid in 1..=processes {
         let active = random.below(ACTIVE) == 0;
         let key = || ProcessKey {

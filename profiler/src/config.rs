@@ -198,7 +198,7 @@ impl Sources {
 
     /// Whether one of them needs the processes of the target.
     pub fn need_tasks(&self) -> bool {
-        self.iter().any(|spec| spec.tasks)
+        self.iter().any(SourceSpec::reads_tasks)
     }
 
     /// What they want accounted in the kernel.

@@ -19,7 +19,7 @@ use profiler::{
         Options, OutputError, Sink, Summary,
         recover::{Hosts, recover},
     },
-    schema::{Batch, Table, TableBuilder, TickKey, Timestamp},
+    schema::{Batch, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 use tempfile::TempDir;
 
@@ -30,8 +30,8 @@ columns! {
     }
 }
 
-static NOISE: Table = Table::new::<TickKey, Row>("noise", "One row per tick and number");
-static OTHER: Table = Table::new::<TickKey, Row>("other", "One row per tick and number");
+static NOISE: TypedTable<TickKey, Row> = TypedTable::new("noise", "One row per tick and number");
+static OTHER: TypedTable<TickKey, Row> = TypedTable::new("other", "One row per tick and number");
 
 const ROWS: u64 = 500;
 
@@ -46,7 +46,7 @@ fn noise(tick: u64, row: u64) -> u64 {
 fn tick(tick: u64) -> Vec<Batch> {
     let mut out = Vec::new();
     for table in [&NOISE, &OTHER] {
-        let mut builder = TableBuilder::<TickKey, Row>::new(table);
+        let mut builder = TableBuilder::new(table);
         for row in 0..ROWS {
             let key = TickKey {
                 ts: Timestamp(tick.cast_signed() + 1),

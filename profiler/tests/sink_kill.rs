@@ -17,7 +17,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use profiler::{
     columns,
     output::dataset::{Manifest, Options, Sink, recover::recover_orphans},
-    schema::{Batch, Label, Table, TableBuilder, TickKey, Timestamp},
+    schema::{Batch, Label, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 use tempfile::TempDir;
 
@@ -42,21 +42,21 @@ columns! {
     pub struct Nothing {}
 }
 
-static TICKS: Table = Table::new::<TickKey, Row>("ticks", "One row per tick");
-static LIVES: Table = Table::of_lifetimes::<Life, Nothing>("lives", "One row per life");
+static TICKS: TypedTable<TickKey, Row> = TypedTable::new("ticks", "One row per tick");
+static LIVES: TypedTable<Life, Nothing> = TypedTable::keyed("lives", "One row per life");
 
 /// Where the process that is to be killed writes.
 const DIRECTORY: &str = "PROFILER_TEST_SINK_KILL";
 
 fn tick(n: i64) -> Vec<Batch> {
-    let mut ticks = TableBuilder::<TickKey, Row>::new(&TICKS);
+    let mut ticks = TableBuilder::new(&TICKS);
     let key = TickKey {
         ts: Timestamp(n),
         interval_ns: 1,
     };
     let name = format!("name {}", n % 5).into();
     ticks.push(key, Row { name });
-    let mut lives = TableBuilder::<Life, Nothing>::new(&LIVES);
+    let mut lives = TableBuilder::new(&LIVES);
     for born in (n - 2).max(0)..=n {
         let life = Life {
             pid: u32::try_from(born).unwrap(),

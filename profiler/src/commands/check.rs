@@ -37,7 +37,7 @@ pub fn table(host: &Host) -> String {
     );
     let mut reasons: Vec<(Vec<&str>, String, String)> = Vec::new();
     for spec in REGISTRY {
-        let support = (spec.probe)(host);
+        let support = spec.support(host);
         let (status, why, remedy) = parts(&support);
         let _ = writeln!(text, "{:width$}  {status:6}  {}", spec.name, spec.help);
         if why.is_empty() {
@@ -62,7 +62,7 @@ pub fn json(host: &Host) -> Value {
     let sources: Vec<_> = REGISTRY
         .iter()
         .map(|spec| {
-            let support = (spec.probe)(host);
+            let support = spec.support(host);
             let (status, why, remedy) = parts(&support);
             let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
             json!({

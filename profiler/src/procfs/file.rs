@@ -1,4 +1,4 @@
-//! Files of procfs and sysfs that are read again and again: one handle, one buffer.
+//! Files of procfs and sysfs that are read repeatedly, with one handle and one buffer.
 
 use std::{
     fs::File,
@@ -7,10 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// More than any file read here has; what is longer is cut off, and its last values are null.
+/// Larger than any file read here. The rest of a longer file is not read, so its last values are
+/// null.
 const LARGEST: usize = 16 << 20;
 
-/// A file whose content the kernel makes anew at each reading from offset 0.
+/// A file whose content the kernel generates at each reading from offset 0.
 #[derive(Debug)]
 pub(crate) struct KernelFile {
     path: PathBuf,
@@ -19,7 +20,7 @@ pub(crate) struct KernelFile {
 }
 
 impl KernelFile {
-    /// Names the file; it is opened at the first reading, and may appear later.
+    /// Opens the file at the first reading; it may not exist before.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -28,14 +29,14 @@ impl KernelFile {
         }
     }
 
-    /// Which file it is.
+    /// Path given to [`KernelFile::new`].
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The whole content of this moment.
+    /// Reads the present content.
     ///
-    /// After an error the next reading opens the file again: the CPU or the device may have come back.
+    /// After an error the next reading opens the file again, because the CPU or device may be back.
     pub(crate) fn read(&mut self) -> io::Result<&[u8]> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let length = self.read_into(&mut buffer).map(<[u8]>::len);
@@ -43,7 +44,7 @@ impl KernelFile {
         Ok(&self.buffer[..length?])
     }
 
-    /// The same into a buffer that many files share.
+    /// As [`KernelFile::read`], into a buffer that many files share.
     pub(crate) fn read_into<'a>(&mut self, buffer: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
         match self.fill(buffer) {
             Ok(length) => Ok(&buffer[..length]),
@@ -54,7 +55,7 @@ impl KernelFile {
         }
     }
 
-    /// Opens it, where the first reading is to take no longer than others.
+    /// Opens the file, so that the first reading takes no longer than later ones.
     pub(crate) fn open(&mut self) -> io::Result<&File> {
         Ok(match &mut self.file {
             Some(file) => file,
@@ -82,7 +83,7 @@ impl KernelFile {
     }
 }
 
-/// Lines without their line feed. A last line that has none was cut off and does not count.
+/// Lines without their line feed. A last line without one was cut off and is ignored.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|&byte| byte == b'\n')
         .filter_map(|line| line.strip_suffix(b"\n"))
@@ -94,7 +95,7 @@ pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|word| !word.is_empty())
 }
 
-/// A decimal number without sign; anything else is "not available".
+/// A decimal number without sign; `None` for anything else.
 pub(crate) fn number(word: &[u8]) -> Option<u64> {
     if word.is_empty() {
         return None;
@@ -105,7 +106,7 @@ pub(crate) fn number(word: &[u8]) -> Option<u64> {
     })
 }
 
-/// A decimal fraction as the kernel prints it, neither negative nor infinite.
+/// A decimal fraction as the kernel prints it; `None` if it is negative or infinite.
 pub(crate) fn fraction(word: &[u8]) -> Option<f64> {
     let digits = |&byte: &u8| byte.is_ascii_digit() || byte == b'.';
     if !word.iter().all(digits) {
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_whole_or_nothing() {
+    fn malformed_numbers_are_null() {
         assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
         for bad in ["", "-1", "18446744073709551616", "12x", "0x1f", "1.5", "٣"] {
             assert_eq!(number(bad.as_bytes()), None, "{bad}");
@@ -132,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_does_not_count() {
+    fn a_truncated_line_is_ignored() {
         let text = b"a 1\n\nb 2\nc 3";
         assert_eq!(lines(text).collect::<Vec<_>>(), [&b"a 1"[..], b"", b"b 2"]);
         assert_eq!(words(b"  a\t1 ").collect::<Vec<_>>(), [b"a", b"1"]);
     }
 
     #[test]
-    fn rereads_the_file_of_a_real_kernel() {
+    fn a_kernel_file_is_generated_at_each_reading() {
         let mut file = KernelFile::new("/proc/uptime".into());
         let first = file.read().unwrap().to_vec();
         std::thread::sleep(std::time::Duration::from_millis(30));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_longer_than_a_page_comes_whole() {
+    fn a_file_longer_than_a_page_is_read_completely() {
         let mut file = KernelFile::new("/proc/kallsyms".into());
         let length = file.read().unwrap().len();
         assert!(length > 100_000 && length <= LARGEST, "{length}");

@@ -1,24 +1,25 @@
 //! `/proc/loadavg` (`fs/proc/loadavg.c` in the kernel): `0.42 0.70 0.86 2/84 3211`.
 //!
-//! Read by a parser of our own: the `procfs` crate reads the averages as 32-bit floats, 0.42 becoming 0.419999987.
+//! This parser replaces that of the `procfs` crate, which reads the averages as 32-bit floats: 0.42
+//! becomes 0.419999987.
 
 use super::file::{fraction, number, words};
 
-/// One reading; null is what could not be read.
+/// One reading of the file; values that could not be read are null.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LoadAvg {
-    /// Average over 1 minute.
+    /// Load averaged over 1 minute.
     pub(crate) load1: Option<f64>,
-    /// Average over 5 minutes.
+    /// Load averaged over 5 minutes.
     pub(crate) load5: Option<f64>,
-    /// Average over 15 minutes.
+    /// Load averaged over 15 minutes.
     pub(crate) load15: Option<f64>,
-    /// All threads of the node.
+    /// Number of threads of the node.
     pub(crate) threads: Option<u64>,
 }
 
 impl LoadAvg {
-    /// Reads the line.
+    /// Parses the line of the file.
     pub(crate) fn parse(text: &[u8]) -> Self {
         let mut words = words(text);
         let mut load = || words.next().and_then(fraction);
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_values_are_null_alone() {
+    fn malformed_values_are_null_and_others_are_kept() {
         let load = LoadAvg::parse(b"0.42 nan 1.5 3/4280 2496732\n");
         let expected = LoadAvg {
             load1: Some(0.42),

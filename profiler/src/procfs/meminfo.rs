@@ -1,12 +1,13 @@
-//! `/proc/meminfo` and `/proc/vmstat` (`fs/proc/meminfo.c`, `mm/vmstat.c` in the kernel, `proc_meminfo(5)`).
+//! `/proc/meminfo` and `/proc/vmstat` (`fs/proc/meminfo.c`, `mm/vmstat.c` in the kernel,
+//! `proc_meminfo(5)`).
 //!
-//! Read by a parser of our own: the `procfs` crate gives up the whole file for one bad value, can panic on a line
-//! that is not ASCII, and allocates for each of the 250 lines.
+//! This parser replaces that of the `procfs` crate, which rejects the whole file because of one bad
+//! value, can panic on a line that is not ASCII, and allocates for each of the 250 lines.
 
 use super::file::{lines, number, words};
 use crate::support::delta::Counter;
 
-/// Declares a struct of optional numbers and the lines they are read from.
+/// Declares a struct of optional numbers, and the line that each is read from.
 macro_rules! fields {
     ($(#[$meta:meta])* $name:ident { $($field:ident = $key:literal,)* }) => {
         $(#[$meta])*
@@ -16,7 +17,7 @@ macro_rules! fields {
         }
 
         impl $name {
-            /// Reads the lines that are asked for; what is missing or not a number is null.
+            /// Reads the declared lines; missing or malformed values are null.
             pub(crate) fn parse(text: &[u8]) -> Self {
                 let mut all = Self::default();
                 for line in lines(text) {
@@ -78,8 +79,8 @@ fields! {
 }
 
 impl MemInfo {
-    /// psutil's `available`: what can be had without swapping. Larger than `total` inside some containers, where
-    /// psutil and `free` fall back to `free`.
+    /// `available` as in psutil: memory that can be allocated without swapping. In some containers
+    /// it is larger than `total`; there, psutil and `free` use the free memory.
     pub(crate) fn available(&self) -> Option<u64> {
         match (self.available?, self.total?) {
             (available, total) if available > total => self.free,
@@ -87,17 +88,17 @@ impl MemInfo {
         }
     }
 
-    /// psutil's `used` (since its 7.1, as `free` prints it): `total - available`.
+    /// `used` as in psutil since 7.1 and in `free`: `total - available`.
     pub(crate) fn used(&self) -> Option<u64> {
         self.total?.checked_sub(self.available()?)
     }
 
-    /// psutil's `cached`: page cache and reclaimable slabs.
+    /// `cached` as in psutil: page cache and reclaimable slabs.
     pub(crate) fn cached(&self) -> Option<u64> {
         self.cached?.checked_add(self.reclaimable?)
     }
 
-    /// psutil's `used` of the swap.
+    /// `used` of the swap as in psutil.
     pub(crate) fn swap_used(&self) -> Option<u64> {
         self.swap_total?.checked_sub(self.swap_free?)
     }
@@ -115,7 +116,7 @@ pub(crate) struct Paging {
     oom_kills: Counter,
 }
 
-/// What they grew by over an interval; sizes in bytes.
+/// Increases of these counters over an interval; sizes in bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Increases {
     /// Page faults without I/O.
@@ -142,7 +143,7 @@ impl Paging {
         let faults = self.faults.increase(now.faults);
         let major_faults = self.major_faults.increase(now.major_faults);
         Increases {
-            // A major fault is counted in both, a moment apart.
+            // A major fault is counted in both, but not at the same time.
             minor_faults: faults
                 .zip(major_faults)
                 .map(|(all, major)| all.saturating_sub(major)),
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_mean_what_they_mean_in_psutil() {
+    fn memory_is_divided_as_in_psutil() {
         let memory = MemInfo::parse(
             b"MemTotal:       1000 kB\nMemFree: 300 kB\nMemAvailable: 600 kB\nCached: 200 kB\n\
               SReclaimable: 50 kB\nActive(file): 7 kB\nActive: 9 kB\nHugePages_Total:       4\n",
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_null_alone() {
+    fn malformed_values_are_null_and_others_are_kept() {
         let text = "MemTotal: 99999999999999999999 kB\nMemFree: -5 kB\nMemAvailable: 18446744073709551615 kB\n\
                     Buffers: kB\nCached: 1 MB\nDirtyé\n:\n\nSlab: 2 kB\nSwapTotal: 1 kB\nSwapFree: 2 kB\nShmem: 3";
         let memory = MemInfo::parse(text.as_bytes());

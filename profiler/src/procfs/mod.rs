@@ -1,9 +1,11 @@
-//! Readers of `/proc` and `/sys`. Each takes its root, so that tests give it another one.
+//! Readers of `/proc` and `/sys`. Each takes the root directory as a parameter, so that tests can
+//! use fixtures.
 
 pub mod cgroup_mounts;
 pub mod cgroup_names;
 pub mod cpu_list;
 pub mod cpuinfo;
+pub mod device_file;
 pub mod file;
 pub mod loadavg;
 pub mod meminfo;

@@ -1,5 +1,5 @@
-//! What the mounts are whose numbers the programs report: looked up once, in the mount namespace of a process that
-//! has them.
+//! Names of the mounts that the BPF programs report by number, looked up once in the mount
+//! namespace of a process that has them.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,17 +11,17 @@ use profiler_ebpf::per_key::mount;
 use super::mounts::{Numbered, mounts_of};
 use crate::{schema::Label, support::cache::Cache};
 
-/// Numbers of mounts are used again: after this time a name is looked up once more.
+/// Mount ids are reused: a name is looked up again after this time.
 const FRESH: Duration = Duration::from_secs(60);
-/// How often a mount that nobody knows is looked for.
+/// Time between two searches for an unknown mount.
 const RETRY: Duration = Duration::from_secs(10);
-/// Processes that are asked at a tick for the mounts that the process itself does not know.
+/// Other processes whose mounts are searched if the process itself does not have the mount.
 const OTHERS: usize = 16;
 
-/// Mounts that are kept: any user can make namespaces with thousands of them.
+/// Cached mounts. Any user can create namespaces with thousands of them.
 const KNOWN: usize = 16_384;
 
-/// Time that looking up may take per second; what is left over has no name until then.
+/// Time per second that searches may take. Other mounts have no name until the next second.
 const PACE: Duration = Duration::from_millis(20);
 
 /// Labels of one mount.
@@ -31,15 +31,15 @@ pub struct Name {
     pub mount: Option<Label>,
     /// Type of the file system.
     pub fstype: Option<Label>,
-    /// What is mounted.
+    /// Mounted device or `server:/export`.
     pub source: Option<Label>,
 }
 
-/// All that have been looked up.
+/// Cache of the names.
 pub struct MountNames {
     procfs: PathBuf,
     known: Cache<u64, Known>,
-    /// When the present second began, and the time that looking up has taken since.
+    /// Start of the present second, and the time that searches have taken since.
     second: (Instant, Duration),
 }
 
@@ -56,7 +56,7 @@ impl Known {
 }
 
 impl MountNames {
-    /// None yet.
+    /// An empty cache.
     pub fn new(procfs: &Path) -> Self {
         Self {
             procfs: procfs.to_owned(),
@@ -65,16 +65,20 @@ impl MountNames {
         }
     }
 
-    /// The mount `what`, as process `pid` sees it; if that is gone, as one of `others` does.
-    pub fn get(&mut self, what: u64, pid: u32, others: impl Iterator<Item = u32>) -> Name {
-        let is_due = self.known.get(&what).is_none_or(|known| known.is_due());
+    /// Name of the mount of a per-key counter, as the process `pid` sees it or, if that has ended,
+    /// as one of `others` does.
+    pub fn get(&mut self, dimension: u64, pid: u32, others: impl Iterator<Item = u32>) -> Name {
+        let is_due = self
+            .known
+            .get(&dimension)
+            .is_none_or(|known| known.is_due());
         if is_due && self.has_time() {
             let begin = Instant::now();
-            self.look_up(what, pid, others);
+            self.look_up(dimension, pid, others);
             self.second.1 += begin.elapsed();
         }
         self.known
-            .get(&what)
+            .get(&dimension)
             .map(|known| known.name.clone())
             .unwrap_or_default()
     }
@@ -86,30 +90,35 @@ impl MountNames {
         self.second.1 < PACE
     }
 
-    fn look_up(&mut self, what: u64, pid: u32, others: impl Iterator<Item = u32>) {
-        // A service's own mount namespace (systemd's ProtectSystem=) is not the node's: that is pid 1's.
+    fn look_up(&mut self, dimension: u64, pid: u32, others: impl Iterator<Item = u32>) {
+        // With its own mount namespace (ProtectSystem= of systemd), the profiler does not see the
+        // mounts of the node; pid 1 does.
         const FIRST: u32 = 1;
         let own = std::process::id();
-        let places = [pid, FIRST, own].into_iter().chain(others.take(OTHERS));
+        let pids = [pid, FIRST, own].into_iter().chain(others.take(OTHERS));
         let mut namespaces = Vec::new();
-        for place in places {
-            let namespace = std::fs::read_link(self.procfs.join(format!("{place}/ns/mnt")));
+        for pid in pids {
+            let namespace = std::fs::read_link(self.procfs.join(format!("{pid}/ns/mnt")));
             let Ok(namespace) = namespace else { continue };
             if namespaces.contains(&namespace) {
                 continue;
             }
             namespaces.push(namespace);
-            self.learn(place);
-            if self.known.get(&what).is_some_and(|known| !known.is_due()) {
+            self.learn(pid);
+            if self
+                .known
+                .get(&dimension)
+                .is_some_and(|known| !known.is_due())
+            {
                 return;
             }
         }
-        // A mount that is gone keeps the name it had.
+        // A removed mount keeps its name.
         let at = Instant::now();
-        match self.known.get(&what) {
+        match self.known.get(&dimension) {
             Some(known) => known.at = at,
             None => self.known.insert(
-                what,
+                dimension,
                 Known {
                     name: Name::default(),
                     found: false,
@@ -119,7 +128,7 @@ impl MountNames {
         }
     }
 
-    /// All mounts that a process sees.
+    /// Caches all mounts that a process sees.
     fn learn(&mut self, pid: u32) {
         for Numbered { id, dev, mount } in mounts_of(&self.procfs, pid) {
             let known = Known {
@@ -136,9 +145,9 @@ impl MountNames {
     }
 }
 
-/// Device number as in `mountinfo`.
-pub fn dev_label(what: u64) -> Label {
-    let (major, minor) = mount::numbers(what);
+/// Device number of the mount of a per-key counter, `major:minor` as in `mountinfo`.
+pub fn dev_label(dimension: u64) -> Label {
+    let (major, minor) = mount::numbers(dimension);
     format!("{major}:{minor}").into()
 }
 
@@ -147,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_found_by_the_process_that_has_it() {
+    fn a_mount_is_found_through_a_process_that_has_it() {
         let directory = tempfile::tempdir().expect("a directory");
         let process = |pid: u32, text: &str| {
             let path = directory.path().join(pid.to_string());
@@ -164,7 +173,7 @@ mod tests {
         assert_eq!(name.source, None);
         let root = names.get(mount::dimension(21, 8 << 20 | 2), 7, std::iter::empty());
         assert_eq!(root.fstype, Some("ext4".to_owned().into()));
-        // The same id on another device is another mount, and nobody knows it.
+        // The same id on another device is another mount, which no process has.
         let other = names.get(mount::dimension(99, 45), 7, [8].into_iter());
         assert_eq!(other.mount, None);
         assert_eq!(dev_label(data).as_str(), "0:44");

@@ -1,4 +1,4 @@
-//! Mounts of a process's mount namespace, from `mountinfo` alone: a `statfs` of a hung NFS server would hang.
+//! Mounts of a mount namespace, from `mountinfo` alone: `statfs(2)` would hang with an NFS server.
 
 use std::{
     collections::HashMap,
@@ -10,54 +10,58 @@ use procfs::process::MountInfo;
 
 use super::process_file::{Content, bounded};
 
-/// Limit of our own `mountinfo`, and of that of pid 1: mounts by the thousand.
+/// Limit of the profiler's own `mountinfo` and of that of pid 1, which may have thousands of
+/// mounts.
 const OWN_MAX: usize = 16 << 20;
-/// Limit of that of others: any user can make a namespace with 100,000 mounts.
+/// Limit of other files: any user can create a namespace with 100,000 mounts.
 const OTHERS_MAX: usize = 1 << 20;
 
 /// One mount (`proc_pid_mountinfo(5)`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// What is mounted: a device, `server:/export`; `None` for `none`.
+    /// Mounted device or `server:/export`; `None` for `none`.
     pub source: Option<String>,
-    /// Which directory of the file system is mounted; `/` for all of it.
+    /// Mounted directory of the file system; `/` for all of it.
     pub root: String,
-    /// Where.
+    /// Directory on which it is mounted.
     pub mount_point: String,
     /// Type of the file system.
     pub fstype: String,
-    /// Options of the mount and of the file system, sorted.
+    /// Options of the mount and of the file system, in alphabetical order.
     pub options: Vec<String>,
 }
 
-/// A mount with the numbers that the kernel knows it by.
+/// A mount with the numbers by which the kernel identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numbered {
-    /// Id of the mount.
+    /// Mount id, unique in the node at a time.
     pub id: u32,
-    /// Device number of the file system, as the kernel holds it: major << 20 | minor.
+    /// Device number of the file system as the kernel stores it: `major << 20 | minor`.
     pub dev: u32,
-    /// The mount.
+    /// Names and options.
     pub mount: Mount,
 }
 
-/// Mounts of our own mount namespace, in the order of `mountinfo`. Lines that cannot be parsed are skipped.
+/// Mounts of the profiler's own mount namespace, in the order of `mountinfo`. Malformed lines are
+/// skipped.
 pub fn mounts(procfs: &Path) -> Vec<Mount> {
     let all = lines(&procfs.join("self"), OWN_MAX).into_iter();
     all.map(|numbered| numbered.mount).collect()
 }
 
-/// The node's view of its mounts. A service manager may give us a mount namespace of our own, in which everything is read-only
-/// or elsewhere (`ProtectSystem=strict`, `PrivateTmp=yes`): the node's is that of pid 1.
+/// Mounts of the node. A service manager may give the profiler its own mount namespace, in which
+/// everything is read-only or elsewhere (`ProtectSystem=strict`, `PrivateTmp=yes`). The mounts of
+/// the node are those of pid 1.
 #[derive(Clone, Debug)]
 pub struct NodeMounts {
     process: PathBuf,
-    /// Prefix under which we reach its mount points.
+    /// Directory under which the profiler can open its mount points.
     root: PathBuf,
 }
 
 impl NodeMounts {
-    /// Pid 1's namespace if it is another one than ours and we may enter its root; ours otherwise.
+    /// Uses the namespace of pid 1 if it differs from the profiler's own and its root may be
+    /// entered, else the profiler's own.
     pub fn new(procfs: &Path) -> Self {
         let (own, first) = (procfs.join("self"), procfs.join("1"));
         let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
@@ -79,7 +83,7 @@ impl NodeMounts {
         lines(&self.process, OWN_MAX)
     }
 
-    /// Path by which we can open a mount point.
+    /// Path by which the profiler can open a mount point.
     pub fn reachable(&self, mount: &Mount) -> PathBuf {
         let below = mount.mount_point.trim_start_matches('/');
         self.root.join(below)
@@ -91,7 +95,7 @@ impl NodeMounts {
     }
 }
 
-/// Mounts in the namespace of a process; none when it is gone.
+/// Mounts in the namespace of a process; none if the process has ended.
 pub fn mounts_of(procfs: &Path, pid: u32) -> Vec<Numbered> {
     lines(&procfs.join(pid.to_string()), OTHERS_MAX)
 }
@@ -101,7 +105,7 @@ fn lines(process: &Path, limit: usize) -> Vec<Numbered> {
         return Vec::new();
     };
     let text = String::from_utf8_lossy(&bytes);
-    // Half a line can be another mount.
+    // A truncated line could be taken for another mount.
     let whole = if truncated {
         text.rsplit_once('\n').map_or("", |(whole, _)| whole)
     } else {
@@ -141,7 +145,8 @@ fn mount(line: &str) -> Option<Numbered> {
     })
 }
 
-/// Takes back the kernel's escapes: `\040` for a space, `\011`, `\012`, `\134`, `\043` (`mangle_path`).
+/// Decodes the octal escapes of the kernel: `\040` for a space, `\011`, `\012`, `\134`, `\043`
+/// (`mangle_path`).
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_mounts_are_those_of_pid_1() {
+    fn mounts_of_the_node_are_those_of_pid_1() {
         let procfs = tempfile::tempdir().unwrap();
         let process = |name: &str, namespace: &str, options: &str| {
             let path = procfs.path().join(name);
@@ -190,7 +195,7 @@ mod tests {
             fs::write(path.join("mountinfo"), line).unwrap();
         };
         process("self", "mnt:[2]", "ro");
-        // Nothing is known of pid 1: a container, or no privilege.
+        // Pid 1 cannot be read: a container, or no privilege.
         let own = NodeMounts::new(procfs.path());
         assert_eq!(own.all()[0].mount.options, ["ro", "rw"]);
         assert_eq!(own.reachable(&own.all()[0].mount), Path::new("/home"));
@@ -202,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mount_is_left_out() {
+    fn malformed_lines_are_skipped() {
         for bad in [
             "",
             "36",

@@ -1,23 +1,24 @@
-//! Pressure stall information: `/proc/pressure/*` (`kernel/sched/psi.c`, Documentation/accounting/psi.rst).
+//! Pressure stall information: `/proc/pressure/*` (`kernel/sched/psi.c`,
+//! Documentation/accounting/psi.rst).
 //!
-//! Read by a parser of our own: the `procfs` crate gives up `some` where a kernel before 5.13 has no `full` of the
-//! CPU, and can panic on a line that was cut off.
+//! This parser replaces that of the `procfs` crate, which rejects `some` if a kernel before 5.13
+//! has no `full` of the CPU, and can panic on a truncated line.
 
 use std::path::Path;
 
 use super::file::{KernelFile, fraction, lines, number, words};
 use crate::support::delta::Counter;
 
-/// One line of a file.
+/// One line of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Stall {
-    /// Share of the last 10 s in percent, as the kernel averages it.
+    /// Average of the kernel over the last 10 s, percent.
     pub(crate) avg10: Option<f64>,
     /// µs since boot.
     total: Option<u64>,
 }
 
-/// Both lines of a file.
+/// Both lines of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reading {
     some: Stall,
@@ -46,20 +47,20 @@ impl Reading {
     }
 }
 
-/// What one resource's stalls were over an interval.
+/// Stalls on one resource over an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Stalled {
-    /// Share of the last 10 s in percent in which some task was stalled.
+    /// Share of the last 10 s in which a task was stalled, percent.
     pub(crate) some_avg10: Option<f64>,
-    /// Time in which some task was stalled.
+    /// Time in which a task was stalled.
     pub(crate) some_ns: Option<u64>,
-    /// Share of the last 10 s in percent in which all tasks were stalled.
+    /// Share of the last 10 s in which all tasks were stalled, percent.
     pub(crate) full_avg10: Option<f64>,
     /// Time in which all tasks were stalled.
     pub(crate) full_ns: Option<u64>,
 }
 
-/// One resource.
+/// Stalls on one resource: CPU, memory or I/O.
 #[derive(Debug)]
 pub(crate) struct Pressure {
     file: KernelFile,
@@ -77,7 +78,7 @@ impl Pressure {
         }
     }
 
-    /// Reads once; all null where the kernel has no PSI or has it off.
+    /// Reads once. All values are null if the kernel has no PSI, or if it is disabled.
     pub(crate) fn sample(&mut self) -> Stalled {
         let reading = self.file.read().map(Reading::parse).unwrap_or_default();
         let ns =
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_line_leaves_the_other() {
+    fn one_line_may_be_missing() {
         let old = Reading::parse(b"some avg10=2.04 avg60=0.75 avg300=0.40 total=157622151\n");
         assert_eq!(old.some.avg10, Some(2.04));
         assert_eq!(old.some.total, Some(157_622_151));

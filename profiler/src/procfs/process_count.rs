@@ -1,4 +1,4 @@
-//! How many processes there are, without listing them.
+//! Number of processes, without listing them.
 
 use std::{
     fs::DirEntry,
@@ -8,8 +8,8 @@ use std::{
 
 use super::file::number;
 
-/// The kernel adds their number to the links of the procfs
-/// root (`proc_root_getattr` in `fs/proc/root.c`), next to those of the other directories there.
+/// Counts processes by the links of the procfs root. The kernel adds the number of processes to the
+/// links of the other directories (`proc_root_getattr` in `fs/proc/root.c`).
 #[derive(Debug)]
 pub(crate) struct ProcessCount {
     procfs: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct ProcessCount {
 }
 
 impl ProcessCount {
-    /// Looks once at what else is there.
+    /// Counts the other directories once.
     pub(crate) fn new(procfs: &Path) -> Self {
         let others = std::fs::read_dir(procfs).ok().map(|entries| {
             let other = |entry: &DirEntry| {
@@ -29,15 +29,15 @@ impl ProcessCount {
         });
         Self {
             procfs: procfs.to_owned(),
-            // A procfs mounted with `subset=pid` lists none of them, and counts them nevertheless.
+            // A procfs mounted with `subset=pid` does not list them, but has their links.
             others: others.filter(|&others| others > 0),
         }
     }
 
-    /// Processes of this moment, zombies included.
+    /// Present number of processes, including zombies.
     pub(crate) fn read(&self) -> Option<u64> {
         let links = std::fs::metadata(&self.procfs).ok()?.nlink();
-        // Its own two links: the name, and the dot.
+        // The directory itself has two links: its name and `.`.
         links.checked_sub(2 + self.others?)
     }
 }
@@ -54,9 +54,9 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_list_of_processes() {
+    fn links_agree_with_the_list_of_processes() {
         let count = ProcessCount::new(Path::new("/proc"));
-        // Others start and end meanwhile: one quiet moment is enough.
+        // Other processes start and end meanwhile: one attempt without a change is enough.
         let agrees = (0..200).any(|_| {
             let before = listed();
             let counted = count.read().unwrap();

@@ -1,4 +1,4 @@
-//! Files below /proc/PID, read up to a limit: the process decides how long they are.
+//! Files below `/proc/PID`, read up to a limit, because the process determines their length.
 
 use std::{
     fs::{self, File},
@@ -6,26 +6,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Limit of a command line. `prctl(PR_SET_MM_MAP)` makes one of any length from pages that take no
+/// Limit of a command line. `prctl(PR_SET_MM_MAP)` makes one of any length from pages that need no
 /// memory.
 pub(crate) const CMDLINE_MAX: usize = 64 << 10;
-/// Limit of an environment, for which the same holds.
+/// Limit of an environment, which can be as long.
 pub(crate) const ENVIRON_MAX: usize = 256 << 10;
-/// Limit of what the kernel composes: `stat`, `comm`, and `cgroup` with a path for each hierarchy.
+/// Limit of files that the kernel generates: `stat`, `comm`, and `cgroup` with a path for each
+/// hierarchy.
 pub(crate) const SMALL_MAX: usize = 64 << 10;
 
 /// The beginning of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
-    /// At most as many bytes as asked for.
+    /// Bytes up to the limit.
     pub(crate) bytes: Vec<u8>,
-    /// Whether there are more.
+    /// Whether the file is longer.
     pub(crate) truncated: bool,
 }
 
 impl Content {
-    /// The strings that end within the limit. Half a string can be another string: `ID=47` of
-    /// `ID=4711`.
+    /// The NUL-terminated strings that end within the limit. A truncated string is excluded,
+    /// because it could be taken for another one: `ID=47` of `ID=4711`.
     pub(crate) fn strings(&self) -> impl Iterator<Item = &[u8]> {
         let whole = if self.truncated {
             let last = self.bytes.iter().rposition(|byte| *byte == 0);
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_string_is_no_string() {
+    fn a_truncated_string_is_ignored() {
         let strings = |bytes: &[u8], truncated| {
             let bytes = bytes.to_vec();
             let content = Content { bytes, truncated };

@@ -1,4 +1,4 @@
-//! Small files of procfs and sysfs, read once.
+//! Small files of procfs and sysfs that are read once.
 
 use std::{
     fs::{self, File},
@@ -7,31 +7,31 @@ use std::{
     str::FromStr,
 };
 
-/// More than any file has that is read once: mounts and CPUs by the thousand.
+/// Larger than any file that is read once, even with thousands of mounts or CPUs.
 const LARGEST: u64 = 16 << 20;
 
-/// The content of a file; of one that does not end, its beginning.
+/// The content of a file, up to a limit.
 pub(crate) fn content(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     File::open(path)?.take(LARGEST).read_to_end(&mut content)?;
     Ok(content)
 }
 
-/// The text of a file without the white space around it; `None` when it is empty or cannot be read.
+/// The text of a file without surrounding white space; `None` if it is empty or cannot be read.
 pub(crate) fn text(path: &Path) -> Option<String> {
     let bytes = content(path).ok()?;
     let text = String::from_utf8_lossy(&bytes);
-    // Texts of device trees end with a zero.
+    // Texts of device trees end with NUL.
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The number in a file.
+/// The number in a file; `None` if there is none.
 pub(crate) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 
-/// Names in a directory that begin with `prefix`, in the order people count: `cpu2` before `cpu10`.
+/// Names in a directory that begin with `prefix`, in numerical order: `cpu2` before `cpu10`.
 pub(crate) fn names(directory: &Path, prefix: &str) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_in_the_order_people_count() {
+    fn names_are_in_numerical_order() {
         let directory = std::env::temp_dir().join(format!("profiler-names-{}", std::process::id()));
         for name in ["cpu10", "cpu2", "cpufreq", "node0", "cpu", "cpu1"] {
             fs::create_dir_all(directory.join(name)).unwrap();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_none() {
+    fn malformed_numbers_are_null() {
         assert_eq!(number::<u64>(Path::new("/proc/sys/kernel/osrelease")), None);
         assert_eq!(number::<u64>(Path::new("/none")), None);
         assert!(number::<u32>(Path::new("/proc/sys/kernel/pid_max")).is_some());

@@ -1,28 +1,39 @@
-//! `/proc/stat`: times per state, of the node and of each CPU (`fs/proc/stat.c` in the kernel, `proc_stat(5)`).
+//! `/proc/stat`: times per state, of the node and of each CPU (`fs/proc/stat.c` in the kernel,
+//! `proc_stat(5)`).
 //!
-//! Read by a parser of our own: the `procfs` crate gives up the whole file for one bad value, and loses which CPU
-//! a line belongs to when another one is offline.
+//! This parser replaces that of the `procfs` crate, which rejects the whole file because of one bad
+//! value, and assigns lines to the wrong CPU when another one is offline.
+
+use std::path::{Path, PathBuf};
 
 use super::file::{lines, number, words};
-use crate::support::delta::Level;
+use crate::support::delta::Estimate;
 
-/// States of a CPU in the order of `/proc/stat`.
+/// How to make the file available.
+pub(crate) const REMEDY: &str = "mount procfs: mount -t proc proc /proc";
+
+/// Path of the file.
+pub(crate) fn file(procfs: &Path) -> PathBuf {
+    procfs.join("stat")
+}
+
+/// Number of states of a CPU, which are in the order of `/proc/stat`.
 pub(crate) const STATES: usize = 10;
 const USER: usize = 0;
 const NICE: usize = 1;
 const GUEST: usize = 8;
 const GUEST_NICE: usize = 9;
 
-/// Highest CPU number that is believed; the kernel's own limit (`NR_CPUS`) is 8,192.
+/// Highest plausible CPU number; the kernel's own limit (`NR_CPUS`) is 8,192.
 const LAST_CPU: usize = 65_535;
 
 /// Times of one CPU in clock ticks (`USER_HZ`), as printed.
 pub(crate) type Times = [Option<u64>; STATES];
 
-/// One reading of the file; null is what could not be read.
+/// One reading of the file; values that could not be read are null.
 #[derive(Debug, Default)]
 pub(crate) struct ProcStat {
-    /// All CPUs together, those offline included.
+    /// All CPUs together, including offline ones.
     pub(crate) total: Times,
     /// Online CPUs by number.
     pub(crate) cpus: Vec<(usize, Times)>,
@@ -41,7 +52,7 @@ pub(crate) struct ProcStat {
 }
 
 impl ProcStat {
-    /// Replaces the previous reading.
+    /// Replaces the previous reading by that of `text`.
     pub(crate) fn parse(&mut self, text: &[u8]) {
         let mut cpus = std::mem::take(&mut self.cpus);
         cpus.clear();
@@ -50,7 +61,7 @@ impl ProcStat {
             ..Self::default()
         };
         for line in lines(text) {
-            // The interrupt line is long (one number per interrupt); only what is asked for is looked at.
+            // The interrupt line has one number per interrupt; most of it is not parsed.
             let mut words = words(line);
             let Some(key) = words.next() else { continue };
             let mut value = || words.next().and_then(number);
@@ -74,36 +85,62 @@ impl ProcStat {
     }
 }
 
-/// Times per state of one CPU, or of all, over an interval.
+/// Increase of the time in each state, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Increases {
+    pub(crate) user: Option<u64>,
+    pub(crate) nice: Option<u64>,
+    pub(crate) system: Option<u64>,
+    pub(crate) idle: Option<u64>,
+    pub(crate) iowait: Option<u64>,
+    pub(crate) irq: Option<u64>,
+    pub(crate) softirq: Option<u64>,
+    pub(crate) steal: Option<u64>,
+    pub(crate) guest: Option<u64>,
+    pub(crate) guest_nice: Option<u64>,
+}
+
+/// Times per state of one CPU, or of all CPUs, with their last reading.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StateTimes {
-    levels: [Level; STATES],
+    states: [Estimate; STATES],
 }
 
 impl StateTimes {
-    /// Increases in ns, in the order of `/proc/stat`. `at_most_ns` is what the interval can hold, `tick_ns` what
-    /// one clock tick lasts.
+    /// Takes a reading. `at_most_ns` is the largest possible increase in this interval, `tick_ns`
+    /// the length of a clock tick.
     ///
-    /// The kernel counts the time of guests in `user` and `nice` as well (`account_guest_time`); here it is
-    /// taken out of them, so that the states add up.
-    pub(crate) fn increase(&mut self, times: &Times, at_most_ns: u64, tick_ns: u64) -> Times {
+    /// The kernel also counts the time of guests in `user` and `nice` (`account_guest_time`). It is
+    /// subtracted here, so that the states add up.
+    pub(crate) fn increase(&mut self, times: &Times, at_most_ns: u64, tick_ns: u64) -> Increases {
         const SECOND: u64 = 1_000_000_000;
         let without = |time: usize, part: usize| Some(times[time]?.saturating_sub(times[part]?));
         let mut times = *times;
         [times[USER], times[NICE]] = [without(USER, GUEST), without(NICE, GUEST_NICE)];
-        let [at_most, tolerated] = [at_most_ns, SECOND].map(|ns| ns / tick_ns.max(1));
-        let mut levels = self.levels.iter_mut().zip(times);
-        std::array::from_fn(|_| {
-            let (level, time) = levels.next()?;
-            level
-                .increase(time, at_most, tolerated)?
-                .checked_mul(tick_ns)
-        })
+        let [at_most, tolerance] = [at_most_ns, SECOND].map(|ns| ns / tick_ns.max(1));
+        let mut states = self.states.iter_mut().zip(times);
+        let mut next = || {
+            let (state, time) = states.next()?;
+            let ticks = state.increase(time, at_most, tolerance)?;
+            ticks.checked_mul(tick_ns)
+        };
+        Increases {
+            user: next(),
+            nice: next(),
+            system: next(),
+            idle: next(),
+            iowait: next(),
+            irq: next(),
+            softirq: next(),
+            steal: next(),
+            guest: next(),
+            guest_nice: next(),
+        }
     }
 }
 
-/// What `cpus` CPUs can spend in `interval_ns`; with an hour for the time of long idle periods, which the kernel
-/// books when they end.
+/// Time that `cpus` CPUs can spend in an interval, with an hour of tolerance for long idle periods,
+/// which the kernel adds when they end.
 pub(crate) fn at_most_ns(interval_ns: u64, cpus: usize) -> u64 {
     const HOUR: u64 = 3_600_000_000_000;
     interval_ns
@@ -111,7 +148,7 @@ pub(crate) fn at_most_ns(interval_ns: u64, cpus: usize) -> u64 {
         .saturating_mul(cpus.max(1) as u64)
 }
 
-/// How long a clock tick of `/proc/stat` lasts (`USER_HZ`, 10 ms on all of today's kernels).
+/// Length of a clock tick of `/proc/stat` (`USER_HZ`; 10 ms on all present kernels).
 pub(crate) fn tick_ns() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
@@ -121,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_read_is_null_and_the_rest_stays() {
+    fn malformed_values_are_null_and_others_are_kept() {
         let mut stat = ProcStat::default();
         stat.parse(
             b"cpu  10 x 30 -4 50 60 70 80 18446744073709551616 1\n\
@@ -148,13 +185,16 @@ mod tests {
             (times[USER], times[GUEST]) = (Some(user), Some(guest));
             times
         };
-        assert_eq!(times.increase(&at(100, 40), u64::MAX, 10), [None; STATES]);
+        assert_eq!(
+            times.increase(&at(100, 40), u64::MAX, 10),
+            Increases::default()
+        );
         let increase = times.increase(&at(130, 60), u64::MAX, 10);
-        assert_eq!((increase[USER], increase[GUEST]), (Some(100), Some(200)));
-        // Both are rounded down on their own: the difference may fall by a tick, and comes back.
+        assert_eq!((increase.user, increase.guest), (Some(100), Some(200)));
+        // Both are rounded down separately, so their difference may decrease by a tick for a while.
         let increase = times.increase(&at(130, 61), u64::MAX, 10);
-        assert_eq!((increase[USER], increase[GUEST]), (Some(0), Some(10)));
+        assert_eq!((increase.user, increase.guest), (Some(0), Some(10)));
         let increase = times.increase(&at(131, 61), u64::MAX, 10);
-        assert_eq!((increase[USER], increase[GUEST]), (Some(0), Some(0)));
+        assert_eq!((increase.user, increase.guest), (Some(0), Some(0)));
     }
 }

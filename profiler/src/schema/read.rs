@@ -1,140 +1,206 @@
-//! Reading the batches of a tick again, by the names of their columns.
+//! Reads the batches of a sample again, through the handles of their columns.
+
+use std::{marker::PhantomData, ops::Add};
 
 use arrow::{
-    array::{Array as _, AsArray as _, PrimitiveArray, RecordBatch},
-    compute::cast,
+    array::{Array as _, AsArray as _, DictionaryArray, PrimitiveArray, RecordBatch},
     datatypes::{ArrowPrimitiveType, Int32Type},
 };
 
-use super::Batch;
+use super::{Batch, Cell, ColumnHandle, Columns, TypedTable};
 
-/// The rows of one table. Rows of threads are left out: those of their processes have them.
-pub struct Rows<'a>(Vec<&'a RecordBatch>);
-
-impl<'a> Rows<'a> {
-    /// Those among the batches of a tick.
-    pub fn of(batches: &'a [Batch], table: &str) -> Self {
-        let of_table = batches.iter().filter(|batch| batch.table.name == table);
-        Self(of_table.map(|batch| &batch.rows).collect())
-    }
-
-    /// The values of a column, where the labels are as wanted.
-    pub fn values<T: ArrowPrimitiveType>(
-        &self,
-        column: &str,
-        wanted: &[(&str, &str)],
-    ) -> Vec<Option<T::Native>> {
-        let mut values = Vec::new();
-        for rows in &self.0 {
-            let Some(array) = numbers::<T>(rows, column) else {
-                continue;
-            };
-            let chosen = chosen(rows, wanted);
-            let of_rows = array.iter().zip(chosen);
-            values.extend(of_rows.filter_map(|(value, chosen)| chosen.then_some(value)));
-        }
-        values
-    }
-
-    /// The texts of a label, where the labels are as wanted.
-    pub fn labels(&self, column: &str, wanted: &[(&str, &str)]) -> Vec<Option<&'a str>> {
-        let mut texts = Vec::new();
-        for rows in &self.0 {
-            let Some((keys, words)) = dictionary(rows, column) else {
-                continue;
-            };
-            let chosen = chosen(rows, wanted);
-            let of_rows = keys.iter().zip(chosen).filter(|(_, chosen)| *chosen);
-            texts.extend(of_rows.map(|(key, _)| {
-                let key = usize::try_from(key?).ok()?;
-                words.get(key).copied()
-            }));
-        }
-        texts
-    }
+/// Rows of one table. Rows of threads are excluded, because the rows of their processes contain
+/// them.
+#[derive(Debug)]
+pub struct Rows<'a, K, R> {
+    batches: Vec<Selected<'a>>,
+    types: PhantomData<fn() -> (K, R)>,
 }
 
-fn numbers<T: ArrowPrimitiveType>(rows: &RecordBatch, column: &str) -> Option<PrimitiveArray<T>> {
-    let array = rows.column_by_name(column)?;
-    if let Some(array) = array.as_primitive_opt::<T>() {
-        return Some(array.clone());
-    }
-    Some(cast(array, &T::DATA_TYPE).ok()?.as_primitive::<T>().clone())
+/// Some rows of a batch, by index.
+#[derive(Debug)]
+struct Selected<'a> {
+    batch: &'a RecordBatch,
+    rows: Vec<usize>,
 }
 
-/// Keys and words of a label.
-fn dictionary<'a>(
-    rows: &'a RecordBatch,
-    column: &str,
-) -> Option<(&'a PrimitiveArray<Int32Type>, Vec<&'a str>)> {
-    let array = rows.column_by_name(column)?;
-    let array = array.as_dictionary_opt::<Int32Type>()?;
-    let words = array.values().as_string_opt::<i32>()?;
-    Some((array.keys(), words.iter().flatten().collect()))
-}
-
-fn chosen(rows: &RecordBatch, wanted: &[(&str, &str)]) -> Vec<bool> {
-    let mut chosen = match rows.column_by_name("tid") {
-        Some(tid) => (0..tid.len()).map(|row| tid.is_null(row)).collect(),
-        None => vec![true; rows.num_rows()],
-    };
-    for (column, word) in wanted {
-        let found = dictionary(rows, column).and_then(|(keys, words)| {
-            let key = words.iter().position(|known| known == word)?;
-            Some((keys, i32::try_from(key).ok()?))
+impl<'a, K: Columns, R: Columns> Rows<'a, K, R> {
+    /// The rows of `table` in the batches of a sample.
+    pub fn of(batches: &'a [Batch], table: &'static TypedTable<K, R>) -> Self {
+        let of_table = batches
+            .iter()
+            .filter(|batch| std::ptr::eq(batch.table, table.untyped()));
+        let tid = table.thread_column();
+        let selected = of_table.map(|Batch { rows: batch, .. }| {
+            let is_thread = |row| tid.is_some_and(|tid| batch.column(tid).is_valid(row));
+            Selected {
+                batch,
+                rows: (0..batch.num_rows())
+                    .filter(|row| !is_thread(*row))
+                    .collect(),
+            }
         });
-        for (row, chosen) in chosen.iter_mut().enumerate() {
-            *chosen &=
-                found.is_some_and(|(keys, key)| keys.is_valid(row) && keys.value(row) == key);
+        Self {
+            batches: selected.collect(),
+            types: PhantomData,
         }
     }
-    chosen
-}
 
-/// The sum of those that are known; `None` when none is.
-pub fn sum<T: Copy + std::iter::Sum>(values: &[Option<T>]) -> Option<T> {
-    let known = values.iter().flatten();
-    known.clone().next()?;
-    Some(known.copied().sum())
-}
-
-/// The sum, if all are known and there is any.
-pub fn whole<T: Copy + std::iter::Sum>(values: &[Option<T>]) -> Option<T> {
-    if values.is_empty() {
-        return None;
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.batches.iter().all(|selected| selected.rows.is_empty())
     }
-    values.iter().copied().sum()
+
+    /// The rows in which `label` is one of `words`.
+    #[must_use]
+    pub fn with<C>(&self, label: ColumnHandle<R, C>, words: &[&str]) -> Self
+    where
+        C: Cell<Array = DictionaryArray<Int32Type>>,
+    {
+        let selected = self.batches.iter().map(|selected| {
+            let labels = selected.array::<C>(K::COLUMNS.len() + label.index());
+            let accepted = dictionary(labels).map(|word| words.contains(&word));
+            let accepted: Vec<bool> = accepted.collect();
+            let is_accepted = |row: &usize| labels.key(*row).is_some_and(|key| accepted[key]);
+            Selected {
+                batch: selected.batch,
+                rows: selected.rows.iter().copied().filter(is_accepted).collect(),
+            }
+        });
+        Self {
+            batches: selected.collect(),
+            types: PhantomData,
+        }
+    }
+
+    /// Values of a column.
+    pub fn values<C, P>(
+        &self,
+        column: ColumnHandle<R, C>,
+    ) -> impl Iterator<Item = Option<P::Native>>
+    where
+        C: Cell<Array = PrimitiveArray<P>>,
+        P: ArrowPrimitiveType,
+    {
+        self.numbers::<C, P>(K::COLUMNS.len() + column.index())
+    }
+
+    /// Values of a column of the key.
+    pub fn keys<C, P>(&self, column: ColumnHandle<K, C>) -> impl Iterator<Item = Option<P::Native>>
+    where
+        C: Cell<Array = PrimitiveArray<P>>,
+        P: ArrowPrimitiveType,
+    {
+        self.numbers::<C, P>(column.index())
+    }
+
+    /// Texts of a column of labels.
+    pub fn labels<C>(&self, column: ColumnHandle<R, C>) -> impl Iterator<Item = Option<&'a str>>
+    where
+        C: Cell<Array = DictionaryArray<Int32Type>>,
+    {
+        self.texts::<C>(K::COLUMNS.len() + column.index())
+    }
+
+    /// Texts of a column of labels in the key.
+    pub fn key_labels<C>(&self, column: ColumnHandle<K, C>) -> impl Iterator<Item = Option<&'a str>>
+    where
+        C: Cell<Array = DictionaryArray<Int32Type>>,
+    {
+        self.texts::<C>(column.index())
+    }
+
+    fn numbers<C, P>(&self, index: usize) -> impl Iterator<Item = Option<P::Native>>
+    where
+        C: Cell<Array = PrimitiveArray<P>>,
+        P: ArrowPrimitiveType,
+    {
+        self.batches.iter().flat_map(move |selected| {
+            let array = selected.array::<C>(index);
+            let value = |row: &usize| array.is_valid(*row).then(|| array.value(*row));
+            selected.rows.iter().map(value)
+        })
+    }
+
+    fn texts<C>(&self, index: usize) -> impl Iterator<Item = Option<&'a str>>
+    where
+        C: Cell<Array = DictionaryArray<Int32Type>>,
+    {
+        self.batches.iter().flat_map(move |selected| {
+            let labels = selected.array::<C>(index);
+            let words: Vec<&str> = dictionary(labels).collect();
+            let text = move |row: &usize| labels.key(*row).map(|key| words[key]);
+            selected.rows.iter().map(text)
+        })
+    }
 }
 
-/// The largest of those that are known.
-pub fn largest(values: &[Option<f64>]) -> Option<f64> {
-    values.iter().flatten().copied().reduce(f64::max)
+impl<'a> Selected<'a> {
+    fn array<C: Cell>(&self, index: usize) -> &'a C::Array {
+        array::<C>(self.batch, index)
+    }
+}
+
+/// The column of a batch at `index`, whose cells have the type `C`.
+///
+/// # Panics
+///
+/// If the column has another type: an error in the program, not in its input.
+pub fn array<C: Cell>(batch: &RecordBatch, index: usize) -> &C::Array {
+    let array = batch.column(index).as_any();
+    array
+        .downcast_ref()
+        .expect("a batch has the columns of its table")
+}
+
+/// Words of a column of labels, in the order of their keys.
+pub fn dictionary(labels: &DictionaryArray<Int32Type>) -> impl Iterator<Item = &str> {
+    let words = labels.values().as_string::<i32>();
+    words.iter().map(Option::unwrap_or_default)
+}
+
+/// Sum of the known values; `None` if none is known.
+pub fn sum_of_known<T: Add<Output = T>>(values: impl IntoIterator<Item = Option<T>>) -> Option<T> {
+    values
+        .into_iter()
+        .flatten()
+        .reduce(|sum, value| sum + value)
+}
+
+/// Sum of all values; `None` if one is unknown or there are none.
+pub fn sum_of_all<T: Add<Output = T>>(values: impl IntoIterator<Item = Option<T>>) -> Option<T> {
+    let mut values = values.into_iter();
+    let first = values.next()?;
+    values.fold(first, |sum, value| Some(sum? + value?))
+}
+
+/// Largest of the known values.
+pub fn largest(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+    values.into_iter().flatten().reduce(f64::max)
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::{Float64Type, UInt64Type};
-
     use super::*;
     use crate::{
         columns,
-        schema::{Label, Table, TableBuilder, TickKey, Timestamp},
+        schema::{Label, ProcessKey, TableBuilder, Timestamp},
     };
 
     columns! {
         /// A row.
         pub struct Row {
-            tid: Option<u32> = Label("", "A thread"),
             kind: Option<Label> = Label("", "A kind"),
             count: Option<u64> = Counter("1", "A count"),
         }
     }
 
-    static TABLE: Table = Table::new::<TickKey, Row>("test", "A test");
+    static TABLE: TypedTable<ProcessKey, Row> = TypedTable::new("test", "A test");
+    static OTHER: TypedTable<ProcessKey, Row> = TypedTable::new("other", "Another");
 
     #[test]
-    fn values_of_processes_are_chosen_by_labels() {
-        let mut builder = TableBuilder::<TickKey, Row>::new(&TABLE);
+    fn values_of_processes_are_selected_by_labels() {
+        let mut builder = TableBuilder::new(&TABLE);
         let rows = [
             (None, Some("a"), Some(1)),
             (None, Some("b"), Some(2)),
@@ -143,28 +209,38 @@ mod tests {
             (None, Some("a"), None),
         ];
         for (tid, kind, count) in rows {
-            let key = TickKey {
+            let key = ProcessKey {
                 ts: Timestamp(0),
                 interval_ns: 1,
+                pid: 7,
+                start_ts: Timestamp(3),
+                tid,
             };
             let kind = kind.map(Label::Static);
-            builder.push(key, Row { tid, kind, count });
+            builder.push(key, Row { kind, count });
         }
         let mut batches = Vec::new();
         builder.finish(&mut batches);
-        let rows = Rows::of(&batches, "test");
-        let all = rows.values::<UInt64Type>("count", &[]);
-        assert_eq!(all, [Some(1), Some(2), Some(8), None]);
-        let of_a = rows.values::<Float64Type>("count", &[("kind", "a")]);
-        assert_eq!(of_a, [Some(1.0), None]);
-        assert!(
-            rows.values::<UInt64Type>("count", &[("kind", "c")])
-                .is_empty()
-        );
-        assert!(rows.values::<UInt64Type>("none", &[]).is_empty());
-        assert_eq!(rows.labels("kind", &[("kind", "b")]), [Some("b")]);
-        assert_eq!((sum(&all), whole(&all)), (Some(11), None));
-        assert_eq!(largest(&of_a), Some(1.0));
-        assert_eq!((sum::<u64>(&[None]), whole::<u64>(&[])), (None, None));
+        let rows = Rows::of(&batches, &TABLE);
+        let counts = |rows: &Rows<'_, _, _>| rows.values(Row::count).collect::<Vec<_>>();
+        assert_eq!(counts(&rows), [Some(1), Some(2), Some(8), None]);
+        assert_eq!(rows.keys(ProcessKey::pid).collect::<Vec<_>>(), [Some(7); 4]);
+        let labels: Vec<_> = rows.labels(Row::kind).collect();
+        assert_eq!(labels, [Some("a"), Some("b"), None, Some("a")]);
+        assert_eq!(counts(&rows.with(Row::kind, &["a"])), [Some(1), None]);
+        let both = rows.with(Row::kind, &["a", "b"]);
+        assert_eq!(counts(&both), [Some(1), Some(2), None]);
+        assert!(rows.with(Row::kind, &["c"]).is_empty() && !rows.is_empty());
+        assert!(Rows::of(&batches, &OTHER).is_empty());
+    }
+
+    #[test]
+    fn sums_of_unknown_values() {
+        assert_eq!(sum_of_known([Some(1), None, Some(2)]), Some(3));
+        assert_eq!(sum_of_known::<u64>([None]), None);
+        assert_eq!(sum_of_all([Some(1), Some(2)]), Some(3));
+        assert_eq!(sum_of_all([Some(1), None]), None);
+        assert_eq!(sum_of_all::<u64>([]), None);
+        assert_eq!(largest([Some(1.0), None, Some(0.5)]), Some(1.0));
     }
 }

@@ -45,7 +45,7 @@ use crate::{
     },
     privileges, report,
     schema::Batch,
-    sources::{TickContext, read_at_boundaries, region},
+    sources::{SourceSpec, TickContext},
     support::{
         clock::{Clock, Tick, Timekeeping, monotonic_ns, thread_cpu_ns},
         invoking_user, log,
@@ -221,7 +221,7 @@ impl<'a> Session<'a> {
         };
         let mut what = setup.what;
         if let Some(launcher) = launcher {
-            match session.start(launcher, setup.keeps_capabilities) {
+            match session.start(launcher, &setup.keeps_capabilities) {
                 Ok(pid) => what = format!("{what} (process {pid})"),
                 Err(failure) => {
                     // Nothing was profiled: leave nothing behind.
@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
             let raised = privileges::raise();
             session.tick(false);
             drop(raised);
-            privileges::keep_for_sampling(setup.keeps_capabilities);
+            privileges::keep_for_sampling(&setup.keeps_capabilities);
         }
         if !config.quiet {
             if let Some(line) = &setup.missing {
@@ -542,11 +542,14 @@ impl<'a> Session<'a> {
         self.summary.add(&self.tasks);
         let read = self.read_sources(tick, false, Some(&marked));
         // Rows of marks are limited by the rates of marks.
+        let specs = self.sources.iter().map(|(spec, ..)| *spec);
+        let of_marks: Vec<_> = specs
+            .filter(|spec| spec.marks)
+            .flat_map(|spec| spec.tables)
+            .collect();
         let of_processes = |batch: &&Batch| {
-            region::SPEC
-                .tables
-                .iter()
-                .all(|table| table.name != batch.table.name)
+            let mut tables = of_marks.iter();
+            tables.all(|table| !std::ptr::eq(**table, batch.table))
         };
         let rows: u64 = read
             .iter()
@@ -584,37 +587,42 @@ impl<'a> Session<'a> {
         boundary: Option<&HashSet<u32>>,
     ) -> Vec<Batch> {
         let mut batches: Vec<Batch> = Vec::new();
-        for (name, source, failed) in &mut self.sources {
-            if boundary.is_some() && !read_at_boundaries(name) {
+        let mut completed: Vec<&'static SourceSpec> = Vec::new();
+        for (spec, source, failed) in &mut self.sources {
+            if boundary.is_some() && !spec.is_read_at_boundaries() {
                 continue;
             }
             let begin = monotonic_ns();
             let begin_cpu = thread_cpu_ns();
             let before = batches.len();
-            let at = TickContext {
+            let ctx = TickContext {
                 tick,
                 tasks: &self.tasks,
                 self_metrics: &self.self_metrics,
+                completed: &completed,
                 last,
                 boundary,
             };
-            let result = source.sample(&at, &mut batches);
+            let result = source.sample(&ctx, &mut batches);
             let rows = batches[before..]
                 .iter()
                 .map(|batch| batch.rows.num_rows() as u64)
                 .sum();
             let ns = monotonic_ns() - begin;
-            self.self_metrics.ran(name, ns, rows, result.is_err());
+            self.self_metrics.ran(spec.name, ns, rows, result.is_err());
             if let Some(boundaries) = &mut self.boundaries
-                && *name == region::SPEC.name
+                && spec.marks
             {
                 boundaries.have_handled(thread_cpu_ns() - begin_cpu);
                 boundaries.account(&mut self.self_metrics);
             }
-            if let Err(error) = result
-                && !std::mem::replace(failed, true)
-            {
-                report!("profiler: source {name}: {error:#}");
+            match result {
+                Ok(()) => completed.push(spec),
+                Err(error) => {
+                    if !std::mem::replace(failed, true) {
+                        report!("profiler: source {}: {error:#}", spec.name);
+                    }
+                }
             }
         }
         batches

@@ -1,4 +1,4 @@
-//! `block_io`: requests of block devices.
+//! `block_io`: requests to block devices, by process, device and operation.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,15 +10,14 @@ use anyhow::Result;
 use profiler_ebpf::per_key::block::{device_of, numbers, op, op_of};
 
 use super::{
-    Source, SourceSpec, TickContext, counter_key, feature_support,
+    Input, Source, SourceSpec, TickContext,
     latency::{self, LatencyRow},
-    process_key_of,
 };
 use crate::{
     bpf::{Hook, Instrumentation, Method},
     columns,
     procfs::cgroup_names::CgroupNames,
-    schema::{Batch, Label, OwnerKey, ProcessKey, Table, TableBuilder},
+    schema::{Batch, Label, OwnerKey, ProcessKey, TableBuilder, TypedTable},
     tasks::{
         ProcessId,
         counters::Latency,
@@ -27,29 +26,30 @@ use crate::{
 };
 
 columns! {
-    /// What a process had block devices do.
+    /// Block I/O submitted by a process.
     pub struct BlockIoRow {
-        device: Label = Label("", "Kernel's name of the whole disk: nvme0n1, dm-0; not of a partition"),
-        dev: Label = Label("", "Its number, major:minor; that of a path of NVMe multipath has no device node"),
-        mapped: Option<Label> = Label("", "Name of a device-mapper disk, as in /dev/mapper; null: it is none"),
-        cgroup: Option<Label> = Label("", "Where no process is known: the cgroup that the kernel charged, as a path below its mount; null where a process is known, or no cgroup either"),
-        op: Label = Label("", "read, write (also of zeros), discard or flush (of the device's cache)"),
-        ops: u64 = Counter("1", "Requests that are done, after merging and splitting"),
-        bytes: u64 = Counter("bytes", "Bytes of requests and parts of requests that are done"),
-        queue_ns: u64 = Counter("ns", "Sum over the timed requests: from the request being made to its issue to the driver"),
-        service_ns: u64 = Counter("ns", "Sum over the timed requests: from the issue to the driver to the completion"),
-        untimed: u64 = Counter("1", "Requests whose completion no program saw: they are in ops, and in no time or histogram"),
-        errors: u64 = Counter("1", "Requests that failed; they count in ops as well"),
-        asked: Option<u64> = Counter("1", "Of a flush: requests without data that asked for one (fsync of what is written already); the device gets one flush for all that wait, which counts in the ops of who waits longest. Null for other operations"),
+        device: Label = Label("", "Kernel name of the whole disk (nvme0n1, dm-0), not of a partition"),
+        dev: Label = Label("", "Device number (major:minor). NVMe multipath paths have no device node"),
+        mapped: Option<Label> = Label("", "Name of a device-mapper disk, as in /dev/mapper; null for other disks"),
+        cgroup: Option<Label> = Label("", "In rows without a process: the cgroup that the kernel charged, as a path below its mount point; null if it is unknown, and in rows of processes"),
+        op: Label = Label("", "Operation: read, write (including zeroes), discard or flush (of the device cache)"),
+        ops: u64 = Counter("1", "Completed requests, after merging and splitting"),
+        bytes: u64 = Counter("bytes", "Bytes of completed requests and of completed parts of requests"),
+        queue_ns: u64 = Counter("ns", "Time from creation to issue to the driver, summed over requests (see `untimed`)"),
+        service_ns: u64 = Counter("ns", "Time from issue to the driver to completion, summed over requests (see `untimed`)"),
+        untimed: u64 = Counter("1", "Requests whose completion no BPF program observed: part of `ops`, but not of times and histograms"),
+        errors: u64 = Counter("1", "Failed requests; also part of `ops`"),
+        asked: Option<u64> = Counter("1", "Flush requests without data (fsync of data that is already written). The device gets one flush for all waiting requests; it is part of the `ops` of the process that has waited longest. Null for other operations"),
     }
 }
 
-static TABLE: Table = Table::new::<OwnerKey, BlockIoRow>(
+/// Table `block_io`.
+pub static TABLE: TypedTable<OwnerKey, BlockIoRow> = TypedTable::new(
     "block_io",
-    "One row per tick, process, device and operation, where any request was done",
+    "One row per sample, process, device and operation, if a request was completed",
 );
 
-static FEATURE: Instrumentation = Instrumentation {
+static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "block_io",
     maps: &["BLOCK_IO", "REQUESTS", "DIRTIERS"],
     methods: &[Method {
@@ -62,7 +62,7 @@ static FEATURE: Instrumentation = Instrumentation {
             Hook::tracepoint("block_rq_complete", "block_rq_complete"),
             Hook::tracepoint("block_rq_nested", "block_rq_complete"),
         ],
-        // All or none of use: without one of them nothing is known of a file.
+        // All three are needed to attribute writeback to a process.
         optional: &[
             Hook::tracepoint("writeback_single_inode", "writeback_single_inode"),
             Hook::tracepoint(
@@ -77,16 +77,13 @@ static FEATURE: Instrumentation = Instrumentation {
     optional: &[],
 };
 
-/// Registry entry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "block_io",
     help: "requests of block devices, by process, device and operation",
-    tables: &[&TABLE, &latency::TABLE],
-    probe: |host| feature_support(host, &FEATURE),
-    tasks: true,
-    procfs: false,
-    instrumentation: Some(&FEATURE),
-    default: true,
+    tables: &[TABLE.untyped(), latency::TABLE.untyped()],
+    input: Input::Tasks { procfs: false },
+    instrumentation: Some(&INSTRUMENTATION),
     open: |context| {
         Ok(Box::new(BlockIo {
             rows: TableBuilder::new(&TABLE),
@@ -98,6 +95,7 @@ pub static SPEC: SourceSpec = SourceSpec {
             },
         }))
     },
+    ..SourceSpec::DEFAULT
 };
 
 struct BlockIo {
@@ -108,12 +106,12 @@ struct BlockIo {
 }
 
 impl Source for BlockIo {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let per_key = &at.tasks.per_key;
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let per_key = &ctx.tasks.per_key;
         let Some(table) = &per_key.block_io else {
             return Ok(());
         };
-        self.mapped.forget();
+        self.mapped.clear();
         let mut times = BTreeMap::new();
         for row in &table.rows {
             let device = device_of(row.dimension);
@@ -124,7 +122,7 @@ impl Source for BlockIo {
             let mapped = self.mapped.name(device, &number);
             let cgroup = row.cgroup.and_then(|id| self.cgroups.path(id));
             self.rows.push(
-                counter_key(at, row),
+                ctx.key_of_counters(row),
                 BlockIoRow {
                     device: name.map_or_else(|| number.clone().into(), Label::from),
                     dev: number.into(),
@@ -144,7 +142,7 @@ impl Source for BlockIo {
         }
         self.rows.finish(out);
         for ((id, tid, kind), (interval_ns, latency)) in times {
-            let key = process_key_of(at, id, tid, interval_ns);
+            let key = ctx.key_of_process(id, tid, interval_ns);
             self.latencies.push(key, LatencyRow::new(kind, &latency));
         }
         self.latencies.finish(out);
@@ -152,7 +150,7 @@ impl Source for BlockIo {
     }
 }
 
-/// Times of a process or thread by kind, over all devices, with the length of the interval.
+/// Durations of a process or thread by kind, over all devices, with the length of the interval.
 type Times = BTreeMap<(ProcessId, Option<u32>, &'static str), (u64, Latency)>;
 
 fn add_times(times: &mut Times, row: &CounterRow<BlockIncrease>) {
@@ -185,12 +183,12 @@ fn sum_of(latency: Option<&Latency>) -> u64 {
 struct Mapped {
     /// `/sys/dev/block`.
     devices: PathBuf,
-    /// Of this tick: a disk may be renamed.
+    /// Cache for this sample, because a disk may be renamed.
     names: HashMap<u64, Option<String>>,
 }
 
 impl Mapped {
-    fn forget(&mut self) {
+    fn clear(&mut self) {
         self.names.clear();
     }
 

@@ -1,63 +1,64 @@
-//! `file_io`: what each process read, wrote and did to files, by mount.
+//! `file_io`: reads, writes and other operations on files, by process and mount.
 
 use anyhow::Result;
 use profiler_ebpf::per_key::kind;
 
 use super::{
-    Context, Source, SourceSpec, Support, TickContext, feature_support,
+    Input, OpenContext, Source, SourceSpec, TickContext,
     latency::{self, Latencies},
-    process_key, process_key_of, syscalls,
+    syscalls,
 };
 use crate::{
     bpf::{AttachResult, Hook, Instrumentation, Method},
     columns,
-    host::Host,
     procfs::mount_names::{MountNames, Name, dev_label},
-    schema::{Batch, Label, ProcessKey, Table, TableBuilder},
+    schema::{Batch, Label, ProcessKey, TableBuilder, TypedTable},
 };
 
 columns! {
-    /// What a process did with the files of a mount.
+    /// Operations of a process on the files of a mount.
     pub struct FileIoRow {
-        mount: Option<Label> = Label("", "Mount point in the process's mount namespace; null: not known, gone, or a file system that is mounted nowhere (memfd)"),
+        mount: Option<Label> = Label("", "Mount point in the mount namespace of the process; null if it is unknown, was removed, or the file system is mounted nowhere (memfd)"),
         fstype: Option<Label> = Label("", "Type of the file system: ext4, tmpfs, overlay, nfs4, lustre, fuse.…"),
-        source: Option<Label> = Label("", "What is mounted: a device, server:/export"),
+        source: Option<Label> = Label("", "Mounted device or server:/export"),
         dev: Option<Label> = Label("", "Device number major:minor, as in /proc/PID/mountinfo"),
-        method: Label = Label("", "Collection method: vfs and syscalls count files only; accounting counts all read and write calls, those on pipes and devices included"),
-        read_ops: u64 = Counter("1", "Reads without error, the one that tells the end of the file included; accounting: all read calls (syscr)"),
-        read_bytes: u64 = Counter("bytes", "Bytes that they returned; accounting: rchar"),
-        write_ops: u64 = Counter("1", "Writes without error; accounting: all write calls (syscw)"),
-        write_bytes: u64 = Counter("bytes", "Bytes that they accepted; accounting: wchar"),
-        errors: Option<u64> = Counter("1", "Reads, writes, syncs and opens that failed"),
-        fsyncs: Option<u64> = Counter("1", "fsync, fdatasync and msync that succeeded"),
-        opens: Option<u64> = Counter("1", "Files and directories opened, those created included"),
+        method: Label = Label("", "Collection method: vfs and syscalls count files only; accounting counts all read and write calls, including those on pipes and devices"),
+        read_ops: u64 = Counter("1", "Successful reads, including those at the end of the file; accounting: all read calls (syscr)"),
+        read_bytes: u64 = Counter("bytes", "Bytes returned by reads; accounting: rchar"),
+        write_ops: u64 = Counter("1", "Successful writes; accounting: all write calls (syscw)"),
+        write_bytes: u64 = Counter("bytes", "Bytes accepted by writes; accounting: wchar"),
+        errors: Option<u64> = Counter("1", "Failed reads, writes, syncs and opens"),
+        fsyncs: Option<u64> = Counter("1", "Successful fsync, fdatasync and msync calls"),
+        opens: Option<u64> = Counter("1", "Files and directories opened, including created ones"),
         creates: Option<u64> = Counter("1", "Files created by opening them"),
         unlinks: Option<u64> = Counter("1", "Files and directories removed"),
         renames: Option<u64> = Counter("1", "Files and directories renamed"),
-        mkdirs: Option<u64> = Counter("1", "Directories made"),
+        mkdirs: Option<u64> = Counter("1", "Directories created"),
     }
 }
 
-static TABLE: Table = Table::new::<ProcessKey, FileIoRow>(
+/// Table `file_io`.
+pub static TABLE: TypedTable<ProcessKey, FileIoRow> = TypedTable::new(
     "file_io",
-    "One row per tick, process and mount, where anything happened",
+    "One row per sample, process and mount, if there was any operation",
 );
 
-static FEATURE: Instrumentation = Instrumentation {
+static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "file_io",
     maps: &["FILE_IO", "FILE_ASYNC", "LATENCY"],
     methods: &[VFS, ACCOUNTING, SYSCALLS],
     optional: &[],
 };
 
-/// The system call, by architecture.
+/// Name of the system call's function on this architecture.
 const FDATASYNC: &str = if cfg!(target_arch = "aarch64") {
     "__arm64_sys_fdatasync"
 } else {
     "__x64_sys_fdatasync"
 };
 
-/// Where all reads and writes meet. Ends come before beginnings: what began before is not followed.
+/// Functions through which all reads and writes pass. Exits are attached before entries, so that no
+/// call is seen whose entry was not.
 const VFS: Method = Method {
     name: "vfs",
     hooks: &[
@@ -105,7 +106,7 @@ const VFS: Method = Method {
     on_request: false,
 };
 
-/// What the kernel counts of each task anyway: nothing is attached.
+/// Counts that the kernel maintains for each task; nothing is attached.
 const ACCOUNTING: Method = Method {
     name: "accounting",
     hooks: &[],
@@ -114,7 +115,7 @@ const ACCOUNTING: Method = Method {
     on_request: false,
 };
 
-/// What the system calls return: at a cost to every call of everybody.
+/// Results of the system calls. Slows every system call on the node.
 const SYSCALLS: Method = Method {
     name: "syscalls",
     hooks: syscalls::HOOKS,
@@ -127,36 +128,26 @@ const URING_COMPLETE: Hook = Hook::tracepoint("uring_complete", "io_uring_comple
 const URING_SUBMIT: Hook =
     Hook::tracepoint("uring_submit", "io_uring_submit_req").formerly("io_uring_submit_sqe");
 
-/// Registry entry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "file_io",
     help: "reads, writes, syncs, opens and removals of files, by process and mount",
-    tables: &[&TABLE, &latency::TABLE],
-    probe,
-    tasks: true,
-    procfs: true,
-    instrumentation: Some(&FEATURE),
-    default: true,
+    tables: &[TABLE.untyped(), latency::TABLE.untyped()],
+    input: Input::Tasks { procfs: true },
+    instrumentation: Some(&INSTRUMENTATION),
     open: |context| Ok(Box::new(FileIo::new(context))),
+    ..SourceSpec::DEFAULT
 };
-
-/// Without the programs there is still the accounting in /proc.
-fn probe(host: &Host) -> Support {
-    match feature_support(host, &FEATURE) {
-        Support::No { .. } => super::task_support(host),
-        support => support,
-    }
-}
 
 struct FileIo {
     rows: TableBuilder<ProcessKey, FileIoRow>,
     latencies: Latencies,
     names: MountNames,
-    is_missing: MissingColumns,
+    missing: MissingColumns,
     method: &'static str,
 }
 
-/// What the functions of this kernel do not tell.
+/// Columns whose functions this kernel does not have.
 #[derive(Clone, Copy, Default)]
 struct MissingColumns {
     unlinks: bool,
@@ -181,12 +172,12 @@ impl MissingColumns {
 }
 
 impl Source for FileIo {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        if at.tasks.per_key.file_io.is_some() {
-            self.per_key(at);
-            self.latencies.sample(at, out);
-        } else if at.tasks.kernel_support.io {
-            self.account(at);
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        if ctx.tasks.per_key.file_io.is_some() {
+            self.per_key(ctx);
+            self.latencies.sample(ctx, out);
+        } else if ctx.tasks.kernel_support.io {
+            self.account(ctx);
         }
         self.rows.finish(out);
         Ok(())
@@ -194,7 +185,7 @@ impl Source for FileIo {
 }
 
 impl FileIo {
-    fn new(context: &Context<'_>) -> Self {
+    fn new(context: &OpenContext<'_>) -> Self {
         Self {
             rows: TableBuilder::new(&TABLE),
             latencies: Latencies::new(&[
@@ -203,7 +194,7 @@ impl FileIo {
                 (kind::FSYNC, "fsync"),
             ]),
             names: MountNames::new(&context.host.procfs),
-            is_missing: context.result.map(MissingColumns::of).unwrap_or_default(),
+            missing: context.result.map(MissingColumns::of).unwrap_or_default(),
             method: context
                 .result
                 .and_then(|result| result.method)
@@ -211,9 +202,9 @@ impl FileIo {
         }
     }
 
-    /// What the programs saw.
-    fn per_key(&mut self, at: &TickContext<'_>) {
-        let Some(table) = &at.tasks.per_key.file_io else {
+    /// Adds the rows that the BPF programs counted.
+    fn per_key(&mut self, ctx: &TickContext<'_>) {
+        let Some(table) = &ctx.tasks.per_key.file_io else {
             return;
         };
         for row in &table.rows {
@@ -221,13 +212,13 @@ impl FileIo {
             let (name, dev) = if row.dimension == 0 {
                 (Name::default(), None)
             } else {
-                let others = at.tasks.iter().map(|process| process.id.pid);
+                let others = ctx.tasks.iter().map(|process| process.id.pid);
                 let name = self.names.get(row.dimension, id.pid, others);
                 (name, Some(dev_label(row.dimension)))
             };
             let entry = &row.increase;
             self.rows.push(
-                process_key_of(at, id, row.tid, row.interval_ns),
+                ctx.key_of_process(id, row.tid, row.interval_ns),
                 FileIoRow {
                     mount: name.mount,
                     fstype: name.fstype,
@@ -242,24 +233,24 @@ impl FileIo {
                     fsyncs: Some(entry.fsyncs),
                     opens: Some(entry.opens),
                     creates: Some(entry.creates),
-                    unlinks: (!self.is_missing.unlinks).then_some(entry.unlinks),
-                    renames: (!self.is_missing.renames).then_some(entry.renames),
-                    mkdirs: (!self.is_missing.mkdirs).then_some(entry.mkdirs),
+                    unlinks: (!self.missing.unlinks).then_some(entry.unlinks),
+                    renames: (!self.missing.renames).then_some(entry.renames),
+                    mkdirs: (!self.missing.mkdirs).then_some(entry.mkdirs),
                 },
             );
         }
     }
 
-    /// What the kernel counts of every task.
-    fn account(&mut self, at: &TickContext<'_>) {
-        for row in &at.tasks.rows {
+    /// Adds the rows of method `accounting`.
+    fn account(&mut self, ctx: &TickContext<'_>) {
+        for row in &ctx.tasks.rows {
             let increase = &row.increase;
             let calls = increase.syscr + increase.syscw;
             if !row.io_read || calls + increase.rchar + increase.wchar == 0 {
                 continue;
             }
             self.rows.push(
-                process_key(at, row),
+                ctx.key_of_task(row),
                 FileIoRow {
                     mount: None,
                     fstype: None,

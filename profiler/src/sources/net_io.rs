@@ -1,4 +1,4 @@
-//! `net_io`: what processes do on sockets.
+//! `net_io`: bytes, calls and connections on sockets, by process.
 
 use anyhow::Result;
 use profiler_ebpf::per_key::{
@@ -7,42 +7,42 @@ use profiler_ebpf::per_key::{
 };
 
 use super::{
-    Source, SourceSpec, TickContext, counter_key, feature_support,
+    Input, Source, SourceSpec, TickContext,
     latency::{self, Latencies},
-    owner_key,
 };
 use crate::{
     bpf::{Hook, Instrumentation, Method},
     columns,
-    schema::{Batch, Label, OwnerKey, Table, TableBuilder},
+    schema::{Batch, Label, OwnerKey, TableBuilder, TypedTable},
 };
 
 columns! {
-    /// What a process sent and received.
+    /// Data that a process sent and received.
     pub struct NetIoRow {
-        protocol: Label = Label("", "tcp (and multipath TCP), udp, unix"),
-        family: Option<Label> = Label("", "inet (also IPv4 through an IPv6 socket) or inet6; null for unix, and where a datagram's was not seen"),
-        scope: Option<Label> = Label("", "loopback: the other end is on this host and in the same network namespace; or remote; null where it was not seen"),
-        tx_bytes: u64 = Counter("bytes", "Bytes that send calls returned, sendfile and splice included"),
-        rx_bytes: u64 = Counter("bytes", "Bytes that receive calls returned, splice included, without MSG_PEEK"),
-        tx_calls: u64 = Counter("1", "Send calls without error"),
-        rx_calls: u64 = Counter("1", "Receive calls without error, the one that tells the end of the stream included"),
-        tx_segments: Option<u64> = Counter("1", "TCP segments sent, those without data and those sent again included; as of the first use of the socket in the interval"),
-        rx_segments: Option<u64> = Counter("1", "TCP segments received, those without data included; likewise"),
-        retransmits: Option<u64> = Counter("1", "TCP segments sent again (TcpRetransSegs)"),
-        connects: Option<u64> = Counter("1", "TCP connections opened and established"),
-        connect_failures: Option<u64> = Counter("1", "TCP connections opened and not established: refused, timed out, given up"),
-        accepts: Option<u64> = Counter("1", "TCP connections accepted; where accept() cannot be hooked, counted at their first use"),
-        resets: Option<u64> = Counter("1", "Established TCP connections cut off by either side, or timed out (TcpEstabResets)"),
+        protocol: Label = Label("", "Protocol: tcp (including multipath TCP), udp, unix"),
+        family: Option<Label> = Label("", "Address family: inet (including IPv4 through an IPv6 socket) or inet6; null for unix sockets and for datagrams whose family is unknown"),
+        scope: Option<Label> = Label("", "Network scope: loopback (the other end is on this host and in the same network namespace) or remote; null if it is unknown"),
+        tx_bytes: u64 = Counter("bytes", "Bytes accepted by send calls, including sendfile and splice"),
+        rx_bytes: u64 = Counter("bytes", "Bytes returned by receive calls, including splice, without MSG_PEEK"),
+        tx_calls: u64 = Counter("1", "Successful send calls"),
+        rx_calls: u64 = Counter("1", "Successful receive calls, including those at the end of the stream"),
+        tx_segments: Option<u64> = Counter("1", "TCP segments sent, including empty and retransmitted ones, as of the first use of the socket in the interval"),
+        rx_segments: Option<u64> = Counter("1", "TCP segments received, including empty ones, as of the first use of the socket in the interval"),
+        retransmits: Option<u64> = Counter("1", "Retransmitted TCP segments (TcpRetransSegs)"),
+        connects: Option<u64> = Counter("1", "TCP connections established by connect()"),
+        connect_failures: Option<u64> = Counter("1", "Failed TCP connection attempts: refused, timed out or closed before"),
+        accepts: Option<u64> = Counter("1", "TCP connections accepted; without the hook at accept(), counted at their first use"),
+        resets: Option<u64> = Counter("1", "Established TCP connections that were reset by either side or timed out (TcpEstabResets)"),
     }
 }
 
-static TABLE: Table = Table::new::<OwnerKey, NetIoRow>(
+/// Table `net_io`.
+pub static TABLE: TypedTable<OwnerKey, NetIoRow> = TypedTable::new(
     "net_io",
-    "One row per tick, process, protocol, family and scope, where anything happened",
+    "One row per sample, process, protocol, family and scope, if there was any call or connection",
 );
 
-static FEATURE: Instrumentation = Instrumentation {
+static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "net_io",
     maps: &["NET_IO", "LATENCY"],
     methods: &[
@@ -99,16 +99,13 @@ static FEATURE: Instrumentation = Instrumentation {
 const STATE: Hook = Hook::tracepoint("tcp_state", "inet_sock_set_state");
 const DESTROY: Hook = Hook::tracepoint("tcp_destroy", "tcp_destroy_sock");
 
-/// Registry entry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "net_io",
     help: "bytes, calls and connections on TCP, UDP and unix sockets, by process",
-    tables: &[&TABLE, &latency::TABLE],
-    probe: |host| feature_support(host, &FEATURE),
-    tasks: true,
-    procfs: false,
-    instrumentation: Some(&FEATURE),
-    default: true,
+    tables: &[TABLE.untyped(), latency::TABLE.untyped()],
+    input: Input::Tasks { procfs: false },
+    instrumentation: Some(&INSTRUMENTATION),
     open: |context| {
         let is_missing = |program| {
             context
@@ -124,6 +121,7 @@ pub static SPEC: SourceSpec = SourceSpec {
             ]),
         }))
     },
+    ..SourceSpec::DEFAULT
 };
 
 struct NetIo {
@@ -133,8 +131,8 @@ struct NetIo {
 }
 
 impl Source for NetIo {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let Some(table) = &at.tasks.per_key.net_io else {
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let Some(table) = &ctx.tasks.per_key.net_io else {
             return Ok(());
         };
         for row in &table.rows {
@@ -142,7 +140,7 @@ impl Source for NetIo {
             let is_tcp = protocol_of(row.dimension) == protocol::TCP;
             let tcp = |count: u64| is_tcp.then_some(count);
             self.rows.push(
-                counter_key(at, row),
+                ctx.key_of_counters(row),
                 NetIoRow {
                     protocol: protocol_name(row.dimension).into(),
                     family: family_name(row.dimension).map(Into::into),
@@ -161,23 +159,23 @@ impl Source for NetIo {
                 },
             );
         }
-        self.unix(at);
+        self.unix(ctx);
         self.rows.finish(out);
-        self.latencies.sample(at, out);
+        self.latencies.sample(ctx, out);
         Ok(())
     }
 }
 
 impl NetIo {
-    /// Unix sockets, which are counted with the tasks.
-    fn unix(&mut self, at: &TickContext<'_>) {
-        for row in &at.tasks.rows {
+    /// Adds the rows of unix sockets, which are counted in task storage.
+    fn unix(&mut self, ctx: &TickContext<'_>) {
+        for row in &ctx.tasks.rows {
             let increase = &row.increase;
             if increase.unix_tx_calls + increase.unix_rx_calls == 0 {
                 continue;
             }
             self.rows.push(
-                owner_key(at, Some(row.id), row.tid, row.interval_ns),
+                ctx.key_of_owner(Some(row.id), row.tid, row.interval_ns),
                 NetIoRow {
                     protocol: "unix".into(),
                     family: None,
@@ -199,24 +197,24 @@ impl NetIo {
     }
 }
 
-fn protocol_name(class: u64) -> &'static str {
-    if protocol_of(class) == protocol::TCP {
+fn protocol_name(dimension: u64) -> &'static str {
+    if protocol_of(dimension) == protocol::TCP {
         "tcp"
     } else {
         "udp"
     }
 }
 
-fn family_name(class: u64) -> Option<&'static str> {
-    match family_of(class) {
+fn family_name(dimension: u64) -> Option<&'static str> {
+    match family_of(dimension) {
         family::INET => Some("inet"),
         family::INET6 => Some("inet6"),
         _ => None,
     }
 }
 
-fn scope_name(class: u64) -> Option<&'static str> {
-    match scope_of(class) {
+fn scope_name(dimension: u64) -> Option<&'static str> {
+    match scope_of(dimension) {
         scope::LOOPBACK => Some("loopback"),
         scope::REMOTE => Some("remote"),
         _ => None,

@@ -1,105 +1,105 @@
-//! `netdev`: each network interface, from `/proc/net/dev`.
+//! `netdev`: traffic of each network interface, from `/proc/net/dev`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
-use super::{Context, Source, SourceSpec, Support, TickContext};
+use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::{self, Host},
-    procfs::file::{KernelFile, lines, number, words},
-    schema::{Batch, Label, Table, TableBuilder, TickKey},
-    support::{
-        clock::monotonic_ns,
-        device_counters::{Devices, Width},
+    procfs::{
+        device_file::DeviceFile,
+        file::{number, words},
     },
+    schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
+    support::{delta::Range, device_counters::Increase},
 };
 
 columns! {
     /// One network interface over one interval.
     pub struct NetdevRow {
         device: Label = Label("", "Name of the interface"),
-        kind: Label = Label("", "loopback; physical: with a device of its own; virtual: bridges, bonds, VLANs, tunnels, whose bytes may be those of others too"),
-        rx_bytes: Option<u64> = Counter("bytes", "Received, with the headers that the driver counts: Ethernet's on most, none on loopback"),
+        kind: Label = Label("", "loopback; physical (with a device); virtual (bridges, bonds, VLANs, tunnels, whose bytes may also be those of another interface)"),
+        rx_bytes: Option<u64> = Counter("bytes", "Bytes received, with the headers that the driver counts: those of Ethernet in most drivers, none on loopback"),
         rx_packets: Option<u64> = Counter("1", "Packets received"),
-        rx_errors: Option<u64> = Counter("1", "Received, but damaged; psutil's errin"),
-        rx_dropped: Option<u64> = Counter("1", "Received, but not passed on for lack of room; psutil's dropin"),
-        tx_bytes: Option<u64> = Counter("bytes", "Sent, with the headers that the driver counts"),
+        rx_errors: Option<u64> = Counter("1", "Damaged packets received; errin in psutil"),
+        rx_dropped: Option<u64> = Counter("1", "Received packets dropped for lack of buffers; dropin in psutil"),
+        tx_bytes: Option<u64> = Counter("bytes", "Bytes sent, with the headers that the driver counts"),
         tx_packets: Option<u64> = Counter("1", "Packets sent"),
-        tx_errors: Option<u64> = Counter("1", "Not sent because of an error; psutil's errout"),
-        tx_dropped: Option<u64> = Counter("1", "Not sent for lack of room; psutil's dropout"),
+        tx_errors: Option<u64> = Counter("1", "Packets not sent because of an error; errout in psutil"),
+        tx_dropped: Option<u64> = Counter("1", "Packets not sent for lack of buffers; dropout in psutil"),
         rx_fifo: Option<u64> = Counter("1", "Receive queue overruns of the device"),
         tx_fifo: Option<u64> = Counter("1", "Send queue underruns of the device"),
-        collisions: Option<u64> = Counter("1", "Collisions of packets sent"),
-        carrier: Option<u64> = Counter("1", "Packets not sent for loss of the carrier"),
+        collisions: Option<u64> = Counter("1", "Collisions of sent packets"),
+        carrier: Option<u64> = Counter("1", "Packets not sent because the carrier was lost"),
         multicast: Option<u64> = Counter("1", "Multicast packets received"),
     }
 }
 
-static TABLE: Table = Table::new::<TickKey, NetdevRow>(
+/// Value of column `kind` for interfaces with a device.
+pub const PHYSICAL: &str = "physical";
+
+/// Table `netdev`.
+pub static TABLE: TypedTable<TickKey, NetdevRow> = TypedTable::new(
     "netdev",
-    "Each interface of the profiler's network namespace: one row per tick and interface; the first a tick after it appears",
+    "One row per sample and interface of the profiler's network namespace, from the second sample after it appears",
 );
 
-/// The entry of the registry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "netdev",
     help: "bytes, packets, errors and drops of each network interface",
-    tables: &[&TABLE],
-    probe,
-    tasks: false,
-    procfs: false,
-    instrumentation: None,
-    default: true,
-    open: |context: &Context<'_>| Ok(Box::new(Interfaces::open(context.host))),
+    tables: &[TABLE.untyped()],
+    probe: Some(|host| {
+        Support::of_file(&file(host), "a kernel with CONFIG_NET and CONFIG_PROC_FS")
+    }),
+    open: |context| {
+        Ok(Box::new(Interfaces {
+            file: DeviceFile::new(file(context.host), [Range::Unlimited; VALUES], parse),
+            sysfs: context.host.sysfs.clone(),
+            rows: TableBuilder::new(&TABLE),
+        }))
+    },
+    ..SourceSpec::DEFAULT
 };
 
-fn probe(host: &Host) -> Support {
-    match std::fs::read(host.procfs.join("net/dev")) {
-        Ok(_) => Support::Works,
-        Err(error) => Support::No {
-            why: format!("{}: {error}", host.procfs.join("net/dev").display()),
-            remedy: "a kernel with CONFIG_NET and CONFIG_PROC_FS".to_owned(),
-        },
-    }
+fn file(host: &Host) -> PathBuf {
+    host.procfs.join("net/dev")
+}
+
+/// Number of values after the name.
+const VALUES: usize = 16;
+
+/// Parses a line `name: values…`. The two heading lines have no colon.
+fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; VALUES])> {
+    // Names may contain colons (aliases), values do not.
+    let colon = line.iter().rposition(|&byte| byte == b':')?;
+    let (name, values) = (line[..colon].trim_ascii(), &line[colon + 1..]);
+    let mut words = words(values);
+    let values = std::array::from_fn(|_| words.next().and_then(number));
+    (!name.is_empty()).then_some((name, values))
 }
 
 struct Interfaces {
-    file: KernelFile,
-    host: Host,
-    devices: Devices<Facts, 16>,
+    file: DeviceFile<Facts, VALUES>,
+    sysfs: PathBuf,
     rows: TableBuilder<TickKey, NetdevRow>,
 }
 
-/// What does not change.
+/// Constant facts about an interface.
 struct Facts {
     name: Label,
     kind: &'static str,
 }
 
-impl Interfaces {
-    fn open(host: &Host) -> Self {
+impl Facts {
+    fn read(sysfs: &Path, name: &str) -> Self {
         Self {
-            file: KernelFile::new(host.procfs.join("net/dev")),
-            host: host.clone(),
-            devices: Devices::new([Width::Long; 16]),
-            rows: TableBuilder::new(&TABLE),
+            kind: kind(sysfs, name),
+            name: name.to_owned().into(),
         }
     }
-}
-
-/// Name and fields of a line: `name: fields…`. The two lines of headings have none.
-fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; 16])> {
-    // Names may have colons (aliases), fields not.
-    let colon = line.iter().rposition(|&byte| byte == b':')?;
-    let (name, fields) = (line[..colon].trim_ascii(), &line[colon + 1..]);
-    let mut words = words(fields);
-    let mut values = [None; 16];
-    for value in &mut values {
-        *value = words.next().and_then(number);
-    }
-    (!name.is_empty()).then_some((name, values))
 }
 
 /// `ARPHRD_LOOPBACK` of include/uapi/linux/if_arp.h.
@@ -110,75 +110,58 @@ fn kind(sysfs: &Path, name: &str) -> &'static str {
     if host::number(&directory.join("type")) == Some(LOOPBACK) {
         "loopback"
     } else if directory.join("device").exists() {
-        "physical"
+        PHYSICAL
     } else {
         "virtual"
     }
 }
 
 impl Source for Interfaces {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let now = monotonic_ns();
-        let path = self.file.path().to_owned();
-        let text = self
-            .file
-            .read()
-            .with_context(|| path.display().to_string())?;
-        self.devices.begin();
-        for (name, values) in lines(text).filter_map(parse) {
-            let facts = || {
-                let name = String::from_utf8_lossy(name);
-                Facts {
-                    kind: kind(&self.host.sysfs, &name),
-                    name: Label::from(name.into_owned()),
-                }
-            };
-            let Some(increase) = self.devices.take(name, now, values, facts) else {
-                continue;
-            };
-            let [
-                rx_bytes,
-                rx_packets,
-                rx_errors,
-                rx_dropped,
-                rx_fifo,
-                _frame,
-                _rx_compressed,
-                multicast,
-                tx_bytes,
-                tx_packets,
-                tx_errors,
-                tx_dropped,
-                tx_fifo,
-                collisions,
-                carrier,
-                _tx_compressed,
-            ] = increase.counts;
-            self.rows.push(
-                TickKey {
-                    ts: at.tick.ts,
-                    interval_ns: increase.interval_ns,
-                },
-                NetdevRow {
-                    device: increase.facts.name.clone(),
-                    kind: Label::Static(increase.facts.kind),
-                    rx_bytes,
-                    rx_packets,
-                    rx_errors,
-                    rx_dropped,
-                    tx_bytes,
-                    tx_packets,
-                    tx_errors,
-                    tx_dropped,
-                    rx_fifo,
-                    tx_fifo,
-                    collisions,
-                    carrier,
-                    multicast,
-                },
-            );
-        }
-        self.rows.finish(out);
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let rows = &mut self.rows;
+        self.file.read(
+            |name| Facts::read(&self.sysfs, name),
+            |increase| rows.push(ctx.key(increase.interval_ns), row(&increase)),
+        )?;
+        rows.finish(out);
         Ok(())
+    }
+}
+
+fn row(increase: &Increase<'_, Facts, VALUES>) -> NetdevRow {
+    let [
+        rx_bytes,
+        rx_packets,
+        rx_errors,
+        rx_dropped,
+        rx_fifo,
+        _frame,
+        _rx_compressed,
+        multicast,
+        tx_bytes,
+        tx_packets,
+        tx_errors,
+        tx_dropped,
+        tx_fifo,
+        collisions,
+        carrier,
+        _tx_compressed,
+    ] = increase.counts;
+    NetdevRow {
+        device: increase.facts.name.clone(),
+        kind: Label::Static(increase.facts.kind),
+        rx_bytes,
+        rx_packets,
+        rx_errors,
+        rx_dropped,
+        tx_bytes,
+        tx_packets,
+        tx_errors,
+        tx_dropped,
+        rx_fifo,
+        tx_fifo,
+        collisions,
+        carrier,
+        multicast,
     }
 }

@@ -1,51 +1,64 @@
-//! `sched`: where the time of each process went, as the scheduler sees it; and run-queue latency.
+//! `sched`: states of each process over time, as the scheduler accounts them, and run-queue
+//! latency.
 
 use anyhow::Result;
 
 use super::{
-    Source, SourceSpec, TickContext, latency, latency::LatencyRow, process_key, program_support,
+    Input, Source, SourceSpec, TickContext, View,
+    latency::{self, LatencyRow},
 };
 use crate::{
     columns,
-    schema::{Batch, ProcessKey, Table, TableBuilder},
+    schema::{Batch, ProcessKey, TableBuilder, TypedTable},
 };
 
 columns! {
-    /// Where the time of a process went; the times add up to `interval_ns` × threads.
+    /// Times of a process in each state; they add up to `interval_ns` × threads.
     pub struct SchedRow {
-        oncpu_ns: u64 = Counter("ns", "Time on a CPU (se.sum_exec_runtime), the present span included"),
-        runqueue_ns: Option<u64> = Counter("ns", "Time ready but waiting for a CPU (sched_info.run_delay), the present span included"),
-        runqueue_count: Option<u64> = Counter("1", "Times put on a CPU (sched_info.pcount)"),
-        sleep_ns: u64 = Counter("ns", "Interruptible sleep, the present span included"),
-        blocked_ns: u64 = Counter("ns", "Uninterruptible wait (disk, locks, NFS), the present span included"),
+        oncpu_ns: u64 = Counter("ns", "Time on a CPU (se.sum_exec_runtime), including the present state"),
+        runqueue_ns: Option<u64> = Counter("ns", "Time runnable and waiting for a CPU (sched_info.run_delay), including the present state"),
+        runqueue_count: Option<u64> = Counter("1", "Times a thread was put on a CPU (sched_info.pcount)"),
+        sleep_ns: u64 = Counter("ns", "Interruptible sleep, including the present state"),
+        blocked_ns: u64 = Counter("ns", "Uninterruptible wait (disk, locks, NFS), including the present state"),
         voluntary_switches: u64 = Counter("1", "Context switches because the thread waited (nvcsw)"),
-        involuntary_switches: u64 = Counter("1", "Context switches because the CPU was given to another (nivcsw)"),
-        wakeups: u64 = Counter("1", "Times made ready by another thread, a timer or an interrupt"),
+        involuntary_switches: u64 = Counter("1", "Context switches because the CPU was given to another thread (nivcsw)"),
+        wakeups: u64 = Counter("1", "Wakeups by another thread, a timer or an interrupt"),
         migrations: u64 = Counter("1", "Moves to another CPU (se.nr_migrations)"),
     }
 }
 
-static TABLE: Table = Table::new::<ProcessKey, SchedRow>(
+/// Table `sched`.
+pub static TABLE: TypedTable<ProcessKey, SchedRow> = TypedTable::new(
     "sched",
-    "One row per tick and process of the target: time on CPU, waiting for one, asleep; switches, wakeups",
+    "One row per sample and process of the target: time on CPU, in the run queue and asleep; switches and wakeups",
 );
 
-/// Registry entry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "sched",
     help: "time on CPU, in the run queue and asleep; switches, wakeups, run-queue latency",
-    tables: &[&TABLE, &latency::TABLE],
-    probe: program_support,
-    tasks: true,
-    procfs: false,
-    instrumentation: None,
-    default: true,
+    tables: &[TABLE.untyped(), latency::TABLE.untyped()],
+    views: &[View {
+        help: "one row per process: time in each state over the whole run",
+        sql: "CREATE OR REPLACE VIEW process_cpu AS\n\
+            SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
+            any_value(p.cmdline) AS cmdline,\n  \
+            sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
+            sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
+            FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
+            WHERE s.tid IS NULL\n\
+            GROUP BY s.host, s.pid, s.start_ts\n\
+            ORDER BY oncpu_s DESC;",
+    }],
+    input: Input::Tasks { procfs: false },
+    wakeups: true,
     open: |_| {
         Ok(Box::new(Sched {
             rows: TableBuilder::new(&TABLE),
             latency: TableBuilder::new(&latency::TABLE),
         }))
     },
+    ..SourceSpec::DEFAULT
 };
 
 struct Sched {
@@ -54,15 +67,15 @@ struct Sched {
 }
 
 impl Source for Sched {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        if !at.tasks.kernel_support.sched {
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        if !ctx.tasks.kernel_support.sched {
             return Ok(());
         }
-        let delay = |value: u64| at.tasks.kernel_support.run_delay.then_some(value);
-        for row in &at.tasks.rows {
+        let delay = |value: u64| ctx.tasks.kernel_support.run_delay.then_some(value);
+        for row in &ctx.tasks.rows {
             let increase = &row.increase;
             self.rows.push(
-                process_key(at, row),
+                ctx.key_of_task(row),
                 SchedRow {
                     oncpu_ns: increase.oncpu,
                     runqueue_ns: delay(increase.run_delay),
@@ -76,8 +89,8 @@ impl Source for Sched {
                 },
             );
             if let Some(waits) = &row.runqueue {
-                self.latency
-                    .push(process_key(at, row), LatencyRow::new("runqueue", waits));
+                let row_of_waits = LatencyRow::new("runqueue", waits);
+                self.latency.push(ctx.key_of_task(row), row_of_waits);
             }
         }
         self.rows.finish(out);

@@ -1,35 +1,36 @@
-//! `syscalls`: how often each process made which system calls, and how long they took.
+//! `syscalls`: number, errors and duration of each system call, by process.
 
 use anyhow::Result;
 use profiler_ebpf::per_key::call;
 use syscalls::{aarch64, arm, x86, x86_64};
 
-use super::{Source, SourceSpec, TickContext, feature_support, process_key_of};
+use super::{Input, Source, SourceSpec, TickContext};
 use crate::{
     bpf::{Hook, Instrumentation, Method},
     columns,
-    schema::{Batch, Buckets, Label, ProcessKey, Table, TableBuilder},
+    schema::{Batch, Buckets, Label, ProcessKey, TableBuilder, TypedTable},
 };
 
 columns! {
-    /// What a process asked the kernel for.
+    /// Calls of one system call by a process.
     pub struct SyscallRow {
         syscall: Label = Label("", "Name of the system call; syscall_N for a number without a name"),
-        abi: Label = Label("", "Table that the number is from: x86_64, aarch64; i386, arm (32-bit programs); x32"),
-        count: u64 = Counter("1", "Calls that returned; sum of the buckets"),
-        errors: u64 = Counter("1", "Those of them that returned an error"),
-        total_ns: u64 = Counter("ns", "Time from entry to return, waits included"),
-        max_ns: u64 = Gauge("ns", "Longest that returned in the interval"),
-        buckets: Buckets = Counter("1", "Log2 histogram: element i counts [2^i, 2^(i+1)) ns, the last of 40 all above too; trailing zeros cut off"),
+        abi: Label = Label("", "System call table: x86_64, aarch64; i386, arm (32-bit programs); x32"),
+        count: u64 = Counter("1", "Calls that returned; the sum of the buckets"),
+        errors: u64 = Counter("1", "Calls that returned an error"),
+        total_ns: u64 = Counter("ns", "Time from entry to return, including waits"),
+        max_ns: u64 = Gauge("ns", "Longest call that returned in the interval"),
+        buckets: Buckets = Counter("1", "Log2 histogram: bucket i counts calls that took [2^i, 2^(i+1)) ns; bucket 39 is open-ended; trailing zeros are omitted"),
     }
 }
 
-static TABLE: Table = Table::new::<ProcessKey, SyscallRow>(
+/// Table `syscalls`.
+pub static TABLE: TypedTable<ProcessKey, SyscallRow> = TypedTable::new(
     "syscalls",
-    "One row per tick, process and system call, where any returned",
+    "One row per sample, process and system call, if a call returned",
 );
 
-static FEATURE: Instrumentation = Instrumentation {
+static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "syscalls",
     maps: &["SYSCALLS"],
     methods: &[Method {
@@ -42,30 +43,29 @@ static FEATURE: Instrumentation = Instrumentation {
     optional: &[],
 };
 
-/// The end first: a call that began before is not followed.
+/// The exit is attached before the entry, so that no call is seen whose entry was not.
 pub(super) const HOOKS: &[Hook] = &[
     Hook::tracepoint("sys_exit", "sys_exit"),
     Hook::tracepoint("sys_enter", "sys_enter"),
 ];
 
-/// Registry entry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "syscalls",
-    help: "count, errors and time of each system call, by process; delays every call on the node",
-    tables: &[&TABLE],
-    probe: |host| feature_support(host, &FEATURE),
-    tasks: true,
-    procfs: false,
-    instrumentation: Some(&FEATURE),
+    help: "count, errors and time of each system call, by process; slows every call on the node",
+    tables: &[TABLE.untyped()],
+    input: Input::Tasks { procfs: false },
+    instrumentation: Some(&INSTRUMENTATION),
     default: false,
     open: |_| Ok(Box::new(Syscalls(TableBuilder::new(&TABLE)))),
+    ..SourceSpec::DEFAULT
 };
 
 struct Syscalls(TableBuilder<ProcessKey, SyscallRow>);
 
 impl Source for Syscalls {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let Some(table) = &at.tasks.per_key.syscalls else {
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let Some(table) = &ctx.tasks.per_key.syscalls else {
             return Ok(());
         };
         for row in &table.rows {
@@ -73,7 +73,7 @@ impl Source for Syscalls {
             let calls = &row.increase;
             let (number, abi) = parts(row.dimension);
             self.0.push(
-                process_key_of(at, id, row.tid, row.interval_ns),
+                ctx.key_of_process(id, row.tid, row.interval_ns),
                 SyscallRow {
                     syscall: name(number, abi),
                     abi: abi_name(abi).into(),
@@ -109,7 +109,8 @@ fn abi_name(abi: u64) -> &'static str {
     }
 }
 
-/// x32 has the numbers of x86-64, with 512 and up for those that differ.
+/// Name of a system call. x32 uses the numbers of x86-64, and numbers from 512 for calls that
+/// differ.
 fn name(number: u32, abi: u64) -> Label {
     let index = number as usize;
     let name = match abi {
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_names() {
+    fn numbers_become_names() {
         let name = |number, abi| {
             let (number, abi) = parts(call::dimension(number, abi));
             name(number, abi).as_str().to_owned()

@@ -1,17 +1,18 @@
-//! A cache with a bound: what has not been asked for lately is forgotten.
+//! A bounded cache, which forgets entries that were not used lately.
 
 use std::{collections::HashMap, hash::Hash};
 
-/// At most twice as many entries as its bound.
+/// Two generations of entries. When the recent one has `bound` entries it becomes the older one,
+/// and the entries that were older than that are dropped.
 #[derive(Debug)]
 pub(crate) struct Cache<K, V> {
     bound: usize,
     recent: HashMap<K, V>,
-    /// Those that `recent` had when it was full, and that were not asked for since.
     older: HashMap<K, V>,
 }
 
 impl<K: Eq + Hash, V> Cache<K, V> {
+    /// An empty cache, which will hold up to twice `bound` entries.
     pub(crate) fn new(bound: usize) -> Self {
         Self {
             bound,
@@ -20,6 +21,7 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         }
     }
 
+    /// The value of a key, which becomes recent.
     pub(crate) fn get(&mut self, key: &K) -> Option<&mut V> {
         if let Some((key, value)) = self.older.remove_entry(key) {
             self.insert(key, value);
@@ -27,10 +29,12 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         self.recent.get_mut(key)
     }
 
+    /// Whether the key has a value; it does not become recent.
     pub(crate) fn contains(&self, key: &K) -> bool {
         self.recent.contains_key(key) || self.older.contains_key(key)
     }
 
+    /// Adds an entry, or replaces the value of its key.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if self.recent.len() >= self.bound {
             self.older = std::mem::take(&mut self.recent);
@@ -45,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_holds_and_what_is_used_stays() {
+    fn the_bound_holds_and_used_entries_stay() {
         let mut cache = Cache::new(100);
         cache.insert(0, "first");
         for key in 1..10_000 {

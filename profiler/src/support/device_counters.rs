@@ -1,20 +1,13 @@
-//! Counters of devices that come and go: disks, network interfaces.
+//! Counters of devices that appear and disappear: disks, network interfaces, GPUs.
 
 use hashbrown::HashMap;
 
-/// How a counter of the kernel ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
-    /// It does not.
-    Long,
-    /// At 2^32, where it begins anew.
-    Wraps32,
-}
+use super::delta::{Change, Counter, Interval, Range};
 
-/// The counters of all devices, by their names.
+/// Counters of all devices, by name. The counters of a device are reset together.
 #[derive(Debug)]
 pub(crate) struct Devices<F, const N: usize> {
-    widths: [Width; N],
+    ranges: [Range; N],
     known: HashMap<Box<[u8]>, Device<F, N>>,
     reading: u64,
 }
@@ -22,90 +15,77 @@ pub(crate) struct Devices<F, const N: usize> {
 #[derive(Debug)]
 struct Device<F, const N: usize> {
     facts: F,
-    values: [Option<u64>; N],
-    read_at: u64,
+    counters: [Counter; N],
+    interval: Interval,
+    /// Number of the last reading that had this device.
     reading: u64,
 }
 
-/// What a device did since the reading before.
+/// Increases of a device's counters since the previous reading.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Increase<'a, F, const N: usize> {
-    /// Facts found at its first sight.
+    /// Facts read when the device appeared.
     pub(crate) facts: &'a F,
     /// Length of the interval, ns.
     pub(crate) interval_ns: u64,
-    /// What was added to each counter; null after a reset, and where the kernel has none.
+    /// Increase of each counter; null after a reset, and for counters that the kernel does not
+    /// have.
     pub(crate) counts: [Option<u64>; N],
+    /// The values of this reading.
+    pub(crate) values: [Option<u64>; N],
 }
 
 impl<F, const N: usize> Devices<F, N> {
-    pub(crate) fn new(widths: [Width; N]) -> Self {
+    /// No devices yet; `ranges` are those of the counters of each device.
+    pub(crate) fn new(ranges: [Range; N]) -> Self {
         Self {
-            widths,
+            ranges,
             known: HashMap::new(),
             reading: 0,
         }
     }
 
-    /// Begins a reading: who was not in the one before is forgotten.
+    /// Begins a reading. Devices that were missing in the previous one are forgotten.
     pub(crate) fn begin(&mut self) {
-        let before = self.reading;
-        self.known.retain(|_, device| device.reading == before);
+        let previous = self.reading;
+        self.known.retain(|_, device| device.reading == previous);
         self.reading += 1;
     }
 
-    /// Takes one device's counters; `None` at its first sight, when `facts` looks at it.
-    pub(crate) fn take(
+    /// Takes the values of one device, read at this time in ns. At the first reading of a device
+    /// they are its baseline: `facts` is called, and the result is `None`.
+    pub(crate) fn read(
         &mut self,
         name: &[u8],
         now: u64,
         values: [Option<u64>; N],
         facts: impl FnOnce() -> F,
     ) -> Option<Increase<'_, F, N>> {
-        let reading = self.reading;
         if !self.known.contains_key(name) {
             let device = Device {
                 facts: facts(),
-                values,
-                read_at: now,
-                reading,
+                counters: self.ranges.map(Counter::new),
+                interval: Interval::default(),
+                reading: 0,
             };
             self.known.insert(name.into(), device);
-            return None;
         }
         let device = self.known.get_mut(name)?;
-        device.reading = reading;
-        let before = std::mem::replace(&mut device.values, values);
-        let interval_ns = now.saturating_sub(std::mem::replace(&mut device.read_at, now));
-        let pairs = || before.iter().zip(&values).zip(&self.widths);
-        // Another device with the same name, or one that was reset.
-        let was_reset = pairs()
-            .filter(|(_, width)| **width == Width::Long)
-            .any(|((before, now), _)| before.zip(*now).is_some_and(|(before, now)| now < before));
-        let mut counts = [None; N];
-        for (count, ((before, now), width)) in counts.iter_mut().zip(pairs()) {
-            if let (Some(before), Some(now), false) = (before, now, was_reset) {
-                *count = increase(*before, *now, *width);
-            }
-        }
+        device.reading = self.reading;
+        let mut counters = device.counters.iter_mut().zip(values);
+        let changes: [Change; N] = std::array::from_fn(|_| {
+            let next = counters.next();
+            next.map_or(Change::Unknown, |(counter, now)| counter.change(now))
+        });
+        // Another device with the same name looks like a reset, too.
+        let was_reset = changes.contains(&Change::Reset);
+        let interval_ns = device.interval.end(now)?;
         Some(Increase {
             facts: &device.facts,
             interval_ns,
-            counts,
+            counts: changes.map(|change| change.increase().filter(|_| !was_reset)),
+            values,
         })
-    }
-}
-
-fn increase(before: u64, now: u64, width: Width) -> Option<u64> {
-    const WRAP: u64 = 1 << 32;
-    match (now.checked_sub(before), width) {
-        (Some(increase), _) => Some(increase),
-        (None, Width::Long) => None,
-        (None, Width::Wraps32) => {
-            let increase = now.checked_add(WRAP)?.checked_sub(before)?;
-            // More than half of the range in an interval is a reset.
-            (before < WRAP && increase < WRAP / 2).then_some(increase)
-        }
     }
 }
 
@@ -114,12 +94,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_come_go_wrap_and_are_reset() {
-        let mut devices: Devices<&str, 2> = Devices::new([Width::Long, Width::Wraps32]);
+    fn devices_appear_disappear_wrap_and_are_reset() {
+        let mut devices: Devices<&str, 2> = Devices::new([Range::Unlimited, Range::BITS_32]);
         let mut read = |name: &str, now: u64, values: [u64; 2]| {
             devices.begin();
-            let taken = devices.take(name.as_bytes(), now, values.map(Some), || "fact");
-            taken.map(|increase| (*increase.facts, increase.interval_ns, increase.counts))
+            let increase = devices.read(name.as_bytes(), now, values.map(Some), || "fact");
+            increase.map(|increase| (*increase.facts, increase.interval_ns, increase.counts))
         };
         assert_eq!(read("a", 10, [5, 5]), None);
         assert_eq!(
@@ -144,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_null() {
-        let mut devices: Devices<(), 2> = Devices::new([Width::Long; 2]);
+    fn missing_counters_are_null() {
+        let mut devices: Devices<(), 2> = Devices::new([Range::Unlimited; 2]);
         let mut read = |values| {
             devices.begin();
             devices
-                .take(b"a", 0, values, || ())
+                .read(b"a", 0, values, || ())
                 .map(|increase| increase.counts)
         };
         assert_eq!(read([Some(1), None]), None);

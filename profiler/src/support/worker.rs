@@ -1,8 +1,16 @@
-//! Asking in a thread of its own what may take long to answer, or never does, so that the loop does not wait for it.
+//! Worker threads for what takes long or never returns, so that the loop does not wait for it.
+//!
+//! `Worker` answers one request at a time, `PeriodicTask` works on its own schedule. Threads
+//! that wait for something else as well (sockets, files, the end of a process) are not workers.
 
 use std::{
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
-    thread,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
 
@@ -10,106 +18,209 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::privileges;
 
-/// The thread, seen from the loop. It ends when the loop has nothing more to ask; nobody waits for that.
-pub(crate) struct Worker<Question, Answer> {
+/// A thread that answers one request at a time. It ends when the worker is dropped; no one waits
+/// for that, because its present request may never return.
+pub(crate) struct Worker<Request, Answer> {
     name: &'static str,
-    questions: SyncSender<Question>,
+    requests: SyncSender<Request>,
     answers: Receiver<Answer>,
-    /// When the question was asked that has no answer yet.
-    asked: Option<Instant>,
+    /// Time of the request that has no answer yet.
+    pending_since: Option<Instant>,
+    thread: JoinHandle<()>,
 }
 
-impl<Question: Send + 'static, Answer: Send + 'static> Worker<Question, Answer> {
-    /// Starts the thread, in which `open` makes what answers. After its first answer it needs no more privileges than the
-    /// loop.
-    pub(crate) fn start<Answering: FnMut(Question) -> Answer>(
+impl<Request: Send + 'static, Answer: Send + 'static> Worker<Request, Answer> {
+    /// Starts the thread, in which `open` makes the function that answers. Before its first answer
+    /// is visible, the thread gives up all privileges but those of the loop: what needs more is
+    /// open by then.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no more threads.
+    pub(crate) fn start<F: FnMut(Request) -> Answer>(
         name: &'static str,
-        open: impl FnOnce() -> Answering + Send + 'static,
+        open: impl FnOnce() -> F + Send + 'static,
     ) -> Result<Self> {
-        let (questions, asked) = sync_channel::<Question>(1);
-        let (answer, answers) = sync_channel(1);
+        let (requests, received) = sync_channel::<Request>(1);
+        let (sender, answers) = sync_channel(1);
         let work = move || {
-            let mut answering = open();
+            let mut answer = open();
             let mut first = true;
-            for question in asked {
-                let answered = answering(question);
-                // What it needed more for is open now.
+            for request in received {
+                let answer = answer(request);
                 if std::mem::take(&mut first) {
                     privileges::keep_for_sampling(&[]);
                 }
-                if answer.send(answered).is_err() {
+                if sender.send(answer).is_err() {
                     return;
                 }
             }
         };
-        thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(work)
-            .context("cannot start a thread")?;
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
         Ok(Self {
             name,
-            questions,
+            requests,
             answers,
-            asked: None,
+            pending_since: None,
+            thread: thread.context("cannot start a thread")?,
         })
     }
 
-    /// Whether a question has no answer yet.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.is_some()
+    /// Whether a request has no answer yet.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.pending_since.is_some()
     }
 
-    /// The answer, if it comes within `patience`.
-    pub(crate) fn take(&mut self, timeout: Duration) -> Option<Answer> {
-        self.asked?;
-        let answer = self.answers.recv_timeout(timeout).ok()?;
-        self.asked = None;
-        Some(answer)
+    /// For how long the present request has had no answer.
+    pub(crate) fn busy_for(&self) -> Option<Duration> {
+        self.pending_since.map(|since| since.elapsed())
     }
 
-    /// Asks.
+    /// Whether the thread has ended, although the worker was not dropped: it panicked.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Sends a request.
     ///
     /// # Errors
     ///
-    /// When the question before has no answer yet.
-    pub(crate) fn ask(&mut self, question: Question) -> Result<()> {
-        if let Some(asked) = self.asked {
-            let seconds = asked.elapsed().as_secs_f64();
+    /// When the previous request has no answer yet.
+    pub(crate) fn ask(&mut self, request: Request) -> Result<()> {
+        if let Some(busy) = self.busy_for() {
             bail!(
-                "{}: a reading has not ended after {seconds:.1} s: a tick without it",
-                self.name
+                "{}: a reading has not ended after {:.1} s; this sample has no rows from it",
+                self.name,
+                busy.as_secs_f64()
             );
         }
-        if self.questions.try_send(question).is_err() {
+        if self.requests.try_send(request).is_err() {
             bail!("{}: its thread has ended", self.name);
         }
-        self.asked = Some(Instant::now());
+        self.pending_since = Some(Instant::now());
         Ok(())
+    }
+
+    /// The answer, if it comes within `timeout`.
+    pub(crate) fn take(&mut self, timeout: Duration) -> Option<Answer> {
+        self.pending_since?;
+        let answer = self.answers.recv_timeout(timeout).ok()?;
+        self.pending_since = None;
+        Some(answer)
+    }
+
+    /// Gives up on the present request; the thread ends when that returns.
+    pub(crate) fn abandon(self) -> JoinHandle<()> {
+        self.thread
+    }
+}
+
+/// A thread that works periodically until this is dropped. No one waits for its end, because a
+/// driver may never return.
+pub(crate) struct PeriodicTask {
+    stop: Arc<AtomicBool>,
+    thread: Thread,
+}
+
+impl PeriodicTask {
+    /// Works now and then once per period. Periods that pass during the work are skipped.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no more threads.
+    pub(crate) fn every(
+        period: Duration,
+        name: &str,
+        mut work: impl FnMut() + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            privileges::keep_for_sampling(&[]);
+            let mut due = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                let left = due.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    work();
+                    due = (due + period).max(Instant::now());
+                } else {
+                    thread::park_timeout(left);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Self {
+            stop,
+            thread: thread.thread().clone(),
+        })
+    }
+}
+
+impl Drop for PeriodicTask {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.unpark();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
     use super::*;
 
     #[test]
-    fn one_question_at_a_time_and_no_answer_twice() {
+    fn one_request_at_a_time_and_no_answer_twice() {
         let slow = || {
             |ms: u64| {
                 thread::sleep(Duration::from_millis(ms));
                 ms
             }
         };
-        let mut beside = Worker::start("test", slow).expect("a thread");
-        assert_eq!(beside.take(Duration::ZERO), None);
-        beside.ask(200).expect("asks");
-        assert_eq!(beside.take(Duration::from_millis(1)), None);
-        assert!(beside.is_asked());
-        let busy = beside.ask(0).expect_err("one at a time").to_string();
-        assert!(busy.contains("a tick without it"), "{busy}");
-        assert_eq!(beside.take(Duration::from_secs(60)), Some(200));
-        assert_eq!(beside.take(Duration::ZERO), None);
-        beside.ask(0).expect("asks");
-        assert_eq!(beside.take(Duration::from_secs(60)), Some(0));
+        let mut worker = Worker::start("test", slow).expect("a thread");
+        assert_eq!(worker.take(Duration::ZERO), None);
+        worker.ask(200).expect("idle");
+        assert_eq!(worker.take(Duration::from_millis(1)), None);
+        assert!(worker.is_busy());
+        let busy = worker.ask(0).expect_err("one at a time").to_string();
+        assert!(busy.contains("has not ended"), "{busy}");
+        assert_eq!(worker.take(Duration::from_secs(60)), Some(200));
+        assert_eq!(worker.take(Duration::ZERO), None);
+        worker.ask(0).expect("idle");
+        assert_eq!(worker.take(Duration::from_secs(60)), Some(0));
+    }
+
+    #[test]
+    fn a_worker_that_panics_has_ended() {
+        let broken = || |()| -> () { panic!("a test") };
+        let mut worker = Worker::start("test", broken).expect("a thread");
+        worker.ask(()).expect("idle");
+        assert_eq!(worker.take(Duration::from_secs(60)), None);
+        while !worker.has_ended() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_periodic_task_ends_when_it_is_dropped() {
+        let (sender, worked) = channel();
+        let task = PeriodicTask::every(Duration::from_millis(5), "test", move || {
+            let _ = sender.send(());
+        })
+        .expect("a thread");
+        for _ in 0..3 {
+            worked
+                .recv_timeout(Duration::from_secs(10))
+                .expect("it works");
+        }
+        drop(task);
+        // The thread drops its end of the channel when it ends.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(10) {
+            if worked.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+        }
+        panic!("it continues");
     }
 }

@@ -5,8 +5,7 @@
 //! recorded. The duration of the previous reading limits the rate of these.
 
 use std::{
-    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
-    thread,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -17,6 +16,7 @@ use crate::{
     host::Host,
     privileges,
     procfs::smaps_rollup::{self, Footprint},
+    support::worker::Worker,
 };
 
 /// Time between two readings.
@@ -38,10 +38,9 @@ const LAST_PROCESSES_MAX: usize = 256;
 
 /// Handle of the thread, which ends after the handle is dropped.
 pub(super) struct FootprintReader {
-    requests: Sender<Request>,
-    answers: Receiver<Answer>,
+    /// `None` if the thread could not be started; then nothing is read.
+    worker: Option<Worker<Request, Answer>>,
     requested_at: Option<Instant>,
-    is_busy: bool,
     /// Answer that was received at the end of the run.
     received: Option<Answer>,
     /// Sum of resident memory at the last request, bytes.
@@ -66,46 +65,14 @@ struct Answer {
 impl FootprintReader {
     /// Starts the thread. If that fails, nothing is read.
     pub(super) fn new(host: &Host) -> Self {
-        let (requests, receiver) = channel::<Request>();
-        let (sender, answers) = channel();
         let procfs = host.procfs.clone();
-        let work = move || {
+        let open = move || {
             privileges::keep_for_reading();
-            for Request {
-                ids,
-                mut is_complete,
-            } in receiver
-            {
-                let begin = Instant::now();
-                let mut footprints = HashMap::new();
-                for id in ids {
-                    match smaps_rollup::read(&procfs.join(id.pid.to_string())) {
-                        Ok(Some(footprint)) => {
-                            footprints.insert(id, footprint);
-                        }
-                        Ok(None) => {}
-                        Err(_) => is_complete = false,
-                    }
-                }
-                let answer = Answer {
-                    footprints,
-                    is_complete,
-                    took: begin.elapsed(),
-                };
-                if sender.send(answer).is_err() {
-                    break;
-                }
-            }
+            move |request| read(&procfs, request)
         };
-        // Without the thread the channels are closed, and no request is ever pending.
-        let _ = thread::Builder::new()
-            .name("footprints".to_owned())
-            .spawn(work);
         Self {
-            requests,
-            answers,
+            worker: Worker::start("footprints", open).ok(),
             requested_at: None,
-            is_busy: false,
             received: None,
             rss: 0,
             took: Duration::ZERO,
@@ -114,7 +81,7 @@ impl FootprintReader {
 
     /// Requests a reading if it is due.
     pub(super) fn update(&mut self, processes: &HashMap<ProcessId, Process>) {
-        if self.is_busy {
+        if self.is_busy() {
             return;
         }
         let mut by_size: Vec<_> = with_memory(processes)
@@ -143,7 +110,7 @@ impl FootprintReader {
 
     /// Reads all processes at the end of the run, unless they are too many or the thread is busy.
     pub(super) fn read_last(&mut self, processes: &HashMap<ProcessId, Process>) {
-        if self.is_busy || processes.len() > LAST_PROCESSES_MAX {
+        if self.is_busy() || processes.len() > LAST_PROCESSES_MAX {
             return;
         }
         let ids = with_memory(processes).map(|process| process.id).collect();
@@ -151,36 +118,56 @@ impl FootprintReader {
             ids,
             is_complete: true,
         });
-        self.received = self.answers.recv_timeout(LAST_TIMEOUT).ok();
-        self.is_busy = false;
+        let worker = self.worker.as_mut();
+        self.received = worker.and_then(|worker| worker.take(LAST_TIMEOUT));
+    }
+
+    fn is_busy(&self) -> bool {
+        self.worker.as_ref().is_none_or(Worker::is_busy)
     }
 
     fn request(&mut self, request: Request) {
-        self.is_busy = self.requests.send(request).is_ok();
+        if let Some(worker) = &mut self.worker {
+            // Fails only if the thread has ended.
+            let _ = worker.ask(request);
+        }
         self.requested_at = Some(Instant::now());
     }
 
     /// Footprints since the last call, and the sum of proportional memory if all processes were
     /// read.
     pub(super) fn receive(&mut self) -> (HashMap<ProcessId, Footprint>, Option<u64>) {
-        let answer = match self.received.take() {
-            Some(answer) => Ok(answer),
-            None => self.answers.try_recv(),
+        let worker = self.worker.as_mut();
+        let answer = self.received.take();
+        let answer = answer.or_else(|| worker?.take(Duration::ZERO));
+        let Some(answer) = answer else {
+            return (HashMap::new(), None);
         };
-        match answer {
-            Ok(Answer {
-                footprints,
-                is_complete,
-                took,
-            }) => {
-                self.is_busy = false;
-                self.took = took;
-                let sum = footprints.values().map(|footprint| footprint.pss).sum();
-                let is_known = is_complete && !footprints.is_empty();
-                (footprints, is_known.then_some(sum))
+        self.took = answer.took;
+        let footprints = answer.footprints;
+        let sum = footprints.values().map(|footprint| footprint.pss).sum();
+        let is_known = answer.is_complete && !footprints.is_empty();
+        (footprints, is_known.then_some(sum))
+    }
+}
+
+fn read(procfs: &Path, request: Request) -> Answer {
+    let begin = Instant::now();
+    let mut footprints = HashMap::new();
+    let mut is_complete = request.is_complete;
+    for id in request.ids {
+        match smaps_rollup::read(&procfs.join(id.pid.to_string())) {
+            Ok(Some(footprint)) => {
+                footprints.insert(id, footprint);
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => (HashMap::new(), None),
+            Ok(None) => {}
+            Err(_) => is_complete = false,
         }
+    }
+    Answer {
+        footprints,
+        is_complete,
+        took: begin.elapsed(),
     }
 }
 

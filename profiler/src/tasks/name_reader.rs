@@ -10,14 +10,13 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, Sender, channel},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use super::{Budget, ProcessId, names::Names};
-use crate::{host::Cgroups, job::JobNumbers, privileges};
+use crate::{host::Cgroups, job::JobNumbers, privileges, support::worker::Worker};
 
 /// Processes per batch.
 pub(super) const BATCH_MAX: usize = 512;
@@ -39,20 +38,18 @@ pub(super) type Answer = Vec<(ProcessId, Names)>;
 pub(super) struct NameReader {
     procfs: PathBuf,
     cgroups: Cgroups,
-    thread: Option<Thread>,
-    /// The batch in progress, and its start.
-    batch: Option<(Instant, Vec<Request>)>,
+    worker: Option<BatchWorker>,
+    /// The batch in progress.
+    batch: Option<Vec<Request>>,
     /// Abandoned threads, and the users of the processes that block them.
     abandoned: Vec<(u32, JoinHandle<()>)>,
     lost: u64,
 }
 
-struct Thread {
-    batches: Sender<Vec<Request>>,
-    answers: Receiver<Answer>,
+struct BatchWorker {
+    worker: Worker<Vec<Request>, Answer>,
     /// Index in the batch of the process that is being read.
     position: Arc<AtomicUsize>,
-    handle: JoinHandle<()>,
 }
 
 impl NameReader {
@@ -61,7 +58,7 @@ impl NameReader {
         Self {
             procfs,
             cgroups,
-            thread: None,
+            worker: None,
             batch: None,
             abandoned: Vec::new(),
             lost: 0,
@@ -89,75 +86,58 @@ impl NameReader {
 
     /// Starts a batch. Returns `false` if the thread cannot be started.
     pub(super) fn start(&mut self, batch: Vec<Request>) -> bool {
-        if self.thread.is_none() {
-            self.thread = Thread::start(self.procfs.clone(), self.cgroups.clone()).ok();
+        if self.worker.is_none() {
+            self.worker = BatchWorker::start(self.procfs.clone(), self.cgroups.clone()).ok();
         }
-        let Some(thread) = &self.thread else {
+        let Some(BatchWorker { worker, .. }) = &mut self.worker else {
             return false;
         };
-        let is_sent = thread.batches.send(batch.clone()).is_ok();
-        self.batch = Some((Instant::now(), batch));
+        let is_sent = worker.ask(batch.clone()).is_ok();
+        self.batch = Some(batch);
         is_sent
     }
 
     /// Names of the batch in progress; empty if they are not available within `timeout`.
     pub(super) fn receive(&mut self, timeout: Duration) -> Answer {
-        let (Some((start, batch)), Some(thread)) = (&self.batch, &self.thread) else {
+        let (Some(batch), Some(BatchWorker { worker, position })) = (&self.batch, &mut self.worker)
+        else {
             return Vec::new();
         };
-        if let Ok(answer) = thread.answers.recv_timeout(timeout) {
+        if let Some(answer) = worker.take(timeout) {
             self.batch = None;
             return answer;
         }
-        if start.elapsed() < TIMEOUT && !thread.handle.is_finished() {
+        if worker.busy_for().is_some_and(|busy| busy < TIMEOUT) && !worker.has_ended() {
             return Vec::new();
         }
-        let position = thread.position.load(Ordering::Relaxed);
-        let blocking = batch.get(position).copied();
+        let blocking = batch.get(position.load(Ordering::Relaxed)).copied();
         self.batch = None;
-        let handle = self.thread.take().map(|thread| thread.handle);
-        let (Some((id, uid)), Some(handle)) = (blocking, handle) else {
+        let (Some((id, uid)), Some(blocked)) = (blocking, self.worker.take()) else {
             return Vec::new();
         };
-        self.abandoned.push((uid, handle));
+        self.abandoned.push((uid, blocked.worker.abandon()));
         self.lost += 1;
         vec![(id, Names::default())]
     }
 }
 
-impl Thread {
-    fn start(procfs: PathBuf, cgroups: Cgroups) -> std::io::Result<Self> {
-        let (batches, receiver) = channel::<Vec<Request>>();
-        let (sender, answers) = channel();
+impl BatchWorker {
+    fn start(procfs: PathBuf, cgroups: Cgroups) -> anyhow::Result<Self> {
         let position = Arc::new(AtomicUsize::new(0));
         let position_in_thread = Arc::clone(&position);
-        let work = move || {
+        let open = move || {
             privileges::keep_for_reading();
             let mut job_numbers = JobNumbers::default();
-            for batch in receiver {
+            move |batch: Vec<Request>| {
                 let deadline = Instant::now() + BATCH_TIME;
                 let position = &position_in_thread;
-                let answer = read(
-                    &procfs,
-                    &cgroups,
-                    &mut job_numbers,
-                    &batch,
-                    position,
-                    deadline,
-                );
-                if sender.send(answer).is_err() {
-                    return;
-                }
+                let numbers = &mut job_numbers;
+                read(&procfs, &cgroups, numbers, &batch, position, deadline)
             }
         };
-        let handle = thread::Builder::new()
-            .name("names".to_owned())
-            .spawn(work)?;
         Ok(Self {
-            batches,
-            answers,
+            worker: Worker::start("names", open)?,
             position,
-            handle,
         })
     }
 }
@@ -267,7 +247,7 @@ mod tests {
                 .expect("a reader"),
         );
         while !reader.admits(1) {
-            thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -48,7 +48,7 @@ fn next_rows(reader: &mut Reader) -> Rows {
 
 /// Why a source is not complete, and what helps.
 fn trouble(tree: &Tree) -> (String, String) {
-    match (energy::SPEC.probe)(&tree.host()) {
+    match energy::SPEC.support(&tree.host()) {
         Support::Works => panic!("it works"),
         Support::Partly { why, remedy } | Support::No { why, remedy } => (why, remedy),
     }
@@ -63,10 +63,10 @@ fn a_machine_without_a_meter_has_no_rows() {
     tree.put(format!("{power}/cpumask"), "0\n");
     tree.put(format!("{power}/format/event"), "config:0-7\n");
     std::fs::create_dir_all(tree.path(format!("{power}/events"))).unwrap();
-    let support = (energy::SPEC.probe)(&tree.host());
+    let support = energy::SPEC.support(&tree.host());
     assert!(matches!(support, Support::No { .. }), "{support:?}");
     let (why, remedy) = trouble(&tree);
-    assert!(why.contains("no meter of energy"), "{why}");
+    assert!(why.contains("no energy meter"), "{why}");
     assert!(remedy.contains("virtual machine"), "{remedy}");
     let mut reader = Reader::open(&energy::SPEC, &tree.host());
     for _ in 0..2 {

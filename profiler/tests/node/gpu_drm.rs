@@ -383,7 +383,7 @@ fn a_machine_without_gpu_has_no_such_source() {
     let _ = fs::remove_dir_all(tree.path("sys/class/drm"));
     card(&tree, "sys/class/drm/card0", "bochs-drm", "0000:00:01.0");
     assert!(matches!(
-        (gpu::SPEC.probe)(&tree.host()),
+        gpu::SPEC.support(&tree.host()),
         Support::No { .. }
     ));
     // A broken installation of NVIDIA's beside a card that works.

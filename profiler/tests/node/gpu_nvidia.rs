@@ -529,7 +529,7 @@ fn what_is_missing_is_said() {
     let machine = Machine::new("gpu-missing");
     machine.tree.remove("sys/module/nvidia");
     machine.say(GPU0);
-    assert!(refusal(machine.support()).contains("no GPU"));
+    assert!(refusal(machine.support()).contains("no supported GPU driver"));
     let device = "sys/bus/pci/devices/0000:3b:00.0";
     machine.tree.put(format!("{device}/vendor"), "0x10de\n");
     machine.tree.put(format!("{device}/class"), "0x030200\n");
@@ -544,7 +544,7 @@ fn what_is_missing_is_said() {
         fs::write(machine.tree.path(format!("{libraries}.so.script")), script).unwrap();
         refusal(support(&machine.tree.host(), library.as_os_str()))
     };
-    assert!(with("nvml count 0\n").contains("knows no GPU"));
+    assert!(with("nvml count 0\n").contains("finds no GPU"));
     // 9: driver not loaded; 18: the kernel module is of another version; 999: unknown.
     for (code, why) in [(9, "driver"), (18, "mismatch"), (999, "internal")] {
         let said = with(&format!("nvml init error {code}\n"));

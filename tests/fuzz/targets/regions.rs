@@ -33,7 +33,7 @@ use profiler::{
     perf::Selection,
     privileges,
     schema::Batch,
-    sources::{Context, Source, TickContext, region},
+    sources::{OpenContext, Source, TickContext, region},
     support::{
         clock::{Clock, Tick, monotonic_ns},
         log,
@@ -140,7 +140,7 @@ struct Rows {
 impl<'a> Node<'a> {
     fn new(machine: &'a Machine) -> Self {
         let receiver = Arc::new(MarkReceiver::open("fuzz", true).unwrap());
-        let context = Context {
+        let context = OpenContext {
             host: &machine.host,
             interval: Duration::from_secs(1),
             threads: false,
@@ -232,6 +232,7 @@ impl<'a> Node<'a> {
             tick,
             tasks: &self.tasks,
             self_metrics: &SelfMetrics::default(),
+            completed: &[],
             last,
             boundary: boundary.as_ref(),
         };

@@ -24,7 +24,7 @@ use profiler::{
     host::Host,
     perf::Selection,
     schema::Batch,
-    sources::{Context, Source, SourceSpec, TickContext},
+    sources::{OpenContext, Source, SourceSpec, TickContext},
     support::{
         clock::{Clock, Tick, monotonic_ns},
         self_metrics::SelfMetrics,
@@ -165,9 +165,9 @@ impl Reader {
     pub fn opened(
         host: &Host,
         interval: Duration,
-        open: impl FnOnce(&Context<'_>) -> anyhow::Result<Box<dyn Source>>,
+        open: impl FnOnce(&OpenContext<'_>) -> anyhow::Result<Box<dyn Source>>,
     ) -> Self {
-        let context = Context {
+        let context = OpenContext {
             host,
             interval,
             threads: false,
@@ -210,6 +210,7 @@ impl Reader {
             tick,
             tasks: &self.tasks,
             self_metrics: &self.self_metrics,
+            completed: &[],
             last,
             boundary: None,
         };

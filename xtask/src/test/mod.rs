@@ -7,6 +7,7 @@ pub mod deny;
 pub mod failures;
 mod fuzz;
 mod lint;
+mod new_source;
 mod rust;
 
 use std::{
@@ -50,6 +51,8 @@ enum Tier {
     Tables,
     /// Tests of single crates
     Unit,
+    /// Adding a source to a copy of the workspace: one file and one line
+    NewSource,
     /// The complete program on this kernel; requires root, BTF and Python
     E2e,
     /// Other kernels in virtual machines; requires QEMU and Debian's packages
@@ -91,7 +94,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         for tier in Tier::value_variants() {
             let value = tier.to_possible_value().unwrap_or_default();
             println!(
-                "{:<7} {}",
+                "{:<10} {}",
                 value.get_name(),
                 value.get_help().unwrap_or_default()
             );
@@ -155,7 +158,7 @@ fn report(outcomes: &[TierResult]) -> ExitCode {
             Err(_) => ("FAILED", ""),
         };
         println!(
-            "{:<7} {verdict}  {:>6.1} s  {remark}",
+            "{:<10} {verdict}  {:>6.1} s  {remark}",
             tier.name(),
             took.as_secs_f64()
         );
@@ -194,7 +197,7 @@ impl Tier {
     /// the clocks of other emulated guests.
     fn is_isolated(self) -> bool {
         match self {
-            Self::Deny | Self::Tables | Self::Devices => true,
+            Self::Deny | Self::Tables | Self::NewSource | Self::Devices => true,
             Self::Counters => !has_counters(),
             _ => false,
         }
@@ -209,6 +212,7 @@ impl Tier {
             Self::Docs => docs::check(workspace, &rust::controller(workspace)?)?,
             Self::Tables => perfevents::check()?,
             Self::Unit => return rust::unit(workspace, filter),
+            Self::NewSource => return new_source::run(workspace),
             Self::E2e => return rust::end_to_end(workspace, filter),
             Self::Kernels => return vm::test(workspace, filter),
             Self::Devices => return vm::devices(workspace, filter),

@@ -15,10 +15,14 @@ use arrow::{
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Serialize;
 
-use crate::output::dataset::{
-    files::{Directory, is_temporary},
-    journal, metadata, part,
-    stream::{End, Stream},
+use crate::{
+    output::dataset::{
+        files::{Directory, is_temporary},
+        journal, metadata, part,
+        stream::{End, Stream},
+    },
+    sources::overhead::{self, OverheadRow},
+    support::self_metrics::Component,
 };
 
 /// What is in the directory.
@@ -234,7 +238,7 @@ impl Part {
             if per_tick {
                 part.ticks.extend(times);
             }
-            if place.table == "overhead" {
+            if place.table == overhead::TABLE.name {
                 part.missed.extend(missed(&batch, times));
             }
         }
@@ -255,20 +259,20 @@ fn times<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a [i64]> {
     Some(times.values())
 }
 
-/// What the profiler itself has missed: rows of `overhead` about the controller.
+/// Ticks that the controller missed, from the rows of table `overhead`.
 fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
     let text = |name| cast(batch.column_by_name(name)?, &DataType::Utf8).ok();
     let dropped = batch
-        .column_by_name("dropped")
+        .column_by_name(OverheadRow::dropped.name())
         .and_then(|column| column.as_primitive_opt::<UInt64Type>());
-    let (Some(parts), Some(dropped)) = (text("part"), dropped) else {
+    let (Some(parts), Some(dropped)) = (text(OverheadRow::part.name()), dropped) else {
         return Vec::new();
     };
     let Some(parts) = parts.as_string_opt::<i32>() else {
         return Vec::new();
     };
     (0..batch.num_rows())
-        .filter(|&row| parts.is_valid(row) && parts.value(row) == "controller")
+        .filter(|&row| parts.is_valid(row) && parts.value(row) == Component::Controller.as_str())
         .filter(|&row| dropped.is_valid(row) && dropped.value(row) != 0)
         .map(|row| (times[row], dropped.value(row)))
         .collect()

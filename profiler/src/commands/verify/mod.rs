@@ -24,6 +24,7 @@ use self::{
     files::{Contents, Place},
     ticks::Ticks,
 };
+use super::schema;
 use crate::{
     output::dataset::{
         files::{Directory, host_of_directory, is_plain_name},
@@ -37,8 +38,6 @@ use crate::{
 const MAX_MANIFEST: u64 = 64 << 20;
 /// Directories that are read at the same time.
 const READERS: usize = 8;
-/// Tables with rows at every tick, whatever the target does.
-const EACH_TICK: [&str; 4] = ["overhead", "system", "cpu", "timeline"];
 
 /// What was found in a run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -507,7 +506,7 @@ fn ticks_of(
         .filter(|loss| loss.what == "ticks")
         .map(|loss| loss.count);
     let said = total(said);
-    let each = EACH_TICK.iter().any(|table| tables.contains_key(table));
+    let each = schema::tables().any(|table| table.every_tick && tables.contains_key(table.name));
     Ticks::of(session, &times, counted.max(said), each)
 }
 

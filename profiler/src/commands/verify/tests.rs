@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     columns,
     output::dataset::{Options, Sink},
-    schema::{Batch, Label, Table, TableBuilder, TickKey, Timestamp},
+    schema::{Batch, Label, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 
 columns! {
@@ -23,13 +23,13 @@ columns! {
     }
 }
 
-static TABLE: Table = Table::new::<TickKey, Row>("system", "Rows of every tick");
+static TABLE: TypedTable<TickKey, Row> = TypedTable::new("system", "Rows of every tick");
 
 const INTERVAL: i64 = 1_000_000_000;
 const START: i64 = 1_700_000_000_000_000_000;
 
 fn tick(number: i64) -> Vec<Batch> {
-    let mut builder = TableBuilder::<TickKey, Row>::new(&TABLE);
+    let mut builder = TableBuilder::new(&TABLE);
     builder.push(
         TickKey {
             ts: Timestamp(START + number * INTERVAL),

@@ -81,7 +81,7 @@ impl Stream {
         self.decoder.schema()
     }
 
-    /// Whether the table is one of [lifetimes](crate::schema::Table::lifetimes).
+    /// Whether the table is one of [lifetimes](crate::schema::Table::keyed).
     pub fn is_of_lifetimes(&self) -> bool {
         self.schema()
             .is_some_and(|schema| schema.metadata().contains_key(metadata::LIFETIMES))

@@ -30,7 +30,7 @@ pub mod metadata {
     pub const TABLE: &str = "profiler.table";
     /// [`SCHEMA_VERSION`](crate::schema::SCHEMA_VERSION) of the writer.
     pub const SCHEMA_VERSION: &str = "profiler.schema_version";
-    /// `true` for [tables of lifetimes](crate::schema::Table::lifetimes).
+    /// `true` for [tables of lifetimes](crate::schema::Table::keyed).
     pub const LIFETIMES: &str = "profiler.lifetimes";
 }
 
@@ -118,7 +118,7 @@ impl TableWriter {
             directory: None,
             next_number: 0,
             rows: Rows::new(schema.clone()),
-            keyed: table.lifetimes.then(|| KeyedRows::new(schema.clone())),
+            keyed: table.keyed.then(|| KeyedRows::new(schema.clone())),
             open_before: 0,
             schema,
             part: None,
@@ -492,7 +492,7 @@ fn with_metadata(table: &Table, run_id: &str, hostname: &str) -> SchemaRef {
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
-    if table.lifetimes {
+    if table.keyed {
         all.insert(metadata::LIFETIMES.to_owned(), "true".to_owned());
     }
     Arc::new(Schema::new_with_metadata(schema.fields().clone(), all))

@@ -17,44 +17,17 @@ use super::{
     files::{self, Directory},
     part,
 };
-use crate::{commands::schema, schema::Table};
+use crate::{
+    commands::schema,
+    schema::Table,
+    sources::{REGISTRY, View},
+};
 
 /// Name of the file.
 pub const FILE: &str = "views.sql";
 
-/// Tables with rows of processes: each has a view `process_TABLE` of whole processes with their names. Threads have
-/// rows of their own (`tid` is not null); adding them to their process would count them twice.
-const OF_PROCESSES: [&str; 10] = [
-    "usage",
-    "sched",
-    "latency",
-    "file_io",
-    "block_io",
-    "net_io",
-    "syscalls",
-    "perf_event",
-    "perf_metric",
-    "gpu_process",
-];
-
-const PROCESS_CPU: &str = "\n-- one row per process: where its time went over the whole run\n\
-     CREATE OR REPLACE VIEW process_cpu AS\n\
-     SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
-     any_value(p.cmdline) AS cmdline,\n  \
-     sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
-     sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
-     FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
-     WHERE s.tid IS NULL\n\
-     GROUP BY s.host, s.pid, s.start_ts\n\
-     ORDER BY oncpu_s DESC;\n";
-
 /// So often the file is written again when another host has meanwhile brought a table.
 const TRIES: usize = 8;
-const PROCESS_REGION: &str = "\n-- one row per region: whose it was, when, and what it used\n\
-     CREATE OR REPLACE VIEW process_region AS\n\
-     SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (host, ts, interval_ns, pid, start_ts, region, name)\n\
-     FROM region r LEFT JOIN region_usage u USING (host, region)\n  \
-     LEFT JOIN process p ON p.host = r.host AND p.pid = r.pid AND p.start_ts = r.start_ts;\n";
 
 /// Rewrites the file when the tables that have parts are others than before. `writer` keeps the temporary files
 /// of several hosts apart.
@@ -151,7 +124,9 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
     for table in schema::tables().filter(|table| !tables.contains_key(table.name)) {
         sql.push_str(&without_rows(table));
     }
-    for table in OF_PROCESSES {
+    // Rows of threads are excluded, because the rows of their processes contain them.
+    for table in schema::tables().filter(|table| table.thread_column().is_some()) {
+        let table = table.name;
         let _ = write!(
             sql,
             "\n-- {table} of whole processes, with their names\n\
@@ -161,8 +136,9 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
              WHERE t.tid IS NULL;\n"
         );
     }
-    sql.push_str(PROCESS_CPU);
-    sql.push_str(PROCESS_REGION);
+    for View { help, sql: view } in REGISTRY.iter().flat_map(|spec| spec.views) {
+        let _ = write!(sql, "\n-- {help}\n{view}\n");
+    }
     sql
 }
 

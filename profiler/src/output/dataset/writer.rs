@@ -139,7 +139,7 @@ impl Writer {
     fn tick(&mut self, tick: Tick) {
         self.ticks += 1;
         let per_tick = |table: &Table| {
-            !table.lifetimes
+            !table.keyed
                 && table
                     .columns()
                     .any(|column| column.name == "interval_ns" && !column.nullable)

@@ -118,7 +118,7 @@ impl PerJob {
                         .spawn(start);
                 }
             })?;
-        crate::sources::raise_file_limit();
+        crate::support::file_limit::raise();
         share_memory();
         let pause = (interval * PAUSE).clamp(SHORTEST, LONGEST);
         Ok(Self {

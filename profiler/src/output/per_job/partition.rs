@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::{
         columns,
-        schema::{Buckets, Label, OwnerKey, Table, TableBuilder, TickKey, Timestamp},
+        schema::{Buckets, Label, OwnerKey, TableBuilder, TickKey, Timestamp, TypedTable},
     };
 
     columns! {
@@ -94,11 +94,12 @@ mod tests {
         }
     }
 
-    static OWNED: Table = Table::new::<OwnerKey, Row>("owned", "Rows of processes, or of none");
-    static WHOLE: Table = Table::new::<TickKey, Row>("whole", "Rows of the node");
+    static OWNED: TypedTable<OwnerKey, Row> =
+        TypedTable::new("owned", "Rows of processes, or of none");
+    static WHOLE: TypedTable<TickKey, Row> = TypedTable::new("whole", "Rows of the node");
 
     fn owned(pids: &[Option<u32>]) -> Batch {
-        let mut builder = TableBuilder::<OwnerKey, Row>::new(&OWNED);
+        let mut builder = TableBuilder::new(&OWNED);
         for (pid, number) in pids.iter().zip(0..) {
             builder.push(
                 OwnerKey {
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn what_is_of_no_job_is_not_touched() {
         assert!(divide(&owned(&[Some(1), None]), even).unwrap().is_none());
-        let mut builder = TableBuilder::<TickKey, Row>::new(&WHOLE);
+        let mut builder = TableBuilder::new(&WHOLE);
         builder.push(
             TickKey {
                 ts: Timestamp(1),

@@ -24,9 +24,8 @@ use crate::{
         per_job::Template,
         recovery::{Orphans, Recovery},
     },
-    perf::{Machine, Plan},
     privileges, report,
-    sources::{REGISTRY, SourceSpec, is_absent, region},
+    sources::{REGISTRY, SourceSpec},
     support::{
         clock::{Clock, Timekeeping, monotonic_ns},
         invoking_user,
@@ -53,7 +52,7 @@ pub struct Setup {
     /// What the runs of jobs have in common, with `--split-by job`.
     pub template: Option<Template>,
     /// What the ticks after the first need besides what they always do.
-    pub keeps_capabilities: &'static [Capability],
+    pub keeps_capabilities: Vec<Capability>,
     /// Where applications send marks.
     pub marks: Option<Arc<MarkReceiver>>,
 }
@@ -87,10 +86,8 @@ impl Setup {
                  sources that need neither (--source system,cpu)",
             ));
         }
-        if config.sources.has(crate::sources::perf::SPEC.name) {
-            // A group or event that there is not is an error in the command line.
-            let catalog = config.perf.catalog()?;
-            Plan::new(&Machine::read(&host, &catalog), &config.perf)?;
+        for spec in config.sources.iter() {
+            (spec.validate)(&host, &config.perf)?;
         }
         let marks = open_marks(config, clock);
         let found = find(config, &host, job)?;
@@ -149,18 +146,23 @@ impl Setup {
     }
 }
 
-/// Who joins a cgroup is opened for the counters when it does.
-fn keeps_capabilities(config: &Config, host: &Host) -> &'static [Capability] {
-    let perf = config.sources.has(crate::sources::perf::SPEC.name);
+/// Capabilities with which sources open processes that join the target.
+fn keeps_capabilities(config: &Config, host: &Host) -> Vec<Capability> {
     match config.target {
-        Target::Cgroup(_) | Target::Job(_) if perf => privileges::for_events(host),
-        _ => &[],
+        Target::Cgroup(_) | Target::Job(_) => {
+            let sources = config.sources.iter();
+            sources
+                .flat_map(|spec| (spec.capabilities)(host))
+                .copied()
+                .collect()
+        }
+        _ => Vec::new(),
     }
 }
 
 /// The socket for marks, or why there is none.
 fn open_marks(config: &Config, clock: Clock) -> Result<Arc<MarkReceiver>, String> {
-    if !config.sources.has(region::SPEC.name) {
+    if !config.sources.iter().any(|spec| spec.marks) {
         return Err("not asked for".to_owned());
     }
     // The run's name without the host's: the path of a socket has room for 107 bytes.
@@ -282,7 +284,7 @@ fn reader(
     }
     let settings = Settings {
         scope: found.scope.clone(),
-        sched: config.sources.has(crate::sources::sched::SPEC.name),
+        sched: config.sources.iter().any(|spec| spec.wakeups),
         threads: config.threads,
         moves: matches!(
             found.scope,
@@ -372,20 +374,19 @@ fn missing(
     let news: Vec<&SourceState> = states
         .iter()
         .filter(|state| match state.status {
-            SourceStatus::No => config.sources.names(&state.name) || !is_absent(&state.name, host),
+            SourceStatus::No => {
+                let is_expected = |spec: &SourceSpec| (spec.has_hardware)(host);
+                config.sources.names(&state.name) || spec(&state.name).is_some_and(is_expected)
+            }
             // A null column is in `profiler check` and run.json; what was found out just now is said.
-            SourceStatus::Partly => spec(&state.name).is_some_and(|spec| spec.tasks),
+            SourceStatus::Partly => spec(&state.name).is_some_and(SourceSpec::reads_tasks),
             SourceStatus::Works | SourceStatus::Off => false,
         })
         .collect();
     if config.strict {
         let missing = |state: &&SourceState| {
-            // A program that does not load is missing too, even if the source has something to tell without it.
-            let programs = spec(&state.name).is_some_and(|spec| spec.instrumentation.is_some());
-            // So is a group or event that was asked for by name.
-            let counters =
-                state.name == crate::sources::perf::SPEC.name && config.perf.is_explicit();
-            state.status == SourceStatus::No || programs || counters
+            let rejects_nulls = |spec: &SourceSpec| spec.rejects_nulls(&config.perf);
+            state.status == SourceStatus::No || spec(&state.name).is_some_and(rejects_nulls)
         };
         let all: Vec<_> = news.iter().copied().filter(missing).collect();
         let reasons: Vec<_> = by_reason(&all)

@@ -8,12 +8,12 @@ use crate::{
     host::Host,
     marks::MarkReceiver,
     output::dataset::manifest::{SourceState, SourceStatus},
-    sources::{Context, DERIVED, REGISTRY, Source, Support, outcome_support},
+    sources::{Input, OpenContext, REGISTRY, Source, SourceSpec, Support, of_result},
     tasks::Reader,
 };
 
-/// A source by its name, and whether an error of it has been said.
-pub type Opened = (&'static str, Box<dyn Source>, bool);
+/// An open source, and whether an error of it was reported.
+pub type Opened = (&'static SourceSpec, Box<dyn Source>, bool);
 
 /// Opens those that are wanted and can work, in the order in which they are read; `problem` is why the processes are
 /// read from /proc.
@@ -38,21 +38,21 @@ pub fn open(
                 .find(|result| result.source == spec.name),
             Reader::Procfs(_) | Reader::None => None,
         };
-        let support = match (problem, reader) {
-            (Some(problem), _) if spec.tasks => {
+        let support = match (spec.input, problem, reader) {
+            (Input::Tasks { procfs }, Some(problem), _) => {
                 let why = problem.to_owned();
                 let remedy = String::new();
-                if spec.procfs {
+                if procfs {
                     Support::Partly { why, remedy }
                 } else {
                     Support::No { why, remedy }
                 }
             }
-            (None, Reader::Bpf(_)) if spec.tasks => match (result, spec.instrumentation) {
-                (Some(result), Some(instrumentation)) => outcome_support(result, instrumentation),
+            (Input::Tasks { .. }, None, Reader::Bpf(_)) => match (result, spec.instrumentation) {
+                (Some(result), Some(instrumentation)) => of_result(result, instrumentation),
                 _ => Support::Works,
             },
-            _ => (spec.probe)(host),
+            _ => spec.support(host),
         };
         let (support, why) = match support {
             Support::Works => (SourceStatus::Works, None),
@@ -63,7 +63,7 @@ pub fn open(
         if support == SourceStatus::No {
             continue;
         }
-        match (spec.open)(&Context {
+        match (spec.open)(&OpenContext {
             host,
             interval: config.interval,
             threads: config.threads,
@@ -78,7 +78,7 @@ pub fn open(
                     states.pop();
                     states.push(state(spec.name, SourceStatus::Partly, Some(why)));
                 }
-                sources.push((spec.name, source, false));
+                sources.push((*spec, source, false));
             }
             Err(error) => {
                 states.pop();
@@ -90,9 +90,6 @@ pub fn open(
             }
         }
     }
-    sources.sort_by_key(|(name, ..)| {
-        let derived = DERIVED.iter().position(|spec| spec.name == *name);
-        derived.map_or(0, |place| place + 1)
-    });
+    sources.sort_by_key(|(spec, ..)| spec.stage);
     (sources, states)
 }

@@ -9,15 +9,15 @@ use std::{
 
 use crate::procfs::file::number;
 
-/// How long all CPUs together may take. Kernels before 5.19 may sleep 10 ms for one CPU's reading.
+/// Time limit for reading all CPUs. Kernels before 5.19 may sleep 10 ms to read one of them.
 const BUDGET: Duration = Duration::from_millis(5);
 
-/// Where the frequencies of one CPU are.
+/// Directory of the frequencies of one CPU.
 pub(crate) fn cpufreq(sysfs: &Path, cpu: usize) -> PathBuf {
     sysfs.join(format!("devices/system/cpu/cpu{cpu}/cpufreq"))
 }
 
-/// Whether a cpufreq driver is loaded: each frequency domain is a policy.
+/// Whether a cpufreq driver is loaded, which has a policy for each frequency domain.
 pub(crate) fn has_cpufreq(sysfs: &Path) -> bool {
     std::fs::read_dir(sysfs.join("devices/system/cpu/cpufreq")).is_ok_and(|entries| {
         entries
@@ -26,16 +26,16 @@ pub(crate) fn has_cpufreq(sysfs: &Path) -> bool {
     })
 }
 
-/// Reads the frequencies, within a budget.
+/// Reads frequencies within a time budget.
 #[derive(Debug)]
 pub(crate) struct Frequencies {
     sysfs: PathBuf,
     driver: bool,
     budget: Duration,
-    /// By CPU number; kept open.
+    /// Open files by CPU number.
     files: Vec<Option<File>>,
     values: Vec<Option<u64>>,
-    /// The CPU that was next when the budget was spent; the next reading begins there.
+    /// CPU at which the budget was spent; the next reading begins with it.
     resume: usize,
 }
 
@@ -52,7 +52,7 @@ impl Frequencies {
         }
     }
 
-    /// Reads those of `cpus`, which are in ascending order.
+    /// Reads the frequencies of `cpus`, which are in ascending order.
     pub(crate) fn sample(&mut self, cpus: impl Iterator<Item = usize> + Clone) {
         self.values.clear();
         if !self.driver {
@@ -74,7 +74,7 @@ impl Frequencies {
         }
     }
 
-    /// Hz of one CPU at the last reading.
+    /// Frequency of one CPU at the last reading, Hz.
     pub(crate) fn of(&self, cpu: usize) -> Option<u64> {
         self.values.get(cpu).copied().flatten()
     }
@@ -92,11 +92,11 @@ impl Frequencies {
         };
         let mut text = [0; 32];
         let Ok(length) = file.read_at(&mut text, 0) else {
-            // The CPU went offline, and its directory with it.
+            // The CPU went offline, and its directory was removed.
             self.files[cpu] = None;
             return None;
         };
-        // `<unknown>` where the driver cannot tell; 0 from a CPU that does not run.
+        // `<unknown>` if the driver does not know it; 0 from a CPU that does not run.
         let khz = number(text[..length].trim_ascii()).filter(|&khz| khz > 0)?;
         khz.checked_mul(1000).filter(|&hz| hz < 1_000_000_000_000)
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frequency_is_null() {
+    fn malformed_frequencies_are_null() {
         let texts = [
             "2400000\n",
             "<unknown>\n",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spent_budget_leaves_the_rest_to_the_next_reading() {
+    fn a_reading_continues_where_the_budget_was_spent() {
         let root = tree("budget", &[(0, "1000\n"), (1, "1000\n"), (2, "1000\n")]);
         let mut frequencies = Frequencies::new(&root);
         frequencies.budget = Duration::ZERO;

@@ -1,48 +1,48 @@
-//! From readings of a counter to increases between ticks: never guessed, null where a part is unknown.
+//! Energy between samples, from readings of a counter; null if part of it is unknown.
 
 use anyhow::{Error, Result};
 
 use super::meter::{Counter, Limits, Reading};
-use crate::support::clock::monotonic_ns;
+use crate::support::{clock::monotonic_ns, delta::Range};
 
-/// More than any package uses, W, unless its firmware says otherwise.
+/// Largest plausible power of a package, W, unless the firmware reports a larger one.
 const PACKAGE_POWER: f64 = 2000.0;
 
-/// More than any node uses, W.
+/// Largest plausible power of a node, W.
 pub(super) const NODE_POWER: f64 = 1e6;
 
-/// Without its fraction.
+/// The number without its fraction.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the cast saturates, and nothing here is negative"
+    reason = "the cast saturates, and no energy or time is negative"
 )]
 pub(super) fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// A counter with what it has counted since the row before.
+/// A counter, and its increase since the previous row.
 pub(super) struct Accumulator {
     counter: Box<dyn Counter>,
     limits: Limits,
-    /// The last reading, if it succeeded.
+    /// Last reading, if it was successful.
     before: Option<Reading>,
-    /// µJ since the row before; `None` when a part of it is unknown.
+    /// Energy since the previous row, µJ; `None` if part of it is unknown.
     sum: Option<u64>,
     begin: Option<Begin>,
     error: Option<Error>,
 }
 
-/// When the interval of the next row began.
+/// Start of the interval of the next row.
 #[derive(Clone, Copy)]
 struct Begin {
-    /// By the meter's clock; `None` when it could not be read.
+    /// By the clock of the meter, ns; `None` if it could not be read.
     meter: Option<u64>,
-    /// By our own, ns.
+    /// By the clock of the profiler, ns.
     own: u64,
 }
 
-/// What is told of one interval.
+/// Energy of one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) interval_ns: u64,
@@ -61,14 +61,14 @@ impl Accumulator {
         }
     }
 
-    /// How often it must be read, at least, so that no wrap is missed, ns.
-    pub(super) fn timeout(&self) -> Option<u64> {
+    /// Longest time between two readings in which the counter cannot wrap twice, ns.
+    pub(super) fn period(&self) -> Option<u64> {
         let range = self.limits.range?;
         let seconds = range as f64 / 1e6 / self.limits.power();
         Some(whole(seconds * 1e9 / 2.0))
     }
 
-    /// Reads the counter. Whether a tick does so or somebody in between is the same.
+    /// Reads the counter, at a sample or between two samples.
     pub(super) fn read(&mut self) {
         let now = match self.counter.read() {
             Ok(now) => now,
@@ -87,7 +87,8 @@ impl Accumulator {
         });
     }
 
-    /// Ends the interval. `None` for the first, and when a meter that goes on by itself has told nothing new.
+    /// Ends the interval. `None` at the first sample, and if a meter that updates on its own
+    /// schedule has no new value.
     pub(super) fn take(&mut self) -> Option<Taken> {
         let own = monotonic_ns();
         let meter = self.before.map(|reading| reading.at);
@@ -106,35 +107,31 @@ impl Accumulator {
         })
     }
 
-    /// What went wrong since it was asked last.
+    /// The last error since the previous call.
     pub(super) fn error(&mut self) -> Result<()> {
         self.error.take().map_or(Ok(()), Err)
     }
 }
 
 impl Limits {
-    /// More than the domain uses, W.
+    /// Largest plausible power of the domain, W.
     fn power(self) -> f64 {
         let usual = if self.range.is_some() {
             PACKAGE_POWER
         } else {
             NODE_POWER
         };
-        // Firmware's limit is one of a long average, and often lower than what a short one has.
+        // The limit of the firmware is a long-term average, which is exceeded for short times.
         self.max_power.map_or(usual, |watts| usual.max(watts * 2.0))
     }
 
-    /// What was added, if the counter cannot have wrapped more than once.
+    /// Increase between two readings, µJ, if the counter cannot have wrapped more than once.
     fn increase(self, before: u64, now: u64, interval_ns: u64) -> Option<u64> {
+        /// Some counters have steps of 1 J.
+        const TOLERANCE_UJ: f64 = 1e6;
         let possible = self.power() * (interval_ns as f64 / 1e9) * 1e6;
-        let increase = match (now.checked_sub(before), self.range) {
-            (_, Some(range)) if possible >= range as f64 => return None,
-            (Some(increase), _) => increase,
-            (None, Some(range)) => now.checked_add(range)?.checked_sub(before)?,
-            (None, None) => return None,
-        };
-        // Anything else is a counter that began anew for another reason.
-        (increase as f64 <= possible.max(1e6)).then_some(increase)
+        let range = self.range.map_or(Range::Unlimited, Range::Wraps);
+        range.increase(before, now, whole(possible.max(TOLERANCE_UJ)))
     }
 }
 
@@ -156,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_wrap_once_and_not_more() {
+    fn an_increase_contains_at_most_one_wrap() {
         let server = limits(262_143_328_850, Some(2000.0));
         let of = |before, now, seconds| server.increase(before, now, seconds * SECOND);
         assert_eq!(of(1_000_000, 66_000_000, 1), Some(65_000_000));
@@ -165,10 +162,10 @@ mod tests {
             Some(65_000_000),
             "wrapped"
         );
-        // 4 kW for 66 s are the whole range.
+        // 4 kW for 66 s use the whole range.
         assert_eq!(of(0, 1_000_000, 65), Some(1_000_000));
         assert_eq!(of(0, 1_000_000, 66), None);
-        // A fall that is no wrap: it would have been 262 kJ in a second.
+        // A decrease that is no wrap: it would have been 262 kJ in a second.
         assert_eq!(of(200_000_000, 100_000_000, 1), None);
         let laptop = limits(262_143_328_850, Some(15.0));
         assert_eq!(laptop.increase(0, 64_000_000, SECOND), Some(64_000_000));
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_without_a_range_only_grow() {
+    fn counters_without_a_range_never_wrap() {
         let endless = Limits::default();
         assert_eq!(endless.increase(5, 3, SECOND), None);
         assert_eq!(endless.increase(3, 5, SECOND), Some(2));
@@ -205,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn readings_in_between_keep_several_wraps_apart() {
-        // 2 kW are the range in 100 s.
+    fn readings_between_samples_find_every_wrap() {
+        // 2 kW use the range in 100 s.
         let small = limits(200_000_000_000, None);
         let path = || {
             let readings = [
@@ -218,7 +215,7 @@ mod tests {
             readings.map(|reading| Ok(Some(reading))).into()
         };
         let mut of_all = accumulator(small, path());
-        assert_eq!(of_all.timeout(), Some(50 * SECOND));
+        assert_eq!(of_all.period(), Some(50 * SECOND));
         of_all.read();
         assert_eq!(of_all.take(), None);
         for _ in 0..3 {
@@ -227,7 +224,7 @@ mod tests {
         let taken = of_all.take().expect("a row");
         assert_eq!(taken.energy_uj, Some(300_000_000_000));
         assert_eq!(taken.interval_ns, 180 * SECOND);
-        // Without them nobody knows how often it wrapped.
+        // Without them, the number of wraps is unknown.
         let mut path: Vec<_> = path();
         path.drain(1..3);
         let mut of_ends = accumulator(small, path);
@@ -238,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_with_a_hole_is_null() {
+    fn an_interval_with_a_failed_reading_is_null() {
         let readings = vec![
             Ok(Some(reading(10, 1))),
             Err(anyhow!("gone")),
@@ -256,7 +253,7 @@ mod tests {
         assert_eq!(accumulator.take().map(|taken| taken.energy_uj), Some(None));
         assert!(
             accumulator.error().is_err() && accumulator.error().is_ok(),
-            "said once"
+            "reported once"
         );
         accumulator.read();
         let taken = |energy, seconds| {
@@ -271,7 +268,7 @@ mod tests {
         accumulator.read();
         assert_eq!(accumulator.take(), None, "nothing new");
         accumulator.read();
-        assert_eq!(accumulator.take(), taken(5, 2), "over both ticks");
+        assert_eq!(accumulator.take(), taken(5, 2), "over both samples");
         for _ in 0..2 {
             accumulator.read();
             assert_eq!(accumulator.take().map(|taken| taken.energy_uj), Some(None));

@@ -1,5 +1,6 @@
-//! ACPI's power meters (Documentation/hwmon/acpi_power_meter.rst): of the whole node in servers, where the firmware asks the
-//! BMC by IPMI; of the parts of each socket on NVIDIA's Grace, which have no counter.
+//! Power meters of ACPI (Documentation/hwmon/acpi_power_meter.rst): of the whole node in servers,
+//! where the firmware reads the BMC through IPMI, and of the parts of each socket on NVIDIA's
+//! Grace.
 
 use super::{
     files::Power,
@@ -8,10 +9,10 @@ use super::{
 };
 use crate::host::{number, text};
 
-/// What the driver calls its devices.
+/// Name of the driver's chips.
 pub(super) const CHIP: &str = "power_meter";
 
-/// All meters.
+/// Meters of all chips.
 pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
     let mut meters = Vec::new();
     for chip in chips.iter().filter(|chip| chip.is_acpi()) {
@@ -29,19 +30,19 @@ pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
             });
         }
     }
-    let node_batches = |meter: &Meter| meter.domain.name == "node";
-    if meters.iter().filter(|meter| node_batches(meter)).count() > 1 {
-        // Several that do not say of what: neither of them is known to be the node's.
-        meters.retain(|meter| !node_batches(meter));
+    let is_node = |meter: &Meter| meter.domain.name == "node";
+    if meters.iter().filter(|meter| is_node(meter)).count() > 1 {
+        // Several meters without a description: the one of the node is unknown.
+        meters.retain(|meter| !is_node(meter));
     }
     meters
 }
 
-/// What `Grace Power Socket 1` and the like are measured of; a text that names no socket is the vendor's.
+/// Domain of an OEM text such as `Grace Power Socket 1`. A text without a socket is a vendor name.
 fn domain(oem_info: &str) -> Domain {
     let text = oem_info.to_ascii_lowercase();
     if !text.contains("socket") {
-        return Domain::node_batches("node");
+        return Domain::of_node("node");
     }
     let parts = text.rsplit_once(" power socket ");
     match parts.and_then(|(what, socket)| Some((what, socket.parse().ok()?))) {
@@ -53,7 +54,7 @@ fn domain(oem_info: &str) -> Domain {
             };
             Domain::of_socket(socket, name)
         }
-        None => Domain::node_batches(format!("{CHIP} {oem_info}")),
+        None => Domain::of_node(format!("{CHIP} {oem_info}")),
     }
 }
 
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vendor_says_of_what() {
+    fn oem_texts_are_mapped_to_domains() {
         for (oem_info, socket, name) in [
             ("Module Power Socket 0", Some(0), "module"),
             ("Grace Power Socket 1", Some(1), "package"),

@@ -1,35 +1,39 @@
-//! Whose energy it was: models, as no counter knows.
+//! Models that divide the energy of the packages among processes, which no counter measures.
 //!
-//! The energy of all packages in an interval, idle power included, is divided among processes like something that was
-//! used in it: `cpu_time_share` takes CPU time, `cycle_share` clock cycles, of which a slow CPU has fewer.
+//! The energy of all packages in an interval, including idle power, is divided in proportion to the
+//! use of a resource: CPU time (`cpu_time_share`), or clock cycles (`cycle_share`), of which a CPU
+//! at a low frequency has fewer.
 
-use arrow::datatypes::{Float64Type, UInt64Type};
-
-use super::PACKAGE;
+use super::{EnergyRow, PACKAGE, TABLE};
 use crate::{
     perf::NODE_CYCLES,
     schema::{
-        Batch,
-        read::{Rows, sum, whole},
+        Batch, TickKey,
+        read::{Rows, sum_of_all, sum_of_known},
+    },
+    sources::{
+        perf,
+        system::{self, SystemRow},
+        usage::{self, UsageRow},
     },
 };
 
-/// What is to be divided in one tick.
+/// Energy and use of the node in one sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
     /// Energy of all packages, µJ.
     package_uj: f64,
-    /// What all processes of the node used.
+    /// Use of the resource by all processes of the node.
     used: f64,
 }
 
 impl Attribution {
-    /// By CPU time in ns, from the batches of a tick and the CPU time of the target at the boundaries before it; `None` where
-    /// energy or CPU time is not known.
+    /// By CPU time in ns, from the batches of a sample. `earlier_ns` is the CPU time of the target
+    /// at the boundaries before it. `None` if energy or CPU time is unknown.
     pub fn by_cpu_time(batches: &[Batch], earlier_ns: u64) -> Option<Self> {
-        let busy = busy(&Rows::of(batches, "system"))?;
-        // The node's time comes in steps of 10 ms, the target's to the nanosecond.
-        let target = cpu_ns(&Rows::of(batches, "usage")).unwrap_or(0);
+        let busy = busy(&Rows::of(batches, &system::TABLE))?;
+        // The CPU time of the node has steps of 10 ms, that of the target of 1 ns.
+        let target = cpu_ns(&Rows::of(batches, &usage::TABLE)).unwrap_or(0);
         let busy = busy.max(earlier_ns + target);
         Some(Self {
             package_uj: package_uj(batches)?,
@@ -37,15 +41,15 @@ impl Attribution {
         })
     }
 
-    /// By cycles; `None` where energy or the cycles of the node are not known.
+    /// By cycles; `None` if energy or the cycles of the node are unknown.
     pub fn by_cycles(batches: &[Batch]) -> Option<Self> {
         Some(Self {
             package_uj: package_uj(batches)?,
-            used: counted(&Rows::of(batches, "perf_event"), NODE_CYCLES)?,
+            used: perf::count(batches, NODE_CYCLES)?,
         })
     }
 
-    /// The share of who used so much, µJ.
+    /// Energy of a process that used this much, µJ.
     pub fn share(&self, used: f64) -> f64 {
         if used == 0.0 {
             return 0.0;
@@ -56,34 +60,26 @@ impl Attribution {
 
 /// Energy of all packages, if that of each is known.
 fn package_uj(batches: &[Batch]) -> Option<f64> {
-    let package = [("domain", PACKAGE)];
-    whole(&Rows::of(batches, "energy").values::<Float64Type>("energy_uj", &package))
+    let packages = Rows::of(batches, &TABLE).with(EnergyRow::domain, &[PACKAGE]);
+    sum_of_all(packages.values(EnergyRow::energy_uj)).map(|energy| energy as f64)
 }
 
-/// A count of table `perf_event` by group and event, summed over processes, CPUs, sockets and kinds of cores.
-pub fn counted(events: &Rows<'_>, [group, event]: [&str; 2]) -> Option<f64> {
-    sum(&events.values::<Float64Type>("value", &[("group", group), ("event", event)]))
-}
-
-/// Times in which a CPU works for a process, of table `system`.
-const BUSY: [&str; 5] = [
-    "user_ns",
-    "nice_ns",
-    "system_ns",
-    "guest_ns",
-    "guest_nice_ns",
-];
-
-/// CPU time of all processes of the node, ns.
-pub fn busy(system: &Rows<'_>) -> Option<u64> {
-    let times = BUSY.map(|column| sum(&system.values::<UInt64Type>(column, &[])));
-    whole(&times)
+/// CPU time of all processes of the node, ns: without interrupts.
+pub fn busy(system: &Rows<'_, TickKey, SystemRow>) -> Option<u64> {
+    let times = [
+        SystemRow::user_ns,
+        SystemRow::nice_ns,
+        SystemRow::system_ns,
+        SystemRow::guest_ns,
+        SystemRow::guest_nice_ns,
+    ];
+    sum_of_all(times.map(|time| sum_of_known(system.values(time))))
 }
 
 /// CPU time of the target, ns.
-pub fn cpu_ns(usage: &Rows<'_>) -> Option<u64> {
-    let times = ["user_ns", "system_ns"];
-    whole(&times.map(|column| sum(&usage.values::<UInt64Type>(column, &[]))))
+fn cpu_ns(usage: &Rows<'_, crate::schema::ProcessKey, UsageRow>) -> Option<u64> {
+    let times = [UsageRow::user_ns, UsageRow::system_ns];
+    sum_of_all(times.map(|time| sum_of_known(usage.values(time))))
 }
 
 #[cfg(test)]
@@ -91,14 +87,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_those_of_the_cpu_time() {
+    fn energy_is_divided_in_proportion_to_use() {
         let model = Attribution {
             package_uj: 1000.0,
             used: 4e9,
         };
         assert!((model.share(1e9) - 250.0).abs() < 1e-9);
-        // Never more than there is.
-        assert!((model.share(5e9) - 1000.0).abs() < 1e-9);
+        assert!(
+            (model.share(5e9) - 1000.0).abs() < 1e-9,
+            "never more than all"
+        );
         let idle = Attribution { used: 0.0, ..model };
         assert_eq!((idle.share(0.0), idle.share(1.0)), (0.0, 1000.0));
         assert_eq!(Attribution::by_cpu_time(&[], 0), None);

@@ -1,5 +1,5 @@
-//! The draw of a laptop that runs on its batteries: `/sys/class/power_supply`
-//! (Documentation/ABI/testing/sysfs-class-power). On the mains nobody knows what it draws.
+//! Power of a laptop on battery: `/sys/class/power_supply`
+//! (Documentation/ABI/testing/sysfs-class-power). On external power it is unknown.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::{
     procfs::file::{KernelFile, number},
 };
 
-/// One meter, of all batteries together, if there are any.
+/// One meter of all batteries together, if there are any.
 pub(super) fn meters(host: &Host) -> Vec<Meter> {
     let directory = host.sysfs.join("class/power_supply");
     let mut batteries = Vec::new();
@@ -22,7 +22,7 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
     let mut problem = None;
     for name in names(&directory, "") {
         let supply = directory.join(name);
-        // Of a mouse, not of the machine.
+        // The battery of a mouse, for example.
         if text(&supply.join("scope")).as_deref() == Some("Device") {
             continue;
         }
@@ -37,7 +37,7 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
         return Vec::new();
     }
     vec![Meter {
-        domain: Domain::node_batches("node"),
+        domain: Domain::of_node("node"),
         provider: "battery_power",
         instrument: Instrument::Gauge(Box::new(Batteries { batteries, others })),
         problem,
@@ -46,7 +46,7 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
 
 struct Batteries {
     batteries: Vec<Battery>,
-    /// What else feeds the machine.
+    /// Other power supplies of the machine.
     others: Vec<KernelFile>,
 }
 
@@ -56,9 +56,9 @@ struct Battery {
 }
 
 enum Power {
-    /// µW
-    Told(KernelFile),
-    /// µA and µV
+    /// A file in µW.
+    Direct(KernelFile),
+    /// Files in µA and µV, which are multiplied.
     Product(KernelFile, KernelFile),
 }
 
@@ -71,20 +71,20 @@ impl Battery {
         let product = || Some(Power::Product(file("current_now")?, file("voltage_now")?));
         Some(Self {
             status: file("status")?,
-            power: file("power_now").map(Power::Told).or_else(product)?,
+            power: file("power_now").map(Power::Direct).or_else(product)?,
         })
     }
 
     fn file(&self) -> &Path {
         match &self.power {
-            Power::Told(file) | Power::Product(file, _) => file.path(),
+            Power::Direct(file) | Power::Product(file, _) => file.path(),
         }
     }
 
-    /// What it gives, W.
+    /// Power that the battery delivers, W.
     fn watts(&mut self) -> Result<f64> {
         match &mut self.power {
-            Power::Told(power) => Ok(magnitude(power)? as f64 / 1e6),
+            Power::Direct(power) => Ok(magnitude(power)? as f64 / 1e6),
             Power::Product(current, voltage) => {
                 Ok(magnitude(current)? as f64 * read_number(voltage)? as f64 / 1e12)
             }
@@ -107,16 +107,16 @@ impl Gauge for Batteries {
                 b"Discharging" => sum += battery.watts()?,
                 b"Charging" => return Ok(None),
                 b"" => return Err(anyhow!("{path}: empty")),
-                // One of several rests.
+                // One of several batteries is not in use.
                 _ => {}
             }
         }
-        // Nothing runs on nothing: firmware has not measured yet.
+        // 0 means that the firmware has not measured yet.
         Ok((sum > 0.0).then_some(sum))
     }
 }
 
-/// Some drivers have a sign for the direction.
+/// Reads a number without its sign, by which some drivers indicate the direction.
 fn magnitude(file: &mut KernelFile) -> Result<u64> {
     let value = match file.read() {
         Ok(text) => {

@@ -1,5 +1,6 @@
-//! Counters of a node's board in HPE Cray systems: `/sys/cray/pm_counters`, ten times a second, in whole joules
-//! ("User Access to Compute Node Power Data" in the documentation of HPE Cray EX). A file says `12345 J 1700061210920464 us`.
+//! Counters of the node's board in HPE Cray systems: `/sys/cray/pm_counters`, with ten updates per
+//! second, in whole joules ("User Access to Compute Node Power Data" in the documentation of HPE
+//! Cray EX). A file contains `12345 J 1700061210920464 us`.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ use crate::{
     support::clock::monotonic_ns,
 };
 
-/// All counters.
+/// Meters of all counters.
 pub(super) fn meters(host: &Host) -> Vec<Meter> {
     let directory = host.sysfs.join("cray/pm_counters");
     let files = names(&directory, "");
@@ -27,7 +28,7 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
     if found.iter().any(|(domain, _)| is_one_accelerator(domain)) {
         found.retain(|(domain, _)| domain.name != "accel");
     }
-    // One package is better than all together.
+    // Counters of single packages are preferred to those of all packages.
     found.sort_by_key(|(domain, _)| domain.socket.is_none());
     let meters = found.into_iter().map(|(domain, name)| {
         let file = directory.join(name);
@@ -45,20 +46,20 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
     meters.collect()
 }
 
-/// What a file counts: `energy` is the node, which holds the others.
+/// Domain of a file: `energy` is the node, which includes the others.
 fn domain(file: &str) -> Option<Domain> {
     if file == "energy" {
-        return Some(Domain::node_batches("node"));
+        return Some(Domain::of_node("node"));
     }
     let name = file.strip_suffix("_energy")?;
     let number = |part: &str| name.strip_prefix(part)?.parse().ok();
     Some(match name {
-        "cpu" => Domain::node_batches("package"),
-        "memory" => Domain::node_batches("dram"),
+        "cpu" => Domain::of_node("package"),
+        "memory" => Domain::of_node("dram"),
         _ => match (number("cpu"), number("memory")) {
             (Some(socket), _) => Domain::of_socket(socket, "package"),
             (_, Some(socket)) => Domain::of_socket(socket, "dram"),
-            _ => Domain::node_batches(name),
+            _ => Domain::of_node(name),
         },
     })
 }
@@ -70,10 +71,10 @@ fn is_one_accelerator(domain: &Domain) -> bool {
 
 struct PmCounter {
     file: KernelFile,
-    /// Changes when all counters begin anew.
+    /// Changes when all counters are reset.
     startup: KernelFile,
     started: Option<u64>,
-    /// The last time of the file, µs, and when it was seen first, ns.
+    /// Last time in the file, µs, and when the profiler first read it, ns.
     fresh: Option<(u64, u64)>,
 }
 
@@ -94,7 +95,7 @@ impl Counter for PmCounter {
         let started = read_number(&mut self.startup).ok();
         let path = self.file.path().display().to_string();
         let text = self.file.read().with_context(|| path.clone())?;
-        let (joules, time) = parse(text).with_context(|| format!("{path}: not as it should be"))?;
+        let (joules, time) = parse(text).with_context(|| format!("{path}: malformed"))?;
         let before = std::mem::replace(&mut self.started, started);
         if before.is_some() && before != started {
             return Ok(None);
@@ -114,7 +115,7 @@ impl Counter for PmCounter {
         let silent = now.saturating_sub(seen);
         if silent > SILENCE {
             return Err(anyhow!(
-                "{path}: nothing new for {} s",
+                "{path}: no update for {} s",
                 silent / 1_000_000_000
             ));
         }
@@ -125,7 +126,7 @@ impl Counter for PmCounter {
     }
 }
 
-/// Energy, J, and the time of its measurement, µs, which the oldest systems do not tell.
+/// Energy in J, and the time of its measurement in µs, which the oldest systems do not report.
 fn parse(text: &[u8]) -> Option<(u64, Option<u64>)> {
     let mut words = words(text);
     let joules = number(words.next()?)?;
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_energy_and_time() {
+    fn files_have_energy_and_time() {
         let time = Some(1_700_061_210_920_464);
         assert_eq!(
             parse(b"81147367 J 1700061210920464 us\n"),
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_domains() {
+    fn files_are_mapped_to_domains() {
         let of = |file| domain(file).map(|domain| (domain.socket, domain.name));
         let named = |name: &str| Some((None, name.to_owned()));
         assert_eq!(of("energy"), named("node"));

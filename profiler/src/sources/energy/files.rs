@@ -1,4 +1,4 @@
-//! Counters and gauges that are files with a number, as most drivers have them.
+//! Counters and gauges that are files with one number, as in most drivers.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::{
     support::clock::monotonic_ns,
 };
 
-/// Files in µJ, which add up.
+/// The sum of files in µJ.
 pub(super) struct Energies(Vec<KernelFile>);
 
 impl Energies {
@@ -33,7 +33,7 @@ impl Counter for Energies {
     }
 }
 
-/// A file in µW.
+/// One file in µW.
 pub(super) struct Power(KernelFile);
 
 impl Power {
@@ -48,7 +48,7 @@ impl Gauge for Power {
     }
 }
 
-/// The number in a file.
+/// Reads the number in a file.
 pub(super) fn read_number(file: &mut KernelFile) -> Result<u64> {
     let value = match file.read() {
         Ok(text) => number(text.trim_ascii()),

@@ -1,5 +1,6 @@
-//! Sensors of the hardware monitoring framework (Documentation/hwmon/sysfs-interface.rst): counters of energy, and gauges
-//! of power where a sensor has no counter. `amd_energy` counts sockets and cores; ACPI's meters are in `acpi`.
+//! Sensors of the hardware monitoring framework (Documentation/hwmon/sysfs-interface.rst): counters
+//! of energy and gauges of power. `amd_energy` counts sockets and cores; the meters of ACPI are in
+//! `acpi`.
 
 use std::{
     collections::BTreeMap,
@@ -13,34 +14,34 @@ use super::{
 };
 use crate::host::{Host, names, number, text};
 
-/// Drivers of GPUs on buses without a class; their energy is in another table.
+/// Drivers of GPUs, for buses without a device class. The energy of GPUs is in another table.
 const GPUS: [&str; 5] = ["amdgpu", "radeon", "nouveau", "i915", "xe"];
 
-/// A device with sensors.
+/// A chip with sensors.
 pub(super) struct Chip {
-    /// The directory of its attributes.
+    /// Directory of its attributes.
     pub(super) directory: PathBuf,
     /// Name of its driver.
     name: String,
-    /// Name of its device, which tells chips of one kind apart.
+    /// Name of its device, which distinguishes chips with the same driver.
     pub(super) device: String,
 }
 
-/// All chips but those of GPUs.
+/// All chips except those of GPUs.
 pub(super) fn chips(host: &Host) -> Vec<Chip> {
     let class = host.sysfs.join("class/hwmon");
     let chips = names(&class, "hwmon").into_iter().filter_map(|name| {
-        // By the device's own path: the number may be another's after a hot plug.
+        // After a hot plug, another chip may have the same number: use the path of the device.
         let chip = class.join(name).canonicalize().ok()?;
         let device = chip.join("device");
         let class: String = text(&device.join("class")).unwrap_or_default();
         let name = text(&chip.join("name")).or_else(|| text(&device.join("name")))?;
-        // Older drivers have their attributes there.
+        // Older drivers have their attributes in the directory of the device.
         let directories = [chip, device.clone()];
         let directory = directories
             .into_iter()
             .find(|directory| has_sensors(directory))?;
-        // PCI's class of display controllers
+        // PCI class of display controllers.
         let is_gpu = GPUS.contains(&name.as_str()) || class.starts_with("0x03");
         let device = device.canonicalize().unwrap_or_else(|_| directory.clone());
         (!is_gpu).then_some(Chip {
@@ -56,7 +57,7 @@ fn has_sensors(directory: &Path) -> bool {
     attributes(directory, "energy", "input").next().is_some() || !powers(directory).is_empty()
 }
 
-/// Counters of energy, then gauges of power.
+/// Meters of the chips: counters of energy, then gauges of power.
 pub(super) fn meters(host: &Host, chips: &[Chip]) -> Vec<Meter> {
     let mut meters = Vec::new();
     let others = || chips.iter().filter(|chip| chip.name != acpi::CHIP);
@@ -77,7 +78,7 @@ pub(super) fn meters(host: &Host, chips: &[Chip]) -> Vec<Meter> {
     }
     for chip in others() {
         for (number, file) in powers(&chip.directory) {
-            let domain = Domain::node_batches(chip.sensor(chips, "power", number));
+            let domain = Domain::of_node(chip.sensor(chips, "power", number));
             meters.push(Meter {
                 domain,
                 provider: "hwmon_power",
@@ -89,7 +90,7 @@ pub(super) fn meters(host: &Host, chips: &[Chip]) -> Vec<Meter> {
     meters
 }
 
-/// Energies of a chip by their domains.
+/// Files of the energy counters of a chip, by domain.
 fn counters(host: &Host, chips: &[Chip], chip: &Chip) -> BTreeMap<Domain, Vec<PathBuf>> {
     let mut counters: BTreeMap<Domain, Vec<PathBuf>> = BTreeMap::new();
     for (number, file) in attributes(&chip.directory, "energy", "input") {
@@ -97,7 +98,7 @@ fn counters(host: &Host, chips: &[Chip], chip: &Chip) -> BTreeMap<Domain, Vec<Pa
             let label = text(&chip.directory.join(format!("energy{number}_label")));
             label.and_then(|label| of_amd(host, &label))
         } else {
-            Some(Domain::node_batches(chip.sensor(chips, "energy", number)))
+            Some(Domain::of_node(chip.sensor(chips, "energy", number)))
         };
         if let Some(domain) = domain {
             counters.entry(domain).or_default().push(file);
@@ -106,7 +107,8 @@ fn counters(host: &Host, chips: &[Chip], chip: &Chip) -> BTreeMap<Domain, Vec<Pa
     counters
 }
 
-/// `Esocket0` is a package; `Ecore017` is the core of CPU 17, and all of a socket add up.
+/// Domain of a label of `amd_energy`: `Esocket0` is a package, `Ecore017` the core of CPU 17; the
+/// cores of a socket are added.
 fn of_amd(host: &Host, label: &str) -> Option<Domain> {
     if let Some(socket) = label.strip_prefix("Esocket") {
         return Some(Domain::of_socket(socket.parse().ok()?, "package"));
@@ -119,14 +121,14 @@ fn of_amd(host: &Host, label: &str) -> Option<Domain> {
     ))
 }
 
-/// The best file of each power: the chip's own average, or its last measurement.
+/// File of each power sensor: the average of the chip if it has one, else its last measurement.
 pub(super) fn powers(directory: &Path) -> BTreeMap<u32, PathBuf> {
     let mut powers: BTreeMap<_, _> = attributes(directory, "power", "input").collect();
     powers.extend(attributes(directory, "power", "average"));
     powers
 }
 
-/// Files such as `energy3_input`, with their numbers.
+/// Files such as `energy3_input`, with the number of the sensor.
 fn attributes<'a>(
     directory: &'a Path,
     kind: &'a str,
@@ -139,13 +141,13 @@ fn attributes<'a>(
 }
 
 impl Chip {
-    /// Whether it is one of ACPI's meters.
+    /// Whether the chip is a power meter of ACPI.
     pub(super) fn is_acpi(&self) -> bool {
         self.name == acpi::CHIP
     }
 
-    /// A name for one of its sensors: of the driver, of the device where it drives several, and the sensor's label or
-    /// number.
+    /// Name of one of its sensors: driver, device if the driver has several, and label or number of
+    /// the sensor.
     fn sensor(&self, chips: &[Chip], kind: &str, number: u32) -> String {
         let several = chips.iter().filter(|chip| chip.name == self.name).count() > 1;
         let chip = if several {

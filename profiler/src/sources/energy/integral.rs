@@ -1,5 +1,6 @@
-//! From power to energy: a gauge is read beside the loop several times in an interval, and the trapezoids between its
-//! readings are added up. That is an estimate: nobody knows the power between two readings.
+//! Energy from a gauge of power. A thread reads the gauge several times per interval; the energy is
+//! the sum of the trapezoids between readings. It is an estimate, because the power between two
+//! readings is unknown.
 
 use std::{
     io,
@@ -12,20 +13,19 @@ use anyhow::{Result, anyhow};
 use super::{
     accumulator::{NODE_POWER, whole},
     meter::{Counter, Gauge, Reading},
-    periodic::PeriodicTask,
 };
-use crate::support::clock::monotonic_ns;
+use crate::support::{clock::monotonic_ns, worker::PeriodicTask};
 
-/// A gauge is read so often in an interval of a run.
+/// Readings of a gauge per interval of the run.
 const READINGS: u32 = 4;
 
-/// Not more often than this, and not less.
+/// Shortest and longest time between two readings.
 const PERIODS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// A meter that has told nothing new for so long is out of order, ns.
+/// A meter without a new value for this time is out of order, ns.
 pub(super) const SILENCE: u64 = 10_000_000_000;
 
-/// A gauge, as a counter of energy.
+/// A gauge that is read as a counter of energy.
 pub(super) struct Integral {
     state: Arc<Mutex<State>>,
     thread: io::Result<PeriodicTask>,
@@ -33,26 +33,26 @@ pub(super) struct Integral {
 
 struct State {
     energy_uj: f64,
-    /// What was read last; `None` at the beginning and after a hole.
+    /// Last power; `None` at the start and after a gap.
     watts: Option<f64>,
     at: u64,
-    hole: Option<Gap>,
+    gap: Option<Gap>,
 }
 
-/// A time whose energy is not known.
+/// A time whose energy is unknown.
 struct Gap {
-    /// The error, if it is one.
+    /// The error, if there was one.
     why: Option<String>,
     is_over: bool,
 }
 
 impl Integral {
-    /// Begins to read.
+    /// Starts the thread that reads the gauge.
     pub(super) fn new(mut gauge: Box<dyn Gauge>, interval: Duration) -> Self {
         let state = Arc::new(Mutex::new(State::new(monotonic_ns())));
         let shared = state.clone();
         let period = (interval / READINGS).clamp(PERIODS.0, PERIODS.1);
-        let thread = PeriodicTask::every(period, move || {
+        let thread = PeriodicTask::every(period, "energy", move || {
             let watts = gauge.watts();
             lock(&shared).add(watts, monotonic_ns());
         });
@@ -63,7 +63,7 @@ impl Integral {
 impl Counter for Integral {
     fn read(&mut self) -> Result<Option<Reading>> {
         if let Err(error) = &self.thread {
-            return Err(anyhow!("no thread for it: {error}"));
+            return Err(anyhow!("cannot start a thread: {error}"));
         }
         lock(&self.state).reading(monotonic_ns())
     }
@@ -79,43 +79,45 @@ impl State {
             energy_uj: 0.0,
             watts: None,
             at: now,
-            hole: None,
+            gap: None,
         }
     }
 
     fn add(&mut self, watts: Result<Option<f64>>, now: u64) {
         let watts = match watts {
             Ok(Some(watts)) if (0.0..NODE_POWER).contains(&watts) => watts,
-            Ok(None) => return self.hole(None),
-            Ok(Some(watts)) => return self.hole(Some(format!("{watts} W cannot be"))),
-            Err(error) => return self.hole(Some(format!("{error:#}"))),
+            Ok(None) => return self.begin_gap(None),
+            Ok(Some(watts)) => {
+                return self.begin_gap(Some(format!("implausible power: {watts} W")));
+            }
+            Err(error) => return self.begin_gap(Some(format!("{error:#}"))),
         };
-        let gap = now.saturating_sub(self.at);
-        if gap > SILENCE {
-            self.hole(Some("told nothing for a long time".to_owned()));
+        let elapsed = now.saturating_sub(self.at);
+        if elapsed > SILENCE {
+            self.begin_gap(Some("no value for a long time".to_owned()));
         }
-        if let Some(hole) = &mut self.hole
-            && !std::mem::replace(&mut hole.is_over, true)
+        if let Some(gap) = &mut self.gap
+            && !std::mem::replace(&mut gap.is_over, true)
         {
             self.watts = None;
         } else {
             let mean = self.watts.map_or(watts, |before| before.midpoint(watts));
-            self.energy_uj += mean * 1e6 * (gap as f64 / 1e9);
+            self.energy_uj += mean * 1e6 * (elapsed as f64 / 1e9);
         }
         self.watts = Some(watts);
         self.at = now;
     }
 
-    fn hole(&mut self, why: Option<String>) {
+    fn begin_gap(&mut self, why: Option<String>) {
         let is_over = false;
-        self.hole = Some(Gap { why, is_over });
+        self.gap = Some(Gap { why, is_over });
     }
 
     fn reading(&mut self, now: u64) -> Result<Option<Reading>> {
-        if let Some(hole) = &self.hole {
-            let why = hole.why.clone();
-            if hole.is_over {
-                self.hole = None;
+        if let Some(gap) = &self.gap {
+            let why = gap.why.clone();
+            if gap.is_over {
+                self.gap = None;
             }
             return why.map_or(Ok(None), |why| Err(anyhow!(why)));
         }
@@ -154,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_no_energy() {
+    fn energy_in_a_gap_is_unknown() {
         let mut state = State::new(0);
         state.add(Ok(Some(10.0)), SECOND);
         state.add(Err(anyhow!("gone")), 2 * SECOND);
         assert!(state.reading(2 * SECOND).is_err());
-        assert!(state.reading(3 * SECOND).is_err(), "still");
+        assert!(state.reading(3 * SECOND).is_err(), "the gap continues");
         state.add(Ok(Some(30.0)), 4 * SECOND);
         assert!(state.reading(4 * SECOND).is_err(), "a part is unknown");
         assert_eq!(energy(&mut state, 4 * SECOND), Some(10_000_000));
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_unknown() {
+    fn implausible_power_is_unknown() {
         for watts in [-1.0, 1e7, f64::NAN, f64::INFINITY] {
             let mut state = State::new(0);
             state.add(Ok(Some(watts)), SECOND);

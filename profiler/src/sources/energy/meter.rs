@@ -1,4 +1,4 @@
-//! What a provider finds: something that counts energy of a domain, or tells its power.
+//! Meters: counters of the energy, or gauges of the power, of a domain.
 
 use std::{
     fs,
@@ -8,19 +8,19 @@ use std::{
 
 use anyhow::Result;
 
-/// What energy is counted of.
+/// A power domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Domain {
     /// Number of the package; `None` for the whole node.
     pub(super) socket: Option<u32>,
-    /// Number of the die within it, where there are several.
+    /// Number of the die in the package, if there are several.
     pub(super) die: Option<u32>,
     /// package, core, dram, node and others.
     pub(super) name: String,
 }
 
 impl Domain {
-    /// One of a package that is not divided.
+    /// A domain of a package that is not divided into dies.
     pub(super) fn of_socket(socket: u32, name: impl Into<String>) -> Self {
         Self {
             socket: Some(socket),
@@ -29,8 +29,8 @@ impl Domain {
         }
     }
 
-    /// One of the whole node.
-    pub(super) fn node_batches(name: impl Into<String>) -> Self {
+    /// A domain of the whole node.
+    pub(super) fn of_node(name: impl Into<String>) -> Self {
         Self {
             socket: None,
             die: None,
@@ -38,44 +38,45 @@ impl Domain {
         }
     }
 
-    /// Whether both hold some of the same energy: all packages together hold each of them.
+    /// Whether both include the same energy. A domain of all packages overlaps that of each.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let meet = |a: Option<u32>, b: Option<u32>| a.zip(b).is_none_or(|(a, b)| a == b);
         self.name == other.name && meet(self.socket, other.socket) && meet(self.die, other.die)
     }
 }
 
-/// A counter at one moment.
+/// Value of a counter at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Energy since some moment in the past, µJ.
+    /// Energy since an arbitrary time, µJ.
     pub(super) energy_uj: u64,
-    /// When that was so, ns of the meter's own clock: one that goes on by itself shows a new value.
+    /// Time of the value, ns. A meter that updates on its own schedule has its own clock.
     pub(super) at: u64,
 }
 
-/// Something that counts energy. It is quick to read.
+/// A counter of energy, which is read at the sample.
 pub(super) trait Counter: Send {
-    /// Reads it; `None` where the energy is not known at the moment, and that is no error.
+    /// Reads the counter; `None` if the energy is unknown at the moment without an error.
     fn read(&mut self) -> Result<Option<Reading>>;
 }
 
-/// Something that tells power, and may take its time for it: firmware is asked, or a chip behind a slow bus.
+/// A gauge of power, which is read in a separate thread: firmware, or a chip on a slow bus, may
+/// take long.
 pub(super) trait Gauge: Send {
-    /// Power at this moment, W; `None` as for a counter.
+    /// Present power, W; `None` if it is unknown at the moment without an error.
     fn watts(&mut self) -> Result<Option<f64>>;
 }
 
-/// What a counter can hold.
+/// Limits of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Limits {
-    /// Where it begins anew, µJ; `None` where it does not.
+    /// Value after which it wraps, µJ; `None` if it does not wrap.
     pub(super) range: Option<u64>,
-    /// The power that the domain can have for long, W; where somebody says.
+    /// Long-term power limit of the domain, W, if it is known.
     pub(super) max_power: Option<f64>,
 }
 
-/// How it is read.
+/// How a meter is read.
 pub(super) enum Instrument {
     Counter(Box<dyn Counter>, Limits),
     Gauge(Box<dyn Gauge>),
@@ -88,16 +89,16 @@ pub(super) struct Problem {
     pub(super) remedy: String,
 }
 
-/// A domain with what tells its energy.
+/// A meter of one domain.
 pub(super) struct Meter {
     pub(super) domain: Domain,
-    /// Who says so: the column `provider`.
+    /// Value of the column `provider`.
     pub(super) provider: &'static str,
     pub(super) instrument: Instrument,
     pub(super) problem: Option<Problem>,
 }
 
-/// The meters that are read: each domain once.
+/// Meters of all domains, with one meter per domain.
 #[derive(Default)]
 pub(super) struct Meters {
     readable: Vec<Meter>,
@@ -105,7 +106,7 @@ pub(super) struct Meters {
 }
 
 impl Meters {
-    /// Takes what a provider has that the better ones before it have not.
+    /// Adds the meters of a provider, except for domains that a better provider already measures.
     pub(super) fn add(&mut self, found: Vec<Meter>) {
         for meter in found {
             if !self.is_missing(&meter.domain) {
@@ -119,12 +120,13 @@ impl Meters {
         }
     }
 
-    /// Whether nobody so far can tell the energy of this domain.
+    /// Whether no readable meter measures this domain so far.
     pub(super) fn is_missing(&self, domain: &Domain) -> bool {
         !overlaps(&self.readable, domain)
     }
 
-    /// All in the order of sockets. A domain that nobody can read is there as the best provider has it.
+    /// All meters in the order of their domains. A domain without a readable meter has that of the
+    /// best provider.
     pub(super) fn finish(self) -> Vec<Meter> {
         let mut meters = self.readable;
         for meter in self.others {
@@ -141,13 +143,13 @@ fn overlaps(meters: &[Meter], domain: &Domain) -> bool {
     meters.iter().any(|meter| meter.domain.overlaps(domain))
 }
 
-/// Why a file of a counter cannot be read.
+/// Why the file of a counter cannot be read.
 pub(super) fn unreadable(file: &Path, remedy: &str) -> Option<Problem> {
     let read = || fs::File::open(file)?.read(&mut [0; 64]);
     problem(file, remedy, read().map(|_| ()))
 }
 
-/// Why a file of a gauge cannot be opened. It is not read, which may take long.
+/// Why the file of a gauge cannot be opened. It is not read, because that may take long.
 pub(super) fn locked(file: &Path) -> Option<Problem> {
     let remedy = format!("sudo, or: chmod a+r {}", file.display());
     problem(file, &remedy, fs::File::open(file).map(|_| ()))
@@ -155,10 +157,10 @@ pub(super) fn locked(file: &Path) -> Option<Problem> {
 
 fn problem(file: &Path, remedy: &str, result: std::io::Result<()>) -> Option<Problem> {
     let error = result.err()?;
-    let helps = error.kind() == ErrorKind::PermissionDenied;
+    let is_denied = error.kind() == ErrorKind::PermissionDenied;
     Some(Problem {
         why: format!("{}: {error}", file.display()),
-        remedy: if helps {
+        remedy: if is_denied {
             remedy.to_owned()
         } else {
             String::new()
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_that_can_be_read_has_the_domain() {
+    fn the_best_readable_meter_has_the_domain() {
         let package = |socket| Domain::of_socket(socket, "package");
         let of_die = |die| Domain {
             die: Some(die),
@@ -211,16 +213,16 @@ mod tests {
             meter("second", package(2), true),
             meter("second", of_die(1), true),
             meter("second", package(3), false),
-            meter("second", Domain::node_batches("node"), true),
+            meter("second", Domain::of_node("node"), true),
         ]);
-        meters.add(vec![meter("third", Domain::node_batches("package"), true)]);
+        meters.add(vec![meter("third", Domain::of_node("package"), true)]);
         let found = meters.finish();
         let found: Vec<_> = found
             .iter()
             .map(|meter| (meter.domain.clone(), meter.provider))
             .collect();
         let expected = [
-            (Domain::node_batches("node"), "second"),
+            (Domain::of_node("node"), "second"),
             (package(0), "first"),
             (package(1), "second"),
             (of_die(0), "first"),

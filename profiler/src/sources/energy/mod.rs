@@ -1,4 +1,5 @@
-//! `energy`: what packages, cores, memory and the node used, by the counters of the processor and of the board.
+//! `energy`: energy of packages, cores, memory and the node, from meters of the processor and of
+//! the board.
 
 mod accumulator;
 mod acpi;
@@ -10,7 +11,6 @@ mod hwmon;
 mod integral;
 mod meter;
 mod perf;
-mod periodic;
 mod powercap;
 
 use std::{
@@ -20,50 +20,49 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{Context, Source, SourceSpec, Support, TickContext};
+use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
-    schema::{Batch, Label, Table, TableBuilder, TickKey},
+    schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
+    support::worker::PeriodicTask,
 };
 
 use self::{
     accumulator::Accumulator,
     integral::Integral,
     meter::{Domain, Instrument, Limits, Meter, Meters},
-    periodic::PeriodicTask,
 };
 
 columns! {
-    /// One domain over one interval.
+    /// One power domain over one interval.
     pub struct EnergyRow {
-        socket: Option<u32> = Label("", "Number of the package; null for all together, and for the whole node"),
-        die: Option<u32> = Label("", "Number of the die, where a package has several"),
-        domain: Label = Label("", "package (on NVIDIA Grace with its memory); its parts core, uncore (mostly the GPU), sysio (Grace), and dram (beside the package on servers); module: a package with its GPU; psys: the platform, as its processor knows it; node: the whole machine; accel0 and so on: accelerators; any other: a sensor by its driver and label"),
-        provider: Label = Label("", "Who says so. Counters: powercap and perf (RAPL), hwmon (amd_energy and others), cray (pm_counters, whole joules). Estimates, which are power added up (trapezoids between several readings in an interval): hwmon_power, acpi_power (also by IPMI), battery_power (null on the mains)"),
-        energy_uj: Option<u64> = Counter("µJ", "Energy used; null when it could not be read for a part of the interval, or may have wrapped unseen"),
+        socket: Option<u32> = Label("", "Number of the package; null for all packages together and for the whole node"),
+        die: Option<u32> = Label("", "Number of the die, if a package has several"),
+        domain: Label = Label("", "Power domain. package (on NVIDIA Grace, with its memory); its parts core, uncore (mostly the GPU) and sysio (Grace); dram (on servers, in addition to the package); module (a package with its GPU); psys (the platform, measured by the processor); node (the whole machine); accel0, accel1, … (accelerators); others are sensors, named by driver and label"),
+        provider: Label = Label("", "Origin of the value. Counters: powercap and perf (RAPL), hwmon (amd_energy and others), cray (pm_counters, in whole joules). Estimates, which are integrals of power (trapezoids between several readings per interval): hwmon_power, acpi_power (also through IPMI), battery_power (null on external power)"),
+        energy_uj: Option<u64> = Counter("µJ", "Energy used; null if it could not be read for part of the interval, or if the counter may have wrapped more than once"),
     }
 }
 
-static TABLE: Table = Table::new::<TickKey, EnergyRow>(
+/// Table `energy`.
+pub static TABLE: TypedTable<TickKey, EnergyRow> = TypedTable::new(
     "energy",
-    "Each power domain of the node: one row per tick and domain; packages add up, their parts are in them. A meter that goes on by itself has no row at a tick at which it tells nothing new; interval_ns is its own",
+    "One row per sample and power domain of the node. Packages add up and include their parts. A meter that updates on its own schedule has rows only for new values, and its own interval_ns",
 );
 
-/// The entry of the registry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "energy",
     help: "energy of packages, cores, memory and the node",
-    tables: &[&TABLE],
-    probe,
-    tasks: false,
-    procfs: false,
-    instrumentation: None,
-    default: true,
-    open: |context: &Context<'_>| Ok(Box::new(Energy::open(context.host, context.interval))),
+    tables: &[TABLE.untyped()],
+    probe: Some(probe),
+    has_hardware: |host| !meters(host).is_empty(),
+    open: |context| Ok(Box::new(Energy::open(context.host, context.interval))),
+    ..SourceSpec::DEFAULT
 };
 
-/// Each domain once, by the best provider that can be read.
+/// The meters of this machine. If several measure the same domain, the best readable one.
 fn meters(host: &Host) -> Vec<Meter> {
     let mut meters = Meters::default();
     meters.add(powercap::meters(host));
@@ -77,7 +76,7 @@ fn meters(host: &Host) -> Vec<Meter> {
     meters.finish()
 }
 
-/// The domain that is attributed to processes.
+/// Domain whose energy is divided among processes.
 pub const PACKAGE: &str = "package";
 
 /// Whether the energy of packages can be read.
@@ -91,16 +90,16 @@ fn probe(host: &Host) -> Support {
     let meters = meters(host);
     if meters.is_empty() {
         return Support::No {
-            why: "no meter of energy (RAPL, hwmon, Cray, ACPI, battery)".to_owned(),
-            remedy: "modprobe intel_rapl_msr, or acpi_power_meter; a virtual machine has none"
+            why: "no energy meter (RAPL, hwmon, Cray, ACPI, battery)".to_owned(),
+            remedy: "modprobe intel_rapl_msr, or acpi_power_meter; virtual machines have none"
                 .to_owned(),
         };
     }
-    let mut troubles = meters.iter().filter_map(|meter| meter.problem.as_ref());
-    let Some(first) = troubles.next() else {
+    let mut problems = meters.iter().filter_map(|meter| meter.problem.as_ref());
+    let Some(first) = problems.next() else {
         return Support::Works;
     };
-    let more = match troubles.count() {
+    let more = match problems.count() {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
@@ -112,7 +111,7 @@ fn probe(host: &Host) -> Support {
 
 struct Energy {
     accumulators: Vec<(Domain, &'static str, Shared)>,
-    /// Reads what would wrap within an interval.
+    /// Reads counters that could wrap more than once within an interval.
     _in_between: Option<PeriodicTask>,
     rows: TableBuilder<TickKey, EnergyRow>,
 }
@@ -145,33 +144,34 @@ impl Energy {
     }
 }
 
-/// Without a thread for it, what may have wrapped unseen is null.
+/// Starts a thread that reads counters between samples, if any could wrap more than once within an
+/// interval. Without the thread their energy is null.
 fn in_between(
     accumulators: &[(Domain, &'static str, Shared)],
     interval: Duration,
 ) -> Option<PeriodicTask> {
-    let impatient: Vec<(Shared, u64)> = accumulators
+    let short: Vec<(Shared, u64)> = accumulators
         .iter()
         .filter_map(|(_, _, accumulator)| {
-            let timeout = lock(accumulator).timeout()?;
-            (u128::from(timeout) <= interval.as_nanos()).then(|| (accumulator.clone(), timeout))
+            let period = lock(accumulator).period()?;
+            (u128::from(period) <= interval.as_nanos()).then(|| (accumulator.clone(), period))
         })
         .collect();
-    let shortest = impatient.iter().map(|(_, timeout)| *timeout).min()?;
+    let shortest = short.iter().map(|(_, period)| *period).min()?;
     let period = Duration::from_nanos(shortest).max(SHORTEST);
     let read = move || {
-        for (accumulator, _) in &impatient {
+        for (accumulator, _) in &short {
             lock(accumulator).read();
         }
     };
-    PeriodicTask::every(period, read).ok()
+    PeriodicTask::every(period, "energy", read).ok()
 }
 
-/// More often than this no counter wraps; a range that says so is wrong.
+/// Shortest period in which a counter can wrap; a range that is smaller is wrong.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 impl Source for Energy {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let mut result = Ok(());
         for (domain, provider, accumulator) in &self.accumulators {
             let mut accumulator = lock(accumulator);
@@ -183,10 +183,7 @@ impl Source for Energy {
                 continue;
             };
             self.rows.push(
-                TickKey {
-                    ts: at.tick.ts,
-                    interval_ns: taken.interval_ns,
-                },
+                ctx.key(taken.interval_ns),
                 EnergyRow {
                     socket: domain.socket,
                     die: domain.die,

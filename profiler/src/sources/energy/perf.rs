@@ -1,5 +1,5 @@
-//! RAPL counters through perf_event_open(2): the kernel's PMUs `power` and, for AMD's cores, `power_core`
-//! (arch/x86/events/rapl.c). The kernel keeps their counts in 64 bits, so they never wrap.
+//! RAPL counters through perf_event_open(2): the PMUs `power` and, for cores of AMD, `power_core`
+//! (arch/x86/events/rapl.c). The kernel extends their counts to 64 bits, so they never wrap.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -20,10 +20,10 @@ use crate::{
     support::clock::monotonic_ns,
 };
 
-/// Of packages, and of each core.
+/// PMUs of packages and of cores.
 const PMUS: [&str; 2] = ["power", "power_core"];
 
-/// Domains that are `wanted`: only their events are opened.
+/// Meters of the domains for which `wanted` is true. Only their events are opened.
 pub(super) fn meters(host: &Host, wanted: impl Fn(&Domain) -> bool) -> Vec<Meter> {
     let mut meters = Vec::new();
     for pmu in PMUS {
@@ -41,16 +41,16 @@ pub(super) fn meters(host: &Host, wanted: impl Fn(&Domain) -> bool) -> Vec<Meter
     meters
 }
 
-/// An event of energy.
+/// An event that counts energy.
 struct Event {
     /// `energy-pkg`
     name: String,
     attributes: Attributes,
-    /// J that one count is worth.
+    /// Joules per count.
     scale: f64,
 }
 
-/// Those that say what they are worth.
+/// Events whose unit is the joule.
 fn events(directory: &Path, device: &Device) -> Vec<Event> {
     let directory = directory.join("events");
     let names = names(&directory, "energy-").into_iter();
@@ -60,7 +60,7 @@ fn events(directory: &Path, device: &Device) -> Vec<Event> {
         let (encoding, _) = device.encode_terms(&[Term::Alias(name.clone())]).ok()?;
         let attributes = Attributes {
             encoding,
-            // The PMU refuses to leave anything out.
+            // The PMU rejects events that exclude anything.
             user: true,
             kernel: true,
         };
@@ -74,7 +74,7 @@ fn events(directory: &Path, device: &Device) -> Vec<Event> {
     events.collect()
 }
 
-/// The domains that an event counts, each with the CPUs on which it is opened.
+/// Domains that an event counts, each with the CPUs on which it is opened.
 fn domains(host: &Host, device: &Device, event: &Event) -> BTreeMap<Domain, Vec<u32>> {
     let mask = device.cpumask().and_then(|mask| cpu_list(&mask));
     let cpus: Vec<u32> = (mask.unwrap_or_default().into_iter())
@@ -83,12 +83,9 @@ fn domains(host: &Host, device: &Device, event: &Event) -> BTreeMap<Domain, Vec<
     let mut domains: BTreeMap<Domain, Vec<u32>> = BTreeMap::new();
     let name = match event.name.as_str() {
         "energy-pkg" => "package",
-        // The counter of the whole platform is the same on all packages.
+        // The counter of the platform is the same on all packages.
         "energy-psys" => {
-            domains.insert(
-                Domain::node_batches("psys"),
-                cpus.into_iter().take(1).collect(),
-            );
+            domains.insert(Domain::of_node("psys"), cpus.into_iter().take(1).collect());
             return domains;
         }
         "energy-cores" | "energy-core" => "core",
@@ -103,7 +100,7 @@ fn domains(host: &Host, device: &Device, event: &Event) -> BTreeMap<Domain, Vec<
     let socket = |cpu| fact(cpu, "physical_package_id").unwrap_or(0);
     let is_of_core = event.name == "energy-core";
     for &cpu in &cpus {
-        // It counts dies where a package has several CPUs in the mask.
+        // If the mask has several CPUs of a package, the event counts dies.
         let has_dies = || {
             cpus.iter()
                 .filter(|other| socket(**other) == socket(cpu))
@@ -154,13 +151,13 @@ fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
     }
 }
 
-/// An event on some CPUs, which add up.
+/// The sum of an event on several CPUs.
 struct Events {
     name: String,
     refused: Option<String>,
     opened: Vec<OpenGroup>,
     scale: f64,
-    /// Since it was opened.
+    /// Counts since the event was opened.
     count: u64,
 }
 
@@ -174,7 +171,7 @@ impl Counter for Events {
         for group in &mut self.opened {
             match group.read() {
                 Ok(increase) if increase.running < increase.enabled => {
-                    result = Err(anyhow!("{}: it was not counted all the time", self.name));
+                    result = Err(anyhow!("{}: it was not counted all of the time", self.name));
                 }
                 Ok(increase) => {
                     let count: u64 = increase.counts.iter().sum();
@@ -185,7 +182,7 @@ impl Counter for Events {
         }
         result?;
         Ok(Some(Reading {
-            // 53 bits of counts, 2 MJ of RAPL's units, are exact.
+            // The product is exact for 53 bits of counts, which are 2 MJ in the unit of RAPL.
             energy_uj: whole(self.count as f64 * self.scale * 1e6),
             at,
         }))

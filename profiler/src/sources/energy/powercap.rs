@@ -1,4 +1,4 @@
-//! Energy counters of RAPL domains, as the kernel's powercap framework has them
+//! Energy counters of RAPL domains in the powercap framework of the kernel
 //! (Documentation/ABI/testing/sysfs-class-powercap, Documentation/power/powercap/powercap.rst).
 
 use std::path::Path;
@@ -9,16 +9,17 @@ use super::{
 };
 use crate::host::{Host, cpuinfo, names, number, text};
 
-/// Since kernel 5.10 only root reads the counters (CVE-2020-8694).
+/// Since kernel 5.10 only root can read the counters (CVE-2020-8694).
 const REMEDY: &str = "sudo, or: chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj";
 
-/// The control types that count RAPL domains, best first: both count the same packages where a processor has both.
+/// Control types of RAPL domains in order of preference. A processor with both counts the same
+/// packages in both.
 const TYPES: [&str; 2] = ["intel-rapl", "intel-rapl-mmio"];
 
-/// More than a node uses for long, W.
+/// Largest plausible long-term power of a node, W.
 const PLATFORM_POWER: f64 = 10_000.0;
 
-/// All zones; a domain that both control types have is there twice.
+/// Meters of all zones. A domain of both control types has two.
 pub(super) fn meters(host: &Host) -> Vec<Meter> {
     let directory = host.sysfs.join("class/powercap");
     let all = names(&directory, TYPES[0]);
@@ -31,14 +32,14 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
         meters.extend(of_kind.filter_map(|name| zone(&directory, name)));
     }
     if has_counters_of_each_core(host) {
-        // Of all cores it is the counter of the first.
+        // The counter for all cores is that of the first core.
         meters.retain(|meter| meter.domain.name != "core");
     }
     meters
 }
 
-/// AMD's processors have no counter of all cores of a package; the kernel takes one core's for it
-/// (`MSR_AMD_CORE_ENERGY_STATUS` in drivers/powercap/intel_rapl_msr.c).
+/// Processors of AMD have no counter for all cores of a package; the kernel reads that of one core
+/// instead (`MSR_AMD_CORE_ENERGY_STATUS` in drivers/powercap/intel_rapl_msr.c).
 fn has_counters_of_each_core(host: &Host) -> bool {
     let info = cpuinfo(&host.procfs);
     let first = info.as_ref().and_then(|info| info.get_info(0));
@@ -49,7 +50,7 @@ fn has_counters_of_each_core(host: &Host) -> bool {
 fn zone(directory: &Path, name: &str) -> Option<Meter> {
     let zone = directory.join(name);
     let own = text(&zone.join("name"))?;
-    // A part of a package has its parent's numbers; a zone of its own (psys) none.
+    // Part of a package has the numbers of its parent; a separate zone (psys) has none.
     let numbers = package(&own).or_else(|| {
         let (parent, _) = name.rsplit_once(':')?;
         package(&text(&directory.join(parent).join("name"))?)
@@ -78,7 +79,7 @@ fn zone(directory: &Path, name: &str) -> Option<Meter> {
     })
 }
 
-/// `package-1`, `package-0-die-1`.
+/// Socket and die of `package-1` or `package-0-die-1`.
 fn package(name: &str) -> Option<(u32, Option<u32>)> {
     let rest = name.strip_prefix("package-")?;
     match rest.split_once("-die-") {

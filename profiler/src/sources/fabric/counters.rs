@@ -1,4 +1,4 @@
-//! A directory of counters, each of them a file.
+//! Directories of counters, each of which is a file.
 
 use std::path::Path;
 
@@ -9,21 +9,23 @@ use crate::{
     host::names,
     procfs::file::{KernelFile, lines, number},
     schema::Label,
+    support::delta::{self, Change},
 };
 
-/// Which directory of sysfs it is.
+/// Kind of a directory of counters in sysfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Those of the port's performance management agent, which the InfiniBand specification names (`PortCounters`).
+    /// Counters of the port's performance management agent, which the InfiniBand specification
+    /// defines (`PortCounters`).
     Counters,
-    /// Those that a driver has beside them.
+    /// Other counters of the driver.
     HwCounters,
-    /// Those of Slingshot.
+    /// Counters of Slingshot.
     Telemetry,
 }
 
 impl Kind {
-    /// Its name in sysfs.
+    /// Name of the directory.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Counters => "counters",
@@ -32,22 +34,23 @@ impl Kind {
         }
     }
 
-    /// Whether a file in it is a counter, and one that is stored.
+    /// Whether a file of the directory is a counter that is stored.
     fn has(self, name: &str) -> bool {
         match self {
             Self::Counters => true,
-            // A setting: how long the kernel keeps what it has read. And levels, not counts, of bnxt_re.
+            // `lifespan` is a setting: how long the kernel caches values. bnxt_re has gauges.
             Self::HwCounters => {
                 name != "lifespan"
                     && !name.starts_with("active_")
                     && !name.starts_with("watermark_")
             }
-            // Of some 1900, each a reading across PCIe, those of the network's side.
+            // About 1,900 counters exist, each of which is read over PCIe: only those of the
+            // network.
             Self::Telemetry => name.starts_with("hni_"),
         }
     }
 
-    /// `12\n`; in telemetry `12@1732226400.000000000\n`. A line without its end was cut off.
+    /// Parses `12\n`, or `12@1732226400.000000000\n` of telemetry. A truncated line is ignored.
     fn number(self, text: &[u8]) -> Option<u64> {
         let line = lines(text).next()?;
         let value = match self {
@@ -58,8 +61,8 @@ impl Kind {
     }
 }
 
-/// Where a counter of the performance management agent stays when it is full, by the width that the specification
-/// gives it (`struct ib_pma_portcounters` of include/rdma/ib_pma.h).
+/// Value at which a counter of the performance management agent stops, from its width in the
+/// specification (`struct ib_pma_portcounters` of include/rdma/ib_pma.h).
 fn maximum(name: &str, extended: bool) -> Option<u64> {
     let bits = match name {
         "local_link_integrity_errors" | "excessive_buffer_overrun_errors" => 4,
@@ -84,19 +87,19 @@ fn maximum(name: &str, extended: bool) -> Option<u64> {
     Some((1 << bits) - 1)
 }
 
-/// What readings have in common.
+/// State of one reading of all devices.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     buffer: Vec<u8>,
-    /// The first thing that went wrong.
+    /// The first error.
     pub(super) error: Option<Error>,
-    /// The device that is being read is not there any more.
+    /// Whether the present device was removed.
     pub(super) gone: bool,
 }
 
 impl Reading {
-    /// What a file has now.
-    pub(super) fn of(&mut self, file: &mut KernelFile) -> Option<&[u8]> {
+    /// Reads a file.
+    pub(super) fn read(&mut self, file: &mut KernelFile) -> Option<&[u8]> {
         match file.read_into(&mut self.buffer) {
             Ok(text) => Some(text),
             Err(error) => {
@@ -119,21 +122,21 @@ pub(super) struct Directory {
 #[derive(Debug)]
 pub(super) struct Counter {
     pub(super) name: Label,
-    /// What was added since the reading before; null where that cannot be known.
+    /// Increase since the previous reading; null if it is unknown.
     pub(super) increase: Option<u64>,
     file: KernelFile,
+    readings: delta::Counter,
     maximum: Option<u64>,
     is_full: bool,
-    value: Option<u64>,
 }
 
 impl Directory {
-    /// The counters below `parent`; `None` if it has none of this kind.
+    /// Finds the counters of this kind below `parent`; `None` if there are none.
     pub(super) fn find(parent: &Path, kind: Kind) -> Option<Self> {
         let directory = parent.join(kind.name());
         let mut names = names(&directory, "");
         names.retain(|name| kind.has(name));
-        // With these the kernel has taken all from the extended set, whose counters are 64 bits wide.
+        // This counter exists only in the extended set, whose counters have 64 bits.
         let extended = names.iter().any(|name| name == "unicast_xmit_packets");
         let counters = names.into_iter().map(|name| Counter {
             file: KernelFile::new(directory.join(&name)),
@@ -143,28 +146,27 @@ impl Directory {
             },
             name: name.into(),
             increase: None,
+            readings: delta::Counter::default(),
             is_full: false,
-            value: None,
         });
         let mut counters: Vec<_> = counters.collect();
         for counter in &mut counters {
-            // What fails fails again when it is read.
+            // An error shows again when the file is read.
             let _ = counter.file.open();
         }
         (!counters.is_empty()).then_some(Self { kind, counters })
     }
 
-    /// Reads all of them.
+    /// Reads all counters.
     pub(super) fn read(&mut self, reading: &mut Reading) {
         let mut was_reset = false;
         for counter in &mut self.counters {
-            let before = counter.value;
-            counter.read(self.kind, reading);
-            let both = before.zip(counter.value);
-            counter.increase = both.and_then(|(before, now)| now.checked_sub(before));
-            was_reset |= both.is_some() && counter.increase.is_none();
+            let value = counter.read(self.kind, reading);
+            let change = counter.readings.change(value);
+            counter.increase = change.increase();
+            was_reset |= change == Change::Reset;
         }
-        // They are reset together, and another may have passed its former value since.
+        // They are reset together. Others may already have passed their previous value.
         if was_reset && self.kind == Kind::Counters {
             for counter in &mut self.counters {
                 counter.increase = None;
@@ -174,29 +176,25 @@ impl Directory {
 }
 
 impl Counter {
-    fn read(&mut self, kind: Kind, reading: &mut Reading) {
-        self.value = None;
-        let Some(text) = reading.of(&mut self.file) else {
-            return;
-        };
-        let value = kind.number(text);
-        let path = self.file.path().display();
-        let mut say = |what: String| {
-            reading.error.get_or_insert_with(|| anyhow!("{path}{what}"));
-        };
-        match value {
-            None => say(": not a number".to_owned()),
-            // All bits: what comes from a device that does not answer.
-            Some(u64::MAX) => say(format!(": {}", u64::MAX)),
-            Some(value) if Some(value) == self.maximum => {
-                if !self.is_full {
-                    say(format!(
-                        " stays at its maximum, {value}, and is null until it is reset (perfquery -R)"
-                    ));
-                }
-            }
-            Some(value) => self.value = Some(value),
-        }
+    /// The value, unless it is at its maximum or cannot be read.
+    fn read(&mut self, kind: Kind, reading: &mut Reading) -> Option<u64> {
+        let value = kind.number(reading.read(&mut self.file)?);
+        let was_full = self.is_full;
         self.is_full = value.is_some() && value == self.maximum;
+        let problem = match value {
+            None => ": not a number".to_owned(),
+            // A device that does not answer returns all ones.
+            Some(u64::MAX) => format!(": {}", u64::MAX),
+            Some(_) if was_full && self.is_full => return None,
+            Some(value) if self.is_full => format!(
+                " stays at its maximum, {value}, and is null until it is reset (perfquery -R)"
+            ),
+            value => return value,
+        };
+        let path = self.file.path().display();
+        reading
+            .error
+            .get_or_insert_with(|| anyhow!("{path}{problem}"));
+        None
     }
 }

@@ -1,4 +1,5 @@
-//! `fabric`: ports of InfiniBand, RoCE, Omni-Path and Slingshot, which the kernel's network interfaces do not show.
+//! `fabric`: ports of InfiniBand, RoCE, Omni-Path and Slingshot, whose traffic bypasses the network
+//! interfaces of the kernel.
 
 mod counters;
 mod port;
@@ -7,16 +8,16 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use anyhow::Result;
 
-use super::{Context, Source, SourceSpec, Support, TickContext};
+use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
-    schema::{Batch, Label, Table, TableBuilder, TickKey},
+    schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
     support::{clock::monotonic_ns, file_limit},
 };
 
 use self::{
-    counters::{Kind, Reading},
+    counters::Reading,
     port::{Class, Port},
 };
 
@@ -24,62 +25,65 @@ columns! {
     /// One port over one interval.
     pub struct FabricRow {
         device: Label = Label("", "Name of the device, as in /sys/class/infiniband or /sys/class/cxi"),
-        port: Option<u32> = Label("", "Number of the port; null for Slingshot, where a device is a port"),
-        link_layer: Option<Label> = Label("", "InfiniBand, Ethernet (RoCE, iWARP), OmniPath, Slingshot; Unspecified for others, such as EFA"),
-        state: Option<Label> = Label("", "State of the link as the driver calls it: ACTIVE, DOWN, INIT, ARMED …; of Slingshot up, down, starting …"),
-        rate: Option<u64> = Gauge("bit/s", "What the link can carry in each direction, all lanes together"),
-        tx_bytes: Option<u64> = Counter("bytes", "Sent: 4 × port_xmit_data (Omni-Path: 8 ×), tx_bytes or hni_sts_tx_ok_octets; null where the driver counts none (soft RoCE), and when the counter was reset or is full"),
-        rx_bytes: Option<u64> = Counter("bytes", "Received: 4 × port_rcv_data (Omni-Path: 8 ×), rx_bytes or hni_sts_rx_ok_octets"),
+        port: Option<u32> = Label("", "Number of the port; null for Slingshot, whose devices have one port"),
+        link_layer: Option<Label> = Label("", "Link layer: InfiniBand, Ethernet (RoCE, iWARP), OmniPath, Slingshot; Unspecified for others, such as EFA"),
+        state: Option<Label> = Label("", "State of the link, as named by the driver: ACTIVE, DOWN, INIT, ARMED …; for Slingshot up, down, starting …"),
+        rate: Option<u64> = Gauge("bit/s", "Capacity of the link in each direction, over all lanes"),
+        tx_bytes: Option<u64> = Counter("bytes", "Bytes sent: 4 × port_xmit_data (Omni-Path: 8 ×), tx_bytes or hni_sts_tx_ok_octets; null if the driver has no such counter (soft RoCE), after a reset, and while the counter is at its maximum"),
+        rx_bytes: Option<u64> = Counter("bytes", "Bytes received: 4 × port_rcv_data (Omni-Path: 8 ×), rx_bytes or hni_sts_rx_ok_octets"),
         tx_packets: Option<u64> = Counter("1", "Packets sent: port_xmit_packets, tx_pkts, sent_pkts or the sum of hni_pkts_sent_by_tc_N"),
         rx_packets: Option<u64> = Counter("1", "Packets received: port_rcv_packets, rx_pkts, rcvd_pkts or the sum of hni_pkts_recv_by_tc_N"),
-        xmit_wait: Option<u64> = Counter("1", "port_xmit_wait: ticks of the device in which it had data and could not send, for want of credits or of its turn"),
-        errors: Option<u64> = Counter("1", "port_rcv_errors: packets received with an error"),
-        discards: Option<u64> = Counter("1", "Packets not sent because the port was down or congested: port_xmit_discards; of Slingshot the sum of hni_discard_cntr_N"),
+        xmit_wait: Option<u64> = Counter("1", "Device clock ticks in which data waited to be sent, for lack of credits or because of arbitration: port_xmit_wait"),
+        errors: Option<u64> = Counter("1", "Packets received with an error: port_rcv_errors"),
+        discards: Option<u64> = Counter("1", "Packets not sent because the port was down or congested: port_xmit_discards or the sum of hni_discard_cntr_N"),
     }
 }
 
 columns! {
-    /// One further counter over one interval.
+    /// One other counter over one interval.
     pub struct CounterRow {
         device: Label = Label("", "Name of the device, as in table fabric"),
-        port: Option<u32> = Label("", "Number of the port; null for the device as a whole"),
-        folder: Label = Label("", "Where sysfs has it: counters, hw_counters (which the kernel reads anew after their lifespan, mostly 10 ms), telemetry"),
-        counter: Label = Label("", "Its name there; what it counts is the driver's word"),
-        increase: Option<u64> = Counter("1", "What was added, in the counter's own unit; null after a reset, when it is full, and when it could not be read"),
+        port: Option<u32> = Label("", "Number of the port; null for counters of the device"),
+        folder: Label = Label("", "Directory in sysfs: counters, hw_counters (cached by the kernel for their lifespan, usually 10 ms), telemetry"),
+        counter: Label = Label("", "Name of the counter in this directory, defined by the driver"),
+        increase: Option<u64> = Counter("1", "Increase in the unit of the counter; null after a reset, while the counter is at its maximum, and if it could not be read"),
     }
 }
 
-static TABLE: Table = Table::new::<TickKey, FabricRow>(
+/// Table `fabric`.
+pub static TABLE: TypedTable<TickKey, FabricRow> = TypedTable::new(
     "fabric",
-    "Each port of a high-speed network: one row per tick and port; the first a tick after it appears",
+    "One row per sample and port of a high-speed network, from the second sample after it appears",
 );
 
-static COUNTERS: Table = Table::new::<TickKey, CounterRow>(
+static COUNTERS: TypedTable<TickKey, CounterRow> = TypedTable::new(
     "fabric_counter",
-    "The counters of such ports and devices that are no column of table fabric: one row per tick and counter",
+    "One row per sample and counter of such a port or device that is not a column of table fabric",
 );
 
-/// The entry of the registry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "fabric",
     help: "ports of InfiniBand, RoCE, Omni-Path and Slingshot",
-    tables: &[&TABLE, &COUNTERS],
-    probe,
-    tasks: false,
-    procfs: false,
-    instrumentation: None,
-    default: true,
-    open: |context: &Context<'_>| Ok(Box::new(Fabric::open(context.host))),
+    tables: &[TABLE.untyped(), COUNTERS.untyped()],
+    probe: Some(probe),
+    has_hardware,
+    open: |context| Ok(Box::new(Fabric::open(context.host))),
+    ..SourceSpec::DEFAULT
 };
 
-fn probe(host: &Host) -> Support {
+fn has_hardware(host: &Host) -> bool {
     let mut classes = Class::ALL.into_iter();
-    if classes.any(|class| !class.devices(&host.sysfs).is_empty()) {
+    classes.any(|class| !class.devices(&host.sysfs).is_empty())
+}
+
+fn probe(host: &Host) -> Support {
+    if has_hardware(host) {
         return Support::Works;
     }
     Support::No {
-        why: "no port of a fabric (nothing in /sys/class/infiniband and /sys/class/cxi)".to_owned(),
-        remedy: "load the adapter's driver: modprobe mlx5_ib (irdma, efa, hfi1, cxi_ss1 …)"
+        why: "no fabric adapter (/sys/class/infiniband and /sys/class/cxi are empty)".to_owned(),
+        remedy: "load the driver of the adapter: modprobe mlx5_ib (irdma, efa, hfi1, cxi_ss1 …)"
             .to_owned(),
     }
 }
@@ -95,8 +99,8 @@ struct Fabric {
 struct Device {
     name: Label,
     ports: Vec<Port>,
-    /// Found when devices were looked for last.
-    is_there: bool,
+    /// Whether the last search found it.
+    is_present: bool,
 }
 
 impl Fabric {
@@ -110,34 +114,34 @@ impl Fabric {
         }
     }
 
-    /// Takes up devices that are new, and forgets those that have gone.
+    /// Finds new devices, and forgets removed ones.
     fn find(&mut self) {
         let known = self.devices.len();
         for device in self.devices.values_mut() {
-            device.is_there = false;
+            device.is_present = false;
         }
         for class in Class::ALL {
             for name in class.devices(&self.host.sysfs) {
                 let ports = || class.ports(&self.host.sysfs, &name);
                 match self.devices.entry((class, name.clone())) {
-                    Entry::Vacant(place) => {
-                        place.insert(Device {
+                    Entry::Vacant(entry) => {
+                        entry.insert(Device {
                             ports: ports(),
                             name: Label::from(name),
-                            is_there: true,
+                            is_present: true,
                         });
                     }
-                    Entry::Occupied(mut place) => {
-                        let device = place.get_mut();
+                    Entry::Occupied(mut entry) => {
+                        let device = entry.get_mut();
                         if device.ports.is_empty() {
                             device.ports = ports();
                         }
-                        device.is_there = true;
+                        device.is_present = true;
                     }
                 }
             }
         }
-        self.devices.retain(|_, device| device.is_there);
+        self.devices.retain(|_, device| device.is_present);
         if self.devices.len() > known {
             let ports = self.devices.values().flat_map(|device| &device.ports);
             if ports.map(Port::files).sum::<usize>() > FEW_FILES {
@@ -147,11 +151,11 @@ impl Fabric {
     }
 }
 
-/// As many as there is room for beside all else.
+/// Number of open files that fits into the usual limit.
 const FEW_FILES: usize = 256;
 
 impl Source for Fabric {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         self.find();
         for device in self.devices.values_mut() {
             self.reading.gone = false;
@@ -161,20 +165,19 @@ impl Source for Fabric {
                     directory.read(&mut self.reading);
                 }
                 let link = port.link.as_mut().map(|link| link.read(&mut self.reading));
-                let Some(read_at) = port.read_at.replace(now) else {
+                let Some(interval_ns) = port.interval.end(now) else {
                     continue;
                 };
-                let key = || TickKey {
-                    ts: at.tick.ts,
-                    interval_ns: now.saturating_sub(read_at),
-                };
+                let key = || ctx.key(interval_ns);
                 if let Some((state, rate)) = link {
                     self.rows.push(key(), row(&device.name, port, state, rate));
                 }
-                further(&device.name, port, |row| self.counters.push(key(), row));
+                for row in counter_rows(&device.name, port) {
+                    self.counters.push(key(), row);
+                }
             }
             if self.reading.gone {
-                // What has its name at the next reading is another.
+                // A device with this name at the next sample is another one.
                 device.ports.clear();
             }
         }
@@ -210,20 +213,14 @@ fn row(device: &Label, port: &Port, state: Option<Label>, rate: Option<u64>) -> 
     }
 }
 
-/// The counters that are no column. Those of drivers are all here, so that each is found by its name.
-fn further(device: &Label, port: &Port, mut each: impl FnMut(CounterRow)) {
-    for (index, directory) in port.directories.iter().enumerate() {
-        for (place, counter) in directory.counters.iter().enumerate() {
-            if directory.kind == Kind::Counters && port.is_column(index, place) {
-                continue;
-            }
-            each(CounterRow {
-                device: device.clone(),
-                port: port.number,
-                folder: Label::Static(directory.kind.name()),
-                counter: counter.name.clone(),
-                increase: counter.increase,
-            });
-        }
-    }
+/// Rows of the counters that are not columns. Those of drivers are all included, so that each can
+/// be found by its name.
+fn counter_rows(device: &Label, port: &Port) -> impl Iterator<Item = CounterRow> {
+    port.other_counters().map(|(kind, counter)| CounterRow {
+        device: device.clone(),
+        port: port.number,
+        folder: Label::Static(kind.name()),
+        counter: counter.name.clone(),
+        increase: counter.increase,
+    })
 }

@@ -1,28 +1,29 @@
-//! Ports: where they are in sysfs, and which of their counters make which column.
+//! Ports: their directories in sysfs, and the counters of each column.
 
 use std::{fs, path::Path};
 
-use super::counters::{Directory, Kind, Reading};
+use super::counters::{Counter, Directory, Kind, Reading};
 use crate::{
     host::{names, text},
     procfs::file::{KernelFile, number, words},
     schema::Label,
+    support::delta::Interval,
 };
 
-/// A kind of device, as directories of `/sys/class` tell.
+/// Device class, a directory of `/sys/class`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// All that the kernel's RDMA core knows (Documentation/ABI/stable/sysfs-class-infiniband): also RoCE, iWARP, EFA
-    /// and Omni-Path.
+    /// Devices of the RDMA core (Documentation/ABI/stable/sysfs-class-infiniband): InfiniBand,
+    /// RoCE, iWARP, EFA and Omni-Path.
     Infiniband,
-    /// Slingshot's network interface Cassini, whose driver is HPE's.
+    /// Cassini, the network interface of Slingshot, with the driver of HPE.
     Cxi,
 }
 
 impl Class {
     pub(super) const ALL: [Self; 2] = [Self::Infiniband, Self::Cxi];
 
-    /// Names of the devices that are there.
+    /// Names of the present devices.
     pub(super) fn devices(self, sysfs: &Path) -> Vec<String> {
         match self {
             Self::Infiniband => names(&sysfs.join("class/infiniband"), ""),
@@ -30,7 +31,7 @@ impl Class {
         }
     }
 
-    /// The ports of a device, and the device itself where it has counters of its own.
+    /// The ports of a device, and the device itself if it has counters.
     pub(super) fn ports(self, sysfs: &Path, device: &str) -> Vec<Port> {
         match self {
             Self::Infiniband => infiniband(&sysfs.join("class/infiniband").join(device), device),
@@ -39,20 +40,20 @@ impl Class {
     }
 }
 
-/// What counts.
+/// A port, or a device with counters.
 #[derive(Debug)]
 pub(super) struct Port {
-    /// Null for a device as a whole, and where a device is a port.
+    /// Number of the port; `None` for a device, and for Slingshot, whose devices have one port.
     pub(super) number: Option<u32>,
-    /// `None` for a device as a whole, which has no row of its own in `fabric`.
+    /// `None` for a device, which has no row in `fabric`.
     pub(super) link: Option<Link>,
     pub(super) directories: Vec<Directory>,
     columns: [Column; COLUMNS],
-    /// When it was read last, monotonic ns.
-    pub(super) read_at: Option<u64>,
+    /// Time between readings.
+    pub(super) interval: Interval,
 }
 
-/// The port's other facts.
+/// State and rate of the link of a port.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) layer: Option<Label>,
@@ -61,21 +62,21 @@ pub(super) struct Link {
     class: Class,
 }
 
-/// What makes up one column: places of counters as (directory, counter), and the unit of these.
+/// Counters whose sum is one column, as indexes of directory and counter, and their unit.
 #[derive(Debug, Default)]
 struct Column {
-    places: Vec<(usize, usize)>,
+    counters: Vec<(usize, usize)>,
     unit: u64,
 }
 
-/// tx_bytes, rx_bytes, tx_packets, rx_packets, xmit_wait, errors, discards.
+/// Number of columns: tx_bytes, rx_bytes, tx_packets, rx_packets, xmit_wait, errors, discards.
 pub(super) const COLUMNS: usize = 7;
 
-/// A number of data is in words of the port.
+/// Marks counters whose unit is the word of the port.
 const WORDS: u64 = 0;
 
-/// Where each column is from: the first of these that a port has, and its unit. A name with `_` at its end stands for
-/// several with a number, which add up.
+/// Counters of each column, with their unit; the first one that a port has is used. A name that
+/// ends with `_` is the sum of several counters, whose names continue with a number.
 const SOURCES: [&[(Kind, &str, u64)]; COLUMNS] = [
     &[
         (Kind::Counters, "port_xmit_data", WORDS),
@@ -107,14 +108,15 @@ const SOURCES: [&[(Kind, &str, u64)]; COLUMNS] = [
     ],
 ];
 
-/// `PortXmitData` counts words of 32 bits.
+/// `PortXmitData` counts 32-bit words.
 const INFINIBAND_WORD: u64 = 4;
-/// hfi1 hands on what its hardware counts: flits (`pma_get_opa_port_dctrs` of drivers/infiniband/hw/hfi1/mad.c).
+/// hfi1 reports the flits that its hardware counts (`pma_get_opa_port_dctrs` of
+/// drivers/infiniband/hw/hfi1/mad.c).
 const OMNI_PATH_FLIT: u64 = 8;
 
 fn infiniband(device: &Path, name: &str) -> Vec<Port> {
     let driver = fs::read_link(device.join("device/driver")).unwrap_or_default();
-    // Its link layer calls itself InfiniBand.
+    // Its link layer is reported as InfiniBand.
     let is_omni_path = driver.file_name().is_some_and(|name| name == "hfi1")
         || driver.as_os_str().is_empty() && name.starts_with("hfi1_");
     let directory = device.join("ports");
@@ -178,9 +180,9 @@ impl Port {
         let directories: Vec<_> = directories.into_iter().collect();
         let columns = SOURCES.map(|sources| {
             let found = sources.iter().find_map(|(kind, name, unit)| {
-                let places = places(&directories, *kind, name);
+                let counters = find(&directories, *kind, name);
                 let unit = if *unit == WORDS { word } else { *unit };
-                (!places.is_empty()).then_some(Column { places, unit })
+                (!counters.is_empty()).then_some(Column { counters, unit })
             });
             found.unwrap_or_default()
         });
@@ -189,11 +191,11 @@ impl Port {
             link,
             directories,
             columns,
-            read_at: None,
+            interval: Interval::default(),
         }
     }
 
-    /// Files that are kept open.
+    /// Number of files that are kept open.
     pub(super) fn files(&self) -> usize {
         let counters: usize = self
             .directories
@@ -210,20 +212,32 @@ impl Port {
                 let directory: &Directory = self.directories.get(*directory)?;
                 directory.counters.get(*counter)?.increase
             };
-            let increases = column.places.iter().map(increase);
+            let increases = column.counters.iter().map(increase);
             let sum = increases.reduce(|sum, increase| sum?.checked_add(increase?))??;
             sum.checked_mul(column.unit)
         })
     }
 
-    /// Whether a counter is a column already.
-    pub(super) fn is_column(&self, directory: usize, counter: usize) -> bool {
+    /// Counters that are not columns.
+    pub(super) fn other_counters(&self) -> impl Iterator<Item = (Kind, &Counter)> {
+        let directories = self.directories.iter().enumerate();
+        directories.flat_map(move |(index, directory)| {
+            let counters = directory.counters.iter().enumerate();
+            let others = counters.filter(move |(counter, _)| {
+                directory.kind != Kind::Counters || !self.is_column(index, *counter)
+            });
+            others.map(|(_, counter)| (directory.kind, counter))
+        })
+    }
+
+    fn is_column(&self, directory: usize, counter: usize) -> bool {
         let mut columns = self.columns.iter();
-        columns.any(|column| column.places == [(directory, counter)])
+        columns.any(|column| column.counters == [(directory, counter)])
     }
 }
 
-fn places(directories: &[Directory], kind: Kind, name: &str) -> Vec<(usize, usize)> {
+/// Indexes of the counters with this name.
+fn find(directories: &[Directory], kind: Kind, name: &str) -> Vec<(usize, usize)> {
     let is = |candidate: &str| {
         candidate == name
             || name.ends_with('_')
@@ -242,19 +256,19 @@ fn places(directories: &[Directory], kind: Kind, name: &str) -> Vec<(usize, usiz
 }
 
 impl Link {
-    /// State and rate, bit/s.
+    /// Reads state and rate (bit/s).
     pub(super) fn read(&mut self, reading: &mut Reading) -> (Option<Label>, Option<u64>) {
         let state = reading
-            .of(&mut self.state)
+            .read(&mut self.state)
             .and_then(|text| state(self.class, text));
         let rate = reading
-            .of(&mut self.rate)
+            .read(&mut self.rate)
             .and_then(|text| rate(self.class, text));
         (state, rate)
     }
 }
 
-/// `4: ACTIVE`; Slingshot's `up`.
+/// Parses `4: ACTIVE`, or `up` of Slingshot.
 fn state(class: Class, text: &[u8]) -> Option<Label> {
     let mut words = words(text);
     if class == Class::Infiniband {
@@ -262,12 +276,12 @@ fn state(class: Class, text: &[u8]) -> Option<Label> {
         number.iter().all(u8::is_ascii_digit).then_some(())?;
     }
     let word = words.next()?;
-    // `NOT IMPLEMENTED!!` of Cassini 2 is none.
+    // Cassini 2 reports `NOT IMPLEMENTED!!`.
     words.next().is_none().then_some(())?;
     Some(Label::from(str::from_utf8(word).ok()?.to_owned()))
 }
 
-/// `2.5 Gb/sec (1X SDR)`; Slingshot's `BS_200G`.
+/// Parses `2.5 Gb/sec (1X SDR)`, or `BS_200G` of Slingshot.
 fn rate(class: Class, text: &[u8]) -> Option<u64> {
     let mut words = words(text);
     let first = words.next()?;
@@ -295,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_and_rates() {
+    fn states_and_rates_are_parsed() {
         let of = |text: &str| {
             let state = state(Class::Infiniband, text.as_bytes());
             state.map(|state| state.as_str().to_owned())

@@ -1,7 +1,7 @@
-//! `filesystem`: how full each mounted file system is, by `statfs(2)`.
+//! `filesystem`: size and free space of each mounted file system, from `statfs(2)`.
 
+mod statfs_client;
 mod statfs_helper;
-mod statfs_protocol;
 
 use std::{
     collections::HashSet,
@@ -10,48 +10,45 @@ use std::{
 
 use anyhow::{Result, anyhow};
 
-use self::statfs_protocol::{Answer, Asking};
-use super::{Context, Source, SourceSpec, Support, TickContext};
+use self::statfs_client::{Answer, StatfsClient};
+use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
     procfs::mounts::{NodeMounts, Numbered},
-    schema::{Batch, Label, Table, TableBuilder, TickKey},
+    schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
     support::{clock::monotonic_ns, worker::Worker},
 };
 
 columns! {
-    /// One file system at one moment.
+    /// One file system at one time.
     pub struct FilesystemRow {
-        mount: Label = Label("", "Where it is mounted; of several places the first"),
-        device: Option<Label> = Label("", "What is mounted: a device, server:/export"),
+        mount: Label = Label("", "Mount point; the first one if there are several"),
+        device: Option<Label> = Label("", "Mounted device or server:/export"),
         fstype: Label = Label("", "Type of the file system"),
         read_only: bool = Label("", "Whether it is mounted read-only"),
-        total: Option<u64> = Gauge("bytes", "Size; null, as all numbers, when it did not answer within 1 s"),
-        used: Option<u64> = Gauge("bytes", "`total - free`"),
-        free: Option<u64> = Gauge("bytes", "Not used, what is kept for root included"),
-        available: Option<u64> = Gauge("bytes", "What users can still write; psutil's free"),
-        inodes_total: Option<u64> = Gauge("1", "Files that it has room for; null where it has no such limit"),
-        inodes_free: Option<u64> = Gauge("1", "Files that can still be made; null likewise"),
+        total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s"),
+        used: Option<u64> = Gauge("bytes", "Space in use: `total - free`"),
+        free: Option<u64> = Gauge("bytes", "Free space, including what is reserved for root"),
+        available: Option<u64> = Gauge("bytes", "Free space for users; free in psutil"),
+        inodes_total: Option<u64> = Gauge("1", "Limit of the number of files; null if there is none"),
+        inodes_free: Option<u64> = Gauge("1", "Number of files that can still be created; null if there is no limit"),
     }
 }
 
-static TABLE: Table = Table::new::<TickKey, FilesystemRow>(
+static TABLE: TypedTable<TickKey, FilesystemRow> = TypedTable::new(
     "filesystem",
-    "Each mounted file system with a size: one row at the first tick, then every 10 s, and at the end of the run",
+    "One row per mounted file system with a size: at the first sample, then every 10 s, and at the end of the run",
 );
 
-/// The entry of the registry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "filesystem",
     help: "size and use of each mounted file system",
-    tables: &[&TABLE],
-    probe,
-    tasks: false,
-    procfs: false,
-    instrumentation: None,
-    default: true,
-    open: |context: &Context<'_>| Ok(Box::new(Filesystems::open(context.host))),
+    tables: &[TABLE.untyped()],
+    probe: Some(probe),
+    open: |context| Ok(Box::new(Filesystems::open(context.host))),
+    ..SourceSpec::DEFAULT
 };
 
 fn probe(host: &Host) -> Support {
@@ -65,16 +62,17 @@ fn probe(host: &Host) -> Support {
     Support::Works
 }
 
-/// A question to a server's file system is a message to the server, from every node.
-const EVERY: Duration = Duration::from_secs(10);
-/// How long a tick waits: a local disk answers within microseconds.
+/// Time between readings. On a network file system, a reading is a message from every node to the
+/// server.
+const PERIOD: Duration = Duration::from_secs(10);
+/// How long a sample waits for the answers. A local disk answers within microseconds.
 const TIMEOUT: Duration = Duration::from_millis(2);
-/// How long the first tick waits: the helper has to be started.
+/// How long the first sample waits, because the helper has to be started.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long the end of a run waits: a file server takes longer.
+/// How long the last sample waits. A file server takes longer than a disk.
 const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Types without a size, or (autofs) those that a question would mount.
+/// Types without a size, and autofs, which would mount something.
 const WITHOUT_SIZE: [&str; 24] = [
     "autofs",
     "binfmt_misc",
@@ -102,31 +100,26 @@ const WITHOUT_SIZE: [&str; 24] = [
     "tracefs",
 ];
 
-/// Every file system once: bind mounts show the same again, and a mount hides what was mounted there before.
+/// The first visible mount of each file system. Bind mounts show a file system several times, and a
+/// mount hides what was mounted on the same directory before.
 fn visible_mounts(all: Vec<Numbered>) -> Vec<Numbered> {
     let mut seen_points = HashSet::new();
     let mut visible: Vec<_> = all
         .into_iter()
         .rev()
-        .filter(|found| seen_points.insert(found.mount.mount_point.clone()))
+        .filter(|mounted| seen_points.insert(mounted.mount.mount_point.clone()))
         .collect();
     visible.reverse();
     let mut seen = HashSet::new();
-    visible.retain(|found| {
-        !WITHOUT_SIZE.contains(&found.mount.fstype.as_str()) && seen.insert(found.dev)
+    visible.retain(|mounted| {
+        !WITHOUT_SIZE.contains(&mounted.mount.fstype.as_str()) && seen.insert(mounted.dev)
     });
     visible
 }
 
-/// What the thread does.
-fn asking(node: NodeMounts) -> impl FnMut(Vec<Numbered>) -> Vec<Answer> {
-    let mut asking = Asking::new(node);
-    move |mounts| asking.all(mounts)
-}
-
 struct Filesystems {
     mounts: NodeMounts,
-    beside: Option<Worker<Vec<Numbered>, Vec<Answer>>>,
+    worker: Option<Worker<Vec<Numbered>, Vec<Answer>>>,
     asked: Option<Instant>,
     read_at: Option<u64>,
     rows: TableBuilder<TickKey, FilesystemRow>,
@@ -136,75 +129,76 @@ impl Filesystems {
     fn open(host: &Host) -> Self {
         Self {
             mounts: NodeMounts::new(&host.procfs),
-            beside: None,
+            worker: None,
             asked: None,
             read_at: None,
             rows: TableBuilder::new(&TABLE),
         }
     }
 
-    fn push(&mut self, at: &TickContext<'_>, interval_ns: u64, answer: &Answer) {
-        let mount = &answer.of.mount;
-        let size = answer.size.as_ref().ok();
-        // Pseudo file systems that are not in the list.
-        if size.is_some_and(|size| size.total == 0) {
-            return;
-        }
-        let limited = size.filter(|size| size.inodes_total != 0);
-        self.rows.push(
-            TickKey {
-                ts: at.tick.ts,
-                interval_ns,
-            },
-            FilesystemRow {
-                mount: mount.mount_point.clone().into(),
-                device: mount.source.clone().map(Label::from),
-                fstype: mount.fstype.clone().into(),
-                read_only: mount.options.iter().any(|option| option == "ro"),
-                total: size.map(|size| size.total),
-                used: size.map(|size| size.total.saturating_sub(size.free)),
-                free: size.map(|size| size.free),
-                available: size.map(|size| size.available),
-                inodes_total: limited.map(|size| size.inodes_total),
-                inodes_free: limited.map(|size| size.inodes_free),
-            },
-        );
+    fn worker(&mut self) -> Result<&mut Worker<Vec<Numbered>, Vec<Answer>>> {
+        Ok(match &mut self.worker {
+            Some(worker) => worker,
+            none => {
+                let node = self.mounts.clone();
+                none.insert(Worker::start("statfs", move || {
+                    let mut client = StatfsClient::new(node);
+                    move |mounts| client.read_all(mounts)
+                })?)
+            }
+        })
     }
 }
 
 impl Source for Filesystems {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let before = *self.read_at.get_or_insert_with(monotonic_ns);
         let timeout = match self.asked {
-            _ if at.last => LAST_TIMEOUT,
+            _ if ctx.last => LAST_TIMEOUT,
             None => FIRST_TIMEOUT,
             Some(_) => TIMEOUT,
         };
-        let due = self.asked.is_none_or(|asked| asked.elapsed() >= EVERY);
-        let beside = match &mut self.beside {
-            Some(beside) => beside,
-            none => none.insert({
-                let node = self.mounts.clone();
-                Worker::start("statfs", move || asking(node))?
-            }),
-        };
-        if (due || at.last) && !beside.is_asked() {
-            beside.ask(visible_mounts(self.mounts.all()))?;
+        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= PERIOD);
+        if (is_due || ctx.last) && !self.worker()?.is_busy() {
+            let mounts = visible_mounts(self.mounts.all());
+            self.worker()?.ask(mounts)?;
             self.asked = Some(Instant::now());
         }
-        let Some(answers) = beside.take(timeout) else {
+        let Some(answers) = self.worker()?.take(timeout) else {
             return Ok(());
         };
         let now = monotonic_ns();
         self.read_at = Some(now);
-        for answer in &answers {
-            self.push(at, now - before, answer);
+        for row in answers.iter().filter_map(row) {
+            self.rows.push(ctx.key(now - before), row);
         }
         self.rows.finish(out);
         let problem = answers.iter().find_map(|answer| {
             let error = answer.size.as_ref().err()?;
-            Some(anyhow!("{}: {error}", answer.of.mount.mount_point))
+            Some(anyhow!("{}: {error}", answer.mounted.mount.mount_point))
         });
         problem.map_or(Ok(()), Err)
     }
+}
+
+/// The row of a file system; `None` for pseudo file systems that are not in [`WITHOUT_SIZE`].
+fn row(answer: &Answer) -> Option<FilesystemRow> {
+    let mount = &answer.mounted.mount;
+    let size = answer.size.as_ref().ok();
+    if size.is_some_and(|size| size.total == 0) {
+        return None;
+    }
+    let limited = size.filter(|size| size.inodes_total != 0);
+    Some(FilesystemRow {
+        mount: mount.mount_point.clone().into(),
+        device: mount.source.clone().map(Label::from),
+        fstype: mount.fstype.clone().into(),
+        read_only: mount.options.iter().any(|option| option == "ro"),
+        total: size.map(|size| size.total),
+        used: size.map(|size| size.total.saturating_sub(size.free)),
+        free: size.map(|size| size.free),
+        available: size.map(|size| size.available),
+        inodes_total: limited.map(|size| size.inodes_total),
+        inodes_free: limited.map(|size| size.inodes_free),
+    })
 }

@@ -1,5 +1,5 @@
-//! A process that asks file systems for their sizes. `statfs(2)` on a hung server does not return, not even for
-//! SIGKILL; a thread that waits in it would keep the profiler from ending.
+//! A helper process that calls `statfs(2)`. The call does not return while a file server hangs, not
+//! even for SIGKILL: a thread in it would prevent the profiler from ending.
 
 use std::{
     ffi::CString,
@@ -19,7 +19,7 @@ use rustix::{
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
 };
 
-/// Size and use, bytes and files.
+/// Size and free space of a file system, in bytes and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     pub total: u64,
@@ -29,39 +29,39 @@ pub struct Size {
     pub inodes_free: u64,
 }
 
-/// The longest path, with the zero at its end (`PATH_MAX`).
+/// Longest path with its terminating NUL (`PATH_MAX`).
 const LONGEST: usize = 4096;
-/// An answer: errno, then block size, blocks, free, available, inodes, free inodes.
+/// Numbers in an answer: errno, block size, blocks, free, available, inodes, free inodes.
 const WORDS: usize = 7;
 
-/// The process.
+/// The helper process, which ends when this is dropped.
 pub struct StatfsHelper {
     child: Pid,
-    questions: File,
+    requests: File,
     answers: File,
 }
 
 impl StatfsHelper {
-    /// Starts it.
+    /// Forks the helper process.
     pub fn start() -> io::Result<Self> {
-        let (question, questions) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (request, requests) = pipe_with(PipeFlags::CLOEXEC)?;
         let (answers, answer) = pipe_with(PipeFlags::CLOEXEC)?;
-        // SAFETY: the child calls nothing but system calls, and never returns.
+        // SAFETY: the child makes only system calls, and never returns.
         let child = match unsafe { libc::fork() } {
             -1 => return Err(io::Error::last_os_error()),
             // SAFETY: as above.
-            0 => unsafe { answer_questions(question.as_raw_fd(), answer.as_raw_fd()) },
+            0 => unsafe { serve(request.as_raw_fd(), answer.as_raw_fd()) },
             child => Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?,
         };
-        drop::<(OwnedFd, OwnedFd)>((question, answer));
+        drop::<(OwnedFd, OwnedFd)>((request, answer));
         Ok(Self {
             child,
-            questions: questions.into(),
+            requests: requests.into(),
             answers: answers.into(),
         })
     }
 
-    /// Asks for a path.
+    /// Requests the size of the file system at a path.
     pub fn ask(&mut self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref().as_os_str().as_bytes();
         let path = CString::new(path).map_err(io::Error::other)?;
@@ -69,7 +69,7 @@ impl StatfsHelper {
         if path.len() > LONGEST {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
-        self.questions.write_all(path)
+        self.requests.write_all(path)
     }
 
     /// The answer, if it comes within `timeout`.
@@ -118,21 +118,22 @@ impl StatfsHelper {
 impl Drop for StatfsHelper {
     fn drop(&mut self) {
         let _ = kill_process(self.child, Signal::KILL);
-        // One that is stuck is left to init.
+        // init reaps a process that is stuck in the call.
         let _ = waitpid(Some(self.child), WaitOptions::NOHANG);
     }
 }
 
-/// The child: a path up to its zero, an answer, and so on until the pipe is closed.
+/// The child: reads NUL-terminated paths and answers each, until the pipe is closed.
 ///
 /// # Safety
 ///
-/// Only in a process of its own, just forked.
-unsafe fn answer_questions(question: RawFd, answer: RawFd) -> ! {
-    // SAFETY: system calls on memory of this function; the parent's locks and heap are not touched. Counters and
-    // programs must not live on through this process, nor signals be handled in it.
+/// Must be called in a process that was just forked.
+unsafe fn serve(request: RawFd, answer: RawFd) -> ! {
+    // SAFETY: system calls on memory of this function, without the locks and the heap of the parent.
+    // Other descriptors are closed, so that counters and BPF programs end with the parent and signal
+    // handlers cannot write to its pipes.
     unsafe {
-        libc::dup2(question, 0);
+        libc::dup2(request, 0);
         libc::dup2(answer, 1);
         libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
         let mut path = [0u8; LONGEST];
@@ -144,7 +145,7 @@ unsafe fn answer_questions(question: RawFd, answer: RawFd) -> ! {
                 libc::_exit(0);
             };
             length += count;
-            // One question at a time.
+            // The parent sends one path at a time.
             if path[length - 1] != 0 {
                 if length == path.len() {
                     libc::_exit(1);
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_answers_as_it_answers_us() {
+    fn answers_are_those_of_statvfs() {
         let mut helper = StatfsHelper::start().expect("forks");
         let wait = Duration::from_secs(10);
         for _ in 0..2 {

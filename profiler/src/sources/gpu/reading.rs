@@ -1,49 +1,46 @@
-//! What a driver said once, and the increase of its counters since it was asked before.
+//! One reading of a driver, and the increases of its counters since the previous one.
 
 use super::{GpuKey, GpuProcessRow, GpuRow};
 use crate::{
     schema::{Label, Timestamp},
-    support::{
-        clock::Tick,
-        device_counters::{Devices, Width},
-    },
+    support::{clock::Tick, delta::Range, device_counters::Devices},
 };
 
-/// What a driver is asked for at a tick.
+/// Request for a reading.
 pub(super) struct Request {
-    /// The tick.
+    /// The sample that starts the reading.
     pub(super) tick: Tick,
-    /// Processes of the target; all of /proc if none.
+    /// Processes of the target; `None` for all of /proc.
     pub(super) pids: Option<Vec<u32>>,
 }
 
 /// Rows of one reading.
 pub(super) struct Reading {
-    /// The tick at which it began.
+    /// Wall clock of the sample that started the reading.
     pub(super) ts: Timestamp,
-    /// When it ended, `CLOCK_MONOTONIC` in ns.
+    /// End of the reading, `CLOCK_MONOTONIC` in ns.
     pub(super) read_at: u64,
-    /// Its GPUs.
+    /// Rows of the GPUs.
     pub(super) gpus: Vec<(GpuKey, GpuRow)>,
-    /// The processes on them.
+    /// Use of the GPUs by processes.
     pub(super) processes: Vec<Usage>,
-    /// The first thing that failed.
+    /// The first error.
     pub(super) error: Option<String>,
 }
 
-/// One process on one GPU.
+/// Use of one GPU by one process.
 pub(super) struct Usage {
-    /// Its pid in the profiler's namespace.
+    /// Pid in the profiler's namespace.
     pub(super) pid: u32,
-    /// Since the reading before, ns.
+    /// Time since the previous reading, ns.
     pub(super) interval_ns: u64,
-    /// What it did.
+    /// Row of the process.
     pub(super) row: GpuProcessRow,
 }
 
 const COUNTERS: usize = 10;
 
-/// The columns that drivers count from their start.
+/// Columns that drivers count since they were loaded.
 fn counters(row: &mut GpuRow) -> [&mut Option<u64>; COUNTERS] {
     [
         &mut row.energy_uj,
@@ -59,23 +56,24 @@ fn counters(row: &mut GpuRow) -> [&mut Option<u64>; COUNTERS] {
     ]
 }
 
-/// What was read of each GPU before.
-pub(super) struct Before(Devices<(), COUNTERS>);
+/// Counters of all GPUs with their previous values.
+pub(super) struct Counters(Devices<(), COUNTERS>);
 
-impl Before {
+impl Counters {
     pub(super) fn new() -> Self {
-        Self(Devices::new([Width::Long; COUNTERS]))
+        Self(Devices::new([Range::Unlimited; COUNTERS]))
     }
 
-    /// Begins a reading: who was not in the one before is forgotten.
+    /// Begins a reading. GPUs that were missing in the previous one are forgotten.
     pub(super) fn begin(&mut self) {
         self.0.begin();
     }
 
-    /// Turns counters into increases; the interval, or `None` at the first sight of a GPU.
-    pub(super) fn take(&mut self, name: &str, now: u64, row: &mut GpuRow) -> Option<u64> {
+    /// Replaces the counters of a row by their increases. Returns the interval, or `None` at the
+    /// first reading of a GPU.
+    pub(super) fn increase(&mut self, name: &str, now: u64, row: &mut GpuRow) -> Option<u64> {
         let raw = counters(row).map(|counter| *counter);
-        let increase = self.0.take(name.as_bytes(), now, raw, || ())?;
+        let increase = self.0.read(name.as_bytes(), now, raw, || ())?;
         for (counter, count) in counters(row).into_iter().zip(increase.counts) {
             *counter = count;
         }
@@ -83,7 +81,7 @@ impl Before {
     }
 }
 
-/// Names of the bits that are set, joined: reasons why the clocks are held down.
+/// Names of the set bits, joined: reasons for reduced clocks.
 pub(super) fn named(bits: u64, known: impl IntoIterator<Item = (u64, &'static str)>) -> Label {
     let mut names = Vec::new();
     let mut unknown = bits;

@@ -1,4 +1,5 @@
-//! `CUDA_VISIBLE_DEVICES`: which GPUs the target may use (CUDA C++ Programming Guide, environment variables).
+//! `CUDA_VISIBLE_DEVICES`: GPUs that the target may use (CUDA C++ Programming Guide, environment
+//! variables).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,16 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the variable lets be seen.
+/// GPUs that the variable makes visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Visible {
-    /// Numbers and UUIDs, until the first that is empty or -1; `None`: every GPU.
+    /// Numbers and UUIDs up to the first that is empty or -1; `None` for all GPUs.
     words: Option<Vec<String>>,
-    /// Whether numbers count by PCI address, as NVML does, and not the fastest GPU first.
+    /// Whether numbers are in the order of PCI addresses, as in NVML, and not by speed.
     by_bus: bool,
 }
 
-/// A GPU that may be named in it.
+/// A GPU that the variable may contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) index: u32,
@@ -26,7 +27,8 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Visible {
-    /// As an environment says, `NAME=value` strings separated by NUL; `None` where it does not have the variable.
+    /// Reads an environment: `NAME=value` strings, separated by NUL. `None` if it does not have the
+    /// variable.
     fn of_environment(environment: &[u8]) -> Option<Self> {
         let value = |name: &str| {
             let mut strings = environment.split(|byte| *byte == 0);
@@ -51,7 +53,7 @@ impl Visible {
         }
     }
 
-    /// Whether each of all GPUs is seen.
+    /// Whether each of these GPUs is visible.
     pub(super) fn gpus(&self, all: &[Candidate<'_>]) -> Vec<bool> {
         let Some(words) = &self.words else {
             return vec![true; all.len()];
@@ -60,7 +62,7 @@ impl Visible {
         let unclear = |word: &String| {
             word.starts_with("MIG-") || !(self.by_bus || alike) && word.parse::<u32>().is_ok()
         };
-        // Which GPU is meant cannot be told from here: better one too many than one too few.
+        // The GPU is ambiguous: report one too many rather than one too few.
         if words.iter().any(unclear) {
             return vec![true; all.len()];
         }
@@ -71,14 +73,14 @@ impl Visible {
                 Some(number) => gpu.index == number,
                 None => gpu.uuid.is_some_and(|uuid| uuid.starts_with(word)),
             });
-            // What follows a GPU that there is not, CUDA does not look at.
+            // CUDA ignores everything after a GPU that does not exist.
             let Some(named) = named else { break };
             seen[named] = true;
         }
         seen
     }
 
-    /// Whether a MIG instance is seen.
+    /// Whether a MIG instance is visible.
     pub(super) fn instance(&self, uuid: &str) -> bool {
         let words = self.words.iter().flatten();
         let mut named = words.filter(|word| word.starts_with("MIG-")).peekable();
@@ -86,21 +88,21 @@ impl Visible {
     }
 }
 
-/// What the processes of the target may see. A node is seen whole.
+/// GPUs that the processes of the target may use. With the node as target, all GPUs are visible.
 pub(super) struct OfTarget {
     procfs: PathBuf,
     node: bool,
-    /// By pid, with the moment of the reading: a process can run another program with another environment.
+    /// By pid, with the time of the reading: a process can exec with another environment.
     known: HashMap<u32, (Instant, Option<Visible>)>,
     all: Visible,
 }
 
-/// After this time an environment is read again.
+/// An environment is read again after this time.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-/// Environments that are read for one reading of the GPUs, and how much of each.
+/// Limits of environments per reading of the GPUs, and of their length.
 const READ_AT_ONCE: usize = 256;
 const LONGEST: u64 = 256 << 10;
-/// Longer lists name no GPUs: a UUID has 40 characters.
+/// Longer lists cannot be valid: a UUID has 40 characters.
 const LONGEST_LIST: usize = 4096;
 
 impl OfTarget {
@@ -113,8 +115,8 @@ impl OfTarget {
         }
     }
 
-    /// What each of these processes that has the variable may see; all of it if none has. Launchers and daemons in a job do not
-    /// have it, and use no GPU.
+    /// GPUs visible to each of these processes that has the variable; all GPUs if none has it.
+    /// Launchers and daemons in a job do not have it, and use no GPU.
     pub(super) fn of(&mut self, pids: Option<&[u32]>) -> Vec<&Visible> {
         let Some(pids) = pids.filter(|_| !self.node) else {
             return vec![&self.all];
@@ -128,7 +130,7 @@ impl OfTarget {
                 .is_none_or(|(read, _)| now.duration_since(*read) >= READ_AGAIN)
         };
         let mut due: Vec<u32> = pids.iter().filter(is_due).copied().collect();
-        // Those that were never read come first.
+        // New processes first.
         due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
         for pid in due.into_iter().take(READ_AT_ONCE) {
             let seen = environment(&self.procfs, pid);
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_named_by_number_and_uuid() {
+    fn gpus_are_selected_by_number_and_uuid() {
         let alike = ["A100"; 3];
         for (list, expected) in [
             (None, [true; 3]),
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_unlike_gpus_need_an_order() {
+    fn numbers_of_different_gpus_need_an_order() {
         let unlike = ["T4", "T4", "A100"];
         assert_eq!(seen(Some("0"), None, unlike), [true; 3]);
         assert_eq!(seen(Some("0"), Some("FASTEST_FIRST"), unlike), [true; 3]);
@@ -196,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn instances_are_named_by_uuid() {
+    fn instances_are_selected_by_uuid() {
         let seen = |list, uuid| Visible::parse(list, None).instance(uuid);
         assert!(seen(None, "MIG-1") && seen(Some("0"), "MIG-1"));
         assert!(seen(Some("MIG-1,MIG-2"), "MIG-2a") && !seen(Some("MIG-1"), "MIG-2"));
     }
 
     #[test]
-    fn the_environments_of_the_target_decide() {
+    fn environments_of_the_target_are_read() {
         let procfs = tempfile::TempDir::new().unwrap();
         let process = |pid: u32, environment: &str| {
             let directory = procfs.path().join(pid.to_string());

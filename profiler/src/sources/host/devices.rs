@@ -1,4 +1,4 @@
-//! What sysfs knows of devices: PMUs, network interfaces, block devices, accelerators.
+//! Devices in sysfs: PMUs, network interfaces, block devices, accelerators.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub(super) fn pmus(sysfs: &Path) -> Vec<Pmu> {
         let device = directory.join(&name);
         Pmu {
             r#type: number(&device.join("type")),
-            // Of one kind of core: `cpus`.
+            // PMUs of one kind of core have `cpus`.
             cpumask: text(&device.join("cpumask")).or_else(|| text(&device.join("cpus"))),
             name,
         }
@@ -48,11 +48,11 @@ pub(super) fn nics(sysfs: &Path) -> Vec<Nic> {
         let device = directory.join(&name);
         Nic {
             driver: driver(&device.join("device")),
-            // -1 when unknown; cannot be read when down.
+            // -1 if unknown; cannot be read while the interface is down.
             speed_mbit: number(&device.join("speed")),
             mtu: number(&device.join("mtu")),
             state: text(&device.join("operstate")),
-            // -1 when there is only one node.
+            // -1 if there is only one node.
             numa_node: number(&device.join("device/numa_node")),
             name,
         }
@@ -70,9 +70,9 @@ pub(super) struct BlockDevice {
     scheduler: Option<String>,
 }
 
-/// Those that have a size: not the loop devices that are not in use.
+/// Block devices with a size, which unused loop devices do not have.
 pub(super) fn block_devices(sysfs: &Path) -> Vec<BlockDevice> {
-    /// sysfs counts in these, whatever the device does.
+    /// Unit of sizes in sysfs, whatever the sector size of the device.
     const SECTOR: u64 = 512;
     let directory = sysfs.join("block");
     let all = names(&directory, "").into_iter().map(|name| {
@@ -120,7 +120,7 @@ pub(super) fn gpus(sysfs: &Path) -> Vec<Gpu> {
     all.collect()
 }
 
-/// The driver that a device is bound to.
+/// Driver to which a device is bound.
 fn driver(device: &Path) -> Option<String> {
     let driver = std::fs::read_link(device.join("driver")).ok()?;
     Some(driver.file_name()?.to_string_lossy().into_owned())

@@ -1,10 +1,11 @@
-//! Variables that say how the job was placed. Only those of this list: an environment is full of secrets.
+//! Environment variables that describe the placement of the job. Only listed variables are stored,
+//! because an environment contains secrets.
 
 use std::{collections::BTreeMap, ffi::OsString};
 
 use super::secrets::{hidden, is_secret};
 
-/// Beginnings of names: batch systems, OpenMP, process managers, Open MPI and MVAPICH.
+/// Prefixes of names: batch systems, OpenMP, process managers, Open MPI and MVAPICH.
 const PREFIXES: [&str; 12] = [
     "SLURM_",
     "PBS_",
@@ -20,7 +21,7 @@ const PREFIXES: [&str; 12] = [
     "PALS_",
 ];
 
-/// Whole names.
+/// Complete names.
 const NAMES: [&str; 22] = [
     "ALPS_APP_PE",
     "CUDA_VISIBLE_DEVICES",
@@ -46,7 +47,7 @@ const NAMES: [&str; 22] = [
     "NVIDIA_VISIBLE_DEVICES",
 ];
 
-/// Those of the list whose names promise no secret.
+/// The listed variables, except those whose name indicates a secret.
 pub(super) fn allowed(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<String, String> {
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_list_and_no_secret() {
+    fn only_listed_variables_without_secrets_are_stored() {
         let variables = [
             ("SLURM_JOB_ID", "42"),
             ("SLURM_JWT", "eyJhbGciOi"),

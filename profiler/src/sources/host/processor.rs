@@ -1,4 +1,4 @@
-//! What the CPU is: `/proc/cpuinfo`, cpufreq, and its microarchitecture.
+//! The CPU: `/proc/cpuinfo`, cpufreq, and the microarchitecture.
 
 use std::{collections::HashMap, path::Path};
 
@@ -9,7 +9,7 @@ use crate::{
     sources::cpu::frequency::cpufreq,
 };
 
-/// The first CPU stands for all, but where kinds of cores differ.
+/// Facts about the first CPU, and the microarchitectures of all kinds of cores.
 #[derive(Debug, Default)]
 pub(super) struct Processor {
     pub(super) vendor: Option<String>,
@@ -70,8 +70,8 @@ impl Processor {
         processor
     }
 
-    /// Whether an x86 CPU says that it is a virtual machine's; others cannot say.
-    pub(super) fn says_it_is_virtual(&self) -> Option<bool> {
+    /// Whether an x86 CPU reports that it is virtual; other CPUs do not report it.
+    pub(super) fn is_virtual(&self) -> Option<bool> {
         self.family?;
         let flags = self.flags.as_ref()?;
         Some(flags.split_whitespace().any(|flag| flag == "hypervisor"))
@@ -83,7 +83,7 @@ fn word(fields: &HashMap<&str, &str>, name: &str) -> Option<String> {
     Some((*value).to_owned())
 }
 
-/// `A + B` for two kinds of cores, `A or B` for one that can be either.
+/// `A + B` for two kinds of cores, `A or B` for one kind that can be either.
 fn microarchitecture(kinds: &[Vec<&Uarch>]) -> Option<String> {
     let mut known: Vec<String> = Vec::new();
     for kind in kinds {
@@ -96,7 +96,7 @@ fn microarchitecture(kinds: &[Vec<&Uarch>]) -> Option<String> {
     (!known.is_empty()).then(|| known.join(" + "))
 }
 
-/// Least and greatest frequency in Hz over all frequency domains.
+/// Lowest and highest frequency of all frequency domains, Hz.
 fn range(sysfs: &Path) -> (Option<u64>, Option<u64>) {
     let domains = sysfs.join("devices/system/cpu/cpufreq");
     let all = |file: &str| {
@@ -114,7 +114,7 @@ fn range(sysfs: &Path) -> (Option<u64>, Option<u64>) {
     )
 }
 
-/// Frequency without turbo in Hz: from Intel's driver in kHz, from the firmware in MHz.
+/// Frequency without turbo, Hz: from Intel's driver (kHz) or the firmware (MHz).
 fn base(sysfs: &Path) -> Option<u64> {
     let khz = number::<u64>(&cpufreq(sysfs, 0).join("base_frequency"));
     let mhz = || number::<u64>(&sysfs.join("devices/system/cpu/cpu0/acpi_cppc/nominal_freq"));

@@ -1,6 +1,6 @@
-//! What must not be stored: passwords, tokens and keys in variables, kernel parameters and mount options.
+//! Removes passwords, tokens and keys from variables, kernel parameters and mount options.
 
-/// Parts of names whose values are not shown.
+/// Parts of names that indicate a secret.
 const WORDS: [&str; 11] = [
     "TOKEN",
     "SECRET",
@@ -15,17 +15,17 @@ const WORDS: [&str; 11] = [
     "SIGNATURE",
 ];
 
-/// Put in the place of a secret.
+/// Replaces a secret.
 const HIDDEN: &str = "***";
 
-/// Whether the name promises a secret.
+/// Whether the name indicates a secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     WORDS.iter().any(|word| name.contains(word))
 }
 
-/// The text without the values of `name=value` whose names promise a secret, and without `user:password@` in
-/// addresses.
+/// The text without the values of `name=value` whose name indicates a secret, and without
+/// `user:password@` in addresses.
 pub(super) fn hidden(text: &str) -> String {
     let separator = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
     text.split_inclusive(separator)
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_go_and_the_rest_stays() {
+    fn only_secrets_are_hidden() {
         for (text, shown) in [
             ("root=/dev/sda1 quiet", "root=/dev/sda1 quiet"),
             ("rd.iscsi.password=abc ro", "rd.iscsi.password=*** ro"),

@@ -1,4 +1,4 @@
-//! Kernel, distribution, and what the machine runs in.
+//! Kernel, distribution and hypervisor.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -20,7 +20,7 @@ pub(super) struct Software {
 }
 
 impl Software {
-    /// `is_virtual` is what the CPU says, where it can.
+    /// Reads all facts; `is_virtual` is what the CPU reports.
     pub(super) fn read(host: &Host, is_virtual: Option<bool>) -> Self {
         let (procfs, sysfs) = (&host.procfs, &host.sysfs);
         let dmi = |file: &str| text(&sysfs.join("class/dmi/id").join(file));
@@ -32,7 +32,7 @@ impl Software {
         let system_product =
             dmi("product_name").or_else(|| text(&sysfs.join("firmware/devicetree/base/model")));
         Self {
-            // Since kernel 6.1; else the architecture of this program is the kernel's.
+            // The file exists since kernel 6.1; uname(2) reports the architecture of this program.
             architecture: text(&procfs.join("sys/kernel/arch")).or_else(|| {
                 Some(
                     rustix::system::uname()
@@ -74,7 +74,8 @@ pub(super) struct Distribution {
 }
 
 impl Distribution {
-    /// That of the file system next to procfs: where `/host/proc` is given, the node's and not the container's.
+    /// Distribution of the file system that contains procfs: with `/host/proc`, that of the node
+    /// and not of the container.
     fn read(procfs: &Path) -> Self {
         let root = procfs.parent().unwrap_or(Path::new("/"));
         let release =
@@ -88,20 +89,20 @@ impl Distribution {
             let Some((name, value)) = line.split_once('=') else {
                 continue;
             };
-            let slot = match name.trim() {
+            let fact = match name.trim() {
                 "PRETTY_NAME" => &mut distribution.name,
                 "ID" => &mut distribution.id,
                 "VERSION_ID" => &mut distribution.version,
                 _ => continue,
             };
             let value = value.trim().trim_matches(['"', '\'']);
-            *slot = (!value.is_empty()).then(|| value.to_owned());
+            *fact = (!value.is_empty()).then(|| value.to_owned());
         }
         distribution
     }
 }
 
-/// Words of vendor and product, and what they mean; the first that fits.
+/// Parts of vendor and product names with the hypervisor they indicate, in order of preference.
 const PRODUCTS: [(&str, &str); 15] = [
     ("Amazon EC2", "amazon"),
     ("Google Compute Engine", "google"),
@@ -120,14 +121,14 @@ const PRODUCTS: [(&str, &str); 15] = [
     ("QEMU", "qemu"),
 ];
 
-/// What runs this machine; `None` on bare metal.
+/// Hypervisor of this machine; `None` on bare metal.
 fn hypervisor(
     is_virtual: Option<bool>,
-    kernels_word: Option<String>,
+    type_in_sysfs: Option<String>,
     product: &str,
     clocks: &str,
 ) -> Option<String> {
-    // Amazon's bare machines say "Amazon EC2 m7i.metal-24xl".
+    // Bare-metal machines of Amazon are called "Amazon EC2 m7i.metal-24xl".
     if is_virtual == Some(false) || product.contains("metal") {
         return None;
     }
@@ -146,7 +147,7 @@ fn hypervisor(
         clocks.map(|(_, name)| name.to_owned())
     };
     let unknown = || is_virtual.map(|_| "unknown".to_owned());
-    kernels_word
+    type_in_sysfs
         .or_else(by_product)
         .or_else(by_clock)
         .or_else(unknown)
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_file_is_shell() {
+    fn os_release_has_shell_syntax() {
         let text = "NAME=x\nPRETTY_NAME=\"Rocky Linux 9.4 (Blue Onyx)\"\nID='rocky'\nVERSION_ID=9.4\n#\nID_LIKE=a";
         let expected = Distribution {
             name: Some("Rocky Linux 9.4 (Blue Onyx)".to_owned()),
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn hypervisors_show_themselves_in_several_ways() {
+    fn hypervisors_are_found_by_several_facts() {
         let of = |is_virtual, product, clocks| hypervisor(is_virtual, None, product, clocks);
         assert_eq!(of(Some(false), "QEMU", ""), None);
         assert_eq!(of(Some(true), " ", "tsc kvm-clock").as_deref(), Some("kvm"));

@@ -1,5 +1,5 @@
 //! Sockets, cores, caches and NUMA nodes (Documentation/ABI/stable/sysfs-devices-system-cpu and
-//! sysfs-devices-node in the kernel).
+//! sysfs-devices-node).
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -13,7 +13,7 @@ use crate::{
     procfs::file,
 };
 
-/// How many there are, of those with an online CPU.
+/// Numbers of packages, cores and hardware threads with an online CPU.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) sockets: Option<u32>,
@@ -31,7 +31,7 @@ impl Counts {
         for cpu in &online {
             let topology = directory.join(format!("cpu{cpu}/topology"));
             sockets.extend(text(&topology.join("physical_package_id")));
-            // Called thread_siblings_list before kernel 5.2.
+            // Before kernel 5.2: thread_siblings_list.
             let siblings = text(&topology.join("core_cpus_list"))
                 .or_else(|| text(&topology.join("thread_siblings_list")));
             cores.extend(siblings);
@@ -50,14 +50,14 @@ impl Counts {
     }
 }
 
-/// CPUs that are online.
+/// Online CPUs.
 fn online(sysfs: &Path) -> Vec<usize> {
     text(&sysfs.join("devices/system/cpu/online"))
         .and_then(|list| cpu_list(&list))
         .unwrap_or_default()
 }
 
-/// One cache, however many CPUs share it.
+/// One cache, which several CPUs may share.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Cache {
     level: u32,
@@ -68,7 +68,7 @@ pub(super) struct Cache {
     shared_cpus: String,
 }
 
-/// Each cache once, by level, then by CPU.
+/// All caches, by level, then by CPU.
 pub(super) fn caches(sysfs: &Path) -> Vec<Cache> {
     let mut seen = HashSet::new();
     let mut caches = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn caches(sysfs: &Path) -> Vec<Cache> {
                 r#type,
                 size: word("size").and_then(|size| bytes(&size)),
                 line: number(&index.join("coherency_line_size")),
-                // 0 where the firmware does not say.
+                // 0 if the firmware does not report it.
                 ways: number(&index.join("ways_of_associativity")).filter(|&ways| ways > 0),
                 shared_cpus,
             });
@@ -101,7 +101,7 @@ pub(super) fn caches(sysfs: &Path) -> Vec<Cache> {
     caches
 }
 
-/// `32K`, `2M`.
+/// Parses `32K` or `2M`.
 fn bytes(size: &str) -> Option<u64> {
     let digits = size.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match &size[digits.len()..] {
@@ -123,7 +123,7 @@ pub(super) struct NumaNode {
     distances: Vec<u32>,
 }
 
-/// The nodes that are online; some have no CPU, some no memory.
+/// Online nodes; some have no CPU, some no memory.
 pub(super) fn numa(sysfs: &Path) -> Vec<NumaNode> {
     let directory = sysfs.join("devices/system/node");
     let online = text(&directory.join("online")).and_then(|list| cpu_list(&list));
@@ -142,7 +142,7 @@ pub(super) fn numa(sysfs: &Path) -> Vec<NumaNode> {
     nodes.collect()
 }
 
-/// `Node 0 MemTotal:       24684084 kB`.
+/// Memory of a node in bytes, from the line `Node 0 MemTotal:       24684084 kB`.
 fn memory(meminfo: &[u8]) -> Option<u64> {
     let line = file::lines(meminfo).find_map(|line| {
         let words: Vec<_> = file::words(line).collect();
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_are_parsed_with_their_unit() {
         assert_eq!(bytes("32K"), Some(32_768));
         assert_eq!(bytes("2M"), Some(2 << 20));
         assert_eq!(bytes("64"), Some(64));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_node() {
+    fn memory_of_a_node_is_parsed() {
         let text = b"Node 0 MemTotal:       24684084 kB\nNode 0 MemFree: 1 kB\n";
         assert_eq!(memory(text), Some(24_684_084 * 1024));
         assert_eq!(memory(b"Node 0 MemTotal: x kB\n"), None);

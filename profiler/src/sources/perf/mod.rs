@@ -1,10 +1,10 @@
-//! `perf`: hardware counters and the metrics that follow from them.
+//! `perf`: hardware counters, and the metrics computed from them.
 
 mod report;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::{Context, Source, SourceSpec, Support, TickContext, energy};
+use super::{Input, OpenContext, Source, SourceSpec, Support, TickContext, energy};
 use crate::{
     columns,
     host::Host,
@@ -12,65 +12,76 @@ use crate::{
         Count, Machine, NodeCounters, Plan, Selection, TargetCounters, UnitCounters,
         constants::Constants, evaluate, explain, remedy,
     },
-    schema::{Batch, Label, OwnerKey, Table, TableBuilder},
+    privileges,
+    schema::{
+        Batch, Label, OwnerKey, TableBuilder, TypedTable,
+        read::{self, sum_of_known},
+    },
     support::{clock::monotonic_ns, file_limit},
 };
 
 use self::report::Report;
 
 columns! {
-    /// One event.
+    /// One event of one process, CPU or socket.
     pub struct EventRow {
-        scope: Label = Label("", "Whose count it is: process (with all that descend from it since it was opened), cpu (with --node), socket (parts of the node that count for all)"),
+        scope: Label = Label("", "Counter scope: process (with the descendants created since its counters were opened), cpu (with --node), socket (units that count for the whole socket)"),
         id: u32 = Label("", "Number of the process, CPU or socket"),
-        pmu: Label = Label("", "Which PMU counts it, as in /sys/bus/event_source/devices; all instances together"),
-        group: Option<Label> = Label("", "Group that it was counted for; null for events by hand (--events)"),
-        event: Label = Label("", "Its name in the CPU's table"),
-        value: Option<f64> = Counter("1", "The count, scaled to the whole time by the share of it that was counted; in the event's unit where the kernel gives one (J, MiB); null when it was never counted, or the kernel does not tell its unit"),
-        raw: u64 = Counter("1", "What the counters counted, not scaled"),
-        enabled_ns: u64 = Counter("ns", "Time that the event was to be counted: a process's time on CPU, summed over threads, CPUs or instances"),
-        running_ns: u64 = Counter("ns", "Time that it was on a counter: less than enabled_ns when there were more events than counters"),
+        pmu: Label = Label("", "PMU, as in /sys/bus/event_source/devices; the sum of all its instances"),
+        group: Option<Label> = Label("", "Group of the event; null for events selected with --events"),
+        event: Label = Label("", "Name of the event in the table of the CPU"),
+        value: Option<f64> = Counter("1", "Count, scaled from the time it was counted to the whole time; in the unit of the kernel for the event if there is one (J, MiB). Null if it was never counted, or if the kernel does not report the unit"),
+        raw: u64 = Counter("1", "Count without scaling"),
+        enabled_ns: u64 = Counter("ns", "Time for which the event was enabled: time on CPU of a process; summed over threads, CPUs or instances"),
+        running_ns: u64 = Counter("ns", "Time for which the event was on a counter; less than enabled_ns if events share counters"),
     }
 }
 
 columns! {
-    /// One metric.
+    /// One metric of one scope.
     pub struct MetricRow {
-        scope: Label = Label("", "What it is of: process, cpu, socket, or target (all processes of it) and node (all that count for it)"),
+        scope: Label = Label("", "Counter scope: process, cpu, socket, target (all its processes) or node (all CPUs and sockets)"),
         id: Option<u32> = Label("", "Number of the process, CPU or socket"),
-        pmu: Label = Label("", "Which PMU counts its events"),
-        group: Label = Label("", "Group of its events"),
-        metric: Label = Label("", "Its name; `profiler events` has formulas and meanings"),
-        value: Option<f64> = Gauge("", "Its value over the interval, in `unit`; null when an event has none, and when it would divide by 0"),
+        pmu: Label = Label("", "PMU of the events"),
+        group: Label = Label("", "Group of the events"),
+        metric: Label = Label("", "Name of the metric; `profiler events` lists formulas and meanings"),
+        value: Option<f64> = Gauge("", "Value over the interval, in `unit`; null if an event has no value, and on division by 0"),
         unit: Label = Label("", "Unit of the value"),
-        quality: Option<f64> = Gauge("1", "Share of the time that its events were on counters (running / enabled), that of the worst; null when nobody ran"),
+        quality: Option<f64> = Gauge("1", "Smallest share of time on a counter (running / enabled) of its events; null if nothing ran"),
     }
 }
 
-static EVENTS: Table = Table::new::<OwnerKey, EventRow>(
+/// Table `perf_event`.
+pub static EVENTS: TypedTable<OwnerKey, EventRow> = TypedTable::new(
     "perf_event",
-    "One row per tick, event and process, CPU or socket: hardware counters",
+    "One row per sample, event and process, CPU or socket: hardware counters",
 );
 
-static METRICS: Table = Table::new::<OwnerKey, MetricRow>(
+/// Table `perf_metric`.
+pub static METRICS: TypedTable<OwnerKey, MetricRow> = TypedTable::new(
     "perf_metric",
-    "One row per tick, metric and process, CPU, socket, target or node: what follows from the counters",
+    "One row per sample, metric and process, CPU, socket, target or node: values computed from the counters",
 );
 
-/// Registry entry.
+/// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "perf",
     help: "hardware counters: cycles, FLOPS, cache and memory bandwidth",
-    tables: &[&EVENTS, &METRICS],
-    probe,
-    tasks: true,
-    procfs: true,
-    instrumentation: None,
-    default: true,
+    tables: &[EVENTS.untyped(), METRICS.untyped()],
+    probe: Some(probe),
+    input: Input::Tasks { procfs: true },
+    capabilities: privileges::for_events,
+    validate: |host, selection| {
+        let catalog = selection.catalog()?;
+        Plan::new(&Machine::read(host, &catalog), selection)?;
+        Ok(())
+    },
+    strict: Selection::is_explicit,
     open: |context| Ok(Box::new(Perf::open(context)?)),
+    ..SourceSpec::DEFAULT
 };
 
-/// What the groups of a run that says nothing else can do here.
+/// How far the default groups work on this machine.
 fn probe(host: &Host) -> Support {
     let selection = Selection::default();
     let catalog = match selection.catalog() {
@@ -112,23 +123,23 @@ struct Perf {
     host: Host,
     plan: Plan,
     constants: Constants,
-    /// `None` with `--node`, where the CPUs are counted.
+    /// `None` with `--node`, which counts CPUs instead of processes.
     processes: Option<TargetCounters>,
     node: NodeCounters,
     events: TableBuilder<OwnerKey, EventRow>,
     metrics: TableBuilder<OwnerKey, MetricRow>,
     report: Report,
     read_at: Option<u64>,
-    /// Counts of the target since `read_at`, up to the last boundary.
+    /// Counts of the target from `read_at` to the last boundary.
     since_tick: Vec<Option<Count>>,
 }
 
 impl Perf {
-    fn open(context: &Context<'_>) -> Result<Self> {
+    fn open(context: &OpenContext<'_>) -> Result<Self> {
         let catalog = context.perf.catalog()?;
         let machine = Machine::read(context.host, &catalog);
         let mut plan = Plan::new(&machine, context.perf)?;
-        // A descriptor for each event of each thread.
+        // Each event of each thread needs a descriptor.
         file_limit::raise();
         plan.probe(&machine);
         // With --node, the cycles of the node are those of its CPUs.
@@ -142,7 +153,7 @@ impl Perf {
             return Err(if remedy.is_empty() {
                 anyhow!("{why}")
             } else {
-                anyhow!("{why}; remedy: {remedy}")
+                anyhow!("{why} (remedy: {remedy})")
             });
         }
         Ok(Self {
@@ -159,8 +170,8 @@ impl Perf {
         })
     }
 
-    /// Reads the counters of processes; the sum of all.
-    fn read_processes(&mut self, at: &TickContext<'_>) -> Result<()> {
+    /// Reads the counters of processes.
+    fn read_processes(&mut self, ctx: &TickContext<'_>) -> Result<()> {
         let Some(processes) = &mut self.processes else {
             return Ok(());
         };
@@ -168,7 +179,7 @@ impl Perf {
         let mut sum = std::mem::take(&mut self.since_tick);
         sum.resize(self.plan.events.len(), None);
         let mut rows = Rows {
-            at,
+            ctx,
             plan: &self.plan,
             constants: &self.constants,
             events: &mut self.events,
@@ -177,46 +188,45 @@ impl Perf {
         for process in &mut processes.processes {
             let now = monotonic_ns();
             let read = process.read();
-            let whom = || format!("process {}", process.id.pid);
-            result = result.and(read.with_context(whom));
+            result = result.and(read.with_context(|| format!("process {}", process.id.pid)));
             let interval_ns = now - std::mem::replace(&mut process.read_at, now);
             add(&mut sum, &process.counts);
             let key = OwnerKey {
-                ts: at.tick.ts,
+                ts: ctx.tick.ts,
                 interval_ns,
                 pid: Some(process.id.pid),
-                start_ts: Some(at.tasks.clock.wall_of_boottime(process.id.start_boottime)),
+                start_ts: Some(ctx.tasks.clock.wall_of_boottime(process.id.start_boottime)),
                 tid: None,
             };
             rows.push("process", Some(process.id.pid), &key, &process.counts);
         }
-        if at.boundary.is_some() {
+        if ctx.boundary.is_some() {
             self.since_tick = sum;
         } else {
             if let Some(before) = self.read_at {
-                let key = place_key(at, monotonic_ns() - before);
+                let key = place_key(ctx, monotonic_ns() - before);
                 rows.push_metrics("target", None, &key, &sum);
             }
             self.report.add(&sum);
         }
-        // First, so that a child is known by its parent, which may have ended since.
-        let opened = processes.open_new(at.tasks, &self.host, &self.plan);
-        processes.close_ended(at.tasks);
+        // Open before closing: a child is known by its parent, which may have ended since.
+        let opened = processes.open_new(ctx.tasks, &self.host, &self.plan);
+        processes.close_ended(ctx.tasks);
         result.and(opened.map_err(|(pid, error)| {
             let why = explain(&error, &self.host);
             match remedy(&error, &self.host) {
-                "" => anyhow!("without process {pid}: {why}"),
-                remedy => anyhow!("without process {pid}: {why}; remedy: {remedy}"),
+                "" => anyhow!("process {pid} is not counted: {why}"),
+                remedy => anyhow!("process {pid} is not counted: {why} (remedy: {remedy})"),
             }
         }))
     }
 
     /// Reads CPUs and sockets.
-    fn read_places(&mut self, at: &TickContext<'_>) -> Result<()> {
+    fn read_places(&mut self, ctx: &TickContext<'_>) -> Result<()> {
         let mut result = Ok(());
         let mut sum = vec![None; self.plan.events.len()];
         let mut rows = Rows {
-            at,
+            ctx,
             plan: &self.plan,
             constants: &self.constants,
             events: &mut self.events,
@@ -228,7 +238,7 @@ impl Perf {
             result = result.and(read_place(scope, unit, &mut rows, &mut sum));
         }
         if let Some(before) = self.read_at {
-            let key = place_key(at, monotonic_ns() - before);
+            let key = place_key(ctx, monotonic_ns() - before);
             rows.push_metrics("node", None, &key, &sum);
         }
         self.report.add(&sum);
@@ -246,20 +256,29 @@ fn read_place(
     let read = unit.read();
     if let Some(before) = unit.read_at.replace(now) {
         add(sum, &unit.counts);
-        let key = place_key(rows.at, now - before);
+        let key = place_key(rows.ctx, now - before);
         rows.push(scope, Some(unit.id), &key, &unit.counts);
     }
     read.with_context(|| format!("{scope} {}", unit.id))
 }
 
-fn place_key(at: &TickContext<'_>, interval_ns: u64) -> OwnerKey {
+fn place_key(ctx: &TickContext<'_>, interval_ns: u64) -> OwnerKey {
     OwnerKey {
-        ts: at.tick.ts,
+        ts: ctx.tick.ts,
         interval_ns,
         pid: None,
         start_ts: None,
         tid: None,
     }
+}
+
+/// Count of an event of a group, summed over processes, CPUs, sockets and kinds of cores; from the
+/// batches of a sample.
+pub fn count(batches: &[Batch], [group, event]: [&str; 2]) -> Option<f64> {
+    let events = read::Rows::of(batches, &EVENTS)
+        .with(EventRow::group, &[group])
+        .with(EventRow::event, &[event]);
+    sum_of_known(events.values(EventRow::value))
 }
 
 fn add(sum: &mut [Option<Count>], counts: &[Option<Count>]) {
@@ -271,11 +290,11 @@ fn add(sum: &mut [Option<Count>], counts: &[Option<Count>]) {
 }
 
 impl Source for Perf {
-    fn sample(&mut self, at: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let processes = self.read_processes(at);
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let processes = self.read_processes(ctx);
         let mut targets = Ok(());
-        if at.boundary.is_none() {
-            targets = self.read_places(at);
+        if ctx.boundary.is_none() {
+            targets = self.read_places(ctx);
             self.read_at = Some(monotonic_ns());
         }
         self.events.finish(out);
@@ -292,9 +311,9 @@ impl Source for Perf {
     }
 }
 
-/// Where rows go.
+/// Builders of the rows, and what they are computed with.
 struct Rows<'a> {
-    at: &'a TickContext<'a>,
+    ctx: &'a TickContext<'a>,
     plan: &'a Plan,
     constants: &'a Constants,
     events: &'a mut TableBuilder<OwnerKey, EventRow>,

@@ -1,4 +1,4 @@
-//! Counts and metrics of a whole run, for people: as perf-stat(1) prints them.
+//! Counts and metrics of a whole run for the summary, in the format of perf-stat(1).
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,8 @@ impl Report {
         super::add(&mut self.counts, counts);
     }
 
-    /// A block for each group, events on the left and metrics on the right; nothing when nothing was counted.
+    /// A block per group, with events on the left and metrics on the right; `None` if nothing was
+    /// counted.
     pub(super) fn text(&self, plan: &Plan, constants: &Constants, ns: u64) -> Option<String> {
         let metrics = evaluate(plan, constants, &self.counts, ns as f64 / 1e9);
         let mut text = String::new();
@@ -99,7 +100,7 @@ fn block(group: &GroupPlan, events: &[String], metrics: &[String]) -> String {
     text
 }
 
-/// `12,345,678`, with decimals where the event's unit makes it small.
+/// `12,345,678`, with decimals for small values.
 fn grouped(value: f64) -> String {
     if value.fract() != 0.0 && value < 1e6 {
         return format!("{value:.2}");
@@ -115,7 +116,7 @@ fn grouped(value: f64) -> String {
     text
 }
 
-/// A value as people read it.
+/// A value with a prefix of its unit.
 fn format_value(value: f64, unit: &str) -> String {
     match unit {
         "1" => format!("{value:.3}"),
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_for_people() {
+    fn values_have_separators_and_prefixes() {
         assert_eq!(grouped(1_234_567.0), "1,234,567");
         assert_eq!(grouped(123.0), "123");
         assert_eq!(grouped(12.345), "12.35");

@@ -65,7 +65,7 @@ fn events_are_opened_read_and_scaled() {
     tree.put("sys/class/powercap/intel-rapl:0/name", "package-1\n");
     tree.put("sys/class/powercap/intel-rapl:0/energy_uj", "5\n");
 
-    assert_eq!((energy::SPEC.probe)(&tree.host()), Support::Works);
+    assert_eq!(energy::SPEC.support(&tree.host()), Support::Works);
     let mut reader = Reader::open(&energy::SPEC, &tree.host());
     reader.rows();
     thread::sleep(Duration::from_millis(300));

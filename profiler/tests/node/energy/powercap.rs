@@ -181,7 +181,7 @@ fn what_may_not_be_read_is_null_and_named() {
         "{why}"
     );
     assert!(remedy.contains("chmod a+r"), "{remedy}");
-    let support = (energy::SPEC.probe)(&zones.0.host());
+    let support = energy::SPEC.support(&zones.0.host());
     assert!(matches!(support, Support::Partly { .. }), "{support:?}");
     let mut reader = Reader::open(&energy::SPEC, &zones.0.host());
     reader.rows_and_error();
@@ -198,7 +198,7 @@ fn what_may_not_be_read_is_null_and_named() {
     let of_chip = |name: &str| format!("sys/class/hwmon/hwmon0/{name}");
     zones.0.put(of_chip("energy3_label"), "Esocket0\n");
     zones.0.put(of_chip("energy3_input"), "77\n");
-    assert_eq!((energy::SPEC.probe)(&zones.0.host()), Support::Works);
+    assert_eq!(energy::SPEC.support(&zones.0.host()), Support::Works);
     let mut reader = Reader::open(&energy::SPEC, &zones.0.host());
     reader.rows();
     let providers: Vec<_> = found(&reader.rows()).into_iter().map(|row| row.3).collect();

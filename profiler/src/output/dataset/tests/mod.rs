@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     columns,
-    schema::{Buckets, Label, Table, TableBuilder, TickKey, Timestamp},
+    schema::{Buckets, Label, Table, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 
 columns! {
@@ -53,12 +53,12 @@ columns! {
     }
 }
 
-static TICKS: Table = Table::new::<TickKey, Row>("ticks", "One row per test and tick");
-static LIVES: Table = Table::of_lifetimes::<LifeKey, LifeRow>("lives", "One row per life");
+static TICKS: TypedTable<TickKey, Row> = TypedTable::new("ticks", "One row per test and tick");
+static LIVES: TypedTable<LifeKey, LifeRow> = TypedTable::keyed("lives", "One row per life");
 
 /// `rows` rows of tick `tick`.
 fn tick(tick: i64, rows: u64) -> Vec<Batch> {
-    let mut builder = TableBuilder::<TickKey, Row>::new(&TICKS);
+    let mut builder = TableBuilder::new(&TICKS);
     for row in 0..rows {
         let key = TickKey {
             ts: Timestamp(1_700_000_000_000_000_000 + tick),
@@ -83,7 +83,7 @@ fn tick(tick: i64, rows: u64) -> Vec<Batch> {
 
 /// KeyedRows of `(pid, name, whether it has ended)`.
 fn lives(lives: &[(u32, &'static str, bool)]) -> Vec<Batch> {
-    let mut builder = TableBuilder::<LifeKey, LifeRow>::new(&LIVES);
+    let mut builder = TableBuilder::new(&LIVES);
     for &(pid, comm, ended) in lives {
         let key = LifeKey {
             pid,

@@ -8,6 +8,7 @@ use super::{
     sysfs::Sysfs,
 };
 
+/// Reads a card.
 pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     let device = &card.device;
     let mut row = GpuRow {
@@ -48,7 +49,7 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     row
 }
 
-/// What the other files do not have.
+/// Fills in the values that the other files do not have.
 fn fill(row: &mut GpuRow, metrics: Metrics) {
     row.utilization = row.utilization.or(metrics.utilization);
     row.memory_utilization = row.memory_utilization.or(metrics.memory_utilization);

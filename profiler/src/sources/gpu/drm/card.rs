@@ -1,4 +1,4 @@
-//! The cards of `/sys/class/drm`.
+//! Cards in `/sys/class/drm`.
 
 use std::path::PathBuf;
 
@@ -8,17 +8,17 @@ use crate::{
     schema::{Label, Timestamp},
 };
 
-/// Drivers whose sysfs files are known here.
+/// Supported drivers, and their vendors.
 const DRIVERS: [(&str, &str); 3] = [("amdgpu", "amd"), ("i915", "intel"), ("xe", "intel")];
 
-/// One card.
+/// A card of a supported driver.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Card {
     /// N of `cardN`.
     pub(super) index: u32,
     /// `/sys/class/drm/cardN`.
     pub(super) directory: PathBuf,
-    /// Its `device`.
+    /// `/sys/class/drm/cardN/device`.
     pub(super) device: PathBuf,
     pub(super) driver: String,
     vendor: &'static str,
@@ -27,11 +27,11 @@ pub(in super::super) struct Card {
     name: Option<String>,
 }
 
-/// Those of drivers that are known, in the order of their numbers.
+/// Cards of supported drivers, in the order of their numbers.
 pub(in super::super) fn cards(host: &Host) -> Vec<Card> {
     let directory = host.sysfs.join("class/drm");
     let found = names(&directory, "card").into_iter().filter_map(|name| {
-        // Connectors are there as well: card0-DP-1.
+        // The directory also has connectors: card0-DP-1.
         let index: u32 = name.strip_prefix("card")?.parse().ok()?;
         let directory = directory.join(name);
         let device = directory.join("device");
@@ -57,17 +57,18 @@ pub(in super::super) fn cards(host: &Host) -> Vec<Card> {
 }
 
 impl Card {
-    /// The same for the same device, and no other.
+    /// Unique name of the device.
     pub(super) fn id(&self) -> String {
         let bdf = self.bdf.as_deref().unwrap_or_default();
         format!("{} {bdf}", self.index)
     }
 
-    /// Whether it is switched off until it is used.
-    pub(super) fn sleeps(&self) -> bool {
+    /// Whether the card is suspended until it is used.
+    pub(super) fn is_suspended(&self) -> bool {
         text(&self.device.join("power/runtime_status")).is_some_and(|status| status == "suspended")
     }
 
+    /// Key of a row of this card.
     pub(super) fn key(&self, ts: Timestamp, interval_ns: u64) -> GpuKey {
         let label = |text: &Option<String>| text.clone().map(Label::from);
         GpuKey {

@@ -1,4 +1,4 @@
-//! Which processes are clients of a DRM driver: those with a file of `/dev/dri` open.
+//! Clients of DRM drivers: processes with an open file of `/dev/dri`.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -16,40 +16,41 @@ use super::{
 use crate::{
     procfs::process_file::{SMALL_MAX, bounded},
     schema::Label,
-    support::clock::monotonic_ns,
+    support::{clock::monotonic_ns, delta::Interval},
 };
 
-/// A client among all.
+/// Identity of a client.
 type Id = (String, Option<String>, u64);
 
-/// All clients of the processes that are looked at.
+/// Clients of the inspected processes.
 pub(super) struct Clients {
     procfs: PathBuf,
-    /// What the engines had done for each at the reading before.
+    /// Engine counters of each client at the previous reading.
     before: HashMap<Id, BTreeMap<String, Engine>>,
-    read_at: Option<u64>,
-    /// How often a process was looked at, and whether it had clients the last time.
-    known: HashMap<u32, Look>,
+    interval: Interval,
+    /// Inspections of each process.
+    known: HashMap<u32, Inspections>,
     reading: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Look {
-    times: u8,
-    client: bool,
+struct Inspections {
+    count: u8,
+    /// Whether the process had clients at the last one.
+    is_client: bool,
 }
 
-/// A process without clients is looked at each time while it is young, then once in so many readings: going through
-/// the open files of all processes of a node takes longer than everything else.
-const SELDOM: u32 = 8;
-const YOUNG: u8 = 3;
+/// A process without clients is inspected at its first readings, then at every eighth: listing the
+/// open files of all processes of a node takes longer than everything else.
+const FIRST_READINGS: u8 = 3;
+const EVERY: u32 = 8;
 
 impl Clients {
     pub(super) fn new(procfs: &Path) -> Self {
         Self {
             procfs: procfs.to_owned(),
             before: HashMap::new(),
-            read_at: None,
+            interval: Interval::default(),
             known: HashMap::new(),
             reading: 0,
         }
@@ -58,31 +59,18 @@ impl Clients {
     /// Reads the clients of these processes, or of all.
     pub(super) fn read(&mut self, pids: Option<&[u32]>, cards: &[Card]) -> Vec<Usage> {
         let now = monotonic_ns();
-        let interval_ns = self
-            .read_at
-            .replace(now)
-            .map(|before| now.saturating_sub(before));
+        let interval_ns = self.interval.end(now);
         self.reading = self.reading.wrapping_add(1);
         let mut pids = pids.map_or_else(|| self.all(), <[u32]>::to_vec);
-        // Files of a client that several processes have open are of the first.
+        // A client that several processes have open is attributed to the first one.
         pids.sort_unstable();
         self.known.retain(|pid, _| pids.binary_search(pid).is_ok());
         let mut before = std::mem::take(&mut self.before);
         let mut used = Vec::new();
         for pid in pids {
-            let look = self.known.get(&pid).copied().unwrap_or_default();
-            let due = look.client
-                || look.times < YOUNG
-                || pid.wrapping_add(self.reading).is_multiple_of(SELDOM);
-            if !due {
+            let Some(found) = self.inspect(pid) else {
                 continue;
-            }
-            let found = self.of(pid);
-            let look = Look {
-                times: look.times.saturating_add(1),
-                client: !found.is_empty(),
             };
-            self.known.insert(pid, look);
             let mut devices: BTreeMap<(String, Option<String>), (Times, GpuProcessRow)> =
                 BTreeMap::new();
             for client in found {
@@ -96,11 +84,11 @@ impl Clients {
                 times.add(earlier.as_ref(), &client.engines, interval_ns);
                 add(&mut row.memory_used, client.device_memory);
                 add(&mut row.system_memory_used, client.system_memory);
-                let engines = rising(earlier.as_ref(), client.engines);
+                let engines = highest(earlier.as_ref(), client.engines);
                 self.before.insert(id, engines);
             }
             for ((driver, pdev), (times, mut row)) in devices {
-                // The first reading is the baseline.
+                // The first reading sets the baselines.
                 let Some(interval_ns) = interval_ns else {
                     continue;
                 };
@@ -128,7 +116,25 @@ impl Clients {
         names.collect()
     }
 
-    /// The clients of one process, each once.
+    /// Clients of a process, unless it is not due.
+    fn inspect(&mut self, pid: u32) -> Option<Vec<Client>> {
+        let before = self.known.get(&pid).copied().unwrap_or_default();
+        let is_due = before.is_client
+            || before.count < FIRST_READINGS
+            || pid.wrapping_add(self.reading).is_multiple_of(EVERY);
+        if !is_due {
+            return None;
+        }
+        let clients = self.of(pid);
+        let inspections = Inspections {
+            count: before.count.saturating_add(1),
+            is_client: !clients.is_empty(),
+        };
+        self.known.insert(pid, inspections);
+        Some(clients)
+    }
+
+    /// The clients of a process.
     fn of(&self, pid: u32) -> Vec<Client> {
         let directory = self.procfs.join(pid.to_string());
         let mut seen = HashSet::new();
@@ -161,8 +167,9 @@ fn add(sum: &mut Option<u64>, bytes: Option<u64>) {
     }
 }
 
-/// What is remembered never falls.
-fn rising(
+/// The larger of both values of each counter, because a driver may report a smaller one for a
+/// while.
+fn highest(
     before: Option<&BTreeMap<String, Engine>>,
     mut now: BTreeMap<String, Engine>,
 ) -> BTreeMap<String, Engine> {

@@ -1,13 +1,13 @@
-//! Times of engines: what was added to each since the client was read before.
+//! Increases of engine times since the previous reading of a client.
 
 use std::collections::BTreeMap;
 
 use super::{super::GpuProcessRow, fdinfo::Engine};
 
-/// A sum of which a part may not be known; then none of it is.
+/// A sum, which is unknown if part of it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
-    /// Nothing was added.
+    /// Whether anything was added.
     some: bool,
     unknown: bool,
     ns: u64,
@@ -27,7 +27,7 @@ impl Sum {
     }
 }
 
-/// Times of the engines of one process, by what they do.
+/// Engine times of one process, by kind of engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     render: Sum,
@@ -38,7 +38,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Adds what one client did. `before` is `None` at its first sight, `interval_ns` at that of everything.
+    /// Adds the increases of one client. `before` is `None` at its first reading, `interval_ns` at
+    /// the first reading of all clients.
     pub(super) fn add(
         &mut self,
         before: Option<&BTreeMap<String, Engine>>,
@@ -61,6 +62,7 @@ impl Times {
         }
     }
 
+    /// Stores the times in a row.
     pub(super) fn fill(self, row: &mut GpuProcessRow) {
         row.render_ns = self.render.value();
         row.compute_ns = self.compute.value();
@@ -70,19 +72,23 @@ impl Times {
     }
 }
 
-/// Time busy in the interval. `before` is `None` for a client that is seen for the first time.
+/// Busy time in the interval. `before` is `None` at the first reading of a client.
+///
+/// This is not [`delta::Counter`](crate::support::delta::Counter): a smaller value is no reset
+/// here, and a first value is an increase if the client is new.
 fn increase(before: Option<Engine>, now: Engine, interval_ns: u64) -> Option<u64> {
     let capacity = now.capacity.unwrap_or(1).max(1);
     if let Some(busy) = now.busy_ns {
-        // A value that falls for a while stays where it was (drm-usage-stats.rst).
+        // A driver may report a smaller value for a while (drm-usage-stats.rst).
         if let Some(before) = before {
             return Some(busy.saturating_sub(before.busy_ns?));
         }
-        // A client that was there before, unseen, has done more than fits into the interval.
+        // A client that is older than the interval may have a larger value than the interval
+        // allows.
         let possible = interval_ns.saturating_mul(capacity);
         return (busy <= possible.saturating_add(possible / 20)).then_some(busy);
     }
-    // Cycles tell the part of the time; of a first sight, there is no time to take it of.
+    // Cycles are a share of the total cycles, whose increase is unknown at the first reading.
     let before = before?;
     let busy = now.cycles?.saturating_sub(before.cycles?);
     let gone = now.total_cycles?.checked_sub(before.total_cycles?)?;
@@ -102,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn times_grow_or_stay() {
+    fn times_never_decrease() {
         assert_eq!(increase(Some(busy(5)), busy(8), 100), Some(3));
         assert_eq!(increase(Some(busy(5)), busy(3), 100), Some(0));
         assert_eq!(increase(Some(Engine::default()), busy(3), 100), None);
@@ -116,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn cycles_are_a_part_of_the_time() {
+    fn cycles_become_a_share_of_the_interval() {
         let cycles = |cycles, total| Engine {
             cycles: Some(cycles),
             total_cycles: Some(total),

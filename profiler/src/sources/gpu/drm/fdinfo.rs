@@ -1,10 +1,10 @@
-//! What a DRM driver tells of one client: Documentation/gpu/drm-usage-stats.rst.
+//! fdinfo of DRM clients (Documentation/gpu/drm-usage-stats.rst).
 
 use std::collections::BTreeMap;
 
 use crate::procfs::file::{lines, number, words};
 
-/// One client, as one of its files tells.
+/// A client, from one of its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Client {
     pub(super) driver: String,
@@ -12,7 +12,7 @@ pub(super) struct Client {
     pub(super) pdev: Option<String>,
     /// Unique for this device.
     pub(super) id: u64,
-    /// By name.
+    /// Engines by name.
     pub(super) engines: BTreeMap<String, Engine>,
     /// Memory of the device, bytes.
     pub(super) device_memory: Option<u64>,
@@ -20,19 +20,20 @@ pub(super) struct Client {
     pub(super) system_memory: Option<u64>,
 }
 
-/// What an engine did for a client since it was opened.
+/// Counters of an engine since the client was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Engine {
-    /// Time busy, ns.
+    /// Busy time, ns.
     pub(super) busy_ns: Option<u64>,
-    /// Cycles busy, and cycles gone by: xe.
+    /// Busy cycles (xe).
     pub(super) cycles: Option<u64>,
+    /// Elapsed cycles (xe).
     pub(super) total_cycles: Option<u64>,
-    /// How many there are alike.
+    /// Number of identical engines.
     pub(super) capacity: Option<u64>,
 }
 
-/// Reads the text of one file; nothing if it is of no DRM client, or of one that cannot be told from others.
+/// Parses the text of a file; `None` if it has no DRM client, or one without an id.
 pub(super) fn parse(text: &[u8]) -> Option<Client> {
     let mut client = Client::default();
     let mut id = None;
@@ -85,7 +86,7 @@ pub(super) fn parse(text: &[u8]) -> Option<Client> {
             {
                 &mut client.system_memory
             }
-            // Parts of a device that are no memory: gds, gws, oa, doorbell.
+            // Resources of a device that are not memory: gds, gws, oa, doorbell.
             _ => continue,
         };
         *sum = Some(sum.unwrap_or(0).saturating_add(bytes));
@@ -99,7 +100,7 @@ impl Client {
     }
 }
 
-/// `drm-<key>:\t<value>`.
+/// Key and value of a line `drm-<key>:\t<value>`.
 fn pair(line: &[u8]) -> Option<(&str, &[u8])> {
     let line = line.strip_prefix(b"drm-")?;
     let colon = line.iter().position(|byte| *byte == b':')?;
@@ -132,7 +133,7 @@ mod tests {
         drm-total-system:\t0\ndrm-resident-system:\t4096\ndrm-resident-vram0:\t3 MiB\n";
 
     #[test]
-    fn clients_of_several_drivers() {
+    fn clients_of_several_drivers_are_parsed() {
         let amd = parse(AMDGPU.as_bytes()).unwrap();
         assert_eq!((amd.driver.as_str(), amd.id), ("amdgpu", 17));
         assert_eq!(amd.pdev.as_deref(), Some("0000:03:00.0"));
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_sense_are_no_clients() {
+    fn malformed_files_are_no_clients() {
         for text in [
             "",
             "pos:\t0\n",

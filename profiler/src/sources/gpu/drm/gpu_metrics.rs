@@ -1,12 +1,12 @@
-//! amdgpu's binary table `gpu_metrics` (drivers/gpu/drm/amd/include/kgd_pp_interface.h), by its versions.
+//! Binary table `gpu_metrics` of amdgpu (drivers/gpu/drm/amd/include/kgd_pp_interface.h).
 //!
-//! A header of 4 bytes: size u16, format u8, content u8. Format 1 is of discrete GPUs, 2 and 3 of APUs. A value whose
-//! bits are all set is not available.
+//! The header has 4 bytes: size u16, format u8, content u8. Format 1 is that of discrete GPUs, 2
+//! and 3 those of APUs. A value with all bits set is not available.
 
 use super::super::reading::named;
 use crate::schema::Label;
 
-/// What is taken from it.
+/// Values of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metrics {
     /// %.
@@ -17,15 +17,15 @@ pub(super) struct Metrics {
     pub(super) media_utilization: Option<u64>,
     /// °C.
     pub(super) temperature: Option<u64>,
-    /// µJ since the driver began.
+    /// µJ since the driver was loaded.
     pub(super) energy_uj: Option<u64>,
-    /// Bits that are the same for all chips (`SMU_THROTTLER_*_BIT`).
+    /// Bits `SMU_THROTTLER_*_BIT`, which are the same for all chips.
     pub(super) throttlers: Option<u64>,
 }
 
-/// Where a version has its values, in bytes from the begin of the table.
+/// Offsets of the values in a version of the table, in bytes.
 struct Layout {
-    /// At least as long.
+    /// Minimum size of the table.
     size: usize,
     utilization: usize,
     memory_utilization: Option<usize>,
@@ -33,7 +33,7 @@ struct Layout {
     temperature: usize,
     energy: Option<usize>,
     throttlers: Option<usize>,
-    /// Parts of a per cent and of a degree.
+    /// Units per percent and per degree.
     scale: u64,
 }
 
@@ -50,7 +50,7 @@ const fn layout(size: usize, utilization: usize, temperature: usize) -> Layout {
     }
 }
 
-/// The layout of a version; `size` is what the table says of itself.
+/// Layout of a version; `size` is that of the header.
 fn of_version(format: u8, content: u8, size: usize) -> Option<Layout> {
     let layout = match (format, content) {
         (1, 0) => Layout {
@@ -67,7 +67,7 @@ fn of_version(format: u8, content: u8, size: usize) -> Option<Layout> {
         },
         (1, 4 | 7 | 8) => instinct(24),
         (1, 5) => instinct(88),
-        // An early one had the layout of 1.5 with more behind it, and is shorter.
+        // An early version 1.6 is shorter, and has an extended layout of 1.5.
         (1, 6) if size >= 1024 => instinct(16),
         (2, 0) => Layout {
             media_utilization: Some(42),
@@ -88,7 +88,7 @@ fn of_version(format: u8, content: u8, size: usize) -> Option<Layout> {
     Some(layout)
 }
 
-/// Of Instinct accelerators: only the place of the energy differs.
+/// Layout of Instinct accelerators, which differ only in the offset of the energy.
 const fn instinct(energy: usize) -> Layout {
     Layout {
         memory_utilization: Some(14),
@@ -97,7 +97,7 @@ const fn instinct(energy: usize) -> Layout {
     }
 }
 
-/// The values of a table whose version is known and which is complete.
+/// Parses a complete table of a known version.
 pub(super) fn parse(table: &[u8]) -> Option<Metrics> {
     let size = usize::from(word(table, 0)?);
     let (format, content) = (*table.get(2)?, *table.get(3)?);
@@ -112,7 +112,7 @@ pub(super) fn parse(table: &[u8]) -> Option<Metrics> {
     };
     let degrees = word(table, layout.temperature).filter(|value| *value != u16::MAX);
     let wide = |offset: usize| long(table, offset).filter(|value| *value != u64::MAX);
-    // Before 1.4 the unit is the same only on accelerators with HBM, which have its temperatures.
+    // Before 1.4 the unit is known only for accelerators with HBM, which report HBM temperatures.
     let energy = match (format, content) {
         (1, 1..=3) => layout.energy.filter(|_| word(table, 88) != Some(u16::MAX)),
         _ => layout.energy,
@@ -127,7 +127,7 @@ pub(super) fn parse(table: &[u8]) -> Option<Metrics> {
     })
 }
 
-/// From 2^-16 J.
+/// Converts from 2^-16 J.
 fn microjoules(units: u64) -> Option<u64> {
     u64::try_from((u128::from(units) * 1_000_000) >> 16).ok()
 }
@@ -173,7 +173,7 @@ const THROTTLERS: [(u8, &str); 27] = [
     (42, "temp_liquid0"),
 ];
 
-/// Names of the bits that are set, joined.
+/// Names of the set bits, joined.
 pub(super) fn throttlers(bits: u64) -> Label {
     named(bits, THROTTLERS.map(|(bit, name)| (1 << bit, name)))
 }
@@ -182,7 +182,7 @@ pub(super) fn throttlers(bits: u64) -> Label {
 mod tests {
     use super::*;
 
-    /// A table of a version in which nothing is available.
+    /// A table in which no value is available.
     fn table(format: u8, content: u8, size: u16) -> Vec<u8> {
         let mut table = vec![0xff; usize::from(size)];
         table[..2].copy_from_slice(&size.to_le_bytes());
@@ -210,7 +210,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_not_available_is_null_in_every_version() {
+    fn unavailable_values_are_null_in_every_version() {
         for (format, content, size) in VERSIONS {
             let found = parse(&table(format, content, size));
             let expected = (size != 400).then(Metrics::default);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_are_cut_off_or_unknown_are_nothing() {
+    fn truncated_and_unknown_tables_are_ignored() {
         for (format, content, size) in VERSIONS {
             let whole = table(format, content, size);
             for length in 0..whole.len() {
@@ -237,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn energy_is_in_parts_of_a_joule() {
+    fn energy_is_converted_to_microjoules() {
         assert_eq!(microjoules(1 << 16), Some(1_000_000));
         assert_eq!(microjoules(1), Some(15));
         assert_eq!(microjoules(u64::MAX - 1), None);
     }
 
     #[test]
-    fn throttlers_are_named() {
+    fn throttlers_have_names() {
         assert_eq!(throttlers(0).as_str(), "none");
         assert_eq!(throttlers(1 | 1 << 36).as_str(), "ppt0+temp_hotspot");
         assert_eq!(throttlers(1 << 63).as_str(), "unknown");

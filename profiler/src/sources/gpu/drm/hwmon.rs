@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{super::GpuRow, sysfs::Sysfs};
 use crate::host::{names, text};
 
-/// The directory of a card's sensors.
+/// Directory of the sensors of a card.
 #[derive(Debug)]
 pub(super) struct Hwmon(PathBuf);
 
@@ -20,7 +20,8 @@ impl Hwmon {
         sysfs.number(&self.0.join(file))
     }
 
-    /// The number of the sensor of a kind with one of these labels, the first that there is.
+    /// Number of the first sensor of this kind with one of these labels, in the order of the
+    /// labels.
     pub(super) fn labelled(&self, kind: &str, labels: &[&str]) -> Option<u32> {
         let label = |number: &u32| text(&self.0.join(format!("{kind}{number}_label")));
         let found: Vec<_> = (1..=8).filter_map(|n| Some((n, label(&n)?))).collect();
@@ -30,7 +31,7 @@ impl Hwmon {
         })
     }
 
-    /// What AMD's and Intel's cards have alike.
+    /// Reads the sensors that cards of AMD and Intel have in common.
     pub(super) fn read(&self, sysfs: &mut Sysfs, row: &mut GpuRow) {
         // µW.
         let power = self.number(sysfs, "power1_average");
@@ -40,12 +41,12 @@ impl Hwmon {
         let limit = limit.or_else(|| self.number(sysfs, "power1_max"));
         row.power_limit_mw = limit.map(|limit| limit / 1000);
         row.fan_rpm = self.number(sysfs, "fan1_input");
-        // 255 is full speed.
+        // 255 is the full speed.
         let duty = self.number(sysfs, "pwm1").filter(|duty| *duty <= 255);
         row.fan = duty.map(|duty| (duty * 100 + 127) / 255);
     }
 
-    /// A temperature, from thousandths of a degree.
+    /// A temperature in °C.
     pub(super) fn temperature(&self, sysfs: &mut Sysfs, sensor: u32) -> Option<u64> {
         let thousandths = self.number(sysfs, &format!("temp{sensor}_input"))?;
         Some(thousandths / 1000)

@@ -1,15 +1,17 @@
-//! The files of i915 and xe (Documentation/ABI/testing/sysfs-driver-intel-i915-hwmon, -xe-hwmon, -xe-throttle).
+//! The files of i915 and xe (Documentation/ABI/testing/sysfs-driver-intel-i915-hwmon, -xe-hwmon,
+//! -xe-throttle).
 
 use std::path::Path;
 
 use super::{super::GpuRow, card::Card, hwmon::Hwmon, sysfs::Sysfs};
 use crate::{host::names, schema::Label};
 
+/// Reads a card.
 pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     let mut row = GpuRow::default();
     if let Some(hwmon) = Hwmon::of(&card.device) {
         hwmon.read(sysfs, &mut row);
-        // xe has one counter of the card and one of the package.
+        // xe has a counter of the card and one of the package.
         let energy = hwmon.labelled("energy", &["card", "pkg"]).unwrap_or(1);
         row.energy_uj = hwmon.number(sysfs, &format!("energy{energy}_input"));
         let sensor = hwmon.labelled("temp", &["pkg"]).unwrap_or(1);
@@ -25,14 +27,14 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
         (gt.join("rps_act_freq_mhz"), (gt, "throttle_reason_"))
     };
     let mhz = sysfs.number(&clock);
-    // Of kernels before 5.19.
+    // Kernels before 5.19.
     let mhz = mhz.or_else(|| sysfs.number(&card.directory.join("gt_act_freq_mhz")));
     row.sm_clock = mhz.and_then(|mhz| mhz.checked_mul(1_000_000));
     row.throttle_reasons = reasons(sysfs, &throttle.0, throttle.1);
     row
 }
 
-/// Names of the files that say 1, joined. `status` says whether any does.
+/// Names of the files that contain 1, joined. `status` is 1 if any of them is.
 fn reasons(sysfs: &mut Sysfs, directory: &Path, prefix: &str) -> Option<Label> {
     let mut known = false;
     let mut found = Vec::new();

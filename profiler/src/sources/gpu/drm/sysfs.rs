@@ -1,24 +1,25 @@
-//! Small files of sysfs: what is not there is null; what cannot be read, or makes no sense, is null and counted.
+//! Files of sysfs. Missing values are null; values that cannot be read or are malformed are null
+//! and reported as an error.
 
 use std::{io::ErrorKind, path::Path};
 
 use crate::host::content;
 
-/// The files of one reading.
+/// Reads the files of one reading.
 #[derive(Debug, Default)]
 pub(super) struct Sysfs {
-    /// The first failure.
+    /// The first error.
     pub(super) error: Option<String>,
 }
 
 impl Sysfs {
-    /// All of a file.
+    /// Content of a file.
     pub(super) fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
         let error = match content(path) {
             Ok(bytes) => return Some(bytes),
             Err(error) => error,
         };
-        // So drivers say that this chip has no such sensor, or that it is just now asleep.
+        // Errors of drivers for a missing sensor or a suspended chip.
         let absent = [libc::EOPNOTSUPP, libc::ENODATA, libc::EPERM];
         let code = error.raw_os_error();
         if error.kind() != ErrorKind::NotFound && !code.is_some_and(|code| absent.contains(&code)) {
@@ -27,13 +28,13 @@ impl Sysfs {
         None
     }
 
-    /// Its text without the white space around it.
+    /// Text of a file without surrounding white space.
     pub(super) fn text(&mut self, path: &Path) -> Option<String> {
         let bytes = self.bytes(path)?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Its number, which is not negative.
+    /// Number in a file, which must not be negative.
     pub(super) fn number(&mut self, path: &Path) -> Option<u64> {
         let text = self.text(path)?;
         let number = text.parse().ok();
@@ -43,7 +44,7 @@ impl Sysfs {
         number
     }
 
-    /// A number of per cent.
+    /// Percentage in a file.
     pub(super) fn percent(&mut self, path: &Path) -> Option<u64> {
         let number = self.number(path)?;
         if number > 100 {

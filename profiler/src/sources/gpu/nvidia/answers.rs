@@ -1,18 +1,19 @@
-//! Answers of NVML: what a GPU does not have is null; what fails is null and counted.
+//! Answers of NVML. Values that a GPU does not have are null; failed calls are null and reported as
+//! an error.
 
 use nvml_wrapper::error::NvmlError;
 
-/// The answers of one reading.
+/// Errors of the answers of one reading.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// The first failure.
+    /// The first error.
     pub(super) error: Option<String>,
-    /// Whether the GPU that was asked last is no longer there.
+    /// Whether the GPU of the last call was removed.
     lost: bool,
 }
 
 impl Answers {
-    /// The value, if there is one.
+    /// The value of an answer, if it has one.
     pub(super) fn of<T>(&mut self, what: &str, answer: Result<T, NvmlError>) -> Option<T> {
         let error = match answer {
             Ok(value) => return Some(value),
@@ -26,13 +27,13 @@ impl Answers {
         None
     }
 
-    /// Whether the GPU was lost since this was asked last.
+    /// Whether a GPU was removed since the previous call.
     pub(super) fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
     }
 }
 
-/// Whether it is the GPU, its driver or our privilege that does not have it.
+/// Whether the GPU or its driver does not have the value, or the profiler may not read it.
 fn is_absence(error: &NvmlError) -> bool {
     matches!(
         error,

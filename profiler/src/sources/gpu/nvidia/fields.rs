@@ -1,4 +1,4 @@
-//! Values that NVML gives by number (`nvmlDeviceGetFieldValues`), several at once.
+//! Values that NVML returns by field id, several at once (`nvmlDeviceGetFieldValues`).
 
 use nvml_wrapper::{Device, Nvml, error::NvmlError};
 use nvml_wrapper_sys::bindings::{
@@ -16,10 +16,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_SHORT, nvmlValueType_t,
 };
 
-/// A value and how wide it is.
+/// A value and its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// 32 bits: a counter begins anew at 2^32.
+    /// 32 bits: a counter wraps at 2^32.
     Narrow(u32),
     /// 64 bits.
     Wide(u64),
@@ -34,25 +34,25 @@ impl Value {
     }
 }
 
-/// Those that are read.
+/// The fields that are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fields {
     /// °C.
     pub(super) memory_temperature: Option<Value>,
-    /// KiB over all links.
+    /// KiB sent over all links.
     pub(super) nvlink_tx: Option<Value>,
-    /// KiB over all links.
+    /// KiB received over all links.
     pub(super) nvlink_rx: Option<Value>,
-    /// Bytes.
+    /// Bytes sent.
     pub(super) pcie_tx: Option<Value>,
-    /// Bytes.
+    /// Bytes received.
     pub(super) pcie_rx: Option<Value>,
 }
 
-/// All links together, in place of the number of one.
+/// Scope of all links together.
 const ALL_LINKS: u32 = u32::MAX;
 
-/// The wrapper's call has no scope, so this is the library's own.
+/// Reads all fields. The call of the wrapper has no scope, so this is that of the library.
 pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> Result<Fields, NvmlError> {
     let wanted = [
         (NVML_FI_DEV_MEMORY_TEMP, 0),
@@ -67,14 +67,15 @@ pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> Result<Fields, NvmlError
         timestamp: 0,
         latencyUsec: 0,
         valueType: 0,
-        // What the library does not fill in is no value.
+        // Remains if the library does not set it.
         nvmlReturn: nvml_wrapper_sys::bindings::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
         value: nvmlValue_t { ullVal: 0 },
     });
     let call = nvml.lib().nvmlDeviceGetFieldValues.as_ref();
     let call = call.map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))?;
     let count = i32::try_from(values.len()).unwrap_or(0);
-    // SAFETY: the handle is of this library, which lives; it writes to `count` elements of `values`.
+    // SAFETY: the handle belongs to this library, which stays loaded; the call writes to `count`
+    // elements of `values`.
     let code = unsafe { call(device.handle(), count, values.as_mut_ptr()) };
     if code != nvmlReturn_enum_NVML_SUCCESS {
         return Err(code.into());
@@ -94,7 +95,7 @@ pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> Result<Fields, NvmlError
     })
 }
 
-/// Whole numbers that are not negative.
+/// The value, if it is a whole number that is not negative.
 #[expect(non_upper_case_globals, reason = "names of the library")]
 fn decode(kind: nvmlValueType_t, value: nvmlValue_t) -> Option<Value> {
     // SAFETY: every bit pattern is a value of each of these types, and the union was zeroed before.

@@ -1,18 +1,18 @@
-//! GPU performance monitoring: means over the interval, of Hopper and later.
+//! GPU performance monitoring (GPM): means over the interval, for Hopper and later.
 
 use nvml_wrapper::{Device, GpmSample, Nvml, enums::gpm::GpmMetricId, gpm::gpm_metrics_get};
 
 use super::{super::GpuRow, answers::Answers};
 
-/// The sample before, of a GPU or MIG instance.
+/// Previous sample of a GPU or MIG instance.
 #[derive(Debug, Default)]
 pub(super) struct Gpm {
     before: Option<GpmSample<'static>>,
-    /// Found out at the first reading.
+    /// Determined at the first reading.
     supported: Option<bool>,
 }
 
-/// Traffic over PCIe, bytes per second.
+/// Rates of PCIe, bytes per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
     pub(super) pcie_tx: Option<f64>,
@@ -32,7 +32,7 @@ const METRICS: [GpmMetricId; 9] = [
 ];
 
 impl Gpm {
-    /// Reads the device, or one of its instances, and fills in the means since the reading before.
+    /// Reads the device or one of its instances, and stores the means since the previous reading.
     pub(super) fn read(
         &mut self,
         nvml: &'static Nvml,
@@ -79,7 +79,7 @@ impl Gpm {
         row.fp64_activity = percent(fp64);
         row.fp32_activity = percent(fp32);
         row.fp16_activity = percent(fp16);
-        // nvml.h: in MiB/s.
+        // The unit is MiB/s (nvml.h).
         let bytes = |rate: f64| rate * f64::from(1 << 20);
         Rates {
             pcie_tx: tx.map(bytes),

@@ -1,4 +1,4 @@
-//! Instances of a GPU in MIG mode; they come and go while the GPU is up.
+//! MIG instances of a GPU, which can be created and removed at any time.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::schema::Label;
 
-/// What is remembered of a GPU's instances, by UUID.
+/// Previous samples of the instances of a GPU, by UUID.
 #[derive(Debug, Default)]
 pub(super) struct Instances(HashMap<String, Gpm>);
 
-/// One instance at one reading.
+/// An instance at one reading.
 #[derive(Debug)]
 pub(super) struct MigDevice {
     pub(super) uuid: String,
@@ -31,7 +31,7 @@ pub(super) struct MigDevice {
 const ENABLED: u32 = 1;
 
 impl Instances {
-    /// Those that there are now.
+    /// Reads the present instances.
     pub(super) fn read(
         &mut self,
         nvml: &'static Nvml,
@@ -47,7 +47,7 @@ impl Instances {
         let most = answers.of("MIG instances", parent.mig_device_count());
         let mut found = Vec::new();
         for index in 0..most.unwrap_or(0).min(64) {
-            // Numbers without an instance are not found, which is no failure.
+            // An index without an instance is no error.
             let device = answers.of("MIG instance", parent.mig_device_by_index(index));
             let Some(device) = device else { continue };
             let Some(uuid) = answers.of("MIG UUID", device.uuid()) else {
@@ -82,10 +82,10 @@ impl Instances {
 
 type GetId = unsafe extern "C" fn(nvmlDevice_t, *mut u32) -> nvmlReturn_t;
 
-/// Ids, for which the wrapper has no call.
+/// An id of an instance, for which the wrapper has no call.
 fn id(device: &Device<'_>, call: Option<&GetId>) -> Option<u32> {
     let mut id = 0;
-    // SAFETY: the handle is of this library, which lives; it writes one number.
+    // SAFETY: the handle belongs to this library, which stays loaded; the call writes one number.
     let code = unsafe { call?(device.handle(), &raw mut id) };
     (code == nvmlReturn_enum_NVML_SUCCESS).then_some(id)
 }

@@ -1,4 +1,4 @@
-//! NVIDIA's GPUs and MIG instances, through NVML.
+//! GPUs and MIG instances of NVIDIA, through NVML.
 
 mod answers;
 mod fields;
@@ -19,7 +19,7 @@ use nvml_wrapper::{
 
 use super::{
     GpuKey, GpuRow, Request,
-    reading::{Before, Reading, named},
+    reading::{Counters, Reading, named},
     visible::{Candidate, OfTarget},
 };
 use crate::{schema::Label, support::clock::monotonic_ns};
@@ -27,24 +27,24 @@ use crate::{schema::Label, support::clock::monotonic_ns};
 pub(super) use self::library::{LIBRARY, has_gpu, load};
 use self::{answers::Answers, fields::Value, gpm::Gpm, mig::Instances};
 
-/// The driver's word for itself in the tables.
+/// Vendor and driver in the tables.
 const NAME: &str = "nvidia";
 
-/// All GPUs, of which those are read that the target may see.
+/// All GPUs. Those that the target may use are read.
 pub(super) struct Nvidia {
     nvml: &'static Nvml,
     gpus: Vec<Gpu>,
     visible: OfTarget,
-    before: Before,
-    /// Whether the driver's pids are ours: it gives those of the node.
+    counters: Counters,
+    /// Whether the pids of the driver, which are those of the node, are those of the profiler.
     knows_pids: bool,
 }
 
 struct Gpu {
     device: Device<'static>,
     facts: Facts,
-    /// What the PCIe link carries at most, bytes per second.
-    fastest: Option<f64>,
+    /// Capacity of the PCIe link, bytes per second.
+    pcie_capacity: Option<f64>,
     pcie_tx: pcie::Direction,
     pcie_rx: pcie::Direction,
     read_at: u64,
@@ -53,10 +53,10 @@ struct Gpu {
     samples: processes::Samples,
 }
 
-/// What does not change.
+/// Constant facts about a GPU.
 #[derive(Clone, Debug)]
 struct Facts {
-    /// Number of NVML and nvidia-smi.
+    /// Number in NVML and nvidia-smi.
     index: u32,
     uuid: Option<Label>,
     name: Option<Label>,
@@ -64,7 +64,7 @@ struct Facts {
 }
 
 impl Nvidia {
-    /// Finds the GPUs; those that a container or cgroup keeps from us are not ours to report.
+    /// Finds the GPUs, except for those that a container or cgroup hides.
     pub(super) fn open(nvml: &'static Nvml, visible: OfTarget, knows_pids: bool) -> Self {
         let count = nvml.device_count().unwrap_or(0);
         let found = (0..count).filter_map(|index| {
@@ -75,19 +75,17 @@ impl Nvidia {
             nvml,
             gpus: found.collect(),
             visible,
-            before: Before::new(),
+            counters: Counters::new(),
             knows_pids,
         }
     }
-}
 
-impl Nvidia {
-    /// Reads all GPUs once. Takes as long as it takes.
+    /// Reads all GPUs once, which may take long.
     pub(super) fn read(&mut self, request: &Request) -> Reading {
         let ts = request.tick.ts;
         let mut answers = Answers::default();
         let (mut gpus, mut processes) = (Vec::new(), Vec::new());
-        self.before.begin();
+        self.counters.begin();
         let visible = self.visible.of(request.pids.as_deref());
         let candidates = self.gpus.iter().map(|gpu| gpu.facts.candidate());
         let candidates: Vec<Candidate<'_>> = candidates.collect();
@@ -105,7 +103,7 @@ impl Nvidia {
                 continue;
             }
             let name = gpu.facts.index.to_string();
-            let known = self.before.take(&name, now, &mut row);
+            let known = self.counters.increase(&name, now, &mut row);
             let found = gpu
                 .instances
                 .read(self.nvml, &gpu.device, &visible, &mut answers);
@@ -124,7 +122,7 @@ impl Nvidia {
             for instance in found.into_iter().filter(|instance| instance.visible) {
                 let mut row = instance.row;
                 let now = monotonic_ns();
-                if let Some(interval_ns) = self.before.take(&instance.uuid, now, &mut row) {
+                if let Some(interval_ns) = self.counters.increase(&instance.uuid, now, &mut row) {
                     let mut key = gpu.facts.key(ts, interval_ns);
                     key.index = None;
                     key.parent_uuid = key.uuid.replace(Label::from(instance.uuid));
@@ -186,7 +184,7 @@ impl Gpu {
                 name: device.name().ok().map(Label::from),
                 bdf: bdf.map(Label::from),
             },
-            fastest: link.and_then(|(generation, width)| pcie::fastest(generation, width)),
+            pcie_capacity: link.and_then(|(generation, width)| pcie::capacity(generation, width)),
             pcie_tx: pcie::Direction::default(),
             pcie_rx: pcie::Direction::default(),
             read_at: 0,
@@ -197,7 +195,7 @@ impl Gpu {
         }
     }
 
-    /// Every value on its own: one that fails leaves the others.
+    /// Reads all values separately, so that an error affects only one of them.
     fn read(&mut self, nvml: &'static Nvml, now: u64, answers: &mut Answers) -> GpuRow {
         let device = &self.device;
         let mut row = GpuRow::default();
@@ -259,13 +257,13 @@ impl Gpu {
         row.nvlink_rx_bytes = bytes(fields.nvlink_rx);
         let rates = self.gpm.read(nvml, device, None, &mut row, answers);
         let interval_ns = now.saturating_sub(std::mem::replace(&mut self.read_at, now));
-        let fastest = self.fastest;
+        let capacity = self.pcie_capacity;
         row.pcie_tx_bytes =
             self.pcie_tx
-                .advance(fields.pcie_tx, interval_ns, fastest, rates.pcie_tx);
+                .advance(fields.pcie_tx, interval_ns, capacity, rates.pcie_tx);
         row.pcie_rx_bytes =
             self.pcie_rx
-                .advance(fields.pcie_rx, interval_ns, fastest, rates.pcie_rx);
+                .advance(fields.pcie_rx, interval_ns, capacity, rates.pcie_rx);
         row
     }
 }
@@ -274,7 +272,7 @@ fn percent(value: u32) -> Option<u64> {
     (value <= 100).then_some(value.into())
 }
 
-/// From MHz.
+/// Converts from MHz.
 fn hertz(mhz: u32) -> u64 {
     u64::from(mhz) * 1_000_000
 }
@@ -285,7 +283,7 @@ fn p_state(state: PerformanceState) -> Option<u64> {
 
 fn fastest_fan(device: &Device<'_>, answers: &mut Answers) -> Option<u64> {
     let count = answers.of("fans", device.num_fans())?;
-    // More than any board has.
+    // No board has more fans.
     let fans = (0..count.min(16)).filter_map(|fan| answers.of("fan", device.fan_speed(fan)));
     fans.max().map(u64::from)
 }
@@ -328,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_joined() {
+    fn reasons_have_names() {
         assert_eq!(reasons(0).as_str(), "none");
         assert_eq!(reasons(0x1).as_str(), "gpu_idle");
         assert_eq!(reasons(0x4 | 0x8).as_str(), "sw_power_cap+hw_slowdown");
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_null() {
+    fn implausible_values_are_null() {
         assert_eq!(
             (percent(100), percent(101), percent(u32::MAX)),
             (Some(100), None, None)

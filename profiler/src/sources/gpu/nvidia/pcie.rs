@@ -1,6 +1,7 @@
-//! Bytes over PCIe, from a counter that may be narrower than what the link carries in an interval.
+//! Bytes over PCIe, from a counter that may wrap several times in an interval.
 
 use super::fields::Value;
+use crate::support::delta::Range;
 
 /// One direction of a link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,40 +10,41 @@ pub(super) struct Direction {
 }
 
 impl Direction {
-    /// What was added. `fastest` is the link's, bytes per second; `rate` the mean that another counter tells.
+    /// Increase in the interval. `capacity` is that of the link, and `rate` the mean rate of
+    /// another counter, in bytes per second.
     pub(super) fn advance(
         &mut self,
         now: Option<Value>,
         interval_ns: u64,
-        fastest: Option<f64>,
+        capacity: Option<f64>,
         rate: Option<f64>,
     ) -> Option<u64> {
-        const WRAP: f64 = 4_294_967_296.0;
         let seconds = interval_ns as f64 / 1e9;
+        let bytes = |rate: f64| whole(rate * seconds);
         let before = std::mem::replace(&mut self.before, now);
-        let by_rate = || {
-            let bytes = (rate? * seconds).round();
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "the cast saturates, and rates are not negative"
-            )]
-            Some(bytes as u64)
-        };
-        match (before, now) {
-            (Some(Value::Wide(before)), Some(Value::Wide(now))) => now.checked_sub(before),
-            (Some(Value::Narrow(before)), Some(Value::Narrow(now)))
-                if fastest.is_some_and(|fastest| fastest * seconds < WRAP) =>
-            {
-                Some(now.wrapping_sub(before).into())
+        let counted = match (before, now) {
+            (Some(Value::Wide(before)), Some(Value::Wide(now))) => {
+                return Range::Unlimited.increase(before, now, u64::MAX);
             }
-            _ => by_rate(),
-        }
+            (Some(Value::Narrow(before)), Some(Value::Narrow(now))) => capacity
+                .and_then(|rate| Range::BITS_32.increase(before.into(), now.into(), bytes(rate))),
+            _ => None,
+        };
+        counted.or_else(|| rate.map(bytes))
     }
 }
 
-/// What a link carries at most, bytes per second: before any overhead of packets.
-pub(super) fn fastest(generation: u32, width: u32) -> Option<f64> {
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and rates are not negative"
+)]
+fn whole(bytes: f64) -> u64 {
+    bytes.round() as u64
+}
+
+/// Capacity of a link without the overhead of packets, bytes per second.
+pub(super) fn capacity(generation: u32, width: u32) -> Option<f64> {
     let lane = match generation {
         1 => 0.25e9,
         2 => 0.5e9,
@@ -62,24 +64,24 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_narrow_counter_counts_only_what_cannot_have_wrapped_unseen() {
-        let fourth = fastest(4, 16);
+    fn a_narrow_counter_is_used_if_it_wraps_at_most_once() {
+        let link = capacity(4, 16);
         let mut tx = Direction::default();
         let narrow = |value| Some(Value::Narrow(value));
-        assert_eq!(tx.advance(narrow(u32::MAX), 100 * MS, fourth, None), None);
-        assert_eq!(tx.advance(narrow(9), 100 * MS, fourth, None), Some(10));
+        assert_eq!(tx.advance(narrow(u32::MAX), 100 * MS, link, None), None);
+        assert_eq!(tx.advance(narrow(9), 100 * MS, link, None), Some(10));
         // 31.5 GB/s for 200 ms are more than 2^32 bytes.
-        assert_eq!(tx.advance(narrow(20), 200 * MS, fourth, None), None);
+        assert_eq!(tx.advance(narrow(20), 200 * MS, link, None), None);
         let rate = Some(5e9);
-        let counted = tx.advance(narrow(30), 1000 * MS, fourth, rate);
+        let counted = tx.advance(narrow(30), 1000 * MS, link, rate);
         assert_eq!(counted, Some(5_000_000_000), "by its rate");
         assert_eq!(tx.advance(narrow(40), 100 * MS, None, None), None);
-        assert_eq!(tx.advance(None, 100 * MS, fourth, None), None);
-        assert_eq!(tx.advance(narrow(40), 100 * MS, fourth, None), None);
+        assert_eq!(tx.advance(None, 100 * MS, link, None), None);
+        assert_eq!(tx.advance(narrow(40), 100 * MS, link, None), None);
     }
 
     #[test]
-    fn a_wide_counter_that_falls_was_reset() {
+    fn a_decrease_of_a_wide_counter_is_a_reset() {
         let mut rx = Direction::default();
         let wide = |value| Some(Value::Wide(value));
         assert_eq!(rx.advance(wide(7), 1, None, None), None);
@@ -88,6 +90,6 @@ mod tests {
             Some((1 << 40) - 7)
         );
         assert_eq!(rx.advance(wide(5), 1, None, None), None);
-        assert_eq!(fastest(9, 16), None);
+        assert_eq!(capacity(9, 16), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The processes on a GPU: what they hold, and how much of it they use.
+//! Processes on a GPU: memory and utilization.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::schema::Label;
 
-/// How far the driver's samples of utilization were read.
+/// Position in the driver's samples of utilization.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// Its own time of the last one, µs.
+    /// Time of the last sample by the clock of the driver, µs.
     seen: Option<u64>,
 }
 
-/// One process on one GPU or MIG instance.
+/// A process on a GPU or MIG instance.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Process {
     pid: u32,
@@ -32,7 +32,7 @@ pub(super) struct Process {
     utilization: [Mean; 4],
 }
 
-/// Mean of the samples since the reading before.
+/// Mean of the samples since the previous reading.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     sum: u64,
@@ -53,7 +53,7 @@ impl Mean {
 }
 
 impl Samples {
-    /// All processes on the device, whoever's they are.
+    /// Reads all processes on the device, of all users.
     pub(super) fn read(&mut self, device: &Device<'_>, answers: &mut Answers) -> Vec<Process> {
         let mut found: BTreeMap<(u32, Option<u32>, Option<u32>), Process> = BTreeMap::new();
         let lists: [(&str, Result<Vec<ProcessInfo>, NvmlError>); 3] = [
@@ -66,7 +66,7 @@ impl Samples {
                 let key = (info.pid, info.gpu_instance_id, info.compute_instance_id);
                 let process = found.entry(key).or_default();
                 (process.pid, process.gpu_instance, process.compute_instance) = key;
-                // Who computes and draws is in both lists, with the same memory.
+                // A process that computes and draws is in both lists, with the same memory.
                 if let UsedGpuMemory::Used(bytes) = info.used_gpu_memory {
                     process.memory_used = process.memory_used.max(Some(bytes));
                 }
@@ -97,7 +97,7 @@ impl Samples {
 }
 
 impl Process {
-    /// Its row, if the target may see where it runs.
+    /// Row of the process, if its MIG instance is visible to the target.
     pub(super) fn usage(
         self,
         facts: &Facts,
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_of_values_that_make_sense() {
+    fn implausible_samples_are_excluded_from_means() {
         let mut mean = Mean::default();
         assert_eq!(mean.value(), None);
         for value in [10, 21, u32::MAX] {

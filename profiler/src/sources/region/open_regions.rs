@@ -1,11 +1,11 @@
-//! Regions that have begun and not ended.
+//! Regions that have started and not ended, with their limits.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use serde_json::{Map, Value};
 
-use super::Snapshot;
+use super::roots::Snapshot;
 use crate::{
     marks::{
         Mark, Received,
@@ -14,10 +14,10 @@ use crate::{
     tasks::process_tree::ProcessKey,
 };
 
-/// Open regions of a process.
-const MOST: usize = 4096;
+/// Limit of open regions per process.
+const OPEN_PER_PROCESS: usize = 4096;
 
-/// Open regions of users, with the memory that they take.
+/// Limits of open regions per user, and of their memory.
 const OPEN: Limits = Limits {
     user: Amount {
         count: 16_384,
@@ -33,59 +33,60 @@ const OPEN: Limits = Limits {
     },
 };
 
-/// A region that is open.
+/// An open region.
 #[derive(Debug)]
-pub struct Open {
-    /// Its number in the run.
+pub struct OpenRegion {
+    /// Number in the run.
     pub number: u64,
-    /// What was told of it so far.
+    /// Fields of its start, with which those of its end are merged.
     pub mark: Mark,
-    /// When its start was sent, ns of wall clock.
+    /// Wall clock of its start, ns.
     pub start: i64,
-    /// Number of the region that it is part of.
+    /// Number of the enclosing region.
     pub parent: Option<u64>,
-    /// What its process had used at the reading at its start.
+    /// Resources that its process had used at its start.
     pub from: Arc<Snapshot>,
-    /// The user who opened it.
+    /// User of the process that started it.
     pub uid: u32,
     bytes: usize,
 }
 
-/// All of them, by process, in the order in which they began.
+/// All open regions by process, in the order of their starts.
 #[derive(Debug)]
-pub struct Regions {
-    of: HashMap<ProcessKey, Vec<Open>>,
+pub struct OpenRegions {
+    regions: HashMap<ProcessKey, Vec<OpenRegion>>,
     quota: Quota,
 }
 
-impl Default for Regions {
+impl Default for OpenRegions {
     fn default() -> Self {
         Self {
-            of: HashMap::new(),
+            regions: HashMap::new(),
             quota: Quota::new(OPEN),
         }
     }
 }
 
-impl Regions {
-    /// Whether a user may open one more.
-    pub fn has_room(&self, of: ProcessKey, uid: u32) -> bool {
-        self.of.get(&of).map_or(0, Vec::len) < MOST && self.quota.has_room(uid)
+impl OpenRegions {
+    /// Whether a process of this user may open another region.
+    pub fn has_room(&self, process: ProcessKey, uid: u32) -> bool {
+        self.regions.get(&process).map_or(0, Vec::len) < OPEN_PER_PROCESS
+            && self.quota.has_room(uid)
     }
 
-    /// Opens one.
+    /// Opens a region.
     pub fn open(
         &mut self,
-        of: ProcessKey,
+        process: ProcessKey,
         number: u64,
         received: &Received,
         start: i64,
         parent: Option<u64>,
         from: Arc<Snapshot>,
     ) {
-        let (uid, bytes) = (received.uid, received.bytes + size_of::<Open>());
+        let (uid, bytes) = (received.uid, received.bytes + size_of::<OpenRegion>());
         self.quota.add(uid, bytes);
-        self.of.entry(of).or_default().push(Open {
+        self.regions.entry(process).or_default().push(OpenRegion {
             number,
             mark: received.mark.clone(),
             start,
@@ -96,56 +97,57 @@ impl Regions {
         });
     }
 
-    /// The innermost with this identifier.
-    pub fn by_id(&self, of: ProcessKey, id: &str) -> Option<&Open> {
-        let mut own = self.of.get(&of)?.iter().rev();
+    /// The innermost region of a process with this identifier.
+    pub fn by_id(&self, process: ProcessKey, id: &str) -> Option<&OpenRegion> {
+        let mut own = self.regions.get(&process)?.iter().rev();
         own.find(|open| open.mark.id.as_deref() == Some(id))
     }
 
-    /// Ends the one that `end` means: by its identifier, by its name, or the innermost.
-    pub fn end(&mut self, of: ProcessKey, end: &Mark) -> Option<Open> {
-        let own = self.of.get_mut(&of)?;
-        let place = own.iter().rposition(|open| match (&end.id, &end.name) {
+    /// Removes the region that a mark ends: that with its identifier, with its name, or the
+    /// innermost.
+    pub fn end(&mut self, process: ProcessKey, end: &Mark) -> Option<OpenRegion> {
+        let own = self.regions.get_mut(&process)?;
+        let index = own.iter().rposition(|open| match (&end.id, &end.name) {
             (Some(id), _) => open.mark.id.as_ref() == Some(id),
             (None, Some(name)) => open.mark.name.as_ref() == Some(name),
             (None, None) => true,
         })?;
-        let mut open = own.remove(place);
+        let mut open = own.remove(index);
         if own.is_empty() {
-            self.of.remove(&of);
+            self.regions.remove(&process);
         }
         self.quota.remove(open.uid, open.bytes);
-        open.mark.add(end);
+        open.mark.merge(end);
         Some(open)
     }
 
-    /// Takes out all of a process.
-    pub fn end_all(&mut self, of: ProcessKey) -> Vec<Open> {
-        let own = self.of.remove(&of).unwrap_or_default();
+    /// Removes all regions of a process.
+    pub fn end_all(&mut self, process: ProcessKey) -> Vec<OpenRegion> {
+        let own = self.regions.remove(&process).unwrap_or_default();
         for open in &own {
             self.quota.remove(open.uid, open.bytes);
         }
         own
     }
 
-    /// Processes that have some.
+    /// Processes with open regions.
     pub fn processes(&self) -> impl Iterator<Item = ProcessKey> {
-        self.of.keys().copied()
+        self.regions.keys().copied()
     }
 
-    /// Whether a process has any.
-    pub fn any_of(&self, of: ProcessKey) -> bool {
-        self.of.contains_key(&of)
+    /// Whether a process has open regions.
+    pub fn any_of(&self, process: ProcessKey) -> bool {
+        self.regions.contains_key(&process)
     }
 }
 
 impl Mark {
-    /// Adds what a later mark says of the same thing.
-    fn add(&mut self, later: &Self) {
+    /// Merges the fields of the end of a region.
+    fn merge(&mut self, later: &Self) {
         self.attrs.extend(later.attrs.clone());
-        merge(&mut self.used, later.used.as_ref());
-        merge(&mut self.generated, later.generated.as_ref());
-        merge(&mut self.tags, later.tags.as_ref());
+        merge_json(&mut self.used, later.used.as_ref());
+        merge_json(&mut self.generated, later.generated.as_ref());
+        merge_json(&mut self.tags, later.tags.as_ref());
         let replace = |old: &mut Option<String>, new: &Option<String>| {
             if new.is_some() {
                 old.clone_from(new);
@@ -157,8 +159,8 @@ impl Mark {
     }
 }
 
-/// Lists and objects grow, all else is replaced.
-fn merge(old: &mut Option<Value>, new: Option<&Value>) {
+/// Appends to lists, merges objects, and replaces other values.
+fn merge_json(old: &mut Option<Value>, new: Option<&Value>) {
     match (old, new) {
         (Some(Value::Array(old)), Some(Value::Array(new))) => old.extend(new.iter().cloned()),
         (Some(Value::Object(old)), Some(Value::Object(new))) => {
@@ -186,20 +188,20 @@ mod tests {
         }
     }
 
-    fn opened(marks: &[&str]) -> Regions {
-        let mut regions = Regions::default();
+    fn opened(marks: &[&str]) -> OpenRegions {
+        let mut regions = OpenRegions::default();
         for (number, text) in (1..).zip(marks) {
             regions.open(PROCESS, number, &mark(text), 0, None, Arc::default());
         }
         regions
     }
 
-    fn end(regions: &mut Regions, text: &str) -> Option<u64> {
+    fn end(regions: &mut OpenRegions, text: &str) -> Option<u64> {
         Some(regions.end(PROCESS, &mark(text).mark)?.number)
     }
 
     #[test]
-    fn an_end_means_an_identifier_a_name_or_the_innermost() {
+    fn an_end_selects_by_identifier_name_or_nesting() {
         let mut regions = opened(&[
             r#"{"op":"start","name":"a","id":"x"}"#,
             r#"{"op":"start","name":"a"}"#,
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_adds_to_what_the_start_said() {
+    fn an_end_is_merged_with_its_start() {
         let mut regions = opened(&[
             r#"{"op":"start","name":"a","attrs":{"n":1,"m":1},"used":["i"],"generated":1,"tags":{"a":1}}"#,
         ]);
@@ -236,8 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
-        let mut regions = Regions::default();
+    fn open_regions_are_limited() {
+        let mut regions = OpenRegions::default();
         let start = mark(r#"{"op":"start","name":"a"}"#);
         let mut open = |pid, uid| {
             let start = Received {
@@ -253,7 +255,7 @@ mod tests {
             };
             (0..100_000).take_while(room).count()
         };
-        // Four processes have all that their user may have; others have as much.
+        // Four processes of a user reach the limit; other users have their own.
         for user in 0..4 {
             for process in 0..4 {
                 assert_eq!(open(8 * user + process, user), 4096);

@@ -1,0 +1,224 @@
+//! `process`: identity, lifetime and totals of each process.
+
+mod energy;
+
+use std::{collections::HashSet, sync::Arc};
+
+use anyhow::Result;
+
+use self::energy::Energies;
+use super::{Input, Source, SourceSpec, Stage, TickContext};
+use crate::{
+    columns,
+    schema::{Batch, Label, TableBuilder, Timestamp, TypedTable},
+    tasks::{Budget, Process, ProcessId},
+};
+
+columns! {
+    /// Identity of a process, and time of the row.
+    pub struct LifetimeKey {
+        ts: Timestamp = Label("ns", "Time of the last update of this row: wall clock of a sample"),
+        interval_ns: u64 = Gauge("ns", "Time for which the process was followed"),
+        pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
+        start_ts: Timestamp = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+    }
+}
+
+columns! {
+    /// A process from its start to its end.
+    pub struct ProcessRow {
+        ppid: u32 = Label("", "Process id of the parent"),
+        uid: u32 = Label("", "Real user id"),
+        comm: Label = Label("", "Command name, at most 15 bytes"),
+        exe: Option<Label> = Label("", "Path of the executable; the path given to exec(2) if the process ended before the link could be read"),
+        cmdline: Option<String> = Label("", "Arguments joined by spaces; long ones are truncated, see `cmdline_truncated`"),
+        cmdline_truncated: Option<bool> = Label("", "Whether `cmdline` is truncated: to 64 KiB, and while many processes have long command lines to less, but never below 256 bytes"),
+        cgroup: Option<Label> = Label("", "Path of the cgroup: that of v2 or, if that is the root, of the first v1 hierarchy in which the process has a group"),
+        end_ts: Option<Timestamp> = Label("ns", "Time at which the last thread ended; null while the process lives"),
+        exit_code: Option<i32> = Label("", "Exit code; null if the process was killed by a signal or its exit was not observed"),
+        exit_signal: Option<i32> = Label("", "Signal that killed the process"),
+        job_id: Option<Label> = Label("", "Batch job; null outside a job"),
+        job_source: Option<Label> = Label("", "Origin of job_id: cgroup (of the scheduler or systemd), scheduler (it lists the process), environment (a variable of the process; on nodes where jobs have cgroups, accepted only from users with processes in the cgroup of the job)"),
+        step_id: Option<Label> = Label("", "Step of a Slurm job: a number, batch, extern or interactive"),
+        task_rank: Option<u32> = Label("", "MPI rank, or number of the task in the step; inherited by child processes"),
+        started_by: Option<Label> = Label("", "Command name of the thread that forked the process, at that time; null for processes that existed before the run"),
+        user_ns: Option<u64> = Counter("ns", "User time during the run; null until the process or the run ends"),
+        system_ns: Option<u64> = Counter("ns", "System time during the run; null until the process or the run ends"),
+        oncpu_ns: Option<u64> = Counter("ns", "Exact time on CPU during the run; null until the process or the run ends"),
+        read_chars: Option<u64> = Counter("bytes", "Bytes returned by read system calls during the run; null until the process or the run ends"),
+        write_chars: Option<u64> = Counter("bytes", "Bytes accepted by write system calls during the run; null until the process or the run ends"),
+        read_bytes: Option<u64> = Counter("bytes", "Bytes fetched from storage during the run; null until the process or the run ends"),
+        write_bytes: Option<u64> = Counter("bytes", "Bytes dirtied during the run that will be written to storage; null until the process or the run ends"),
+        minor_faults: Option<u64> = Counter("1", "Page faults without I/O during the run; null until the process or the run ends"),
+        major_faults: Option<u64> = Counter("1", "Page faults that waited for I/O during the run; null until the process or the run ends"),
+        life_user_ns: Option<u64> = Gauge("ns", "User time since the process started; null until the process or the run ends"),
+        life_system_ns: Option<u64> = Gauge("ns", "System time since the process started; null until the process or the run ends"),
+        life_oncpu_ns: Option<u64> = Gauge("ns", "Exact time on CPU since the process started; null until the process or the run ends"),
+        life_read_chars: Option<u64> = Gauge("bytes", "Bytes returned by read system calls since the process started; null until the process or the run ends"),
+        life_write_chars: Option<u64> = Gauge("bytes", "Bytes accepted by write system calls since the process started; null until the process or the run ends"),
+        life_read_bytes: Option<u64> = Gauge("bytes", "Bytes fetched from storage since the process started; null until the process or the run ends"),
+        life_write_bytes: Option<u64> = Gauge("bytes", "Bytes dirtied since the process started that will be written to storage; null until the process or the run ends"),
+        life_minor_faults: Option<u64> = Gauge("1", "Page faults without I/O since the process started; null until the process or the run ends"),
+        life_major_faults: Option<u64> = Gauge("1", "Page faults that waited for I/O since the process started; null until the process or the run ends"),
+        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory since the process started, including the image of its parent before exec"),
+        energy_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was followed, divided by the share of the node's CPU time used by the process: a model, not a measurement; null if the energy of an interval is unknown", "cpu_time_share"),
+        energy_by_cycles_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was counted, divided by the share of the node's cycles used by the process and its descendants (perf_event, scope process): a model, not a measurement; null for processes without their own counters", "cycle_share"),
+    }
+}
+
+static TABLE: TypedTable<LifetimeKey, ProcessRow> = TypedTable::keyed(
+    "process",
+    "One row per process of the target, including short-lived ones: counters cover the run, `life_` columns the whole life of the process",
+);
+
+/// Declaration of the source.
+pub static SPEC: SourceSpec = SourceSpec {
+    name: "process",
+    help: "starts, programs, ends and lifetime totals of all processes",
+    tables: &[TABLE.untyped()],
+    input: Input::Tasks { procfs: true },
+    stage: Stage::Derive,
+    open: |_| {
+        Ok(Box::new(Processes {
+            room: Budget::default(),
+            energies: Energies::default(),
+            held: Vec::new(),
+            rows: TableBuilder::new(&TABLE),
+        }))
+    },
+    ..SourceSpec::DEFAULT
+};
+
+/// Bytes of long command lines stored per sample. In a fork storm, every process has that of its
+/// parent.
+const STORED: usize = 1 << 20;
+/// The same for the last sample, which has all processes.
+const STORED_LAST: usize = 16 << 20;
+
+struct Processes {
+    /// Remaining bytes for long command lines at this sample.
+    room: Budget,
+    energies: Energies,
+    /// Rows of processes that ended at boundaries since the last sample, whose energy is unknown
+    /// yet.
+    held: Vec<(ProcessId, LifetimeKey, ProcessRow)>,
+    rows: TableBuilder<LifetimeKey, ProcessRow>,
+}
+
+impl Source for Processes {
+    fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        self.energies.add(ctx, out);
+        if ctx.boundary.is_none() {
+            self.room = Budget::new(if ctx.last { STORED_LAST } else { STORED });
+            for (id, key, mut row) in std::mem::take(&mut self.held) {
+                row.energy_uj = self.energies.by_cpu_time(id);
+                row.energy_by_cycles_uj = self.energies.by_cycles(id);
+                self.rows.push(key, row);
+            }
+        }
+        let mut ids: Vec<ProcessId> = ctx.tasks.changed.clone();
+        if ctx.last {
+            let changed: HashSet<_> = ids.iter().copied().collect();
+            let all = ctx.tasks.iter().map(|process| process.id);
+            ids.extend(all.filter(|id| !changed.contains(id)));
+            ids.sort_unstable();
+        }
+        for id in ids {
+            if let Some(process) = ctx.tasks.get(id) {
+                self.push(ctx, process);
+            }
+        }
+        if ctx.boundary.is_none() {
+            self.energies.retain(|id| {
+                let process = ctx.tasks.get(id);
+                process.is_some_and(|process| process.end.is_none())
+            });
+        }
+        self.rows.finish(out);
+        Ok(())
+    }
+}
+
+impl Processes {
+    fn push(&mut self, ctx: &TickContext<'_>, process: &Process) {
+        let until = process.end.map_or(ctx.tick.monotonic_ns, |end| end.at);
+        let key = LifetimeKey {
+            ts: ctx.tick.ts,
+            interval_ns: until.saturating_sub(process.followed_since),
+            pid: process.id.pid,
+            start_ts: ctx.tasks.clock.wall_of_boottime(process.id.start_boottime),
+        };
+        let row = self.row(ctx, process);
+        // A live process has another row later, with its energy.
+        if ctx.boundary.is_some() && process.end.is_some() {
+            self.held.push((process.id, key, row));
+        } else {
+            self.rows.push(key, row);
+        }
+    }
+
+    fn row(&mut self, ctx: &TickContext<'_>, process: &Process) -> ProcessRow {
+        let complete = process.end.is_some() || ctx.last;
+        let counts_io = complete && ctx.tasks.kernel_support.io && process.io_read;
+        let total = |value: u64| complete.then_some(value);
+        let io = |value: u64| counts_io.then_some(value);
+        let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
+        let names = &process.description;
+        let cmdline = names.cmdline.clone();
+        let cmdline = cmdline.map(|cmdline| cmdline.within(&mut self.room, process.uid));
+        let (in_run, life) = (&process.in_run, &process.totals);
+        let job = ctx.tasks.job_of(process);
+        let (exit_code, exit_signal) = exit(process);
+        ProcessRow {
+            ppid: process.ppid,
+            uid: process.uid,
+            comm: (&names.comm).into(),
+            exe: label(&names.exe),
+            cmdline_truncated: cmdline.as_ref().map(|cmdline| cmdline.truncated),
+            cmdline: cmdline.map(|cmdline| cmdline.text.to_string()),
+            cgroup: label(&names.cgroup),
+            end_ts: process.end.map(|end| ctx.tasks.clock.wall(end.at)),
+            exit_code,
+            exit_signal,
+            job_id: job.as_ref().map(|(id, _)| id.into()),
+            job_source: job.as_ref().map(|(_, method)| method.name().into()),
+            step_id: label(&names.job.step).filter(|_| job.is_some()),
+            task_rank: names.job.rank,
+            started_by: label(&process.started_by),
+            user_ns: total(process.cpu_time_in_run.user),
+            system_ns: total(process.cpu_time_in_run.system),
+            oncpu_ns: total(in_run.oncpu),
+            read_chars: io(in_run.rchar),
+            write_chars: io(in_run.wchar),
+            read_bytes: io(in_run.read_bytes),
+            write_bytes: io(in_run.write_bytes),
+            minor_faults: total(in_run.min_flt),
+            major_faults: total(in_run.maj_flt),
+            life_user_ns: total(process.cpu_time.user),
+            life_system_ns: total(process.cpu_time.system),
+            life_oncpu_ns: total(life.oncpu),
+            life_read_chars: io(life.rchar),
+            life_write_chars: io(life.wchar),
+            life_read_bytes: io(life.read_bytes),
+            life_write_bytes: io(life.write_bytes),
+            life_minor_faults: total(life.min_flt),
+            life_major_faults: total(life.maj_flt),
+            peak_rss: process.peak_rss,
+            energy_uj: self.energies.by_cpu_time(process.id).filter(|_| complete),
+            energy_by_cycles_uj: self.energies.by_cycles(process.id).filter(|_| complete),
+        }
+    }
+}
+
+/// Exit code and signal of a process, from its wait status.
+fn exit(process: &Process) -> (Option<i32>, Option<i32>) {
+    let Some(status) = process.end.and_then(|end| end.status) else {
+        return (None, None);
+    };
+    let signal = (status & 0x7f).cast_signed();
+    let code = (status >> 8 & 0xff).cast_signed();
+    (
+        (signal == 0).then_some(code),
+        (signal != 0).then_some(signal),
+    )
+}
