@@ -6,7 +6,7 @@
 #[cfg(target_arch = "bpf")]
 pub use profiler_ebpf::programs;
 
-/// Some programs may use only helpers of the kernel that are open to GPL-compatible ones.
+/// Some helpers of the kernel are available only to GPL-compatible programs.
 #[cfg(target_arch = "bpf")]
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]

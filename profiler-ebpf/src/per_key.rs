@@ -1,27 +1,225 @@
-//! Structs of what is accounted per process and something else: I/O, system calls, latency.
-//!
-//! All are `repr(C)` without padding; counters only grow.
+//! Per-key counters: I/O, system calls and latencies of each process and dimension (a protocol, a
+//! device, a mount, a kind of latency).
 
-use crate::wire::Histogram;
+#[cfg(target_arch = "bpf")]
+use aya_ebpf::btf_maps::HashMap;
 
-/// Key of every map of flows.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct CounterKey {
-    /// Start of the process, ns of `CLOCK_BOOTTIME`; when the process is not known, its cgroup (inode of the
-    /// directory) or 0.
-    pub start_boottime: u64,
-    /// Process id in the controller's pid namespace; 0 when the process is not known.
-    pub pid: u32,
-    /// Thread id with `--threads`, otherwise 0.
-    pub tid: u32,
-    /// What else: see each map.
-    pub dimension: u64,
+#[cfg(not(target_arch = "bpf"))]
+use crate::maps::HashMap;
+use crate::{histogram::Histogram, maps};
+
+/// A map of per-key counters. The controller gives the maps that are in use more entries.
+pub type PerKey<V> = HashMap<CounterKey, V, 1, { maps::NO_PREALLOC }>;
+
+/// A map of per-key counters.
+pub trait PerKeyMap: maps::Map<Definition = PerKey<Self::Counters>> {
+    /// Type of the counters.
+    type Counters: 'static;
+
+    /// The map.
+    #[cfg(target_arch = "bpf")]
+    fn map() -> &'static PerKey<Self::Counters>;
 }
 
-/// What a latency is of: [`CounterKey::dimension`] in the map `LATENCY`.
+/// Declares the maps of per-key counters, and [`for_each_per_key_map`], with which the controller
+/// declares their readers.
+///
+/// The structs under `counters` are declared with [`counters!`]. For those under `structs`, the
+/// controller implements how an increase is computed.
+macro_rules! per_key_maps {
+    (
+        counters { $($(#[$attribute:meta])* $field:ident: $marker:ident = $name:ident<$value:ident>;)* }
+        structs {
+            $($(#[$own_attribute:meta])* $own_field:ident: $own_marker:ident
+                = $own_name:ident<$own_value:ident>;)*
+        }
+    ) => {
+        bounded_maps! {
+            first: maps::BOUNDED.len();
+            shared {
+                $($(#[$attribute])* $marker: $name = PerKey<$value>;)*
+                $($(#[$own_attribute])* $own_marker: $own_name = PerKey<$own_value>;)*
+            }
+            programs {}
+        }
+
+        per_key_maps! { @implement $($marker $name $value)* $($own_marker $own_name $own_value)* }
+
+        /// Passes all maps of per-key counters to a macro: a name, the marker and the counters.
+        #[macro_export]
+        macro_rules! for_each_per_key_map {
+            ($callback:ident) => {
+                $callback! {
+                    counters { $($field: $crate::per_key::$marker, $crate::per_key::$value;)* }
+                    structs { $($own_field: $crate::per_key::$own_marker;)* }
+                }
+            };
+        }
+    };
+    (@implement $($marker:ident $name:ident $value:ident)*) => {$(
+        impl PerKeyMap for $marker {
+            type Counters = $value;
+
+            #[cfg(target_arch = "bpf")]
+            #[inline(always)]
+            fn map() -> &'static PerKey<$value> {
+                &$name
+            }
+        }
+    )*};
+}
+
+per_key_maps! {
+    counters {
+        /// Network I/O by [`net::class`].
+        net_io: NetIo = NET_IO<NetCounters>;
+
+        /// File I/O by [`mount::dimension`], 0 if the mount is unknown.
+        file_io: FileIo = FILE_IO<FileCounters>;
+    }
+    structs {
+        /// Block I/O by [`block::dimension`].
+        block_io: BlockIo = BLOCK_IO<BlockCounters>;
+
+        /// System calls by [`call::dimension`].
+        syscalls: Syscalls = SYSCALLS<SyscallCounters>;
+
+        /// Latencies by [`kind`].
+        latency: Latency = LATENCY<Histogram>;
+    }
+}
+
+shared! {
+    /// Key of per-key counters.
+    #[derive(Default, PartialEq, Eq, Hash)]
+    pub struct CounterKey {
+        /// Start of the process, ns of `CLOCK_BOOTTIME`. If the process is unknown, its cgroup
+        /// (inode of the directory) or 0.
+        pub start_boottime: u64,
+        /// Process id in the controller's pid namespace; 0 if the process is unknown.
+        pub pid: u32,
+        /// Thread id with `--threads`, otherwise 0.
+        pub tid: u32,
+        /// The second half of the key, whose meaning depends on the map.
+        pub dimension: u64,
+    }
+
+    /// The process, and the thread, to which an operation is accounted.
+    #[derive(Default, PartialEq, Eq, Hash)]
+    pub struct Owner {
+        /// Start of the process, ns of `CLOCK_BOOTTIME`. If the process is unknown, its cgroup
+        /// (inode of the directory) or 0.
+        pub start_boottime: u64,
+        /// Process id in the controller's pid namespace; 0 if the process is unknown.
+        pub pid: u32,
+        /// Thread id in the controller's pid namespace.
+        pub tid: u32,
+    }
+}
+
+impl Owner {
+    /// Neither a process nor a cgroup.
+    pub const UNKNOWN: Self = Self {
+        start_boottime: 0,
+        pid: 0,
+        tid: 0,
+    };
+}
+
+counters! {
+    /// Network I/O, without that on unix sockets: it has only one class, and is counted in
+    /// [`Totals`](crate::record::Totals).
+    pub struct NetCounters {
+        /// Bytes returned by send calls.
+        tx_bytes,
+        /// Bytes returned by receive calls.
+        rx_bytes,
+        /// Send calls without error.
+        tx_calls,
+        /// Receive calls without error.
+        rx_calls,
+        /// TCP segments sent, including retransmits and segments without data.
+        tx_segments,
+        /// TCP segments received, including segments without data.
+        rx_segments,
+        /// TCP segments retransmitted.
+        retransmits,
+        /// TCP connections opened and established.
+        connects,
+        /// TCP connections opened and not established.
+        connect_failures,
+        /// TCP connections accepted.
+        accepts,
+        /// Established TCP connections that ended without a handshake.
+        resets,
+    }
+
+    /// File I/O.
+    pub struct FileCounters {
+        /// Reads without error.
+        read_ops,
+        /// Bytes returned by reads.
+        read_bytes,
+        /// Writes without error.
+        write_ops,
+        /// Bytes accepted by writes.
+        write_bytes,
+        /// Reads, writes, syncs and opens that failed.
+        errors,
+        /// Syncs without error.
+        fsyncs,
+        /// Files and directories opened.
+        opens,
+        /// Files created by an open.
+        creates,
+        /// Files and directories removed.
+        unlinks,
+        /// Files and directories renamed.
+        renames,
+        /// Directories created.
+        mkdirs,
+    }
+
+    /// Numbers of block I/O.
+    pub struct BlockCounts {
+        /// Completed requests.
+        ops,
+        /// Bytes completed.
+        bytes,
+        /// Requests in `ops` that failed.
+        errors,
+        /// Requests without data that asked for a flush; only in counters of flushes.
+        asked,
+        /// Requests in `ops` whose completion no program saw, so that no histogram contains them.
+        untimed,
+    }
+}
+
+shared! {
+    /// Block I/O.
+    #[derive(Default)]
+    pub struct BlockCounters {
+        /// Numbers of requests and bytes.
+        pub counts: BlockCounts,
+        /// Time from the creation of a request to its issue.
+        pub queue: Histogram,
+        /// Time from the issue of a request to its completion.
+        pub service: Histogram,
+    }
+
+    /// System calls.
+    #[derive(Default)]
+    pub struct SyscallCounters {
+        /// Calls that returned an error.
+        pub errors: u64,
+        /// Time of the calls.
+        pub latency: Histogram,
+    }
+}
+
+/// Kinds of latency.
 pub mod kind {
-    /// Start of a TCP connection until it is established.
+    /// From the start of a TCP connection until it is established.
     pub const TCP_CONNECT: u64 = 1;
     /// Smoothed round-trip time of a TCP connection, sampled.
     pub const TCP_RTT: u64 = 2;
@@ -29,112 +227,17 @@ pub mod kind {
     pub const FILE_READ: u64 = 16;
     /// Write of a file.
     pub const FILE_WRITE: u64 = 17;
-    /// fsync, fdatasync, msync.
+    /// fsync, fdatasync or msync.
     pub const FSYNC: u64 = 18;
 }
 
-macro_rules! counters {
-    ($(#[$meta:meta])* pub struct $name:ident {
-        $($(#[$field_meta:meta])* $field:ident,)*
-    }) => {
-        $(#[$meta])*
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name {
-            $($(#[$field_meta])* pub $field: u64,)*
-        }
-
-        impl $name {
-            /// Raises `self` to `now` and returns the increase, if there is one.
-            #[cfg(not(target_arch = "bpf"))]
-            pub fn advance(&mut self, now: &Self) -> Option<Self> {
-                let increase = Self {
-                    $($field: now.$field.saturating_sub(self.$field),)*
-                };
-                $(self.$field = self.$field.max(now.$field);)*
-                (increase != Self::default()).then_some(increase)
-            }
-
-            /// Adds `more`.
-            #[cfg(not(target_arch = "bpf"))]
-            pub fn add(&mut self, more: &Self) {
-                $(self.$field += more.$field;)*
-            }
-        }
-    };
-}
-
-counters! {
-    /// Entry of the map `NET_IO`; its key's `dimension` is a [`net::class`].
-    pub struct NetCounters {
-        /// Bytes that send calls returned.
-        tx_bytes,
-        /// Bytes that receive calls returned.
-        rx_bytes,
-        /// Send calls that returned no error.
-        tx_calls,
-        /// Receive calls that returned no error.
-        rx_calls,
-        /// TCP segments sent, those without data and those sent again included.
-        tx_segments,
-        /// TCP segments received, those without data included.
-        rx_segments,
-        /// TCP segments sent again.
-        retransmits,
-        /// TCP connections that were opened and established.
-        connects,
-        /// TCP connections that were opened and not established.
-        connect_failures,
-        /// TCP connections that were accepted.
-        accepts,
-        /// Established TCP connections that ended without a handshake.
-        resets,
-    }
-}
-
-counters! {
-    /// Block I/O, without its times.
-    pub struct BlockCounts {
-        /// Requests that are done.
-        ops,
-        /// Their bytes.
-        bytes,
-        /// Of `ops`, those that failed.
-        errors,
-        /// Requests without data that asked for a flush, in the flows of flushes.
-        asked,
-        /// Of `ops`, those whose completion no program saw: they are in no histogram.
-        untimed,
-    }
-}
-
-/// Entry of the map `BLOCK_IO`; its key's `dimension` is a [`block::dimension`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BlockCounters {
-    /// How much.
-    pub counts: BlockCounts,
-    /// How long requests took from their way into the queue to their issue.
-    pub queue: Histogram,
-    /// How long they took from their issue to their completion.
-    pub service: Histogram,
-}
-
-/// Entry of the map `DISKS`: `gendisk.disk_name`, ended by a zero byte.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DiskName {
-    /// Its 32 bytes as they lie in memory.
-    pub name: [u64; 4],
-}
-
-/// Devices and operations of block I/O.
+/// Dimension of block I/O: device and operation.
 pub mod block {
     /// Operations, in the bits above the device.
     pub mod op {
         /// Read.
         pub const READ: u64 = 0;
-        /// Write, also of zeros.
+        /// Write, including writes of zeros.
         pub const WRITE: u64 = 1;
         /// Discard.
         pub const DISCARD: u64 = 2;
@@ -148,71 +251,33 @@ pub mod block {
         major << 20 | minor
     }
 
-    /// Packs device and operation into the key's `dimension`.
+    /// Packs device and operation.
     #[inline(always)]
     pub fn dimension(device: u64, op: u64) -> u64 {
         op << 32 | device
     }
 
-    /// The operation in a `what`.
+    /// The operation of a dimension.
     #[inline(always)]
     pub fn op_of(dimension: u64) -> u64 {
         dimension >> 32
     }
 
-    /// The device in a `what`: see [`device`].
+    /// The device of a dimension, as packed by [`device`].
     #[inline(always)]
     pub fn device_of(dimension: u64) -> u64 {
         dimension & 0xffff_ffff
     }
 
-    /// Major and minor number of a device: see [`device`].
+    /// Major and minor number of a device that was packed by [`device`].
     pub fn numbers(device: u64) -> (u64, u64) {
         (device >> 20, device & 0xf_ffff)
     }
 }
 
-counters! {
-    /// Entry of the map `FILE_IO`; its key's `dimension` is a [`mount`], or 0 when that is not known.
-    pub struct FileCounters {
-        /// Reads without error.
-        read_ops,
-        /// Bytes that they returned.
-        read_bytes,
-        /// Writes without error.
-        write_ops,
-        /// Bytes that they accepted.
-        write_bytes,
-        /// Reads, writes, syncs and opens that failed.
-        errors,
-        /// Syncs without error.
-        fsyncs,
-        /// Files and directories opened.
-        opens,
-        /// Files created by that.
-        creates,
-        /// Files and directories removed.
-        unlinks,
-        /// Files and directories renamed.
-        renames,
-        /// Directories made.
-        mkdirs,
-    }
-}
-
-/// Entry of the map `SYSCALLS`; its key's `dimension` is a [`call`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SyscallCounters {
-    /// Calls that returned an error.
-    pub errors: u64,
-    /// How long the calls took.
-    pub latency: Histogram,
-}
-
-/// Mounts as [`CounterKey::dimension`].
+/// Dimension of file I/O: a mount.
 pub mod mount {
-    /// Packs the mount's id and the device number of its file system, as the kernel holds them.
+    /// Packs the id of the mount and the kernel's device number of its file system.
     #[inline(always)]
     pub fn dimension(id: u32, dev: u32) -> u64 {
         u64::from(id) << 32 | u64::from(dev)
@@ -224,23 +289,23 @@ pub mod mount {
     }
 }
 
-/// System calls as [`CounterKey::dimension`]: the number, and the ABI above it.
+/// Dimension of system calls: the number, and the ABI above it.
 pub mod call {
-    /// That of the kernel's own word size.
+    /// ABI of the kernel's own word size.
     pub const NATIVE: u64 = 0;
-    /// 32 bits on a kernel of 64.
+    /// 32-bit ABI on a 64-bit kernel.
     pub const COMPAT: u64 = 1;
     /// x32: 32-bit pointers with the registers of x86-64.
     pub const X32: u64 = 2;
 
-    /// Packs both.
+    /// Packs number and ABI.
     #[inline(always)]
     pub fn dimension(number: u32, abi: u64) -> u64 {
         abi << 32 | u64::from(number)
     }
 }
 
-/// Classes of network I/O. That on unix sockets, which has no others, is counted in [`crate::wire::TaskState`].
+/// Dimension of network I/O: protocol, address family and scope.
 pub mod net {
     /// Protocol, in the low byte of a class.
     pub mod protocol {
@@ -250,56 +315,47 @@ pub mod net {
         pub const UDP: u64 = 2;
     }
 
-    /// Family of addresses, in the second byte.
+    /// Address family, in the second byte of a class.
     pub mod family {
-        /// Neither.
+        /// Unknown.
         pub const NONE: u64 = 0;
-        /// IPv4, also through IPv6 sockets.
+        /// IPv4, also through an IPv6 socket.
         pub const INET: u64 = 1;
         /// IPv6.
         pub const INET6: u64 = 2;
     }
 
-    /// Where the other end is, in the third byte.
+    /// Location of the other end, in the third byte of a class.
     pub mod scope {
-        /// Not known.
+        /// Unknown.
         pub const UNKNOWN: u64 = 0;
         /// On this host, in the same network namespace.
         pub const LOOPBACK: u64 = 1;
-        /// Anywhere else.
+        /// Elsewhere.
         pub const REMOTE: u64 = 2;
     }
 
-    /// Packs the three into the key's `dimension`.
+    /// Packs protocol, family and scope.
     #[inline(always)]
     pub fn class(protocol: u64, family: u64, scope: u64) -> u64 {
         protocol | family << 8 | scope << 16
     }
 
-    /// The [`protocol`] in a class.
+    /// The [`protocol`] of a class.
     #[inline(always)]
     pub fn protocol_of(class: u64) -> u64 {
         class & 0xff
     }
 
-    /// The [`family`] in a class.
+    /// The [`family`] of a class.
     #[inline(always)]
     pub fn family_of(class: u64) -> u64 {
         class >> 8 & 0xff
     }
 
-    /// The [`scope`] in a class.
+    /// The [`scope`] of a class.
     #[inline(always)]
     pub fn scope_of(class: u64) -> u64 {
         class >> 16 & 0xff
     }
 }
-
-const _: () = {
-    assert!(size_of::<CounterKey>() == 24);
-    assert!(size_of::<NetCounters>() == 8 * 11);
-    assert!(size_of::<BlockCounters>() == 8 * 5 + 2 * size_of::<Histogram>());
-    assert!(size_of::<DiskName>() == 32);
-    assert!(size_of::<FileCounters>() == 8 * 11);
-    assert!(size_of::<SyscallCounters>() == 8 + size_of::<Histogram>());
-};

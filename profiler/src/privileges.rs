@@ -99,7 +99,7 @@ pub fn may_load_bpf() -> bool {
     has(Capability::CAP_SYS_ADMIN) || BPF.into_iter().all(has)
 }
 
-/// KernelSupport, of this thread's capabilities, those that sampling needs, and makes them effective: BPF iterators and maps,
+/// Keeps, of this thread's capabilities, those that sampling needs, and makes them effective: BPF iterators and maps,
 /// reading /proc of others, and passing signals on to a command of another user; and `more`.
 pub fn keep_for_sampling(more: &[Capability]) {
     let always = [
@@ -117,7 +117,7 @@ pub fn keep_for_sampling(more: &[Capability]) {
     keep(&needed);
 }
 
-/// KernelSupport, of this thread's capabilities, those that reading /proc and /sys of other users needs, and makes them effective.
+/// Keeps, of this thread's capabilities, those that reading /proc and /sys of other users needs, and makes them effective.
 pub fn keep_for_reading() {
     keep(&[Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH]);
 }
@@ -132,7 +132,7 @@ pub fn for_events(host: &Host) -> &'static [Capability] {
     }
 }
 
-/// KernelSupport, of this thread's capabilities, those with which root writes files of another owner: none of an ordinary user.
+/// Keeps, of this thread's capabilities, those with which root writes files of another owner: none of an ordinary user.
 pub fn keep_for_files() {
     keep_of_root(&[
         Capability::CAP_DAC_OVERRIDE,
@@ -141,12 +141,12 @@ pub fn keep_for_files() {
     ]);
 }
 
-/// KernelSupport, of this thread's capabilities, the one with which root reads files of another owner: none of an ordinary user.
+/// Keeps, of this thread's capabilities, the one with which root reads files of another owner: none of an ordinary user.
 pub fn keep_for_users_files() {
     keep_of_root(&[Capability::CAP_DAC_READ_SEARCH]);
 }
 
-/// KernelSupport none of this thread's capabilities.
+/// Keeps none of this thread's capabilities.
 pub fn keep_none() {
     keep(&[]);
 }

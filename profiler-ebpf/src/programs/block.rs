@@ -1,67 +1,56 @@
-//! Block I/O: requests from their way into the queue to their completion, charged to whom they are for.
+//! Block I/O: requests from their creation to their completion, and their owners.
 //!
-//! The first that is seen of a request, in the context of who submits it, tells the owner; the completion, in any
-//! context, finds it in [`REQUESTS`]. Requests that ask for a flush are seen too late for that: the kernel (block/
-//! blk-flush.c) keeps them back, and sends flushes of its own for them. Their bios are seen in time.
+//! The owner is found when a request is first seen, in the context of the submitter. Its
+//! completion, in any context, finds the owner in `REQUESTS`. Requests that ask for a flush are
+//! seen too late: the kernel (block/blk-flush.c) holds them back and sends flushes of its own for
+//! them. Their bios are seen in time.
 
-use aya_ebpf::{
-    btf_maps::HashMap, macros::btf_map, macros::btf_tracepoint, programs::BtfTracePointContext,
-};
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
+    atomic::add,
     kernel::{Object, config, ktime, offset, read},
-    maps::{TASKS, add, current, dropped},
-    per_key::{PerKeyCounters, count, key, lookup_or_init},
+    maps::{count_drop, current},
+    per_key::{key, lookup_or_init, record},
     writeback::{Pages, WORKER, pages_of},
 };
 use crate::{
+    config::scope,
+    maps::{DISKS, DiskName, REQUESTS, Requests, TASKS},
     offsets::MISSING,
-    per_key::{BlockCounters, CounterKey, DiskName, block, block::op},
-    wire::{Map, Owner, scope},
+    per_key::{BLOCK_IO, BlockCounters, BlockIo, CounterKey, Owner, block, block::op},
 };
 
-/// Block I/O by process and [`block::dimension`].
-#[btf_map]
-static BLOCK_IO: PerKeyCounters<BlockCounters> = HashMap::new();
-
-/// Requests under way by their address, and bios that ask for a flush by theirs. Its memory is taken at once: an entry
-/// comes and goes with every request, on different CPUs.
-#[btf_map]
-static REQUESTS: HashMap<u64, Request, 1> = HashMap::new();
-
-/// Names of the disks that have flows, by device number.
-#[btf_map]
-static DISKS: HashMap<u64, DiskName, 1024, 1> = HashMap::new();
-
-/// A request under way.
+/// A request in flight.
 #[repr(C)]
-struct Request {
+pub struct Request {
     owner: Owner,
     /// [`block::dimension`].
     dimension: u64,
-    /// When it was made, or first seen where the kernel does not keep that.
+    /// Time of its creation, or of the first hook that saw it if the kernel does not store that.
     queued: u64,
-    /// When it was given to the driver, the last time; 0 before.
+    /// Time of its last issue to the driver; 0 before.
     issued: u64,
-    /// `request.start_time_ns`: tells it from the next that has the same memory.
+    /// `request.start_time_ns`, which identifies the request if its memory was reused.
     start: u64,
-    /// Bytes that are not done yet.
+    /// Bytes that are not completed.
     left: u64,
-    /// 1 when `left` is what the completion that is under way has left.
-    partly: u64,
+    /// Whether `left` is the remainder of the completion in progress.
+    partial: u64,
 }
 
-/// `REQ_OP_MASK`, and the first operation that is a command of the driver's (include/linux/blk_types.h).
+/// `REQ_OP_MASK` (include/linux/blk_types.h).
 const OP_MASK: u32 = 0xff;
 const OP_FLUSH: u32 = 2;
 const OP_DISCARD: u32 = 3;
+/// The first operation that is a driver's own command.
 const OP_DRIVER: u32 = 32;
 /// `REQ_FUA | REQ_PREFLUSH`.
 const ASKS_FOR_FLUSH: u32 = 1 << 17 | 1 << 18;
 /// `BLK_MQ_NO_TAG`.
 const NO_TAG: u32 = u32::MAX;
 
-/// A bio gets a request, in the context of who submits it. Argument: the bio.
+/// A bio gets a request, in the context of the submitter. Argument: the bio.
 #[btf_tracepoint(function = "block_getrq")]
 pub fn block_getrq(ctx: BtfTracePointContext) -> i32 {
     let bio = Object(ctx.arg(0));
@@ -69,178 +58,181 @@ pub fn block_getrq(ctx: BtfTracePointContext) -> i32 {
         && let Some(owner) = submitter(bio, false, true)
     {
         let now = ktime();
-        let state = Request {
+        let request = Request {
             owner,
             dimension: 0,
             queued: now,
             issued: now,
             start: now,
             left: u64::from(bio.get::<u32>(offset!(bio_size))),
-            partly: 0,
+            partial: 0,
         };
-        if !store(bio, &state) {
-            dropped(Map::Requests);
+        if !store(bio, &request) {
+            count_drop::<Requests>();
         }
     }
     0
 }
 
-/// A request goes into a queue. Argument: the request.
+/// A request enters a queue. Argument: the request.
 #[btf_tracepoint(function = "block_rq_insert")]
 pub fn block_rq_insert(ctx: BtfTracePointContext) -> i32 {
-    seen(Object(ctx.arg(0)), 0);
+    track(Object(ctx.arg(0)), 0);
     0
 }
 
-/// A request goes to the driver; again when the driver had no room. Argument: the request.
+/// A request is issued to the driver, again if the driver was busy. Argument: the request.
 #[btf_tracepoint(function = "block_rq_issue")]
 pub fn block_rq_issue(ctx: BtfTracePointContext) -> i32 {
-    seen(Object(ctx.arg(0)), 1);
+    track(Object(ctx.arg(0)), 1);
     0
 }
 
-/// A request has become part of another. Argument: the one that is no more.
+/// A request was merged into another one. Argument: the request that no longer exists.
 #[btf_tracepoint(function = "block_rq_merge")]
 pub fn block_rq_merge(ctx: BtfTracePointContext) -> i32 {
     forget(Object(ctx.arg(0)));
     0
 }
 
-/// A request, or a part of it, is done. Arguments: request, error, bytes.
+/// A request, or a part of it, is completed. Arguments: request, error, bytes.
 #[btf_tracepoint(function = "block_rq_complete")]
 pub fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
-    completed(&ctx);
+    complete(&ctx);
     0
 }
 
-/// The same once more: the kernel does not run a program that it has interrupted, so a completion in an interrupt
-/// that came during another is left to this one. Mostly there is nothing left to do.
+/// Runs at the same hook as [`block_rq_complete`]. The kernel does not run a program that is
+/// already running on the CPU, so a completion in an interrupt during another one is left to this
+/// program. In most cases there is nothing left to do.
 #[btf_tracepoint(function = "block_rq_complete")]
 pub fn block_rq_nested(ctx: BtfTracePointContext) -> i32 {
-    completed(&ctx);
+    complete(&ctx);
     0
 }
 
 #[inline(always)]
-fn seen(request: Object, issued: u32) {
+fn track(rq: Object, is_issue: u32) {
     let now = ktime();
-    let start: u64 = request.get(offset!(request_start));
-    let left = u64::from(request.get::<u32>(offset!(request_data_len)));
-    let mut state = state_of(request);
-    if let Some(state) = &mut state
-        && state.start == start
+    let start: u64 = rq.get(offset!(request_start));
+    let left = u64::from(rq.get::<u32>(offset!(request_data_len)));
+    let mut known = find(rq);
+    if let Some(request) = &mut known
+        && request.start == start
     {
-        if issued != 0 {
-            state.issued = now;
-            state.left = left;
+        if is_issue != 0 {
+            request.issued = now;
+            request.left = left;
         }
         return;
     }
-    let disk = disk_of(request);
-    if let Some(state) = state {
-        unseen(disk, state);
+    let disk = disk_of(rq);
+    if let Some(request) = known {
+        count_untimed(disk, request);
     }
-    let Some(dimension) = what_of(request, disk) else {
+    let Some(dimension) = dimension_of(rq, disk) else {
         return;
     };
-    let Some(owner) = owner_of(request, dimension) else {
+    let Some(owner) = owner_of(rq, dimension) else {
         return;
     };
-    let state = Request {
+    let request = Request {
         owner,
         dimension,
-        // With the time in the submitter's plug, as /proc/diskstats has it.
+        // Includes the time in the submitter's plug, as /proc/diskstats does.
         queued: if start != 0 { start } else { now },
-        issued: if issued != 0 { now } else { 0 },
+        issued: if is_issue != 0 { now } else { 0 },
         start,
         left,
-        partly: 0,
+        partial: 0,
     };
-    // Every request is issued, and finds room then or not.
-    if !store(request, &state) && issued != 0 {
-        dropped(Map::Requests);
+    // Every request is issued, so it is counted once if the map is full.
+    if !store(rq, &request) && is_issue != 0 {
+        count_drop::<Requests>();
     }
 }
 
-/// The memory of a request is another's now, so its completion was missed: two interrupts within one another, or a
-/// kernel that did not run the program. How long it took is not known.
+/// Counts a request whose memory was reused, which means that no program saw its completion: two
+/// nested interrupts, or a program that the kernel did not run. Its times are unknown.
 #[inline(always)]
-fn unseen(disk: Object, state: &Request) {
-    if state.issued != 0
-        && let Some(entry) = flow_of(disk, &key(state.owner, state.dimension))
+fn count_untimed(disk: Object, request: &Request) {
+    if request.issued != 0
+        && let Some(entry) = counters_of(disk, &key(request.owner, request.dimension))
     {
-        add(&mut entry.counts.bytes, state.left);
+        add(&mut entry.counts.bytes, request.left);
         add(&mut entry.counts.untimed, 1);
         add(&mut entry.counts.ops, 1);
     }
 }
 
 #[inline(always)]
-fn completed(ctx: &BtfTracePointContext) {
-    let request = Object(ctx.arg(0));
+fn complete(ctx: &BtfTracePointContext) {
+    let rq = Object(ctx.arg(0));
     let error: u8 = ctx.arg(1);
     let bytes = u64::from(ctx.arg::<u32>(2));
-    let Some(state) = state_of(request) else {
+    let Some(request) = find(rq) else {
         if bytes == 0 {
-            flush_done(request);
+            complete_flush(rq);
         }
         return;
     };
-    let left = u64::from(request.get::<u32>(offset!(request_data_len)));
-    // The other of the two programs was here already.
-    if state.partly != 0 && state.left < left {
+    let left = u64::from(rq.get::<u32>(offset!(request_data_len)));
+    // The other of the two programs has already counted this completion.
+    if request.partial != 0 && request.left < left {
         return;
     }
-    if let Some(entry) = flow_of(disk_of(request), &key(state.owner, state.dimension)) {
+    if let Some(entry) = counters_of(disk_of(rq), &key(request.owner, request.dimension)) {
         add(&mut entry.counts.bytes, bytes);
         if bytes < left {
-            state.left = left - bytes;
-            state.partly = 1;
+            request.left = left - bytes;
+            request.partial = 1;
         } else {
-            done(state, entry, error);
+            count_request(request, entry, error);
         }
     }
     if bytes >= left {
-        forget(request);
-        let bio = request.object(offset!(request_bio));
-        // With an `end_io` of its own it is a part of a sequence that goes on.
-        if request.get::<u64>(offset!(request_end_io)) == 0 && asks_for_flush(bio) {
+        forget(rq);
+        let bio = rq.object(offset!(request_bio));
+        // With its own `end_io`, the request is part of a flush sequence that continues.
+        if rq.get::<u64>(offset!(request_end_io)) == 0 && asks_for_flush(bio) {
             forget(bio);
         }
     }
 }
 
 #[inline(always)]
-fn done(state: &Request, entry: &mut BlockCounters, error: u8) {
+fn count_request(request: &Request, entry: &mut BlockCounters, error: u8) {
     let now = ktime();
-    let issued = if state.issued == 0 {
-        state.queued
+    let issued = if request.issued == 0 {
+        request.queued
     } else {
-        state.issued
+        request.issued
     };
-    let queue = issued.saturating_sub(state.queued);
+    let queue = issued.saturating_sub(request.queued);
     let service = now.saturating_sub(issued);
     add(&mut entry.counts.ops, 1);
     if error != 0 {
         add(&mut entry.counts.errors, 1);
     }
-    count(&mut entry.queue, queue);
-    count(&mut entry.service, service);
+    record(&mut entry.queue, queue);
+    record(&mut entry.service, service);
 }
 
-/// A request that asked for a flush is done with its sequence, whose parts were accounted. Without data it had none:
-/// the device got a flush for all that waited.
+/// Ends the flush sequence of a request, whose parts were counted. A request without data has no
+/// parts: the device got one flush for all waiting requests.
 #[inline(always)]
-fn flush_done(request: Object) {
-    let bio = request.object(offset!(request_biotail));
+fn complete_flush(rq: Object) {
+    let bio = rq.object(offset!(request_biotail));
     if asks_for_flush(bio)
-        && let Some(state) = state_of(bio)
+        && let Some(request) = find(bio)
     {
-        let disk = disk_of(request);
-        if state.left == 0
+        let disk = disk_of(rq);
+        if request.left == 0
             && let Some(device) = device_of(disk)
-            && let Some(entry) =
-                flow_of(disk, &key(state.owner, block::dimension(device, op::FLUSH)))
+            && let Some(entry) = counters_of(
+                disk,
+                &key(request.owner, block::dimension(device, op::FLUSH)),
+            )
         {
             add(&mut entry.counts.asked, 1);
         }
@@ -253,11 +245,11 @@ fn asks_for_flush(bio: Object) -> bool {
     !bio.is_null() && bio.get::<u32>(offset!(bio_opf)) & ASKS_FOR_FLUSH != 0
 }
 
-/// The flow with this key. The disk's name is noted when it is new.
+/// The counters with this key. New counters also store the name of the disk.
 #[inline(always)]
-fn flow_of(disk: Object, key: &CounterKey) -> Option<&'static mut BlockCounters> {
+fn counters_of(disk: Object, key: &CounterKey) -> Option<&'static mut BlockCounters> {
     if let Some(entry) = BLOCK_IO.get_ptr_mut(key) {
-        // SAFETY: as in `flow`.
+        // SAFETY: as in `lookup_or_init`.
         return unsafe { entry.as_mut() };
     }
     let name = DiskName {
@@ -268,28 +260,29 @@ fn flow_of(disk: Object, key: &CounterKey) -> Option<&'static mut BlockCounters>
             disk.get(offset!(disk_name) + 24),
         ],
     };
-    // Without room it goes by its number.
+    // If the map is full, the disk is reported by its number.
     let _ = DISKS.insert(&block::device_of(key.dimension), &name, 0);
-    lookup_or_init(&BLOCK_IO, Map::BlockIo, key)
+    lookup_or_init::<BlockIo>(key)
 }
 
-/// Of a request or a bio.
+/// The entry of a `struct request` or a `struct bio`.
 #[inline(always)]
-fn state_of(object: Object) -> Option<&'static mut Request> {
-    state_at(object.0 as u64)
+fn find(object: Object) -> Option<&'static mut Request> {
+    find_at(object.0 as u64)
 }
 
 #[inline(always)]
-fn state_at(address: u64) -> Option<&'static mut Request> {
-    // SAFETY: freed by the kernel only after the program has ended; one CPU at a time has a request.
+fn find_at(address: u64) -> Option<&'static mut Request> {
+    // SAFETY: freed by the kernel only after the program has ended. One CPU at a time works on a
+    // request.
     REQUESTS
         .get_ptr_mut(&address)
-        .and_then(|state| unsafe { state.as_mut() })
+        .and_then(|request| unsafe { request.as_mut() })
 }
 
 #[inline(always)]
-fn store(object: Object, state: &Request) -> bool {
-    REQUESTS.insert(&(object.0 as u64), state, 0).is_ok()
+fn store(object: Object, request: &Request) -> bool {
+    REQUESTS.insert(&(object.0 as u64), request, 0).is_ok()
 }
 
 #[inline(always)]
@@ -297,26 +290,27 @@ fn forget(object: Object) {
     let _ = REQUESTS.remove(&(object.0 as u64));
 }
 
-/// For whom a request is that is seen for the first time; `None` when that is not the target.
+/// The owner of a new request; `None` if it is outside the target.
 #[inline(always)]
-fn owner_of(request: Object, dimension: u64) -> Option<Owner> {
+fn owner_of(rq: Object, dimension: u64) -> Option<Owner> {
     let op = block::op_of(dimension);
     if op == op::FLUSH {
-        return flush_owner(request);
+        return flush_owner(rq);
     }
-    let bio = request.object(offset!(request_bio));
+    let bio = rq.object(offset!(request_bio));
     if asks_for_flush(bio) {
-        // Kept back, perhaps, and sent on by a worker.
-        return state_of(bio).map(|state| state.owner).or(unknown(0));
+        // The request can have been held back and sent by a worker.
+        return find(bio).map(|request| request.owner).or(unknown(0));
     }
     submitter(bio, true, op == op::WRITE)
 }
 
-/// Who submits a bio, or with `chain` the request that begins with it: for pages from the page cache, who dirtied
-/// them; otherwise who runs, unless that is a worker, which acts for somebody else.
+/// The owner of a bio; with `chain`, of the request that begins with it. For writeback it is the
+/// process that has dirtied the pages, otherwise the running task. A worker acts for another task,
+/// which is unknown.
 #[inline(always)]
 fn submitter(bio: Object, chain: bool, write: bool) -> Option<Owner> {
-    let mut owner = Owner::NOBODY;
+    let mut owner = Owner::UNKNOWN;
     if write && pages_of(bio, chain, &mut owner) == Pages::Owned {
         return Some(owner);
     }
@@ -330,7 +324,7 @@ fn submitter(bio: Object, chain: bool, write: bool) -> Option<Owner> {
     }
 }
 
-/// Of whom nothing but the cgroup is known.
+/// An owner of which only the cgroup is known. Counted only if the target is the node.
 #[inline(always)]
 fn unknown(cgroup: u64) -> Option<Owner> {
     (config!(scope) == scope::NODE).then_some(Owner {
@@ -340,7 +334,7 @@ fn unknown(cgroup: u64) -> Option<Owner> {
     })
 }
 
-/// The cgroup that the kernel charges for a bio; 0 when it charges none.
+/// The cgroup to which the kernel accounts a bio; 0 if there is none.
 #[inline(always)]
 fn cgroup_of(bio: Object) -> u64 {
     if offset!(bio_blkg) == MISSING || offset!(blkcg_cgroup) == MISSING {
@@ -353,23 +347,21 @@ fn cgroup_of(bio: Object) -> u64 {
         .get(offset!(kernfs_node_id))
 }
 
-/// Who asked first for a flush that the kernel now sends for all who have: it takes the tag of the first of them
-/// (`blk_kick_flush`).
+/// The owner of the first request that waits for a flush. The kernel sends one flush for all
+/// waiting requests, with the tag of the first (`blk_kick_flush`).
 #[inline(always)]
-fn flush_owner(request: Object) -> Option<Owner> {
+fn flush_owner(rq: Object) -> Option<Owner> {
     // struct list_head
     const LIST_HEAD: u32 = 16;
-    let queue = request
-        .object(offset!(request_hctx))
-        .object(offset!(hctx_fq));
+    let queue = rq.object(offset!(request_hctx)).object(offset!(hctx_fq));
     let link = if offset!(request_flush_list) == MISSING {
         offset!(request_queuelist)
     } else {
         offset!(request_flush_list)
     };
-    let tag: u32 = request.get(offset!(request_internal_tag));
-    let (tag, tag_at) = if tag == NO_TAG {
-        (request.get(offset!(request_tag)), offset!(request_tag))
+    let tag: u32 = rq.get(offset!(request_internal_tag));
+    let (tag, tag_offset) = if tag == NO_TAG {
+        (rq.get(offset!(request_tag)), offset!(request_tag))
     } else {
         (tag, offset!(request_internal_tag))
     };
@@ -381,13 +373,13 @@ fn flush_owner(request: Object) -> Option<Owner> {
         let first = read(head.cast::<u64>())
             .unwrap_or(0)
             .wrapping_sub(link.into());
-        let its_tag = read((first + u64::from(tag_at)) as *const u32);
+        let first_tag = read((first + u64::from(tag_offset)) as *const u32);
         let bio = read((first + u64::from(offset!(request_biotail))) as *const u64);
-        if its_tag == Some(tag)
+        if first_tag == Some(tag)
             && let Some(bio) = bio
-            && let Some(state) = state_at(bio)
+            && let Some(request) = find_at(bio)
         {
-            return Some(state.owner);
+            return Some(request.owner);
         }
         list += 1;
     }
@@ -395,16 +387,14 @@ fn flush_owner(request: Object) -> Option<Owner> {
 }
 
 #[inline(always)]
-fn disk_of(request: Object) -> Object {
-    request
-        .object(offset!(request_q))
-        .object(offset!(queue_disk))
+fn disk_of(rq: Object) -> Object {
+    rq.object(offset!(request_q)).object(offset!(queue_disk))
 }
 
-/// Device and operation as /proc/diskstats counts them; `None` for the driver's own commands.
+/// Device and operation as in /proc/diskstats; `None` for a driver's own commands.
 #[inline(always)]
-fn what_of(request: Object, disk: Object) -> Option<u64> {
-    let op = request.get::<u32>(offset!(request_cmd_flags)) & OP_MASK;
+fn dimension_of(rq: Object, disk: Object) -> Option<u64> {
+    let op = rq.get::<u32>(offset!(request_cmd_flags)) & OP_MASK;
     let op = match op {
         OP_DRIVER.. => return None,
         OP_DISCARD => op::DISCARD,
@@ -415,7 +405,7 @@ fn what_of(request: Object, disk: Object) -> Option<u64> {
     Some(block::dimension(device_of(disk)?, op))
 }
 
-/// Major and minor number of the whole disk; `None` when there is none yet.
+/// Major and minor number of the whole disk; `None` if it has not been added yet.
 #[inline(always)]
 fn device_of(disk: Object) -> Option<u64> {
     if disk.is_null() {

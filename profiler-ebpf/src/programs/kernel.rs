@@ -1,4 +1,4 @@
-//! Reading kernel structs at offsets that are known when the program is loaded.
+//! Access to kernel structs, at offsets that are constants once the program is loaded.
 
 use core::{
     ffi::c_void,
@@ -10,24 +10,26 @@ use aya_ebpf::helpers::{
     generated::{bpf_ktime_get_ns, bpf_loop},
 };
 
-use super::maps::namespace;
+use super::namespace::namespace;
 use crate::{
+    config::Config,
     offsets::{MISSING, Offsets},
-    wire::{Config, Totals},
+    record::Totals,
 };
 
-/// Offsets in this kernel; set by the controller before load.
+/// Offsets in the running kernel; set by the controller before load.
 #[unsafe(no_mangle)]
 static OFFSETS: Offsets = Offsets::NONE;
 
-/// What is profiled and on which kernel; set by the controller before load.
+/// Settings; set by the controller before load.
 #[unsafe(no_mangle)]
-static CONFIG: Config = Config::ZERO;
+static CONFIG: Config = Config::UNSET;
 
-/// A kernel object: a pointer that the verifier knows by its BTF type.
+/// A pointer to a kernel object, whose type the verifier knows from BTF.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Object(pub *const u8);
 
+/// Offset of a member, [`MISSING`] if this kernel does not have it.
 macro_rules! offset {
     ($field:ident) => {
         // SAFETY: a read-only global; volatile, because its value is set after compilation.
@@ -36,6 +38,7 @@ macro_rules! offset {
         }
     };
 }
+/// A setting.
 macro_rules! config {
     ($field:ident) => {
         // SAFETY: a read-only global; volatile, because its value is set after compilation.
@@ -59,15 +62,15 @@ pub fn config_ptr() -> *const Config {
 }
 
 impl Object {
-    /// A scalar member. The verifier checks type and bounds; a stale pointer reads as 0.
+    /// A scalar member; 0 if the pointer is stale.
     #[inline(always)]
     pub fn get<T: Copy>(self, offset: u32) -> T {
-        // SAFETY: a load through a BTF pointer; the verifier rejects it when it is out of bounds, and the kernel
+        // SAFETY: a load through a BTF pointer. The verifier checks type and bounds, and the kernel
         // turns a fault into 0.
         unsafe { read_volatile(self.0.add(offset as usize).cast::<T>()) }
     }
 
-    /// A scalar member that this kernel may lack: 0 then.
+    /// A scalar member; 0 if this kernel does not have it.
     #[inline(always)]
     pub fn get_or_zero(self, offset: u32) -> u64 {
         if offset == MISSING {
@@ -83,7 +86,7 @@ impl Object {
         Self(self.get(offset))
     }
 
-    /// Where it is.
+    /// The pointer as a number.
     #[inline(always)]
     pub fn address(&self) -> u64 {
         number(&raw const self.0).unwrap_or(0)
@@ -96,26 +99,26 @@ impl Object {
     }
 }
 
-/// A value at any kernel address; `None` when that cannot be read.
+/// A value at any kernel address; `None` if it cannot be read.
 #[inline(always)]
 pub fn read<T>(address: *const T) -> Option<T> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel(address) }.ok()
 }
 
-/// A pointer as a number: the verifier does not let pointers be computed with, or (Linux 6.1) only by what it has bounds
-/// of.
+/// A pointer as a number. The verifier does not allow arithmetic on pointers; Linux 6.1 allows it
+/// with offsets whose bounds it knows.
 #[inline(always)]
 pub fn number<T>(pointer: *const *const T) -> Option<u64> {
     read(pointer.cast())
 }
 
-/// Runs `body(0 … times - 1, state)` until it returns 1. The verifier looks at the body once, where it would follow every turn of a
-/// loop (bpf_loop, kernel 5.17 and later).
+/// Runs `body(0 … times - 1, state)` until it returns 1 (bpf_loop, Linux 5.17 and later). The
+/// verifier checks the body once; of a loop it checks every iteration.
 #[inline(always)]
 pub fn repeat<T>(times: u32, body: extern "C" fn(u64, &mut T) -> i64, state: &mut T) {
     let state: *mut T = state;
-    // SAFETY: the body gets the state that it is declared with.
+    // SAFETY: the body gets the state with which it is declared.
     unsafe {
         bpf_loop(times, body as *mut c_void, state.cast(), 0);
     }
@@ -128,7 +131,7 @@ pub fn ktime() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// Copies a struct of 8-byte words. A plain assignment becomes a loop over bytes.
+/// Copies a struct of 8-byte words. The compiler turns a plain assignment into a loop over bytes.
 #[inline(always)]
 pub fn copy<T>(to: &mut T, from: &T) {
     let (to, from): (*mut T, *const T) = (to, from);
@@ -145,7 +148,7 @@ pub fn copy<T>(to: &mut T, from: &T) {
     }
 }
 
-/// Clears a struct of 8-byte words, for which all bits zero are valid.
+/// Zeroes a struct of 8-byte words, for which zeros are valid.
 #[inline(always)]
 pub fn clear<T>(to: &mut T) {
     let to: *mut T = to;
@@ -164,7 +167,7 @@ pub fn clear<T>(to: &mut T) {
 pub struct Task(pub Object);
 
 impl Task {
-    /// Thread group id in the initial pid namespace: the key of a process.
+    /// Thread group id in the initial pid namespace, by which processes are found in maps.
     #[inline(always)]
     pub fn tgid(self) -> u32 {
         self.0.get(offset!(task_tgid))
@@ -176,45 +179,47 @@ impl Task {
         self.0.get(offset!(task_pid))
     }
 
-    /// The first thread of the process.
+    /// The thread group leader.
     #[inline(always)]
     pub fn leader(self) -> Self {
         Self(self.0.object(offset!(task_group_leader)))
     }
 
-    /// The parent process, as some thread of it.
+    /// A thread of the parent process.
     #[inline(always)]
     pub fn parent(self) -> Self {
         Self(self.0.object(offset!(task_real_parent)))
     }
 
-    /// When the thread was born, ns of `CLOCK_BOOTTIME`.
+    /// Start of the thread, ns of `CLOCK_BOOTTIME`.
     #[inline(always)]
     pub fn start(self) -> u64 {
         self.0.get(offset!(task_start_boottime))
     }
 
-    /// Clock of the CPU's run queue when the scheduler last charged this running task for its time
-    /// (kernel/sched/core.c: update_rq_clock_task). `exec_start` is on `clock_task`, which leaves out what interrupts
-    /// and a hypervisor took.
+    /// Clock of the CPU's run queue when the scheduler last updated the time of this running task.
+    ///
+    /// `se.exec_start` is a time on `rq.clock_task`, from which the time of interrupts and of the
+    /// hypervisor is excluded (kernel/sched/core.c, update_rq_clock_task).
     #[inline(always)]
     pub fn runqueue_clock(self) -> u64 {
-        let charged: u64 = self.0.get(offset!(task_exec_start));
+        let updated: u64 = self.0.get(offset!(task_exec_start));
         if offset!(task_cfs_rq) == MISSING || offset!(cfs_rq_rq) == MISSING {
-            return charged;
+            return updated;
         }
         let runqueue = self
             .0
             .object(offset!(task_cfs_rq))
             .object(offset!(cfs_rq_rq));
         let clock: u64 = runqueue.get(offset!(rq_clock));
-        charged + clock.saturating_sub(runqueue.get(offset!(rq_clock_task)))
+        updated + clock.saturating_sub(runqueue.get(offset!(rq_clock_task)))
     }
 
-    /// Thread id in the controller's pid namespace (`task_struct.thread_pid->numbers[level].nr`), 0 outside it.
+    /// Thread id in the controller's pid namespace (`task_struct.thread_pid->numbers[level].nr`); 0
+    /// outside it.
     #[inline(always)]
     pub fn visible_tid(self) -> u32 {
-        // Known when the programs are loaded, so that the verifier does not look at the rest.
+        // A constant, so that the verifier skips the rest.
         if config!(in_pid_namespace) == 0 {
             return self.tid();
         }
@@ -238,7 +243,7 @@ impl Task {
         read(upid as *const u32).unwrap_or(0)
     }
 
-    /// Process id in the controller's pid namespace, 0 outside it.
+    /// Process id in the controller's pid namespace; 0 outside it.
     #[inline(always)]
     pub fn visible_pid(self) -> u32 {
         if config!(in_pid_namespace) == 0 {
@@ -253,7 +258,7 @@ impl Task {
         self.0.object(offset!(task_cred)).get(offset!(cred_uid))
     }
 
-    /// `signal_struct`, shared by the threads of the process.
+    /// `signal_struct`, which the threads of a process share.
     #[inline(always)]
     pub fn signal(self) -> Object {
         self.0.object(offset!(task_signal))
@@ -269,7 +274,7 @@ impl Task {
         to[8..].copy_from_slice(&second.to_ne_bytes());
     }
 
-    /// Adds what the kernel itself counts of this thread to `to`, without what is in flight.
+    /// Sets the counters that the kernel maintains, without the time in flight.
     #[inline(always)]
     pub fn totals(self, to: &mut Totals) {
         let task = self.0;
@@ -287,7 +292,7 @@ impl Task {
     }
 }
 
-/// Reads a `struct task_io_accounting` that lies at `offset` in `object`.
+/// Sets the counters of a `struct task_io_accounting` at `offset` of `object`.
 #[inline(always)]
 pub fn io_totals(object: Object, offset: u32, to: &mut Totals) {
     if offset == MISSING {

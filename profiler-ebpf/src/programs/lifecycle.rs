@@ -1,4 +1,4 @@
-//! Births, execs and ends of the target's processes.
+//! Fork, exec and exit of the target's processes, and moves between cgroups.
 
 use aya_ebpf::{
     bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
@@ -11,48 +11,51 @@ use aya_ebpf::{
 };
 
 use super::{
+    atomic::{add, decrement},
     environment,
     kernel::{Object, Task, config, copy, offset},
-    maps::{
-        EVENTS, EVENTS_SIZE, PROCESSES, TASKS, add, control, counters, decrement, dropped, process,
-        scratch,
-    },
-    per_key::raise,
-    target::{Finder, Followed, follow, in_cgroup},
+    maps::{control, count_drop, counters, process},
+    per_key::raise_peak,
+    scratch::{ARGS_MAX, scratch},
+    target::{Followed, FoundBy, follow, in_cgroup},
 };
-use crate::wire::{
-    ARGS_MAX, BUCKETS, Birth, Exec, Histogram, Map, Process, ThreadEnd, Totals, event, scope, state,
+use crate::{
+    config::{arming, scope},
+    event::{self, Exec, Fork, ProcessEntry, ThreadEnd},
+    histogram::{BUCKETS, Histogram},
+    maps::{EVENTS, EVENTS_SIZE, Events, PROCESSES, TASKS},
+    record::{Totals, state},
 };
 
-/// A task is born; `current` is its parent. Arguments: parent, child.
+/// A task is created; the current task is its parent. Arguments: parent, child.
 #[btf_tracepoint(function = "sched_process_fork")]
 pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
     let parent = Task(Object(ctx.arg(0)));
     let child = Task(Object(ctx.arg(1)));
-    let of_target = match config!(scope) {
+    let in_target = match config!(scope) {
         scope::NODE => true,
         scope::CGROUP => in_cgroup(child),
         scope::JOB => TASKS.get(parent).is_some() || in_cgroup(child),
         _ => TASKS.get(parent).is_some(),
     };
     let is_process = child.tid() == child.tgid();
-    if of_target {
-        if follow(child, Finder::Fork) && is_process {
-            born(event::BIRTH, parent, child);
+    if in_target {
+        if follow(child, FoundBy::Fork) && is_process {
+            report_fork(event::FORK, parent, child);
         }
     } else if is_process
         && config!(scope) != scope::CGROUP
-        && control().is_some_and(|c| c.arming != 0)
+        && control().is_some_and(|control| control.arming != arming::DONE)
     {
-        born(event::OUT_OF_SCOPE_FORK, parent, child);
+        report_fork(event::OUT_OF_SCOPE_FORK, parent, child);
     }
     0
 }
 
 #[inline(always)]
-fn born(event: u32, parent: Task, child: Task) {
-    let mut birth = Birth {
-        event,
+fn report_fork(kind: u32, parent: Task, child: Task) {
+    let mut fork = Fork {
+        kind,
         pid: child.visible_pid(),
         ppid: parent.visible_pid(),
         uid: child.uid(),
@@ -60,8 +63,12 @@ fn born(event: u32, parent: Task, child: Task) {
         parent_start_boottime: parent.leader().start(),
         comm: [0; 16],
     };
-    child.comm(&mut birth.comm);
-    send(&raw const birth, size_of::<Birth>() as u64, false);
+    child.comm(&mut fork.comm);
+    send(
+        &raw const fork,
+        size_of::<Fork>() as u64,
+        Wakeup::WhenHalfFull,
+    );
 }
 
 /// A process runs another program. Arguments: task, old pid, `struct linux_binprm`.
@@ -71,12 +78,12 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     let Some(entry) = TASKS.get(task) else {
         return 0;
     };
-    // Whichever thread it was, it is the first one now.
+    // An exec by any thread makes it the leader.
     entry.owner.tid = entry.owner.pid;
     let Some(scratch) = scratch() else { return 0 };
     let buffer = &mut scratch.exec;
     let header = &mut buffer.header;
-    header.event = event::EXEC;
+    header.kind = event::EXEC;
     header.pid = task.visible_pid();
     header.start_boottime = task.leader().start();
     header.uid = task.uid();
@@ -84,7 +91,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     header.path[0] = 0;
     let binprm = Object(ctx.arg(2));
     let interpreter: *const u8 = binprm.get(offset!(binprm_interp));
-    // SAFETY: the helper checks the address and ends the string; what it cannot read is left empty.
+    // SAFETY: the helper checks the address and terminates the string. After an error it is empty.
     let _ = unsafe { bpf_probe_read_kernel_str_bytes(interpreter, &mut header.path) };
 
     let mm = task.0.object(offset!(task_mm));
@@ -113,56 +120,62 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     send(
         &raw const buffer.header,
         size_of::<Exec>() as u64 + length,
-        false,
+        Wakeup::WhenHalfFull,
     );
     environment::report(task, mm);
     0
 }
 
-/// Membership in cgroups changed. Arguments: cgroup, path, task, threadgroup.
+/// A task was moved to another cgroup. Arguments: cgroup, path, task, threadgroup.
 #[btf_tracepoint(function = "cgroup_attach_task")]
 pub fn cgroup_attach(ctx: BtfTracePointContext) -> i32 {
     let task = Task(Object(ctx.arg(2)));
     let (member, followed) = (in_cgroup(task), TASKS.get(task).is_some());
-    // Whoever leaves the cgroup of a job is still its descendant.
+    // A process that leaves the cgroup of a job is still a descendant of the job's processes.
     if member != followed && (member || config!(scope) == scope::CGROUP) {
         let moved = [event::CGROUP_MOVE, 0];
-        send(&raw const moved, size_of_val(&moved) as u64, true);
+        send(&raw const moved, size_of_val(&moved) as u64, Wakeup::Now);
     }
     0
 }
 
-/// The thread leaves the CPU for good: its counters go to its process, whose last thread ends it.
+/// Adds a thread that leaves the CPU for the last time to its process. The last thread ends the
+/// process.
 #[inline(always)]
-pub fn thread_ends(task: Task, entry: Followed, now: u64) {
+pub fn end_thread(task: Task, entry: Followed, now: u64) {
     let Some(scratch) = scratch() else { return };
     let end = &mut scratch.end;
-    task.totals(&mut end.totals);
-    entry.totals(&mut end.totals);
+    task.totals(&mut end.usage.totals);
+    entry.totals(&mut end.usage.totals);
 
-    // Before the sums: a reading in between then misses the thread once, but never counts it twice.
+    // Before the sums, so that a reading at this moment misses the thread once, but never counts it
+    // twice.
     entry.state = state::ACCUMULATED;
     let tgid = task.tgid();
     let Some(process) = process(tgid) else { return };
-    fold(process, &end.totals, &entry.runqueue);
+    accumulate(process, &end.usage.totals, &entry.runqueue);
 
     if config!(threads) != 0 {
-        end.event = event::THREAD_END;
+        end.kind = event::THREAD_END;
         end.pid = process.pid;
         end.tid = task.visible_tid();
         end.reserved = 0;
         end.start_boottime = process.start_boottime;
         end.thread_start_boottime = task.start();
-        copy(&mut end.runqueue, &entry.runqueue);
-        send(&raw const *end, size_of::<ThreadEnd>() as u64, false);
+        copy(&mut end.usage.runqueue, &entry.runqueue);
+        send(
+            &raw const *end,
+            size_of::<ThreadEnd>() as u64,
+            Wakeup::WhenHalfFull,
+        );
     }
     if decrement(&mut process.tasks) == 0 {
-        process_ends(task, tgid, process, now);
+        end_process(task, tgid, process, now);
     }
 }
 
 #[inline(always)]
-fn process_ends(task: Task, tgid: u32, entry: &mut Process, now: u64) {
+fn end_process(task: Task, tgid: u32, entry: &mut ProcessEntry, now: u64) {
     const SIGNAL_GROUP_EXIT: u32 = 0x4;
     let leader = task.leader();
     let signal = task.signal();
@@ -176,24 +189,24 @@ fn process_ends(task: Task, tgid: u32, entry: &mut Process, now: u64) {
     entry.uid = task.uid();
     entry.end = now;
     leader.comm(&mut entry.comm);
-    let last = counters().is_some_and(|counters| decrement(&mut counters.live) == 0);
-    send(&raw const *entry, size_of::<Process>() as u64, last);
+    let is_last = counters().is_some_and(|counters| decrement(&mut counters.live) == 0);
+    let wakeup = if is_last {
+        Wakeup::Now
+    } else {
+        Wakeup::WhenHalfFull
+    };
+    send(&raw const *entry, size_of::<ProcessEntry>() as u64, wakeup);
     let _ = PROCESSES.remove(&tgid);
 }
 
-/// Adds an ended thread to its process; threads may end on several CPUs at once.
+/// Adds an ended thread to its process. Several threads can end at the same time.
 #[inline(always)]
-fn fold(process: &mut Process, totals: &Totals, runqueue: &Histogram) {
-    macro_rules! add_all {
-        ($($field:ident)*) => {$(add(&mut process.ended.$field, totals.$field);)*};
-    }
-    add_all!(utime stime oncpu run_delay run_count sleep blocked nvcsw nivcsw wakeups migrations min_flt maj_flt
-        rchar wchar syscr syscw read_bytes write_bytes cancelled_write_bytes
-        unix_tx_bytes unix_rx_bytes unix_tx_calls unix_rx_calls);
+fn accumulate(process: &mut ProcessEntry, totals: &Totals, runqueue: &Histogram) {
+    process.ended.totals.add_atomically(totals);
     if config!(sched) == 0 || runqueue.sum == 0 {
         return;
     }
-    let ended = &mut process.ended_runqueue;
+    let ended = &mut process.ended.runqueue;
     add(&mut ended.sum, runqueue.sum);
     let mut bucket = 0;
     while bucket < BUCKETS {
@@ -205,19 +218,28 @@ fn fold(process: &mut Process, totals: &Totals, runqueue: &Histogram) {
     }
     if let Some(control) = control() {
         let max = runqueue.max_in(control.epoch);
-        raise(ended, control.epoch, max);
+        raise_peak(ended, control.epoch, max);
     }
 }
 
-/// Puts an event into the ring buffer; wakes the controller only when `now` or when half of the buffer is full.
+/// When the controller is woken to read the ring buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wakeup {
+    /// With this event.
+    Now,
+    /// When the ring buffer is half full.
+    WhenHalfFull,
+}
+
+/// Puts an event into the ring buffer, or counts it as dropped.
 #[inline(always)]
-pub fn send<T>(event: *const T, size: u64, now: bool) {
+pub fn send<T>(event: *const T, size: u64, wakeup: Wakeup) {
     const BPF_RB_AVAIL_DATA: u64 = 0;
     let events = &raw const EVENTS;
-    // SAFETY: `size` bytes at `event` are valid, which the verifier checks.
+    // SAFETY: the verifier checks that `size` bytes at `event` are valid.
     let result = unsafe {
         let used = bpf_ringbuf_query(events.cast_mut().cast(), BPF_RB_AVAIL_DATA);
-        let flags = if now || used > EVENTS_SIZE / 2 {
+        let flags = if wakeup == Wakeup::Now || used > EVENTS_SIZE as u64 / 2 {
             BPF_RB_FORCE_WAKEUP
         } else {
             BPF_RB_NO_WAKEUP
@@ -230,6 +252,6 @@ pub fn send<T>(event: *const T, size: u64, now: bool) {
         )
     };
     if result != 0 {
-        dropped(Map::Events);
+        count_drop::<Events>();
     }
 }

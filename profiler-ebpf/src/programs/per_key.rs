@@ -1,38 +1,30 @@
-//! What is accounted per process and something else (a device, a protocol, a mount, a kind of latency): hash maps
-//! whose entries are added to in place, by any CPU, and read by the controller at each tick.
-
-use aya_ebpf::{btf_maps::HashMap, macros::btf_map};
+//! Per-key counters: entries of hash maps that any CPU adds to in place, and that the controller
+//! reads at each sample.
 
 use super::{
+    atomic::{add, compare_exchange},
     kernel::config,
-    maps::{TASKS, add, compare_exchange, control, current, dropped},
+    maps::{control, count_drop, current},
 };
 use crate::{
-    per_key::CounterKey,
-    wire::{BUCKETS, EpochMax, Histogram, Map, Owner},
+    histogram::{BUCKETS, EpochMax, Histogram},
+    maps::{Bounded, TASKS},
+    per_key::{CounterKey, Latency, Owner, PerKeyMap},
 };
 
-/// A map of flows. Entries take memory only while used (`BPF_F_NO_PREALLOC`); the controller gives those that are
-/// wanted room for more than one.
-pub type PerKeyCounters<V> = HashMap<CounterKey, V, 1, 1>;
-
-/// Latency by process and [`crate::flows::kind`].
-#[btf_map]
-static LATENCY: PerKeyCounters<Histogram> = HashMap::new();
-
-/// Zeros to begin any flow with.
+/// Initial value of any counters.
 static ZEROS: [u64; 128] = [0; 128];
 
-/// How often a peak that other CPUs raise too is tried to be raised.
+/// Attempts to raise a peak that other CPUs raise as well.
 const ATTEMPTS: u32 = 8;
 
-/// Who runs, if it belongs to the target.
+/// The owner of the operations of the running task, if it is followed.
 #[inline(always)]
 pub fn current_owner() -> Option<Owner> {
     TASKS.get(current()).map(|entry| entry.owner)
 }
 
-/// The key of `owner`'s flow `what`; of the thread with `--threads`, of the process otherwise.
+/// The key of `owner` (with `--threads`, of the thread) and `dimension`.
 #[inline(always)]
 pub fn key(owner: Owner, dimension: u64) -> CounterKey {
     CounterKey {
@@ -43,62 +35,62 @@ pub fn key(owner: Owner, dimension: u64) -> CounterKey {
     }
 }
 
-/// The flow with this key, which begins with zeros; `None` and counted when there is no room.
+/// The counters with this key, which start at 0. `None` if the map has no space, which is counted.
 #[inline(always)]
-pub fn lookup_or_init<V>(
-    map: &'static PerKeyCounters<V>,
-    name: Map,
-    key: &CounterKey,
-) -> Option<&'static mut V> {
-    const { assert!(size_of::<V>() <= size_of_val(&ZEROS)) };
+pub fn lookup_or_init<M>(key: &CounterKey) -> Option<&'static mut M::Counters>
+where
+    M: PerKeyMap + Bounded,
+{
+    const { assert!(size_of::<M::Counters>() <= size_of_val(&ZEROS)) };
+    let map = M::map();
     if let Some(entry) = map.get_ptr_mut(key) {
-        // SAFETY: freed by the kernel only after the program has ended; fields are only added to atomically.
+        // SAFETY: freed by the kernel only after the program has ended; only added to atomically.
         return unsafe { entry.as_mut() };
     }
-    // SAFETY: zeros are a valid flow, and there are enough of them.
-    let zeros = unsafe { &*(&raw const ZEROS).cast::<V>() };
-    // BPF_NOEXIST: another CPU may be first, which is as good.
+    // SAFETY: counters can have any bytes, and the zeros are long enough.
+    let zeros = unsafe { &*(&raw const ZEROS).cast::<M::Counters>() };
+    // BPF_NOEXIST: another CPU can insert the entry at the same time.
     let _ = map.insert(key, zeros, 1);
     let entry = map.get_ptr_mut(key);
     if entry.is_none() {
-        dropped(name);
+        count_drop::<M>();
     }
     // SAFETY: as above.
     entry.and_then(|entry| unsafe { entry.as_mut() })
 }
 
-/// Adds one duration to a latency of `owner`.
+/// Adds a duration to a latency of `owner`.
 #[inline(always)]
-pub fn latency(owner: Owner, kind: u64, ns: u64) {
-    if let Some(histogram) = lookup_or_init(&LATENCY, Map::Latency, &key(owner, kind)) {
-        count(histogram, ns);
+pub fn record_latency(owner: Owner, kind: u64, ns: u64) {
+    if let Some(histogram) = lookup_or_init::<Latency>(&key(owner, kind)) {
+        record(histogram, ns);
     }
 }
 
-/// Adds one duration to a histogram that other CPUs add to.
+/// Adds a duration to a histogram that other CPUs add to.
 #[inline(always)]
-pub fn count(histogram: &mut Histogram, ns: u64) {
-    // The sum grows with every value, also where the clock is coarse.
+pub fn record(histogram: &mut Histogram, ns: u64) {
+    // A coarse clock can give 0, but the sum has to grow with every duration.
     let ns = if ns == 0 { 1 } else { ns };
     if let Some(control) = control() {
-        raise(histogram, control.epoch, ns);
+        raise_peak(histogram, control.epoch, ns);
     }
     add(&mut histogram.sum, ns);
     add(&mut histogram.buckets[bucket(ns)], 1);
 }
 
-/// Raises the peak of a histogram that other CPUs raise too.
+/// Raises the peak of a histogram that other CPUs add to.
 #[inline(always)]
-pub fn raise(histogram: &mut Histogram, epoch: u32, ns: u64) {
+pub fn raise_peak(histogram: &mut Histogram, epoch: u32, ns: u64) {
     let mut attempt = 0;
     while attempt < ATTEMPTS {
         let old = histogram.peak;
-        let fresh = !EpochMax(old).is_of(epoch);
-        if !fresh && EpochMax(old).ns() >= ns {
+        let is_first = !EpochMax(old).is_of(epoch);
+        if !is_first && EpochMax(old).ns() >= ns {
             return;
         }
         if compare_exchange(&mut histogram.peak, old, EpochMax::new(epoch, ns).0) == old {
-            if fresh {
+            if is_first {
                 histogram.previous_peak = old;
             }
             return;
@@ -107,7 +99,7 @@ pub fn raise(histogram: &mut Histogram, epoch: u32, ns: u64) {
     }
 }
 
-/// The bucket that counts `ns`.
+/// Index of the bucket that counts `ns`.
 #[inline(always)]
 pub fn bucket(ns: u64) -> usize {
     let bucket = log2(ns) as usize;
@@ -118,7 +110,7 @@ pub fn bucket(ns: u64) -> usize {
     }
 }
 
-/// Index of the highest bit that is set; BPF has no instruction for it.
+/// Index of the highest bit that is set, for which BPF has no instruction.
 #[inline(always)]
 fn log2(value: u64) -> u32 {
     let mut rest = value;

@@ -1,24 +1,25 @@
 //! Time on CPU, in the run queue and asleep.
 //!
-//! What the scheduler keeps itself (time on CPU, run-queue delay, switches, migrations) is read from the task at
-//! each reading and at its end; these hooks add what it does not keep: time asleep, wakeups, the histogram
-//! of run-queue latency, and when the present state began.
+//! Values that the scheduler maintains (time on CPU, run-queue delay, switches, migrations) are
+//! read from the task at each reading and at its end. These hooks add the others: time asleep,
+//! wakeups, the run-queue histogram, and the start of the present state.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
     kernel::{Object, Task, config, ktime, offset},
     lifecycle,
-    maps::{TASKS, control, process},
+    maps::{control, process},
     per_key::bucket,
-    target::{Finder, Followed, asleep, follow},
+    target::{Followed, FoundBy, follow, sleep_state},
+    task_storage::TaskState,
 };
-use crate::wire::{EpochMax, TaskState, state};
+use crate::{histogram::EpochMax, maps::TASKS, record::state};
 
-/// `TASK_DEAD`: the switch away from a task that never comes back.
+/// `TASK_DEAD`: the state of a task that is switched out for the last time.
 const TASK_DEAD: u32 = 0x80;
 
-/// Every context switch. Arguments: preempt, prev, next, `prev_state`.
+/// A context switch. Arguments: preempt, prev, next, `prev_state`.
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let prev = Task(Object(ctx.arg(1)));
@@ -26,16 +27,16 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let mut now = 0;
     if let Some(entry) = TASKS.get(prev) {
         now = ktime();
-        left(&ctx, prev, entry, now);
+        switch_out(&ctx, prev, entry, now);
     }
     if let Some(entry) = TASKS.get(next) {
-        // One clock read per switch: it costs as much as the rest.
+        // Reading the clock costs as much as the rest, so it is read once per switch.
         if now == 0 {
             now = ktime();
         }
         if config!(sched) != 0 && entry.state != state::RUNNING {
-            // Also from a sleep without wakeup: a signal was pending, so the task stayed in the queue.
-            waited(entry, now);
+            // A task with a pending signal stays in the queue, so that no wakeup ends its sleep.
+            record_wait(entry, now);
         }
         entry.state = state::RUNNING;
         entry.since = now;
@@ -44,9 +45,9 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Only this task's switches write its histogram: no atomics.
+/// Adds a run-queue wait. Only switches of the same task write its histogram, so nothing is atomic.
 #[inline(always)]
-fn waited(entry: &mut TaskState, now: u64) {
+fn record_wait(entry: &mut TaskState, now: u64) {
     let Some(control) = control() else { return };
     let ns = now.saturating_sub(entry.since);
     let histogram = &mut entry.runqueue;
@@ -62,7 +63,7 @@ fn waited(entry: &mut TaskState, now: u64) {
 }
 
 #[inline(always)]
-fn left(ctx: &BtfTracePointContext, prev: Task, entry: Followed, now: u64) {
+fn switch_out(ctx: &BtfTracePointContext, prev: Task, entry: Followed, now: u64) {
     let prev_state: u32 = if config!(has_prev_state) != 0 {
         ctx.arg(3)
     } else {
@@ -73,39 +74,40 @@ fn left(ctx: &BtfTracePointContext, prev: Task, entry: Followed, now: u64) {
     if preempted & 0xff != 0 || prev_state == 0 {
         entry.state = state::QUEUED;
     } else if prev_state & TASK_DEAD != 0 {
-        lifecycle::thread_ends(prev, entry, now);
+        lifecycle::end_thread(prev, entry, now);
     } else {
-        entry.state = asleep(prev_state);
+        entry.state = sleep_state(prev_state);
     }
 }
 
-/// A task is made ready. Argument: the task.
+/// A task is woken. Argument: the task.
 #[btf_tracepoint(function = "sched_wakeup")]
 pub fn sched_wakeup(ctx: BtfTracePointContext) -> i32 {
-    wakeup(&ctx)
+    count_wakeup(&ctx)
 }
 
-/// A new task is made ready for the first time. Argument: the task.
+/// A new task is woken for the first time. Argument: the task.
 #[btf_tracepoint(function = "sched_wakeup_new")]
 pub fn sched_wakeup_new(ctx: BtfTracePointContext) -> i32 {
     let task = Task(Object(ctx.arg(0)));
-    // The workers of io_uring are threads of the process, but no fork makes them (kernel/fork.c, create_io_thread).
+    // Workers of io_uring are threads that are created without a fork (kernel/fork.c,
+    // create_io_thread).
     if TASKS.get(task).is_none() && process(task.tgid()).is_some() {
-        follow(task, Finder::Fork);
+        follow(task, FoundBy::Fork);
     }
-    wakeup(&ctx)
+    count_wakeup(&ctx)
 }
 
 #[inline(always)]
-fn wakeup(ctx: &BtfTracePointContext) -> i32 {
+fn count_wakeup(ctx: &BtfTracePointContext) -> i32 {
     if let Some(entry) = TASKS.get(Task(Object(ctx.arg(0)))) {
-        woken(entry);
+        end_sleep(entry);
     }
     0
 }
 
 #[inline(always)]
-fn woken(entry: Followed) {
+fn end_sleep(entry: Followed) {
     entry.wakeups += 1;
     if entry.state == state::RUNNING || entry.state == state::QUEUED {
         return;

@@ -1,5 +1,5 @@
-//! Numbers and arguments of the system calls that work on files and sockets. Where an architecture lacks one, it has a
-//! number that no call has.
+//! Numbers and arguments of system calls on files and sockets. A call that the architecture does
+//! not have gets an unused number.
 
 use super::kernel::{Object, offset};
 
@@ -55,7 +55,7 @@ numbers! {
     OPENAT2 = 437, 437;
 }
 
-/// Argument `index`, below 3, of the call that begins.
+/// Argument `index` (0 to 2) of the call that starts.
 #[inline(always)]
 pub fn argument(regs: Object, index: u32) -> u64 {
     if cfg!(bpf_target_arch = "x86_64") {

@@ -1,32 +1,30 @@
-//! System calls of followed tasks: counted and timed, and the file I/O that they do, each only if it is wanted.
+//! System calls of followed tasks: their number and time, and their file I/O, as requested.
 //!
-//! Everybody's calls come here, so the first thing is to tell a stranger.
+//! The hooks see the calls of all tasks, so they first check whether the task is followed.
 
-use aya_ebpf::{
-    btf_maps::HashMap, macros::btf_map, macros::btf_tracepoint, programs::BtfTracePointContext,
-};
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
+    atomic::add,
     files::{
-        Any, PathOp, failed, file_at, file_mount, opened, path_done, sync_mount, synced, transfer,
+        PathOp, Untyped, count_error, count_open, count_path_op, count_sync, count_transfer,
+        file_at, file_mount, sync_mount,
     },
     kernel::{Object, Task, config, ktime, offset},
-    maps::{TASKS, add, current},
-    per_key::{PerKeyCounters, count, key, lookup_or_init},
+    maps::current,
+    per_key::{key, lookup_or_init, record},
     syscall_numbers::{self as number, argument},
+    task_storage::InFlight,
 };
 use crate::{
+    config::syscalls,
+    maps::TASKS,
     offsets::MISSING,
-    per_key::{SyscallCounters, call},
-    wire::{InFlight, Map, Owner, calls},
+    per_key::{Owner, Syscalls, call},
 };
 
-/// System calls by process and number.
-#[btf_map]
-static SYSCALLS: PerKeyCounters<SyscallCounters> = HashMap::new();
-
-/// Results from here on are errors.
-const ERRORS: i64 = -4095;
+/// The lowest result that is an error (`-MAX_ERRNO`).
+const FIRST_ERROR: i64 = -4095;
 const EBADF: i64 = 9;
 
 /// [`InFlight::call_op`].
@@ -39,7 +37,7 @@ mod op {
     pub const MKDIR: u64 = 6;
 }
 
-/// A system call begins. Arguments: registers, number.
+/// Start of a system call. Arguments: registers, number.
 #[btf_tracepoint(function = "sys_enter")]
 pub fn sys_enter(ctx: BtfTracePointContext) -> i32 {
     let task = current();
@@ -51,14 +49,14 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> i32 {
     let in_flight = &mut entry.in_flight;
     in_flight.call = call::dimension(number as u32 & !number::X32_BIT, abi);
     in_flight.call_op = 0;
-    if config!(calls) & calls::FILES != 0 && abi == call::NATIVE {
-        files(in_flight, task, Object(ctx.arg(0)), number as u32);
+    if config!(syscalls) & syscalls::FILES != 0 && abi == call::NATIVE {
+        start_file_op(in_flight, task, Object(ctx.arg(0)), number as u32);
     }
     in_flight.call_since = ktime();
     0
 }
 
-/// A system call ends. Arguments: registers, result.
+/// End of a system call. Arguments: registers, result.
 #[btf_tracepoint(function = "sys_exit")]
 pub fn sys_exit(ctx: BtfTracePointContext) -> i32 {
     let task = current();
@@ -67,31 +65,30 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> i32 {
     };
     let in_flight = &mut entry.in_flight;
     let since = in_flight.call_since;
-    // It began before the task was followed: the child's end of fork, for example.
+    // The call started before the task was followed, as the fork that created it.
     if since == 0 {
         return 0;
     }
     in_flight.call_since = 0;
     let ns = ktime().saturating_sub(since);
     let result: i64 = ctx.arg(1);
-    if config!(calls) & calls::COUNT != 0
-        && let Some(entry) =
-            lookup_or_init(&SYSCALLS, Map::Syscalls, &key(entry.owner, in_flight.call))
+    if config!(syscalls) & syscalls::COUNT != 0
+        && let Some(entry) = lookup_or_init::<Syscalls>(&key(entry.owner, in_flight.call))
     {
-        count(&mut entry.latency, ns);
-        // What rt_sigreturn returns is a register of what was interrupted.
-        let failed = (ERRORS..0).contains(&result);
+        record(&mut entry.latency, ns);
+        // The result of rt_sigreturn is a register of the interrupted code.
+        let failed = (FIRST_ERROR..0).contains(&result);
         if failed && in_flight.call as u32 != number::RT_SIGRETURN {
             add(&mut entry.errors, 1);
         }
     }
-    if config!(calls) & calls::FILES != 0 && in_flight.call_op != 0 {
-        files_done(entry.owner, in_flight, task, result, ns);
+    if config!(syscalls) & syscalls::FILES != 0 && in_flight.call_op != 0 {
+        end_file_op(entry.owner, in_flight, task, result, ns);
     }
     0
 }
 
-/// Which table the number is from.
+/// The table to which a number belongs.
 #[inline(always)]
 fn abi(task: Task, number: u64) -> u64 {
     if cfg!(bpf_target_arch = "x86_64") {
@@ -113,9 +110,9 @@ fn abi(task: Task, number: u64) -> u64 {
     call::NATIVE
 }
 
-/// Notes what the call does with files.
+/// Stores the file operation of a call, and the mounts of its files.
 #[inline(always)]
-fn files(in_flight: &mut InFlight, task: Task, regs: Object, call: u32) {
+fn start_file_op(in_flight: &mut InFlight, task: Task, regs: Object, call: u32) {
     in_flight.call_from = 0;
     in_flight.call_to = 0;
     in_flight.call_op = match call {
@@ -139,7 +136,7 @@ fn files(in_flight: &mut InFlight, task: Task, regs: Object, call: u32) {
         }
         number::FSYNC | number::FDATASYNC => {
             let file = file_at(task, argument(regs, 0));
-            in_flight.call_from = sync_mount::<Any>(file);
+            in_flight.call_from = sync_mount::<Untyped>(file);
             op::SYNC
         }
         number::OPENAT | number::OPENAT2 | number::OPEN | number::CREAT => op::OPEN,
@@ -150,40 +147,40 @@ fn files(in_flight: &mut InFlight, task: Task, regs: Object, call: u32) {
     };
 }
 
-/// Accounts what the call did with files.
+/// Counts the file operation of a call.
 #[inline(always)]
-fn files_done(owner: Owner, in_flight: &InFlight, task: Task, result: i64, ns: u64) {
+fn end_file_op(owner: Owner, in_flight: &InFlight, task: Task, result: i64, ns: u64) {
     let (from, to) = (in_flight.call_from, in_flight.call_to);
     match in_flight.call_op {
         op::TRANSFER | op::SYNC => {
             if from | to == 0 {
-                // No file, or none at all.
+                // A socket or pipe, or an invalid descriptor.
                 if result == -EBADF {
-                    failed(owner, 0);
+                    count_error(owner, 0);
                 }
             } else if in_flight.call_op == op::SYNC {
-                synced(owner, from, result, ns);
+                count_sync(owner, from, result, ns);
             } else {
-                transfer(owner, from, to, result, ns);
+                count_transfer(owner, from, to, result, ns);
             }
         }
         op::OPEN => {
             if result < 0 {
-                failed(owner, 0);
+                count_error(owner, 0);
             } else {
-                opened::<Any>(owner, file_at(task, result as u64));
+                count_open::<Untyped>(owner, file_at(task, result as u64));
             }
         }
         _ if result != 0 => {}
-        op::UNLINK => path_done(owner, 0, PathOp::Unlink),
-        op::RENAME => path_done(owner, 0, PathOp::Rename),
-        op::MKDIR => path_done(owner, 0, PathOp::Mkdir),
+        op::UNLINK => count_path_op(owner, 0, PathOp::Unlink),
+        op::RENAME => count_path_op(owner, 0, PathOp::Rename),
+        op::MKDIR => count_path_op(owner, 0, PathOp::Mkdir),
         _ => {}
     }
 }
 
-/// The mount of the file that is open as `fd`, 0 when it is none.
+/// The mount of the open file `fd`, 0 if its reads and writes are not counted.
 #[inline(always)]
 fn mount_at(task: Task, fd: u64) -> u64 {
-    file_mount::<Any>(file_at(task, fd))
+    file_mount::<Untyped>(file_at(task, fd))
 }

@@ -1,37 +1,42 @@
-//! Which tasks belong to the target, and how they begin and end to be followed.
+//! Membership of tasks in the target, and the start and end of following them.
 
 use core::ptr;
 
 use super::{
+    atomic::{add, decrement},
     kernel::{Object, Task, clear, config, io_totals, ktime, offset, read},
-    maps::{
-        CGROUPS, PROCESSES, ROOTS, TASKS, add, counters, decrement, dropped, namespace, process,
-        scratch,
-    },
+    maps::{count_drop, counters, process},
+    namespace::namespace,
+    scratch::scratch,
+    task_storage::TaskState,
 };
 use crate::{
+    config::scope,
+    event::{self, ProcessEntry},
+    maps::{CGROUPS, PROCESSES, Processes, ROOTS, TASKS, Tasks},
     offsets::MISSING,
-    wire::{Map, Owner, Process, TaskState, event, scope, state},
+    per_key::Owner,
+    record::state,
 };
 
-/// Levels of cgroups that are climbed, and hierarchies that are looked at.
+/// Limit of the levels of cgroups, and of hierarchies, that are searched.
 const CGROUP_DEPTH: u32 = 32;
 /// `task_struct.exit_state`: `EXIT_DEAD | EXIT_ZOMBIE`.
 const EXITED: u32 = 0x30;
 
-/// Who found a task.
+/// Which program found a task first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Finder {
-    /// The fork hook.
+pub enum FoundBy {
+    /// The hook of its creation.
     Fork = 1,
     /// The iterator `mark`.
     Mark = 2,
 }
 
-/// Whether a task that exists already belongs to the target.
+/// Whether an existing task belongs to the target.
 #[inline(always)]
-pub fn belongs(task: Task) -> bool {
+pub fn in_target(task: Task) -> bool {
     match config!(scope) {
         scope::NODE => true,
         scope::CGROUP => in_cgroup(task),
@@ -40,32 +45,35 @@ pub fn belongs(task: Task) -> bool {
     }
 }
 
-/// Whether the task is the controller's: whoever names their own shell by its pid does not mean the profiler.
+/// Whether the task is part of the controller, which is excluded from the target if the target is
+/// the shell from which it was started.
 #[inline(always)]
 fn is_controller(task: Task) -> bool {
     namespace().is_some_and(|namespace| namespace.controller == u64::from(task.tgid()))
 }
 
-/// Whether the task or its parent is one of a followed process, or its process was named.
+/// Whether the process of the task, or its parent, is followed, or was named by its pid.
 #[inline(always)]
 fn is_related(task: Task) -> bool {
     process(task.tgid()).is_some() || process(task.parent().tgid()).is_some() || is_root(task)
 }
 
-/// Whether the task's process was named by its pid; its start tells it from another that has the pid now.
+/// Whether the process of the task was named by its pid. The start identifies it if the pid was
+/// reused.
 #[inline(always)]
 fn is_root(task: Task) -> bool {
     let leader = task.leader();
-    // SAFETY: the value is only read by copy.
+    // SAFETY: copied at once.
     match unsafe { ROOTS.get(&task.visible_pid()) } {
         Some(start) => *start == 0 || *start == leader.start(),
         None => false,
     }
 }
 
-/// Whether the task is in one of the cgroups or below one, in any hierarchy (cgroup v1 and v2).
+/// Whether the task is in a cgroup of the target, or in one below it (cgroup v1 and v2).
 ///
-/// Walks `task->cgroups->cgrp_links`, which has one entry per hierarchy (kernel/cgroup/cgroup.c).
+/// Walks `task->cgroups->cgrp_links`, which has one entry for each hierarchy
+/// (kernel/cgroup/cgroup.c).
 #[inline(always)]
 pub fn in_cgroup(task: Task) -> bool {
     if offset!(css_set_cgrp_links) == MISSING {
@@ -82,7 +90,7 @@ pub fn in_cgroup(task: Task) -> bool {
         let root = pointer(at(cgroup, offset!(cgroup_root)));
         let hierarchy = read(at(root, offset!(cgroup_root_hierarchy_id)).0.cast::<u32>());
         if hierarchy == Some(config!(cgroup_hierarchy)) {
-            return below(cgroup);
+            return is_in_target(cgroup);
         }
         node = pointer(node);
         hierarchies += 1;
@@ -90,9 +98,9 @@ pub fn in_cgroup(task: Task) -> bool {
     false
 }
 
-/// Whether `cgroup` or one of its ancestors is one of the target's.
+/// Whether `cgroup` or one of its ancestors is a cgroup of the target.
 #[inline(always)]
-fn below(mut cgroup: Object) -> bool {
+fn is_in_target(mut cgroup: Object) -> bool {
     let mut level = 0;
     while level < CGROUP_DEPTH && !cgroup.is_null() {
         let node = pointer(at(cgroup, offset!(cgroup_kn)));
@@ -117,9 +125,9 @@ fn pointer(address: Object) -> Object {
     Object(read(address.0.cast::<*const u8>()).unwrap_or(ptr::null()))
 }
 
-/// Begins to follow a task of the target. Returns whether it was new.
+/// Starts to follow a task of the target. Returns whether it was not followed yet.
 #[inline(always)]
-pub fn follow(task: Task, finder: Finder) -> bool {
+pub fn follow(task: Task, found_by: FoundBy) -> bool {
     if TASKS.get(task).is_some() {
         return false;
     }
@@ -138,34 +146,34 @@ pub fn follow(task: Task, finder: Finder) -> bool {
         tid: task.visible_tid(),
     };
     if process(tgid).is_none() {
-        // Nobody could tell which process it is.
+        // Outside the controller's pid namespace, the process has no id to report.
         if owner.pid == 0 {
             return false;
         }
         let entry = &mut scratch.process;
-        fresh_process(entry, task, owner, finder);
-        // BPF_NOEXIST: a thread of the process may be found at the same time.
+        init_process(entry, task, owner, found_by);
+        // BPF_NOEXIST: another thread of the process can be found at the same time.
         if PROCESSES.insert(&tgid, &*entry, 1).is_ok() {
             add(&mut counters.live, 1);
         } else if process(tgid).is_none() {
-            dropped(Map::Processes);
+            count_drop::<Processes>();
             return false;
         }
     }
 
     let entry = &mut scratch.task;
     clear(entry);
-    entry.made_by = finder as u32;
-    entry.state = current_state(task, finder);
+    entry.found_by = found_by as u32;
+    entry.state = current_state(task, found_by);
     entry.since = ktime();
     entry.owner = owner;
     entry.runqueue_clock = task.runqueue_clock();
     let Some(stored) = TASKS.insert(task, entry) else {
-        dropped(Map::Tasks);
+        count_drop::<Tasks>();
         return false;
     };
-    // The other finder may have been first.
-    if stored.made_by != finder as u32 {
+    // The other program can have found the task at the same time.
+    if stored.found_by != found_by as u32 {
         return false;
     }
     if let Some(process) = process(tgid) {
@@ -174,9 +182,9 @@ pub fn follow(task: Task, finder: Finder) -> bool {
     true
 }
 
-/// Stops to follow a task that has left the target.
+/// Stops following a task that has left the target.
 #[inline(always)]
-pub fn forget(task: Task) {
+pub fn unfollow(task: Task) {
     TASKS.delete(task);
     let tgid = task.tgid();
     if let Some(process) = process(tgid)
@@ -190,15 +198,15 @@ pub fn forget(task: Task) {
 }
 
 #[inline(always)]
-fn fresh_process(entry: &mut Process, task: Task, owner: Owner, finder: Finder) {
+fn init_process(entry: &mut ProcessEntry, task: Task, owner: Owner, found_by: FoundBy) {
     clear(entry);
-    entry.event = event::EXIT;
+    entry.kind = event::EXIT;
     entry.pid = owner.pid;
     entry.start_boottime = owner.start_boottime;
-    if finder == Finder::Mark {
-        // Threads that ended before they could be followed are in signal_struct (kernel/exit.c, __exit_signal).
+    if found_by == FoundBy::Mark {
+        // signal_struct contains the threads that have ended before (kernel/exit.c, __exit_signal).
         let signal = task.signal();
-        let ended = &mut entry.ended;
+        let ended = &mut entry.ended.totals;
         ended.utime = signal.get(offset!(signal_utime));
         ended.stime = signal.get(offset!(signal_stime));
         ended.oncpu = signal.get(offset!(signal_sum_sched_runtime));
@@ -211,8 +219,8 @@ fn fresh_process(entry: &mut Process, task: Task, owner: Owner, finder: Finder) 
 }
 
 #[inline(always)]
-fn current_state(task: Task, finder: Finder) -> u32 {
-    if finder == Finder::Fork {
+fn current_state(task: Task, found_by: FoundBy) -> u32 {
+    if found_by == FoundBy::Fork {
         return state::NEW;
     }
     if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
@@ -220,13 +228,13 @@ fn current_state(task: Task, finder: Finder) -> u32 {
     } else if task.0.get::<u32>(offset!(task_on_rq)) != 0 {
         state::QUEUED
     } else {
-        asleep(task.0.get(offset!(task_state)))
+        sleep_state(task.0.get(offset!(task_state)))
     }
 }
 
-/// State of a task that left the CPU with `prev_state` (include/linux/sched.h).
+/// State of a task that left the CPU with this `task_struct.__state` (include/linux/sched.h).
 #[inline(always)]
-pub fn asleep(prev_state: u32) -> u32 {
+pub fn sleep_state(prev_state: u32) -> u32 {
     const TASK_UNINTERRUPTIBLE: u32 = 0x2;
     const TASK_NOLOAD: u32 = 0x400;
     if prev_state & (TASK_UNINTERRUPTIBLE | TASK_NOLOAD) == TASK_UNINTERRUPTIBLE {
@@ -236,5 +244,5 @@ pub fn asleep(prev_state: u32) -> u32 {
     }
 }
 
-/// Reference to a task's storage.
+/// Storage of a followed task.
 pub type Followed = &'static mut TaskState;

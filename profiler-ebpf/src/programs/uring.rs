@@ -1,47 +1,45 @@
-//! File I/O through io_uring, and what the ways of asynchronous I/O have in common: an operation is noted when it is
-//! submitted and accounted when it is complete.
+//! File I/O through io_uring, and asynchronous file I/O in general: an operation is stored when it
+//! is submitted, and counted when it is completed.
 
-use aya_ebpf::{
-    btf_maps::HashMap, macros::btf_map, macros::btf_tracepoint, programs::BtfTracePointContext,
-};
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
-    files::{Any, Load, file_mount, sync_mount, synced, transfer},
+    files::{Load, Untyped, count_sync, count_transfer, file_mount, sync_mount},
     kernel::{Object, config, ktime, offset},
-    maps::dropped,
+    maps::count_drop,
     per_key::current_owner,
 };
-use crate::wire::{Map, Owner, calls};
+use crate::{
+    config::syscalls,
+    maps::{FILE_ASYNC, FileAsync},
+    per_key::Owner,
+};
 
-/// An operation under way.
+/// An operation in flight.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Async {
-    /// Whose.
+pub struct AsyncOperation {
+    /// The submitter.
     pub owner: Owner,
-    /// Since when.
+    /// Time of the submission.
     pub since: u64,
-    /// Which, as io_uring numbers them.
+    /// Opcode of io_uring.
     pub opcode: u32,
-    /// [`Does`].
-    pub does: u32,
+    /// The [`Operation`].
+    pub operation: u32,
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Does {
-    /// Reads.
+pub enum Operation {
+    /// Read of a file.
     Read,
-    /// Writes.
+    /// Write of a file.
     Write,
-    /// Syncs.
+    /// Sync of a file.
     Sync,
 }
-
-/// Asynchronous file I/O by the address of its request.
-#[btf_map]
-static FILE_ASYNC: HashMap<u64, Async, 1, 1> = HashMap::new();
 
 /// `enum io_uring_op` (include/uapi/linux/io_uring.h).
 mod op {
@@ -56,7 +54,7 @@ mod op {
     pub const WRITEV_FIXED: u8 = 61;
 }
 
-/// A request is handed to io_uring. Argument: the request.
+/// A request is submitted to io_uring. Argument: the request.
 #[btf_tracepoint(function = "io_uring_submit_req")]
 pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
     let Some(owner) = current_owner() else {
@@ -64,65 +62,67 @@ pub fn uring_submit(ctx: BtfTracePointContext) -> i32 {
     };
     let request = Object(ctx.arg(0));
     let opcode: u8 = request.get(offset!(req_opcode));
-    let does = match opcode {
-        op::READ | op::READV | op::READ_FIXED | op::READV_FIXED => Does::Read,
-        op::WRITE | op::WRITEV | op::WRITE_FIXED | op::WRITEV_FIXED => Does::Write,
-        // With the functions it is seen where all syncs meet.
-        op::FSYNC if config!(calls) & calls::FILES != 0 => Does::Sync,
+    let operation = match opcode {
+        op::READ | op::READV | op::READ_FIXED | op::READV_FIXED => Operation::Read,
+        op::WRITE | op::WRITEV | op::WRITE_FIXED | op::WRITEV_FIXED => Operation::Write,
+        // With method `vfs`, the hook of `vfs_fsync_range` counts it.
+        op::FSYNC if config!(syscalls) & syscalls::FILES != 0 => Operation::Sync,
         _ => return 0,
     };
-    begin(request.address(), owner, opcode, does);
+    start(request.address(), owner, opcode, operation);
     0
 }
 
-/// A request is complete. Arguments: ring, request, and what differs between kernels.
+/// A request is completed. Arguments: ring, request; the others differ between kernels.
 #[btf_tracepoint(function = "io_uring_complete")]
 pub fn uring_complete(ctx: BtfTracePointContext) -> i32 {
     let request: u64 = ctx.arg(1);
-    let Some(begun) = end(request) else { return 0 };
+    let Some(operation) = take(request) else {
+        return 0;
+    };
     let request = Object(request as *const u8);
-    // The address may be that of another request by now.
-    if Any::load::<u8>(request, offset!(req_opcode)) != begun.opcode as u8 {
+    // The memory of the request can have been reused.
+    if Untyped::load::<u8>(request, offset!(req_opcode)) != operation.opcode as u8 {
         return 0;
     }
-    let result: i32 = Any::load(request, offset!(req_res));
-    let file = Any::pointer(request, offset!(req_file));
-    done::<Any>(&begun, file, result.into());
+    let result: i32 = Untyped::load(request, offset!(req_res));
+    let file = Untyped::pointer(request, offset!(req_file));
+    complete::<Untyped>(&operation, file, result.into());
     0
 }
 
-/// Notes that an operation is under way.
+/// Stores an operation that is submitted.
 #[inline(always)]
-pub fn begin(request: u64, owner: Owner, opcode: u8, does: Does) {
-    let begun = Async {
+pub fn start(request: u64, owner: Owner, opcode: u8, operation: Operation) {
+    let operation = AsyncOperation {
         owner,
         since: ktime(),
         opcode: opcode.into(),
-        does: does as u32,
+        operation: operation as u32,
     };
-    if FILE_ASYNC.insert(&request, &begun, 0).is_err() {
-        dropped(Map::FileAsync);
+    if FILE_ASYNC.insert(&request, &operation, 0).is_err() {
+        count_drop::<FileAsync>();
     }
 }
 
-/// Takes note of an operation out.
+/// Removes an operation that has ended.
 #[inline(always)]
-pub fn end(request: u64) -> Option<Async> {
-    // SAFETY: copied at once; nobody else works on this request.
-    let begun = unsafe { FILE_ASYNC.get(&request) }.copied()?;
+pub fn take(request: u64) -> Option<AsyncOperation> {
+    // SAFETY: copied at once. One CPU at a time works on a request.
+    let operation = unsafe { FILE_ASYNC.get(&request) }.copied()?;
     let _ = FILE_ASYNC.remove(&request);
-    Some(begun)
+    Some(operation)
 }
 
-/// Accounts an operation that is complete.
+/// Counts a completed operation.
 #[inline(always)]
-pub fn done<L: Load>(begun: &Async, file: Object, result: i64) {
-    let ns = ktime().saturating_sub(begun.since);
-    let owner = begun.owner;
-    if begun.does == Does::Sync as u32 {
+pub fn complete<L: Load>(operation: &AsyncOperation, file: Object, result: i64) {
+    let ns = ktime().saturating_sub(operation.since);
+    let owner = operation.owner;
+    if operation.operation == Operation::Sync as u32 {
         let mount = sync_mount::<L>(file);
         if mount != 0 {
-            synced(owner, mount, result, ns);
+            count_sync(owner, mount, result, ns);
         }
         return;
     }
@@ -130,9 +130,9 @@ pub fn done<L: Load>(begun: &Async, file: Object, result: i64) {
     if mount == 0 {
         return;
     }
-    if begun.does == Does::Write as u32 {
-        transfer(owner, 0, mount, result, ns);
+    if operation.operation == Operation::Write as u32 {
+        count_transfer(owner, 0, mount, result, ns);
     } else {
-        transfer(owner, mount, 0, result, ns);
+        count_transfer(owner, mount, 0, result, ns);
     }
 }

@@ -1,47 +1,58 @@
-//! Who dirtied the pages that are written back: one process per file, or it is not known.
+//! Owner of writeback: the process that has dirtied the pages of a file.
 //!
-//! A file that two processes dirtied is nobody's until it has been clean. A hint that is missing costs an owner; a
-//! wrong one would give a wrong owner, so whatever is in doubt makes the file nobody's.
+//! A file that several processes have dirtied has no owner until it is clean. An incomplete record
+//! only loses an owner, while a wrong one would account writeback to the wrong process. In doubt, a
+//! file therefore has no owner.
 
 use aya_ebpf::{
-    btf_maps::{Array, HashMap, PerCpuArray},
+    btf_maps::{Array, PerCpuArray},
     macros::btf_map,
     macros::btf_tracepoint,
     programs::BtfTracePointContext,
 };
 
 use super::{
-    files::{Any, Known, Load},
+    atomic::add,
+    files::{Load, Typed, Untyped},
     kernel::{Object, config, ktime, offset, read, repeat},
-    maps::{TASKS, add, current, dropped},
+    maps::{count_drop, current},
+    task_storage::TaskState,
 };
-use crate::wire::{Dirtied, Dirtier, FileKey, Map, Owner, TaskState};
+use crate::{
+    maps::{DIRTIERS, Dirtier, Dirtiers, FileKey, TASKS},
+    per_key::Owner,
+};
 
-/// Who dirtied pages of a file that may not be on the disk yet. Sized by the controller, which takes out the files that are
-/// clean.
-#[btf_map]
-static DIRTIERS: HashMap<FileKey, Dirtier, 1, 1> = HashMap::new();
-
-/// Number of the state of [`DIRTIERS`]: it changes before an entry may become another's, so that whoever remembers
-/// an entry looks again.
+/// Number of the state of `DIRTIERS`. It changes before an entry can change its owner, so that
+/// tasks look up the entries that they remember again.
 #[btf_map]
 static EPOCH: Array<u64, 1> = Array::new();
 
-/// The file of which somebody outside the target dirtied a page last.
+/// The file of which a task outside the target last dirtied a page, on each CPU.
 #[btf_map]
-static STRANGERS: PerCpuArray<Dirtied, 1> = PerCpuArray::new();
+static OUT_OF_SCOPE: PerCpuArray<LastDirtied, 1> = PerCpuArray::new();
 
-/// How long a file stays its last dirtier's after it was clean: its requests may still be on their way into the
-/// queue, and a page may be just about to be marked dirty.
+/// The file of which a page was last dirtied, and that is in `DIRTIERS`.
+#[repr(C)]
+pub struct LastDirtied {
+    /// The file.
+    pub file: FileKey,
+    /// [`EPOCH`] at which it was found in `DIRTIERS`; 0 if there is none.
+    pub epoch: u64,
+}
+
+/// Time for which a clean file keeps its owner: its requests can still be on their way into the
+/// queue, and a page can be about to be marked dirty.
 const GRACE_NS: u64 = 100_000_000;
-/// `PF_WQ_WORKER`: acts for others (include/linux/sched.h).
+/// `PF_WQ_WORKER`: a kernel worker, which acts for other tasks (include/linux/sched.h).
 pub const WORKER: u32 = 0x20;
-/// Bios of one request that are looked at, besides the first.
+/// Bios of one request that are examined after the first.
 const BIOS: u32 = 512;
-/// A page's mapping that is no file's has one of these bits set (include/linux/page-flags.h).
+/// `PAGE_MAPPING_FLAGS`: a mapping with one of these bits is not that of a file
+/// (include/linux/page-flags.h).
 const NO_FILE: u64 = 3;
 
-/// A page becomes dirty, with the lock of its mapping held. Arguments: folio, mapping.
+/// A page becomes dirty, while its mapping is locked. Arguments: folio, mapping.
 #[btf_tracepoint(function = "writeback_dirty_folio")]
 pub fn writeback_dirty_folio(ctx: BtfTracePointContext) -> i32 {
     let mapping = Object(ctx.arg(1));
@@ -58,9 +69,9 @@ pub fn writeback_dirty_folio(ctx: BtfTracePointContext) -> i32 {
             dirtied_by_task(entry, file, now);
         }
         _ => {
-            if let Some(last) = STRANGERS.get_ptr_mut(0) {
-                // SAFETY: this CPU's; interrupts are off.
-                dirtied(unsafe { &mut *last }, Owner::NOBODY, file, now);
+            if let Some(last) = OUT_OF_SCOPE.get_ptr_mut(0) {
+                // SAFETY: this CPU's entry, with interrupts disabled.
+                dirtied(unsafe { &mut *last }, Owner::UNKNOWN, file, now);
             }
         }
     }
@@ -74,17 +85,17 @@ fn dirtied_by_task(entry: &mut TaskState, file: FileKey, epoch: u64) {
 }
 
 #[inline(always)]
-fn dirtied(last: &mut Dirtied, owner: Owner, file: FileKey, epoch: u64) {
+fn dirtied(last: &mut LastDirtied, owner: Owner, file: FileKey, epoch: u64) {
     if last.epoch == epoch && last.file == file {
         return;
     }
-    note(owner, &file);
+    note_dirtier(owner, &file);
     last.file = file;
     last.epoch = epoch;
 }
 
 #[inline(always)]
-fn note(owner: Owner, file: &FileKey) {
+fn note_dirtier(owner: Owner, file: &FileKey) {
     let now = ktime();
     if let Some(dirtier) = dirtier(file)
         && (dirtier.clean == 0 || now.saturating_sub(dirtier.clean) < GRACE_NS)
@@ -99,24 +110,24 @@ fn note(owner: Owner, file: &FileKey) {
         }
         return;
     }
-    let fresh = Dirtier {
+    let dirtier = Dirtier {
         owner,
         shared: 0,
         noted: now,
         started: 0,
         clean: 0,
     };
-    if DIRTIERS.insert(file, &fresh, 0).is_err() {
-        dropped(Map::Dirtiers);
+    if DIRTIERS.insert(file, &dirtier, 0).is_err() {
+        count_drop::<Dirtiers>();
     }
 }
 
-/// A file begins to be written back. Arguments: inode, …
+/// The writeback of a file starts. Arguments: inode, …
 #[btf_tracepoint(function = "writeback_single_inode_start")]
 pub fn writeback_single_inode_start(ctx: BtfTracePointContext) -> i32 {
     if let Some(dirtier) = dirtier(&file_of_inode(Object(ctx.arg(0)))) {
         dirtier.started = ktime();
-        // From now on everybody who dirties it says so.
+        // From now on, every task that dirties the file is noted.
         if let Some(epoch) = epoch() {
             add(epoch, 1);
         }
@@ -124,7 +135,7 @@ pub fn writeback_single_inode_start(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// A file has been written back as far as it will be now. Arguments: inode, …
+/// The writeback of a file ends, for now. Arguments: inode, …
 #[btf_tracepoint(function = "writeback_single_inode")]
 pub fn writeback_single_inode(ctx: BtfTracePointContext) -> i32 {
     let inode = Object(ctx.arg(0));
@@ -137,29 +148,30 @@ pub fn writeback_single_inode(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Whose pages a request writes back.
+/// Owner of the pages that a request writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Pages {
-    /// Nobody's: it is no writeback.
+    /// The request is not writeback.
     None = 0,
-    /// Of a process of the target.
+    /// One process of the target.
     Owned = 1,
-    /// Of several, of others, or it is not known.
+    /// Several processes, a process outside the target, or unknown.
     Unknown = 2,
 }
 
-/// Whose pages a bio writes back; with `chain`, a request that begins with it, if all its bios are the same one's.
+/// Owner of the pages that a bio writes back; with `chain`, of those of a request that begins with
+/// it.
 #[inline(always)]
 pub fn pages_of(first: Object, chain: bool, owner: &mut Owner) -> Pages {
     let mut file = FileKey::default();
-    if !file_of_bio::<Known>(first, &mut file) {
+    if !file_of_bio::<Typed>(first, &mut file) {
         return Pages::None;
     }
-    let Some(whose) = sole_dirtier(&file) else {
+    let Some(dirtier) = sole_dirtier(&file) else {
         return Pages::Unknown;
     };
-    *owner = *whose;
+    *owner = *dirtier;
     if !chain {
         return Pages::Owned;
     }
@@ -172,7 +184,7 @@ pub fn pages_of(first: Object, chain: bool, owner: &mut Owner) -> Pages {
         file,
         owner: *owner,
     };
-    repeat(BIOS, next_bio, &mut bios);
+    repeat(BIOS, check_bio, &mut bios);
     if bios.next == 0 {
         Pages::Owned
     } else {
@@ -180,32 +192,32 @@ pub fn pages_of(first: Object, chain: bool, owner: &mut Owner) -> Pages {
     }
 }
 
-/// Bios of a request that are looked at.
+/// The bios of a request that remain to be checked.
 struct Bios {
-    /// Address of the next; 0 when all were its owner's.
+    /// Address of the next one; 0 when all of them have the same owner.
     next: u64,
-    /// That the one before was of.
+    /// File of the previous one.
     file: FileKey,
     owner: Owner,
 }
 
-/// Goes on to the next, until there is none or one that is not its owner's.
-extern "C" fn next_bio(_: u64, bios: &mut Bios) -> i64 {
+/// Goes on to the next bio. Stops at the end, or at a bio with another owner.
+extern "C" fn check_bio(_: u64, bios: &mut Bios) -> i64 {
     let bio = Object(bios.next as *const u8);
     let mut file = FileKey::default();
-    if !file_of_bio::<Any>(bio, &mut file) {
+    if !file_of_bio::<Untyped>(bio, &mut file) {
         return 1;
     }
     if file != bios.file {
         match sole_dirtier(&file) {
-            Some(whose)
-                if whose.pid == bios.owner.pid
-                    && whose.start_boottime == bios.owner.start_boottime => {}
+            Some(owner)
+                if owner.pid == bios.owner.pid
+                    && owner.start_boottime == bios.owner.start_boottime => {}
             _ => return 1,
         }
         bios.file = file;
     }
-    bios.next = Any::load(bio, offset!(bio_next));
+    bios.next = Untyped::load(bio, offset!(bio_next));
     i64::from(bios.next == 0)
 }
 
@@ -215,13 +227,13 @@ fn sole_dirtier(file: &FileKey) -> Option<&'static Owner> {
     (dirtier.shared == 0 && dirtier.owner.pid != 0).then_some(&dirtier.owner)
 }
 
-/// The file whose page the bio writes back; `false` when it does no such thing.
+/// Finds the file whose page a bio writes back; `false` if the bio is not writeback.
 #[inline(always)]
 fn file_of_bio<L: Load>(bio: Object, file: &mut FileKey) -> bool {
     // struct bio_vec (include/linux/bvec.h)
     const BIO_VEC: u32 = 16;
     let index: u32 = L::load(bio, offset!(bio_index));
-    // What is asked mostly, with fewer calls: the page is one of its own, and not being written back.
+    // The most frequent case, with fewer calls: a single page that is not under writeback.
     if index == 0 {
         let vec = L::pointer(bio, offset!(bio_vecs));
         let page = L::pointer(vec, offset!(bvec_page));
@@ -237,7 +249,7 @@ fn file_of_bio<L: Load>(bio: Object, file: &mut FileKey) -> bool {
     let Some(mut page) = read(vec.cast::<u64>()) else {
         return false;
     };
-    // The other pages of a large folio lead to its first.
+    // The tail pages of a large folio point to its head.
     let head = word(page, offset!(page_compound_head));
     if head & 1 != 0 {
         page = head - 1;
@@ -280,7 +292,7 @@ fn dirtier(file: &FileKey) -> Option<&'static mut Dirtier> {
 
 #[inline(always)]
 fn epoch() -> Option<&'static mut u64> {
-    // SAFETY: one entry that always exists.
+    // SAFETY: the one entry always exists.
     EPOCH
         .get_ptr_mut(0)
         .and_then(|epoch| unsafe { epoch.as_mut() })

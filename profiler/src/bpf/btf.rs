@@ -1,30 +1,30 @@
-//! Where members of kernel structs lie, from the running kernel's BTF.
+//! Offsets of members of kernel structs, from the BTF of the running kernel.
 //!
-//! Reads the format of `Documentation/bpf/btf.rst`; only as much of it as is needed to find a struct, follow a
-//! path of members and count a function's parameters.
+//! Reads the parts of the format (Documentation/bpf/btf.rst) that are needed to find a struct,
+//! follow a path of members, and count the parameters of a function.
 
 use std::{collections::HashMap, path::Path};
 
 use thiserror::Error;
 
-/// Why the kernel's type information cannot be used.
+/// Why the kernel's type information cannot be read.
 #[derive(Debug, Error)]
 pub enum BtfError {
-    /// The file is not there or cannot be read.
-    #[error("cannot read {path}: {source}")]
+    /// The file does not exist or cannot be read.
+    #[error("cannot read {path}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The file is not BTF.
-    #[error("{path} is not BTF: {what}")]
+    #[error("{path} is not BTF: {problem}")]
     Format {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
-        what: &'static str,
+        /// The first error in it.
+        problem: &'static str,
     },
 }
 
@@ -63,7 +63,10 @@ impl Btf {
             path: name(),
             source,
         })?;
-        Self::parse(data).map_err(|what| BtfError::Format { path: name(), what })
+        Self::parse(data).map_err(|problem| BtfError::Format {
+            path: name(),
+            problem,
+        })
     }
 
     fn parse(data: Vec<u8>) -> Result<Self, &'static str> {
@@ -104,7 +107,7 @@ impl Btf {
                 KIND_STRUCT | KIND_UNION | 15 | 19 => 12 * vlen, // … DATASEC, ENUM64
                 KIND_ENUM | KIND_FUNC_PROTO => 8 * vlen,
                 0 | KIND_PTR | 7..=12 | 16 | KIND_TYPE_TAG => 0,
-                _ => return Err("a kind of type that is not known"),
+                _ => return Err("unknown kind of type"),
             };
             at += 12 + tail;
         }
@@ -157,7 +160,8 @@ impl Btf {
         self.word(self.at(self.named(KIND_STRUCT, name)?)? + 8)
     }
 
-    /// Byte offset of a member such as `se.exec_start`; `None` when this kernel lacks it (or it is a bit field).
+    /// Byte offset of a member such as `se.exec_start`; `None` if it does not exist or is a bit
+    /// field.
     pub fn offset_of(&self, name: &str, path: &str) -> Option<u32> {
         let mut id = self.named(KIND_STRUCT, name)?;
         let mut offset = 0;
@@ -172,7 +176,7 @@ impl Btf {
         Some(offset)
     }
 
-    /// Bit offset and type of a member, also inside anonymous structs and unions.
+    /// Bit offset and type of a member. Anonymous structs and unions are searched as well.
     fn member(&self, id: u32, name: &[u8], depth: u32) -> Option<(u32, u32)> {
         let at = self.resolve(id)?;
         let (kind, count) = self.info(at)?;
@@ -211,7 +215,7 @@ impl Btf {
             .is_some_and(|(kind, _)| kind == KIND_ARRAY)
     }
 
-    /// Value of a constant of any `enum` of 32 bits. Looks through all types.
+    /// Value of a constant in any 32-bit `enum`; all types are searched.
     pub fn enumerator(&self, name: &str) -> Option<u32> {
         let enums = self.types.iter().skip(1).filter_map(|at| {
             let at = *at as usize;
@@ -227,13 +231,13 @@ impl Btf {
             .and_then(|at| self.word(at + 4))
     }
 
-    /// Number of arguments of a tracepoint, `None` when this kernel does not have it.
+    /// Number of arguments of a tracepoint; `None` if it does not exist.
     pub fn tracepoint_arguments(&self, tracepoint: &str) -> Option<usize> {
         let id = self.named(KIND_TYPEDEF, &format!("btf_trace_{tracepoint}"))?;
         let pointer = self.resolve(id)?;
         let proto = self.resolve(self.word(pointer + 8)?)?;
         let (kind, count) = self.info(proto)?;
-        // The first parameter is the tracepoint's private data.
+        // The first parameter is the private data of the tracepoint.
         (kind == KIND_FUNC_PROTO).then(|| count.saturating_sub(1))
     }
 }
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_errors() {
+    fn damaged_files_are_rejected() {
         let data = std::fs::read("/sys/kernel/btf/vmlinux").expect("this kernel has BTF");
         assert!(Btf::parse(Vec::new()).is_err());
         assert!(Btf::parse(vec![0; 64]).is_err());
@@ -284,7 +288,7 @@ mod tests {
                 "cut at {length}"
             );
         }
-        // Flipped bytes may give other types, but no panic.
+        // Flipped bytes can result in other types, but not in a panic.
         for at in (0..4096).step_by(211) {
             let mut flipped = data.clone();
             flipped[at] ^= 0xff;

@@ -1,70 +1,67 @@
-//! What the sources want attached, and which of several ways this kernel allows.
+//! Instrumentation of a source: the hooks of its collection methods, and their attach result.
 //!
-//! Chosen by trial: a way is taken when all its hooks load and attach.
+//! The method is selected by trial: the first one whose hooks all load and attach is used.
 
 use aya::{
-    Btf, BtfError, Ebpf,
-    programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError},
+    Btf, Ebpf,
+    programs::{BtfTracePoint, FEntry, FExit, Program},
 };
 
-use super::programs::{describe, program};
+use super::{
+    error::{BpfError, HookError},
+    load::program,
+};
 
-/// Where a program is attached.
+/// Kind of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
-    /// `tp_btf`: a tracepoint of the kernel.
+    /// A tracepoint of the kernel (`tp_btf`).
     Tracepoint,
-    /// The start of a kernel function.
+    /// The entry of a kernel function.
     Fentry,
-    /// The end of a kernel function.
+    /// The return of a kernel function.
     Fexit,
 }
 
-/// A program and where it is attached.
+/// A program and the hook to which it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// Name of the program.
     pub program: &'static str,
-    /// Kind of hook.
+    /// Kind of the hook.
     pub kind: HookKind,
     /// Tracepoint or kernel function.
     pub function: &'static str,
-    /// What older kernels call it.
+    /// Its name in older kernels.
     pub formerly: Option<&'static str>,
 }
 
 impl Hook {
+    const fn new(program: &'static str, kind: HookKind, function: &'static str) -> Self {
+        Self {
+            program,
+            kind,
+            function,
+            formerly: None,
+        }
+    }
+
     /// A program at a tracepoint.
     pub const fn tracepoint(program: &'static str, function: &'static str) -> Self {
-        Self {
-            program,
-            kind: HookKind::Tracepoint,
-            function,
-            formerly: None,
-        }
+        Self::new(program, HookKind::Tracepoint, function)
     }
 
-    /// A program at the start of a kernel function.
+    /// A program at the entry of a kernel function.
     pub const fn fentry(program: &'static str, function: &'static str) -> Self {
-        Self {
-            program,
-            kind: HookKind::Fentry,
-            function,
-            formerly: None,
-        }
+        Self::new(program, HookKind::Fentry, function)
     }
 
-    /// A program at the end of a kernel function.
+    /// A program at the return of a kernel function.
     pub const fn fexit(program: &'static str, function: &'static str) -> Self {
-        Self {
-            program,
-            kind: HookKind::Fexit,
-            function,
-            formerly: None,
-        }
+        Self::new(program, HookKind::Fexit, function)
     }
 
-    /// The same, which older kernels call otherwise.
+    /// The same hook, with its name in older kernels.
     #[must_use]
     pub const fn formerly(self, function: &'static str) -> Self {
         Self {
@@ -73,7 +70,7 @@ impl Hook {
         }
     }
 
-    /// As in an ELF section: `tp_btf/sched_switch`.
+    /// The hook as in an ELF section: `tp_btf/sched_switch`.
     pub fn name(&self) -> String {
         let kind = match self.kind {
             HookKind::Tracepoint => "tp_btf",
@@ -84,69 +81,125 @@ impl Hook {
     }
 }
 
-/// One way to account something.
+/// A collection method.
 #[derive(Debug)]
 pub struct Method {
     /// Its name, as in `--source file_io=syscalls`.
     pub name: &'static str,
-    /// Without any of these it cannot be taken; none: it takes what is known of every process.
+    /// Required hooks. A method without hooks uses values that the kernel maintains for every task.
     pub hooks: &'static [Hook],
-    /// Without these some columns are null.
+    /// Hooks without which some columns are null.
     pub optional: &'static [Hook],
-    /// What it cannot tell, in words; empty when it tells all.
+    /// Limitations, for messages; empty if there are none.
     pub without: &'static str,
-    /// Taken only when asked for by name.
+    /// Whether it is used only if it is named.
     pub on_request: bool,
+    /// Counts of its programs at `sys_enter` and `sys_exit`: bits of
+    /// [`syscalls`](profiler_ebpf::config::syscalls).
+    pub syscalls: u32,
 }
 
-/// What a source accounts in the kernel.
+impl Method {
+    /// A method with these required hooks.
+    pub const fn new(name: &'static str, hooks: &'static [Hook]) -> Self {
+        Self {
+            name,
+            hooks,
+            optional: &[],
+            without: "",
+            on_request: false,
+            syscalls: 0,
+        }
+    }
+
+    /// Adds optional hooks.
+    #[must_use]
+    pub const fn optional(self, optional: &'static [Hook]) -> Self {
+        Self { optional, ..self }
+    }
+
+    /// Adds limitations.
+    #[must_use]
+    pub const fn without(self, without: &'static str) -> Self {
+        Self { without, ..self }
+    }
+
+    /// Uses the method only if it is named.
+    #[must_use]
+    pub const fn on_request(self) -> Self {
+        Self {
+            on_request: true,
+            ..self
+        }
+    }
+
+    /// Sets the counts at `sys_enter` and `sys_exit`.
+    #[must_use]
+    pub const fn syscalls(self, syscalls: u32) -> Self {
+        Self { syscalls, ..self }
+    }
+}
+
+/// The BPF programs that one source needs.
 #[derive(Debug)]
 pub struct Instrumentation {
-    /// The source.
+    /// Name of the source.
     pub source: &'static str,
-    /// Its own maps.
+    /// Names of the maps that its programs fill and that the controller sizes.
     pub maps: &'static [&'static str],
-    /// The ways, best first.
+    /// Collection methods in order of preference.
     pub methods: &'static [Method],
-    /// As [`Method::optional`], with any way.
+    /// Optional hooks of every method.
     pub optional: &'static [Hook],
 }
 
-/// A feature that is wanted, and the way if one was named.
+/// A requested instrumentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Requested {
-    /// Which.
+    /// The instrumentation.
     pub instrumentation: &'static Instrumentation,
-    /// Name of the way that was asked for.
+    /// Name of the method, if one was requested.
     pub method: Option<&'static str>,
 }
 
-/// What became of a feature.
+impl Requested {
+    /// The methods to try, in order.
+    pub fn methods(self) -> impl Iterator<Item = &'static Method> {
+        let methods = self.instrumentation.methods.iter();
+        methods.filter(move |method| match self.method {
+            Some(name) => method.name == name,
+            None => !method.on_request,
+        })
+    }
+}
+
+/// The result of attaching an instrumentation.
 #[derive(Clone, Debug)]
 pub struct AttachResult {
-    /// The source.
+    /// Name of the source.
     pub source: &'static str,
-    /// The way that was taken.
+    /// Name of the selected method.
     pub method: Option<&'static str>,
-    /// Whether it has hooks, which fill the feature's maps.
-    pub hooked: bool,
-    /// Why the ways before it were not taken, and which optional hooks are missing.
+    /// Names of the maps that the attached programs fill.
+    pub maps: &'static [&'static str],
+    /// Hooks that are not available: the first one of each method that was rejected, and optional
+    /// hooks of the selected method.
     pub missing: Vec<Missing>,
 }
 
-/// A hook that could not be had.
+/// A hook that is not available.
 #[derive(Clone, Debug)]
 pub struct Missing {
-    /// Of which way.
+    /// Name of the method that needs it.
     pub method: &'static str,
-    /// Which.
+    /// The hook.
     pub hook: Hook,
-    /// Why.
-    pub why: String,
+    /// The cause.
+    pub error: HookError,
 }
 
 impl AttachResult {
-    /// Whether this program runs.
+    /// Whether a program of the selected method is missing.
     pub fn is_missing(&self, program: &str) -> bool {
         let method = self.method;
         self.missing
@@ -155,135 +208,108 @@ impl AttachResult {
     }
 }
 
-/// A program that runs.
+/// An attached program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// Its name.
+    /// Name of the program.
     pub program: &'static str,
-    /// Where: `tp_btf/sched_switch`.
+    /// Its hook: `tp_btf/sched_switch`.
     pub hook: String,
 }
 
-/// Takes the best way that this kernel allows.
-pub fn take_way(
+/// Attaches the first method that this kernel supports.
+pub fn attach_method(
     ebpf: &mut Ebpf,
     btf: &Btf,
-    wanted: Requested,
+    requested: Requested,
     attached: &mut Vec<Attached>,
 ) -> AttachResult {
+    let instrumentation = requested.instrumentation;
     let mut result = AttachResult {
-        source: wanted.instrumentation.source,
+        source: instrumentation.source,
         method: None,
-        hooked: false,
+        maps: &[],
         missing: Vec::new(),
     };
-    let methods = wanted
-        .instrumentation
-        .methods
-        .iter()
-        .filter(|method| match wanted.method {
-            Some(name) => method.name == name,
-            None => !method.on_request,
-        });
-    for method in methods {
+    for method in requested.methods() {
+        let missing = |(hook, error): (&Hook, BpfError)| Missing {
+            method: method.name,
+            hook: *hook,
+            error: HookError::from(&error),
+        };
         let before = attached.len();
-        let failed = method
-            .hooks
-            .iter()
-            .find_map(|hook| Some((hook, attach(ebpf, btf, hook, attached).err()?)));
-        if let Some((hook, why)) = failed {
-            for taken in attached.drain(before..) {
-                unload(ebpf, taken.program);
+        let mut attach = |hook| {
+            attach(ebpf, btf, hook, attached)
+                .err()
+                .map(|error| (hook, error))
+        };
+        if let Some(failed) = method.hooks.iter().find_map(&mut attach) {
+            result.missing.push(missing(failed));
+            for program in attached.drain(before..) {
+                unload(ebpf, program.program);
             }
-            result.missing.push(Missing {
-                method: method.name,
-                hook: *hook,
-                why,
-            });
             continue;
         }
-        for hook in wanted
-            .instrumentation
-            .optional
-            .iter()
-            .chain(method.optional)
-        {
-            if let Err(why) = attach(ebpf, btf, hook, attached) {
-                result.missing.push(Missing {
-                    method: method.name,
-                    hook: *hook,
-                    why,
-                });
-            }
-        }
+        let optional = instrumentation.optional.iter().chain(method.optional);
+        result
+            .missing
+            .extend(optional.filter_map(attach).map(missing));
         result.method = Some(method.name);
-        result.hooked = !method.hooks.is_empty();
+        if !method.hooks.is_empty() {
+            result.maps = instrumentation.maps;
+        }
         break;
     }
     result
 }
 
-/// Loads and attaches; nothing to do when another feature has.
+/// Loads and attaches a program, unless another instrumentation has done so.
 fn attach(
     ebpf: &mut Ebpf,
     btf: &Btf,
     hook: &Hook,
     attached: &mut Vec<Attached>,
-) -> Result<(), String> {
+) -> Result<(), BpfError> {
     if attached
         .iter()
         .any(|attached| attached.program == hook.program)
     {
         return Ok(());
     }
-    let mut refused = String::new();
-    for function in [Some(hook.function), hook.formerly].into_iter().flatten() {
-        match attach_to(ebpf, btf, hook, function) {
-            Ok(()) => {
-                attached.push(Attached {
-                    program: hook.program,
-                    hook: Hook { function, ..*hook }.name(),
-                });
-                return Ok(());
-            }
-            Err(why) => {
-                unload(ebpf, hook.program);
-                if refused.is_empty() {
-                    refused = why;
-                }
-            }
+    let result = attach_to(ebpf, btf, hook, hook.function);
+    let (function, result) = match (result, hook.formerly) {
+        (Err(error), Some(former)) => {
+            unload(ebpf, hook.program);
+            // If both names fail, the cause is that of the present one.
+            (
+                former,
+                attach_to(ebpf, btf, hook, former).map_err(|_| error),
+            )
         }
+        (result, _) => (hook.function, result),
+    };
+    match result {
+        Ok(()) => attached.push(Attached {
+            program: hook.program,
+            hook: Hook { function, ..*hook }.name(),
+        }),
+        Err(_) => unload(ebpf, hook.program),
     }
-    Err(refused)
+    result
 }
 
-/// The answer of the kernel to what it does not permit.
-pub const REFUSED: &str = "not permitted (EPERM)";
-
-/// Why a program does not load, in few words where it is one of the usual reasons.
-fn why(error: &ProgramError) -> String {
-    match error {
-        ProgramError::LoadError { io_error, .. }
-            if io_error.kind() == std::io::ErrorKind::PermissionDenied =>
-        {
-            REFUSED.to_owned()
-        }
-        ProgramError::Btf(BtfError::UnknownBtfTypeName { .. }) => "this kernel has none".to_owned(),
-        error => describe(error).0,
-    }
-}
-
-fn attach_to(ebpf: &mut Ebpf, btf: &Btf, hook: &Hook, function: &str) -> Result<(), String> {
+fn attach_to(ebpf: &mut Ebpf, btf: &Btf, hook: &Hook, function: &str) -> Result<(), BpfError> {
     macro_rules! attach_as {
-        ($kind:ty) => {
-            program(ebpf, hook.program)
-                .map_err(|error| error.to_string())
-                .and_then(|program: &mut $kind| {
-                    let load = program.load(function, btf);
-                    load.and_then(|()| program.attach().map(drop))
-                        .map_err(|error| why(&error))
-                })
-        };
+        ($kind:ty) => {{
+            let program: &mut $kind = program(ebpf, hook.program)?;
+            program
+                .load(function, btf)
+                .map_err(|error| BpfError::load(hook.program, error))?;
+            program
+                .attach()
+                .map(drop)
+                .map_err(|error| BpfError::attach(hook.program, error))
+        }};
     }
     match hook.kind {
         HookKind::Tracepoint => attach_as!(BtfTracePoint),
@@ -293,7 +319,7 @@ fn attach_to(ebpf: &mut Ebpf, btf: &Btf, hook: &Hook, function: &str) -> Result<
 }
 
 fn unload(ebpf: &mut Ebpf, name: &str) {
-    // It was not loaded, or it is gone: nothing else can be wrong.
+    // The only error is that the program is not loaded.
     let _ = match ebpf.program_mut(name) {
         Some(Program::BtfTracePoint(program)) => program.unload(),
         Some(Program::FEntry(program)) => program.unload(),

@@ -1,17 +1,22 @@
-//! The user side of the BPF programs: offsets, loading, attaching, reading.
+//! The controller's side of the BPF programs: offsets, loading, attaching, reading.
 
 pub mod btf;
+mod error;
 mod instrumentation;
-mod map_reader;
+mod kernel_map;
+mod load;
+mod pod;
 mod programs;
 mod records;
 mod stats;
 mod syscall;
 
-pub use self::instrumentation::{
-    AttachResult, Attached, Hook, Instrumentation, Method, Missing, REFUSED, Requested,
+pub use self::{
+    error::{BpfError, HookError},
+    instrumentation::{AttachResult, Attached, Hook, Instrumentation, Method, Missing, Requested},
+    kernel_map::KernelMap,
+    load::{Scope, Settings},
+    programs::{KernelSupport, Programs, Reading, Roots},
+    records::{Event, Record},
+    stats::Stats,
 };
-pub use self::map_reader::{Plain, Table};
-pub use programs::{LoadError, Programs, Reading, Roots, Scope, Settings};
-pub use records::{Event, Record};
-pub use stats::Stats;

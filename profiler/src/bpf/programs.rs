@@ -1,171 +1,82 @@
-//! Loads, attaches and reads the programs of `profiler-ebpf`.
+//! The loaded programs: their target, readings, events and maps.
 
 use std::{
     fs::File,
     io::{ErrorKind, Read as _},
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, OwnedFd},
 };
 
 use aya::{
-    Ebpf, EbpfLoader, VerifierLogLevel,
-    maps::{Array, HashMap, MapData, RingBuf},
-    programs::{BtfTracePoint, Iter, ProgramError},
+    Ebpf, Pod,
+    maps::{Array, HashMap, MapData, MapError, RingBuf},
+    programs::{BtfTracePoint, Iter},
 };
 use profiler_ebpf::{
+    config::{Control, arming},
+    event::ProcessEntry,
+    maps::{self, Key, Map, ProgramCounters, Value},
     offsets::{MISSING, Offsets},
-    wire::{ARMING_LEARN, ARMING_REPORT, Config, Control, Counters, Process, calls, scope},
 };
-use thiserror::Error;
 
 use super::{
-    btf::{Btf, BtfError},
-    instrumentation::{AttachResult, Attached, Requested, take_way},
-    map_reader::{Plain, Table},
+    btf::Btf,
+    error::BpfError,
+    instrumentation::{AttachResult, Attached, attach_method},
+    kernel_map::KernelMap,
+    load::{Scope, Settings, array, config, events, hash_map, load_object, program, tracepoints},
+    pod::{bytes, bytes_mut},
     records::{Event, Record, event, records},
     stats::{Stats, stats},
 };
-use crate::{
-    host::{Host, refusal},
-    privileges::may_load_bpf,
-    support::clock::monotonic_ns,
-    tasks::KernelSupport,
-};
+use crate::{host::Host, support::clock::monotonic_ns};
 
-/// The BPF object, built by `cargo xtask build`.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
-
-/// Environment variable: when set, errors end with all that the verifier said. Loading takes longer then.
-const VERIFIER_LOG: &str = "PROFILER_VERIFIER_LOG";
-
-/// Passes of `mark` before it is given up: one is enough unless tasks are born all the time.
+/// Limit of the passes of `mark`. One is enough, unless tasks are created all the time.
 const MARK_PASSES: usize = 64;
 
-/// Why the programs cannot be used.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// No type information of the kernel.
-    #[error("no BTF: {0}")]
-    Btf(#[from] BtfError),
-    /// The kernel's structs are not what the programs need.
-    #[error("this kernel's BTF lacks {0}")]
-    Members(String),
-    /// bpf(2) is refused.
-    #[error("bpf() is denied: {0}")]
-    Denied(String),
-    /// Anything else on the way, with the verifier's words.
-    #[error("BPF program `{program}`: {message}")]
-    Program {
-        /// Its name.
-        program: String,
-        /// What went wrong.
-        message: String,
-    },
-    /// The object or a map is unusable.
-    #[error("BPF: {0}")]
-    Object(String),
-    /// Reading a map or an iterator failed.
-    #[error("reading BPF {what}: {source}")]
-    Read {
-        /// Map or iterator.
-        what: &'static str,
-        /// Why.
-        source: std::io::Error,
-    },
-}
-
-impl LoadError {
-    /// What would enable it.
-    pub fn remedy(&self) -> String {
-        match self {
-            Self::Btf(_) => "run a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
-            Self::Members(_) => "run Linux 5.19 or later".to_owned(),
-            Self::Denied(_) if may_load_bpf() => {
-                refusal("/proc".as_ref(), "/sys".as_ref())
-            }
-            Self::Denied(_) => {
-                "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler".to_owned()
-            }
-            Self::Program { .. } | Self::Object(_) | Self::Read { .. } => {
-                format!("report this, with what `{VERIFIER_LOG}=1 profiler check --json` prints")
-            }
-        }
-    }
-}
-
-/// Which tasks are the target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Processes named by pid, and their descendants.
-    Pids,
-    /// Members of a cgroup and of those below it.
-    Cgroup {
-        /// Inode of its directory.
-        id: u64,
-        /// Hierarchy it belongs to, 0 for v2.
-        hierarchy: u32,
-    },
-    /// Members of cgroups, processes named by pid, and the descendants of both; both can grow.
-    Job {
-        /// Inodes of the directories.
-        ids: Vec<u64>,
-        /// Hierarchy they belong to, 0 for v2.
-        hierarchy: u32,
-    },
-    /// Everything.
-    Node,
-}
-
-/// What to load.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Which tasks are the target.
-    pub scope: Scope,
-    /// Whether time asleep and the run-queue histogram are kept.
-    pub sched: bool,
-    /// Whether threads that end are reported.
-    pub threads: bool,
-    /// Whether moves between cgroups are reported.
-    pub moves: bool,
-    /// What else is accounted.
-    pub instrumentations: Vec<Requested>,
-    /// Entries of each map of flows, instead of a number made from the size of the node.
-    pub max_entries: Option<u32>,
-    /// Entries of single maps instead of these; of `EVENTS`, bytes.
-    pub map_entries: Vec<(String, u32)>,
-}
-
-/// Processes that are targets by pid, with their start on `CLOCK_BOOTTIME` in ns (0: whoever has the pid).
+/// Pids of processes, with their start (ns of `CLOCK_BOOTTIME`); 0 matches any start.
 pub type Roots = Vec<(u32, u64)>;
+
+/// Which counters of tasks are available; the others are null.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelSupport {
+    /// Time in the run queue (`CONFIG_SCHED_INFO`).
+    pub run_delay: bool,
+    /// I/O accounting (`CONFIG_TASK_IO_ACCOUNTING`).
+    pub io: bool,
+    /// Time asleep, wakeups, migrations and the run-queue histogram, which need BPF.
+    pub sched: bool,
+}
 
 /// The loaded programs.
 pub struct Programs {
     ebpf: Ebpf,
     control: Array<MapData, Control>,
-    counters: Array<MapData, Counters>,
+    counters: Array<MapData, ProgramCounters>,
     roots: HashMap<MapData, u32, u64>,
     cgroups: HashMap<MapData, u64, u32>,
-    processes: HashMap<MapData, u32, Process>,
+    processes: HashMap<MapData, u32, ProcessEntry>,
     events: RingBuf<MapData>,
     state: Control,
+    /// Output of the last reading, in its first `length` bytes.
     buffer: Vec<u64>,
     length: usize,
-    /// Programs that are attached, and to what.
+    /// Attached programs and their hooks.
     pub attached: Vec<Attached>,
-    /// What became of the features that were wanted.
+    /// Attach results of the requested instrumentations.
     pub instrumentations: Vec<AttachResult>,
-    /// What this kernel keeps of a task.
-    pub keeps: KernelSupport,
+    /// Available counters of tasks.
+    pub support: KernelSupport,
 }
 
 impl Programs {
-    /// Loads and attaches. Nothing is followed until [`Programs::mark`].
+    /// Loads and attaches the programs. No task is followed until [`Programs::mark`].
     ///
     /// # Errors
     ///
-    /// When the kernel has no BTF, refuses bpf(2) or rejects a program.
-    pub fn load(host: &Host, settings: &Settings) -> Result<Self, LoadError> {
+    /// When the kernel has no BTF, denies bpf(2), or rejects a program of the target.
+    pub fn load(host: &Host, settings: &Settings) -> Result<Self, BpfError> {
         let path = host.sysfs.join("kernel/btf/vmlinux");
-        // Dropped before aya parses the same file: both at once would be the peak of our memory.
+        // Dropped before aya parses the same file, to limit the peak of memory.
         let (offsets, config) = {
             let kernel = Btf::read(&path)?;
             let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
@@ -173,17 +84,17 @@ impl Programs {
         };
         let missing = offsets.missing();
         if !missing.is_empty() {
-            return Err(LoadError::Members(missing.join(", ")));
+            return Err(BpfError::MissingMembers(missing));
         }
-        let btf = aya::Btf::parse_file(&path, aya::Endianness::default())
-            .map_err(|error| LoadError::Object(error.to_string()))?;
+        let btf =
+            aya::Btf::parse_file(&path, aya::Endianness::default()).map_err(BpfError::ParseBtf)?;
         let mut ebpf = load_object(host, settings, &btf, &offsets, &config)?;
         let mut attached = Vec::new();
         for iterator in ["mark", "sample"] {
             let program: &mut Iter = program(&mut ebpf, iterator)?;
             program
                 .load("task", &btf)
-                .map_err(|error| program_error(iterator, &error))?;
+                .map_err(|error| BpfError::load(iterator, error))?;
             attached.push(Attached {
                 program: iterator,
                 hook: "iter/task".to_owned(),
@@ -194,19 +105,19 @@ impl Programs {
             let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
             program
                 .load(hook, &btf)
-                .map_err(|error| program_error(name, &error))?;
+                .map_err(|error| BpfError::load(name, error))?;
         }
         let mut programs = Self {
-            control: typed(&mut ebpf, "CONTROL")?,
-            counters: typed(&mut ebpf, "COUNTERS")?,
-            roots: typed(&mut ebpf, "ROOTS")?,
-            cgroups: typed(&mut ebpf, "CGROUPS")?,
-            processes: typed(&mut ebpf, "PROCESSES")?,
-            events: typed(&mut ebpf, "EVENTS")?,
+            control: array::<maps::Control>(&mut ebpf)?,
+            counters: array::<maps::Counters>(&mut ebpf)?,
+            roots: hash_map::<maps::Roots>(&mut ebpf)?,
+            cgroups: hash_map::<maps::Cgroups>(&mut ebpf)?,
+            processes: hash_map::<maps::Processes>(&mut ebpf)?,
+            events: events(&mut ebpf)?,
             ebpf,
             state: Control {
                 epoch: 1,
-                arming: ARMING_LEARN,
+                arming: arming::LEARN,
                 now: monotonic_ns(),
                 ..Control::default()
             },
@@ -214,7 +125,7 @@ impl Programs {
             length: 0,
             attached,
             instrumentations: Vec::new(),
-            keeps: KernelSupport {
+            support: KernelSupport {
                 run_delay: offsets.task_run_delay != MISSING,
                 io: offsets.task_ioac != MISSING && offsets.ioac_read_bytes != MISSING,
                 sched: settings.sched,
@@ -227,121 +138,129 @@ impl Programs {
             Scope::Pids | Scope::Node => {}
         }
         programs.mark()?;
-        programs.state.arming = ARMING_REPORT;
+        programs.state.arming = arming::REPORT;
         programs.write_state()?;
         programs.attach(settings, tracepoints, &btf)?;
         Ok(programs)
     }
 
-    /// Attaches the tracepoints, and each instrumentation by the best method that this kernel allows.
+    /// Attaches the tracepoints that follow the target, and the requested instrumentations.
     fn attach(
         &mut self,
         settings: &Settings,
         tracepoints: Vec<(&'static str, &'static str)>,
         btf: &aya::Btf,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), BpfError> {
         for (name, hook) in tracepoints {
             let program: &mut BtfTracePoint = program(&mut self.ebpf, name)?;
             program
                 .attach()
-                .map_err(|error| program_error(name, &error))?;
+                .map_err(|error| BpfError::attach(name, error))?;
             self.attached.push(Attached {
                 program: name,
                 hook: format!("tp_btf/{hook}"),
             });
         }
-        for wanted in &settings.instrumentations {
-            let result = take_way(&mut self.ebpf, btf, *wanted, &mut self.attached);
+        for requested in &settings.instrumentations {
+            let result = attach_method(&mut self.ebpf, btf, *requested, &mut self.attached);
             self.instrumentations.push(result);
         }
         Ok(())
     }
 
-    /// A map of flows, or another hash map that is read as a whole.
+    /// The hash map with this declaration. A map can be taken once.
     ///
     /// # Errors
     ///
     /// When the object has no such map.
-    pub fn table<K: Plain, V: Plain>(&mut self, name: &str) -> Result<Table<K, V>, LoadError> {
-        self.ebpf
-            .take_map(name)
-            .and_then(Table::new)
-            .ok_or_else(|| {
-                LoadError::Object(format!("the object has no map `{name}` of this kind"))
-            })
+    pub fn map<M: Map>(&mut self) -> Result<KernelMap<Key<M>, Value<M>>, BpfError>
+    where
+        Key<M>: Pod,
+        Value<M>: Pod,
+    {
+        let map = self.ebpf.take_map(M::NAME);
+        KernelMap::new::<M>(map.ok_or(BpfError::NoMap(M::NAME))?)
     }
 
-    /// Adds processes to the target; [`Programs::mark`] then finds them and their descendants.
+    /// Whether attached programs of an instrumentation fill the map with this name.
+    pub fn fills(&self, map: &str) -> bool {
+        let mut results = self.instrumentations.iter();
+        results.any(|result| result.maps.contains(&map))
+    }
+
+    /// Adds processes to the target. [`Programs::mark`] then follows them and their descendants.
     ///
     /// # Errors
     ///
-    /// When there are too many.
-    pub fn add_roots(&mut self, roots: &Roots) -> Result<(), LoadError> {
+    /// When there are more than [`ROOTS_MAX`](maps::ROOTS_MAX).
+    pub fn add_roots(&mut self, roots: &Roots) -> Result<(), BpfError> {
         for (pid, start) in roots {
-            self.roots
-                .insert(pid, start, 0)
-                .map_err(|error| LoadError::Object(format!("map ROOTS: {error}")))?;
+            let inserted = self.roots.insert(pid, start, 0);
+            inserted.map_err(write_error::<maps::Roots>)?;
         }
         Ok(())
     }
 
-    /// Follows processes that are there, and their descendants. That they are roots is forgotten then, so that nobody who
-    /// has one of these pids later is taken for one.
+    /// Follows existing processes and their descendants. The pids are not kept, so that a later
+    /// process with one of them is not followed.
     ///
     /// # Errors
     ///
-    /// When there are too many at a time, or the iterator cannot be read.
-    pub fn adopt(&mut self, roots: &Roots) -> Result<(), LoadError> {
+    /// When there are more than [`ROOTS_MAX`](maps::ROOTS_MAX), or the iterator cannot be read.
+    pub fn adopt(&mut self, roots: &Roots) -> Result<(), BpfError> {
         self.add_roots(roots)?;
         let marked = self.mark();
         self.forget_roots()?;
         marked
     }
 
-    /// Nobody is a root any more; who is followed still is, with all descendants.
+    /// Forgets the pids of processes that were added. The followed tasks are not affected.
     ///
     /// # Errors
     ///
     /// When the map cannot be written.
-    pub fn forget_roots(&mut self) -> Result<(), LoadError> {
+    pub fn forget_roots(&mut self) -> Result<(), BpfError> {
         let roots: Vec<u32> = self.roots.keys().filter_map(Result::ok).collect();
         for pid in roots {
-            self.roots
-                .remove(&pid)
-                .map_err(|error| LoadError::Object(format!("map ROOTS: {error}")))?;
+            let removed = self.roots.remove(&pid);
+            removed.map_err(write_error::<maps::Roots>)?;
         }
         Ok(())
     }
 
-    /// Makes the cgroups with these inodes the target; [`Programs::mark`] then finds their members.
+    /// Makes the cgroups with these inodes the target. [`Programs::mark`] then follows their
+    /// members.
     ///
     /// # Errors
     ///
-    /// When there are too many.
-    pub fn set_cgroups(&mut self, ids: &[u64]) -> Result<(), LoadError> {
-        let fail = |error| LoadError::Object(format!("map CGROUPS: {error}"));
-        let known: Vec<u64> = self.cgroups.keys().filter_map(Result::ok).collect();
-        for gone in known.iter().filter(|id| !ids.contains(id)) {
-            self.cgroups.remove(gone).map_err(fail)?;
+    /// When there are more than [`CGROUPS_MAX`](maps::CGROUPS_MAX).
+    pub fn set_cgroups(&mut self, ids: &[u64]) -> Result<(), BpfError> {
+        let present: Vec<u64> = self.cgroups.keys().filter_map(Result::ok).collect();
+        for id in present.iter().filter(|id| !ids.contains(id)) {
+            let removed = self.cgroups.remove(id);
+            removed.map_err(write_error::<maps::Cgroups>)?;
         }
         for id in ids {
-            self.cgroups.insert(id, 0, 0).map_err(fail)?;
+            let inserted = self.cgroups.insert(id, 0, 0);
+            inserted.map_err(write_error::<maps::Cgroups>)?;
         }
         Ok(())
     }
 
-    /// Follows all tasks of the target that exist.
+    /// Follows all existing tasks of the target.
     ///
     /// # Errors
     ///
     /// When the iterator cannot be read.
-    pub fn mark(&mut self) -> Result<(), LoadError> {
+    pub fn mark(&mut self) -> Result<(), BpfError> {
         let mut marked = self.counters()?.marked;
         for _ in 0..MARK_PASSES {
             let mut file = self.iterate("mark")?;
-            std::io::copy(&mut file, &mut std::io::sink()).map_err(|source| LoadError::Read {
-                what: "iterator mark",
-                source,
+            std::io::copy(&mut file, &mut std::io::sink()).map_err(|source| {
+                BpfError::ReadIterator {
+                    iterator: "mark",
+                    source,
+                }
             })?;
             let now = self.counters()?.marked;
             if now == marked {
@@ -352,22 +271,22 @@ impl Programs {
         Ok(())
     }
 
-    /// From now on births outside the target are not reported.
+    /// Ends the reports of forks outside the target.
     ///
     /// # Errors
     ///
     /// When the map cannot be written.
-    pub fn armed(&mut self) -> Result<(), LoadError> {
-        self.state.arming = 0;
+    pub fn end_arming(&mut self) -> Result<(), BpfError> {
+        self.state.arming = arming::DONE;
         self.write_state()
     }
 
-    /// Reads all followed tasks once; `now` is the time of the tick, ns of `CLOCK_MONOTONIC`.
+    /// Reads all followed tasks once. `now` is the time of the tick, ns of `CLOCK_MONOTONIC`.
     ///
     /// # Errors
     ///
     /// When the iterator cannot be read.
-    pub fn sample(&mut self, now: u64) -> Result<Reading, LoadError> {
+    pub fn sample(&mut self, now: u64) -> Result<Reading, BpfError> {
         self.state.previous = self.state.now;
         self.state.now = now;
         self.state.epoch = self.state.epoch.wrapping_add(1);
@@ -383,8 +302,8 @@ impl Programs {
                 Ok(count) => length += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(source) => {
-                    return Err(LoadError::Read {
-                        what: "iterator sample",
+                    return Err(BpfError::ReadIterator {
+                        iterator: "sample",
                         source,
                     });
                 }
@@ -407,46 +326,42 @@ impl Programs {
         records(&bytes(&self.buffer)[..self.length])
     }
 
-    /// Moves every event since the last call to `events`.
+    /// Appends the events since the last call to `events`.
     pub fn drain(&mut self, events: &mut Vec<Event>) {
         while let Some(item) = self.events.next() {
             events.extend(event(&item));
         }
     }
 
-    /// Becomes readable when the target has ended, or before the buffer of events is full.
-    pub fn events_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        use std::os::fd::AsRawFd as _;
-        // SAFETY: the map owns the descriptor for as long as the borrow lives.
-        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(self.events.as_raw_fd()) };
-        borrowed.try_clone_to_owned()
+    /// A descriptor that becomes readable when the target has ended, or the ring buffer is half
+    /// full.
+    pub fn events_fd(&self) -> std::io::Result<OwnedFd> {
+        self.events.as_fd().try_clone_to_owned()
     }
 
-    /// What the programs counted of themselves.
+    /// Counts of the programs about themselves.
     ///
     /// # Errors
     ///
     /// When the map cannot be read.
-    pub fn counters(&self) -> Result<Counters, LoadError> {
-        self.counters
-            .get(&0, 0)
-            .map_err(|error| LoadError::Object(format!("map COUNTERS: {error}")))
+    pub fn counters(&self) -> Result<ProgramCounters, BpfError> {
+        let counters = self.counters.get(&0, 0);
+        counters.map_err(read_error::<maps::Counters>)
     }
 
-    /// Process ids of the target's processes whose end has not been reported, in our pid namespace.
+    /// Pids of the followed processes whose end has not been reported.
     ///
     /// # Errors
     ///
     /// When the map cannot be read.
-    pub fn live_processes(&self) -> Result<Vec<u32>, LoadError> {
-        let pids = self.processes.iter().map(|entry| {
-            let entry = entry.map_err(|error| LoadError::Object(format!("map PROCESSES: {error}")));
-            Ok(entry?.1.pid)
-        });
-        pids.collect()
+    pub fn live_processes(&self) -> Result<Vec<u32>, BpfError> {
+        let entries = self.processes.iter();
+        let pids = entries.map(|entry| entry.map(|(_, process)| process.pid));
+        let pids: Result<_, MapError> = pids.collect();
+        pids.map_err(read_error::<maps::Processes>)
     }
 
-    /// What the kernel counts of each attached program.
+    /// Statistics of the kernel about each attached program.
     pub fn program_stats(&self) -> Vec<(&'static str, Stats)> {
         let of = |attached: &Attached| {
             let program = self.ebpf.program(attached.program)?;
@@ -455,224 +370,42 @@ impl Programs {
         self.attached.iter().filter_map(of).collect()
     }
 
-    fn write_state(&mut self) -> Result<(), LoadError> {
-        self.control
-            .set(0, self.state, 0)
-            .map_err(|error| LoadError::Object(format!("map CONTROL: {error}")))
+    fn write_state(&mut self) -> Result<(), BpfError> {
+        let written = self.control.set(0, self.state, 0);
+        written.map_err(write_error::<maps::Control>)
     }
 
-    fn iterate(&mut self, name: &'static str) -> Result<File, LoadError> {
-        let program: &mut Iter = program(&mut self.ebpf, name)?;
+    /// Opens an iterator, whose output is one pass over all tasks.
+    fn iterate(&mut self, iterator: &'static str) -> Result<File, BpfError> {
+        let program: &mut Iter = program(&mut self.ebpf, iterator)?;
         let link = program
             .attach()
-            .map_err(|error| program_error(name, &error))?;
-        let link = program
-            .take_link(link)
-            .map_err(|error| program_error(name, &error))?;
-        link.into_file().map_err(|error| LoadError::Program {
-            program: name.to_owned(),
-            message: error.to_string(),
-        })
+            .and_then(|link| program.take_link(link))
+            .map_err(|error| BpfError::attach(iterator, error))?;
+        link.into_file()
+            .map_err(|source| BpfError::OpenIterator { iterator, source })
+    }
+}
+
+fn read_error<M: Map>(source: MapError) -> BpfError {
+    BpfError::ReadMap {
+        map: M::NAME,
+        source,
+    }
+}
+
+fn write_error<M: Map>(source: MapError) -> BpfError {
+    BpfError::WriteMap {
+        map: M::NAME,
+        source,
     }
 }
 
 /// One reading of all followed tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// When it began.
+    /// Its start, ns of `CLOCK_MONOTONIC`.
     pub monotonic_ns: u64,
     /// Its number.
     pub epoch: u32,
-}
-
-fn bytes(words: &[u64]) -> &[u8] {
-    // SAFETY: any memory of integers is also memory of bytes.
-    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
-}
-
-fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: as above, and any bytes are valid integers.
-    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
-}
-
-fn verifier_log_level() -> VerifierLogLevel {
-    if std::env::var_os(VERIFIER_LOG).is_some() {
-        VerifierLogLevel::VERBOSE
-    } else {
-        VerifierLogLevel::DISABLE
-    }
-}
-
-fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
-    let (scope, cgroup_hierarchy) = match settings.scope {
-        Scope::Pids => (scope::PIDS, 0),
-        Scope::Cgroup { hierarchy, .. } => (scope::CGROUP, hierarchy),
-        Scope::Job { hierarchy, .. } => (scope::JOB, hierarchy),
-        Scope::Node => (scope::NODE, 0),
-    };
-    Config {
-        cgroup_hierarchy,
-        scope,
-        sched: settings.sched.into(),
-        has_prev_state: (kernel.tracepoint_arguments("sched_switch") >= Some(4)).into(),
-        threads: settings.threads.into(),
-        cpus: u32::try_from(host.possible_cpus).unwrap_or(1),
-        rss_percpu: kernel.is_array("mm_struct", "rss_stat").into(),
-        percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
-        upid_size: kernel.size_of("upid").unwrap_or(0),
-        calls: calls(settings),
-        dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
-        writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
-        in_pid_namespace: in_pid_namespace().into(),
-    }
-}
-
-/// Whether our pid namespace is not the initial one, whose number is fixed (include/uapi/linux/nsfs.h).
-fn in_pid_namespace() -> bool {
-    const PID_NS_INIT_INO: u32 = 0xefff_fffc;
-    let initial = format!("pid:[{PID_NS_INIT_INO}]");
-    std::fs::read_link("/proc/self/ns/pid")
-        .is_ok_and(|namespace| namespace.as_os_str() != &*initial)
-}
-
-/// What the features want of system calls: bits of [`calls`].
-fn calls(settings: &Settings) -> u32 {
-    let of = |wanted: &Requested| match (wanted.instrumentation.source, wanted.method) {
-        ("syscalls", _) => calls::COUNT,
-        ("file_io", Some("syscalls")) => calls::FILES,
-        _ => 0,
-    };
-    settings
-        .instrumentations
-        .iter()
-        .map(of)
-        .fold(0, |all, bit| all | bit)
-}
-
-/// Loads the maps, with room for what `settings` ask for.
-fn load_object(
-    host: &Host,
-    settings: &Settings,
-    btf: &aya::Btf,
-    offsets: &Offsets,
-    config: &Config,
-) -> Result<Ebpf, LoadError> {
-    let mut loader = EbpfLoader::new();
-    loader
-        .btf(Some(btf))
-        // aya has no user side for task storage, and none is needed.
-        .allow_unsupported_maps()
-        .verifier_log_level(verifier_log_level())
-        .override_global("OFFSETS", offsets, true)
-        .override_global("CONFIG", config, true)
-        .map_max_entries("PROCESSES", processes_max(host));
-    // Maps of flows that nobody wants have a single entry.
-    let wanted = settings
-        .instrumentations
-        .iter()
-        .map(|wanted| wanted.instrumentation);
-    for map in wanted.flat_map(|instrumentation| instrumentation.maps) {
-        let room = match *map {
-            "REQUESTS" => REQUESTS_MAX,
-            _ => flows_max(host, settings),
-        };
-        loader.map_max_entries(map, room);
-    }
-    for (map, room) in &settings.map_entries {
-        loader.map_max_entries(map, *room);
-    }
-    loader
-        .load(OBJECT)
-        .map_err(|error| denied_or(&error, LoadError::Object))
-}
-
-/// The tracepoints that follow the target, with the programs for them.
-fn tracepoints(settings: &Settings) -> Vec<(&'static str, &'static str)> {
-    let mut tracepoints = vec![
-        ("sched_switch", "sched_switch"),
-        ("sched_wakeup_new", "sched_wakeup_new"),
-        ("process_fork", "sched_process_fork"),
-        ("process_exec", "sched_process_exec"),
-    ];
-    if settings.sched {
-        tracepoints.push(("sched_wakeup", "sched_wakeup"));
-    }
-    if settings.moves {
-        tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
-    }
-    tracepoints
-}
-
-/// Room for processes: as many as the kernel allows, within reason. Entries take memory only while used.
-fn processes_max(host: &Host) -> u32 {
-    std::fs::read_to_string(host.procfs.join("sys/kernel/pid_max"))
-        .ok()
-        .and_then(|max| max.trim().parse::<u32>().ok())
-        .unwrap_or(32768)
-        .clamp(4096, 1 << 18)
-}
-
-/// Block requests under way; the map takes all its memory (4 MiB) at once.
-const REQUESTS_MAX: u32 = 1 << 15;
-
-/// Entries of a map of flows: some for each process that the kernel allows; they take memory only while used, the
-/// hash table itself 16 bytes each.
-fn flows_max(host: &Host, settings: &Settings) -> u32 {
-    settings
-        .max_entries
-        .unwrap_or_else(|| (2 * processes_max(host)).clamp(1 << 15, 1 << 18))
-}
-
-pub(super) fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, LoadError>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
-{
-    ebpf.program_mut(name)
-        .ok_or_else(|| LoadError::Object(format!("the object has no program `{name}`")))?
-        .try_into()
-        .map_err(|error| program_error(name, &error))
-}
-
-fn typed<M: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, LoadError>
-where
-    M::Error: std::fmt::Display,
-{
-    ebpf.take_map(name)
-        .ok_or_else(|| LoadError::Object(format!("the object has no map `{name}`")))?
-        .try_into()
-        .map_err(|error: M::Error| LoadError::Object(format!("map `{name}`: {error}")))
-}
-
-fn program_error(name: &str, error: &ProgramError) -> LoadError {
-    denied_or(error, |message| LoadError::Program {
-        program: name.to_owned(),
-        message,
-    })
-}
-
-/// Tells a refusal of the kernel from other errors.
-fn denied_or(error: &dyn std::error::Error, other: impl FnOnce(String) -> LoadError) -> LoadError {
-    match describe(error) {
-        (message, true) => LoadError::Denied(message),
-        (message, false) => other(message),
-    }
-}
-
-/// An error with all its causes, and whether the kernel refused.
-pub(super) fn describe(error: &dyn std::error::Error) -> (String, bool) {
-    let mut message = error.to_string();
-    let mut cause: Option<&dyn std::error::Error> = error.source();
-    while let Some(inner) = cause {
-        let text = inner.to_string();
-        if !message.ends_with(&text) {
-            message = format!("{message}: {text}");
-        }
-        if let Some(io) = inner.downcast_ref::<std::io::Error>()
-            && io.kind() == ErrorKind::PermissionDenied
-        {
-            return (message, true);
-        }
-        cause = inner.source();
-    }
-    (message, false)
 }

@@ -1,4 +1,4 @@
-//! What the kernel counts of a program.
+//! Statistics of the kernel about a program.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,17 +9,17 @@ use super::syscall::{Command, bpf, number};
 pub struct Stats {
     /// Runs, while `kernel.bpf_stats_enabled` is on.
     pub runs: u64,
-    /// Their time, ns.
+    /// Time of the runs, ns.
     pub run_ns: u64,
-    /// Events that it missed because it was running on that CPU already.
+    /// Runs that were skipped because the program was already running on that CPU.
     pub missed: u64,
 }
 
-/// The first part of `struct bpf_prog_info` (include/uapi/linux/bpf.h), 64-bit words but for the names.
+/// The first part of `struct bpf_prog_info` (include/uapi/linux/bpf.h).
 #[repr(C)]
 #[derive(Default)]
 struct ProgInfo {
-    /// type, id; tag; lengths; code; load time; uid, maps; name; device, namespaces; symbols; BTF; lines; tags
+    /// Members from `type` to `prog_tags`.
     before: [u64; 24],
     run_time_ns: u64,
     run_cnt: u64,
@@ -36,7 +36,7 @@ struct InfoAttr {
     info: u64,
 }
 
-/// Asks the kernel.
+/// Reads the statistics of a program.
 pub fn stats(program: BorrowedFd<'_>) -> Option<Stats> {
     let mut info = ProgInfo::default();
     let mut attr = InfoAttr {
@@ -44,7 +44,7 @@ pub fn stats(program: BorrowedFd<'_>) -> Option<Stats> {
         length: u32::try_from(size_of::<ProgInfo>()).ok()?,
         info: (&raw mut info) as u64,
     };
-    // SAFETY: the command's attributes, and an `info` of that length; lengths of arrays in it are 0.
+    // SAFETY: the attributes of the command, and `info` of that length, whose arrays have length 0.
     unsafe { bpf(Command::ObjGetInfoByFd, &mut attr) }.ok()?;
     Some(Stats {
         runs: info.run_cnt,

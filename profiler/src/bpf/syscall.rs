@@ -1,21 +1,21 @@
-//! bpf(2) where aya has no function for it.
+//! bpf(2), for commands for which aya has no function.
 
 use std::{io, os::fd::AsRawFd as _, os::fd::BorrowedFd};
 
 /// A command of bpf(2) (`enum bpf_cmd` in include/uapi/linux/bpf.h).
 #[derive(Clone, Copy, Debug)]
 pub enum Command {
-    /// An entry of a map, which is put in.
+    /// Inserts an entry into a map.
     MapUpdateElem = 2,
-    /// Information about a program.
+    /// Reads information about a program.
     ObjGetInfoByFd = 15,
-    /// An entry of a map, which is taken out.
+    /// Removes an entry from a map and returns it.
     MapLookupAndDeleteElem = 21,
-    /// Many entries of a map.
+    /// Reads many entries of a map.
     MapLookupBatch = 24,
 }
 
-/// A file descriptor as it stands in `union bpf_attr`.
+/// A file descriptor as a member of `union bpf_attr`.
 pub fn number(fd: BorrowedFd<'_>) -> u32 {
     u32::try_from(fd.as_raw_fd()).unwrap_or(u32::MAX)
 }
@@ -24,10 +24,10 @@ pub fn number(fd: BorrowedFd<'_>) -> u32 {
 ///
 /// # Safety
 ///
-/// `attr` must be laid out as the command's part of `union bpf_attr`, and its addresses must be of memory as long
-/// as the command uses.
+/// `attr` must have the layout of the command's part of `union bpf_attr`. Its addresses must point
+/// to memory of the lengths that the command uses.
 pub unsafe fn bpf<T>(command: Command, attr: &mut T) -> io::Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: as the caller guarantees.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -103,7 +103,7 @@ fn programs(host: &Host) -> Value {
         .iter()
         .flat_map(|instrumentation| &instrumentation.missing)
     {
-        let why = format!("{}: {}", missing.hook.name(), missing.why);
+        let why = format!("{}: {}", missing.hook.name(), missing.error);
         programs.push(json!({ "program": missing.hook.program, "hook": null, "why": why }));
     }
     programs.into()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use profiler_ebpf::wire::VARIABLES;
+use profiler_ebpf::event::VARIABLES;
 
 use super::{
     Scheduler,

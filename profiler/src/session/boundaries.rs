@@ -130,7 +130,7 @@ impl Boundaries {
         }
     }
 
-    /// KernelSupport the rows of a reading; returns those that have waited long enough.
+    /// Keeps the rows of a reading; returns those that have waited long enough.
     pub fn hold(&mut self, batches: Vec<Batch>) -> Vec<Batch> {
         let now = monotonic_ns();
         if self.held.is_empty() {

@@ -16,7 +16,6 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 use anyhow::{Context as _, Result};
 use caps::Capability;
 use hashbrown::HashSet;
-use profiler_ebpf::wire::Map;
 use rustix::process::Signal;
 use tokio::{
     io::unix::AsyncFd,
@@ -656,7 +655,7 @@ impl<'a> Session<'a> {
             return;
         };
         if let Ok(counters) = programs.counters() {
-            for (map, lost) in Map::NAMES.into_iter().zip(counters.dropped) {
+            for (map, lost) in counters.dropped() {
                 let account = self.self_metrics.account(Component::Map, map);
                 if lost != 0 && account.dropped == Some(0) {
                     report!("profiler: map {map} is full: what finds no room is lost, and counted");

@@ -7,7 +7,13 @@ use std::{
 };
 
 use anyhow::Result;
-use profiler_ebpf::per_key::block::{device_of, numbers, op, op_of};
+use profiler_ebpf::{
+    maps::{self, Named as _},
+    per_key::{
+        self,
+        block::{device_of, numbers, op, op_of},
+    },
+};
 
 use super::{
     Input, Source, SourceSpec, TickContext,
@@ -51,10 +57,14 @@ pub static TABLE: TypedTable<OwnerKey, BlockIoRow> = TypedTable::new(
 
 static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "block_io",
-    maps: &["BLOCK_IO", "REQUESTS", "DIRTIERS"],
-    methods: &[Method {
-        name: "requests",
-        hooks: &[
+    maps: &[
+        per_key::BlockIo::NAME,
+        maps::Requests::NAME,
+        maps::Dirtiers::NAME,
+    ],
+    methods: &[Method::new(
+        "requests",
+        &[
             Hook::tracepoint("block_getrq", "block_getrq"),
             Hook::tracepoint("block_rq_insert", "block_rq_insert"),
             Hook::tracepoint("block_rq_issue", "block_rq_issue"),
@@ -62,18 +72,16 @@ static INSTRUMENTATION: Instrumentation = Instrumentation {
             Hook::tracepoint("block_rq_complete", "block_rq_complete"),
             Hook::tracepoint("block_rq_nested", "block_rq_complete"),
         ],
-        // All three are needed to attribute writeback to a process.
-        optional: &[
-            Hook::tracepoint("writeback_single_inode", "writeback_single_inode"),
-            Hook::tracepoint(
-                "writeback_single_inode_start",
-                "writeback_single_inode_start",
-            ),
-            Hook::tracepoint("writeback_dirty_folio", "writeback_dirty_folio"),
-        ],
-        without: "",
-        on_request: false,
-    }],
+    )
+    // Only useful together: without one of them, writeback has no owner.
+    .optional(&[
+        Hook::tracepoint("writeback_single_inode", "writeback_single_inode"),
+        Hook::tracepoint(
+            "writeback_single_inode_start",
+            "writeback_single_inode_start",
+        ),
+        Hook::tracepoint("writeback_dirty_folio", "writeback_dirty_folio"),
+    ])],
     optional: &[],
 };
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::{REGISTRY, Support};
 use crate::{
     bpf::{
-        AttachResult, Attached, Instrumentation, LoadError, Programs, REFUSED, Requested, Scope,
+        AttachResult, Attached, BpfError, HookError, Instrumentation, Programs, Requested, Scope,
         Settings,
     },
     host::{Host, refusal},
@@ -21,8 +21,8 @@ pub struct LoadTrial {
 }
 
 /// Loads all programs once, to find out what this kernel allows.
-pub fn trial(host: &Host) -> &'static Result<LoadTrial, LoadError> {
-    static TRIAL: OnceLock<Result<LoadTrial, LoadError>> = OnceLock::new();
+pub fn trial(host: &Host) -> &'static Result<LoadTrial, BpfError> {
+    static TRIAL: OnceLock<Result<LoadTrial, BpfError>> = OnceLock::new();
     TRIAL.get_or_init(|| {
         let requested = |instrumentation| Requested {
             instrumentation,
@@ -67,11 +67,14 @@ pub fn of_tasks(
             None => Support::Works,
         },
         Err(error) if procfs => Support::Partly {
-            why: format!("{error}; processes are read from /proc: short-lived ones are missing"),
+            why: format!(
+                "{}; processes are read from /proc: short-lived ones are missing",
+                error.describe()
+            ),
             remedy: error.remedy(),
         },
         Err(error) => Support::No {
-            why: error.to_string(),
+            why: error.describe(),
             remedy: error.remedy(),
         },
     }
@@ -98,7 +101,7 @@ pub fn of_result(result: &AttachResult, instrumentation: &Instrumentation) -> Su
         let why: Vec<_> = result
             .missing
             .iter()
-            .map(|missing| format!("no {}: {}", missing.hook.name(), missing.why))
+            .map(|missing| format!("no {}: {}", missing.hook.name(), missing.error))
             .collect();
         return Support::No {
             why: why.join("; "),
@@ -129,25 +132,28 @@ fn limits(result: &AttachResult, instrumentation: &Instrumentation, attached: &s
     let mut missing = result.missing.iter();
     let better = missing.find(|missing| missing.method != attached);
     vec![match better {
-        Some(better) => format!("{without} (no {}: {})", better.hook.name(), better.why),
+        Some(better) => format!("{without} (no {}: {})", better.hook.name(), better.error),
         None => without.to_owned(),
     }]
 }
 
 /// Optional hooks of the attached method that are missing, grouped by reason.
 fn missing_hooks(result: &AttachResult, attached: &str) -> Vec<String> {
-    let mut by_reason: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut by_reason: Vec<(&HookError, Vec<String>)> = Vec::new();
     let missing = result.missing.iter();
     for missing in missing.filter(|missing| missing.method == attached) {
         let hook = missing.hook.name();
-        match by_reason.iter_mut().find(|(why, _)| *why == missing.why) {
+        match by_reason
+            .iter_mut()
+            .find(|(error, _)| **error == missing.error)
+        {
             Some((_, hooks)) => hooks.push(hook),
-            None => by_reason.push((&missing.why, vec![hook])),
+            None => by_reason.push((&missing.error, vec![hook])),
         }
     }
     let lines = by_reason.into_iter();
     lines
-        .map(|(why, hooks)| format!("no {}: {why}", hooks.join(", ")))
+        .map(|(error, hooks)| format!("no {}: {error}", hooks.join(", ")))
         .collect()
 }
 
@@ -156,11 +162,11 @@ fn remedy(result: &AttachResult) -> String {
     let (refused, absent): (Vec<_>, Vec<_>) = result
         .missing
         .iter()
-        .partition(|missing| missing.why == REFUSED);
+        .partition(|missing| matches!(missing.error, HookError::NotPermitted(_)));
     let mut remedies = Vec::new();
     if !refused.is_empty() {
         let cause = refusal("/proc".as_ref(), "/sys".as_ref());
-        remedies.push(format!("cause of EPERM: {cause}"));
+        remedies.push(format!("cause of the denial: {cause}"));
     }
     if !absent.is_empty() {
         remedies.push(

@@ -1,7 +1,11 @@
 //! `file_io`: reads, writes and other operations on files, by process and mount.
 
 use anyhow::Result;
-use profiler_ebpf::per_key::kind;
+use profiler_ebpf::{
+    config,
+    maps::{self, Named as _},
+    per_key::{self, kind},
+};
 
 use super::{
     Input, OpenContext, Source, SourceSpec, TickContext,
@@ -45,7 +49,11 @@ pub static TABLE: TypedTable<ProcessKey, FileIoRow> = TypedTable::new(
 
 static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "file_io",
-    maps: &["FILE_IO", "FILE_ASYNC", "LATENCY"],
+    maps: &[
+        per_key::FileIo::NAME,
+        maps::FileAsync::NAME,
+        per_key::Latency::NAME,
+    ],
     methods: &[VFS, ACCOUNTING, SYSCALLS],
     optional: &[],
 };
@@ -57,11 +65,11 @@ const FDATASYNC: &str = if cfg!(target_arch = "aarch64") {
     "__x64_sys_fdatasync"
 };
 
-/// Functions through which all reads and writes pass. Exits are attached before entries, so that no
-/// call is seen whose entry was not.
-const VFS: Method = Method {
-    name: "vfs",
-    hooks: &[
+/// Functions through which all reads and writes pass. Ends are attached before starts, so that an
+/// operation in flight is not counted.
+const VFS: Method = Method::new(
+    "vfs",
+    &[
         Hook::fexit("vfs_read_exit", "vfs_read"),
         Hook::fexit("vfs_write_exit", "vfs_write"),
         Hook::fexit("vfs_readv_exit", "vfs_readv"),
@@ -82,47 +90,40 @@ const VFS: Method = Method {
         Hook::fentry("vfs_fsync_enter", "vfs_fsync_range"),
         Hook::fentry("vfs_fdatasync_enter", FDATASYNC),
     ],
-    optional: &[
-        Hook::fexit("vfs_unlink_exit", "do_unlinkat"),
-        Hook::fexit("vfs_rmdir_exit", "do_rmdir"),
-        Hook::fexit("vfs_rename_exit", "do_renameat2"),
-        Hook::fexit("vfs_mkdir_exit", "do_mkdirat"),
-        Hook::fentry("vfs_want_write", "mnt_want_write"),
-        Hook::fentry("vfs_unlink_enter", "do_unlinkat"),
-        Hook::fentry("vfs_rmdir_enter", "do_rmdir"),
-        Hook::fentry("vfs_rename_enter", "do_renameat2"),
-        Hook::fentry("vfs_mkdir_enter", "do_mkdirat"),
-        Hook::fentry("aio_complete", "aio_complete_rw"),
-        Hook::fexit("aio_read_exit", "aio_read"),
-        Hook::fexit("aio_write_exit", "aio_write"),
-        Hook::fentry("aio_read_enter", "aio_read"),
-        Hook::fentry("aio_write_enter", "aio_write"),
-        URING_COMPLETE,
-        URING_SUBMIT,
-        Hook::fexit("vfs_uring_write_exit", "io_write"),
-        Hook::fentry("vfs_uring_write_enter", "io_write"),
-    ],
-    without: "",
-    on_request: false,
-};
+)
+.optional(&[
+    Hook::fexit("vfs_unlink_exit", "do_unlinkat"),
+    Hook::fexit("vfs_rmdir_exit", "do_rmdir"),
+    Hook::fexit("vfs_rename_exit", "do_renameat2"),
+    Hook::fexit("vfs_mkdir_exit", "do_mkdirat"),
+    Hook::fentry("vfs_want_write", "mnt_want_write"),
+    Hook::fentry("vfs_unlink_enter", "do_unlinkat"),
+    Hook::fentry("vfs_rmdir_enter", "do_rmdir"),
+    Hook::fentry("vfs_rename_enter", "do_renameat2"),
+    Hook::fentry("vfs_mkdir_enter", "do_mkdirat"),
+    Hook::fentry("aio_complete", "aio_complete_rw"),
+    Hook::fexit("aio_read_exit", "aio_read"),
+    Hook::fexit("aio_write_exit", "aio_write"),
+    Hook::fentry("aio_read_enter", "aio_read"),
+    Hook::fentry("aio_write_enter", "aio_write"),
+    URING_COMPLETE,
+    URING_SUBMIT,
+    Hook::fexit("vfs_uring_write_exit", "io_write"),
+    Hook::fentry("vfs_uring_write_enter", "io_write"),
+]);
 
-/// Counts that the kernel maintains for each task; nothing is attached.
-const ACCOUNTING: Method = Method {
-    name: "accounting",
-    hooks: &[],
-    optional: &[],
-    without: "bytes per process only; no mounts, opens or errors; pipes and devices included",
-    on_request: false,
-};
+/// The kernel's I/O accounting of each task, without programs.
+const ACCOUNTING: Method = Method::new("accounting", &[])
+    .without("bytes per process only; no mounts, opens or errors; pipes and devices included");
 
-/// Results of the system calls. Slows every system call on the node.
-const SYSCALLS: Method = Method {
-    name: "syscalls",
-    hooks: syscalls::HOOKS,
-    optional: &[URING_COMPLETE, URING_SUBMIT],
-    without: "no asynchronous I/O (io_submit), no 32-bit programs; unlinks, renames and mkdirs without mount",
-    on_request: true,
-};
+/// Results of system calls. The hooks slow the system calls of all tasks on the node.
+const SYSCALLS: Method = Method::new("syscalls", syscalls::HOOKS)
+    .optional(&[URING_COMPLETE, URING_SUBMIT])
+    .without(
+        "no asynchronous I/O (io_submit), no 32-bit programs; unlinks, renames and mkdirs without mount",
+    )
+    .on_request()
+    .syscalls(config::syscalls::FILES);
 
 const URING_COMPLETE: Hook = Hook::tracepoint("uring_complete", "io_uring_complete");
 const URING_SUBMIT: Hook =

@@ -1,9 +1,12 @@
 //! `net_io`: bytes, calls and connections on sockets, by process.
 
 use anyhow::Result;
-use profiler_ebpf::per_key::{
-    kind,
-    net::{family, family_of, protocol, protocol_of, scope, scope_of},
+use profiler_ebpf::{
+    maps::Named as _,
+    per_key::{
+        self, kind,
+        net::{family, family_of, protocol, protocol_of, scope, scope_of},
+    },
 };
 
 use super::{
@@ -44,23 +47,20 @@ pub static TABLE: TypedTable<OwnerKey, NetIoRow> = TypedTable::new(
 
 static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "net_io",
-    maps: &["NET_IO", "LATENCY"],
+    maps: &[per_key::NetIo::NAME, per_key::Latency::NAME],
     methods: &[
-        Method {
-            name: "sockets",
-            hooks: &[
+        Method::new(
+            "sockets",
+            &[
                 Hook::tracepoint("sock_send_length", "sock_send_length"),
                 Hook::tracepoint("sock_recv_length", "sock_recv_length"),
                 STATE,
                 DESTROY,
             ],
-            optional: &[],
-            without: "",
-            on_request: false,
-        },
-        Method {
-            name: "functions",
-            hooks: &[
+        ),
+        Method::new(
+            "functions",
+            &[
                 Hook::fexit("tcp_send", "tcp_sendmsg"),
                 Hook::fexit("tcp_receive", "tcp_recvmsg"),
                 Hook::fexit("udp_send", "udp_sendmsg"),
@@ -72,17 +72,15 @@ static INSTRUMENTATION: Instrumentation = Instrumentation {
                 STATE,
                 DESTROY,
             ],
-            optional: &[
-                Hook::fexit("udp6_send", "udpv6_sendmsg"),
-                Hook::fexit("udp6_receive", "udpv6_recvmsg"),
-                Hook::fexit("tcp_send_page", "tcp_sendpage"),
-                Hook::fexit("unix_stream_send_page", "unix_stream_sendpage"),
-                Hook::fexit("mptcp_send", "mptcp_sendmsg"),
-                Hook::fexit("mptcp_receive", "mptcp_recvmsg"),
-            ],
-            without: "",
-            on_request: false,
-        },
+        )
+        .optional(&[
+            Hook::fexit("udp6_send", "udpv6_sendmsg"),
+            Hook::fexit("udp6_receive", "udpv6_recvmsg"),
+            Hook::fexit("tcp_send_page", "tcp_sendpage"),
+            Hook::fexit("unix_stream_send_page", "unix_stream_sendpage"),
+            Hook::fexit("mptcp_send", "mptcp_sendmsg"),
+            Hook::fexit("mptcp_receive", "mptcp_recvmsg"),
+        ]),
     ],
     optional: &[
         Hook::tracepoint("tcp_retransmit", "tcp_retransmit_skb"),

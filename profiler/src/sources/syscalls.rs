@@ -1,7 +1,11 @@
 //! `syscalls`: number, errors and duration of each system call, by process.
 
 use anyhow::Result;
-use profiler_ebpf::per_key::call;
+use profiler_ebpf::{
+    config,
+    maps::Named as _,
+    per_key::{self, call},
+};
 use syscalls::{aarch64, arm, x86, x86_64};
 
 use super::{Input, Source, SourceSpec, TickContext};
@@ -32,14 +36,8 @@ pub static TABLE: TypedTable<ProcessKey, SyscallRow> = TypedTable::new(
 
 static INSTRUMENTATION: Instrumentation = Instrumentation {
     source: "syscalls",
-    maps: &["SYSCALLS"],
-    methods: &[Method {
-        name: "tracepoints",
-        hooks: HOOKS,
-        optional: &[],
-        without: "",
-        on_request: false,
-    }],
+    maps: &[per_key::Syscalls::NAME],
+    methods: &[Method::new("tracepoints", HOOKS).syscalls(config::syscalls::COUNT)],
     optional: &[],
 };
 

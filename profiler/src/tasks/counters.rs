@@ -1,64 +1,11 @@
 //! Increases and sums of the counters of tasks.
 
-use profiler_ebpf::wire::{BUCKETS, Histogram, Totals};
+use profiler_ebpf::{
+    histogram::{BUCKETS, Histogram},
+    record::Totals,
+};
 
 use crate::schema::Buckets;
-
-macro_rules! for_each_counter {
-    ($action:ident) => {
-        $action!(
-            utime,
-            stime,
-            oncpu,
-            run_delay,
-            run_count,
-            sleep,
-            blocked,
-            nvcsw,
-            nivcsw,
-            wakeups,
-            migrations,
-            min_flt,
-            maj_flt,
-            rchar,
-            wchar,
-            syscr,
-            syscw,
-            read_bytes,
-            write_bytes,
-            cancelled_write_bytes,
-            unix_tx_bytes,
-            unix_rx_bytes,
-            unix_tx_calls,
-            unix_rx_calls
-        )
-    };
-}
-
-/// Adds every counter of `more` to `sum`.
-pub fn add(sum: &mut Totals, more: &Totals) {
-    macro_rules! add {
-        ($($counter:ident),*) => {$(sum.$counter = sum.$counter.wrapping_add(more.$counter);)*};
-    }
-    for_each_counter!(add);
-}
-
-/// Raises `published` to `now` and returns the increase.
-///
-/// A reading can miss a thread that is ending, which is then in neither list, and can overestimate
-/// the time of a state in flight. A counter that seems to decrease therefore keeps its value, and
-/// the next readings catch up.
-pub fn advance(published: &mut Totals, now: &Totals) -> Totals {
-    let mut increase = Totals::default();
-    macro_rules! advance {
-        ($($counter:ident),*) => {$(
-            increase.$counter = now.$counter.saturating_sub(published.$counter);
-            published.$counter = published.$counter.max(now.$counter);
-        )*};
-    }
-    for_each_counter!(advance);
-    increase
-}
 
 /// User and system time of a process or thread.
 ///
@@ -222,7 +169,7 @@ fn highest(bucket: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use profiler_ebpf::wire::EpochMax;
+    use profiler_ebpf::histogram::EpochMax;
 
     use super::*;
 
@@ -261,14 +208,11 @@ mod tests {
         let mut published = Totals::default();
         let mut sum = 0;
         for oncpu in [10, 4, 12, 12, 30] {
-            sum += advance(
-                &mut published,
-                &Totals {
-                    oncpu,
-                    ..Totals::default()
-                },
-            )
-            .oncpu;
+            let now = Totals {
+                oncpu,
+                ..Totals::default()
+            };
+            sum += published.advance(&now).oncpu;
         }
         assert_eq!(sum, 30);
     }

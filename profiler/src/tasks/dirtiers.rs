@@ -1,58 +1,64 @@
-//! The map of files with dirty pages: the programs put files in, and what is clean is taken out here.
+//! The map of files with dirty pages. Programs insert files, and clean files are removed here.
 
-use profiler_ebpf::wire::{Dirtier, FileKey};
+use profiler_ebpf::maps::{self, Dirtier, FileKey, Named as _};
 
 use crate::{
-    bpf::{LoadError, Programs, Table},
+    bpf::{BpfError, KernelMap, Programs},
     support::clock::monotonic_ns,
 };
 
-/// Time between two looks, ns.
-const EVERY: u64 = 1_000_000_000;
+/// Time between two sweeps, ns.
+const SWEEP_INTERVAL: u64 = 1_000_000_000;
 
-/// Requests of a file may still be on their way when it is clean, ns; longer than the programs wait.
+/// Time for which a clean file is kept, because its requests can still be in flight, ns. Longer
+/// than the programs accept it as dirty.
 const GRACE: u64 = 1_000_000_000;
 
-/// A file is written back within half a minute unless it was removed, ns.
+/// Time after which a dirty file is removed, ns. The kernel writes a file back within half a
+/// minute, unless the file was removed.
 const ABANDONED: u64 = 600_000_000_000;
 
-/// The map.
+/// The map, if an attached instrumentation fills it.
 #[derive(Default)]
 pub struct Dirtiers {
-    map: Option<Table<FileKey, Dirtier>>,
+    map: Option<KernelMap<FileKey, Dirtier>>,
     swept: u64,
 }
 
 impl Dirtiers {
-    /// The map of the programs.
+    /// Opens the map.
     ///
     /// # Errors
     ///
-    /// When the object lacks it.
-    pub fn open(programs: &mut Programs) -> Result<Self, LoadError> {
+    /// When the object does not have it.
+    pub fn open(programs: &mut Programs) -> Result<Self, BpfError> {
+        let is_filled = programs.fills(maps::Dirtiers::NAME);
         Ok(Self {
-            map: Some(programs.table("DIRTIERS")?),
+            map: is_filled
+                .then(|| programs.map::<maps::Dirtiers>())
+                .transpose()?,
             swept: 0,
         })
     }
 
-    /// Takes out the files that are clean, and those that nobody will write back.
-    pub(super) fn sweep(&mut self) -> Result<(), LoadError> {
+    /// Removes the files that are clean, and those that will not be written back.
+    pub(super) fn sweep(&mut self) -> Result<(), BpfError> {
         let now = monotonic_ns();
-        let Some(map) = self.map.as_mut().filter(|_| now - self.swept >= EVERY) else {
+        let is_due = now - self.swept >= SWEEP_INTERVAL;
+        let Some(map) = self.map.as_mut().filter(|_| is_due) else {
             return Ok(());
         };
         self.swept = now;
-        let mut over = Vec::new();
+        let mut done = Vec::new();
         map.for_each(|file, dirtier| {
-            if is_over(dirtier, now) {
-                over.push(file);
+            if is_done(dirtier, now) {
+                done.push(file);
             }
         })?;
-        for file in over {
-            // Somebody may have dirtied it at this moment.
+        for file in done {
+            // A process can have dirtied the file in the meantime.
             if let Some(dirtier) = map.remove(&file)
-                && !is_over(&dirtier, now)
+                && !is_done(&dirtier, now)
             {
                 map.insert(&file, &dirtier);
             }
@@ -61,7 +67,8 @@ impl Dirtiers {
     }
 }
 
-fn is_over(dirtier: &Dirtier, now: u64) -> bool {
+/// Whether the entry of a file is no longer needed.
+fn is_done(dirtier: &Dirtier, now: u64) -> bool {
     if dirtier.clean != 0 {
         now.saturating_sub(dirtier.clean) > GRACE
     } else {
@@ -80,18 +87,18 @@ mod tests {
             noted: now - ABANDONED,
             ..Dirtier::default()
         };
-        assert!(!is_over(&dirty, now));
-        assert!(is_over(&dirty, now + 1));
+        assert!(!is_done(&dirty, now));
+        assert!(is_done(&dirty, now + 1));
         let written = Dirtier {
             started: now,
             ..dirty
         };
-        assert!(!is_over(&written, now + 1));
+        assert!(!is_done(&written, now + 1));
         let clean = Dirtier {
             clean: now,
             ..written
         };
-        assert!(!is_over(&clean, now + GRACE));
-        assert!(is_over(&clean, now + GRACE + 1));
+        assert!(!is_done(&clean, now + GRACE));
+        assert!(is_done(&clean, now + GRACE + 1));
     }
 }

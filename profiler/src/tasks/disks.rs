@@ -1,35 +1,41 @@
-//! The kernel's names of the disks that have block I/O: also of those without a device node (paths of NVMe
-//! multipath), and of those that are gone.
+//! The kernel's names of the disks that have block I/O. They include disks without a device node
+//! (paths of NVMe multipath) and disks that were removed.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use profiler_ebpf::per_key::DiskName;
+use profiler_ebpf::{
+    maps::{self, DiskName, Named as _},
+    per_key::BlockIo,
+};
 
-use crate::bpf::{LoadError, Programs, Table};
+use crate::bpf::{BpfError, KernelMap, Programs};
 
-/// Names by device number: major << 20 | minor.
+/// Names of disks by [`device`](profiler_ebpf::per_key::block::device).
 #[derive(Default)]
 pub struct Disks {
-    map: Option<Table<u64, DiskName>>,
+    map: Option<KernelMap<u64, DiskName>>,
     names: HashMap<u64, Arc<str>>,
 }
 
 impl Disks {
-    /// The map of the programs.
+    /// Opens the map, if attached programs count block I/O.
     ///
     /// # Errors
     ///
-    /// When the object lacks it.
-    pub fn open(programs: &mut Programs) -> Result<Self, LoadError> {
+    /// When the object does not have it.
+    pub fn open(programs: &mut Programs) -> Result<Self, BpfError> {
+        let is_filled = programs.fills(BlockIo::NAME);
         Ok(Self {
-            map: Some(programs.table("DISKS")?),
+            map: is_filled
+                .then(|| programs.map::<maps::Disks>())
+                .transpose()?,
             names: HashMap::new(),
         })
     }
 
-    /// Reads the names; a number may have become another disk's.
-    pub(super) fn refresh(&mut self) -> Result<(), LoadError> {
+    /// Reads the names. A number can have been reused for another disk.
+    pub(super) fn refresh(&mut self) -> Result<(), BpfError> {
         let Some(map) = &mut self.map else {
             return Ok(());
         };
@@ -42,7 +48,7 @@ impl Disks {
         })
     }
 
-    /// `gendisk.disk_name`: `nvme0n1`, `dm-0`.
+    /// `gendisk.disk_name`, such as `nvme0n1` or `dm-0`.
     pub fn name(&self, device: u64) -> Option<&Arc<str>> {
         self.names.get(&device)
     }
@@ -60,12 +66,12 @@ fn text(name: &DiskName) -> String {
 
 #[cfg(test)]
 mod tests {
-    use profiler_ebpf::per_key::DiskName;
+    use profiler_ebpf::maps::DiskName;
 
     use super::text;
 
     #[test]
-    fn a_name_ends_at_its_zero_byte() {
+    fn a_name_ends_at_its_nul() {
         let mut name = DiskName::default();
         name.name[0] = u64::from_ne_bytes(*b"nvme0n1\0");
         assert_eq!(text(&name), "nvme0n1");

@@ -1,8 +1,8 @@
 //! Increases of a reading over the previous one, and the end of processes without an exit event.
 
-use profiler_ebpf::wire::{self, Totals};
+use profiler_ebpf::record::{Totals, state};
 
-use super::{End, Reader, Row, TaskTable, counters, names};
+use super::{End, Reader, Row, TaskTable, names};
 
 impl TaskTable {
     /// Closes processes that are missing in the readings without an exit event: the event was lost,
@@ -56,8 +56,8 @@ impl TaskTable {
                 process.current.totals = process.published.unwrap_or_default();
                 let totals = &mut process.current.totals;
                 match state {
-                    wire::state::QUEUED => totals.run_delay += interval_ns,
-                    wire::state::BLOCKED => totals.blocked += interval_ns,
+                    state::QUEUED => totals.run_delay += interval_ns,
+                    state::BLOCKED => totals.blocked += interval_ns,
                     _ => totals.sleep += interval_ns,
                 }
             }
@@ -68,14 +68,14 @@ impl TaskTable {
                     process.current.totals
                 }
             });
-            let increase = counters::advance(published, &process.current.totals);
+            let increase = published.advance(&process.current.totals);
             process.totals = *published;
             let cpu_increase = process.cpu_time.advance(&process.totals);
             let runqueue = process.runqueue.advance(&process.current.runqueue);
             if is_baseline {
                 continue;
             }
-            counters::add(&mut process.in_run, &increase);
+            process.in_run.add(&increase);
             process.cpu_time_in_run.user += cpu_increase.user;
             process.cpu_time_in_run.system += cpu_increase.system;
             let ended = process.end.is_some();

@@ -47,7 +47,7 @@ use self::{
     process_tree::ProcessTree,
 };
 use crate::{
-    bpf::{Event, Programs},
+    bpf::{Event, KernelSupport, Programs},
     host::Host,
     job::{JobNumbers, Method},
     support::{
@@ -64,17 +64,6 @@ pub enum Reader {
     Procfs(Walker),
     /// None: no source needs the processes.
     None,
-}
-
-/// Values that the running kernel maintains; the others are null in rows.
-#[derive(Clone, Copy, Debug)]
-pub struct KernelSupport {
-    /// Run-queue waits (`CONFIG_SCHED_INFO`).
-    pub run_delay: bool,
-    /// I/O accounting (`CONFIG_TASK_IO_ACCOUNTING`).
-    pub io: bool,
-    /// Sleep time, wakeups, migrations, run-queue histogram: only with BPF.
-    pub sched: bool,
 }
 
 /// All processes of the target.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use profiler_ebpf::wire::{Environment, Exec, VARIABLE_MAX};
+use profiler_ebpf::event::{Environment, Exec, VARIABLE_MAX};
 
 use super::{Budget, Cmdline, ProcessId};
 use crate::{
@@ -190,7 +190,7 @@ impl Description {
         let variables = environment.variables.iter().take(count);
         let parsed = JobEnvironment::parse(variables.map(<[u8; VARIABLE_MAX]>::as_slice));
         self.job.set_environment(&parsed);
-        environment.torn != 0 && is_alive(&host.procfs, environment.into())
+        environment.truncated != 0 && is_alive(&host.procfs, environment.into())
     }
 
     /// Sets the command name from a string that NUL ends.

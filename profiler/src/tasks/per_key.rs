@@ -1,10 +1,11 @@
-//! What each process did with something else (a device, a protocol, a mount, a kind of latency) since the last
-//! reading, from the programs' maps of flows.
+//! Per-key counters: increases of each process and dimension (a protocol, a device, a mount, a kind
+//! of latency) since the last reading.
 
-use hashbrown::{HashMap, HashSet};
+use aya::Pod;
+use hashbrown::{HashMap, HashSet, hash_map::Entry};
 use profiler_ebpf::{
-    per_key::{BlockCounters, BlockCounts, CounterKey, FileCounters, NetCounters, SyscallCounters},
-    wire::Histogram,
+    histogram::Histogram,
+    per_key::{BlockCounters, BlockCounts, CounterKey, PerKeyMap, SyscallCounters},
 };
 
 use super::{
@@ -14,52 +15,36 @@ use super::{
     dirtiers::Dirtiers,
     disks::Disks,
 };
-use crate::bpf::{LoadError, Plain, Programs, Table};
+use crate::bpf::{BpfError, KernelMap, Programs};
 
-/// One process or thread, or what is of none, at one tick.
+/// The increase of one process or thread and dimension in a reading.
 #[derive(Clone, Debug)]
 pub struct CounterRow<I> {
-    /// Whose; `None` when that is not known.
+    /// The process; `None` if it is unknown.
     pub id: Option<ProcessId>,
-    /// If nothing but its cgroup is known: inode of the cgroup's directory.
+    /// Inode of the directory of the cgroup, if only the cgroup is known.
     pub cgroup: Option<u64>,
-    /// Which thread, for rows of threads.
+    /// The thread, in rows of threads.
     pub tid: Option<u32>,
-    /// What else: [`CounterKey::dimension`].
+    /// [`CounterKey::dimension`].
     pub dimension: u64,
-    /// Time since the reading before, or since birth; until the end, if it has ended.
+    /// Time since the last reading or the start of the process, until now or its end.
     pub interval_ns: u64,
-    /// What was added.
+    /// The increase.
     pub increase: I,
 }
 
-/// A value of a map of flows.
-pub trait KeyedValue: Plain {
-    /// What was published of it.
+/// Counters of a map, and how their increase is computed.
+pub trait KeyedValue: Pod {
+    /// State from which the next increase is computed.
     type History: Default;
-    /// What is added over an interval.
+    /// The increase in an interval.
     type Increase: Clone;
-    /// Raises `history` to what is read now and returns the increase, if there is one.
+    /// Updates `history` and returns the increase, if there is one.
     fn advance(&self, history: &mut Self::History, epoch: u32) -> Option<Self::Increase>;
-    /// Adds a thread's increase to its process's.
+    /// Adds an increase to another one.
     fn add(sum: &mut Self::Increase, more: &Self::Increase);
 }
-
-macro_rules! counters_flow {
-    ($($entry:ty),*) => {$(
-        impl KeyedValue for $entry {
-            type History = Self;
-            type Increase = Self;
-            fn advance(&self, history: &mut Self, _pass: u32) -> Option<Self> {
-                history.advance(self)
-            }
-            fn add(sum: &mut Self, more: &Self) {
-                sum.add(more);
-            }
-        }
-    )*};
-}
-counters_flow!(FileCounters, NetCounters);
 
 impl KeyedValue for Histogram {
     type History = LatencySum;
@@ -74,14 +59,14 @@ impl KeyedValue for Histogram {
     }
 }
 
-/// Block I/O over an interval.
+/// The increase of block I/O.
 #[derive(Clone, Debug, Default)]
 pub struct BlockIncrease {
-    /// How much.
+    /// Numbers of requests and bytes.
     pub counts: BlockCounts,
-    /// How long requests took to be issued.
+    /// Time from the creation of requests to their issue.
     pub queue: Option<Latency>,
-    /// How long they took from then on.
+    /// Time from the issue of requests to their completion.
     pub service: Option<Latency>,
 }
 
@@ -92,9 +77,9 @@ impl KeyedValue for BlockCounters {
         let counts = history.0.advance(&self.counts);
         let queue = self.queue.advance(&mut history.1, epoch);
         let service = self.service.advance(&mut history.2, epoch);
-        let any = counts.is_some() || queue.is_some() || service.is_some();
-        any.then(|| BlockIncrease {
-            counts: counts.unwrap_or_default(),
+        let any = counts != BlockCounts::default() || queue.is_some() || service.is_some();
+        any.then_some(BlockIncrease {
+            counts,
             queue,
             service,
         })
@@ -106,12 +91,12 @@ impl KeyedValue for BlockCounters {
     }
 }
 
-/// System calls of one kind, over an interval.
+/// The increase of one system call.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    /// Those that returned an error.
+    /// Calls that returned an error.
     pub errors: u64,
-    /// How long all took.
+    /// Number and time of all calls.
     pub latency: Latency,
 }
 
@@ -119,7 +104,7 @@ impl KeyedValue for SyscallCounters {
     type History = (u64, LatencySum);
     type Increase = Calls;
     fn advance(&self, history: &mut Self::History, epoch: u32) -> Option<Calls> {
-        // An error is counted after the call's time: without one there is nothing new.
+        // An error is counted after the time of its call, so without calls there are no errors.
         let latency = self.latency.advance(&mut history.1, epoch)?;
         let errors = self.errors.saturating_sub(history.0);
         history.0 = history.0.max(self.errors);
@@ -131,118 +116,151 @@ impl KeyedValue for SyscallCounters {
     }
 }
 
-/// One map of flows.
-pub struct CounterTable<V: KeyedValue> {
+type Increase<M> = <<M as PerKeyMap>::Counters as KeyedValue>::Increase;
+type History<M> = <<M as PerKeyMap>::Counters as KeyedValue>::History;
+
+/// The rows of one map.
+pub struct CounterTable<M: PerKeyMap>
+where
+    M::Counters: KeyedValue,
+{
     /// Rows of this tick.
-    pub rows: Vec<CounterRow<V::Increase>>,
-    held: HashMap<RowKey, CounterRow<V::Increase>>,
-    map: Table<CounterKey, V>,
-    histories: HashMap<CounterKey, V::History>,
+    pub rows: Vec<CounterRow<Increase<M>>>,
+    deferred: HashMap<RowKey, CounterRow<Increase<M>>>,
+    map: KernelMap<CounterKey, M::Counters>,
+    histories: HashMap<CounterKey, History<M>>,
 }
 
-/// Which rows are added up: process, cgroup, what else, thread.
+/// Process, cgroup, dimension and thread of a row.
 type RowKey = (Option<ProcessId>, Option<u64>, u64, Option<u32>);
 
-/// What is known of a process that has flows.
-enum ProcessLifecycle {
-    /// It lives, or ended just now: length of its interval, whether it was born under our eyes, whether it ended.
-    Known(u64, bool, bool),
-    /// Its birth is reported with the next reading.
-    Unborn,
-    /// It ended before: an operation that was still under way has ended since.
-    Gone,
+fn row_key<I>(row: &CounterRow<I>) -> RowKey {
+    (row.id, row.cgroup, row.dimension, row.tid)
 }
 
-/// What a reading of flows has to know of the tasks.
+/// The action of a reading on an entry.
+enum Action {
+    /// Reads it.
+    Read(Interval),
+    /// Reads it for the last time and removes it: its process or thread has ended.
+    Remove(Interval),
+    /// Leaves it to the next reading, which reports its process.
+    Leave,
+}
+
+/// The interval of an increase.
+#[derive(Clone, Copy)]
+struct Interval {
+    ns: u64,
+    /// Whether the counters started at 0 during the run, so that the first reading is no baseline.
+    is_complete: bool,
+}
+
+/// The state of the tasks at a reading.
 pub struct Reading<'a> {
     /// All processes of the target.
     pub processes: &'a HashMap<ProcessId, Process>,
-    /// Threads that ended since the reading before.
+    /// Threads that have ended since the last reading.
     pub ended_threads: &'a HashSet<(ProcessId, u32)>,
-    /// When it began, ns of `CLOCK_BOOTTIME`.
+    /// Start of the reading, ns of `CLOCK_BOOTTIME`.
     pub boottime: u64,
-    /// Time since the reading before.
+    /// Time since the last reading.
     pub interval_ns: u64,
-    /// Its number for the programs.
+    /// Number of the reading in the programs.
     pub epoch: u32,
-    /// Whether it sets baselines.
+    /// Whether the reading sets baselines.
     pub first: bool,
-    /// Whether none follows.
+    /// Whether it is the last reading of the run.
     pub last: bool,
 }
 
 impl Reading<'_> {
-    fn lifecycle(&self, id: ProcessId) -> ProcessLifecycle {
-        match self.processes.get(&id) {
-            Some(process) => ProcessLifecycle::Known(
-                process.interval_ns,
-                process.started_in_run,
-                process.end.is_some(),
-            ),
-            None if id.start_boottime > self.boottime && !self.last => ProcessLifecycle::Unborn,
-            None => ProcessLifecycle::Gone,
+    fn action(&self, key: &CounterKey) -> Action {
+        let interval = |is_complete| Interval {
+            ns: self.interval_ns,
+            is_complete,
+        };
+        let Some(id) = owner(key) else {
+            return Action::Read(interval(false));
+        };
+        let Some(process) = self.processes.get(&id) else {
+            return if id.start_boottime > self.boottime && !self.last {
+                Action::Leave
+            } else {
+                // An operation has ended after its process.
+                Action::Remove(interval(true))
+            };
+        };
+        let interval = Interval {
+            ns: process.interval_ns,
+            is_complete: process.started_in_run,
+        };
+        if process.end.is_some() || self.ended_threads.contains(&(id, key.tid)) {
+            Action::Remove(interval)
+        } else {
+            Action::Read(interval)
         }
+    }
+
+    /// The row of an increase, unless this reading is its baseline.
+    fn row<I>(&self, key: &CounterKey, interval: Interval, increase: I) -> Option<CounterRow<I>> {
+        (!self.first || interval.is_complete).then(|| CounterRow {
+            id: owner(key),
+            cgroup: (key.pid == 0 && key.start_boottime != 0).then_some(key.start_boottime),
+            tid: (key.tid != 0).then_some(key.tid),
+            dimension: key.dimension,
+            interval_ns: interval.ns,
+            increase,
+        })
     }
 }
 
-impl<V: KeyedValue> CounterTable<V> {
-    fn open(programs: &mut Programs, name: &str) -> Result<Self, LoadError> {
-        Ok(Self {
+impl<M: PerKeyMap> CounterTable<M>
+where
+    M::Counters: KeyedValue,
+{
+    /// The table, if an attached instrumentation fills its map.
+    fn open(programs: &mut Programs) -> Result<Option<Self>, BpfError> {
+        if !programs.fills(M::NAME) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
             rows: Vec::new(),
-            held: HashMap::new(),
-            map: programs.table(name)?,
+            deferred: HashMap::new(),
+            map: programs.map::<M>()?,
             histories: HashMap::new(),
-        })
+        }))
     }
 
-    /// Reads the whole map and works out what was added since the last time.
-    fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), LoadError> {
+    /// Reads the whole map and computes the increases since the last reading.
+    fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), BpfError> {
         self.rows.clear();
-        let mut over = Vec::new();
+        let mut ended = Vec::new();
         let (rows, histories) = (&mut self.rows, &mut self.histories);
-        self.map.for_each(|key, value| {
-            let id = owner(&key);
-            let (interval_ns, born_here) = match id.map(|id| reading.lifecycle(id)) {
-                Some(ProcessLifecycle::Unborn) => return,
-                Some(ProcessLifecycle::Known(interval, born_here, ended)) => {
-                    let thread_ended =
-                        id.is_some_and(|id| reading.ended_threads.contains(&(id, key.tid)));
-                    if ended || thread_ended {
-                        over.push((key, interval, born_here));
-                        return;
-                    }
-                    (interval, born_here)
-                }
-                Some(ProcessLifecycle::Gone) => {
-                    over.push((key, reading.interval_ns, true));
-                    return;
-                }
-                None => (reading.interval_ns, false),
-            };
-            let history = histories.entry(key).or_default();
-            let increase = value.advance(history, reading.epoch);
-            if !reading.first || born_here {
-                rows.extend(increase.map(|increase| row(&key, interval_ns, increase)));
+        self.map.for_each(|key, value| match reading.action(&key) {
+            Action::Leave => {}
+            Action::Remove(interval) => ended.push((key, interval)),
+            Action::Read(interval) => {
+                let history = histories.entry(key).or_default();
+                let increase = value.advance(history, reading.epoch);
+                rows.extend(increase.and_then(|increase| reading.row(&key, interval, increase)));
             }
         })?;
-        for (key, interval_ns, born_here) in over {
+        for (key, interval) in ended {
             let mut history = self.histories.remove(&key).unwrap_or_default();
             let increase = self
                 .map
                 .remove(&key)
                 .and_then(|value| value.advance(&mut history, reading.epoch));
-            if !reading.first || born_here {
-                self.rows
-                    .extend(increase.map(|increase| row(&key, interval_ns, increase)));
-            }
+            let row = increase.and_then(|increase| reading.row(&key, interval, increase));
+            self.rows.extend(row);
         }
         self.add_processes();
-        self.rows
-            .sort_by_key(|row| (row.id, row.cgroup, row.dimension, row.tid));
+        self.rows.sort_by_key(row_key);
         Ok(())
     }
 
-    /// As [`super::TaskTable::deliver`]; rows of no process that is known have this interval.
+    /// As [`super::TaskTable::deliver`]. `interval_ns` is the interval of rows without a process.
     fn deliver(
         &mut self,
         processes: &HashMap<ProcessId, Process>,
@@ -250,31 +268,30 @@ impl<V: KeyedValue> CounterTable<V> {
         wanted: Option<&HashSet<ProcessId>>,
     ) {
         self.rows = deferred::deliver(
-            &mut self.held,
+            &mut self.deferred,
             std::mem::take(&mut self.rows),
             wanted,
-            |row| (row.id, row.cgroup, row.dimension, row.tid),
+            row_key,
             |(id, ..)| *id,
-            |row, later| V::add(&mut row.increase, &later.increase),
+            |row, later| M::Counters::add(&mut row.increase, &later.increase),
         );
         for row in &mut self.rows {
             let process = row.id.and_then(|id| processes.get(&id));
             row.interval_ns = process.map_or(interval_ns, |process| process.interval_ns);
         }
-        self.rows
-            .sort_by_key(|row| (row.id, row.cgroup, row.dimension, row.tid));
+        self.rows.sort_by_key(row_key);
     }
 
-    /// With `--threads` all flows are of threads: adds the rows of their processes.
+    /// With `--threads`, the map has counters of threads only. Adds the rows of their processes.
     fn add_processes(&mut self) {
-        let mut sums: HashMap<(Option<ProcessId>, u64), CounterRow<V::Increase>> = HashMap::new();
+        let mut sums: HashMap<(Option<ProcessId>, u64), CounterRow<Increase<M>>> = HashMap::new();
         for row in self.rows.iter().filter(|row| row.tid.is_some()) {
             match sums.entry((row.id, row.dimension)) {
-                hashbrown::hash_map::Entry::Occupied(mut sum) => {
-                    V::add(&mut sum.get_mut().increase, &row.increase);
+                Entry::Occupied(mut sum) => {
+                    M::Counters::add(&mut sum.get_mut().increase, &row.increase);
                 }
-                hashbrown::hash_map::Entry::Vacant(place) => {
-                    place.insert(CounterRow {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(CounterRow {
                         tid: None,
                         ..row.clone()
                     });
@@ -292,50 +309,49 @@ fn owner(key: &CounterKey) -> Option<ProcessId> {
     })
 }
 
-fn row<I>(key: &CounterKey, interval_ns: u64, increase: I) -> CounterRow<I> {
-    CounterRow {
-        id: owner(key),
-        cgroup: (key.pid == 0 && key.start_boottime != 0).then_some(key.start_boottime),
-        tid: (key.tid != 0).then_some(key.tid),
-        dimension: key.dimension,
-        interval_ns,
-        increase,
-    }
-}
+/// Declares a table for each map of per-key counters in `profiler_ebpf`.
+macro_rules! tables {
+    (
+        counters { $($field:ident: $map:path, $counters:path;)* }
+        structs { $($own_field:ident: $own_map:path;)* }
+    ) => {
+        $(impl KeyedValue for $counters {
+            type History = Self;
+            type Increase = Self;
+            fn advance(&self, history: &mut Self, _epoch: u32) -> Option<Self> {
+                let increase = history.advance(self);
+                (increase != Self::default()).then_some(increase)
+            }
+            fn add(sum: &mut Self, more: &Self) {
+                sum.add(more);
+            }
+        })*
 
-macro_rules! per_key {
-    ($($(#[$meta:meta])* $field:ident: $value:ty = $map:literal for $($source:literal)|+;)*) => {
-        /// All maps of flows that are in use.
+        /// The per-key counters that attached instrumentations fill.
         #[derive(Default)]
         pub struct PerKeyCounters {
-            $($(#[$meta])* pub $field: Option<CounterTable<$value>>,)*
-            /// The disks of block I/O.
+            $(#[doc = concat!("The map `", stringify!($map), "`.")]
+            pub $field: Option<CounterTable<$map>>,)*
+            $(#[doc = concat!("The map `", stringify!($own_map), "`.")]
+            pub $own_field: Option<CounterTable<$own_map>>,)*
+            /// Names of the disks in block I/O.
             pub disks: Disks,
             dirtiers: Dirtiers,
         }
 
         impl PerKeyCounters {
-            /// The maps of the features that were attached.
+            /// Opens the maps.
             ///
             /// # Errors
             ///
-            /// When the object lacks one.
-            pub fn open(programs: &mut Programs) -> Result<Self, LoadError> {
-                let attached: Vec<_> = programs
-                    .instrumentations
-                    .iter()
-                    .filter(|instrumentation| instrumentation.hooked)
-                    .map(|instrumentation| instrumentation.source)
-                    .collect();
-                let mut per_key = Self::default();
-                $(if attached.iter().any(|source| [$($source),+].contains(source)) {
-                    per_key.$field = Some(CounterTable::open(programs, $map)?);
-                })*
-                if attached.contains(&"block_io") {
-                    per_key.disks = Disks::open(programs)?;
-                    per_key.dirtiers = Dirtiers::open(programs)?;
-                }
-                Ok(per_key)
+            /// When the object does not have one of them.
+            pub fn open(programs: &mut Programs) -> Result<Self, BpfError> {
+                Ok(Self {
+                    $($field: CounterTable::open(programs)?,)*
+                    $($own_field: CounterTable::open(programs)?,)*
+                    disks: Disks::open(programs)?,
+                    dirtiers: Dirtiers::open(programs)?,
+                })
             }
 
             pub(super) fn deliver(
@@ -347,10 +363,16 @@ macro_rules! per_key {
                 $(if let Some(table) = &mut self.$field {
                     table.deliver(processes, interval_ns, wanted);
                 })*
+                $(if let Some(table) = &mut self.$own_field {
+                    table.deliver(processes, interval_ns, wanted);
+                })*
             }
 
-            pub(super) fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), LoadError> {
+            pub(super) fn refresh(&mut self, reading: &Reading<'_>) -> Result<(), BpfError> {
                 $(if let Some(table) = &mut self.$field {
+                    table.refresh(reading)?;
+                })*
+                $(if let Some(table) = &mut self.$own_field {
                     table.refresh(reading)?;
                 })*
                 self.disks.refresh()?;
@@ -360,15 +382,4 @@ macro_rules! per_key {
     };
 }
 
-per_key! {
-    /// Network I/O by class.
-    net_io: NetCounters = "NET_IO" for "net_io";
-    /// Block I/O by device and operation.
-    block_io: BlockCounters = "BLOCK_IO" for "block_io";
-    /// File I/O by mount.
-    file_io: FileCounters = "FILE_IO" for "file_io";
-    /// System calls by number.
-    syscalls: SyscallCounters = "SYSCALLS" for "syscalls";
-    /// Latency by kind.
-    latency: Histogram = "LATENCY" for "net_io" | "file_io";
-}
+profiler_ebpf::for_each_per_key_map!(tables);

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
+use profiler_ebpf::{
+    event::{Fork, ProcessEntry},
+    record::{self, ProcessRecord, ThreadRecord, Totals},
+};
 
 use super::{
     counters::{CpuTime, LatencySum},
@@ -123,11 +126,7 @@ pub(super) fn entry(
 }
 
 /// Adds the child of a fork, which inherits the names of its parent.
-pub(super) fn on_fork(
-    processes: &mut HashMap<ProcessId, Process>,
-    clock: &Clock,
-    fork: &wire::Birth,
-) {
+pub(super) fn on_fork(processes: &mut HashMap<ProcessId, Process>, clock: &Clock, fork: &Fork) {
     let parent = ProcessId {
         pid: fork.ppid,
         start_boottime: fork.parent_start_boottime,
@@ -169,7 +168,7 @@ impl Process {
         self.description.set_comm(&record.comm);
         self.gauges = Gauges {
             threads: (record.threads != 0).then_some(record.threads),
-            fds: (record.fds != wire::FDS_UNKNOWN).then_some(record.fds),
+            fds: (record.fds != record::FDS_UNKNOWN).then_some(record.fds),
             ..Gauges::default()
         };
         if record.rss_exact != 0 {
@@ -209,23 +208,23 @@ impl Process {
     }
 
     /// Applies CPU and state of a thread. Those of the main thread have precedence.
-    pub(super) fn apply_thread(&mut self, record: &Thread) {
+    pub(super) fn apply_thread(&mut self, record: &ThreadRecord) {
         if record.tid == record.pid || self.gauges.cpu.is_none() {
             self.gauges.cpu = Some(record.cpu);
             self.gauges.state = state_letter(record.state, record.exit_state);
         }
     }
 
-    pub(super) fn on_exit(&mut self, exit: &wire::Process, page: u64, epoch: u32) {
+    pub(super) fn on_exit(&mut self, exit: &ProcessEntry, page: u64, epoch: u32) {
         self.uid = exit.uid;
         self.description.set_comm(&exit.comm);
         self.end = Some(End {
             at: exit.end,
             status: Some(exit.exit_code),
         });
-        self.current.totals = exit.ended;
+        self.current.totals = exit.ended.totals;
         self.current.runqueue = LatencySum::default();
-        self.current.runqueue.add_ended(&exit.ended_runqueue, epoch);
+        self.current.runqueue.add_ended(&exit.ended.runqueue, epoch);
         self.changed = true;
         if exit.max_rss != 0 {
             self.peak_rss = self.peak_rss.max(Some(exit.max_rss * page));

@@ -1,6 +1,9 @@
 //! Identity of a process.
 
-use profiler_ebpf::wire;
+use profiler_ebpf::{
+    event::{Environment, Exec, Fork, ProcessEntry, ThreadEnd},
+    record::{ProcessRecord, ThreadRecord, Unchanged},
+};
 
 /// Pid and start time of a process. Processes that have the same pid one after the other are
 /// different.
@@ -13,10 +16,10 @@ pub struct ProcessId {
 }
 
 /// Records and events all identify their process by the same two members.
-macro_rules! from_wire {
+macro_rules! from_shared {
     ($($record:ident),+) => {$(
-        impl From<&wire::$record> for ProcessId {
-            fn from(record: &wire::$record) -> Self {
+        impl From<&$record> for ProcessId {
+            fn from(record: &$record) -> Self {
                 Self {
                     pid: record.pid,
                     start_boottime: record.start_boottime,
@@ -25,13 +28,13 @@ macro_rules! from_wire {
         }
     )+};
 }
-from_wire!(
-    Birth,
+from_shared!(
     Environment,
     Exec,
-    Process,
+    Fork,
+    ProcessEntry,
     ProcessRecord,
-    Thread,
     ThreadEnd,
+    ThreadRecord,
     Unchanged
 );

@@ -1,10 +1,9 @@
 //! Application of a reading, from the BPF programs or from `/proc`, to the processes.
 
 use anyhow::Result;
-use profiler_ebpf::wire::thread_flags;
 
 use super::{
-    ProcessId, Reader, TaskTable, counters,
+    ProcessId, Reader, TaskTable,
     process::{entry, on_fork},
     threads::ReadingTime,
 };
@@ -34,7 +33,7 @@ impl TaskTable {
         for event in self.events.drain(..) {
             match event {
                 Event::Exit(ref exit) if exit.end > now && !last => later.push(event),
-                Event::Birth(fork) => on_fork(processes, &self.clock, &fork),
+                Event::Fork(fork) => on_fork(processes, &self.clock, &fork),
                 Event::Exec(exec, args) => {
                     let process = entry(processes, (&*exec).into(), now);
                     process.uid = exec.uid;
@@ -96,10 +95,10 @@ impl TaskTable {
                         process.apply_rss(&record.rss, self.page);
                     }
                 }
-                Record::Ended(totals, runqueue) => {
+                Record::Ended(usage) => {
                     if let Some(process) = current.and_then(|id| processes.get_mut(&id)) {
-                        counters::add(&mut process.current.totals, totals);
-                        process.current.runqueue.add(runqueue, reading.epoch);
+                        process.current.totals.add(&usage.totals);
+                        process.current.runqueue.add(&usage.runqueue, reading.epoch);
                     }
                 }
                 Record::Thread(record) => {
@@ -108,10 +107,10 @@ impl TaskTable {
                         continue;
                     };
                     process.apply_thread(record);
-                    if record.flags & thread_flags::ACCUMULATED != 0 {
+                    if record.accumulated != 0 {
                         continue;
                     }
-                    counters::add(&mut process.current.totals, &record.totals);
+                    process.current.totals.add(&record.totals);
                     thread = Some((id, record));
                     if self.with_threads {
                         let group = process.thread_group();

@@ -1,6 +1,6 @@
 //! The row of a process or thread at a sample.
 
-use profiler_ebpf::wire::Totals;
+use profiler_ebpf::record::Totals;
 
 use super::{
     counters::{self, CpuTime, Latency},
@@ -43,7 +43,7 @@ pub struct Row {
 impl Row {
     /// Adds a later row of the same process or thread.
     pub(super) fn add(&mut self, later: &Self) {
-        counters::add(&mut self.increase, &later.increase);
+        self.increase.add(&later.increase);
         let increase = self.increase;
         let cpu_time = CpuTime {
             user: self.cpu_time.user + later.cpu_time.user,

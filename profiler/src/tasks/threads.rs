@@ -2,10 +2,14 @@
 
 use std::collections::HashMap;
 
-use profiler_ebpf::wire::{Histogram, Thread, ThreadEnd, Totals};
+use profiler_ebpf::{
+    event::ThreadEnd,
+    histogram::Histogram,
+    record::{ThreadRecord, Totals},
+};
 
 use super::{
-    counters::{self, CpuTime, Latency, LatencySum},
+    counters::{CpuTime, Latency, LatencySum},
     gauges::state_letter,
     process_id::ProcessId,
     row::Row,
@@ -50,7 +54,7 @@ impl Threads {
     pub(super) fn row(
         &mut self,
         group: ThreadGroup,
-        record: &Thread,
+        record: &ThreadRecord,
         time: ReadingTime<'_>,
     ) -> Option<Row> {
         let key = (record.tid, record.thread_start_boottime);
@@ -63,7 +67,7 @@ impl Threads {
     /// Run-queue waits of a live thread.
     pub(super) fn latency(
         &mut self,
-        record: &Thread,
+        record: &ThreadRecord,
         histogram: &Histogram,
         epoch: u32,
     ) -> Option<Latency> {
@@ -83,10 +87,10 @@ impl Threads {
         time: ReadingTime<'_>,
     ) -> Option<Row> {
         let key = (end.tid, end.thread_start_boottime);
-        let row = self.advance(group, key, &end.totals, time);
+        let row = self.advance(group, key, &end.usage.totals, time);
         let mut published = self.published.remove(&key)?;
         let mut runqueue = LatencySum::default();
-        runqueue.add_ended(&end.runqueue, epoch);
+        runqueue.add_ended(&end.usage.runqueue, epoch);
         let mut row = row?;
         row.runqueue = published.runqueue.advance(&runqueue);
         row.state = "X";
@@ -113,7 +117,7 @@ impl Threads {
             read_at: if is_baseline { time.now } else { started },
             ..Published::default()
         });
-        let increase = counters::advance(&mut published.totals, totals);
+        let increase = published.totals.advance(totals);
         let cpu_time = published.cpu_time.advance(&published.totals);
         let interval_ns = time.now.saturating_sub(published.read_at);
         published.read_at = time.now;

@@ -12,7 +12,7 @@ use procfs::{
     ProcResult,
     process::{Io, Process, Stat, Status, all_processes_with_root},
 };
-use profiler_ebpf::wire::{self, ProcessRecord, Thread, Totals};
+use profiler_ebpf::record::{FDS_UNKNOWN, ProcessRecord, ThreadRecord, Totals};
 
 use crate::{
     host::Host,
@@ -58,7 +58,7 @@ pub struct Observed {
     /// Whether I/O accounting could be read.
     pub io_read: bool,
     /// Its main thread, or all threads with `--threads`.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<ThreadRecord>,
 }
 
 /// Processes of `/proc` by pid.
@@ -228,7 +228,7 @@ impl Walker {
                 .fd_count()
                 .ok()
                 .and_then(|count| u32::try_from(count).ok())
-                .unwrap_or(wire::FDS_UNKNOWN),
+                .unwrap_or(FDS_UNKNOWN),
             has_mm: (statm.size != 0).into(),
             start_boottime: self.ns(stat.starttime),
             total_vm: statm.size,
@@ -259,7 +259,13 @@ impl Walker {
         ticks.saturating_mul(self.tick_ns)
     }
 
-    fn thread(&self, process: &ProcessRecord, tid: i32, stat: &Stat, status: &Status) -> Thread {
+    fn thread(
+        &self,
+        process: &ProcessRecord,
+        tid: i32,
+        stat: &Stat,
+        status: &Status,
+    ) -> ThreadRecord {
         let (utime, stime) = (self.ns(stat.utime), self.ns(stat.stime));
         // Bits of `task_struct.__state`.
         let state = match stat.state {
@@ -270,7 +276,7 @@ impl Walker {
             'I' => 0x402,
             _ => 0,
         };
-        Thread {
+        ThreadRecord {
             pid: process.pid,
             tid: tid.cast_unsigned(),
             start_boottime: process.start_boottime,
@@ -287,7 +293,7 @@ impl Walker {
                 maj_flt: stat.majflt,
                 ..Totals::default()
             },
-            ..Thread::default()
+            ..ThreadRecord::default()
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::fs;
 
 use profiler::{
+    bpf::KernelSupport,
     host::Host,
     support::clock::Clock,
     tasks::{
-        KernelSupport, Reader, TaskTable,
+        Reader, TaskTable,
         per_key::PerKeyCounters,
         walk::{Scope, Walker},
     },
@@ -42,11 +43,18 @@ pub fn remove(tree: &Tree, pid: u32) {
 
 /// The table of all processes, read with the `/proc` fallback.
 pub fn table(host: &Host, clock: Clock) -> TaskTable {
-    let keeps = KernelSupport {
+    let support = KernelSupport {
         run_delay: false,
         io: false,
         sched: false,
     };
     let reader = Reader::Procfs(Walker::new(Scope::Node, false));
-    TaskTable::new(host, clock, reader, PerKeyCounters::default(), keeps, false)
+    TaskTable::new(
+        host,
+        clock,
+        reader,
+        PerKeyCounters::default(),
+        support,
+        false,
+    )
 }

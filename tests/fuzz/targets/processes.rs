@@ -6,9 +6,10 @@ use std::cell::RefCell;
 
 use libfuzzer_sys::fuzz_target;
 use profiler::{
+    bpf::KernelSupport,
     support::clock::{Clock, Tick, monotonic_ns},
     tasks::{
-        KernelSupport, Reader, TaskTable,
+        Reader, TaskTable,
         per_key::PerKeyCounters,
         walk::{Scope, Walker},
     },
@@ -32,14 +33,20 @@ fuzz_target!(|data: &[u8]| {
         }
         let host = tree.host();
         let clock = Clock::new();
-        let keeps = KernelSupport {
+        let support = KernelSupport {
             run_delay: false,
             io: true,
             sched: false,
         };
         let reader = Reader::Procfs(Walker::new(Scope::Node, true));
-        let mut tasks =
-            TaskTable::new(&host, clock, reader, PerKeyCounters::default(), keeps, true);
+        let mut tasks = TaskTable::new(
+            &host,
+            clock,
+            reader,
+            PerKeyCounters::default(),
+            support,
+            true,
+        );
         for number in 0..2 {
             let monotonic_ns = monotonic_ns();
             let tick = Tick {

@@ -1,4 +1,4 @@
-//! What is known of a socket from itself: family and scope.
+//! Class of a socket: address family and scope, from its addresses and its route.
 
 use super::AF_INET;
 use crate::{
@@ -9,25 +9,26 @@ use crate::{
 
 /// `net_device.flags`.
 const IFF_LOOPBACK: u32 = 8;
-/// First 32 bits of ::ffff:0:0/96 that are not zero.
+/// Third word of an address in ::ffff:0:0/96.
 const MAPPED: u32 = 0xffff_u32.to_be();
-/// Last 32 bits of ::1.
+/// Last word of ::1.
 const ONE: u32 = 1_u32.to_be();
 /// 127.0.0.0/8.
 const LOOPBACK_NET: u32 = 0x7f00_0000_u32.to_be();
 const LOOPBACK_MASK: u32 = 0xff00_0000_u32.to_be();
 
-/// An address of either family.
+/// An IPv4 or IPv6 address.
 struct Address {
     family: u64,
     words: [u32; 4],
 }
 
 impl Address {
-    /// One end of a socket; its family is that of the packets, which an IPv6 socket tells by the address.
+    /// The address at one end of a socket. The family is that of the packets: an IPv6 socket with a
+    /// mapped address uses IPv4.
     #[inline(always)]
     fn of(sock: Object, v4: u32, v6: u32) -> Self {
-        // A kernel may have no IPv6.
+        // `v6` is missing without CONFIG_IPV6.
         if v6 == MISSING || sock.get::<u16>(offset!(sock_family)) == AF_INET {
             return Self {
                 family: family::INET,
@@ -47,7 +48,7 @@ impl Address {
         }
     }
 
-    /// No address at all.
+    /// 0.0.0.0 or ::.
     #[inline(always)]
     fn is_any(&self) -> bool {
         let [a, b, c, d] = self.words;
@@ -66,21 +67,17 @@ impl Address {
     }
 
     #[inline(always)]
-    fn is(&self, other: &Self) -> bool {
-        let (ours, theirs) = (self.words, other.words);
-        (ours[0] ^ theirs[0])
-            | (ours[1] ^ theirs[1])
-            | (ours[2] ^ theirs[2])
-            | (ours[3] ^ theirs[3])
-            == 0
+    fn equals(&self, other: &Self) -> bool {
+        let (a, b) = (self.words, other.words);
+        (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
     }
 }
 
-/// The class of a socket that has another end.
+/// The class of a connected socket.
 #[inline(always)]
 pub fn connected(sock: Object, protocol: u64) -> u64 {
-    let there = Address::of(sock, offset!(sock_daddr), offset!(sock_v6_daddr));
-    // The route that packets take: by it the kernel itself decides.
+    let peer = Address::of(sock, offset!(sock_daddr), offset!(sock_v6_daddr));
+    // The cached route, which decides where packets go.
     let route = sock.object(offset!(sock_dst));
     let scope = if !route.is_null() {
         let device = route.object(offset!(dst_dev));
@@ -89,31 +86,31 @@ pub fn connected(sock: Object, protocol: u64) -> u64 {
         } else {
             scope::REMOTE
         }
-    } else if there.is_loopback() {
+    } else if peer.is_loopback() {
         scope::LOOPBACK
     } else {
-        let here = Address::of(sock, offset!(sock_saddr), offset!(sock_v6_saddr));
-        if !there.is_any() && there.is(&here) {
+        let own = Address::of(sock, offset!(sock_saddr), offset!(sock_v6_saddr));
+        if !peer.is_any() && peer.equals(&own) {
             scope::LOOPBACK
         } else {
             scope::UNKNOWN
         }
     };
-    class(protocol, there.family, scope)
+    class(protocol, peer.family, scope)
 }
 
-/// The class of a socket that has no other end, as far as the address tells that it is bound to.
+/// The class of a socket that is not connected, as far as it is known from its own address.
 #[inline(always)]
 pub fn bound(sock: Object, protocol: u64) -> u64 {
-    let here = Address::of(sock, offset!(sock_saddr), offset!(sock_v6_saddr));
-    if here.is_loopback() {
-        return class(protocol, here.family, scope::LOOPBACK);
+    let own = Address::of(sock, offset!(sock_saddr), offset!(sock_v6_saddr));
+    if own.is_loopback() {
+        return class(protocol, own.family, scope::LOOPBACK);
     }
-    // An IPv6 socket without an address may well receive over IPv4.
-    let family = if here.family == family::INET6 && here.is_any() {
+    // An IPv6 socket that is bound to :: can receive over IPv4.
+    let family = if own.family == family::INET6 && own.is_any() {
         family::NONE
     } else {
-        here.family
+        own.family
     };
     class(protocol, family, scope::UNKNOWN)
 }

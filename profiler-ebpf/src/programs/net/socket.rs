@@ -1,86 +1,62 @@
-//! What is kept of each TCP socket, in the kernel's socket storage: it is freed with the socket.
+//! Storage of TCP sockets.
 
-use core::ptr::{null, null_mut};
+use core::ptr::null_mut;
 
-use aya_ebpf::{
-    helpers::generated::{bpf_sk_storage_get, bpf_skc_to_tcp_sock},
-    macros::btf_map,
-};
+use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_skc_to_tcp_sock};
 
 use crate::{
+    maps::{SOCKETS, Sockets},
+    per_key::Owner,
     programs::{
         kernel::{Object, offset},
-        maps::dropped,
+        maps::count_drop,
     },
-    wire::{Map, Owner},
 };
 
 /// A TCP socket.
 #[repr(C)]
 pub struct Socket {
-    /// The process of the target that used it last; its pid is 0 when there was none.
+    /// The process of the target that used it last; unknown if there was none.
     pub owner: Owner,
-    /// [`crate::flows::net::class`], 0 while it is not known.
+    /// [`class`](crate::per_key::net::class); 0 until it is known.
     pub class: u64,
-    /// When it began to connect, ns; 0 when it does not.
+    /// Time at which it started to connect; 0 if it is not connecting.
     pub connecting: u64,
-    /// 1 when it was established by the other side and nobody has accepted it yet.
+    /// Whether it was established by the other side and has not been accepted yet.
     pub unaccepted: u64,
-    /// `segs_out` << 32 | `segs_in` that are accounted.
+    /// Counted part of `segs_out` << 32 | `segs_in`.
     pub segments: u64,
-    /// `total_retrans` that are accounted.
+    /// Counted part of `total_retrans`.
     pub retransmits: u64,
-    /// `copied_seq` less the bytes that are accounted as received.
+    /// `copied_seq` minus the bytes that were counted as received.
     pub received: u64,
-    /// Reading in which its segments were accounted last.
+    /// Reading in which segments were last counted.
     pub epoch: u64,
 }
 
-/// `BPF_MAP_TYPE_SK_STORAGE`.
-#[repr(C)]
-struct SocketStorage {
-    r#type: *const [i32; 24],
-    key: *const i32,
-    value: *const Socket,
-    max_entries: *const [i32; 0],
-    map_flags: *const [i32; 1],
-}
-
-// SAFETY: only a description for the loader; nothing is stored in it.
-unsafe impl Sync for SocketStorage {}
-
-#[btf_map]
-static SOCKETS: SocketStorage = SocketStorage {
-    r#type: null(),
-    key: null(),
-    value: null(),
-    max_entries: null(),
-    map_flags: null(),
-};
-
-/// What is kept of a socket, if there is anything.
+/// The storage of a socket, if it has one.
 #[inline(always)]
 pub fn find(sock: Object) -> Option<&'static mut Socket> {
     get(sock, null_mut(), 0)
 }
 
-/// What is kept of a socket, from now on if there was nothing.
+/// The storage of a socket, which is created if there is none. `None` without memory.
 #[inline(always)]
-pub fn find_or_begin(sock: Object) -> Option<&'static mut Socket> {
+pub fn find_or_insert(sock: Object) -> Option<&'static mut Socket> {
     if let Some(socket) = find(sock) {
         return Some(socket);
     }
-    let socket = get(sock, &mut Socket::fresh(tcp_sock(sock)?), 1);
+    let socket = get(sock, &mut Socket::new(tcp_sock(sock)?), 1);
     if socket.is_none() {
-        dropped(Map::Sockets);
+        count_drop::<Sockets>();
     }
     socket
 }
 
 #[inline(always)]
 fn get(sock: Object, value: *mut Socket, flags: u64) -> Option<&'static mut Socket> {
-    // SAFETY: the verifier knows the socket's type; the storage lives as long as the socket, and what several CPUs
-    // write is written atomically.
+    // SAFETY: the verifier knows the type of the socket. The storage lives as long as the socket,
+    // and words that several CPUs write are written atomically.
     unsafe {
         bpf_sk_storage_get(
             (&raw const SOCKETS).cast_mut().cast(),
@@ -94,9 +70,9 @@ fn get(sock: Object, value: *mut Socket, flags: u64) -> Option<&'static mut Sock
 }
 
 impl Socket {
-    /// A socket that is new to us: what it did before is not ours.
+    /// A socket whose traffic so far is not counted.
     #[inline(always)]
-    pub fn fresh(tcp: Object) -> Self {
+    pub fn new(tcp: Object) -> Self {
         Self {
             owner: Owner::default(),
             class: 0,
@@ -123,7 +99,7 @@ pub fn segments(tcp: Object) -> u64 {
 /// The socket as a `struct tcp_sock`.
 #[inline(always)]
 pub fn tcp_sock(sock: Object) -> Option<Object> {
-    // SAFETY: the verifier knows the socket's type.
+    // SAFETY: the verifier knows the type of the socket.
     let tcp = unsafe { bpf_skc_to_tcp_sock(sock.0.cast_mut().cast()) };
     (!tcp.is_null()).then_some(Object(tcp.cast_const().cast()))
 }

@@ -1,26 +1,27 @@
-//! What is received without a receive call.
+//! Data that is received without a receive call.
 
 use aya_ebpf::{
     helpers::generated::bpf_task_pt_regs, macros::btf_tracepoint, programs::BtfTracePointContext,
 };
 
-use super::{net_flow, socket, tcp};
+use super::{counters_of, socket, tcp};
 use crate::{
     offsets::MISSING,
     programs::{
+        atomic::add,
         kernel::{Object, offset},
-        maps::{add, current},
+        maps::current,
         per_key::current_owner,
         syscall_numbers as number,
     },
 };
 
-/// `sock.sk_flags`: the other side sends no more.
+/// `sock.sk_flags`: the peer has sent the end of the stream.
 const SOCK_DONE: u64 = 1 << 1;
 
-/// Data of a TCP socket has been taken, by whichever way. Argument: the socket, which is locked.
+/// Data was taken from a TCP socket. Argument: the socket, which is locked.
 ///
-/// splice() and `TCP_ZEROCOPY_RECEIVE` pass no receive call.
+/// Counts splice(2) and `TCP_ZEROCOPY_RECEIVE` of getsockopt(2), which call no receive function.
 #[btf_tracepoint(function = "tcp_rcv_space_adjust")]
 pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
     let call = system_call();
@@ -34,13 +35,13 @@ pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
     let Some(tcp_sock) = socket::tcp_sock(sock) else {
         return 0;
     };
-    // How much the first of them took from a socket that is older than the profiler is not known.
-    let Some(socket) = socket::find_or_begin(sock) else {
+    // On a socket that is older than the profiler, the size of the first transfer is unknown.
+    let Some(socket) = socket::find_or_insert(sock) else {
         return 0;
     };
     let taken: u32 = tcp_sock.get(offset!(tcp_copied_seq));
     let mut bytes = taken.wrapping_sub(socket.received as u32);
-    // The end of the stream has a number of its own.
+    // The end of the stream takes up a sequence number.
     if sock.get::<u64>(offset!(sock_flags)) & SOCK_DONE != 0
         && tcp_sock.get::<u32>(offset!(tcp_rcv_nxt)) == taken
     {
@@ -48,7 +49,7 @@ pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
     }
     tcp::touch(sock, socket, owner);
     if bytes as i32 > 0
-        && let Some(entry) = net_flow(owner, socket.class)
+        && let Some(entry) = counters_of(owner, socket.class)
     {
         add(&mut socket.received, bytes.into());
         add(&mut entry.rx_bytes, bytes.into());
@@ -57,10 +58,10 @@ pub fn tcp_spliced(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Number of the system call that the current task is in.
+/// Number of the current system call.
 #[inline(always)]
 fn system_call() -> u32 {
-    // SAFETY: the current task is always there.
+    // SAFETY: the current task always exists.
     let registers = unsafe { bpf_task_pt_regs(current().0.0.cast_mut().cast()) };
     let registers = Object(core::ptr::with_exposed_provenance(registers as usize));
     if offset!(regs_orig_ax) == MISSING {

@@ -10,7 +10,7 @@ use caps::Capability;
 pub use self::sources::Opened;
 use super::{job_watch::JobWatch, retention, target};
 use crate::{
-    bpf::{self, LoadError, Programs, Roots, Settings},
+    bpf::{self, BpfError, KernelSupport, Programs, Roots, Settings},
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
@@ -30,7 +30,7 @@ use crate::{
         clock::{Clock, Timekeeping, monotonic_ns},
         invoking_user,
     },
-    tasks::{KernelSupport, PerKeyCounters, Reader, TaskTable, Walker, walk},
+    tasks::{PerKeyCounters, Reader, TaskTable, Walker, walk},
 };
 
 /// A run that is ready for its first tick.
@@ -108,10 +108,10 @@ impl Setup {
         command_line: Vec<String>,
     ) -> Result<Self, Failure> {
         let raised = privileges::raise();
-        let (mut reader, keeps, problem) = reader(config, host, &found)?;
+        let (mut reader, support, problem) = reader(config, host, &found)?;
         let per_key = match &mut reader {
             Reader::Bpf(programs) => PerKeyCounters::open(programs)
-                .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?,
+                .map_err(|error| Failure::new(Reason::Internal, error.describe()))?,
             Reader::Procfs(_) | Reader::None => PerKeyCounters::default(),
         };
         let (sources, states) = sources::open(config, host, &reader, problem.as_deref(), &marks);
@@ -127,7 +127,7 @@ impl Setup {
             states,
             command_line,
         )?;
-        let tasks = TaskTable::new(host, clock, reader, per_key, keeps, config.threads);
+        let tasks = TaskTable::new(host, clock, reader, per_key, support, config.threads);
         Ok(Self {
             clock,
             sources,
@@ -269,7 +269,7 @@ fn reader(
     found: &Found,
 ) -> Result<(Reader, KernelSupport, Option<String>), Failure> {
     let walker = || Reader::Procfs(Walker::new(found.walk.clone(), config.threads));
-    let keeps = KernelSupport {
+    let support = KernelSupport {
         run_delay: false,
         io: true,
         sched: false,
@@ -280,7 +280,7 @@ fn reader(
         } else {
             walker()
         };
-        return Ok((reader, keeps, None));
+        return Ok((reader, support, None));
     }
     let settings = Settings {
         scope: found.scope.clone(),
@@ -306,28 +306,28 @@ fn reader(
                 let message = format!("{} {why}", found.what);
                 return Err(Failure::new(Reason::Target, message));
             }
-            let keeps = programs.keeps;
-            Ok((Reader::Bpf(Box::new(programs)), keeps, None))
+            let support = programs.support;
+            Ok((Reader::Bpf(Box::new(programs)), support, None))
         }
         Err(error) => {
-            let problem = format!("{error} (remedy: {})", error.remedy());
-            Ok((walker(), keeps, Some(problem)))
+            let problem = format!("{} (remedy: {})", error.describe(), error.remedy());
+            Ok((walker(), support, Some(problem)))
         }
     }
 }
 
 /// Attaches first and looks for existing processes then, so that none is born unseen in between.
-fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, LoadError> {
+fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, BpfError> {
     let mut programs = Programs::load(host, settings)?;
     programs.add_roots(&found.roots)?;
     programs.mark()?;
-    // A child whose parent was followed only after its birth, and has ended since, is found through its birth.
+    // A child whose parent was followed after the fork and has ended since is found by its fork event.
     let mut events = Vec::new();
     programs.drain(&mut events);
     let mut strangers: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            bpf::Event::OutOfScopeFork(birth) => Some(*birth),
+            bpf::Event::OutOfScopeFork(fork) => Some(*fork),
             _ => None,
         })
         .collect();
@@ -335,11 +335,11 @@ fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, L
     let mut adopted = Roots::new();
     let mut grown = true;
     while std::mem::take(&mut grown) {
-        strangers.retain(|birth| {
-            let related = family.contains(&birth.ppid);
+        strangers.retain(|fork| {
+            let related = family.contains(&fork.ppid);
             if related {
-                family.insert(birth.pid);
-                adopted.push((birth.pid, birth.start_boottime));
+                family.insert(fork.pid);
+                adopted.push((fork.pid, fork.start_boottime));
                 grown = true;
             }
             !related
@@ -349,7 +349,7 @@ fn follow(host: &Host, settings: &Settings, found: &Found) -> Result<Programs, L
         programs.add_roots(&adopted)?;
         programs.mark()?;
     }
-    programs.armed()?;
+    programs.end_arming()?;
     if matches!(found.scope, bpf::Scope::Job { .. }) {
         programs.forget_roots()?;
     }

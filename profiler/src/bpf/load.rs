@@ -1,0 +1,228 @@
+//! Loading the BPF object: settings, constants of the running kernel, and sizes of maps.
+
+use aya::{
+    Ebpf, EbpfLoader, VerifierLogLevel,
+    maps::{Array, HashMap, MapData, MapError, RingBuf},
+    programs::ProgramError,
+};
+use profiler_ebpf::{
+    config::{self, Config},
+    maps::{Events, Key, Map, Named, Processes, Requests, Value},
+    offsets::Offsets,
+};
+
+use super::{
+    btf::Btf,
+    error::{BpfError, VERIFIER_LOG},
+    instrumentation::Requested,
+};
+use crate::host::Host;
+
+/// The BPF object, built by `cargo xtask build`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
+
+/// Entries of the map of block requests in flight. It is preallocated (4 MiB).
+const REQUESTS_MAX: u32 = 1 << 15;
+
+/// Which tasks are the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Processes named by pid, and their descendants.
+    Pids,
+    /// Members of a cgroup and of the cgroups below it.
+    Cgroup {
+        /// Inode of its directory.
+        id: u64,
+        /// Its hierarchy, 0 for v2.
+        hierarchy: u32,
+    },
+    /// Members of cgroups, processes named by pid, and the descendants of both. Both sets can grow.
+    Job {
+        /// Inodes of the directories.
+        ids: Vec<u64>,
+        /// Their hierarchy, 0 for v2.
+        hierarchy: u32,
+    },
+    /// Every task.
+    Node,
+}
+
+/// Settings of the programs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which tasks are the target.
+    pub scope: Scope,
+    /// Whether time asleep and the run-queue histogram are kept.
+    pub sched: bool,
+    /// Whether the end of each thread is reported.
+    pub threads: bool,
+    /// Whether moves between cgroups are reported.
+    pub moves: bool,
+    /// Instrumentation of the sources.
+    pub instrumentations: Vec<Requested>,
+    /// Entries of each map of per-key counters; by default they depend on the size of the node.
+    pub max_entries: Option<u32>,
+    /// Entries of single maps, which take precedence; of `EVENTS`, bytes.
+    pub map_entries: Vec<(String, u32)>,
+}
+
+/// Loads the object, which creates the maps.
+pub fn load_object(
+    host: &Host,
+    settings: &Settings,
+    btf: &aya::Btf,
+    offsets: &Offsets,
+    config: &Config,
+) -> Result<Ebpf, BpfError> {
+    let mut loader = EbpfLoader::new();
+    loader
+        .btf(Some(btf))
+        // aya does not know task storage, which only programs use.
+        .allow_unsupported_maps()
+        .verifier_log_level(verifier_log_level())
+        .override_global("OFFSETS", offsets, true)
+        .override_global("CONFIG", config, true)
+        .map_max_entries(Processes::NAME, processes_max(host));
+    // The maps of other sources keep a single entry.
+    let requested = settings.instrumentations.iter();
+    for map in requested.flat_map(|requested| requested.instrumentation.maps) {
+        let entries = match *map {
+            Requests::NAME => REQUESTS_MAX,
+            _ => counters_max(host, settings),
+        };
+        loader.map_max_entries(map, entries);
+    }
+    for (map, entries) in &settings.map_entries {
+        loader.map_max_entries(map, *entries);
+    }
+    loader.load(OBJECT).map_err(BpfError::Object)
+}
+
+/// The constants of the programs.
+pub fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
+    let (scope, cgroup_hierarchy) = match settings.scope {
+        Scope::Pids => (config::scope::PIDS, 0),
+        Scope::Cgroup { hierarchy, .. } => (config::scope::CGROUP, hierarchy),
+        Scope::Job { hierarchy, .. } => (config::scope::JOB, hierarchy),
+        Scope::Node => (config::scope::NODE, 0),
+    };
+    let methods = settings
+        .instrumentations
+        .iter()
+        .flat_map(|requested| requested.methods());
+    Config {
+        cgroup_hierarchy,
+        scope,
+        sched: settings.sched.into(),
+        has_prev_state: (kernel.tracepoint_arguments("sched_switch") >= Some(4)).into(),
+        threads: settings.threads.into(),
+        cpus: u32::try_from(host.possible_cpus).unwrap_or(1),
+        rss_percpu: kernel.is_array("mm_struct", "rss_stat").into(),
+        percpu_counter_size: kernel.size_of("percpu_counter").unwrap_or(0),
+        upid_size: kernel.size_of("upid").unwrap_or(0),
+        syscalls: methods.fold(0, |bits, method| bits | method.syscalls),
+        dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
+        writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
+        in_pid_namespace: in_pid_namespace().into(),
+    }
+}
+
+/// Whether the pid namespace is not the initial one, whose inode is fixed
+/// (include/uapi/linux/nsfs.h).
+fn in_pid_namespace() -> bool {
+    const PID_NS_INIT_INO: u32 = 0xefff_fffc;
+    let initial = format!("pid:[{PID_NS_INIT_INO}]");
+    std::fs::read_link("/proc/self/ns/pid")
+        .is_ok_and(|namespace| namespace.as_os_str() != &*initial)
+}
+
+/// The tracepoints that follow the target, with their programs.
+pub fn tracepoints(settings: &Settings) -> Vec<(&'static str, &'static str)> {
+    let mut tracepoints = vec![
+        ("sched_switch", "sched_switch"),
+        ("sched_wakeup_new", "sched_wakeup_new"),
+        ("process_fork", "sched_process_fork"),
+        ("process_exec", "sched_process_exec"),
+    ];
+    if settings.sched {
+        tracepoints.push(("sched_wakeup", "sched_wakeup"));
+    }
+    if settings.moves {
+        tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
+    }
+    tracepoints
+}
+
+/// Entries of the map of processes: `kernel.pid_max` within limits. They take memory only while
+/// they are used.
+fn processes_max(host: &Host) -> u32 {
+    std::fs::read_to_string(host.procfs.join("sys/kernel/pid_max"))
+        .ok()
+        .and_then(|max| max.trim().parse::<u32>().ok())
+        .unwrap_or(32768)
+        .clamp(4096, 1 << 18)
+}
+
+/// Entries of a map of per-key counters: two for each process, within limits. They take memory only
+/// while they are used; the hash table itself takes 16 bytes for each.
+fn counters_max(host: &Host, settings: &Settings) -> u32 {
+    settings
+        .max_entries
+        .unwrap_or_else(|| (2 * processes_max(host)).clamp(1 << 15, 1 << 18))
+}
+
+fn verifier_log_level() -> VerifierLogLevel {
+    if std::env::var_os(VERIFIER_LOG).is_some() {
+        VerifierLogLevel::VERBOSE
+    } else {
+        VerifierLogLevel::DISABLE
+    }
+}
+
+/// A program in the object.
+pub fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, BpfError>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    ebpf.program_mut(name)
+        .ok_or(BpfError::NoProgram(name))?
+        .try_into()
+        .map_err(|error| BpfError::load(name, error))
+}
+
+/// The array with this declaration.
+pub fn array<M: Map>(ebpf: &mut Ebpf) -> Result<Array<MapData, Value<M>>, BpfError>
+where
+    Value<M>: aya::Pod,
+{
+    take::<M, _>(ebpf)
+}
+
+/// The hash map with this declaration.
+pub fn hash_map<M: Map>(ebpf: &mut Ebpf) -> Result<HashMap<MapData, Key<M>, Value<M>>, BpfError>
+where
+    Key<M>: aya::Pod,
+    Value<M>: aya::Pod,
+{
+    take::<M, _>(ebpf)
+}
+
+/// The ring buffer of events.
+pub fn events(ebpf: &mut Ebpf) -> Result<RingBuf<MapData>, BpfError> {
+    take::<Events, _>(ebpf)
+}
+
+/// A map that is taken out of the object.
+fn take<M, T>(ebpf: &mut Ebpf) -> Result<T, BpfError>
+where
+    M: Named,
+    T: TryFrom<aya::maps::Map, Error = MapError>,
+{
+    ebpf.take_map(M::NAME)
+        .ok_or(BpfError::NoMap(M::NAME))?
+        .try_into()
+        .map_err(|source| BpfError::MapType {
+            map: M::NAME,
+            source,
+        })
+}
