@@ -1,4 +1,4 @@
-//! What the sink costs: CPU time of its thread per tick, bytes on disk, memory.
+//! What the writer costs: CPU time of its thread per tick, bytes on disk, memory.
 //!
 //! `cargo run --release --example sink_bench -- [PROCESSES [TICKS [DIRECTORY]]]` stores per-process counters as
 //! `--node` would, most processes idle as on a real node. With 0 processes: many tables with one row per tick.
@@ -10,7 +10,7 @@ use std::{
 
 use profiler::{
     columns,
-    output::dataset::{Options, Sink},
+    output::dataset::{DatasetOptions, DatasetWriter},
     schema::{Batch, Label, ProcessKey, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 
@@ -230,10 +230,10 @@ fn main() -> anyhow::Result<()> {
         .nth(3)
         .map_or_else(std::env::temp_dir, PathBuf::from);
     let run_dir = out.join(format!("sink_bench.{}", std::process::id()));
-    let mut options = Options::new(run_dir.clone(), "bench", "bench");
+    let mut options = DatasetOptions::new(run_dir.clone(), "bench", "bench");
     options.checkpoint = Duration::from_secs(3600);
     let before = memory_mb("VmRSS");
-    let sink = Sink::start(options)?;
+    let writer = DatasetWriter::start(options)?;
     let mut random = Random(88_172_645_463_325_252);
     let mut raw = 0;
     let mut rows = 0;
@@ -243,15 +243,15 @@ fn main() -> anyhow::Result<()> {
             rows += batch.rows.num_rows();
             raw += batch.rows.num_rows() * batch.rows.num_columns() * 8;
         }
-        sink.submit(batches);
-        while sink.stats().ticks <= n {
+        writer.write(batches);
+        while writer.stats().ticks <= n {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    let running = sink.stats();
+    let running = writer.stats();
     let held = memory_mb("VmRSS");
     let journal = size(&run_dir);
-    let ended = sink.finish()?;
+    let ended = writer.finish()?;
     let per_tick = |ns: u64| ns as f64 / ticks as f64 / 1e6;
     println!("processes            {processes}, {ticks} ticks, {rows} rows");
     println!(

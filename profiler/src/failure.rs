@@ -2,45 +2,50 @@
 
 use std::fmt;
 
-/// Why the program ends; the table of codes is in `docs/exit-codes.md`.
+/// Cause of a failure. The value is the exit code; `docs/exit-codes.md` has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Something that should not happen.
+    /// An error that no input should be able to cause.
     Internal = 1,
     /// The command line or a configuration file.
     Usage = 2,
-    /// The target was not found, or has gone.
+    /// The target was not found or has ended.
     Target = 3,
     /// Privileges are missing.
     Privilege = 4,
     /// The output cannot be written, or rows were lost.
     Output = 5,
-    /// With `--strict`: a source is missing.
+    /// `--strict` and a source that does not work.
     Strict = 6,
-    /// `verify`: not all is well.
+    /// `verify` found problems.
     VerifyFailed = 7,
-    /// The command exists but cannot be run, as in sh(1).
+    /// The command exists but cannot be executed, as in sh(1).
     CannotRun = 126,
     /// The command was not found, as in sh(1).
     NotFound = 127,
 }
 
-/// One clear line, and the exit code that goes with it.
+/// A message for the user with its exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// Decides the exit code.
+    /// Determines the exit code.
     pub reason: Reason,
-    /// What to tell the user; says what to do.
+    /// One line, with the remedy where there is one.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure to return.
+    /// Builds a failure.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
             message: message.into(),
         }
+    }
+
+    /// An internal error.
+    pub fn internal(error: impl fmt::Display) -> Self {
+        Self::new(Reason::Internal, error.to_string())
     }
 }
 
@@ -52,15 +57,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Says a line on stderr or, with `--log`, in the file.
-#[macro_export]
-macro_rules! report {
-    ($($arg:tt)*) => {
-        $crate::support::log::line(format_args!($($arg)*))
-    };
-}
-
-/// Errors without a reason of their own, with all their causes in one line.
+/// An error without a reason is internal; its causes go into one line.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         match error.downcast::<Self>() {

@@ -1,32 +1,32 @@
-//! Capabilities: which are needed, when they are effective, and giving up the rest.
+//! Capabilities: which ones are needed, when they are effective, and dropping the others.
 //!
-//! A profiler with file capabilities opens paths that its user names. Until [`raise`] is called, a thread of an
-//! ordinary user has no effective capability, so that such a path is opened with the user's own rights.
+//! A profiler with file capabilities opens paths that its user names. Until [`raise`] is called, a
+//! thread of an ordinary user has no effective capability, so such a path is opened with the
+//! permissions of the user.
 
 use std::marker::PhantomData;
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-use crate::{
-    failure::{Failure, Reason},
-    host::Host,
-};
+use crate::failure::{Failure, Reason};
 
-/// What loading and reading BPF programs needs.
+/// Needed to load BPF programs and to read from them.
 const BPF: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
 
-/// To be called before anything is opened and any thread started: keeps capabilities from the programs that the profiler
-/// executes and, unless it runs as root, makes them ineffective until they are raised.
+/// Must be called before a file is opened or a thread started. Programs that the profiler executes
+/// do not inherit its capabilities. Unless it runs as root, no capability is effective until it is
+/// raised.
 ///
 /// # Errors
 ///
-/// When the program is installed set-uid, which would open the user's paths as another user.
+/// When the program is set-uid: it would open the paths of its user as another user.
 pub fn begin() -> Result<(), Failure> {
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
     if real != effective {
         return Err(Failure::new(
             Reason::Privilege,
-            "the program is set-uid: remove that (chmod u-s) and use sudo or file capabilities (docs/privileges.md)",
+            "the program is set-uid: clear the bit (chmod u-s) and use sudo or file capabilities \
+             (docs/privileges.md)",
         ));
     }
     let _ = caps::clear(None, CapSet::Ambient);
@@ -42,28 +42,30 @@ pub fn begin() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the program was executed with more rights than its user has (`AT_SECURE`).
+/// Whether the program has more permissions than the user that executed it (`AT_SECURE`).
 pub fn is_secure_execution() -> bool {
-    // SAFETY: reads a number from the auxiliary vector.
+    // SAFETY: returns a number from the auxiliary vector.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The effective capabilities of this thread that [`raise`] or [`lower`] has replaced; they come back when it is dropped.
+/// The effective capabilities that [`raise`] or [`lower`] has replaced in this thread. Dropping it
+/// restores them.
 #[must_use]
 pub struct Replaced {
     before: Option<CapsHashSet>,
-    /// Capabilities belong to a thread.
+    // Capabilities belong to a thread.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Makes all permitted capabilities effective in this thread: for reading `/proc` and `/sys` and for BPF, never for a path
-/// that the user names.
+/// Makes all permitted capabilities effective in this thread: for reading `/proc` and `/sys` and for
+/// BPF, never for a path that the user names.
 pub fn raise() -> Replaced {
     let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
     Replaced::with(&permitted)
 }
 
-/// The user's own rights, within the time in which capabilities are raised.
+/// Makes all capabilities ineffective in this thread, while they are raised, to open a path of the
+/// user.
 pub fn lower() -> Replaced {
     if rustix::process::geteuid().is_root() {
         return Replaced {
@@ -93,14 +95,14 @@ impl Drop for Replaced {
     }
 }
 
-/// Whether BPF programs may be loaded.
+/// Whether this process may load BPF programs.
 pub fn may_load_bpf() -> bool {
     let has = |capability| caps::has_cap(None, CapSet::Permitted, capability).unwrap_or(false);
     has(Capability::CAP_SYS_ADMIN) || BPF.into_iter().all(has)
 }
 
-/// Keeps, of this thread's capabilities, those that sampling needs, and makes them effective: BPF iterators and maps,
-/// reading /proc of others, and passing signals on to a command of another user; and `more`.
+/// Drops all capabilities of this thread but those that sampling needs and `more`, and makes them
+/// effective: BPF iterators and maps, `/proc` of other users, signals to a command of another user.
 pub fn keep_for_sampling(more: &[Capability]) {
     let always = [
         Capability::CAP_BPF,
@@ -110,29 +112,31 @@ pub fn keep_for_sampling(more: &[Capability]) {
         Capability::CAP_KILL,
     ];
     let mut needed = [&always, more].concat();
-    // Before 5.8, and where a container grants it instead.
+    // Before Linux 5.8, and in containers that grant CAP_SYS_ADMIN instead.
     if !caps::has_cap(None, CapSet::Permitted, Capability::CAP_BPF).unwrap_or(false) {
         needed.push(Capability::CAP_SYS_ADMIN);
     }
     keep(&needed);
 }
 
-/// Keeps, of this thread's capabilities, those that reading /proc and /sys of other users needs, and makes them effective.
+/// Drops all capabilities of this thread but those for reading `/proc` and `/sys` of other users,
+/// and makes them effective.
 pub fn keep_for_reading() {
     keep(&[Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH]);
 }
 
-/// What opening hardware events needs besides `CAP_PERFMON`: kernels of Debian and Ubuntu have a level of
-/// `kernel.perf_event_paranoid` above 2, at which they want more.
-pub fn for_events(host: &Host) -> &'static [Capability] {
-    if host.perf_event_paranoid.is_some_and(|level| level > 2) {
+/// Capabilities for opening hardware events besides `CAP_PERFMON`, by `kernel.perf_event_paranoid`:
+/// kernels of Debian and Ubuntu have levels above 2, which require more.
+pub fn for_events(perf_event_paranoid: Option<i64>) -> &'static [Capability] {
+    if perf_event_paranoid.is_some_and(|level| level > 2) {
         &[Capability::CAP_SYS_ADMIN]
     } else {
         &[]
     }
 }
 
-/// Keeps, of this thread's capabilities, those with which root writes files of another owner: none of an ordinary user.
+/// Drops all capabilities of this thread but those with which root writes files of another owner.
+/// An ordinary user keeps none.
 pub fn keep_for_files() {
     keep_of_root(&[
         Capability::CAP_DAC_OVERRIDE,
@@ -141,12 +145,13 @@ pub fn keep_for_files() {
     ]);
 }
 
-/// Keeps, of this thread's capabilities, the one with which root reads files of another owner: none of an ordinary user.
+/// Drops all capabilities of this thread but the one with which root reads files of another owner.
+/// An ordinary user keeps none.
 pub fn keep_for_users_files() {
     keep_of_root(&[Capability::CAP_DAC_READ_SEARCH]);
 }
 
-/// Keeps none of this thread's capabilities.
+/// Drops all capabilities of this thread.
 pub fn keep_none() {
     keep(&[]);
 }

@@ -16,10 +16,10 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use profiler::{
     columns,
     output::dataset::{
-        Options, OutputError, Sink, Summary,
+        DatasetOptions, DatasetWriter, OutputError, WriteSummary,
         recover::{Hosts, recover},
     },
-    schema::{Batch, TableBuilder, TickKey, Timestamp, TypedTable},
+    schema::{Batch, DatasetSchema, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 use tempfile::TempDir;
 
@@ -96,18 +96,18 @@ impl Drop for Disk {
     }
 }
 
-fn options(disk: &Disk) -> Options {
-    let mut options = Options::new(disk.path().join("run"), "node1", "run");
+fn options(disk: &Disk) -> DatasetOptions {
+    let mut options = DatasetOptions::new(disk.path().join("run"), "node1", "run");
     options.checkpoint = Duration::from_secs(3600);
     options
 }
 
 /// Hands over tick `n` of `0..` and waits for the writer; returns what it had to say.
-fn submit(sink: &Sink, n: u64) -> Vec<String> {
+fn submit(writer: &DatasetWriter, n: u64) -> Vec<String> {
     let mut said = Vec::new();
-    sink.submit(tick(n));
+    writer.write(tick(n));
     loop {
-        let stats = sink.stats();
+        let stats = writer.stats();
         said.extend(stats.last_error);
         if stats.ticks > n {
             return said;
@@ -149,7 +149,7 @@ fn stored(run: &Path, table: &str) -> BTreeSet<u64> {
     ticks
 }
 
-fn assert_counted(summary: &Summary, run: &Path, ticks: u64) {
+fn assert_counted(summary: &WriteSummary, run: &Path, ticks: u64) {
     for table in ["noise", "other"] {
         let counts = &summary.tables[table];
         assert_eq!(
@@ -165,7 +165,7 @@ fn assert_counted(summary: &Summary, run: &Path, ticks: u64) {
 fn nothing_starts_on_a_full_disk() {
     let disk = Disk::new(64);
     let ballast = disk.fill();
-    let error = Sink::start(options(&disk)).unwrap_err();
+    let error = DatasetWriter::start(options(&disk)).unwrap_err();
     assert!(matches!(error, OutputError::Full { .. }), "{error}");
     fs::remove_file(ballast).unwrap();
     assert_eq!(disk.path().read_dir().unwrap().count(), 0);
@@ -174,13 +174,13 @@ fn nothing_starts_on_a_full_disk() {
 #[test]
 fn a_disk_that_is_full_for_a_while_costs_nothing() {
     let disk = Disk::new(4096);
-    let sink = Sink::start(options(&disk)).unwrap();
+    let writer = DatasetWriter::start(options(&disk)).unwrap();
     for n in 0..5 {
-        submit(&sink, n);
+        submit(&writer, n);
     }
     let ballast = disk.fill();
-    let said: Vec<_> = (5..10).flat_map(|n| submit(&sink, n)).collect();
-    let stats = sink.stats();
+    let said: Vec<_> = (5..10).flat_map(|n| submit(&writer, n)).collect();
+    let stats = writer.stats();
     assert!(stats.errors >= 2, "{stats:?}");
     assert_eq!(stats.dropped, 0);
     let [error] = &said[..] else {
@@ -188,7 +188,7 @@ fn a_disk_that_is_full_for_a_while_costs_nothing() {
     };
     assert!(error.contains("No space left"), "{error}");
     fs::remove_file(ballast).unwrap();
-    let summary = sink.finish().unwrap();
+    let summary = writer.finish().unwrap();
     assert!(summary.is_complete(), "{summary:?}");
     assert_counted(&summary, &disk.path().join("run"), 10);
 }
@@ -197,12 +197,12 @@ fn a_disk_that_is_full_for_a_while_costs_nothing() {
 fn the_journal_gives_way_to_the_part() {
     // Journals of 2 × 10 × 500 × 24 bytes fill the disk; as parts the rows take a third.
     let disk = Disk::new(192);
-    let sink = Sink::start(options(&disk)).unwrap();
+    let writer = DatasetWriter::start(options(&disk)).unwrap();
     for n in 0..10 {
-        submit(&sink, n);
+        submit(&writer, n);
     }
-    assert!(sink.stats().errors > 0, "the journals fit");
-    let summary = sink.finish().unwrap();
+    assert!(writer.stats().errors > 0, "the journals fit");
+    let summary = writer.finish().unwrap();
     assert!(summary.is_complete(), "{summary:?}");
     assert_counted(&summary, &disk.path().join("run"), 10);
 }
@@ -213,14 +213,14 @@ fn what_does_not_fit_is_counted_and_the_rest_is_readable() {
     let mut options = options(&disk);
     options.checkpoint = Duration::from_millis(50);
     options.memory_budget = 400_000;
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     let ticks = 400;
     for n in 0..ticks {
-        submit(&sink, n);
-        let held = sink.stats().held_bytes;
+        submit(&writer, n);
+        let held = writer.stats().held_bytes;
         assert!(held < 800_000, "{held} bytes in memory at tick {n}");
     }
-    let summary = sink.finish().unwrap();
+    let summary = writer.finish().unwrap();
     assert!(!summary.is_complete());
     let tables = summary.tables.values();
     assert!(tables.clone().any(|table| table.dropped > 0), "{summary:?}");
@@ -232,9 +232,9 @@ fn what_does_not_fit_is_counted_and_the_rest_is_readable() {
 #[test]
 fn a_journal_that_meets_a_full_disk_ends_with_a_whole_batch() {
     let disk = Disk::new(256);
-    let sink = Sink::start(options(&disk)).unwrap();
+    let writer = DatasetWriter::start(options(&disk)).unwrap();
     for n in 0..30 {
-        submit(&sink, n);
+        submit(&writer, n);
     }
     // As after `kill -9`, with space again.
     let copy = TempDir::new().unwrap();
@@ -246,7 +246,7 @@ fn a_journal_that_meets_a_full_disk_ends_with_a_whole_batch() {
         .unwrap();
     assert!(status.success());
     let run = copy.path().join("run");
-    let report = recover(&run, Hosts::Only("node1")).unwrap();
+    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap();
     assert!(report.is_complete(), "{report:?}");
     for table in ["noise", "other"] {
         let ticks = stored(&run, table);
@@ -254,15 +254,15 @@ fn a_journal_that_meets_a_full_disk_ends_with_a_whole_batch() {
         assert!(ticks.len() >= 5, "{table}: {}", ticks.len());
         assert_eq!(ticks, written, "the first ticks, without a gap");
     }
-    sink.finish().unwrap();
+    writer.finish().unwrap();
 }
 
 #[test]
 fn recovery_on_a_full_disk_can_be_repeated() {
     let disk = Disk::new(1024);
-    let sink = Sink::start(options(&disk)).unwrap();
+    let writer = DatasetWriter::start(options(&disk)).unwrap();
     for n in 0..5 {
-        submit(&sink, n);
+        submit(&writer, n);
     }
     let run = disk.path().join("killed");
     let status = Command::new("cp")
@@ -273,12 +273,12 @@ fn recovery_on_a_full_disk_can_be_repeated() {
         .unwrap();
     assert!(status.success());
     let ballast = disk.fill();
-    let report = recover(&run, Hosts::Only("node1")).unwrap();
+    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap();
     assert!(!report.is_complete(), "{report:?}");
     assert!(stored(&run, "noise").is_empty());
     fs::remove_file(ballast).unwrap();
-    let report = recover(&run, Hosts::Only("node1")).unwrap();
+    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap();
     assert!(report.is_complete(), "{report:?}");
     assert_eq!(stored(&run, "noise"), (0..5).collect());
-    sink.finish().unwrap();
+    writer.finish().unwrap();
 }

@@ -16,8 +16,11 @@ use arrow::{
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use profiler::{
     columns,
-    output::dataset::{Manifest, Options, Sink, recover::recover_orphans},
-    schema::{Batch, Label, TableBuilder, TickKey, Timestamp, TypedTable},
+    output::dataset::{
+        DatasetOptions, DatasetWriter, Manifest,
+        recover::{abandoned_runs, recover_abandoned},
+    },
+    schema::{Batch, DatasetSchema, Label, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 use tempfile::TempDir;
 
@@ -73,13 +76,13 @@ fn tick(n: i64) -> Vec<Batch> {
 
 /// Stores tick after tick and says which have been written, until it is killed.
 fn write(directory: &Path) {
-    let mut options = Options::new(directory.join("run"), "node1", "run");
+    let mut options = DatasetOptions::new(directory.join("run"), "node1", "run");
     options.checkpoint = Duration::from_millis(15);
     options.manifest = Some(Manifest::new("run", "node1", 0).unwrap());
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     for n in 0.. {
-        sink.submit(tick(n));
-        while sink.stats().ticks <= n.cast_unsigned() {
+        writer.write(tick(n));
+        while writer.stats().ticks <= n.cast_unsigned() {
             std::thread::yield_now();
         }
         println!("tick {n}");
@@ -127,10 +130,10 @@ fn every_tick_that_was_written_survives_a_kill() {
         child.wait().unwrap();
         last = ticks.last().unwrap_or(last);
 
-        let reports = recover_orphans(out.path(), "node1", None);
-        let [(run, Ok(report))] = &reports[..] else {
-            panic!("{reports:?}")
-        };
+        assert_eq!(abandoned_runs(out.path(), "node1", None), ["run"]);
+        let run = &out.path().join("run");
+        let report = recover_abandoned(run, "node1", None, DatasetSchema::EMPTY);
+        let report = report.expect("abandoned").expect("recovered");
         assert!(report.is_complete(), "{report:?}");
         let mut found = BTreeSet::new();
         read(run, "ticks", |batch, row| {

@@ -350,7 +350,7 @@ fn split_by_job_writes_one_run_per_job() {
     drop(one);
     let again = slurm.begin(900_001, 1, "sleep 0.4; exec sleep 0.4");
     let again_pid = again.pid();
-    profiler.wait_for("job 900001 has no process any more");
+    profiler.wait_for("job 900001 has no processes left");
     drop(again);
     assert_eq!(run("slurm-900001").manifest()["state"], "complete");
     assert_eq!(run("slurm-900002").manifest()["state"], "running");

@@ -1,14 +1,43 @@
-//! `profiler check`: which sources work here, why others do not, and what would enable them.
+//! `profiler check`: which sources work here, and how to enable the others.
 
 use std::fmt::Write as _;
 
+use clap::Args;
 use serde_json::{Value, json};
 
+use super::{print, print_json};
 use crate::{
+    failure::Failure,
     host::Host,
     privileges,
     sources::{LoadTrial, REGISTRY, Support, trial},
 };
+
+/// Arguments of `profiler check`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Print JSON, with the attach result of each BPF program
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When the result cannot be encoded.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let _raised = privileges::raise();
+        let host = Host::probe("/proc", "/sys", None);
+        if self.json {
+            print_json(&json(&host))?;
+        } else {
+            print(&table(&host));
+        }
+        Ok(0)
+    }
+}
 
 fn parts(support: &Support) -> (&'static str, &str, &str) {
     match support {
@@ -18,8 +47,8 @@ fn parts(support: &Support) -> (&'static str, &str, &str) {
     }
 }
 
-/// A table for people; a reason is given once for all sources that share it.
-pub fn table(host: &Host) -> String {
+/// One line per source, then each reason once with the sources that share it.
+fn table(host: &Host) -> String {
     let width = REGISTRY
         .iter()
         .map(|spec| spec.name.len())
@@ -57,8 +86,7 @@ pub fn table(host: &Host) -> String {
     text
 }
 
-/// The same for programs.
-pub fn json(host: &Host) -> Value {
+fn json(host: &Host) -> Value {
     let sources: Vec<_> = REGISTRY
         .iter()
         .map(|spec| {
@@ -83,7 +111,8 @@ pub fn json(host: &Host) -> Value {
     })
 }
 
-/// Each BPF program with the hook that this kernel has for it, or why it has none; null where programs cannot be loaded.
+/// Every BPF program with its hook on this kernel or the reason why it has none; null if BPF
+/// programs cannot be loaded.
 fn programs(host: &Host) -> Value {
     if !privileges::may_load_bpf() {
         return Value::Null;

@@ -1,31 +1,88 @@
-//! `profiler events`: what the counters of a CPU can tell, by the tables of `perfevents`.
+//! `profiler events`: hardware event groups of a CPU, from the tables of `perfevents`.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
+use clap::{Args, ValueHint};
 use perfevents::{Catalog, Event, Group, Room, Uarch};
 use serde_json::{Value, json};
 
+use super::{print, print_json};
 use crate::{
     failure::{Failure, Reason},
-    host::cpu_ids,
+    host::{Host, cpu_ids},
+    perf, privileges,
 };
 
-/// Which microarchitectures are shown.
-pub struct Selection<'a> {
+/// Arguments of `profiler events`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Show this microarchitecture, for example skx, instead of the one of this machine
+    #[arg(long, value_name = "ID", conflicts_with = "cpus")]
+    cpu: Option<String>,
+    /// List the ids of all known microarchitectures with the names of their groups
+    #[arg(long)]
+    cpus: bool,
+    /// Open every group on this machine and report which can be counted
+    #[arg(long, conflicts_with_all = ["cpu", "cpus", "json"])]
+    validate: bool,
+    /// Directory of event tables (*.toml), added to the built-in ones or replacing those of the
+    /// same name
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PROFILER_PERFEVENTS",
+        value_hint = ValueHint::DirPath
+    )]
+    perfevents: Option<PathBuf>,
+    /// Print JSON: events, groups and metrics
+    #[arg(long, conflicts_with = "cpus")]
+    json: bool,
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When an event table is invalid, or the microarchitecture is unknown.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let catalog = perf::catalog(self.perfevents.as_deref())?;
+        if self.cpus {
+            print(&cpus(&catalog));
+            return Ok(0);
+        }
+        if self.validate {
+            let _raised = privileges::raise();
+            let host = Host::probe("/proc", "/sys", None);
+            print(&perf::validate(&host, &catalog));
+            return Ok(0);
+        }
+        let selection = Selection::new(&catalog, self.cpu.as_deref())?;
+        if self.json {
+            print_json(&selection.json())?;
+        } else {
+            print(&selection.text());
+        }
+        Ok(0)
+    }
+}
+
+/// Microarchitectures to show.
+struct Selection<'a> {
     uarchs: Vec<&'a Uarch>,
     /// Whether they are those of this machine.
     here: bool,
-    /// What every CPU has.
+    /// Events that the kernel defines for every CPU.
     generic: Option<&'a Uarch>,
 }
 
 impl<'a> Selection<'a> {
-    /// The one with this id, or those of this machine.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such one.
-    pub fn new(catalog: &'a Catalog, id: Option<&str>) -> Result<Self, Failure> {
+    /// The microarchitecture with this id, or those of this machine.
+    fn new(catalog: &'a Catalog, id: Option<&str>) -> Result<Self, Failure> {
         let Some(id) = id else {
             let ids = cpu_ids(Path::new("/proc"), Path::new("/sys"));
             let mut uarchs: Vec<&Uarch> = Vec::new();
@@ -51,11 +108,10 @@ impl<'a> Selection<'a> {
         })
     }
 
-    /// For people.
-    pub fn text(&self) -> String {
+    fn text(&self) -> String {
         let mut text = String::new();
         if self.uarchs.is_empty() {
-            text.push_str("This CPU is in no table.\n");
+            text.push_str("No event table matches this CPU.\n");
         }
         for uarch in &self.uarchs {
             let which = match (self.here, uarch.matches.is_empty()) {
@@ -80,14 +136,13 @@ impl<'a> Selection<'a> {
         text
     }
 
-    /// For programs.
-    pub fn json(&self) -> Value {
+    fn json(&self) -> Value {
         self.uarchs.iter().map(|uarch| uarch_json(uarch)).collect()
     }
 }
 
-/// All microarchitectures, a line each.
-pub fn cpus(catalog: &Catalog) -> String {
+/// Two lines per microarchitecture: id and name, then the names of its groups.
+fn cpus(catalog: &Catalog) -> String {
     let width = catalog
         .iter()
         .map(|uarch| uarch.id.len())
@@ -108,9 +163,7 @@ fn write_group(text: &mut String, uarch: &Uarch, name: &str, group: &Group) {
         let _ = writeln!(text, "  ({note})");
     }
     if !group.fits(uarch, Room::WITH_SMT) {
-        text.push_str(
-            "  (more events than counters: they take turns where cores have two threads)\n",
-        );
+        text.push_str("  (more events than counters: multiplexed on cores with two threads)\n");
     }
     for metric in &group.metrics {
         let unit = Catalog::meanings()
@@ -126,7 +179,7 @@ fn write_group(text: &mut String, uarch: &Uarch, name: &str, group: &Group) {
     }
 }
 
-/// As perf(1) takes it: `cpu/event=0xc7,umask=0x1/`.
+/// The event in the syntax of perf(1): `cpu/event=0xc7,umask=0x1/`.
 fn perf_syntax(event: &Event) -> String {
     if event.code.is_empty() {
         return format!(
@@ -202,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cpu_is_listed_with_formulas_and_codes() {
+    fn cpu_is_listed_with_formulas_and_codes() {
         let catalog = Catalog::builtin();
         let selection = Selection::new(catalog, Some("skx")).expect("known");
         let text = selection.text();

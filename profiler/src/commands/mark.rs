@@ -1,4 +1,4 @@
-//! `profiler mark`: a mark from a shell.
+//! `profiler mark`: sends a mark from a shell script.
 
 use std::{ffi::OsString, io, os::unix::net::UnixDatagram, path::PathBuf};
 
@@ -11,154 +11,179 @@ use crate::{
     report,
 };
 
+const EXAMPLES: &str = "\
+Examples:
+  profiler mark start fit --attr epoch=3
+  profiler mark end fit --status error
+  profiler mark phase compile 3.2
+  profiler mark gauge peak_memory 1073741824 --unit bytes
+
+The grammar, and other languages: docs/regions.md";
+
 /// Arguments of `profiler mark`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  profiler mark start fit --attr epoch=3\n  profiler mark end fit --status error\n  profiler mark phase compile 3.2\n  profiler mark gauge peak_memory 1073741824 --unit bytes\n\nThe grammar, and other languages: docs/regions.md"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(subcommand)]
-    op: What,
-    /// Fail (exit code 3) if nobody takes the mark
+    op: Operation,
+    /// Exit with 3 if no profiler receives the mark
     #[arg(long, global = true)]
     strict: bool,
-    /// The process that the mark is of [default: the one that called]
-    #[arg(long, global = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Process that the mark is about [default: the parent of this command, for example the shell]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PID",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pid: Option<u32>,
-    /// Socket of the profiler, set in the environment of a command that it has started
+    /// Socket of the profiler; set in the environment of commands that it starts
     #[arg(long, global = true, env = VARIABLE, value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// A region begins
+enum Operation {
+    /// Start a region
     Start {
-        /// Of the region
+        /// Name of the region
         name: String,
         #[command(flatten)]
-        more: More,
+        details: Details,
     },
-    /// The innermost region ends, or the one with this name or --id
+    /// End the innermost open region, or the one with this name or --id
     End {
-        /// Of the region
+        /// Name of the region
         name: Option<String>,
-        /// How it ended: finished, error
+        /// Result: finished, error
         #[arg(long, default_value = "finished")]
         status: String,
         #[command(flatten)]
-        more: More,
+        details: Details,
     },
-    /// Something happens now
+    /// Record an event
     Event {
-        /// Of the event
+        /// Name of the event
         name: String,
         #[command(flatten)]
-        more: More,
+        details: Details,
     },
-    /// A region that took so many seconds ends now
+    /// Record a region that ends now and took this many seconds
     Phase {
-        /// Of the region
+        /// Name of the region
         name: String,
-        /// Its length
+        /// Duration in seconds: 3.2
         seconds: f64,
-        /// How it ended: finished, error
+        /// Result: finished, error
         #[arg(long, default_value = "finished")]
         status: String,
         #[command(flatten)]
-        more: More,
+        details: Details,
     },
-    /// A value of now
+    /// Record the present value of something
     Gauge {
-        /// Of the gauge
+        /// Name of the gauge
         name: String,
-        /// Its value
+        /// The value
         #[arg(allow_negative_numbers = true)]
         value: f64,
-        /// Of the value: bytes, 1, …
+        /// Unit of the value: bytes, s, 1 for a count
         #[arg(long)]
         unit: Option<String>,
         #[command(flatten)]
-        more: More,
+        details: Details,
     },
 }
 
 #[derive(Args, Debug)]
-struct More {
-    /// Identifies the region among those that are open
+struct Details {
+    /// Identifier of the region, to distinguish open regions of one name
     #[arg(long)]
     id: Option<String>,
-    /// --id of the region that it is part of
+    /// --id of the enclosing region
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
-    /// Regions that belong together
+    /// Group that the region belongs to, for example a training run
     #[arg(long)]
     group: Option<String>,
-    /// Kind of thing, in your words
+    /// Kind of region or event, in your terms: epoch, checkpoint
     #[arg(long)]
     kind: Option<String>,
-    /// An attribute; a value that is JSON is taken as such; repeatable
+    /// An attribute, for example epoch=3; a JSON value keeps its type; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     attr: Vec<(String, Value)>,
-    /// What was read; repeatable
+    /// Input that was read, for example a file; can be repeated
     #[arg(long, value_name = "THING")]
     used: Vec<String>,
-    /// What was made; repeatable
+    /// Output that was produced; can be repeated
     #[arg(long, value_name = "THING")]
     generated: Vec<String>,
-    /// A word; repeatable
+    /// A keyword; can be repeated
     #[arg(long)]
     tag: Vec<String>,
 }
 
-fn attribute(text: &str) -> Result<(String, Value), String> {
-    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is expected")?;
+#[derive(Debug, thiserror::Error)]
+#[error("expected NAME=VALUE")]
+struct NotAnAttribute;
+
+fn attribute(text: &str) -> Result<(String, Value), NotAnAttribute> {
+    let (name, value) = text.split_once('=').ok_or(NotAnAttribute)?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
     Ok((name.to_owned(), value))
 }
 
-impl Arguments {
-    fn mark(&self) -> Value {
-        let (op, more, rest) = match &self.op {
-            What::Start { name, more } => ("start", more, json!({"name": name})),
-            What::End { name, status, more } => {
-                ("end", more, json!({"name": name, "status": status}))
-            }
-            What::Event { name, more } => ("event", more, json!({"name": name})),
-            What::Phase {
+impl Operation {
+    /// Name in the grammar, details, and the fields that only this operation has.
+    fn parts(&self) -> (&'static str, &Details, Value) {
+        match self {
+            Self::Start { name, details } => ("start", details, json!({"name": name})),
+            Self::End {
+                name,
+                status,
+                details,
+            } => ("end", details, json!({"name": name, "status": status})),
+            Self::Event { name, details } => ("event", details, json!({"name": name})),
+            Self::Phase {
                 name,
                 seconds,
                 status,
-                more,
+                details,
             } => (
                 "phase",
-                more,
+                details,
                 json!({"name": name, "seconds": seconds, "status": status}),
             ),
-            What::Gauge {
+            Self::Gauge {
                 name,
                 value,
                 unit,
-                more,
+                details,
             } => (
                 "gauge",
-                more,
+                details,
                 json!({"name": name, "value": value, "unit": unit}),
             ),
-        };
+        }
+    }
+}
+
+impl Arguments {
+    fn mark(&self) -> Value {
+        let (op, details, rest) = self.op.parts();
         let list = |things: &[String]| (!things.is_empty()).then(|| json!(things));
-        let attributes: Map<_, _> = more.attr.iter().cloned().collect();
+        let attributes: Map<_, _> = details.attr.iter().cloned().collect();
         let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
         let mut mark = json!({
             "op": op,
-            "id": more.id,
-            "parent": more.parent,
-            "group": more.group,
-            "kind": more.kind,
+            "id": details.id,
+            "parent": details.parent,
+            "group": details.group,
+            "kind": details.kind,
             "attrs": attributes,
-            "used": list(&more.used),
-            "generated": list(&more.generated),
-            "tags": list(&more.tag),
+            "used": list(&details.used),
+            "generated": list(&details.generated),
+            "tags": list(&details.tag),
             "pid": self.pid.map_or(json!(parent), |pid| json!(pid)),
         });
         if let (Value::Object(mark), Value::Object(rest)) = (&mut mark, rest) {
@@ -168,22 +193,23 @@ impl Arguments {
         mark
     }
 
-    /// Sends the mark. That nobody takes it is no failure of the script that marks, unless it wants it to be.
+    /// Sends the mark and returns the exit code. Without `--strict` it is 0 even if no profiler
+    /// receives the mark, so that a script does not fail because it is not profiled.
     ///
     /// # Errors
     ///
-    /// When the mark is too large; with `--strict`, when nobody took it.
-    pub fn send(&self) -> Result<u8, Failure> {
+    /// When the mark is too large or, with `--strict`, when no profiler receives it.
+    pub fn run(&self) -> Result<u8, Failure> {
         let mark = self.mark().to_string();
         if mark.len() > MAX_BYTES {
             let message = format!(
-                "a mark of {} bytes: at most {MAX_BYTES} are taken",
+                "the mark has {} bytes; the limit is {MAX_BYTES}",
                 mark.len()
             );
             return Err(Failure::new(Reason::Usage, message));
         }
         let why = match self.socket.clone().map(OsString::from) {
-            None => format!("{VARIABLE} is not set: nobody profiles this"),
+            None => format!("{VARIABLE} is not set: this process is not profiled"),
             Some(socket) => match send(&socket, mark.as_bytes()) {
                 Ok(()) => return Ok(0),
                 Err(error) => format!("{}: {}", socket.to_string_lossy(), reason(&error)),
@@ -199,7 +225,7 @@ impl Arguments {
 
 fn send(socket: &OsString, mark: &[u8]) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
-    // Nobody waits for a profiler.
+    // A script must not wait for a profiler.
     sender.set_nonblocking(true)?;
     sender.send_to(mark, socket).map(drop)
 }
@@ -209,9 +235,9 @@ fn reason(error: &io::Error) -> String {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             "the profiler has ended".to_owned()
         }
-        io::ErrorKind::WouldBlock => "the profiler is busy, the mark is dropped".to_owned(),
+        io::ErrorKind::WouldBlock => "the profiler is busy; the mark is dropped".to_owned(),
         io::ErrorKind::PermissionDenied => {
-            "only the target's users may send marks (permission denied)".to_owned()
+            "only users of the target may send marks (permission denied)".to_owned()
         }
         _ => error.to_string(),
     }

@@ -1,48 +1,48 @@
-//! `profiler schema`: every table and column, from the declarations themselves.
+//! `profiler schema`: tables and columns, as the sources declare them.
 
-use std::{collections::HashSet, fmt::Write as _};
+use std::fmt::Write as _;
 
+use clap::Args;
 use serde_json::{Value, json};
 
+use super::{print, print_json};
 use crate::{
-    schema::{Column, SCHEMA_VERSION, Table},
+    failure::Failure,
+    schema::{SCHEMA_VERSION, duckdb::type_name},
     sources::REGISTRY,
 };
 
-/// Every table that a source declares, once.
-pub fn tables() -> impl Iterator<Item = &'static Table> {
-    let mut seen = HashSet::new();
-    let all = REGISTRY.iter().flat_map(|spec| spec.tables.iter().copied());
-    all.filter(move |table| seen.insert(table.name))
+/// Arguments of `profiler schema`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Print Markdown: the reference in docs/metrics.md
+    #[arg(long)]
+    markdown: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
 }
 
-/// The type of a column in the views, which have timestamps that DuckDB can calculate with.
-pub fn type_in_views(column: &Column) -> String {
-    match type_name(column).as_str() {
-        "TIMESTAMP" => "TIMESTAMPTZ".to_owned(),
-        other => other.to_owned(),
-    }
-}
-
-/// The type as DuckDB calls it.
-fn type_name(column: &Column) -> String {
-    use arrow::datatypes::DataType;
-    match (column.data_type)() {
-        DataType::UInt64 => "UBIGINT".into(),
-        DataType::UInt32 => "UINTEGER".into(),
-        DataType::Int64 => "BIGINT".into(),
-        DataType::Int32 => "INTEGER".into(),
-        DataType::Float64 => "DOUBLE".into(),
-        DataType::Boolean => "BOOLEAN".into(),
-        DataType::Utf8 | DataType::Dictionary(..) => "VARCHAR".into(),
-        DataType::Timestamp(..) => "TIMESTAMP".into(),
-        DataType::List(_) => "UBIGINT[]".into(),
-        other => other.to_string(),
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When the result cannot be encoded.
+    pub fn run(&self) -> Result<u8, Failure> {
+        if self.json {
+            print_json(&json())?;
+        } else if self.markdown {
+            print(&markdown());
+        } else {
+            print(&text());
+        }
+        Ok(0)
     }
 }
 
 /// The reference in `docs/metrics.md`.
-pub fn markdown() -> String {
+fn markdown() -> String {
     let mut text = format!(
         "# Metrics\n\n<!-- Made by `cargo xtask docs` from the declarations in profiler/src/sources: do not edit. -->\n\n\
          Schema version {SCHEMA_VERSION}. A *counter* is the increase over `interval_ns`, a *gauge* the value at the tick; null means \"not \
@@ -73,8 +73,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// The same for programs.
-pub fn json() -> Value {
+fn json() -> Value {
     let tables: Vec<_> = REGISTRY
         .iter()
         .flat_map(|spec| spec.tables.iter().map(move |table| (spec, table)))
@@ -96,7 +95,7 @@ pub fn json() -> Value {
 }
 
 /// A short list for the terminal.
-pub fn text() -> String {
+fn text() -> String {
     let mut text = String::new();
     for spec in REGISTRY {
         for table in spec.tables {

@@ -1,8 +1,8 @@
-//! One profiler per node, run and user: the second one is refused.
+//! Lock that allows one profiler per node, run and user.
 //!
-//! The guard is a lock on a file in a [runtime directory](runtime_directory), where no other user can make, open or lock
-//! anything. The lock goes with its process, however that ends; it is on a local file system, so that nothing waits for a
-//! file server and profilers of other nodes never see it.
+//! It is a lock on a file in a [runtime directory](runtime_directory), where other users can neither
+//! create, open nor lock files. The kernel releases it when the process ends. The file system is
+//! local: the lock never waits for a file server, and profilers of other nodes do not see it.
 
 use std::{
     fs::File,
@@ -18,27 +18,25 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{
-    failure::{Failure, Reason},
-    report,
-    support::runtime_directory,
-};
+use thiserror::Error;
 
-/// Attempts to get a lock whose holder ends at this moment.
+use crate::{report, support::runtime_directory};
+
+/// Attempts to take a lock whose holder is starting or ending.
 const ATTEMPTS: u32 = 20;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The right of this process to write a run on this node; without a lock where there is no directory for one.
+/// The lock of a run on this node; `None` without a runtime directory.
 #[derive(Debug)]
 pub struct InstanceLock(
-    #[expect(dead_code, reason = "the lock lives as long as the guard")] Option<Lock>,
+    #[expect(dead_code, reason = "dropping it releases the lock")] Option<Lock>,
 );
 
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
-    #[expect(dead_code, reason = "the lock lives as long as the open file")]
+    #[expect(dead_code, reason = "closing the file releases the lock")]
     file: File,
 }
 
@@ -48,35 +46,46 @@ impl Drop for Lock {
     }
 }
 
-/// What came of asking for it.
+/// Result of taking the lock.
 #[derive(Debug)]
 pub enum Acquired {
-    /// It is ours.
+    /// This process has it now.
     Locked(InstanceLock),
-    /// This process has it.
+    /// The process with this id has it.
     AlreadyLocked(i32),
 }
 
+/// Why it is unknown whether a process has the lock.
+#[derive(Debug, Error)]
+#[error("the lock of run {run_id}, {}: {source}", path.display())]
+pub struct LockError {
+    run_id: String,
+    path: PathBuf,
+    source: io::Error,
+}
+
 impl InstanceLock {
-    /// Asks for the right to write run `run_id` in `out` as `hostname`.
+    /// Takes the lock of run `run_id` in `out` for `hostname`. Without a runtime directory, the
+    /// profiler continues without a lock and reports that.
     ///
     /// # Errors
     ///
-    /// When the lock cannot be had though no process is known to hold it.
-    pub fn take(out: &Path, run_id: &str, hostname: &str) -> Result<Acquired, Failure> {
+    /// When the lock cannot be taken and no process is known to hold it.
+    pub fn take(out: &Path, run_id: &str, hostname: &str) -> Result<Acquired, LockError> {
         let Some(directory) = runtime_directory::candidates()
             .find(|directory| runtime_directory::make(directory).is_ok())
         else {
             report!(
-                "profiler: no lock for run {run_id}: a second profiler of it on this node would not be noticed \
-                 (make /run/profiler, or set XDG_RUNTIME_DIR)"
+                "profiler: no lock for run {run_id}: a second profiler of it on this node would not \
+                 be noticed (create /run/profiler, or set XDG_RUNTIME_DIR)"
             );
             return Ok(Acquired::Locked(Self(None)));
         };
         let path = directory.join(name(out, run_id, hostname));
-        let fail = |error: io::Error| {
-            let message = format!("the lock of run {run_id}, {}: {error}", path.display());
-            Failure::new(Reason::Internal, message)
+        let fail = |source: io::Error| LockError {
+            run_id: run_id.to_owned(),
+            path: path.clone(),
+            source,
         };
         for _ in 0..ATTEMPTS {
             match lock(&path).map_err(fail)? {
@@ -92,11 +101,11 @@ impl InstanceLock {
     }
 }
 
-/// What one attempt has found.
+/// Result of one attempt.
 enum Attempt {
     Locked(File),
     Held(i32),
-    /// Its holder has not written who it is, or has just removed it.
+    /// The holder has not written its process id, or has removed the file.
     Changing,
 }
 
@@ -123,7 +132,7 @@ fn lock(path: &Path) -> io::Result<Attempt> {
     }
 }
 
-/// A name for the run on this node.
+/// Name of the lock of a run.
 fn name(out: &Path, run_id: &str, hostname: &str) -> String {
     let mut hash = DefaultHasher::new();
     (resolved(out), run_id, hostname).hash(&mut hash);
@@ -132,7 +141,7 @@ fn name(out: &Path, run_id: &str, hostname: &str) -> String {
     format!("{readable}-{:016x}.lock", hash.finish())
 }
 
-/// The path without links, as far as it is there.
+/// The path without links, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for there in absolute.ancestors() {
@@ -152,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_of_the_first_until_that_has_ended() {
+    fn lock_is_exclusive_until_it_is_dropped() {
         let directory = tempfile::TempDir::new().unwrap();
         let out = directory.path().join("not/yet");
         let take = |out: &Path, run: &str, host: &str| InstanceLock::take(out, run, host).unwrap();

@@ -1,9 +1,10 @@
-//! Recovering the runs of killed profilers.
+//! Recovery of the runs of killed profilers, before and beside a session.
 //!
-//! A run that is continued is recovered before its sink starts. All others are recovered in a thread beside the loop: what is
-//! there to recover, and how long that takes, is up to whoever wrote it, and must not delay the first tick.
+//! A run that is continued is recovered before its writer starts. All others are recovered in a
+//! separate thread: their number and size depend on other users, and must not delay the first sample.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::mpsc::{Sender, channel},
     thread,
@@ -13,40 +14,40 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    dataset::{
-        self, Owner,
-        recover::{RecoverError, Report},
-    },
+    dataset::recover::{RecoverError, RecoveryReport, abandoned_runs, recover_abandoned},
     instance_lock::{Acquired, InstanceLock},
 };
-use crate::{privileges, report};
+use crate::{privileges, report, schema::DatasetSchema, support::invoking_user::Owner};
 
-/// How long the end of a run waits for it. What is left then, the next start recovers.
+/// Time that the end of a session waits for the recovery. The next session recovers the rest.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whose runs are recovered, and where.
+/// The abandoned runs in an output directory.
 #[derive(Clone)]
-pub struct Orphans {
-    /// Directory of the runs.
+pub struct AbandonedRuns {
+    /// The output directory.
     pub out: PathBuf,
     /// Name of this node.
     pub hostname: String,
-    /// Who owns the output, if not this user.
+    /// Owner of the runs, if it is not this user.
     pub owner: Owner,
     /// Whether only errors are reported.
     pub quiet: bool,
+    /// Tables and views of `views.sql`.
+    pub schema: &'static DatasetSchema,
 }
 
-impl Orphans {
-    /// Recovers the run of this name, if it is an orphan. The caller has its guard.
+impl AbandonedRuns {
+    /// Recovers a run, if it is abandoned. The caller has its lock.
     pub fn recover(&self, run_id: &str) {
         let run_dir = self.out.join(run_id);
-        if let Some(result) = dataset::recover_orphan(&run_dir, &self.hostname, self.owner) {
+        let result = recover_abandoned(&run_dir, &self.hostname, self.owner, self.schema);
+        if let Some(result) = result {
             self.report(&run_dir, result);
         }
     }
 
-    fn report(&self, run_dir: &Path, result: Result<Report, RecoverError>) {
+    fn report(&self, run_dir: &Path, result: Result<RecoveryReport, RecoverError>) {
         match result {
             Ok(report) if !self.quiet => {
                 let rows: u64 = report.rows.values().sum();
@@ -57,10 +58,10 @@ impl Orphans {
         }
     }
 
-    /// Recovers all of them, but those that a profiler of this node writes.
+    /// Recovers all abandoned runs, except those that a profiler of this node is writing.
     fn recover_all(&self) {
-        for run_id in dataset::recover::orphans(&self.out, &self.hostname, self.owner) {
-            if let Ok(Acquired::Locked(_guard)) =
+        for run_id in abandoned_runs(&self.out, &self.hostname, self.owner) {
+            if let Ok(Acquired::Locked(_lock)) =
                 InstanceLock::take(&self.out, &run_id, &self.hostname)
             {
                 self.recover(&run_id);
@@ -69,19 +70,19 @@ impl Orphans {
     }
 }
 
-/// The thread that recovers all orphans.
-pub struct Recovery {
+/// The thread that recovers all abandoned runs.
+pub struct RecoveryThread {
     begin: Sender<()>,
     ended: oneshot::Receiver<()>,
 }
 
-impl Recovery {
-    /// Makes the thread, while this one still has the privileges that writing files needs.
+impl RecoveryThread {
+    /// Creates the thread, while this one has the privileges that writing files needs.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses a thread.
-    pub fn prepare(orphans: Orphans) -> std::io::Result<Self> {
+    /// When the thread cannot be created.
+    pub fn prepare(runs: AbandonedRuns) -> io::Result<Self> {
         let (begin, begun) = channel();
         let (end, ended) = oneshot::channel();
         thread::Builder::new()
@@ -89,19 +90,19 @@ impl Recovery {
             .spawn(move || {
                 privileges::keep_for_files();
                 if begun.recv().is_ok() {
-                    orphans.recover_all();
+                    runs.recover_all();
                 }
                 let _ = end.send(());
             })?;
         Ok(Self { begin, ended })
     }
 
-    /// Begins, once the first tick is over.
+    /// Starts the recovery. Called after the first sample.
     pub fn begin(&self) {
         let _ = self.begin.send(());
     }
 
-    /// Waits for its end, but not for long.
+    /// Waits for the end of the recovery, at most 10 s.
     pub async fn finish(self) {
         let _ = tokio::time::timeout(TIMEOUT, self.ended).await;
     }

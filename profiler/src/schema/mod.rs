@@ -6,6 +6,8 @@
 
 mod cell;
 mod column;
+mod dataset;
+pub mod duckdb;
 pub mod read;
 
 use std::{
@@ -23,6 +25,7 @@ use arrow::{
 pub use self::{
     cell::{Buckets, Cell, Label, Timestamp, is_column_type},
     column::{Column, ColumnHandle, Columns, Kind},
+    dataset::{DatasetSchema, View},
 };
 use crate::columns;
 

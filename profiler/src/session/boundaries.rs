@@ -1,4 +1,4 @@
-//! Readings between the ticks: where a region begins or ends, what its process used until then is read once more.
+//! Readings at region boundaries, between ticks: when they are due, and how their cost is limited.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,37 +14,37 @@ use crate::{
     },
 };
 
-/// Readings have at least this distance, ns.
+/// Minimum time between readings, ns.
 const GAP: u64 = 5_000_000;
 
-/// They take at most one part in so many of a CPU's time.
+/// Readings take at most 1/`SHARE` of the time of a CPU.
 const SHARE: u64 = 10;
 
-/// Time for which a row of a user's processes is paid, ns: 10,000 rows per second.
+/// Time that a user waits for each row of their processes, ns: 10,000 rows per second.
 const PER_ROW: u64 = 100_000;
 
-/// Senders that nobody asks about otherwise are found out in this time, ns.
+/// Time in which the senders of marks that need no boundary are identified, ns.
 const TIMEOUT: u64 = 1_000_000_000;
 
-/// Rows wait for those of the next tick, but not longer than this, ns.
+/// Rows are held for the next tick, but not longer than this, ns.
 const HOLD: u64 = 1_000_000_000;
 
-/// When to read, and what was read.
+/// Schedule of the readings, and rows that wait for the next tick.
 pub struct Boundaries {
-    /// Where the marks arrive.
+    /// Receives the marks.
     pub receiver: Arc<MarkReceiver>,
-    /// No reading before this moment, ns of `CLOCK_MONOTONIC`.
+    /// Earliest time of the next reading, ns of `CLOCK_MONOTONIC`.
     earliest: u64,
-    /// None for the marks of these users before.
+    /// The same for marks of these users.
     earliest_of: HashMap<u32, u64>,
-    /// CPU time in which the marks of the last reading were handled, ns: that is limited by their rates.
+    /// CPU time of handling the marks of the last reading, ns. It is limited by their rates.
     handling_ns: u64,
     held: Vec<Batch>,
     held_since: u64,
 }
 
 impl Boundaries {
-    /// None yet.
+    /// No reading has been made.
     pub fn new(receiver: Arc<MarkReceiver>) -> Self {
         Self {
             receiver,
@@ -59,7 +59,7 @@ impl Boundaries {
     /// Waits until a reading is due.
     pub async fn due(&self) {
         loop {
-            let Some(at) = self.wanted().map(|(_, at)| at).min() else {
+            let Some(at) = self.pending().map(|(_, at)| at).min() else {
                 self.receiver.came().await;
                 continue;
             };
@@ -74,14 +74,14 @@ impl Boundaries {
         }
     }
 
-    /// The users whose marks are due at a moment.
+    /// Users with marks that are due at `now`.
     pub fn users(&self, now: u64) -> HashSet<u32> {
-        let due = self.wanted().filter(|(_, at)| *at <= now);
+        let due = self.pending().filter(|(_, at)| *at <= now);
         due.map(|(uid, _)| uid).collect()
     }
 
-    /// Users with marks that wait, and when a reading for them is due.
-    fn wanted(&self) -> impl Iterator<Item = (u32, u64)> {
+    /// Users with pending marks, and the time at which a reading for them is due.
+    fn pending(&self) -> impl Iterator<Item = (u32, u64)> {
         self.receiver.wanted().into_iter().map(|(uid, wanted)| {
             let own = self.earliest_of.get(&uid).copied().unwrap_or(0);
             let earliest = self.earliest.max(own);
@@ -92,18 +92,18 @@ impl Boundaries {
         })
     }
 
-    /// Notes a tick, whose own cost is not that of the marks.
-    pub fn have_ticked(&mut self, began: u64) {
+    /// Notes a tick. Its cost is not that of marks.
+    pub fn tick_began(&mut self, began: u64) {
         self.earliest = self.earliest.max(began + GAP);
     }
 
-    /// Notes that the marks of a reading have been handled in so much CPU time.
-    pub fn have_handled(&mut self, cpu_ns: u64) {
+    /// Notes the CPU time of handling the marks of a reading.
+    pub fn marks_handled(&mut self, cpu_ns: u64) {
         self.handling_ns = cpu_ns;
     }
 
-    /// Notes that a reading has been made, for which so much CPU time was used, with rows of these users' processes.
-    pub fn have_read(&mut self, began: u64, cpu_ns: u64, rows: &HashMap<u32, u64>) {
+    /// Notes a reading with its CPU time and the number of rows per user.
+    pub fn reading_done(&mut self, began: u64, cpu_ns: u64, rows: &HashMap<u32, u64>) {
         let cpu_ns = cpu_ns.saturating_sub(self.handling_ns);
         self.earliest = began + GAP.max(cpu_ns * SHARE);
         self.earliest_of.retain(|_, earliest| *earliest > began);
@@ -113,24 +113,24 @@ impl Boundaries {
         }
     }
 
-    /// Brings what became of the marks up to date.
-    pub fn account(&self, self_metrics: &mut SelfMetrics) {
+    /// Stores the totals of lost and rejected marks.
+    pub fn update_self_metrics(&self, self_metrics: &mut SelfMetrics) {
         for (loss, count) in self
             .receiver
             .losses()
             .totals()
             .filter(|(_, count)| *count != 0)
         {
-            let account = self_metrics.account(Component::Marks, loss.name());
+            let metrics = self_metrics.account(Component::Marks, loss.name());
             if loss.is_lost() {
-                account.dropped = Some(count);
+                metrics.dropped = Some(count);
             } else {
-                account.errors = Some(count);
+                metrics.errors = Some(count);
             }
         }
     }
 
-    /// Keeps the rows of a reading; returns those that have waited long enough.
+    /// Holds the rows of a reading; returns all held rows when the first has waited long enough.
     pub fn hold(&mut self, batches: Vec<Batch>) -> Vec<Batch> {
         let now = monotonic_ns();
         if self.held.is_empty() {
@@ -144,7 +144,7 @@ impl Boundaries {
         }
     }
 
-    /// The rows that were kept, one batch per table.
+    /// Removes the held rows, one batch per table.
     pub fn release(&mut self) -> Vec<Batch> {
         let mut held = std::mem::take(&mut self.held);
         let mut released: Vec<Batch> = Vec::new();
@@ -155,7 +155,7 @@ impl Boundaries {
             let rows = of_table.iter().map(|batch| &batch.rows);
             match concat_batches(&table.schema(), rows) {
                 Ok(rows) => released.push(Batch { table, rows }),
-                // More words than a dictionary has room for.
+                // The dictionary has more distinct values than its keys.
                 Err(_) => released.extend(of_table),
             }
         }
@@ -163,7 +163,7 @@ impl Boundaries {
     }
 }
 
-/// Waits until a reading is due; for ever if nobody can mark.
+/// Waits until a reading is due; forever without marks.
 pub async fn due(boundaries: Option<&Boundaries>) {
     match boundaries {
         Some(boundaries) => boundaries.due().await,

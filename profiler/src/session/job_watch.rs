@@ -1,11 +1,11 @@
-//! What the loop hears of a batch job from the threads that watch it.
+//! Batch jobs: the search before the session, and the threads that watch a job during it.
 
 use std::os::fd::OwnedFd;
 
 use anyhow::Result;
 use tokio::io::unix::AsyncFd;
 
-use super::ticker::readable;
+use super::readiness::readable;
 use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
@@ -19,23 +19,21 @@ use crate::{
     tasks::TaskTable,
 };
 
-/// Finds the processes of the job, if one is the target. In a thread of its own: it may wait for a minute, and a signal ends it.
-pub async fn find(config: &Config) -> Result<Option<job::FoundJob>, Failure> {
+/// Finds the job, if one is the target. A separate thread searches, because it can wait for a minute
+/// and a signal must end it.
+pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>, Failure> {
     let Target::Job(request) = &config.target else {
         return Ok(None);
     };
-    let raised = privileges::raise();
-    let host = Host::probe(&config.procfs, &config.sysfs, config.hostname.clone());
-    drop(raised);
     let unprivileged = config.sources.need_tasks() && !privileges::may_load_bpf();
-    let (request, quiet) = (request.clone(), config.quiet);
+    let (host, request, quiet) = (host.clone(), request.clone(), config.settings.quiet);
     let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
     let notifier = Notifier::new().map_err(internal)?;
     let done = readable(notifier.fd().map_err(internal)?).map_err(internal)?;
     let thread = std::thread::spawn(move || {
         let _raised = privileges::raise();
         let found = if unprivileged {
-            // That privileges are missing is said in the same words for all targets, but for this reason.
+            // Setup reports missing privileges, as for all targets; the owner is reported here.
             match job::find::foreign_owner(&host, &request) {
                 Some((id, uid)) => Err(Failure::new(
                     Reason::Target,
@@ -62,15 +60,16 @@ pub async fn find(config: &Config) -> Result<Option<job::FoundJob>, Failure> {
         ))
     })?;
     if let Some(found) = &found
-        && !config.quiet
+        && !config.settings.quiet
     {
         for note in &found.notes {
             report!("profiler: {note}");
         }
         if found.method == job::Method::Environment {
             report!(
-                "profiler: job {} has no cgroup here, and {} lists no process of it: following processes of uid {} whose \
-                 environment names it; new ones are looked for every second",
+                "profiler: job {} has no cgroup here, and {} lists no process of it: following \
+                 processes of uid {} whose environment names it; new ones are searched for every \
+                 second",
                 found.id,
                 found.scheduler,
                 found.owner.map_or_else(String::new, |uid| uid.to_string())
@@ -80,7 +79,7 @@ pub async fn find(config: &Config) -> Result<Option<job::FoundJob>, Failure> {
     Ok(found)
 }
 
-/// The watchers of a run.
+/// Threads that watch the job and the file of `--ipc-file`.
 pub struct JobWatch {
     notifier: Notifier,
     job: Option<Watcher>,
@@ -88,19 +87,20 @@ pub struct JobWatch {
 }
 
 impl JobWatch {
-    /// Starts what the settings ask for.
+    /// Starts the threads that the target and the settings require.
     pub fn start(
         config: &Config,
         host: &Host,
         found: Option<&job::FoundJob>,
     ) -> Result<Option<Self>, Failure> {
-        if found.is_none() && config.ipc_file.is_none() {
+        if found.is_none() && config.settings.ipc_file.is_none() {
             return Ok(None);
         }
         let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
         let notifier = Notifier::new().map_err(internal)?;
         let job = found.map(|found| Watcher::start(host, found, notifier.clone()));
         let ipc_file = config
+            .settings
             .ipc_file
             .as_ref()
             .map(|path| IpcFile::watch(path.clone(), notifier.clone()));
@@ -111,12 +111,12 @@ impl JobWatch {
         }))
     }
 
-    /// Becomes readable when there is something new.
+    /// Becomes readable when a thread has news.
     pub fn notifier(&self) -> std::io::Result<AsyncFd<OwnedFd>> {
         readable(self.notifier.fd()?)
     }
 
-    /// Follows what has been found since.
+    /// Follows processes and cgroups that have been found since the last call.
     pub fn follow(&self, tasks: &mut TaskTable) -> Result<()> {
         self.notifier.clear();
         let Some(job) = &self.job else { return Ok(()) };
@@ -127,7 +127,7 @@ impl JobWatch {
         tasks.follow_more(changes.directories.as_deref(), &changes.pids)
     }
 
-    /// Whether the work is done or the job over; `None` when that is for others to say.
+    /// Whether the job has ended; `None` if the processes of the target determine that.
     pub fn has_ended(&self, tasks: &TaskTable) -> Option<bool> {
         if self.ipc_file.as_ref().is_some_and(IpcFile::is_done) {
             return Some(true);
@@ -140,9 +140,9 @@ impl JobWatch {
     }
 }
 
-/// Refuses a file that says already that the work is done.
+/// Refuses an `--ipc-file` that marks the work as done.
 pub fn check_ipc_file(config: &Config) -> Result<(), Failure> {
-    let Some(path) = &config.ipc_file else {
+    let Some(path) = &config.settings.ipc_file else {
         return Ok(());
     };
     match ipc_file::progress(path) {

@@ -1,9 +1,8 @@
-//! The few lines at the end of a run.
+//! The text at the end of a session.
 
 use std::{
     collections::{HashMap, HashSet},
     fmt::Write as _,
-    path::Path,
     sync::Arc,
 };
 
@@ -14,7 +13,7 @@ use crate::{
     tasks::{PerKeyCounters, ProcessId, TaskTable},
 };
 
-/// Sums over the run, for people; the dataset has the details.
+/// Totals of the session; the dataset has the details.
 #[derive(Debug, Default)]
 pub struct Summary {
     processes: u64,
@@ -42,7 +41,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// A line, if there is anything to say.
+    /// A line, unless nothing was transferred.
     fn line(&self, name: &str, verbs: [&str; 2], remark: &str) -> Option<String> {
         (self.read + self.written != 0).then(|| {
             format!(
@@ -57,7 +56,7 @@ impl Transfer {
 }
 
 impl Summary {
-    /// Adds a tick.
+    /// Adds a reading.
     pub fn add(&mut self, tasks: &TaskTable) {
         self.rss = 0;
         for row in tasks.rows.iter().filter(|row| row.tid.is_none()) {
@@ -82,12 +81,12 @@ impl Summary {
         }
         self.peak_rss = self.peak_rss.max(self.rss);
         self.peak_pss = self.peak_pss.max(tasks.pss);
-        self.add_flows(&tasks.per_key);
+        self.add_transfers(&tasks.per_key);
         for process in tasks.iter() {
             if self.known.insert(process.id) {
                 self.processes += 1;
             }
-            // Of one that lived between two ticks, only its own peak is known.
+            // A short-lived process has no row with a current value.
             self.peak_rss = self.peak_rss.max(process.peak_rss.unwrap_or(0));
             if process.end.is_some() {
                 self.known.remove(&process.id);
@@ -95,7 +94,7 @@ impl Summary {
         }
     }
 
-    fn add_flows(&mut self, per_key: &PerKeyCounters) {
+    fn add_transfers(&mut self, per_key: &PerKeyCounters) {
         let block_io = per_key.block_io.iter().flat_map(|table| &table.rows);
         for row in block_io.filter(|row| row.tid.is_none()) {
             match block::op_of(row.dimension) {
@@ -115,17 +114,10 @@ impl Summary {
         }
     }
 
-    /// The text; `ns` is the length of the run, `counters` what the hardware counted.
-    pub fn text(&self, ns: u64, ticks: u64, counters: &str, run_dir: &Path) -> String {
-        let hint = format!(
-            "dataset {dir}\n        cd {dir} && duckdb -init views.sql",
-            dir = run_dir.display()
-        );
+    /// Lines about the processes in `ns` of sampling.
+    pub fn text(&self, ns: u64, ticks: u64) -> String {
         if self.processes == 0 {
-            return format!(
-                "profiled for {} ({ticks} ticks)\n{counters}{hint}",
-                format_ns(ns)
-            );
+            return format!("profiled for {} ({ticks} ticks)\n", format_ns(ns));
         }
         let mut text = format!(
             "profiled {} process{} for {} ({ticks} ticks)\n",
@@ -173,8 +165,6 @@ impl Summary {
         if !names.is_empty() {
             let _ = writeln!(text, "  most    {}", names.join(", "));
         }
-        text.push_str(counters);
-        text.push_str(&hint);
         text
     }
 }

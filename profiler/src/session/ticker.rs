@@ -1,4 +1,4 @@
-//! Ticks at absolute times on `CLOCK_MONOTONIC`: a late one never shifts those after it.
+//! Ticks at absolute times on `CLOCK_MONOTONIC`: a late tick does not shift later ones.
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
@@ -9,11 +9,12 @@ use rustix::{
         timerfd_settime,
     },
 };
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::io::unix::AsyncFd;
 
+use super::readiness::readable;
 use crate::support::clock::monotonic_ns;
 
-/// A timer of the kernel.
+/// A timer of the kernel (`timerfd_create(2)`).
 pub struct Ticker {
     timer: AsyncFd<OwnedFd>,
     start: u64,
@@ -21,12 +22,12 @@ pub struct Ticker {
     count: u64,
 }
 
-/// A tick, perhaps with missed ones before it.
+/// A tick, with the missed ticks before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Expiration {
-    /// Deadlines that have passed; 1 when none was missed.
+    /// Deadlines that have passed: 1 if no tick was missed.
     pub passed: u64,
-    /// How long ago the last of them was, ns.
+    /// Time since the last of them, ns.
     pub late_ns: u64,
 }
 
@@ -56,7 +57,7 @@ impl Ticker {
     pub async fn next(&mut self) -> io::Result<Expiration> {
         loop {
             let mut guard = self.timer.readable().await?;
-            // Would block: readable no longer.
+            // Not readable any more.
             let Ok(passed) = guard.try_io(|timer| expirations(timer.get_ref())) else {
                 continue;
             };
@@ -70,7 +71,7 @@ impl Ticker {
         }
     }
 
-    /// Deadlines that have passed and were not waited for.
+    /// Deadlines that have passed since [`Ticker::next`] returned.
     pub fn pending(&mut self) -> io::Result<u64> {
         match expirations(self.timer.get_ref()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -79,18 +80,11 @@ impl Ticker {
     }
 }
 
-/// Deadlines since the last call; an error when there is none.
+/// Deadlines since the last read; `WouldBlock` when there is none.
 fn expirations(timer: &OwnedFd) -> io::Result<u64> {
     let mut passed = [0; 8];
     read(timer, &mut passed)?;
     Ok(u64::from_ne_bytes(passed))
-}
-
-/// Lets the loop wait for a descriptor.
-pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned, and closed only after it is no longer watched.
-    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
-    registered.map_err(|error| error.into_parts().1)
 }
 
 fn timespec(ns: u64) -> Timespec {

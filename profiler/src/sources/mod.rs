@@ -29,10 +29,29 @@ pub mod host;
 pub mod timeline;
 pub mod overhead;
 
+use std::sync::LazyLock;
+
 pub use self::{
     bpf_support::{LoadTrial, of_result, trial},
-    spec::{Input, OpenContext, Source, SourceSpec, Stage, Support, TickContext, View},
+    spec::{Input, OpenContext, Source, SourceSpec, Stage, Support, TickContext},
 };
+pub use crate::schema::View;
+use crate::schema::{DatasetSchema, Table};
 
 /// Every source.
 pub static REGISTRY: &[&SourceSpec] = &include!(concat!(env!("OUT_DIR"), "/registry.rs"));
+
+/// Tables and views of all sources.
+pub fn dataset_schema() -> &'static DatasetSchema {
+    static SCHEMA: LazyLock<DatasetSchema> = LazyLock::new(|| {
+        let mut tables: Vec<&'static Table> = Vec::new();
+        for table in REGISTRY.iter().flat_map(|spec| spec.tables) {
+            if !tables.iter().any(|known| known.name == table.name) {
+                tables.push(table);
+            }
+        }
+        let views = REGISTRY.iter().flat_map(|spec| spec.views).collect();
+        DatasetSchema { tables, views }
+    });
+    &SCHEMA
+}

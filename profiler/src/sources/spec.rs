@@ -13,7 +13,7 @@ use crate::{
     host::Host,
     marks::MarkReceiver,
     perf::Selection,
-    schema::{Batch, OwnerKey, ProcessKey, Table, TickKey},
+    schema::{Batch, OwnerKey, ProcessKey, Table, TickKey, View},
     support::{clock::Tick, self_metrics::SelfMetrics},
     tasks::{ProcessId, Row, TaskTable, per_key::CounterRow},
 };
@@ -106,15 +106,6 @@ pub enum Stage {
     Derive,
     /// The source accounts what the stages before cost.
     Account,
-}
-
-/// A DuckDB view that a source adds to `views.sql`.
-#[derive(Debug)]
-pub struct View {
-    /// Meaning of one row.
-    pub help: &'static str,
-    /// The statement.
-    pub sql: &'static str,
 }
 
 /// Declaration of a source, its entry in the registry.

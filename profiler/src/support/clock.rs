@@ -1,14 +1,13 @@
-//! One clock for all sources.
+//! Clocks of the kernel, and the offsets between them.
 //!
-//! Ticks are points on `CLOCK_MONOTONIC`; wall clock times come from one offset taken at the start of the run,
-//! so that a step of the system's clock never makes a series jump.
+//! Samples are taken at points on `CLOCK_MONOTONIC`. Wall-clock times are computed from one offset
+//! that is read at the start of the run, so a step of the system clock does not make a series jump.
 
 use rustix::time::{ClockId, clock_gettime};
 
-pub use super::timekeeping::Timekeeping;
 use crate::schema::Timestamp;
 
-/// ns of `CLOCK_MONOTONIC`, what BPF calls `bpf_ktime_get_ns`.
+/// `CLOCK_MONOTONIC` in ns, the clock of `bpf_ktime_get_ns`.
 pub fn monotonic_ns() -> u64 {
     now(ClockId::Monotonic)
 }
@@ -18,7 +17,7 @@ pub fn thread_cpu_ns() -> u64 {
     now(ClockId::ThreadCPUTime)
 }
 
-/// A clock of the kernel that cannot be negative.
+/// Reads a clock that is never negative, ns.
 fn now(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
@@ -33,7 +32,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Reads the clocks of this moment.
+    /// Reads the clocks now.
     pub fn new() -> Self {
         Self {
             realtime_minus_monotonic: offset(ClockId::Realtime, ClockId::Monotonic),
@@ -41,7 +40,7 @@ impl Clock {
         }
     }
 
-    /// Wall clock minus `CLOCK_MONOTONIC` in ns: the one offset that all timestamps have.
+    /// Wall clock minus `CLOCK_MONOTONIC` in ns: the offset in all timestamps of the session.
     pub fn offset_ns(&self) -> i64 {
         self.realtime_minus_monotonic
     }
@@ -63,7 +62,7 @@ impl Clock {
             .saturating_add_signed(self.realtime_minus_monotonic - self.realtime_minus_boottime)
     }
 
-    /// Wall clock of a point on `CLOCK_BOOTTIME` (a process's start time).
+    /// Wall clock of a point on `CLOCK_BOOTTIME`, such as the start of a process.
     pub fn wall_of_boottime(&self, boottime_ns: u64) -> Timestamp {
         Timestamp(boottime_ns.cast_signed() + self.realtime_minus_boottime)
     }
@@ -75,7 +74,8 @@ impl Default for Clock {
     }
 }
 
-/// `a - b` in ns, read close together: of several readings the one that took least time.
+/// `a - b` in ns. Of several readings the fastest one counts: the clocks are read one after the
+/// other.
 fn offset(a: ClockId, b: ClockId) -> i64 {
     let mut best = (u64::MAX, 0);
     for _ in 0..8 {
@@ -93,7 +93,7 @@ fn offset(a: ClockId, b: ClockId) -> i64 {
     best.1
 }
 
-/// The moment at which all sources are read.
+/// The time of a sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick {
     /// 0 for the baseline, then counting up; missed ticks leave gaps.

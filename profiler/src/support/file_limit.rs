@@ -1,8 +1,8 @@
-//! How many files may be open.
+//! Limit of open files (`RLIMIT_NOFILE`).
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises it from the 1024 that a shell gives to all that is allowed.
+/// Raises the soft limit, 1,024 in most shells, to the hard limit.
 pub fn raise() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(

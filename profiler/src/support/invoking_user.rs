@@ -1,7 +1,10 @@
 //! The user who started the profiler, before sudo.
 
+/// User and group that new files are given to; `None` leaves that to the kernel.
+pub type Owner = Option<(u32, u32)>;
+
 /// uid and gid of the user who called sudo; `None` without sudo.
-pub fn sudo_ids() -> Option<(u32, u32)> {
+pub fn sudo_ids() -> Owner {
     if !rustix::process::geteuid().is_root() {
         return None;
     }

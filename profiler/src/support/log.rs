@@ -1,4 +1,4 @@
-//! What the profiler says: on stderr or, with `--log`, in a file of this host.
+//! Messages of the profiler: on stderr or, with `--log`, in a file of this host.
 
 use std::{
     fmt,
@@ -12,17 +12,24 @@ use std::{
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 
-use crate::{
-    failure::{Failure, Reason},
-    output::dataset::{Owner, manifest::rfc3339},
-};
+use super::{invoking_user::Owner, units::rfc3339};
+use crate::failure::{Failure, Reason};
 
-/// Stands for the name of the host in `--log`.
+/// Replaced by the name of the host in `--log`.
 const PLACEHOLDER: &str = "{host}";
 
 static FILE: OnceLock<File> = OnceLock::new();
 
-/// From now on everything is said in the file at `path` for `hostname`, which is made or appended to.
+/// Reports a line on stderr or, with `--log`, in the file.
+#[macro_export]
+macro_rules! report {
+    ($($arg:tt)*) => {
+        $crate::support::log::line(format_args!($($arg)*))
+    };
+}
+
+/// Sends all further messages to the file that belongs to `path` and `hostname`. An existing file
+/// is appended to.
 ///
 /// # Errors
 ///
@@ -37,7 +44,7 @@ pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
         Failure::new(Reason::Output, format!("--log {}: {why}", path.display()))
     })?;
     if FILE.set(file).is_ok() {
-        // Nobody reads stderr of what was started in the background.
+        // The stderr of a process in the background is rarely read.
         std::panic::set_hook(Box::new(|panic| {
             line(format_args!("profiler: {panic}"));
         }));
@@ -45,7 +52,7 @@ pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One file per host: `{host}` is replaced, or the name of the host goes before the extension.
+/// The file of one host: `{host}` is replaced, or the name of the host precedes the extension.
 fn path_of(path: &Path, hostname: &str) -> PathBuf {
     let text = path.to_string_lossy();
     if text.contains(PLACEHOLDER) {
@@ -65,7 +72,8 @@ fn path_of(path: &Path, hostname: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Opens the file for appending. No link is followed and no pipe waited for: root may write into a directory of others.
+/// Opens the file for appending. Links are not followed and pipes not waited for, since root may
+/// write into a directory of another user.
 fn create(path: &Path, owner: Owner) -> io::Result<File> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND
@@ -80,19 +88,20 @@ fn create(path: &Path, owner: Owner) -> io::Result<File> {
         return Err(io::Error::other("not a regular file"));
     }
     if let (Some((uid, gid)), 0) = (owner, metadata.len()) {
-        // Ownership is a convenience, as in the dataset.
+        // A file system that refuses this (`root_squash`) still gets the messages.
         let _ = rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
     }
     Ok(file)
 }
 
-/// Says `text`. That nobody can read it is no reason to end.
+/// Writes one message; used by [`report!`](crate::report). Errors are ignored: a message that
+/// cannot be written is no reason to stop.
 pub fn line(text: fmt::Arguments<'_>) {
     if let Some(file) = FILE.get() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(0));
         let stamped = stamped(now, &text.to_string());
-        // In one write: several profilers may have the same file.
+        // One write per message: several profilers may append to the same file.
         if { file }.write_all(stamped.as_bytes()).is_ok() {
             return;
         }
@@ -100,13 +109,13 @@ pub fn line(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// What others have written, as far as it can be shown: no control characters.
+/// Text from other users, made safe for a terminal: control characters are replaced.
 pub fn harmless(text: &str) -> String {
     let shown = |char: char| if char.is_control() { '\u{fffd}' } else { char };
     text.chars().map(shown).collect()
 }
 
-/// Each line with the time in front, UTC to the ms.
+/// Every line with its time in UTC, to the ms.
 fn stamped(now_ns: i64, text: &str) -> String {
     let time = rfc3339(now_ns);
     let time = time.get(..23).unwrap_or(&time);
@@ -122,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_host_has_its_own_file() {
+    fn hosts_have_separate_files() {
         for (given, path) in [
             ("p.log", "p.n1.log"),
             ("/var/log/p.log", "/var/log/p.n1.log"),
@@ -135,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_its_time() {
+    fn every_line_is_stamped() {
         assert_eq!(
             stamped(1_782_907_200_123_456_789, "a\nb"),
             "2026-07-01T12:00:00.123Z a\n2026-07-01T12:00:00.123Z b\n"
@@ -143,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_regular_file_is_appended_to() {
+    fn only_regular_files_are_opened() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("log");
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! What several modules need and no one owns: time, units, messages, counters, threads.
+//! Helpers that several modules share: time, units, messages, counters, threads.
 
 pub mod cache;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! Directories for what lives as long as a process: sockets and locks.
+//! Directories for files that live as long as a process: sockets and locks.
 
 use std::{
     fs, io,
@@ -6,9 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Candidates, best first: what systemd has made for its unit (`$RUNTIME_DIRECTORY`), `/run/profiler`,
-/// `$XDG_RUNTIME_DIR/profiler` (or where systemd has it, for processes of the user that are in no session), one in the
-/// directory for temporary files.
+/// Candidates in order of preference: `$RUNTIME_DIRECTORY`, which systemd creates for a unit;
+/// `/run/profiler`; `$XDG_RUNTIME_DIR/profiler`, or the same directory under `/run/user` for
+/// processes outside a login session; a directory for the user in that of temporary files.
 pub fn candidates() -> impl Iterator<Item = PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let named = |name| std::env::var_os(name).map(PathBuf::from);
@@ -23,14 +23,14 @@ pub fn candidates() -> impl Iterator<Item = PathBuf> {
     .flatten()
 }
 
-/// Makes the directory where it is missing.
+/// Creates the directory if it is missing.
 ///
 /// # Errors
 ///
-/// When it cannot be made, or anybody else may write to it.
+/// When it cannot be created, or another user owns it or may write to it.
 pub fn make(directory: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o755).create(directory) {
-        // The mask may have taken away the way in for others.
+        // The umask can have removed the permission of other users to enter.
         Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
@@ -40,6 +40,8 @@ pub fn make(directory: &Path) -> io::Result<()> {
     if found.is_dir() && found.uid() == uid && found.mode() & 0o022 == 0 {
         Ok(())
     } else {
-        Err(io::Error::other("not a directory of ours alone"))
+        Err(io::Error::other(
+            "not a directory that only this user can write to",
+        ))
     }
 }

@@ -1,8 +1,8 @@
-//! What the profiler itself costs and loses: the figures behind table `overhead`.
+//! Cost and losses of the profiler itself, stored in table `overhead`.
 
 use std::collections::BTreeMap;
 
-/// What is accounted for.
+/// Kind of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     /// A source, by its name.
@@ -11,16 +11,16 @@ pub enum Component {
     Program,
     /// A BPF map.
     Map,
-    /// Marks of applications, by what became of them.
+    /// Marks of applications, by kind of loss.
     Marks,
-    /// The writer of files.
+    /// An output.
     Sink,
     /// The profiler's process.
     Controller,
 }
 
 impl Component {
-    /// The word in column `part`.
+    /// Value of column `part`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -33,31 +33,31 @@ impl Component {
     }
 }
 
-/// Totals of one component since the start; `None` where there is no such figure.
+/// Totals of one component since the start; `None` where a figure does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComponentMetrics {
-    /// Times it ran.
+    /// Number of runs.
     pub runs: Option<u64>,
-    /// Time it took, ns.
+    /// Time of all runs, ns.
     pub run_ns: Option<u64>,
-    /// Rows it made.
+    /// Rows produced.
     pub rows: Option<u64>,
-    /// What it lost: rows, events, entries of a map, or ticks.
+    /// Losses: rows, events, map entries, or ticks.
     pub dropped: Option<u64>,
-    /// Failures.
+    /// Failed runs.
     pub errors: Option<u64>,
 }
 
-/// All accounts.
+/// Totals of all components.
 #[derive(Debug, Default)]
 pub struct SelfMetrics {
     accounts: BTreeMap<(Component, &'static str), ComponentMetrics>,
-    /// How late the present tick began, ns.
+    /// Delay of the present tick after its deadline, ns.
     pub late_ns: u64,
 }
 
 impl SelfMetrics {
-    /// The account of a component.
+    /// Totals of a component, for changes.
     pub fn account(&mut self, part: Component, name: &'static str) -> &mut ComponentMetrics {
         self.accounts.entry((part, name)).or_default()
     }
@@ -71,7 +71,7 @@ impl SelfMetrics {
         *account.errors.get_or_insert(0) += u64::from(failed);
     }
 
-    /// All accounts in order.
+    /// Totals of all components, sorted by kind and name.
     pub fn iter(&self) -> impl Iterator<Item = (Component, &'static str, ComponentMetrics)> {
         self.accounts
             .iter()

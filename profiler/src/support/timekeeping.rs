@@ -1,42 +1,43 @@
-//! How well a node's wall clock is kept, as far as the node itself can know.
+//! Quality of a node's wall clock, as its kernel knows it.
 
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
 
-/// Where the wall clock stands against the monotonic one, and what the kernel says of it (`adjtimex(2)`).
+/// Offset of the wall clock from the monotonic clock, and its state in the kernel (`adjtimex(2)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timekeeping {
-    /// `CLOCK_REALTIME` − `CLOCK_MONOTONIC` in ns. Both run at the same rate: it changes only when the wall clock is
-    /// set, by a step of the time daemon, by hand or by a leap second.
+    /// `CLOCK_REALTIME` − `CLOCK_MONOTONIC` in ns. Both run at the same rate, so it changes only
+    /// when the wall clock is set: by the time daemon, by hand, or by a leap second.
     pub offset_ns: i64,
-    /// Whether a time daemon keeps the clock; `None`: the kernel does not tell.
+    /// Whether a time daemon keeps the clock synchronized; `None` if unknown.
     pub synchronized: Option<bool>,
-    /// What the clock may be wrong by at most, ns, as the time daemon has told the kernel; `None` where none keeps it.
+    /// Maximum error of the clock in ns, as the time daemon reported it to the kernel; `None` if the
+    /// clock is not synchronized.
     pub max_error_ns: Option<u64>,
 }
 
-/// What `adjtimex(2)` returns and tells.
+/// Result and output of `adjtimex(2)`.
 fn kernel_state() -> (libc::c_int, libc::timex) {
-    // SAFETY: all zeros is a valid `timex`: numbers only.
+    // SAFETY: `timex` consists of integers, for which zero is valid.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the struct; with `modes` 0 nothing is changed.
-    let answer = unsafe { libc::adjtimex(&raw mut state) };
-    (answer, state)
+    // SAFETY: the kernel fills the struct; with `modes` 0 it changes nothing.
+    let result = unsafe { libc::adjtimex(&raw mut state) };
+    (result, state)
 }
 
 impl Timekeeping {
-    /// With `clock`, whose offset all timestamps of a run have.
+    /// The state now, with the offset of `clock`, which all timestamps of a session have.
     pub fn of(clock: &Clock) -> Self {
-        let (answer, state) = kernel_state();
-        let synchronized = (answer >= 0)
-            .then_some(answer != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0);
+        let (result, state) = kernel_state();
+        let synchronized = (result >= 0)
+            .then_some(result != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0);
         Self {
             offset_ns: clock.offset_ns(),
             synchronized,
             max_error_ns: (synchronized == Some(true))
-                // In µs.
+                // The kernel counts µs.
                 .then(|| {
                     u64::try_from(state.maxerror)
                         .unwrap_or(0)
@@ -45,7 +46,7 @@ impl Timekeeping {
         }
     }
 
-    /// At this moment.
+    /// The state and the offset now.
     pub fn now() -> Self {
         Self::of(&Clock::new())
     }
@@ -56,10 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_offset_is_that_of_the_clock_and_stays() {
+    fn offset_matches_the_clocks_and_is_stable() {
         let first = Timekeeping::now();
         let second = Timekeeping::now();
-        // No test changes the clock; two readings differ by what a reading takes.
+        // No test sets the clock; two readings differ by the duration of a reading.
         assert!((first.offset_ns - second.offset_ns).abs() < 1_000_000);
         let wall = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)

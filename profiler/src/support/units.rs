@@ -1,15 +1,52 @@
-//! Durations and sizes as people write them.
+//! Durations, sizes and times: parsing what users write, formatting for people.
 
 use std::time::Duration;
+
+use arrow::temporal_conversions::timestamp_ns_to_datetime;
+use thiserror::Error;
+
+/// Why a text is not a duration.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DurationError {
+    /// No number with a unit.
+    #[error("`{0}` is not a duration: write 100ms, 1s, 1m30s or 1h")]
+    Malformed(String),
+    /// A unit that is not supported.
+    #[error("unknown unit `{0}`: use ms, s, m, h or d")]
+    Unit(String),
+    /// More than the type can hold.
+    #[error("`{0}` is too long")]
+    TooLong(String),
+    /// Outside the limits of the sampling interval.
+    #[error("`{0}` is not between 10ms and 1h")]
+    Interval(String),
+    /// Zero where only a positive duration makes sense.
+    #[error("must be longer than 0")]
+    Zero,
+}
+
+/// Why a text is not a size.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum SizeError {
+    /// No integer.
+    #[error("`{0}` is not a size: write 500M, 20G or 2T")]
+    Malformed(String),
+    /// A unit that is not supported.
+    #[error("unknown unit `{0}`: use K, M, G or T")]
+    Unit(String),
+    /// More than the type can hold.
+    #[error("`{0}` is too large")]
+    TooLarge(String),
+}
 
 /// Reads `100ms`, `1s`, `1.5s`, `10m`, `1m30s`, `1h`, `1d` or a plain number of seconds.
 ///
 /// # Errors
 ///
-/// A sentence that says what is wrong.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration: write 100ms, 1s, 1m30s or 1h");
-    let too_long = || format!("`{text}` is too long");
+/// When it is no duration.
+pub fn duration(text: &str) -> Result<Duration, DurationError> {
+    let malformed = || DurationError::Malformed(text.to_owned());
+    let too_long = || DurationError::TooLong(text.to_owned());
     let mut rest = text;
     let mut sum = Duration::ZERO;
     loop {
@@ -21,18 +58,18 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             .find(|c: char| c.is_ascii_digit())
             .unwrap_or(after.len());
         let (unit, after) = after.split_at(end);
-        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let number: f64 = number.parse().map_err(|_| malformed())?;
         let seconds = match unit {
             "us" => 1e-6,
             "ms" => 1e-3,
-            // Only of a number alone: 1m30 could be anything.
+            // Seconds only as the whole text: 1m30 is ambiguous.
             "" if rest.len() == text.len() => 1.0,
-            "" => return Err(wrong()),
+            "" => return Err(malformed()),
             "s" => 1.0,
             "m" | "min" => 60.0,
             "h" => 3600.0,
             "d" => 86_400.0,
-            _ => return Err(format!("unknown unit `{unit}`: use ms, s, m, h or d")),
+            _ => return Err(DurationError::Unit(unit.to_owned())),
         };
         let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| too_long())?;
         sum = sum.checked_add(part).ok_or_else(too_long)?;
@@ -43,60 +80,64 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads the sampling interval: 10 ms to 1 h.
+/// Reads a sampling interval: 10 ms to 1 h.
 ///
 /// # Errors
 ///
-/// A sentence that says what is wrong.
-pub fn interval(text: &str) -> Result<Duration, String> {
+/// When it is no duration, or out of range.
+pub fn interval(text: &str) -> Result<Duration, DurationError> {
     let interval = duration(text)?;
     if interval < Duration::from_millis(10) || interval > Duration::from_secs(3600) {
-        return Err(format!("`{text}` is not between 10ms and 1h"));
+        return Err(DurationError::Interval(text.to_owned()));
     }
     Ok(interval)
 }
 
-/// Reads a duration that must not be zero.
+/// Reads a duration above 0.
 ///
 /// # Errors
 ///
-/// A sentence that says what is wrong.
-pub fn positive(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|duration| {
-        if duration.is_zero() {
-            Err("must be longer than 0".to_owned())
-        } else {
-            Ok(duration)
-        }
-    })
+/// When it is no duration, or 0.
+pub fn positive(text: &str) -> Result<Duration, DurationError> {
+    match duration(text)? {
+        Duration::ZERO => Err(DurationError::Zero),
+        duration => Ok(duration),
+    }
 }
 
-/// Reads a size: `500M`, `20G`, `2T` (of 1024, `20GiB` is the same) or a plain number of bytes.
+/// Reads a size: `500M`, `20G`, `2T` (powers of 1024; `20GiB` is the same) or a number of bytes.
 ///
 /// # Errors
 ///
-/// A sentence that says what is wrong.
-pub fn size(text: &str) -> Result<u64, String> {
+/// When it is no size.
+pub fn size(text: &str) -> Result<u64, SizeError> {
     let split = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: u64 = number
         .parse()
-        .map_err(|_| format!("`{text}` is no size: write 500M, 20G or 2T"))?;
+        .map_err(|_| SizeError::Malformed(text.to_owned()))?;
     let power = match unit.strip_suffix("iB").unwrap_or(unit) {
         "" if unit.is_empty() => 0,
         "K" => 1,
         "M" => 2,
         "G" => 3,
         "T" => 4,
-        _ => return Err(format!("`{unit}` is no unit of size: use K, M, G or T")),
+        _ => return Err(SizeError::Unit(unit.to_owned())),
     };
     let bytes = number.checked_mul(1024_u64.pow(power));
-    bytes.ok_or_else(|| format!("`{text}` is too large"))
+    bytes.ok_or_else(|| SizeError::TooLarge(text.to_owned()))
 }
 
-/// A duration in two digits or more and the unit that suits it: `1.2 s`, `340 ms`, `2 h 5 min`.
+/// `2026-01-31T12:00:00.123456789Z` for ns since 1970-01-01 UTC.
+pub fn rfc3339(ns: i64) -> String {
+    timestamp_ns_to_datetime(ns).map_or_else(String::new, |time| {
+        time.format("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
+    })
+}
+
+/// A duration in the unit that suits it: `1.2 s`, `340.0 ms`, `2 h 5 min`.
 pub fn format_ns(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     match ns {
@@ -181,7 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn readable() {
+    fn times() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(
+            rfc3339(1_782_907_200_000_000_001),
+            "2026-07-01T12:00:00.000000001Z"
+        );
+    }
+
+    #[test]
+    fn formatted_for_people() {
         assert_eq!(format_ns(1_230_000), "1.2 ms");
         assert_eq!(format_ns(7_500_000_000_000), "2 h 5 min");
         assert_eq!(format_bytes(1536), "1.5 KiB");

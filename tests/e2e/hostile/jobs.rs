@@ -216,7 +216,7 @@ fn changing_job_claims_have_a_quota() {
     assert!(refused[VICTIM.to_string()].is_null(), "{refused}");
     let lines = ended
         .stderr
-        .matches("processes of more stay in the node's run");
+        .matches("rows of further jobs are in the run of the node");
     assert_eq!(lines.count(), 1, "{}", ended.stderr);
 }
 

@@ -133,7 +133,7 @@ fn one_profiler_for_two_jobs() {
         )
     });
     for _ in &jobs {
-        profiler.wait_for("has no process any more");
+        profiler.wait_for("has no processes left");
     }
     let ended = profiler.interrupt();
     assert_eq!(ended.code(), 0, "{}", ended.stderr);

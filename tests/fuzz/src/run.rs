@@ -7,7 +7,8 @@ use std::{
 
 use profiler::{
     commands::verify::{self, verify},
-    output::dataset::recover::{Hosts, Report, recover},
+    output::dataset::recover::{Hosts, RecoveryReport, recover},
+    sources::dataset_schema,
 };
 
 /// The host that wrote the run.
@@ -88,8 +89,8 @@ impl Run {
     }
 
     /// Recovers the run as the next profiler would.
-    pub fn recover(&self) -> Report {
-        recover(&self.path(), Hosts::Only(HOST)).unwrap()
+    pub fn recover(&self) -> RecoveryReport {
+        recover(&self.path(), Hosts::Only(HOST), dataset_schema()).unwrap()
     }
 }
 

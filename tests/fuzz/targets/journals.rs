@@ -7,7 +7,7 @@ use fuzz::{
     run::{HOST, Run},
 };
 use libfuzzer_sys::fuzz_target;
-use profiler::output::dataset::recover::{Outcome, Report};
+use profiler::output::dataset::recover::{JournalOutcome, RecoveryReport};
 
 /// Any table, because the schema is in the journal.
 const TABLE: &str = "usage";
@@ -35,26 +35,26 @@ fn check(run: &Run, data: &[u8]) {
         return;
     };
     let (rows, files) = match outcome {
-        Outcome::Part { rows, .. } => (*rows, &["part-00000.parquet"][..]),
-        Outcome::Empty => (0, &[][..]),
-        Outcome::Corrupt { rows: 0, .. } => (0, &["_part-00000.arrows.corrupt"][..]),
-        Outcome::Corrupt { rows, .. } => (
+        JournalOutcome::Recovered { rows, .. } => (*rows, &["part-00000.parquet"][..]),
+        JournalOutcome::Empty => (0, &[][..]),
+        JournalOutcome::Damaged { rows: 0, .. } => (0, &["_part-00000.arrows.corrupt"][..]),
+        JournalOutcome::Damaged { rows, .. } => (
             *rows,
             &["_part-00000.arrows.corrupt", "part-00000.parquet"][..],
         ),
-        Outcome::Failed { .. } => (0, &["_part-00000.arrows"][..]),
-        Outcome::Stale | Outcome::InUse => panic!("{outcome:?}"),
+        JournalOutcome::Failed { .. } => (0, &["_part-00000.arrows"][..]),
+        JournalOutcome::Stale | JournalOutcome::InUse => panic!("{outcome:?}"),
     };
     assert_eq!((stored, run.files(TABLE)), (rows, owned(files)));
     let counted = before.hosts[HOST].in_journals;
     match outcome {
         // Only the last row of each key is stored.
-        Outcome::Part { .. } => assert!(rows <= counted),
-        Outcome::Empty => assert_eq!(counted, 0),
+        JournalOutcome::Recovered { .. } => assert!(rows <= counted),
+        JournalOutcome::Empty => assert_eq!(counted, 0),
         _ => {}
     }
-    if !matches!(outcome, Outcome::Failed { .. }) {
-        assert_eq!(run.recover(), Report::default());
+    if !matches!(outcome, JournalOutcome::Failed { .. }) {
+        assert_eq!(run.recover(), RecoveryReport::default());
     }
 }
 

@@ -11,7 +11,8 @@ use fuzz::{
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     commands::verify::verify,
-    output::dataset::recover::{Hosts, recover, recover_orphans},
+    output::dataset::recover::{Hosts, abandoned_runs, recover, recover_abandoned},
+    sources::dataset_schema,
 };
 
 thread_local! {
@@ -35,10 +36,13 @@ fn check(run: &Run, data: &[u8]) {
     if let Ok(report) = verify(&run.path()) {
         run::check(&report);
     }
-    let orphans = recover_orphans(run.out(), HOST, None);
-    let _ = recover(&run.path(), Hosts::All);
+    let recovered: Vec<_> = abandoned_runs(run.out(), HOST, None)
+        .into_iter()
+        .filter_map(|name| recover_abandoned(&run.out().join(name), HOST, None, dataset_schema()))
+        .collect();
+    let _ = recover(&run.path(), Hosts::All, dataset_schema());
     let report = verify(&run.path()).unwrap();
-    for (_, recovered) in orphans {
+    for recovered in recovered {
         let recovered = recovered.unwrap();
         assert!(recovered.is_complete(), "{recovered:?}");
         assert_eq!(report.hosts[HOST].in_journals, 0);

@@ -7,7 +7,7 @@ use fuzz::{
     run::{HOST, KEYED, Run},
 };
 use libfuzzer_sys::fuzz_target;
-use profiler::output::dataset::recover::Outcome;
+use profiler::output::dataset::recover::JournalOutcome;
 
 thread_local! {
     static RUN: Run = Run::new("parts");
@@ -31,9 +31,9 @@ fn check(run: &Run, data: &[u8]) {
     let is_kept = after.hosts[HOST].in_journals != 0;
     match &report.journals[..] {
         [] => assert!(is_kept && !report.errors.is_empty()),
-        [(_, Outcome::Failed { .. })] => assert!(is_kept),
-        [(_, Outcome::Part { rows, .. })] => assert!(!is_kept && *rows == recovered),
-        [(_, Outcome::Stale)] => assert!(!is_kept && recovered == 0),
+        [(_, JournalOutcome::Failed { .. })] => assert!(is_kept),
+        [(_, JournalOutcome::Recovered { rows, .. })] => assert!(!is_kept && *rows == recovered),
+        [(_, JournalOutcome::Stale)] => assert!(!is_kept && recovered == 0),
         other => panic!("{other:?}"),
     }
 }

@@ -6,7 +6,7 @@ use std::{ffi::OsString, fs, path::PathBuf};
 
 use libfuzzer_sys::fuzz_target;
 use profiler::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, ParseError},
     config::Config,
 };
 
@@ -20,7 +20,14 @@ fuzz_target!(|data: &[u8]| {
         fs::write(file, data).unwrap();
         let words = ["profiler", "run", "--node", "--config"].map(OsString::from);
         let words = words.into_iter().chain([file.into()]);
-        let cli: Cli = clap::Parser::try_parse_from(words).unwrap();
+        let cli = match Cli::read(words.collect()) {
+            Ok(cli) => cli,
+            Err(ParseError::File(failure)) => {
+                assert!(!failure.to_string().is_empty());
+                return;
+            }
+            Err(ParseError::CommandLine(error)) => panic!("{error}"),
+        };
         let Command::Run(run) = cli.command else {
             panic!("{cli:?}");
         };
@@ -33,12 +40,13 @@ fuzz_target!(|data: &[u8]| {
 
 /// The file must not contain values that the command line would reject.
 fn check(config: &Config) {
-    assert!((10..=3_600_000).contains(&config.interval.as_millis()));
-    assert!(!config.checkpoint.is_zero());
-    for length in [config.duration, config.retention.max_age] {
+    let settings = &config.settings;
+    assert!((10..=3_600_000).contains(&settings.interval.as_millis()));
+    assert!(!settings.checkpoint.is_zero());
+    for length in [settings.duration, settings.max_age] {
         assert!(length.is_none_or(|length| !length.is_zero()));
     }
-    let entries = config.max_entries.unwrap_or(1);
+    let entries = settings.max_entries.unwrap_or(1);
     assert!((1..=1 << 24).contains(&entries), "{entries}");
     assert!(config.sources.iter().count() > 0);
     let stored = config.to_json().to_string();

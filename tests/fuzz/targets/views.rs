@@ -15,11 +15,11 @@ use fuzz::run::Run;
 use libfuzzer_sys::fuzz_target;
 use parquet::arrow::ArrowWriter;
 use profiler::{
-    commands::schema,
     output::dataset::{
         files::{Directory, is_plain_name},
         views,
     },
+    sources::dataset_schema,
 };
 use sqlparser::{
     ast::{
@@ -57,7 +57,7 @@ fn check(run: &Run, tables: &BTreeMap<&str, Vec<&str>>) {
         run.put_part(table, 0, &part(columns));
     }
     let directory = Directory::open(&run.path(), None).unwrap();
-    views::refresh(&directory, "fuzz").unwrap();
+    views::refresh(&directory, "fuzz", dataset_schema()).unwrap();
     let sql = fs::read_to_string(run.path().join(views::FILE)).unwrap();
     let statements = match Parser::parse_sql(&DuckDbDialect {}, &sql) {
         Ok(statements) => statements,
@@ -85,7 +85,8 @@ fn check(run: &Run, tables: &BTreeMap<&str, Vec<&str>>) {
     }
     let given: BTreeSet<_> = tables.keys().map(|&name| name.to_owned()).collect();
     assert_eq!(found, given, "{sql}");
-    let without_rows = schema::tables().filter(|table| !tables.contains_key(table.name));
+    let schema = dataset_schema().tables.iter();
+    let without_rows = schema.filter(|table| !tables.contains_key(table.name));
     assert_eq!(others, without_rows.count() + JOINS, "{sql}");
 }
 

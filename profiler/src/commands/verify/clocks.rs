@@ -37,7 +37,7 @@ impl Clock {
             .zip(other)
             .filter(|_| same_kernel)
             .and_then(|(ours, theirs)| ours.offset_ns.checked_sub(theirs.offset_ns));
-        let bound = |clock: Option<crate::support::clock::Timekeeping>| clock?.max_error_ns;
+        let bound = |clock: Option<crate::support::timekeeping::Timekeeping>| clock?.max_error_ns;
         let bounds = bound(start).zip(bound(other));
         Self {
             synchronized: start.and_then(|start| start.synchronized),
@@ -58,7 +58,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{output::dataset::manifest::Clocks, support::clock::Timekeeping};
+    use crate::{output::dataset::manifest::Clocks, support::timekeeping::Timekeeping};
 
     fn session(boot: &str, offset_ns: i64, max_error_ns: Option<u64>) -> Manifest {
         let clock = Timekeeping {

@@ -18,8 +18,9 @@ use serde::Serialize;
 use crate::{
     output::dataset::{
         files::{Directory, is_temporary},
-        journal, metadata, part,
-        stream::{End, Stream},
+        journal,
+        journal_reader::{End, JournalReader},
+        metadata, parquet_file,
     },
     sources::overhead::{self, OverheadRow},
     support::self_metrics::Component,
@@ -75,16 +76,16 @@ impl Contents {
         let mut contents = Self::default();
         let names = directory.names()?;
         for name in &names {
-            let number = part::number(name);
+            let number = parquet_file::number(name);
             let kind = if let Some(number) = journal::number(name) {
                 // Of a part that exists: it is removed at the next start.
-                if names.contains(&part::name(number)) {
+                if names.contains(&parquet_file::name(number)) {
                     Some("the journal of a part that is there")
                 } else {
                     contents.journal(directory, name);
                     None
                 }
-            } else if number.is_some_and(|number| part::name(number) == *name) {
+            } else if number.is_some_and(|number| parquet_file::name(number) == *name) {
                 contents.part(directory, name, place);
                 None
             } else if is_temporary(name) {
@@ -138,7 +139,7 @@ impl Contents {
 
     fn journal(&mut self, directory: &Directory, name: &str) {
         let rows = self.opened(directory, name).and_then(|file| {
-            let mut stream = Stream::of(file).map_err(|error| error.to_string())?;
+            let mut stream = JournalReader::of(file).map_err(|error| error.to_string())?;
             let mut rows = 0;
             while let Some(batches) = stream.next_step().map_err(|error| error.to_string())? {
                 rows += batches
@@ -147,7 +148,7 @@ impl Contents {
                     .sum::<u64>();
             }
             match stream.end {
-                Some(End::Garbage(why)) => Err(format!("{why}, after {rows} rows")),
+                Some(End::Damaged(why)) => Err(format!("{why}, after {rows} rows")),
                 _ => Ok(rows),
             }
         });
@@ -220,7 +221,7 @@ impl Part {
             && schema
                 .field_with_name("interval_ns")
                 .is_ok_and(|field| !field.is_nullable())
-            && fact(metadata::LIFETIMES).is_none();
+            && fact(metadata::KEYED).is_none();
         let mut last = i64::MIN;
         for batch in reader.build().map_err(|error| wrong(&error))? {
             let batch = batch.map_err(|error| wrong(&error))?;

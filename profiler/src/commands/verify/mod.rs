@@ -17,6 +17,7 @@ use std::{
     },
 };
 
+use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use self::{
@@ -24,20 +25,61 @@ use self::{
     files::{Contents, Place},
     ticks::Ticks,
 };
-use super::schema;
+use super::{print, print_json};
 use crate::{
+    failure::{Failure, Reason},
     output::dataset::{
         files::{Directory, host_of_directory, is_plain_name},
-        manifest::{self, Loss, Manifest, State},
+        manifest::{self, Loss, Manifest, State, saturating_sum},
         views,
     },
     schema::SCHEMA_VERSION,
+    sources::dataset_schema,
 };
 
 /// No `run.json` of ours is larger (bytes).
 const MAX_MANIFEST: u64 = 64 << 20;
 /// Directories that are read at the same time.
 const READERS: usize = 8;
+
+/// Arguments of `profiler verify`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Run directories
+    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    run: Vec<PathBuf>,
+    /// Print JSON: one report per run
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When a run cannot be read.
+    pub fn run(&self) -> Result<u8, Failure> {
+        // A decoder that panics on a damaged file is a line of the report.
+        std::panic::set_hook(Box::new(|_| {}));
+        let reports = self.run.iter().map(|run| {
+            verify(run).map_err(|error| {
+                Failure::new(Reason::Target, format!("{}: {error}", run.display()))
+            })
+        });
+        let reports = reports.collect::<Result<Vec<_>, _>>()?;
+        let _ = std::panic::take_hook();
+        if self.json {
+            print_json(&reports)?;
+        } else {
+            for report in &reports {
+                print(&report.text());
+            }
+        }
+        let well = reports.iter().all(|report| report.well);
+        Ok(if well { 0 } else { Reason::VerifyFailed as u8 })
+    }
+}
 
 /// What was found in a run.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -402,7 +444,7 @@ impl Report {
         }
         let says = |table: &str| -> u64 {
             let of = |session: &&Manifest| session.tables.get(table).map_or(0, |table| table.rows);
-            total(sessions.iter().map(of))
+            saturating_sum(sessions.iter().map(of))
         };
         let known = sessions
             .iter()
@@ -499,20 +541,17 @@ fn ticks_of(
         .flat_map(|contents| &contents.missed)
         .filter(|(ts, _)| inside(ts))
         .map(|(_, missed)| *missed);
-    let counted = total(counted);
+    let counted = saturating_sum(counted);
     let said = session
         .losses
         .iter()
         .filter(|loss| loss.what == "ticks")
         .map(|loss| loss.count);
-    let said = total(said);
-    let each = schema::tables().any(|table| table.every_tick && tables.contains_key(table.name));
+    let said = saturating_sum(said);
+    let schema = dataset_schema();
+    let mut every_tick = schema.tables.iter().filter(|table| table.every_tick);
+    let each = every_tick.any(|table| tables.contains_key(table.name));
     Ticks::of(session, &times, counted.max(said), each)
-}
-
-/// The sum of numbers that files tell, which can be any.
-pub(crate) fn total(numbers: impl Iterator<Item = u64>) -> u64 {
-    numbers.fold(0, u64::saturating_add)
 }
 
 fn read_manifest(run: &Directory, name: &str) -> io::Result<Manifest> {

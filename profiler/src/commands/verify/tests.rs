@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     columns,
-    output::dataset::{Options, Sink},
+    output::dataset::{DatasetOptions, DatasetWriter},
     schema::{Batch, Label, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 
@@ -45,11 +45,11 @@ fn tick(number: i64) -> Vec<Batch> {
     out
 }
 
-fn options(run: &Path, host: &str) -> Options {
-    let mut options = Options::new(run.to_owned(), host, "run");
+fn options(run: &Path, host: &str) -> DatasetOptions {
+    let mut options = DatasetOptions::new(run.to_owned(), host, "run");
     let mut manifest = Manifest::new("run", host, START).unwrap();
     manifest.config = serde_json::json!({"interval_ns": INTERVAL});
-    manifest.clock.start = Some(crate::support::clock::Timekeeping::now());
+    manifest.clock.start = Some(crate::support::timekeeping::Timekeeping::now());
     options.manifest = Some(manifest);
     options
 }
@@ -59,11 +59,11 @@ fn whole() -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let run = directory.path().join("run");
     for host in ["a", "b"] {
-        let sink = Sink::start(options(&run, host)).unwrap();
+        let writer = DatasetWriter::start(options(&run, host)).unwrap();
         for number in 0..4 {
-            sink.submit(tick(number));
+            writer.write(tick(number));
         }
-        sink.finish().unwrap();
+        writer.finish().unwrap();
     }
     (directory, run)
 }
@@ -288,11 +288,11 @@ fn parts_of_elsewhere_and_parts_that_are_gone() {
 fn who_has_not_ended() {
     let directory = TempDir::new().unwrap();
     let run = directory.path().join("run");
-    let sink = Sink::start(options(&run, "a")).unwrap();
+    let writer = DatasetWriter::start(options(&run, "a")).unwrap();
     for number in [0, 1, 2, 5] {
-        sink.submit(tick(number));
+        writer.write(tick(number));
     }
-    while sink.stats().ticks < 4 {
+    while writer.stats().ticks < 4 {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(problems(&run), ["a: still being profiled"]);
@@ -317,7 +317,7 @@ fn who_has_not_ended() {
         "{:?}",
         problems(&run)
     );
-    drop(sink);
+    drop(writer);
 }
 
 #[test]
@@ -327,11 +327,11 @@ fn ticks_that_nobody_has_counted_are_missing() {
     let mut options = options(&run, "a");
     // As after a recovery: nobody has said how many ticks there were.
     options.manifest = None;
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     for number in [0, 1, 2, 5] {
-        sink.submit(tick(number));
+        writer.write(tick(number));
     }
-    sink.finish().unwrap();
+    writer.finish().unwrap();
     let mut manifest = Manifest::new("run", "a", START).unwrap();
     manifest.state = State::Recovered;
     manifest.config = serde_json::json!({"interval_ns": INTERVAL});
@@ -360,12 +360,12 @@ fn a_run_that_is_continued() {
     let mut again = options(&run, "a");
     let manifest = again.manifest.as_mut().unwrap();
     manifest.process.start_ticks += 1;
-    manifest.begins(START + 100 * INTERVAL);
-    let sink = Sink::start(again).unwrap();
+    manifest.set_start(START + 100 * INTERVAL);
+    let writer = DatasetWriter::start(again).unwrap();
     for number in 100..103 {
-        sink.submit(tick(number));
+        writer.write(tick(number));
     }
-    sink.finish().unwrap();
+    writer.finish().unwrap();
     let report = verify(&run).unwrap();
     assert_eq!(report.problems, [""; 0]);
     let host = &report.hosts["a"];
@@ -377,9 +377,9 @@ fn a_run_that_is_continued() {
     // The same profiler once more is the same session.
     let mut same = options(&run, "a");
     same.manifest.as_mut().unwrap().process.start_ticks += 1;
-    let sink = Sink::start(same).unwrap();
-    sink.submit(tick(103));
-    sink.finish().unwrap();
+    let writer = DatasetWriter::start(same).unwrap();
+    writer.write(tick(103));
+    writer.finish().unwrap();
     let report = verify(&run).unwrap();
     assert_eq!(report.problems, [""; 0]);
     assert_eq!((report.hosts["a"].sessions, report.hosts["a"].rows), (2, 8));

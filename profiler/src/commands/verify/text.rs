@@ -7,10 +7,10 @@ use std::{
 
 use super::{Report, ticks::Ticks};
 use crate::{
-    output::dataset::manifest::{State, rfc3339},
+    output::dataset::manifest::State,
     support::{
         log::harmless,
-        units::{format_bytes, format_ns},
+        units::{format_bytes, format_ns, rfc3339},
     },
 };
 

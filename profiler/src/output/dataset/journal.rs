@@ -1,6 +1,6 @@
-//! The journal: every tick appended to an Arrow IPC stream, until a part holds the same rows.
+//! Journals: an Arrow IPC stream with the rows since the last checkpoint.
 //!
-//! One `writev` per batch: after `kill -9` the file ends at most in the middle of its last batch.
+//! Each batch is appended with one `writev`, so after `kill -9` at most the last batch is truncated.
 
 use std::{
     collections::VecDeque,
@@ -24,11 +24,11 @@ use super::files::Directory;
 
 /// Alignment of buffers in the stream in bytes.
 const ALIGNMENT: usize = 8;
-/// The kernel takes this many buffers in one call (`IOV_MAX`).
+/// Limit of buffers per system call (`IOV_MAX`).
 const MAX_SLICES: usize = 1024;
 
-/// Name of the journal that becomes part `number`. Readers of whole directories (pyarrow) pass over names with an
-/// underscore in front.
+/// Name of the journal that becomes the Parquet file with this number. Readers of directories
+/// (pyarrow) skip names that begin with an underscore.
 pub fn name(number: u32) -> String {
     format!("_part-{number:05}.arrows")
 }
@@ -44,32 +44,32 @@ pub fn number(name: &str) -> Option<u32> {
 /// A journal being written.
 #[derive(Debug)]
 pub struct Journal {
-    /// The number of the part it becomes.
+    /// Number of the Parquet file that it becomes.
     pub number: u32,
-    /// Rows in whole batches.
+    /// Rows in complete batches.
     pub rows: u64,
-    /// Bytes of the schema and the whole batches.
+    /// Size of the schema and the complete batches, bytes.
     pub bytes: u64,
-    /// Whether it holds every row that it was given.
+    /// Whether all appended rows were written.
     pub complete: bool,
     file: File,
-    /// Whether the name of the file survives a power cut.
+    /// Whether the name of the file is durable.
     named: bool,
     schema: SchemaRef,
     encoder: Encoder,
 }
 
 impl Journal {
-    /// Creates the journal of part `number`. It stays locked while this process has it open, so that nobody
-    /// takes it for an orphan.
+    /// Creates a journal. It is locked while this process has it open, so that it is not taken for an
+    /// abandoned one.
     ///
     /// # Errors
     ///
-    /// When the file cannot be created, in particular when it exists.
+    /// When the file cannot be created, or exists.
     pub fn create(directory: &Directory, number: u32, schema: SchemaRef) -> io::Result<Self> {
         let encoder = Encoder::new(&schema, false)?;
         let file = directory.create(&name(number))?;
-        // A file system without locks costs only that protection.
+        // A file system without locks only lacks this protection.
         let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         Ok(Self {
             number,
@@ -83,11 +83,11 @@ impl Journal {
         })
     }
 
-    /// Appends one batch. On an error the file is cut back to the whole batches before it.
+    /// Appends a batch. An error truncates the file to the complete batches.
     ///
     /// # Errors
     ///
-    /// When the batch could not be written whole.
+    /// When the batch could not be written completely.
     pub fn append(&mut self, rows: &RecordBatch) -> io::Result<()> {
         let written = self
             .encoder
@@ -102,18 +102,18 @@ impl Journal {
             Err(error) => {
                 self.complete = false;
                 self.file.set_len(self.bytes)?;
-                // The stream goes on after its last whole batch; the dictionaries in the torn one are gone.
+                // The stream continues after its last complete batch, without the dictionaries of this one.
                 self.encoder = Encoder::new(&self.schema, self.bytes > 0)?;
                 Err(error)
             }
         }
     }
 
-    /// Makes the batches so far survive a power cut; `directory` is where the journal was created.
+    /// Makes all batches durable; `directory` is that of the journal.
     ///
     /// # Errors
     ///
-    /// When the kernel could not write them.
+    /// When the kernel cannot write them.
     pub fn sync(&mut self, directory: &Directory) -> io::Result<()> {
         self.file.sync_data()?;
         if !self.named {
@@ -124,7 +124,7 @@ impl Journal {
     }
 }
 
-/// Writes all buffers, with one system call if the kernel takes them.
+/// Writes all buffers, if possible with one system call.
 fn write_all(file: &mut File, buffers: &[Buffer]) -> io::Result<u64> {
     let mut written = 0;
     for buffers in buffers.chunks(MAX_SLICES) {
@@ -145,10 +145,10 @@ fn write_all(file: &mut File, buffers: &[Buffer]) -> io::Result<u64> {
     Ok(written)
 }
 
-/// Turns batches into messages of one stream.
+/// Encodes batches as messages of a stream.
 struct Encoder {
     stream: StreamEncoder,
-    /// Messages to leave out: the schema, where the file has it.
+    /// Messages to leave out: the schema, if the file already has it.
     skip: VecDeque<Buffer>,
 }
 
@@ -157,7 +157,7 @@ impl Encoder {
         let options = || IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5);
         let stream = || StreamEncoder::try_new_with_options(schema, options()?);
         let skip = if resumed {
-            // A stream without batches is the schema and the end mark.
+            // A stream without batches has the schema and the end marker.
             let mut empty = stream().and_then(StreamEncoder::finish).map_err(invalid)?;
             empty.pop();
             empty.into()

@@ -1,7 +1,7 @@
-//! Tables of lifetimes, of processes or of regions: of all rows with the same `(pid, start_ts)`, or `(pid, region)`, only
-//! the last one is stored, once it is closed.
+//! Rows of keyed tables (`process`, `region`): of all rows with the same key, only the last one is
+//! stored, and only when it is closed.
 //!
-//! A closed row is final from the next checkpoint on: a row that came later would be stored as well.
+//! After the checkpoint that stores a closed row, a later row with the same key is stored as well.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ use arrow::{
     error::ArrowError,
 };
 
-/// Replaced rows are thrown away when they are more than the others by this many.
+/// Replaced rows are discarded when they exceed the others by this many.
 const SLACK: usize = 1024;
 
-/// What identifies a lifetime: two columns, the second of which only one of [`KINDS`] has.
+/// Key of a row: `pid`, and the column that [`KINDS`] has for the table.
 pub type Key = (i64, i64);
 
-/// The second column of the key, and the one that is null while the lifetime is open. A region also has `start_ts`, that of
-/// its process.
+/// The second column of the key, and the column that is null while a row is open. A region also has
+/// the `start_ts` of its process, so its columns come first.
 const KINDS: [[&str; 2]; 2] = [["region", "region_end_ts"], ["start_ts", "end_ts"]];
 
 fn kind(rows: &RecordBatch) -> [&'static str; 2] {
@@ -29,7 +29,7 @@ fn kind(rows: &RecordBatch) -> [&'static str; 2] {
     KINDS.into_iter().find(is).unwrap_or(KINDS[1])
 }
 
-/// The last row of each lifetime.
+/// The last row of each key.
 #[derive(Debug)]
 pub struct KeyedRows {
     schema: SchemaRef,
@@ -39,7 +39,7 @@ pub struct KeyedRows {
     last: HashMap<Key, Place>,
 }
 
-/// Where the last row of a lifetime is.
+/// Position of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     batch: usize,
@@ -48,7 +48,7 @@ struct Place {
 }
 
 impl KeyedRows {
-    /// None yet; all rows will have `schema`.
+    /// No rows; all rows to come have `schema`.
     pub fn new(schema: SchemaRef) -> Self {
         Self {
             schema,
@@ -59,11 +59,11 @@ impl KeyedRows {
         }
     }
 
-    /// Adds rows, which replace earlier ones of the same lifetimes.
+    /// Adds rows, which replace earlier ones with the same keys.
     ///
     /// # Errors
     ///
-    /// When the columns of a lifetime are missing.
+    /// When the columns of the key are missing.
     pub fn push(&mut self, rows: RecordBatch) -> Result<(), ArrowError> {
         if rows.num_rows() == 0 {
             return Ok(());
@@ -84,7 +84,7 @@ impl KeyedRows {
         Ok(())
     }
 
-    /// Number of lifetimes.
+    /// Number of keys.
     pub fn count(&self) -> usize {
         self.last.len()
     }
@@ -94,12 +94,12 @@ impl KeyedRows {
         self.bytes + self.last.capacity() * size_of::<(Key, Place)>()
     }
 
-    /// Forgets the lifetimes for which `gone` is true.
-    pub fn remove(&mut self, gone: impl Fn(&Key) -> bool) {
-        self.last.retain(|key, _| !gone(key));
+    /// Removes the rows whose key is selected.
+    pub fn remove(&mut self, is_selected: impl Fn(&Key) -> bool) {
+        self.last.retain(|key, _| !is_selected(key));
     }
 
-    /// Takes out the closed lifetimes, and the open ones too if `open`.
+    /// Takes the closed rows, with `open` also the open ones.
     pub fn take(&mut self, open: bool) -> Result<Option<RecordBatch>, ArrowError> {
         let taken = self.gather(|place| open || !place.open)?;
         self.last.retain(|_, place| place.open && !open);
@@ -107,7 +107,7 @@ impl KeyedRows {
         Ok(taken)
     }
 
-    /// The last rows of all lifetimes.
+    /// The last row of each key.
     pub fn all(&self) -> Result<Option<RecordBatch>, ArrowError> {
         self.gather(|_| true)
     }
@@ -127,7 +127,7 @@ impl KeyedRows {
         Ok(Some(rows.with_schema(self.schema.clone())?))
     }
 
-    /// Copies the rows that still count into one batch.
+    /// Copies the last rows into one batch, without those that they replaced.
     fn compact(&mut self) -> Result<(), ArrowError> {
         let all = self.all()?;
         let mut compacted = Self::new(self.schema.clone());
@@ -139,7 +139,7 @@ impl KeyedRows {
     }
 }
 
-/// The lifetimes that the rows are about.
+/// The keys of rows.
 ///
 /// # Errors
 ///
@@ -152,10 +152,10 @@ pub fn keys(rows: &RecordBatch) -> Result<Vec<Key>, ArrowError> {
 
 fn column<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, ArrowError> {
     rows.column_by_name(name)
-        .ok_or_else(|| ArrowError::SchemaError(format!("a table of lifetimes without {name}")))
+        .ok_or_else(|| ArrowError::SchemaError(format!("a keyed table without column {name}")))
 }
 
-/// The values as `i64`; null is `i64::MIN`.
+/// The values as `i64`, null as `i64::MIN`.
 fn integers(column: &ArrayRef) -> Result<Vec<i64>, ArrowError> {
     macro_rules! values {
         ($type:ty, $convert:expr) => {
@@ -176,7 +176,7 @@ fn integers(column: &ArrayRef) -> Result<Vec<i64>, ArrowError> {
         }
         other => {
             return Err(ArrowError::SchemaError(format!(
-                "a lifetime cannot be identified by {other}"
+                "a key cannot have the type {other}"
             )));
         }
     })

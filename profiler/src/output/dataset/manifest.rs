@@ -1,4 +1,4 @@
-//! `run.json`: who measured what, when, with what, and whether all of it is there.
+//! `run.json`: description of a run. Target, settings, times, sources, losses, rows per table.
 
 use std::{
     collections::BTreeMap,
@@ -7,55 +7,58 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::{Directory, OutputError};
-use crate::{schema::SCHEMA_VERSION, support::clock::Timekeeping};
+pub use super::process_identity::ProcessIdentity;
+use crate::{
+    schema::SCHEMA_VERSION,
+    support::{timekeeping::Timekeeping, units::rfc3339},
+};
 
-/// Name of the file. Where several hosts share a run, the others write `run.<hostname>.json`.
+/// Name of the file. If several hosts share a run, all but the first write `run.<hostname>.json`.
 pub const FILE: &str = "run.json";
 
-/// No file of ours is larger (bytes).
+/// Limit of the size of the file in bytes: its content is not trusted.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// How a run stands.
+/// State of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Its profiler is alive, or was killed and nobody has recovered it yet.
+    /// Its profiler is running, or was killed and the run has not been recovered.
     #[default]
     Running,
-    /// It ended, and every row is in a part.
+    /// It ended, and every row is in a Parquet file.
     Complete,
-    /// It was killed; what its journals held is in parts.
+    /// It was killed, and the rows of its journals are in Parquet files.
     Recovered,
-    /// It ended, but rows are lost or only in a journal.
+    /// It ended, but rows are lost, or only in a journal.
     Incomplete,
 }
 
-/// How far a source worked.
+/// Availability of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceStatus {
-    /// All columns.
+    /// All columns are available.
     Works,
     /// Some columns are null.
     Partly,
-    /// Not available here.
+    /// Not available.
     No,
-    /// Not asked for.
+    /// Not selected.
     Off,
 }
 
-/// The clock of the node when the session began and when it ended.
+/// The clock of the node at both ends of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Clocks {
-    /// At the start: all timestamps of the session have this offset.
+    /// At the start. All timestamps of the session have this offset.
     pub start: Option<Timekeeping>,
-    /// At the end; `None` after a kill.
+    /// At the end; `None` if the profiler was killed.
     pub end: Option<Timekeeping>,
 }
 
@@ -64,43 +67,43 @@ pub struct Clocks {
 pub struct SourceState {
     /// Name on the command line.
     pub name: String,
-    /// How far it worked.
+    /// Availability.
     pub status: SourceStatus,
-    /// What is missing, if anything.
+    /// Reason, unless all columns are available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What is stored of one table, for this host.
+/// Rows of one table that this host has stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TableState {
-    /// Rows in parts.
+    /// Rows in Parquet files.
     pub rows: u64,
-    /// Parts.
+    /// Parquet files (`part-N.parquet`).
     pub parts: u64,
-    /// Rows that are lost.
+    /// Lost rows.
     pub dropped: u64,
-    /// Rows that only a journal has.
+    /// Rows that are only in a journal.
     pub in_journal: u64,
 }
 
-/// Something that is not in the data.
+/// A loss: data that was not collected or not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// What was lost: a table, a BPF map, ticks.
+    /// Kind of the losses: `ticks`, `operations`, `rows of TABLE`.
     pub what: String,
-    /// How many of them.
+    /// Number of losses.
     pub count: u64,
-    /// Why.
+    /// Cause.
     pub why: String,
-    /// The user who lost it, of marks.
+    /// For marks: the user that sent them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
 
 impl Loss {
-    /// [`Self::what`] of marks of applications.
+    /// [`Self::what`] of lost marks.
     pub const MARKS: &str = "marks";
 }
 
@@ -114,67 +117,15 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What identifies a process for as long as its machine runs, and afterwards tells that it is gone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessIdentity {
-    /// Process id.
-    pub pid: i32,
-    /// Start of the process in clock ticks since boot (field 22 of `/proc/PID/stat`).
-    pub start_ticks: u64,
-    /// `/proc/sys/kernel/random/boot_id`.
-    pub boot_id: String,
-}
-
-impl ProcessIdentity {
-    /// This process.
-    ///
-    /// # Errors
-    ///
-    /// When `/proc` cannot be read.
-    pub fn current() -> io::Result<Self> {
-        let pid = std::process::id().cast_signed();
-        Ok(Self {
-            pid,
-            start_ticks: start_ticks(pid)?,
-            boot_id: boot_id()?,
-        })
-    }
-
-    /// Whether the process still runs; `None` if it is one of another machine, or of this one before it was booted.
-    pub fn is_alive_here(&self) -> Option<bool> {
-        let here = boot_id().is_ok_and(|boot| boot == self.boot_id);
-        here.then(|| self.is_alive())
-    }
-
-    /// Whether the process still runs.
-    pub fn is_alive(&self) -> bool {
-        boot_id().is_ok_and(|boot| boot == self.boot_id)
-            && start_ticks(self.pid).is_ok_and(|ticks| ticks == self.start_ticks)
-    }
-}
-
-fn boot_id() -> io::Result<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(id.trim().to_owned())
-}
-
-fn start_ticks(pid: i32) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command, in parentheses, can contain anything; field 3 follows it.
-    stat.rsplit_once(')')
-        .and_then(|(_, fields)| fields.split_whitespace().nth(22 - 3)?.parse().ok())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "field 22 of stat"))
-}
-
-/// The content of `run.json`. Fields that it does not know are ignored, those that are missing are empty.
+/// Content of `run.json`. Unknown fields are ignored; missing ones have their default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
     /// Name of the run and of its directory.
     pub run_id: String,
-    /// Node that this file is about.
+    /// Node that the file describes.
     pub hostname: String,
-    /// How the run stands.
+    /// State.
     pub state: State,
     /// Version of the profiler.
     pub version: String,
@@ -190,46 +141,46 @@ pub struct Manifest {
     pub end_ts: Option<i64>,
     /// Command line of the profiler.
     pub command: Vec<String>,
-    /// Settings after file, environment and command line.
+    /// Settings from the configuration file, the environment and the command line.
     pub config: Value,
-    /// What was profiled.
+    /// The target.
     pub target: Value,
-    /// Where applications sent marks.
+    /// Path of the socket for marks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<std::path::PathBuf>,
     /// Release of the kernel.
     pub kernel: String,
-    /// Who started the profiler.
+    /// User that started the profiler.
     pub user: String,
-    /// The profiler itself.
+    /// The profiler.
     pub process: ProcessIdentity,
-    /// All sources.
+    /// Availability of all sources.
     pub sources: Vec<SourceState>,
-    /// All tables that had rows.
+    /// Tables that have had rows.
     pub tables: BTreeMap<String, TableState>,
-    /// What is not in the data.
+    /// Losses.
     pub losses: Vec<Loss>,
-    /// Processes that got no run of their job, by user: their environments named more jobs than the quota allows. Their
-    /// rows are in the node's run.
+    /// Number of processes per user whose rows are in the run of the node and not in one of their
+    /// job: their environments named more jobs than the quota of the user allows.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub refused_claims: BTreeMap<u32, u64>,
-    /// Ticks of which there are rows.
+    /// Ticks with rows.
     pub ticks: Option<u64>,
-    /// The node's clock.
+    /// The clock of the node.
     pub clock: Clocks,
-    /// Sessions of this host in this run before this one, oldest first: a run can be continued.
+    /// Earlier sessions of this host in this run, oldest first. A run can be continued.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<Manifest>,
-    /// What this same profiler had stored when it took up the run once more.
+    /// Tables when this profiler continued the run, if it had written it before.
     #[serde(skip)]
     pub(crate) tables_before: BTreeMap<String, TableState>,
-    /// The ticks of that.
+    /// Ticks at that time.
     #[serde(skip)]
     pub(crate) ticks_before: u64,
 }
 
 impl Manifest {
-    /// A run of this process that starts at `start_ts` (ns since 1970-01-01 UTC).
+    /// Describes a run of this process that starts at `start_ts` (ns since 1970-01-01 UTC).
     ///
     /// # Errors
     ///
@@ -247,13 +198,13 @@ impl Manifest {
         })
     }
 
-    /// Says that the run begins at `start_ts` (ns since 1970-01-01 UTC).
-    pub fn begins(&mut self, start_ts: i64) {
+    /// Sets the start of the run (ns since 1970-01-01 UTC).
+    pub fn set_start(&mut self, start_ts: i64) {
         self.start = rfc3339(start_ts);
         self.start_ts = start_ts;
     }
 
-    /// Whether rows can still be in journals.
+    /// Whether rows can be in journals.
     pub(crate) fn has_journals(&self) -> bool {
         let here = match self.state {
             State::Running => true,
@@ -268,7 +219,7 @@ impl Manifest {
         self.earlier.iter().chain([self])
     }
 
-    /// Takes over what was found when the file was made.
+    /// Adds the history that another writer of this run has found when it created the file.
     pub(super) fn continues(&mut self, found: Self) {
         self.earlier = found.earlier;
         (self.start, self.start_ts) = (found.start, found.start_ts);
@@ -279,8 +230,8 @@ impl Manifest {
         (self.ticks, self.ticks_before) = (found.ticks, found.ticks_before);
     }
 
-    /// Takes over what `before`, the session of this host before this one, has left. The same profiler goes on where
-    /// it was; another one begins a new session.
+    /// Adds the history of this host in the run. The profiler that wrote `before` continues its session;
+    /// another one begins a new session.
     fn follow(&mut self, mut before: Self) {
         self.earlier = std::mem::take(&mut before.earlier);
         if before.process == self.process && before.state != State::Running {
@@ -296,13 +247,13 @@ impl Manifest {
         }
     }
 
-    /// Says that the run has ended at `end_ts` (ns since 1970-01-01 UTC).
+    /// Sets the end of the run (ns since 1970-01-01 UTC).
     pub fn set_end(&mut self, end_ts: i64) {
         self.end = Some(rfc3339(end_ts));
         self.end_ts = Some(end_ts);
     }
 
-    /// Says how the run has ended; now, if nobody has said when.
+    /// Sets the final state. The run ends now, unless its end has been set.
     pub(super) fn finish(&mut self, complete: bool) {
         if self.end_ts.is_none() {
             self.set_end(now_ns());
@@ -325,8 +276,23 @@ impl Manifest {
         };
     }
 
-    /// Writes the file for the first time and returns its name. Where the host has been in this run before, that
-    /// stays said.
+    /// Sets the state after the recovery of the journals: of all if `complete`.
+    pub(super) fn settle(&mut self, complete: bool) {
+        if complete {
+            for table in self.tables.values_mut() {
+                table.in_journal = 0;
+            }
+        }
+        let lost = self.tables.values().any(|table| table.dropped > 0);
+        self.state = match self.state {
+            _ if !complete => State::Incomplete,
+            State::Incomplete if lost => State::Incomplete,
+            _ => State::Recovered,
+        };
+    }
+
+    /// Writes the file for the first time and returns its name. Earlier sessions of this host in the
+    /// run are kept.
     ///
     /// # Errors
     ///
@@ -340,7 +306,7 @@ impl Manifest {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(error(source)),
         }
-        // The run is continued, or another host was first.
+        // The run is continued, or another host has created it.
         let ours = |name| {
             Self::read(run, name)
                 .ok()
@@ -362,7 +328,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// When it cannot be written; then the old one is still there.
+    /// When it cannot be written; the old file remains.
     pub(super) fn write(&self, run: &Directory, name: &str) -> io::Result<()> {
         run.replace(name, &self.hostname, &self.to_json()?)
     }
@@ -384,7 +350,7 @@ impl Manifest {
     }
 }
 
-/// Whether `name` is the name of a file with a [`Manifest`].
+/// Whether a file of this name has a [`Manifest`].
 pub fn is_manifest(name: &str) -> bool {
     name == FILE
         || name
@@ -392,11 +358,9 @@ pub fn is_manifest(name: &str) -> bool {
             .is_some_and(|rest| rest.strip_suffix(".json").is_some())
 }
 
-/// `2026-01-31T12:00:00.123456789Z` for ns since 1970-01-01 UTC.
-pub fn rfc3339(ns: i64) -> String {
-    timestamp_ns_to_datetime(ns).map_or_else(String::new, |time| {
-        time.format("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
-    })
+/// Adds numbers from a file, which can have any value.
+pub fn saturating_sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 fn now_ns() -> i64 {
@@ -412,38 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000000000Z");
-        assert_eq!(
-            rfc3339(1_782_907_200_000_000_001),
-            "2026-07-01T12:00:00.000000001Z"
-        );
-    }
-
-    #[test]
-    fn a_process_is_alive_until_it_is_gone() {
-        let identity = ProcessIdentity::current().unwrap();
-        assert!(identity.is_alive());
-        for other in [
-            ProcessIdentity {
-                start_ticks: identity.start_ticks + 1,
-                ..identity.clone()
-            },
-            ProcessIdentity {
-                boot_id: "another".to_owned(),
-                ..identity.clone()
-            },
-            ProcessIdentity {
-                pid: i32::MAX,
-                ..identity.clone()
-            },
-        ] {
-            assert!(!other.is_alive(), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn older_and_newer_files_can_be_read() {
+    fn missing_and_unknown_fields_are_accepted() {
         let manifest: Manifest =
             serde_json::from_str(r#"{"run_id": "a", "state": "complete", "new": 1}"#).unwrap();
         assert_eq!(manifest.run_id, "a");

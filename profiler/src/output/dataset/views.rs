@@ -1,8 +1,8 @@
-//! `views.sql`: `DuckDB` views, one per table, and the useful joins. A table of which the run has no rows has a view without
-//! rows, so that every query runs on every run.
+//! `views.sql`: `DuckDB` views of all tables, and common joins. A table without rows has an empty view,
+//! so every query works on every run.
 //!
-//! The paths are relative to the run directory: `cd RUN && duckdb -init views.sql`, or
-//! `SET file_search_path = 'RUN'` before reading it.
+//! Paths are relative to the run directory: `cd RUN && duckdb -init views.sql`, or
+//! `SET file_search_path = 'RUN'` before reading the file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,47 +15,43 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 
 use super::{
     files::{self, Directory},
-    part,
+    parquet_file,
 };
-use crate::{
-    commands::schema,
-    schema::Table,
-    sources::{REGISTRY, View},
-};
+use crate::schema::{DatasetSchema, Table, View, duckdb};
 
 /// Name of the file.
 pub const FILE: &str = "views.sql";
 
-/// So often the file is written again when another host has meanwhile brought a table.
+/// Attempts to write the file while other hosts add tables.
 const TRIES: usize = 8;
 
-/// Rewrites the file when the tables that have parts are others than before. `writer` keeps the temporary files
-/// of several hosts apart.
+/// Rewrites the file if the set of tables with rows has changed. `writer` makes the name of the
+/// temporary file unique among the hosts.
 ///
 /// # Errors
 ///
 /// When the run cannot be read or the file cannot be written.
-pub fn refresh(run: &Directory, writer: &str) -> io::Result<()> {
-    // Who writes last has looked after writing: what another host wrote in between is not undone.
+pub fn refresh(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Result<()> {
+    // The last writer reads the tables again after writing, so no table of another host is lost.
     for _ in 0..TRIES {
-        if !refresh_once(run, writer)? {
+        if !refresh_once(run, writer, schema)? {
             break;
         }
     }
     Ok(())
 }
 
-/// Whether the file was not right, and was written.
-fn refresh_once(run: &Directory, writer: &str) -> io::Result<bool> {
+/// Returns whether the file had to be written.
+fn refresh_once(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Result<bool> {
     let mut tables = BTreeMap::new();
     for name in run.names()? {
         if let Ok(table) = run.sub(&name)
-            && let Some(times) = times_of_parts(&table)?
+            && let Some(times) = times_of_table(&table)?
         {
             tables.insert(name, times);
         }
     }
-    let sql = sql(&tables);
+    let sql = sql(&tables, schema);
     let mut before = String::new();
     let read = run
         .read(FILE)
@@ -67,14 +63,17 @@ fn refresh_once(run: &Directory, writer: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The columns of a table that are points in time, if it has any parts.
-fn times_of_parts(table: &Directory) -> io::Result<Option<Vec<String>>> {
+/// The timestamp columns of a table; `None` without Parquet files.
+fn times_of_table(table: &Directory) -> io::Result<Option<Vec<String>>> {
     for name in table.names()? {
         if files::host_of_directory(&name).is_some() {
             let host = table.sub(&name)?;
             let names = host.names()?;
-            if let Some(part) = names.iter().rfind(|name| part::number(name).is_some()) {
-                return Ok(Some(times(&host, part).unwrap_or_default()));
+            if let Some(name) = names
+                .iter()
+                .rfind(|name| parquet_file::number(name).is_some())
+            {
+                return Ok(Some(times(&host, name).unwrap_or_default()));
             }
         }
     }
@@ -84,9 +83,9 @@ fn times_of_parts(table: &Directory) -> io::Result<Option<Vec<String>>> {
 fn times(directory: &Directory, name: &str) -> io::Result<Vec<String>> {
     let file = directory.read(name)?;
     let load = || Ok(ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?);
-    let metadata = part::decode(load)?;
+    let metadata = parquet_file::decode(load)?;
     let fields = metadata.schema().fields().iter();
-    // DuckDB takes no empty name, and none twice, whatever its case: one such view would end the script.
+    // DuckDB rejects empty names, and names that differ only in case: the script would end there.
     let mut known = BTreeSet::new();
     Ok(fields
         .filter(|field| matches!(field.data_type(), DataType::Timestamp(..)))
@@ -95,11 +94,11 @@ fn times(directory: &Directory, name: &str) -> io::Result<Vec<String>> {
         .collect())
 }
 
-/// The views of tables, each with those of its columns that are points in time.
+/// The content of the file, for tables with these timestamp columns.
 ///
-/// `DuckDB` has functions only for microseconds: from version 2 on it reads our nanoseconds as a type of its own
-/// that can neither be subtracted nor grouped into buckets.
-fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
+/// The functions of `DuckDB` take microseconds. From version 2 on, it reads nanoseconds as a separate
+/// type, which can neither be subtracted nor grouped into buckets.
+fn sql(tables: &BTreeMap<String, Vec<String>>, schema: &DatasetSchema) -> String {
     let mut sql = "-- Use: cd RUN && duckdb -init views.sql\n".to_owned();
     for (table, times) in tables {
         let casts: Vec<_> = times
@@ -121,11 +120,14 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
             table.replace('\'', "''"),
         );
     }
-    for table in schema::tables().filter(|table| !tables.contains_key(table.name)) {
-        sql.push_str(&without_rows(table));
+    for table in &schema.tables {
+        if !tables.contains_key(table.name) {
+            sql.push_str(&without_rows(table));
+        }
     }
     // Rows of threads are excluded, because the rows of their processes contain them.
-    for table in schema::tables().filter(|table| table.thread_column().is_some()) {
+    let has_threads = |table: &&&Table| table.thread_column().is_some();
+    for table in schema.tables.iter().filter(has_threads) {
         let table = table.name;
         let _ = write!(
             sql,
@@ -136,17 +138,17 @@ fn sql(tables: &BTreeMap<String, Vec<String>>) -> String {
              WHERE t.tid IS NULL;\n"
         );
     }
-    for View { help, sql: view } in REGISTRY.iter().flat_map(|spec| spec.views) {
+    for View { help, sql: view } in &schema.views {
         let _ = write!(sql, "\n-- {help}\n{view}\n");
     }
     sql
 }
 
-/// The view of a table that the run has no rows of.
+/// The view of a table without rows.
 fn without_rows(table: &Table) -> String {
     let columns = table
         .columns()
-        .map(|column| (column.name, schema::type_in_views(column)))
+        .map(|column| (column.name, duckdb::type_in_views(column)))
         .chain([("host", "VARCHAR".to_owned())])
         .map(|(name, of_type)| format!("NULL::{of_type} AS {}", quoted(name)));
     format!(
@@ -167,61 +169,80 @@ mod tests {
     use arrow::datatypes::{Field, Schema};
 
     use super::*;
-    use crate::schema::{Cell as _, Timestamp};
+    use crate::{
+        columns,
+        schema::{Buckets, Cell as _, OwnerKey, TickKey, Timestamp, TypedTable},
+    };
 
-    fn tables(names: &[&str]) -> BTreeMap<String, Vec<String>> {
+    columns! {
+        /// A sum and a histogram.
+        pub struct Row {
+            sum_ns: u64 = Counter("ns", "A sum"),
+            buckets: Buckets = Counter("1", "A histogram"),
+        }
+    }
+
+    static OWNED: TypedTable<OwnerKey, Row> = TypedTable::new("owned", "Rows of processes");
+    static PLAIN: TypedTable<TickKey, Row> = TypedTable::new("plain", "Rows of the node");
+
+    fn sql_of(names: &[&str]) -> String {
         let times = vec!["ts".to_owned(), "start_ts".to_owned()];
-        names
-            .iter()
-            .map(|&name| (name.to_owned(), times.clone()))
-            .collect()
+        let tables = names.iter().map(|&name| (name.to_owned(), times.clone()));
+        let schema = DatasetSchema {
+            tables: vec![&OWNED, &PLAIN],
+            views: Vec::new(),
+        };
+        sql(&tables.collect(), &schema)
     }
 
     #[test]
     fn tables_without_rows_have_views_of_the_same_types() {
-        let sched = sql(&tables(&["sched"]));
-        assert!(sched.contains("VIEW \"sched\" AS\nSELECT * REPLACE"));
-        assert_eq!(sched.matches("VIEW \"sched\" AS").count(), 1);
-        for table in schema::tables() {
-            assert!(sched.contains(&format!("VIEW \"{}\" AS", table.name)));
-        }
-        let latency = sched.split("VIEW \"latency\" AS").nth(1).expect("a view");
-        let latency = latency.split(';').next().expect("its text");
+        let sql = sql_of(&["plain"]);
+        assert!(sql.contains("VIEW \"plain\" AS\nSELECT * REPLACE"));
+        assert_eq!(sql.matches("VIEW \"plain\" AS").count(), 1);
+        let owned = sql.split("VIEW \"owned\" AS").nth(1).expect("a view");
+        let owned = owned.split(';').next().expect("its text");
         for column in [
             "NULL::TIMESTAMPTZ AS \"ts\"",
             "NULL::UBIGINT AS \"sum_ns\"",
             "NULL::UBIGINT[] AS \"buckets\"",
             "NULL::VARCHAR AS \"host\"",
         ] {
-            assert!(latency.contains(column), "{column}: {latency}");
+            assert!(owned.contains(column), "{column}: {owned}");
         }
     }
 
     #[test]
-    fn times_can_be_calculated_with() {
-        let sched = sql(&tables(&["sched"]));
-        assert!(sched.contains(
-            "* REPLACE (\"ts\"::TIMESTAMPTZ AS \"ts\", \"start_ts\"::TIMESTAMPTZ AS \"start_ts\")"
-        ));
-        let none = sql(&BTreeMap::from([("host".to_owned(), Vec::new())]));
-        assert!(none.contains("SELECT *\nFROM"));
+    fn tables_of_processes_have_views_without_threads() {
+        let sql = sql_of(&[]);
+        assert!(sql.contains("VIEW process_owned AS") && !sql.contains("process_plain"));
     }
 
     #[test]
-    fn columns_that_duckdb_does_not_take_are_left_out() {
+    fn timestamps_are_cast_to_microseconds() {
+        assert!(sql_of(&["plain"]).contains(
+            "* REPLACE (\"ts\"::TIMESTAMPTZ AS \"ts\", \"start_ts\"::TIMESTAMPTZ AS \"start_ts\")"
+        ));
+        let tables = BTreeMap::from([("host".to_owned(), Vec::new())]);
+        assert!(sql(&tables, DatasetSchema::EMPTY).contains("SELECT *\nFROM"));
+    }
+
+    #[test]
+    fn columns_that_duckdb_rejects_are_left_out() {
         let names = ["ts", "TS", "", "end_ts", "ts"];
         let time = Timestamp::data_type();
         let fields = names.map(|name| Field::new(name, time.clone(), true));
-        let part = part::Encoder::new(Arc::new(Schema::new(fields.to_vec()))).unwrap();
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let file = parquet_file::Encoder::new(schema).unwrap();
         let directory = tempfile::TempDir::new().unwrap();
-        std::fs::write(directory.path().join("part"), part.finish().unwrap()).unwrap();
+        std::fs::write(directory.path().join("part"), file.finish().unwrap()).unwrap();
         let directory = Directory::open(directory.path(), None).unwrap();
         assert_eq!(times(&directory, "part").unwrap(), ["ts", "end_ts"]);
     }
 
     #[test]
     fn names_are_quoted() {
-        let sql = sql(&tables(&["a'b\"c"]));
+        let sql = sql_of(&["a'b\"c"]);
         assert!(sql.contains("\"a'b\"\"c\"") && sql.contains("'a''b\"c/host"));
     }
 }

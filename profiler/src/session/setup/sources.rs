@@ -1,22 +1,19 @@
-//! Opening the sources, and how far each works.
+//! Opens the sources and finds out how far each works.
 
 use std::sync::Arc;
 
-use super::state;
 use crate::{
     config::{Config, Target},
     host::Host,
     marks::MarkReceiver,
     output::dataset::manifest::{SourceState, SourceStatus},
-    sources::{Input, OpenContext, REGISTRY, Source, SourceSpec, Support, of_result},
+    session::sampler::Opened,
+    sources::{Input, OpenContext, REGISTRY, Support, of_result},
     tasks::Reader,
 };
 
-/// An open source, and whether an error of it was reported.
-pub type Opened = (&'static SourceSpec, Box<dyn Source>, bool);
-
-/// Opens those that are wanted and can work, in the order in which they are read; `problem` is why the processes are
-/// read from /proc.
+/// Opens the requested sources that can work, in the order in which they are read. `problem` is why
+/// the processes are read from /proc.
 pub fn open(
     config: &Config,
     host: &Host,
@@ -65,8 +62,8 @@ pub fn open(
         }
         match (spec.open)(&OpenContext {
             host,
-            interval: config.interval,
-            threads: config.threads,
+            interval: config.settings.interval,
+            threads: config.settings.threads,
             result,
             node: matches!(config.target, Target::Node),
             joins_without_fork: matches!(config.target, Target::Cgroup(_) | Target::Job(_)),
@@ -92,4 +89,12 @@ pub fn open(
     }
     sources.sort_by_key(|(spec, ..)| spec.stage);
     (sources, states)
+}
+
+fn state(name: &str, status: SourceStatus, why: Option<String>) -> SourceState {
+    SourceState {
+        name: name.to_owned(),
+        status,
+        why,
+    }
 }

@@ -70,7 +70,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[EVENTS.untyped(), METRICS.untyped()],
     probe: Some(probe),
     input: Input::Tasks { procfs: true },
-    capabilities: privileges::for_events,
+    capabilities: |host| privileges::for_events(host.perf_event_paranoid),
     validate: |host, selection| {
         let catalog = selection.catalog()?;
         Plan::new(&Machine::read(host, &catalog), selection)?;

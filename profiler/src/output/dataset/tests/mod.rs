@@ -1,4 +1,4 @@
-//! The way of the data through the sink, on a real file system.
+//! Tests of writing and recovery on a real file system.
 
 mod recovering;
 mod storing;
@@ -18,16 +18,20 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tempfile::TempDir;
 
 use super::{
-    recover::{Hosts, Outcome, Report},
+    queue::Submission,
+    recover::{
+        Hosts, JournalOutcome, RecoverError, RecoveryReport, abandoned_runs, recover_abandoned,
+    },
+    thread::WriterThread,
     *,
 };
 use crate::{
     columns,
-    schema::{Buckets, Label, Table, TableBuilder, TickKey, Timestamp, TypedTable},
+    schema::{Batch, Buckets, Label, Table, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 
 columns! {
-    /// A row with each kind of cell that matters to files.
+    /// A row with each kind of value that the encodings distinguish.
     pub struct Row {
         count: u64 = Counter("1", "A count"),
         maybe: Option<u64> = Gauge("bytes", "Null when odd"),
@@ -38,7 +42,7 @@ columns! {
 }
 
 columns! {
-    /// What identifies a lifetime.
+    /// Key of a lifetime.
     pub struct LifeKey {
         pid: u32 = Label("", "Process id"),
         start_ts: Timestamp = Label("ns", "Start"),
@@ -46,7 +50,7 @@ columns! {
 }
 
 columns! {
-    /// The rest of a lifetime.
+    /// Other columns of a lifetime.
     pub struct LifeRow {
         comm: Label = Label("", "Name"),
         end_ts: Option<Timestamp> = Label("ns", "End"),
@@ -100,28 +104,31 @@ fn lives(lives: &[(u32, &'static str, bool)]) -> Vec<Batch> {
     out
 }
 
-fn options(out: &TempDir) -> Options {
-    let mut options = Options::new(out.path().join("run"), "node1", "run");
+fn options(out: &TempDir) -> DatasetOptions {
+    let mut options = DatasetOptions::new(out.path().join("run"), "node1", "run");
     options.manifest = Some(Manifest::new("run", "node1", 5).unwrap());
     options
 }
 
-fn start(out: &TempDir) -> (PathBuf, Sink) {
+fn start(out: &TempDir) -> (PathBuf, DatasetWriter) {
     let options = options(out);
-    (options.run_dir.clone(), Sink::start(options).unwrap())
+    (
+        options.run_dir.clone(),
+        DatasetWriter::start(options).unwrap(),
+    )
 }
 
-/// Waits until the writer has dealt with `ticks` ticks.
-fn wait(sink: &Sink, ticks: u64) {
-    while sink.stats().ticks < ticks {
+/// Waits until the writer has written `ticks` ticks.
+fn wait(writer: &DatasetWriter, ticks: u64) {
+    while writer.stats().ticks < ticks {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// What `kill -9` leaves: the thread is abandoned where it waits, its files stay as they are. The lock that
-/// would go with the process goes with the journal, which is replaced by a copy.
-fn kill(sink: Sink, run: &Path) {
-    sink.shared.lock().manifest = None;
+/// Leaves the files that `kill -9` leaves. The thread waits forever. The journals are replaced by copies,
+/// which the thread has not locked.
+fn kill(writer: DatasetWriter, run: &Path) {
+    writer.shared.lock().manifest = None;
     for table in ["ticks", "lives"] {
         for name in names(&run.join(table).join("host=node1")) {
             if name.ends_with(".arrows") {
@@ -139,7 +146,7 @@ fn kill(sink: Sink, run: &Path) {
         value.process.start_ticks += 1;
         fs::write(&manifest, serde_json::to_vec(&value).unwrap()).unwrap();
     }
-    std::mem::forget(sink);
+    std::mem::forget(writer);
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -153,12 +160,12 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// All rows of a table, part after part.
+/// All rows of a table, in the order of its Parquet files.
 fn read(run: &Path, table: &Table) -> RecordBatch {
     let directory = run.join(table.name).join("host=node1");
     let mut batches = Vec::new();
     for name in names(&directory) {
-        if part::number(&name).is_some() {
+        if parquet_file::number(&name).is_some() {
             let file = File::open(directory.join(&name)).unwrap();
             let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
             assert_eq!(reader.schema().fields(), table.schema().fields());
@@ -200,6 +207,24 @@ fn manifest(run: &Path) -> Manifest {
     serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap()
 }
 
-fn recover_own(run: &Path) -> Report {
-    recover(run, Hosts::Only("node1")).unwrap()
+fn recover_own(run: &Path) -> RecoveryReport {
+    recover(run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap()
+}
+
+fn recover_all_hosts(run: &Path) -> Result<RecoveryReport, RecoverError> {
+    recover(run, Hosts::All, DatasetSchema::EMPTY)
+}
+
+/// Recovers the abandoned runs of a host.
+fn recover_runs(
+    out: &Path,
+    hostname: &str,
+) -> Vec<(PathBuf, Result<RecoveryReport, RecoverError>)> {
+    let recover = |name| {
+        let run = out.join(name);
+        let result = recover_abandoned(&run, hostname, None, DatasetSchema::EMPTY)?;
+        Some((run, result))
+    };
+    let names = abandoned_runs(out, hostname, None);
+    names.into_iter().filter_map(recover).collect()
 }

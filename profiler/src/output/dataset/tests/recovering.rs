@@ -1,24 +1,24 @@
-//! What a killed profiler leaves, and what becomes of it.
+//! Recovery of the runs of killed profilers.
 
 use super::*;
 
 #[test]
 fn a_killed_run_is_recovered() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
+    let (run, writer) = start(&out);
     for n in 0..5 {
-        sink.submit(tick(n, 10));
+        writer.write(tick(n, 10));
     }
-    sink.submit(lives(&[(1, "sh", false), (2, "true", false)]));
-    sink.submit(lives(&[(2, "true", true)]));
-    wait(&sink, 7);
+    writer.write(lives(&[(1, "sh", false), (2, "true", false)]));
+    writer.write(lives(&[(2, "true", true)]));
+    wait(&writer, 7);
 
-    let error = recover(&run, Hosts::All).unwrap_err();
-    assert!(matches!(error, recover::RecoverError::Running { .. }));
-    assert_eq!(recover_orphans(out.path(), "node1", None).len(), 0);
-    kill(sink, &run);
-    assert_eq!(recover_orphans(out.path(), "node2", None).len(), 0);
-    let reports = recover_orphans(out.path(), "node1", None);
+    let error = recover_all_hosts(&run).unwrap_err();
+    assert!(matches!(error, RecoverError::Running { .. }));
+    assert_eq!(recover_runs(out.path(), "node1").len(), 0);
+    kill(writer, &run);
+    assert_eq!(recover_runs(out.path(), "node2").len(), 0);
+    let reports = recover_runs(out.path(), "node1");
     let [(path, Ok(report))] = &reports[..] else {
         panic!("{reports:?}")
     };
@@ -38,8 +38,8 @@ fn a_killed_run_is_recovered() {
     assert_eq!(manifest.tables["ticks"].rows, 50);
     assert_eq!(manifest.tables["lives"].rows, 2);
     // Once more changes nothing.
-    assert_eq!(recover_orphans(out.path(), "node1", None).len(), 0);
-    assert_eq!(recover_own(&run), Report::default());
+    assert_eq!(recover_runs(out.path(), "node1").len(), 0);
+    assert_eq!(recover_own(&run), RecoveryReport::default());
     assert_eq!(names(&run.join("ticks/host=node1")), ["part-00000.parquet"]);
     assert!(run.join("views.sql").exists());
 }
@@ -48,10 +48,10 @@ fn a_killed_run_is_recovered() {
 #[test]
 fn an_unreadable_part_does_not_keep_a_run_from_being_recovered() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
-    sink.submit(tick(0, 10));
-    wait(&sink, 1);
-    kill(sink, &run);
+    let (run, writer) = start(&out);
+    writer.write(tick(0, 10));
+    wait(&writer, 1);
+    kill(writer, &run);
     let broken = run.join("ticks/host=node1/part-00007.parquet");
     fs::write(&broken, "no Parquet").unwrap();
     let report = recover_own(&run);
@@ -63,7 +63,7 @@ fn an_unreadable_part_does_not_keep_a_run_from_being_recovered() {
     assert_eq!(manifest.state, manifest::State::Recovered);
     let ticks = &manifest.tables["ticks"];
     assert_eq!((ticks.parts, ticks.rows, ticks.in_journal), (2, 10, 0));
-    assert_eq!(recover_orphans(out.path(), "node1", None).len(), 0);
+    assert_eq!(recover_runs(out.path(), "node1").len(), 0);
 }
 
 /// Nobody can see from here whether a process of another machine lives; that it writes can be seen.
@@ -72,15 +72,15 @@ fn another_machine_is_left_alone_while_it_writes() {
     let out = TempDir::new().unwrap();
     let run = out.path().join("run");
     for host in ["node1", "far"] {
-        let mut options = Options::new(run.clone(), host, "run");
+        let mut options = DatasetOptions::new(run.clone(), host, "run");
         let mut manifest = Manifest::new("run", host, 5).unwrap();
         manifest.config = serde_json::json!({"interval_ns": 10_000_000_000_u64});
         options.manifest = Some(manifest);
-        let sink = Sink::start(options).unwrap();
-        sink.submit(tick(0, 10));
-        wait(&sink, 1);
-        sink.shared.lock().manifest = None;
-        std::mem::forget(sink);
+        let writer = DatasetWriter::start(options).unwrap();
+        writer.write(tick(0, 10));
+        wait(&writer, 1);
+        writer.shared.lock().manifest = None;
+        std::mem::forget(writer);
         let journal = run.join(format!("ticks/host={host}/_part-00000.arrows"));
         // Without the lock: file servers need not have any.
         let bytes = fs::read(&journal).unwrap();
@@ -97,9 +97,9 @@ fn another_machine_is_left_alone_while_it_writes() {
     for path in [&far, &journal] {
         file(path).set_modified(before).unwrap();
     }
-    let report = recover(&run, Hosts::All).unwrap();
+    let report = recover_all_hosts(&run).unwrap();
     assert!(
-        report.errors[1].contains("node1 is still being written"),
+        report.errors[1].contains("node1 is being written"),
         "{report:?}"
     );
     assert!(
@@ -114,7 +114,7 @@ fn another_machine_is_left_alone_while_it_writes() {
             .set_modified(before - Duration::from_secs(20))
             .unwrap();
     }
-    let report = recover(&run, Hosts::All).unwrap();
+    let report = recover_all_hosts(&run).unwrap();
     assert_eq!(report.errors.len(), 1, "{report:?}");
     assert_eq!(report.rows["ticks"], 10);
     assert!(!journal.exists() && run.join("ticks/host=node1/_part-00000.arrows").exists());
@@ -134,7 +134,7 @@ fn a_host_whose_name_is_a_path_is_ignored() {
     manifest.state = manifest::State::Incomplete;
     let text = serde_json::to_vec(&manifest).unwrap();
     fs::write(run.join("run.json"), &text).unwrap();
-    recover(&run, Hosts::All).unwrap();
+    recover_all_hosts(&run).unwrap();
     assert_eq!(fs::read(&beside).unwrap(), b"mine");
     assert_eq!(fs::read(run.join("run.json")).unwrap(), text);
 }
@@ -145,13 +145,13 @@ fn a_journal_in_use_is_left_alone() {
     let mut options = options(&out);
     options.manifest = None;
     let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
-    sink.submit(tick(0, 10));
-    wait(&sink, 1);
+    let writer = DatasetWriter::start(options).unwrap();
+    writer.write(tick(0, 10));
+    wait(&writer, 1);
     let report = recover_own(&run);
-    assert!(matches!(report.journals[..], [(_, Outcome::InUse)]));
+    assert!(matches!(report.journals[..], [(_, JournalOutcome::InUse)]));
     assert!(!report.is_complete());
-    sink.finish().unwrap();
+    writer.finish().unwrap();
     assert_eq!(read(&run, &TICKS), expected(0..1, 10));
 }
 
@@ -161,11 +161,11 @@ fn journal_of(ticks: i64) -> (Vec<u8>, Vec<usize>) {
     let options = options(&out);
     let run = options.run_dir.clone();
     let path = run.join("ticks/host=node1/_part-00000.arrows");
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     let mut ends = Vec::new();
     for n in 0..ticks {
-        sink.submit(tick(n, 3));
-        wait(&sink, n.cast_unsigned() + 1);
+        writer.write(tick(n, 3));
+        wait(&writer, n.cast_unsigned() + 1);
         ends.push(usize::try_from(path.metadata().unwrap().len()).unwrap());
     }
     let bytes = fs::read(path).unwrap();
@@ -180,7 +180,7 @@ fn in_memory() -> TempDir {
 }
 
 /// Recovers a run with this journal.
-fn recover_bytes(bytes: &[u8]) -> (TempDir, Report) {
+fn recover_bytes(bytes: &[u8]) -> (TempDir, RecoveryReport) {
     let out = in_memory();
     let directory = out.path().join("ticks/host=node1");
     fs::create_dir_all(&directory).unwrap();
@@ -200,11 +200,11 @@ fn every_whole_batch_of_a_torn_journal_is_recovered() {
             panic!("{length}: {report:?}")
         };
         if whole == 0 {
-            assert_eq!(*outcome, Outcome::Empty, "{length}");
+            assert_eq!(*outcome, JournalOutcome::Empty, "{length}");
             assert!(names(&directory).is_empty(), "{length}");
         } else {
             assert!(
-                matches!(outcome, Outcome::Part { .. }),
+                matches!(outcome, JournalOutcome::Recovered { .. }),
                 "{length}: {outcome:?}"
             );
             assert_eq!(names(&directory), ["part-00000.parquet"], "{length}");
@@ -228,17 +228,20 @@ fn a_damaged_journal_is_kept_and_breaks_nothing() {
         };
         // Nothing before the damage is lost; nothing disappears without a word.
         match outcome {
-            Outcome::Part { rows, .. } | Outcome::Corrupt { rows, .. } => {
+            JournalOutcome::Recovered { rows, .. } | JournalOutcome::Damaged { rows, .. } => {
                 assert!(*rows >= 3 || offset < ends[0], "{offset}: {outcome:?}");
             }
-            Outcome::Empty => assert!(offset < ends[0], "{offset}"),
-            Outcome::Failed { .. } => {}
+            JournalOutcome::Empty => assert!(offset < ends[0], "{offset}"),
+            JournalOutcome::Failed { .. } => {}
             other => panic!("{offset}: {other:?}"),
         }
         let kept = names(&directory)
             .iter()
             .any(|name| name.contains(".arrows"));
-        let expected = matches!(outcome, Outcome::Corrupt { .. } | Outcome::Failed { .. });
+        let expected = matches!(
+            outcome,
+            JournalOutcome::Damaged { .. } | JournalOutcome::Failed { .. }
+        );
         assert_eq!(kept, expected, "{offset}: {outcome:?}");
     }
 }
@@ -249,16 +252,16 @@ fn files_that_are_no_journals() {
     let directory = out.path().join("ticks/host=node1");
     assert!(matches!(
         report.journals[..],
-        [(_, Outcome::Corrupt { .. })]
+        [(_, JournalOutcome::Damaged { .. })]
     ));
     assert_eq!(names(&directory), ["_part-00000.arrows.corrupt"]);
     assert!(!report.is_complete());
     // It is kept, and not found again.
-    assert_eq!(recover_own(out.path()), Report::default());
+    assert_eq!(recover_own(out.path()), RecoveryReport::default());
 
     let (out, report) = recover_bytes(b"");
     let directory = out.path().join("ticks/host=node1");
-    assert!(matches!(report.journals[..], [(_, Outcome::Empty)]));
+    assert!(matches!(report.journals[..], [(_, JournalOutcome::Empty)]));
     assert!(names(&directory).is_empty());
 }
 
@@ -271,7 +274,7 @@ fn a_journal_whose_part_exists_is_stale() {
     fs::write(directory.join("_part-00000.arrows"), &bytes).unwrap();
     fs::write(directory.join(".part-00001.parquet.tmp"), "half").unwrap();
     let report = recover_own(out.path());
-    assert!(matches!(report.journals[..], [(_, Outcome::Stale)]));
+    assert!(matches!(report.journals[..], [(_, JournalOutcome::Stale)]));
     assert_eq!(names(&directory), ["part-00000.parquet"]);
     assert_eq!(read(out.path(), &TICKS), expected(0..2, 3));
 }
@@ -297,7 +300,7 @@ fn lifetimes_are_stored_once_whenever_the_profiler_is_killed() {
         let mut options = options(&out);
         options.checkpoint = Duration::from_secs(3600);
         let run = options.run_dir.clone();
-        let mut writer = writer::Writer::new(options).unwrap();
+        let mut writer = WriterThread::new(options).unwrap();
         let mut stale = Vec::new();
         for (n, rows) in rows.iter().enumerate() {
             writer.test_tick(lives(rows));
@@ -346,11 +349,11 @@ fn lifetimes_of_a_torn_journal_are_those_of_its_whole_batches() {
         &[(2, "b", true)],
         &[(1, "c", true), (3, "d", false)],
     ];
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     let mut states = vec![(0, BTreeMap::new())];
     for (n, rows) in rows.iter().enumerate() {
-        sink.submit(lives(rows));
-        wait(&sink, n as u64 + 1);
+        writer.write(lives(rows));
+        wait(&writer, n as u64 + 1);
         let mut state = states[n].1.clone();
         for &(pid, name, ended) in *rows {
             state.insert(pid, (name.to_owned(), ended));

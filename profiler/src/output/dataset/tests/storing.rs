@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn rows_come_back_as_they_were() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
+    let (run, writer) = start(&out);
     for n in 0..20 {
-        sink.submit(tick(n, 10));
+        writer.write(tick(n, 10));
     }
-    let summary = sink.finish().unwrap();
+    let summary = writer.finish().unwrap();
     assert!(summary.is_complete());
     assert_eq!(summary.errors, 0, "{summary:?}");
     assert_eq!(summary.tables["ticks"].rows, 200);
@@ -26,9 +26,9 @@ fn rows_come_back_as_they_were() {
 #[test]
 fn files_say_where_they_come_from() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
-    sink.submit(tick(0, 10));
-    sink.finish().unwrap();
+    let (run, writer) = start(&out);
+    writer.write(tick(0, 10));
+    writer.finish().unwrap();
     let file = File::open(run.join("ticks/host=node1/part-00000.parquet")).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
     let values: BTreeMap<_, _> = reader
@@ -57,11 +57,11 @@ fn files_say_where_they_come_from() {
 #[test]
 fn rows_are_sorted_by_ts() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
+    let (run, writer) = start(&out);
     for n in [5, 3, 4] {
-        sink.submit(tick(n, 2000));
+        writer.write(tick(n, 2000));
     }
-    sink.finish().unwrap();
+    writer.finish().unwrap();
     let rows = read(&run, &TICKS);
     let ts = rows["ts"].as_primitive::<TimestampNanosecondType>();
     assert_eq!(ts.len(), 6000);
@@ -75,10 +75,10 @@ fn each_checkpoint_makes_a_part_and_ends_its_journal() {
     options.checkpoint = Duration::from_millis(1);
     options.sync = true;
     let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     for n in 0..3 {
-        sink.submit(tick(n, 10));
-        while sink.stats().parts <= n.cast_unsigned() {
+        writer.write(tick(n, 10));
+        while writer.stats().parts <= n.cast_unsigned() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -93,19 +93,19 @@ fn each_checkpoint_makes_a_part_and_ends_its_journal() {
     );
     assert!(run.join("views.sql").exists());
     assert_eq!(manifest(&run).state, manifest::State::Running);
-    sink.finish().unwrap();
+    writer.finish().unwrap();
     assert_eq!(read(&run, &TICKS), expected(0..3, 10));
 }
 
 #[test]
 fn large_tables_get_several_row_groups_and_stay_whole() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
+    let (run, writer) = start(&out);
     for n in 0..12 {
-        sink.submit(tick(n, 10_000));
-        wait(&sink, n.cast_unsigned());
+        writer.write(tick(n, 10_000));
+        wait(&writer, n.cast_unsigned());
     }
-    let summary = sink.finish().unwrap();
+    let summary = writer.finish().unwrap();
     assert!(summary.is_complete(), "{summary:?}");
     assert_eq!(read(&run, &TICKS), expected(0..12, 10_000));
 }
@@ -115,9 +115,9 @@ fn a_run_that_is_continued_keeps_what_it_has() {
     let out = TempDir::new().unwrap();
     for n in 0..3 {
         let options = options(&out);
-        let sink = Sink::start(options).unwrap();
-        sink.submit(tick(n, 10));
-        sink.finish().unwrap();
+        let writer = DatasetWriter::start(options).unwrap();
+        writer.write(tick(n, 10));
+        writer.finish().unwrap();
     }
     assert_eq!(read(&out.path().join("run"), &TICKS), expected(0..3, 10));
 }
@@ -131,12 +131,12 @@ fn hosts_share_a_run() {
             let mut options = options(&out);
             options.hostname = host.to_owned();
             options.manifest = Some(Manifest::new("run", host, 5).unwrap());
-            Sink::start(options).unwrap()
+            DatasetWriter::start(options).unwrap()
         })
         .collect();
-    for sink in sinks {
-        sink.submit(tick(0, 10));
-        sink.finish().unwrap();
+    for writer in sinks {
+        writer.write(tick(0, 10));
+        writer.finish().unwrap();
     }
     let run = out.path().join("run");
     assert_eq!(names(&run.join("ticks")), ["host=node1", "host=node2"]);
@@ -152,18 +152,18 @@ fn only_the_last_row_of_a_lifetime_is_stored() {
     let mut options = options(&out);
     options.checkpoint = Duration::from_millis(20);
     let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
-    sink.submit(lives(&[(1, "sh", false), (2, "true", false)]));
-    sink.submit(lives(&[(2, "true", true), (3, "cat", false)]));
-    while sink.stats().parts < 1 {
+    let writer = DatasetWriter::start(options).unwrap();
+    writer.write(lives(&[(1, "sh", false), (2, "true", false)]));
+    writer.write(lives(&[(2, "true", true), (3, "cat", false)]));
+    while writer.stats().parts < 1 {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(
         read_lives(&run),
         BTreeMap::from([(2, ("true".to_owned(), true))])
     );
-    sink.submit(lives(&[(1, "bash", false), (3, "cat", true)]));
-    let summary = sink.finish().unwrap();
+    writer.write(lives(&[(1, "bash", false), (3, "cat", true)]));
+    let summary = writer.finish().unwrap();
     assert_eq!(summary.tables["lives"].rows, 3);
     assert_eq!(
         read_lives(&run),
@@ -181,21 +181,21 @@ fn a_journal_of_open_lifetimes_does_not_grow_without_end() {
     let mut options = options(&out);
     options.checkpoint = Duration::from_millis(1);
     let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     for n in 0..5000 {
-        sink.submit(lives(&[(1, "sh", false)]));
+        writer.write(lives(&[(1, "sh", false)]));
         if n % 100 == 0 {
-            wait(&sink, n);
+            wait(&writer, n);
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    wait(&sink, 5000);
+    wait(&writer, 5000);
     let directory = run.join("lives/host=node1");
     let journals = names(&directory);
     assert_eq!(journals.len(), 1, "{journals:?}");
     let size = directory.join(&journals[0]).metadata().unwrap().len();
     assert!(size < 2_000_000, "{size}");
-    kill(sink, &run);
+    kill(writer, &run);
     recover_own(&run);
     assert_eq!(
         read_lives(&run),
@@ -210,25 +210,20 @@ fn beyond_the_budget_the_oldest_ticks_are_dropped_and_counted() {
     let size = tick(0, 1000)[0].rows.get_array_memory_size();
     options.memory_budget = 3 * size + size / 2;
     let run = options.run_dir.clone();
-    let sink = Sink::start(options).unwrap();
+    let writer = DatasetWriter::start(options).unwrap();
     {
         // The writer is slow: it waits for the lock while ten ticks come.
-        let mut state = sink.shared.lock();
+        let mut state = writer.shared.lock();
         state.held_bytes = 0;
         for n in 0..10 {
             let batches = tick(n, 1000);
-            let bytes = size;
-            while state.queued_bytes + bytes > state.budget
-                && let Some(oldest) = state.queue.pop_front()
-            {
-                state.queued_bytes -= oldest.bytes;
-                state.drop_tick(&oldest);
-            }
-            state.queued_bytes += bytes;
-            state.queue.push_back(Tick { batches, bytes });
+            state.push(Submission {
+                batches,
+                bytes: size,
+            });
         }
     }
-    let summary = sink.finish().unwrap();
+    let summary = writer.finish().unwrap();
     assert!(!summary.is_complete());
     assert_eq!(summary.tables["ticks"].dropped, 7000);
     assert_eq!(summary.tables["ticks"].rows, 3000);
@@ -245,13 +240,13 @@ fn nothing_is_left_behind_where_nothing_can_be_stored() {
     let mut options = options(&out);
     options.run_dir = out.path().join("file/run");
     assert!(matches!(
-        Sink::start(options.clone()).unwrap_err(),
+        DatasetWriter::start(options.clone()).unwrap_err(),
         OutputError::NotADirectory { .. }
     ));
     options.run_dir = out.path().join("run");
     options.hostname = "a/b".to_owned();
     assert!(matches!(
-        Sink::start(options).unwrap_err(),
+        DatasetWriter::start(options).unwrap_err(),
         OutputError::Name { .. }
     ));
     assert_eq!(names(out.path()), ["file"]);
@@ -260,13 +255,13 @@ fn nothing_is_left_behind_where_nothing_can_be_stored() {
 #[test]
 fn a_run_directory_that_vanishes_is_made_again() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
-    sink.submit(tick(0, 10));
-    wait(&sink, 1);
+    let (run, writer) = start(&out);
+    writer.write(tick(0, 10));
+    wait(&writer, 1);
     fs::remove_dir_all(&run).unwrap();
-    sink.submit(tick(1, 10));
-    wait(&sink, 2);
-    let summary = sink.finish().unwrap();
+    writer.write(tick(1, 10));
+    wait(&writer, 2);
+    let summary = writer.finish().unwrap();
     assert!(summary.is_complete(), "{summary:?}");
     assert_eq!(read(&run, &TICKS), expected(0..2, 10));
     assert_eq!(manifest(&run).state, manifest::State::Complete);
@@ -276,34 +271,34 @@ fn a_run_directory_that_vanishes_is_made_again() {
 fn stats_count_what_happens() {
     let out = TempDir::new().unwrap();
     let options = options(&out);
-    let sink = Sink::start(options).unwrap();
-    sink.submit(tick(0, 10));
-    sink.submit(Vec::new());
-    wait(&sink, 1);
-    let stats = sink.stats();
+    let writer = DatasetWriter::start(options).unwrap();
+    writer.write(tick(0, 10));
+    writer.write(Vec::new());
+    wait(&writer, 1);
+    let stats = writer.stats();
     assert_eq!((stats.rows, stats.dropped, stats.errors), (10, 0, 0));
     assert!(stats.journal_bytes > 0 && stats.held_bytes > 0 && stats.write_ns > 0);
     let values = tick(0, 10)[0].rows["count"]
         .as_primitive::<UInt64Type>()
         .len();
     assert_eq!(values, 10);
-    sink.finish().unwrap();
+    writer.finish().unwrap();
 }
 
 #[test]
 fn many_lifetimes_do_not_wait_for_the_checkpoint() {
     let out = TempDir::new().unwrap();
-    let (run, sink) = start(&out);
+    let (run, writer) = start(&out);
     let mut rows: Vec<_> = (0..55_000).map(|pid| (pid, "true", pid > 0)).collect();
-    sink.submit(lives(&rows));
-    wait(&sink, 1);
-    assert_eq!(sink.stats().parts, 1);
+    writer.write(lives(&rows));
+    wait(&writer, 1);
+    assert_eq!(writer.stats().parts, 1);
     rows = (55_000..56_000).map(|pid| (pid, "true", true)).collect();
     rows.push((0, "sh", true));
-    sink.submit(lives(&rows));
-    wait(&sink, 2);
-    assert_eq!(sink.stats().parts, 1);
-    sink.finish().unwrap();
+    writer.write(lives(&rows));
+    wait(&writer, 2);
+    assert_eq!(writer.stats().parts, 1);
+    writer.finish().unwrap();
     let lives = read_lives(&run);
     assert_eq!(lives.len(), 56_000);
     assert!(lives.values().all(|(_, ended)| *ended));

@@ -1,4 +1,4 @@
-//! Dividing the rows of a table by the processes that they are of.
+//! Partitioning the rows of a table by the job of their process.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use arrow::{
 };
 use arrow_select::dictionary::garbage_collect_any_dictionary;
 
-use super::Key;
+use super::RowOwner;
 use crate::schema::Batch;
 
-/// Rows of one table, each with the job that they are of.
-type Partitioned = Vec<(Option<u64>, Batch)>;
+/// Rows of one table per job; `None` for rows without a job.
+type Partitions = Vec<(Option<u64>, Batch)>;
 
-/// The rows of each job, and of none, in their order; `None` when no row is of a job.
+/// The rows of each job, and those without a job, in their order; `None` if no row has a job.
 ///
 /// # Errors
 ///
-/// When Arrow cannot pick the rows.
-pub fn divide(
+/// When Arrow cannot select the rows.
+pub fn partition(
     batch: &Batch,
-    job_of: impl Fn(Key) -> Option<u64>,
-) -> Result<Option<Partitioned>, ArrowError> {
+    job_of: impl Fn(RowOwner) -> Option<u64>,
+) -> Result<Option<Partitions>, ArrowError> {
     let rows = &batch.rows;
     let Some((pids, starts)) = keys(rows) else {
         return Ok(None);
@@ -40,9 +40,9 @@ pub fn divide(
     if indices.keys().all(Option::is_none) {
         return Ok(None);
     }
-    let divided = indices.into_iter().map(|(job, indices)| {
-        let picked = take_record_batch(rows, &UInt32Array::from(indices))?;
-        let rows = without_others(&picked)?;
+    let partitions = indices.into_iter().map(|(job, indices)| {
+        let selected = take_record_batch(rows, &UInt32Array::from(indices))?;
+        let rows = without_unused_labels(&selected)?;
         Ok((
             job,
             Batch {
@@ -51,10 +51,10 @@ pub fn divide(
             },
         ))
     });
-    divided.collect::<Result<_, _>>().map(Some)
+    partitions.collect::<Result<_, _>>().map(Some)
 }
 
-/// The columns that say of which process a row is; of other tables there are none.
+/// The columns that identify the process of a row, if the table has them.
 fn keys(
     rows: &RecordBatch,
 ) -> Option<(
@@ -66,8 +66,8 @@ fn keys(
     Some((pids, starts))
 }
 
-/// Labels that only rows of others have are not the job's to see, and would be stored with each batch.
-fn without_others(rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+/// Removes labels that no row uses: they belong to other jobs, and take space in every batch.
+fn without_unused_labels(rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let columns = rows
         .columns()
         .iter()
@@ -87,7 +87,7 @@ mod tests {
     };
 
     columns! {
-        /// A row of something.
+        /// A label and a list.
         pub struct Row {
             name: Label = Label("", "A name"),
             buckets: Buckets = Counter("1", "A histogram"),
@@ -120,21 +120,21 @@ mod tests {
         out.remove(0)
     }
 
-    /// Even pids are of the job with half their number.
-    fn even((pid, start): Key) -> Option<u64> {
+    /// A process with an even pid belongs to the job with half its number.
+    fn even((pid, start): RowOwner) -> Option<u64> {
         assert_eq!(start, i64::from(pid) * 10);
         (pid % 2 == 0).then_some(u64::from(pid / 2))
     }
 
     #[test]
-    fn every_row_goes_to_one_place() {
+    fn every_row_goes_to_one_partition() {
         let batch = owned(&[Some(2), None, Some(3), Some(4), Some(2)]);
-        let divided = divide(&batch, even).unwrap().expect("rows of jobs");
-        let jobs: Vec<_> = divided.iter().map(|(job, _)| *job).collect();
+        let partitions = partition(&batch, even).unwrap().expect("rows of jobs");
+        let jobs: Vec<_> = partitions.iter().map(|(job, _)| *job).collect();
         assert_eq!(jobs, [None, Some(1), Some(2)]);
         let pids = [[None, Some(3)].as_slice(), &[Some(2), Some(2)], &[Some(4)]];
         let numbers = [[1, 2].as_slice(), &[0, 4], &[3]];
-        for ((_, rows), (pids, numbers)) in divided.iter().zip(pids.into_iter().zip(numbers)) {
+        for ((_, rows), (pids, numbers)) in partitions.iter().zip(pids.into_iter().zip(numbers)) {
             let rows = &rows.rows;
             let found: Vec<_> = rows["pid"].as_primitive::<UInt32Type>().iter().collect();
             assert_eq!(found, pids);
@@ -151,7 +151,7 @@ mod tests {
                     .values(),
                 numbers
             );
-            // No name of a process of others is left, not even unused.
+            // Labels of other jobs are removed.
             let names = rows["name"].as_any_dictionary();
             let mut distinct: Vec<_> = pids.iter().map(|pid| format!("of {pid:?}")).collect();
             distinct.dedup();
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_no_job_is_not_touched() {
-        assert!(divide(&owned(&[Some(1), None]), even).unwrap().is_none());
+    fn batches_without_jobs_are_not_changed() {
+        assert!(partition(&owned(&[Some(1), None]), even).unwrap().is_none());
         let mut builder = TableBuilder::new(&WHOLE);
         builder.push(
             TickKey {
@@ -177,6 +177,6 @@ mod tests {
         );
         let mut out = Vec::new();
         builder.finish(&mut out);
-        assert!(divide(&out[0], even).unwrap().is_none());
+        assert!(partition(&out[0], even).unwrap().is_none());
     }
 }

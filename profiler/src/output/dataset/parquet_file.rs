@@ -1,7 +1,7 @@
-//! Parts: rows encoded as Parquet in memory, written as whole files.
+//! Encoding rows as Parquet, in memory.
 //!
-//! A row group is encoded at once, one column after the other, so that the buffers of only one column exist at a
-//! time and a table with few rows costs nothing.
+//! A row group is encoded at once, column by column, so that only one column has buffers at a time
+//! and a table with few rows takes little memory.
 
 use std::{
     io,
@@ -32,21 +32,21 @@ use crate::schema::Kind;
 
 /// Level 3 makes files 3 % smaller for 15 % more CPU time.
 const ZSTD_LEVEL: i32 = 1;
-/// Values whose dictionary would be larger than this (bytes) are stored without one.
+/// Limit of a dictionary in bytes; values beyond it are stored without one.
 const DICTIONARY_BYTES: usize = 16 * 1024;
 /// Uncompressed size of a page in bytes.
 const PAGE_BYTES: usize = 128 * 1024;
-/// Rows of a page at most.
+/// Limit of rows per page.
 const PAGE_ROWS: usize = 20_000;
-/// Rows that a column writer takes in one step.
+/// Rows that a column writer encodes per step.
 const BATCH_ROWS: usize = 4096;
 
-/// Name of part `number`.
+/// Name of the file with this number.
 pub fn name(number: u32) -> String {
     format!("part-{number:05}.parquet")
 }
 
-/// The number in the name of a part.
+/// The number in the name of a Parquet file.
 pub fn number(name: &str) -> Option<u32> {
     name.strip_prefix("part-")?
         .strip_suffix(".parquet")?
@@ -54,13 +54,13 @@ pub fn number(name: &str) -> Option<u32> {
         .ok()
 }
 
-/// Reads files that can hold anything: a panic in a decoder is an error.
+/// Calls a decoder on data that is not trusted: a panic becomes an error.
 pub fn decode<T>(read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(io::Error::other("its files cannot be decoded")))
+        .unwrap_or_else(|_| Err(io::Error::other("the decoder failed")))
 }
 
-/// A part being encoded.
+/// Encodes one file.
 pub struct Encoder {
     writer: SerializedFileWriter<Vec<u8>>,
     columns: ArrowRowGroupWriterFactory,
@@ -69,7 +69,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An empty part for rows of `schema`; the metadata of the schema becomes metadata of the file.
+    /// An empty file for rows of `schema`. The metadata of the schema becomes that of the file.
     ///
     /// # Errors
     ///
@@ -85,11 +85,11 @@ impl Encoder {
         })
     }
 
-    /// Adds a row group. After an error the part is of no use any more.
+    /// Adds a row group. After an error the file cannot be used.
     ///
     /// # Errors
     ///
-    /// When the rows do not have the schema of the part.
+    /// When the rows do not have the schema of the file.
     pub fn encode(&mut self, batches: &[RecordBatch]) -> Result<(), ParquetError> {
         let index = self.writer.flushed_row_groups().len();
         let mut writers = self.columns.create_column_writers(index)?.into_iter();
@@ -127,7 +127,7 @@ impl Encoder {
         self.writer.bytes_written()
     }
 
-    /// The whole file.
+    /// Ends the file and returns its content.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
     for field in schema.fields() {
         if let Some((encoding, dictionary)) = encoding(field) {
             let column = ColumnPath::from(field.name().as_str());
-            // With a dictionary, this is what the column falls back to when that grows too large.
+            // With a dictionary, this encoding is used when the dictionary exceeds its limit.
             properties = properties
                 .set_column_encoding(column.clone(), encoding)
                 .set_column_dictionary_enabled(column, dictionary);
@@ -178,10 +178,10 @@ fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
     Ok(properties.build())
 }
 
-/// How the values of a column are stored, and whether in a dictionary first; `None` leaves it to the library.
+/// Encoding of a column, and whether a dictionary is tried first; `None` for the default.
 ///
-/// Counters are mostly zero, which a dictionary stores best. Gauges, identities and times differ from row to row,
-/// but little: their differences are stored.
+/// Counters are mostly zero, which a dictionary stores best. Gauges, identities and times change
+/// little from row to row, so their differences are stored.
 fn encoding(field: &Arc<Field>) -> Option<(Encoding, bool)> {
     match field.data_type() {
         DataType::Int32

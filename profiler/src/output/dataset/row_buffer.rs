@@ -1,4 +1,4 @@
-//! Rows on their way into a part, kept as they came until there are enough of them to encode.
+//! Rows that wait to be encoded as a row group of a Parquet file.
 
 use arrow::{
     array::{Array, AsArray as _, RecordBatch},
@@ -7,20 +7,19 @@ use arrow::{
     error::ArrowError,
 };
 
-/// A last batch shorter than this is merged with the next one: the arrays of a batch with few rows are mostly
-/// overhead.
+/// Batches with fewer rows are merged: most of the memory of a small batch is overhead.
 const SHORT: usize = 1024;
 
-/// Batches of one table in the order in which they came.
+/// Batches of one table, oldest first.
 #[derive(Debug)]
-pub struct Rows {
+pub struct RowBuffer {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
     bytes: usize,
 }
 
-impl Rows {
-    /// None yet; all will have `schema`.
+impl RowBuffer {
+    /// No rows; all rows to come have `schema`.
     pub fn new(schema: SchemaRef) -> Self {
         Self {
             schema,
@@ -45,17 +44,17 @@ impl Rows {
         self.bytes
     }
 
-    /// How many there are.
+    /// Number of rows.
     pub fn count(&self) -> u64 {
         self.batches.iter().map(|rows| rows.num_rows() as u64).sum()
     }
 
-    /// Whether there are none.
+    /// Whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
 
-    /// All rows, sorted by `ts` where there is such a column.
+    /// Takes all rows, sorted by `ts` if the table has this column.
     pub fn take(&mut self) -> Result<Vec<RecordBatch>, ArrowError> {
         self.bytes = 0;
         let batches = std::mem::take(&mut self.batches);
@@ -71,7 +70,8 @@ impl Rows {
     }
 }
 
-/// Whether the column does not fall, over all batches; a column of another type counts as sorted.
+/// Whether the values of a column never decrease over all batches. A column of another type counts
+/// as sorted.
 fn is_sorted(batches: &[RecordBatch], column: usize) -> bool {
     let mut last = i64::MIN;
     batches.iter().all(|batch| {

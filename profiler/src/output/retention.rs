@@ -1,7 +1,7 @@
-//! Removes old runs from the output directory, so that a service that is always on does not fill the disk.
+//! Retention: removes old runs from the output directory, so that a service does not fill the disk.
 //!
-//! Only finished runs of the same user are removed, the oldest first. A run is renamed before it is removed: whoever reads
-//! the directory sees all of a run or nothing.
+//! Only finished runs of the same user are removed, the oldest first. A run is renamed before it is
+//! removed, so readers of the directory never see a part of it.
 
 use std::{
     fs, io,
@@ -13,60 +13,57 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat, renameat, statvfs};
 
-use crate::{
-    output::{
-        dataset::{
-            files::Directory,
-            recover::{Hosts, manifests},
-        },
-        instance_lock::{Acquired, InstanceLock},
+use super::{
+    dataset::{
+        files::Directory,
+        recover::{Hosts, manifests},
     },
-    privileges, report,
-    support::units::format_bytes,
+    instance_lock::{Acquired, InstanceLock},
 };
+use crate::{privileges, report, support::units::format_bytes};
 
-/// Time between two looks.
+/// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(300);
-/// A run that is being removed has this before its name.
+/// Prefix of the name of a run that is being removed.
 const REMOVED: &str = ".removed-";
 
-/// When runs are removed.
+/// Limits beyond which runs are removed; `None` for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that stay free in the file system.
+    /// Bytes to keep free in the file system.
     pub keep_free: Option<u64>,
     /// Time since the end of a run.
     pub max_age: Option<Duration>,
-    /// Bytes of all runs together.
+    /// Total size of all runs, bytes.
     pub max_size: Option<u64>,
 }
 
-/// Where, and whose.
+/// The runs that one profiler may remove.
 pub struct RunsDirectory {
     /// The output directory.
     pub out: PathBuf,
-    /// This node, which nobody else may write a run of meanwhile.
+    /// This node: a run is locked on it while it is removed.
     pub hostname: String,
     /// Owner of the runs.
     pub uid: u32,
 }
 
-/// A run of ours.
+/// A run of this user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Run {
     name: String,
-    /// Its directory: device and inode.
+    /// Device and inode of its directory.
     id: (u64, u64),
     bytes: u64,
-    /// End in ns since 1970, when it is finished on all its nodes.
+    /// End in ns since 1970, if it has finished on all its nodes.
     end: Option<i64>,
 }
 
-/// Looks at once and then every few minutes, in a thread of its own.
+/// Starts a thread that applies the limits now and every 5 minutes. Without limits it does nothing.
 ///
 /// # Errors
 ///
-/// When the kernel refuses the thread.
+/// When the thread cannot be created.
 pub fn start(directory: RunsDirectory, limits: Limits, quiet: bool) -> io::Result<()> {
     if limits == Limits::default() {
         return Ok(());
@@ -93,7 +90,7 @@ pub fn start(directory: RunsDirectory, limits: Limits, quiet: bool) -> io::Resul
 }
 
 impl RunsDirectory {
-    /// Removes what the limits do not allow; returns a limit that cannot be met.
+    /// Removes runs until the limits are met. Returns a limit that cannot be met.
     fn apply(&self, limits: &Limits, quiet: bool) -> io::Result<Option<String>> {
         let runs = self.runs()?;
         let now = SystemTime::now()
@@ -112,13 +109,13 @@ impl RunsDirectory {
         Ok(unmet)
     }
 
-    /// Bytes that are free for other users too.
+    /// Bytes available to unprivileged users.
     fn free(&self) -> io::Result<u64> {
         let space = statvfs(&self.out)?;
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
-    /// The runs of our user; also removes what an earlier removal has left.
+    /// The runs of this user. Completes interrupted removals.
     fn runs(&self) -> io::Result<Vec<Run>> {
         let out = Directory::open(&self.out, None)?;
         let mut runs = Vec::new();
@@ -149,7 +146,7 @@ impl RunsDirectory {
         Ok(runs)
     }
 
-    /// Device and inode of a directory of our user; of a link or anything else, nothing.
+    /// Device and inode of a directory of this user; `None` for a link or anything else.
     fn own(&self, name: &str) -> Option<(u64, u64)> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = openat(CWD, self.out.join(name), flags, Mode::empty()).ok()?;
@@ -157,7 +154,7 @@ impl RunsDirectory {
         (data.st_uid == self.uid).then_some((data.st_dev, data.st_ino))
     }
 
-    /// Removes a run, unless it is continued at this moment.
+    /// Removes a run, unless a profiler is writing it.
     fn remove(&self, run: &Run) -> io::Result<bool> {
         let guard = InstanceLock::take(&self.out, &run.name, &self.hostname);
         let Ok(Acquired::Locked(_guard)) = guard else {
@@ -170,7 +167,7 @@ impl RunsDirectory {
         }
         renameat(CWD, &from, CWD, &to)?;
         if self.own(&removed) != Some(run.id) {
-            // Somebody has put another directory there in between.
+            // Another directory took the name in between.
             renameat(CWD, &to, CWD, &from)?;
             return Ok(false);
         }
@@ -180,7 +177,7 @@ impl RunsDirectory {
 }
 
 impl Limits {
-    /// How many of the finished runs, oldest first, are too many; and what is still not met without them.
+    /// Number of finished runs to remove, oldest first, and a limit that is not met even then.
     fn excess(
         &self,
         finished: &[&Run],
@@ -215,7 +212,7 @@ impl Limits {
     }
 }
 
-/// Bytes that a directory takes on the disk. Links are not followed.
+/// Size of a directory on the disk in bytes. Links are not followed.
 fn size(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
@@ -244,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_removes_the_oldest() {
+    fn every_limit_removes_the_oldest_runs() {
         let runs = runs(&[10, 20, 30, 40]);
         let finished: Vec<&Run> = runs.iter().collect();
         let excess = |limits: Limits, total, free| {
@@ -258,7 +255,7 @@ mod tests {
             let limits = Limits { max_age, ..none() };
             assert_eq!(excess(limits, 100, 0), (count, false), "{days}");
         }
-        // 150 bytes, of which 50 are of a run that is not finished.
+        // 150 bytes, 50 of them in a run that has not finished.
         for (bytes, count, unmet) in [
             (150, 0, false),
             (149, 1, false),

@@ -1,4 +1,4 @@
-//! Finding the target: pids that exist, a cgroup's identity.
+//! Checks that processes and cgroups exist.
 
 use std::{
     fs,

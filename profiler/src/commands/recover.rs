@@ -1,0 +1,69 @@
+//! `profiler recover`: turns the journals of killed profilers into Parquet files.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
+
+use crate::{
+    failure::{Failure, Reason},
+    output::dataset::recover::{Hosts, JournalOutcome, RecoveryReport, recover},
+    report,
+    sources::dataset_schema,
+    support::log::harmless,
+};
+
+/// Arguments of `profiler recover`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Run directories
+    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    run: Vec<PathBuf>,
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When a run cannot be read, or a profiler is writing it.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let mut complete = true;
+        for run in &self.run {
+            if !run.join("run.json").exists() {
+                let message = format!("{}: not a run directory: no run.json", run.display());
+                return Err(Failure::new(Reason::Target, message));
+            }
+            let result = recover(run, Hosts::All, dataset_schema())
+                .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
+            print(run, &result);
+            complete &= result.is_complete();
+        }
+        Ok(if complete { 0 } else { Reason::Output as u8 })
+    }
+}
+
+fn print(run: &Path, result: &RecoveryReport) {
+    let shown = |path: &Path| harmless(&path.to_string_lossy());
+    let rows: u64 = result.rows.values().sum();
+    report!("{}: {rows} rows recovered", run.display());
+    for (path, outcome) in &result.journals {
+        match outcome {
+            JournalOutcome::Damaged {
+                path: kept,
+                rows,
+                error,
+            } => report!(
+                "  {}: damaged after {rows} rows ({}); kept as {}",
+                shown(path),
+                harmless(error),
+                shown(kept)
+            ),
+            JournalOutcome::Failed { error } => report!("  {}: {}", shown(path), harmless(error)),
+            JournalOutcome::InUse => report!("  {}: a profiler is writing it", shown(path)),
+            JournalOutcome::Recovered { .. } | JournalOutcome::Stale | JournalOutcome::Empty => {}
+        }
+    }
+    for error in &result.errors {
+        report!("  {}", harmless(error));
+    }
+}

@@ -1,0 +1,128 @@
+//! `profiler run`: profiles a target.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{ArgGroup, Args, ValueHint};
+
+use crate::{
+    config::{Config, Settings, Target},
+    failure::{Failure, Reason},
+    job, privileges, session,
+};
+
+/// Time that `--wait` has without a value.
+const WAIT: Duration = Duration::from_secs(60);
+
+const EXAMPLES: &str = "\
+Examples:
+  profiler run --pid 4711                  a process and its descendants, until they end
+  profiler run -i 100ms -- mpirun ./solver  a command, from its first instruction
+  profiler run --job 4711                   a batch job on this node, until it ends
+  profiler run --node -d 60s                the whole node, for a minute
+
+Then: cd profiles/<run> && duckdb -init views.sql";
+
+/// Arguments of `profiler run`.
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("target").required(true).multiple(false),
+    after_help = EXAMPLES
+)]
+pub struct Arguments {
+    /// Profile this process and its descendants, whichever user owns them; can be repeated
+    #[arg(
+        long,
+        value_name = "PID",
+        group = "target",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pid: Vec<u32>,
+    /// Profile the members of this cgroup (v1 or v2) and of the cgroups below it
+    ///
+    /// PATH is absolute or relative to a cgroup mount: system.slice/nginx.service.
+    #[arg(long, value_name = "PATH", group = "target", value_hint = ValueHint::DirPath)]
+    cgroup: Option<PathBuf>,
+    /// Profile the processes of this batch job on this node; without ID, of the job that the
+    /// environment names
+    #[arg(
+        long,
+        value_name = "ID",
+        group = "target",
+        num_args = 0..=1,
+        default_missing_value = ""
+    )]
+    job: Option<String>,
+    /// Profile every process of this node
+    #[arg(long, group = "target")]
+    node: bool,
+    /// Start this command (after `--`) and profile it until it ends
+    ///
+    /// The profiler exits with the exit code of the command. The first Ctrl-C is passed on to it.
+    #[arg(last = true, group = "target", value_name = "COMMAND")]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is invalid, or the session fails.
+    pub fn run(self) -> Result<u8, Failure> {
+        let command_line = std::env::args_os()
+            .map(|arg| arg.to_string_lossy().into_owned())
+            .collect();
+        session::run(&self.into_config()?, command_line)
+    }
+
+    /// Validates the arguments.
+    ///
+    /// # Errors
+    ///
+    /// When an option does not fit the target, or a list names something unknown.
+    pub fn into_config(self) -> Result<Config, Failure> {
+        self.check()?;
+        let settings = &self.settings;
+        let target = if !self.command.is_empty() {
+            Target::Command(self.command)
+        } else if let Some(path) = self.cgroup {
+            Target::Cgroup(path)
+        } else if let Some(id) = self.job {
+            Target::Job(job::Request {
+                id: Some(id).filter(|id| !id.is_empty()),
+                scheduler: settings.scheduler,
+                wait: settings.wait.unwrap_or(WAIT),
+            })
+        } else if self.node {
+            Target::Node
+        } else {
+            Target::Pids(self.pid)
+        };
+        Config::new(target, self.settings)
+    }
+
+    /// Checks options that only one target has. clap does not report a missing requirement that
+    /// conflicts with the given target.
+    fn check(&self) -> Result<(), Failure> {
+        let settings = &self.settings;
+        let (node, job) = (self.node, self.job.is_some());
+        let options = [
+            ("--split-by", settings.split_by.is_some(), "--node", node),
+            ("--scheduler", settings.scheduler.is_some(), "--job", job),
+            ("--wait", settings.wait.is_some(), "--job", job),
+        ];
+        for (option, given, target, is_target) in options {
+            if given && !is_target {
+                let message = format!("{option} requires {target}");
+                return Err(Failure::new(Reason::Usage, message));
+            }
+        }
+        if privileges::is_secure_execution() && !settings.has_system_mounts() {
+            let message = "--procfs and --sysfs are refused with file capabilities: run with sudo";
+            return Err(Failure::new(Reason::Usage, message));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! Configuration of a run: target, settings, sources and hardware events.
+
+pub mod file;
+mod settings;
+mod sources;
+
+use std::{ffi::OsString, path::PathBuf};
+
+pub use self::{
+    settings::{Settings, SplitBy},
+    sources::Sources,
+};
+use crate::{failure::Failure, job, perf::Selection};
+
+/// The processes that a run profiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Processes and their descendants.
+    Pids(Vec<u32>),
+    /// A command that the profiler starts.
+    Command(Vec<OsString>),
+    /// Members of a cgroup and of those below it.
+    Cgroup(PathBuf),
+    /// The processes of a batch job on this node.
+    Job(job::Request),
+    /// Every process.
+    Node,
+}
+
+/// A validated configuration.
+#[derive(Clone)]
+pub struct Config {
+    /// The processes to profile.
+    pub target: Target,
+    /// Options that need no interpretation.
+    pub settings: Settings,
+    /// Sources to collect from.
+    pub sources: Sources,
+    /// Hardware events to count.
+    pub perf: Selection,
+}
+
+impl Config {
+    /// Interprets the settings.
+    ///
+    /// # Errors
+    ///
+    /// When the list of sources, groups or events is invalid.
+    pub fn new(target: Target, settings: Settings) -> Result<Self, Failure> {
+        Ok(Self {
+            target,
+            sources: Sources::select(settings.source.as_deref())?,
+            perf: Selection::new(
+                settings.groups.as_deref(),
+                settings.events.as_deref(),
+                settings.perfevents.clone(),
+            )?,
+            settings,
+        })
+    }
+
+    /// The object `config` of `run.json`.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut json = serde_json::to_value(&self.settings).unwrap_or_default();
+        json["sources"] = self.sources.iter().map(|spec| spec.name).collect();
+        json["groups"] = serde_json::json!(self.perf.groups);
+        json["events"] = serde_json::json!(self.perf.events.names());
+        json
+    }
+}

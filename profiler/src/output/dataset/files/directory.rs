@@ -1,0 +1,328 @@
+//! An open directory.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Write as _},
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid},
+    io::Errno,
+};
+
+use crate::support::invoking_user::Owner;
+
+/// Mode of new files, before the umask.
+const FILE_MODE: u32 = 0o640;
+/// Mode of new directories, before the umask.
+const DIRECTORY_MODE: u32 = 0o750;
+
+/// An open directory. Files are opened relative to it.
+#[derive(Debug)]
+pub struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+    owner: Owner,
+}
+
+impl Directory {
+    /// Opens an existing directory. New files in it get this owner.
+    pub fn open(path: &Path, owner: Owner) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
+            fd: rustix::fs::openat(CWD, path, flags, Mode::empty())?,
+            path: path.to_owned(),
+            owner,
+        })
+    }
+
+    /// Opens a run directory. Links are refused: a user who may write to the directory above could
+    /// have made one.
+    pub fn open_run(path: &Path, owner: Owner) -> io::Result<Self> {
+        match path.file_name() {
+            Some(name) => Self::open(above(path), owner)?.sub(name),
+            None => Self::open(path, owner),
+        }
+    }
+
+    /// Opens a directory inside this one.
+    pub fn sub(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        let name = name.as_ref();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(Self {
+            fd: rustix::fs::openat(&self.fd, name, flags, Mode::empty())?,
+            path: self.path.join(name),
+            owner: self.owner,
+        })
+    }
+
+    /// Opens a directory inside this one; creates it if it is missing.
+    pub fn make(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        Ok(self.make_or_open(name.as_ref())?.0)
+    }
+
+    /// Also returns whether the directory is new.
+    pub(super) fn make_or_open(&self, name: &OsStr) -> io::Result<(Self, bool)> {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(DIRECTORY_MODE)) {
+            Ok(()) => {
+                let made = self.sub(name)?;
+                give_to(&made.fd, self.owner);
+                self.sync()?;
+                Ok((made, true))
+            }
+            Err(Errno::EXIST) => Ok((self.sub(name)?, false)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets the owner of new files.
+    #[must_use]
+    pub fn owned(self, owner: Owner) -> Self {
+        Self { owner, ..self }
+    }
+
+    /// User and group of the directory.
+    pub fn owned_by(&self) -> io::Result<(u32, u32)> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        Ok((stat.st_uid, stat.st_gid))
+    }
+
+    /// Path at which the directory was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates a file, which must not exist, for appending.
+    pub fn create(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::APPEND
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(FILE_MODE))?;
+        give_to(&fd, self.owner);
+        Ok(fd.into())
+    }
+
+    /// Time of the last change of a file, s since 1970 by the clock of the file system.
+    pub fn modified(&self, name: &str) -> io::Result<i64> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(stat.st_mtime)
+    }
+
+    /// Present time by the clock of the file system, which can be a server's, s since 1970.
+    pub fn now(&self) -> io::Result<i64> {
+        let name = format!(".now.{}.{}.tmp", std::process::id(), thread_id());
+        let written = self
+            .write_synced(&name, b"x")
+            .and_then(|()| self.modified(&name));
+        self.remove(&name)?;
+        written
+    }
+
+    /// Opens an existing regular file for reading. The name can belong to anything: links are not
+    /// followed and pipes not waited for.
+    pub fn read(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty());
+        let file = File::from(fd.map_err(|error| match error {
+            Errno::LOOP => io::Error::other("a link"),
+            error => error.into(),
+        })?);
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::Error::other("not a regular file"))
+        }
+    }
+
+    /// Names of the entries, sorted; names that are not UTF-8 are left out.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            if let Ok(name) = entry?.file_name().to_str()
+                && !matches!(name, "." | "..")
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Whether an entry has this name.
+    pub fn has(&self, name: &str) -> io::Result<bool> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a file, if it exists.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Renames a file. Fails if the new name is taken.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
+            // Some file systems (NFS) cannot do this atomically.
+            Err(Errno::INVAL | Errno::NOSYS) => self.rename_by_link(from, to),
+            result => Ok(result?),
+        }
+    }
+
+    /// Creates a hard link, which fails if the name is taken, and removes the old name.
+    fn rename_by_link(&self, from: &str, to: &str) -> io::Result<()> {
+        match rustix::fs::linkat(&self.fd, from, &self.fd, to, AtFlags::empty()) {
+            Ok(()) => {}
+            // A file server whose first reply was lost refuses the repeated request.
+            Err(Errno::EXIST) if self.is_same(from, to)? => {}
+            Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
+            // Without hard links, a check before the rename is the best there is.
+            Err(_) if self.has(to)? => return Err(Errno::EXIST.into()),
+            Err(_) => return Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?),
+        }
+        self.remove(from)
+    }
+
+    fn is_same(&self, one: &str, other: &str) -> io::Result<bool> {
+        let file = |name| {
+            let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok::<_, io::Error>((stat.st_dev, stat.st_ino))
+        };
+        Ok(file(one)? == file(other)?)
+    }
+
+    /// Removes an empty directory.
+    pub(super) fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// User of an entry.
+    pub(super) fn user_of(&self, name: &str) -> io::Result<u32> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(stat.st_uid)
+    }
+
+    /// Whether the directory was removed, or its file system unmounted.
+    pub fn is_gone(&self) -> bool {
+        !matches!(rustix::fs::fstat(&self.fd), Ok(stat) if stat.st_nlink > 0)
+    }
+
+    /// Makes changes of names in the directory durable.
+    pub fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.fd) {
+            // Some network file systems do not support fsync on directories.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Stores a file under a free name: writes a temporary file, syncs it, renames it, and syncs the
+    /// directory. An error leaves nothing behind.
+    pub fn write_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.store_new(&format!(".{name}.tmp"), name, bytes)
+    }
+
+    /// Like [`Directory::write_new`], in a directory that several hosts write to: `writer` makes the
+    /// name of the temporary file unique.
+    pub fn write_new_among(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
+        self.store_new(&format!(".{name}.{writer}.tmp"), name, bytes)
+    }
+
+    fn store_new(&self, temporary: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let stored = self
+            .write_synced(temporary, bytes)
+            .and_then(|()| self.rename(temporary, name));
+        self.end_write(temporary, stored)
+    }
+
+    /// Like [`Directory::write_new_among`], but replaces an existing file.
+    pub fn replace(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
+        let temporary = format!(".{name}.{writer}.tmp");
+        let stored = self
+            .write_synced(&temporary, bytes)
+            .and_then(|()| Ok(rustix::fs::renameat(&self.fd, &*temporary, &self.fd, name)?));
+        self.end_write(&temporary, stored)
+    }
+
+    pub(super) fn write_synced(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.remove(name)?;
+        let mut file = self.create(name)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    fn end_write(&self, temporary: &str, stored: io::Result<()>) -> io::Result<()> {
+        if stored.is_err() {
+            // The first error is the relevant one.
+            let _ = self.remove(temporary);
+            return stored;
+        }
+        self.sync()
+    }
+}
+
+/// Sets the owner. Errors are ignored: a file system that refuses it (`root_squash`) still gets the
+/// data.
+fn give_to(fd: impl AsFd, owner: Owner) {
+    if let Some((uid, gid)) = owner {
+        let _ = rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    }
+}
+
+/// The parent directory of a path.
+pub(super) fn above(path: &Path) -> &Path {
+    let above = path.parent().unwrap_or(path);
+    if above.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        above
+    }
+}
+
+/// Part of the names of temporary files.
+pub(super) fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::output::dataset::files::create_run_dir;
+
+    #[test]
+    fn rename_does_not_replace_files() {
+        let out = TempDir::new().unwrap();
+        let directory = create_run_dir(out.path(), None).unwrap();
+        let taken = |result: io::Result<()>| result.unwrap_err().kind();
+        for (name, rename) in [
+            ("a", Directory::rename as fn(&Directory, &str, &str) -> _),
+            ("b", Directory::rename_by_link),
+        ] {
+            directory.write_new("new", b"1").unwrap();
+            rename(&directory, "new", name).unwrap();
+            directory.write_new("new", b"2").unwrap();
+            let refused = taken(rename(&directory, "new", name));
+            assert_eq!(refused, io::ErrorKind::AlreadyExists, "{name}");
+            assert_eq!(std::fs::read(out.path().join(name)).unwrap(), b"1");
+            directory.remove("new").unwrap();
+        }
+        // The reply to a first attempt was lost.
+        directory.write_new("new", b"3").unwrap();
+        std::fs::hard_link(out.path().join("new"), out.path().join("c")).unwrap();
+        directory.rename_by_link("new", "c").unwrap();
+        assert_eq!(directory.names().unwrap(), ["a", "b", "c"]);
+    }
+}

@@ -1,0 +1,29 @@
+//! Types of columns in DuckDB.
+
+use arrow::datatypes::DataType;
+
+use super::Column;
+
+/// Type of a column in the Parquet files, as DuckDB names it.
+pub fn type_name(column: &Column) -> String {
+    match (column.data_type)() {
+        DataType::UInt64 => "UBIGINT".into(),
+        DataType::UInt32 => "UINTEGER".into(),
+        DataType::Int64 => "BIGINT".into(),
+        DataType::Int32 => "INTEGER".into(),
+        DataType::Float64 => "DOUBLE".into(),
+        DataType::Boolean => "BOOLEAN".into(),
+        DataType::Utf8 | DataType::Dictionary(..) => "VARCHAR".into(),
+        DataType::Timestamp(..) => "TIMESTAMP".into(),
+        DataType::List(_) => "UBIGINT[]".into(),
+        other => other.to_string(),
+    }
+}
+
+/// Type of a column in the views, whose timestamps support DuckDB's functions.
+pub fn type_in_views(column: &Column) -> String {
+    match type_name(column).as_str() {
+        "TIMESTAMP" => "TIMESTAMPTZ".to_owned(),
+        other => other.to_owned(),
+    }
+}

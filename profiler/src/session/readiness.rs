@@ -1,0 +1,32 @@
+//! Waiting for file descriptors in the sampling loop.
+
+use std::{io, os::fd::OwnedFd};
+
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::failure::Failure;
+
+/// Registers a descriptor with the loop.
+pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned, and closed only after it is deregistered.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    registered.map_err(|error| error.into_parts().1)
+}
+
+/// Waits until the descriptor is readable; forever if there is none.
+pub async fn wait_readable(fd: Option<&AsyncFd<OwnedFd>>) {
+    match fd {
+        Some(fd) => {
+            if let Ok(mut guard) = fd.readable().await {
+                guard.clear_ready();
+            }
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The loop cannot wait for a descriptor or the timer.
+#[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
+pub fn cannot_wait(error: io::Error) -> Failure {
+    Failure::internal(format!("cannot wait: {error}"))
+}

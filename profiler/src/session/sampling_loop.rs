@@ -1,0 +1,273 @@
+//! The loop of a session: waits for ticks, region boundaries, events, signals and the end of the
+//! target.
+
+use std::{path::PathBuf, time::Duration};
+
+use caps::Capability;
+use rustix::process::Signal;
+
+use super::{
+    boundaries::due,
+    job_watch::JobWatch,
+    launch::{self, Launcher, Running},
+    readiness::{cannot_wait, readable, wait_readable},
+    sampler::Sampler,
+    setup::Setup,
+    signals::{self, Signals},
+    ticker::Ticker,
+};
+use crate::{
+    config::{Config, Target},
+    failure::{Failure, Reason},
+    marks,
+    output::recovery::RecoveryThread,
+    privileges, report,
+    support::clock::monotonic_ns,
+};
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Target,
+    Duration,
+    Signal(Signal),
+}
+
+/// A session that samples.
+pub struct Session<'a> {
+    config: &'a Config,
+    sampler: Sampler,
+    recovery: RecoveryThread,
+    command: Option<Running>,
+    job: Option<JobWatch>,
+    /// Directory of the cgroup that is the target.
+    cgroup: Option<PathBuf>,
+    /// Whether a process of the target has been seen.
+    seen_live: bool,
+    /// Whether a signal has been passed on to the command.
+    signal_forwarded: bool,
+    /// Start of sampling, `CLOCK_MONOTONIC` in ns.
+    started: u64,
+}
+
+impl<'a> Session<'a> {
+    /// Starts the command, if there is one, and takes the baselines.
+    ///
+    /// # Errors
+    ///
+    /// When the command cannot be started. Then nothing is left behind.
+    pub fn start(
+        config: &'a Config,
+        setup: Setup,
+        launcher: Option<Launcher>,
+    ) -> Result<Self, Failure> {
+        let mut session = Self {
+            config,
+            sampler: setup.sampler,
+            recovery: setup.recovery,
+            command: None,
+            job: setup.job,
+            cgroup: setup.cgroup,
+            // Processes given by pid have been found.
+            seen_live: !matches!(config.target, Target::Cgroup(_)),
+            signal_forwarded: false,
+            started: monotonic_ns(),
+        };
+        let mut target = setup.target;
+        if let Some(launcher) = launcher {
+            match session.start_command(launcher, &setup.keeps_capabilities) {
+                Ok(pid) => target = format!("{target} (process {pid})"),
+                Err(failure) => {
+                    session.sampler.discard();
+                    return Err(failure);
+                }
+            }
+        } else {
+            let raised = privileges::raise();
+            session.sampler.tick(false);
+            drop(raised);
+            privileges::keep_for_sampling(&setup.keeps_capabilities);
+        }
+        if !config.settings.quiet {
+            if let Some(line) = &setup.missing {
+                report!("profiler: {line}");
+            }
+            report!("profiling {target} into {}", setup.run_dir.display());
+            // A started command finds the variable in its environment.
+            if let (Some(path), None) = (session.sampler.marks_socket(), &session.command) {
+                report!("marks: set {}={}", marks::VARIABLE, path.display());
+            }
+        }
+        Ok(session)
+    }
+
+    /// Creates the process of the command, takes the baselines and lets it run. Nothing else is left
+    /// to do by then, so that the figures are those of the command alone.
+    fn start_command(&mut self, launcher: Launcher, keep: &[Capability]) -> Result<u32, Failure> {
+        let stopped = launcher.spawn(self.sampler.marks_socket())?;
+        let pid = stopped.pid;
+        let raised = privileges::raise();
+        if let Err(error) = self.sampler.follow_command(pid) {
+            stopped.cancel();
+            return Err(Failure::internal(format!("{error:#}")));
+        }
+        self.sampler.tick(false);
+        drop(raised);
+        privileges::keep_for_sampling(keep);
+        self.command = Some(stopped.release()?);
+        Ok(pid)
+    }
+
+    /// Samples until the session ends, and finishes the outputs. Returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When rows were lost, or the loop cannot wait.
+    pub async fn run(mut self, mut signals: Signals) -> Result<u8, Failure> {
+        self.recovery.begin();
+        let mut ticker =
+            Ticker::new(self.started, self.config.settings.interval).map_err(cannot_wait)?;
+        let stop = self.sample_until_stopped(&mut signals, &mut ticker).await?;
+        if stop == Stop::Target {
+            self.wait_for_last_exit().await;
+        }
+        self.sampler.tasks.read_footprints();
+        let overdue = ticker.pending().map_err(cannot_wait)?;
+        let quiet = self.config.settings.quiet;
+        let summary = self.sampler.finish(overdue, self.started, quiet)?;
+        if !quiet {
+            report!("{summary}");
+        }
+        if !matches!(stop, Stop::Signal(_)) {
+            tokio::select! {
+                () = self.recovery.finish() => {}
+                signal = signals.next() => return Ok(signals::exit_code(signal)),
+            }
+        }
+        // A command that outlives its profiling is no longer observed.
+        drop(self.sampler);
+        exit_code(self.command, stop, quiet)
+    }
+
+    async fn sample_until_stopped(
+        &mut self,
+        signals: &mut Signals,
+        ticker: &mut Ticker,
+    ) -> Result<Stop, Failure> {
+        let events = self.sampler.events().map_err(cannot_wait)?;
+        let ended = self
+            .command
+            .as_ref()
+            .map(|running| running.pidfd.try_clone().and_then(readable))
+            .transpose()
+            .map_err(cannot_wait)?;
+        let job = self.job.as_ref().map(JobWatch::notifier);
+        let job = job.transpose().map_err(cannot_wait)?;
+        let spent = Duration::from_nanos(monotonic_ns() - self.started);
+        let duration = self.config.settings.duration;
+        let deadline = async {
+            match duration {
+                Some(duration) => tokio::time::sleep(duration.saturating_sub(spent)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                biased;
+                () = wait_readable(ended.as_ref()) => return Ok(Stop::Target),
+                () = &mut deadline => return Ok(Stop::Duration),
+                signal = signals.next() => if let Some(stop) = self.interrupted(signal) {
+                    return Ok(stop);
+                },
+                () = wait_readable(events.as_ref()) => self.sampler.drain_events(),
+                () = wait_readable(job.as_ref()) => self.follow_job(),
+                () = due(self.sampler.boundaries.as_ref()) => self.sampler.boundary(),
+                expired = ticker.next() => {
+                    self.sampler.advance(expired.map_err(cannot_wait)?);
+                    self.sampler.tick(false);
+                }
+            }
+            if self.target_has_ended() {
+                return Ok(Stop::Target);
+            }
+        }
+    }
+
+    /// Follows processes of the job that have been found since.
+    fn follow_job(&mut self) {
+        if let Some(job) = &self.job {
+            self.sampler.follow(|tasks| job.follow(tasks));
+        }
+    }
+
+    /// Passes a signal on to the command, whose end then ends the session. Without a command, or the
+    /// second time, the signal ends the session.
+    fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
+        match &self.command {
+            Some(running) if !std::mem::replace(&mut self.signal_forwarded, true) => {
+                running.signal(signal);
+                None
+            }
+            _ => Some(Stop::Signal(signal)),
+        }
+    }
+
+    fn target_has_ended(&mut self) -> bool {
+        let tasks = &self.sampler.tasks;
+        if let Some(job) = &self.job
+            && let Some(ended) = job.has_ended(tasks)
+        {
+            return ended;
+        }
+        if matches!(self.config.target, Target::Node | Target::Command(_)) {
+            return false;
+        }
+        let live = tasks.live().unwrap_or(0);
+        self.seen_live |= live != 0;
+        let cgroup_gone = self
+            .cgroup
+            .as_ref()
+            .is_some_and(|directory| !directory.exists());
+        live == 0 && (self.seen_live || cgroup_gone)
+    }
+
+    /// Waits until the last threads of the target have left the CPU. The pidfd of the command is
+    /// readable, and its descendants have been waited for, a little earlier; on a busy machine, long
+    /// before. Processes that continue to run are not waited for.
+    async fn wait_for_last_exit(&mut self) {
+        for waited in 0..1000 {
+            let live = self.sampler.tasks.live().unwrap_or(0);
+            if live == 0 || waited >= 20 && !self.sampler.tasks.any_exiting() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// The exit code of the command, or that of a session without one. A command that outlives its
+/// profiling is waited for.
+fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
+    let Some(running) = command else {
+        return Ok(0);
+    };
+    match stop {
+        Stop::Signal(signal) => {
+            if !quiet && !running.has_ended() {
+                report!(
+                    "profiler: the command (process {}) has not ended: it continues without the \
+                     profiler",
+                    running.pid()
+                );
+            }
+            return Ok(signals::exit_code(signal));
+        }
+        Stop::Duration if !quiet => report!("waiting for the command to end"),
+        Stop::Duration | Stop::Target => {}
+    }
+    let status = running
+        .wait()
+        .map_err(|error| Failure::new(Reason::Internal, format!("wait: {error}")))?;
+    Ok(launch::exit_code(status))
+}

@@ -1,0 +1,102 @@
+//! Costs and losses of the session itself.
+
+use super::boundaries::Boundaries;
+use crate::{
+    bpf::Stats,
+    marks::Losses,
+    output::dataset::manifest::Loss,
+    report,
+    support::self_metrics::{Component, SelfMetrics},
+    tasks::TaskTable,
+};
+
+/// Counts of ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ticks {
+    /// Number of the present tick; the baselines are 0. Missed ticks leave gaps.
+    pub number: u64,
+    /// Samples taken after the baselines.
+    pub taken: u64,
+    /// Deadlines that passed without a sample.
+    pub missed: u64,
+    /// Time of all readings, ns.
+    pub busy_ns: u64,
+}
+
+impl Ticks {
+    /// Stores the totals of the profiler itself.
+    pub fn update_self_metrics(&self, self_metrics: &mut SelfMetrics) {
+        let metrics = self_metrics.account(Component::Controller, "profiler");
+        metrics.runs = Some(self.taken);
+        metrics.run_ns = Some(self.busy_ns);
+        metrics.dropped = Some(self.missed);
+    }
+}
+
+/// Stores the totals of BPF programs and maps.
+pub fn update_programs(self_metrics: &mut SelfMetrics, tasks: &mut TaskTable) {
+    let Some(programs) = tasks.programs() else {
+        return;
+    };
+    if let Ok(counters) = programs.counters() {
+        for (map, dropped) in counters.dropped() {
+            let metrics = self_metrics.account(Component::Map, map);
+            if dropped != 0 && metrics.dropped == Some(0) {
+                report!(
+                    "profiler: map {map} is full: entries are being dropped (counted in `overhead`)"
+                );
+            }
+            metrics.dropped = Some(dropped);
+        }
+    }
+    for (name, stats) in programs.program_stats() {
+        if stats == Stats::default() {
+            continue;
+        }
+        let metrics = self_metrics.account(Component::Program, name);
+        metrics.runs = (stats.runs != 0).then_some(stats.runs);
+        metrics.run_ns = (stats.runs != 0).then_some(stats.run_ns);
+        metrics.dropped = Some(stats.missed);
+    }
+}
+
+/// Losses since the start of the session.
+pub fn losses(
+    ticks: &Ticks,
+    self_metrics: &SelfMetrics,
+    boundaries: Option<&Boundaries>,
+) -> Vec<Loss> {
+    let mut losses = Vec::new();
+    let mut add = |what: &str, count, why: String, uid| {
+        if count != 0 {
+            losses.push(Loss {
+                what: what.to_owned(),
+                count,
+                why,
+                uid,
+            });
+        }
+    };
+    let busy = "the machine or the profiler was too busy";
+    add("ticks", ticks.missed, busy.to_owned(), None);
+    for (part, name, metrics) in self_metrics.iter() {
+        let (what, why) = match part {
+            Component::Map => ("operations", format!("map {name} was full")),
+            Component::Program => (
+                "events",
+                format!("program {name} was running on that CPU already"),
+            ),
+            Component::Source => (
+                "names",
+                "reading the memory of the processes took too long".to_owned(),
+            ),
+            Component::Marks | Component::Sink | Component::Controller => continue,
+        };
+        add(what, metrics.dropped.unwrap_or(0), why, None);
+    }
+    let marks = boundaries.map(|boundaries| boundaries.receiver.losses());
+    for (uid, loss, count) in marks.iter().flat_map(Losses::of_users) {
+        add(Loss::MARKS, count, loss.why().to_owned(), uid);
+    }
+    losses
+}

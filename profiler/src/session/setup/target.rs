@@ -1,0 +1,128 @@
+//! The target as BPF programs and the `/proc` fallback need it.
+
+use std::path::PathBuf;
+
+use super::lookup;
+use crate::{
+    bpf::{self, Roots},
+    config::{Config, Target},
+    failure::{Failure, Reason},
+    host::Host,
+    job::{self, ROOTS_MAX},
+    privileges,
+    tasks::walk,
+};
+
+/// A target that exists.
+pub struct FoundTarget {
+    /// Membership, as BPF programs check it.
+    pub scope: bpf::Scope,
+    /// Processes that are followed from the start.
+    pub roots: Roots,
+    /// Membership, as the `/proc` fallback checks it.
+    pub walk: walk::Scope,
+    /// Directory of the cgroup.
+    pub cgroup: Option<PathBuf>,
+    /// The job, for `run.json`.
+    pub job: Option<serde_json::Value>,
+    /// The target, for messages.
+    pub description: String,
+}
+
+impl FoundTarget {
+    /// Finds the target.
+    ///
+    /// # Errors
+    ///
+    /// When it does not exist.
+    pub fn find(
+        config: &Config,
+        host: &Host,
+        job: Option<&job::FoundJob>,
+    ) -> Result<Self, Failure> {
+        match &config.target {
+            Target::Pids(list) => {
+                let _raised = privileges::raise();
+                let names: Vec<_> = list.iter().map(ToString::to_string).collect();
+                let description = format!("process {}", names.join(", "));
+                Ok(Self::pids(lookup::roots(host, list)?, description))
+            }
+            Target::Command(command) => {
+                let name = command.first().map(|name| name.to_string_lossy());
+                let description = format!("`{}`", name.unwrap_or_default());
+                // Its process is created after everything else.
+                Ok(Self::pids(Roots::new(), description))
+            }
+            Target::Cgroup(path) => {
+                let (directory, scope) = lookup::cgroup(host, path)?;
+                Ok(Self {
+                    scope,
+                    roots: Roots::new(),
+                    walk: walk::Scope::Cgroup(directory.clone()),
+                    description: format!("cgroup {}", directory.display()),
+                    cgroup: Some(directory),
+                    job: None,
+                })
+            }
+            Target::Job(_) => Self::job(
+                host,
+                job.ok_or_else(|| Failure::new(Reason::Internal, "no search for the job"))?,
+            ),
+            Target::Node => Ok(Self {
+                scope: bpf::Scope::Node,
+                roots: Roots::new(),
+                walk: walk::Scope::Node,
+                cgroup: None,
+                job: None,
+                description: format!("node {}", host.hostname),
+            }),
+        }
+    }
+
+    fn pids(roots: Roots, description: String) -> Self {
+        Self {
+            scope: bpf::Scope::Pids,
+            walk: walk::Scope::Pids(roots.iter().map(|(pid, _)| *pid).collect()),
+            roots,
+            cgroup: None,
+            job: None,
+            description,
+        }
+    }
+
+    fn job(host: &Host, job: &job::FoundJob) -> Result<Self, Failure> {
+        let hierarchy = match job.directories.first() {
+            Some(directory) => match lookup::cgroup(host, &directory.path)? {
+                (_, bpf::Scope::Cgroup { hierarchy, .. }) => hierarchy,
+                _ => 0,
+            },
+            None => 0,
+        };
+        let directories = job.directories.iter();
+        Ok(Self {
+            scope: bpf::Scope::Job {
+                ids: directories
+                    .clone()
+                    .map(|directory| directory.inode)
+                    .collect(),
+                hierarchy,
+            },
+            // The first search of the watcher finds those beyond the size of the map.
+            roots: job
+                .pids
+                .iter()
+                .map(|pid| (*pid, 0))
+                .take(ROOTS_MAX)
+                .collect(),
+            walk: walk::Scope::Job {
+                directories: directories
+                    .map(|directory| directory.path.clone())
+                    .collect(),
+                pids: job.pids.iter().copied().collect(),
+            },
+            cgroup: None,
+            job: Some(job.to_json()),
+            description: job.to_string(),
+        })
+    }
+}
