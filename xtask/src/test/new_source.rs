@@ -94,7 +94,7 @@ fn check(profiler: &Path, out: &Path) -> Result<()> {
     ensure!(reference.contains(&section), "the reference has no section");
     let checked: Value = serde_json::from_str(&print(&["check", "--json"])?)?;
     let mut sources = checked["sources"].as_array().into_iter().flatten();
-    let checked = sources.any(|source| source["name"] == NAME);
+    let checked = sources.any(|source| source["source"] == NAME);
     ensure!(checked, "`profiler check` does not list the source");
 
     let run = record(profiler, out)?;
