@@ -18,11 +18,11 @@ Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --p
 Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict, \
 7 verify.";
 
-/// Shows where time, bytes, FLOPS and energy go, for a command, a process tree, a batch job, a cgroup
-/// or a node
+/// Shows where time, bytes, FLOPS and energy go, for a command, a process tree, a batch job, a
+/// cgroup or a node
 ///
-/// The profiler follows processes in the kernel with eBPF and writes Parquet files, which DuckDB and
-/// pandas open directly.
+/// The profiler follows processes in the kernel with eBPF and writes Parquet files, which DuckDB
+/// and pandas open directly.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {

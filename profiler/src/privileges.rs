@@ -57,8 +57,8 @@ pub struct Replaced {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Makes all permitted capabilities effective in this thread: for reading `/proc` and `/sys` and for
-/// BPF, never for a path that the user names.
+/// Makes all permitted capabilities effective in this thread: for reading `/proc` and `/sys` and
+/// for BPF, never for a path that the user names.
 pub fn raise() -> Replaced {
     let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
     Replaced::with(&permitted)

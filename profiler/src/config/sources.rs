@@ -21,8 +21,8 @@ struct Selected {
 }
 
 impl Sources {
-    /// Reads a list such as `sched,usage`, `+energy,-system` or `+file_io=syscalls`. Without a list,
-    /// the default sources are selected.
+    /// Reads a list such as `sched,usage`, `+energy,-system` or `+file_io=syscalls`. Without a
+    /// list, the default sources are selected.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! Lock that allows one profiler per node, run and user.
 //!
-//! It is a lock on a file in a [runtime directory](runtime_directory), where other users can neither
-//! create, open nor lock files. The kernel releases it when the process ends. The file system is
-//! local: the lock never waits for a file server, and profilers of other nodes do not see it.
+//! It is a lock on a file in a [runtime directory](runtime_directory), where other users can
+//! neither create, open nor lock files. The kernel releases it when the process ends. The file
+//! system is local: the lock never waits for a file server, and profilers of other nodes do not see
+//! it.
 
 use std::{
     fs::File,

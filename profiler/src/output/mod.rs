@@ -1,7 +1,7 @@
 //! Outputs: destinations of the rows of a session.
 //!
-//! Outputs form a chain. Each one gets the batches of a reading, takes rows out of them or only looks
-//! at them, and passes the rest on. The session knows no output by name.
+//! Outputs form a chain. Each one gets the batches of a reading, takes rows out of them or only
+//! looks at them, and passes the rest on. The session knows no output by name.
 
 pub mod dataset;
 pub mod instance_lock;

@@ -1,7 +1,8 @@
 //! Recovery of the runs of killed profilers, before and beside a session.
 //!
 //! A run that is continued is recovered before its writer starts. All others are recovered in a
-//! separate thread: their number and size depend on other users, and must not delay the first sample.
+//! separate thread: their number and size depend on other users, and must not delay the first
+//! sample.
 
 use std::{
     io,

@@ -19,8 +19,8 @@ use crate::{
     tasks::TaskTable,
 };
 
-/// Finds the job, if one is the target. A separate thread searches, because it can wait for a minute
-/// and a signal must end it.
+/// Finds the job, if one is the target. A separate thread searches, because it can wait for a
+/// minute and a signal must end it.
 pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>, Failure> {
     let Target::Job(request) = &config.target else {
         return Ok(None);

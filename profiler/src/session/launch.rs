@@ -1,8 +1,9 @@
-//! Starting the command that is profiled, so that its own figures are in its row and not the profiler's.
+//! Starts the profiled command such that its row contains only its own figures.
 //!
-//! The kernel's peak memory of a process (`ru_maxrss`) includes the image that it was forked from, and its start is the
-//! fork. So a launcher is forked while the profiler is still small. When everything else is ready, the launcher forks the
-//! command's process as a child of the profiler, and ends.
+//! The kernel's peak memory of a process (`ru_maxrss`) includes the image from which it was forked,
+//! and the process starts at the fork. So a launcher is forked while the profiler is still small.
+//! When everything else is ready, the launcher forks the process of the command as a child of the
+//! profiler, and ends.
 
 use std::{
     ffi::{CString, OsStr, OsString},
@@ -30,29 +31,29 @@ use crate::{
     support::invoking_user,
 };
 
-/// A process that waits to fork the command's.
+/// A process that waits for the order to fork the command.
 pub struct Launcher {
     name: String,
     pid: Pid,
     channel: Channel,
 }
 
-/// A command that exists as a process but has not yet run its first instruction.
+/// A command whose process exists but has not executed the program.
 pub struct Stopped {
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
     name: String,
     channel: Channel,
 }
 
-/// One end of the connection between the profiler and the new process: pipes, because bytes over a socket would be among
-/// the process's own.
+/// One end of the connection between the profiler and the new process. It consists of pipes,
+/// because bytes over a socket would count as traffic of the process.
 struct Channel {
     reader: PipeReader,
     writer: PipeWriter,
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Running {
     /// Becomes readable when the command ends.
     pub pidfd: OwnedFd,
@@ -60,7 +61,7 @@ pub struct Running {
 }
 
 impl Channel {
-    /// Both ends.
+    /// Creates both ends.
     fn pair() -> io::Result<(Self, Self)> {
         let (orders, order) = io::pipe()?;
         let (answers, answer) = io::pipe()?;
@@ -77,11 +78,11 @@ impl Channel {
 }
 
 impl Launcher {
-    /// Forks the launcher of `command`. To be called before anything that needs memory or threads.
+    /// Forks the launcher of `command`. Call it before anything that needs memory or threads.
     ///
     /// # Errors
     ///
-    /// When no process can be made.
+    /// When the process cannot be created.
     pub fn new(command: &[OsString]) -> Result<Self, Failure> {
         let name = command
             .first()
@@ -89,13 +90,15 @@ impl Launcher {
             .unwrap_or_default();
         let (ours, theirs) = Channel::pair().map_err(|error| cannot_start(&name, &error))?;
         let user = invoking_user();
-        // SAFETY: the profiler has no other thread yet, so the child may do whatever the parent may.
+        // SAFETY: the profiler has no other thread yet, so the child may do whatever the parent
+        // may.
         match unsafe { libc::fork() } {
             -1 => Err(cannot_start(&name, &io::Error::last_os_error())),
             0 => {
                 drop(ours);
                 let served = serve(theirs, command, user.as_ref());
-                // SAFETY: ends this process without running what the profiler has registered for its own end.
+                // SAFETY: ends this process without running what the profiler has registered for
+                // its own end.
                 unsafe { libc::_exit(i32::from(served.is_err())) }
             }
             pid => Ok(Self {
@@ -108,17 +111,18 @@ impl Launcher {
         }
     }
 
-    /// Makes the command's process, which waits before it executes the program. It is told the socket for its marks.
+    /// Creates the process of the command, which waits before it executes the program. Its
+    /// environment names the socket for marks.
     ///
     /// # Errors
     ///
-    /// When no process can be made.
+    /// When the process cannot be created.
     pub fn spawn(mut self, marks: Option<&Path>) -> Result<Stopped, Failure> {
         let marks = marks.map_or(&b""[..], |path| path.as_os_str().as_bytes());
         let pid = self
             .ask(marks)
             .map_err(|error| cannot_start(&self.name, &error))?;
-        // Until it has ended, its copy of the pipe hides that the command's is closed.
+        // Until the launcher has ended, its copy of the pipe keeps the pipe open.
         let _ = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
         Ok(Stopped {
             pid,
@@ -139,7 +143,7 @@ impl Launcher {
     }
 }
 
-/// What the launcher does: wait for the order, fork the command's process and tell its id.
+/// The launcher: waits for the order, forks the process of the command and reports its id.
 fn serve(mut channel: Channel, command: &[OsString], user: Option<&User>) -> io::Result<()> {
     let Some(length) = read_number(&mut channel.reader)? else {
         return Ok(());
@@ -147,17 +151,17 @@ fn serve(mut channel: Channel, command: &[OsString], user: Option<&User>) -> io:
     let mut marks = vec![0; length.cast_unsigned() as usize];
     channel.reader.read_exact(&mut marks)?;
     let image = Image::new(command, &marks)?;
-    // The Rust runtime ignores it; a command expects the default.
+    // The Rust runtime ignores SIGPIPE; a command expects the default.
     // SAFETY: sets no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    // A sibling, so that the profiler is its parent. glibc has no function for that; what its fork() does besides is of no
-    // use to a process that only executes another program.
+    // A sibling, so that the profiler is the parent. glibc has no function for that; the other work
+    // of its fork() is not needed by a process that only executes another program.
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without CLONE_VM and CLONE_SETTLS this is fork(2); the launcher has one thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) };
     match i32::try_from(pid).unwrap_or(-1) {
         0 => {
-            // The end of the pipe: the command is not wanted any more, or the profiler has died.
+            // The pipe is closed if the command is cancelled or the profiler has died.
             channel.reader.read_exact(&mut [0])?;
             let error = match user.map_or(Ok(()), User::become_it) {
                 Ok(()) => image.execute(),
@@ -177,7 +181,8 @@ fn serve(mut channel: Channel, command: &[OsString], user: Option<&User>) -> io:
     }
 }
 
-/// A command as exec(3) takes it, made before the fork: each page that the new process touches is part of its peak memory.
+/// Arguments of exec(3). They are created before the fork, because each page that the new process
+/// touches is part of its peak memory.
 struct Image {
     words: Vec<CString>,
     variables: Vec<CString>,
@@ -202,7 +207,7 @@ impl Image {
         })
     }
 
-    /// Becomes the command; returns only when that fails.
+    /// Executes the command; returns only when that fails.
     fn execute(&self) -> io::Error {
         let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
             let all = strings.iter().map(|string| string.as_ptr());
@@ -215,7 +220,7 @@ impl Image {
     }
 }
 
-/// A number from the other end of the pipe; `None` when that is closed.
+/// Reads a number from the other end of the pipe; `None` when that end is closed.
 fn read_number(reader: &mut PipeReader) -> io::Result<Option<i32>> {
     let mut number = [0; 4];
     match reader.read_exact(&mut number) {
@@ -234,7 +239,7 @@ impl Stopped {
     ///
     /// # Errors
     ///
-    /// When there is no such program, or it cannot be executed.
+    /// When the program does not exist or cannot be executed.
     pub fn release(mut self) -> Result<Running, Failure> {
         self.run().map_err(|error| {
             let reason = if error.kind() == io::ErrorKind::NotFound {
@@ -267,7 +272,7 @@ impl Stopped {
         Pid::from_raw(self.pid.cast_signed())
     }
 
-    /// Ends the command before it ran.
+    /// Ends the process without executing the program.
     pub fn cancel(self) {
         let pid = self.id();
         drop(self.channel);
@@ -276,12 +281,12 @@ impl Stopped {
 }
 
 impl Running {
-    /// Passes a signal on to the command; one that has ended is not an error.
+    /// Passes a signal on to the command. A command that has ended is not an error.
     pub fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(self.pidfd.as_fd(), signal);
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
@@ -292,11 +297,11 @@ impl Running {
         poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready != 0)
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the command.
     ///
     /// # Errors
     ///
-    /// When the kernel does not know the child.
+    /// When the process is not a child.
     pub fn wait(&self) -> io::Result<ExitStatus> {
         let ended = retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()))?;
         let (_, status) = ended.ok_or(io::ErrorKind::NotFound)?;
@@ -304,7 +309,7 @@ impl Running {
     }
 }
 
-/// The exit code that a shell would show for this end.
+/// The exit code that sh(1) would report.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status
         .code()
@@ -313,7 +318,7 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code & 0xff).unwrap_or(1)
 }
 
-/// Who asked for the profiler, when root was only lent by `cargo xtask run`.
+/// The user of `cargo xtask run`, which starts the profiler as root.
 struct User {
     uid: Uid,
     gid: Gid,
@@ -321,7 +326,7 @@ struct User {
 }
 
 impl User {
-    /// Turns this process, which has one thread, into one of the user.
+    /// Gives the process, which has one thread, the identity of the user.
     fn become_it(&self) -> io::Result<()> {
         set_thread_groups(&self.groups)?;
         set_thread_gid(self.gid)?;
@@ -359,21 +364,21 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_command_can_be_cancelled() {
+    fn cancelled_command_does_not_run() {
         let directory = std::env::temp_dir().join(format!("stopped-{}", std::process::id()));
         spawn(&["touch", directory.to_str().expect("UTF-8")]).cancel();
         assert!(!directory.exists());
     }
 
     #[test]
-    fn a_released_command_runs_as_our_child() {
+    fn released_command_is_a_child() {
         let script = format!("test $PPID = {} && exit 7", std::process::id());
         let running = spawn(&["sh", "-c", &script]).release().expect("runs");
         assert_eq!(exit_code(running.wait().expect("ends")), 7);
     }
 
     #[test]
-    fn no_such_program() {
+    fn missing_program_is_reported() {
         let error = spawn(&["/no/such/program"]).release().err();
         assert_eq!(error.expect("fails").reason, Reason::NotFound);
     }

@@ -260,8 +260,8 @@ impl Sampler {
         }
     }
 
-    /// Takes the last sample and ends the outputs. `overdue` deadlines have passed without a sample.
-    /// Returns the text for the end of the session.
+    /// Takes the last sample and ends the outputs. `overdue` deadlines have passed without a
+    /// sample. Returns the text for the end of the session.
     ///
     /// # Errors
     ///

@@ -101,8 +101,8 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Creates the process of the command, takes the baselines and lets it run. Nothing else is left
-    /// to do by then, so that the figures are those of the command alone.
+    /// Creates the process of the command, takes the baselines and lets it run. Nothing else is
+    /// left to do by then, so that the figures are those of the command alone.
     fn start_command(&mut self, launcher: Launcher, keep: &[Capability]) -> Result<u32, Failure> {
         let stopped = launcher.spawn(self.sampler.marks_socket())?;
         let pid = stopped.pid;
@@ -201,8 +201,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Passes a signal on to the command, whose end then ends the session. Without a command, or the
-    /// second time, the signal ends the session.
+    /// Passes a signal on to the command, whose end then ends the session. Without a command, or
+    /// the second time, the signal ends the session.
     fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
         match &self.command {
             Some(running) if !std::mem::replace(&mut self.signal_forwarded, true) => {
@@ -233,8 +233,8 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until the last threads of the target have left the CPU. The pidfd of the command is
-    /// readable, and its descendants have been waited for, a little earlier; on a busy machine, long
-    /// before. Processes that continue to run are not waited for.
+    /// readable, and its descendants have been waited for, a little earlier; on a busy machine,
+    /// long before. Processes that continue to run are not waited for.
     async fn wait_for_last_exit(&mut self) {
         for waited in 0..1000 {
             let live = self.sampler.tasks.live().unwrap_or(0);

@@ -1,33 +1,33 @@
-//! How far the clocks of the hosts may be apart, as far as it can be known without asking them all at once.
+//! Differences between the clocks of the hosts.
 //!
-//! All timestamps of a session have the offset of its start. Two sessions on the same kernel differ by exactly the
-//! difference of their offsets. Of two kernels whose time daemons have told how wrong they may be, the clocks differ by at
-//! most the sum. Otherwise nothing is known.
+//! All timestamps of a session have the offset of its start. Two sessions on the same kernel differ
+//! by the difference of their offsets. The clocks of two kernels differ by at most the sum of the
+//! maximum errors that their time daemons report. Without a report, the difference is unknown.
 
 use serde::Serialize;
 
 use crate::output::dataset::manifest::Manifest;
 
-/// Steps of a clock that are smaller than this (ns) are how exactly it can be read.
+/// Smaller steps of a clock (ns) are within the accuracy of reading it.
 const STEP: u64 = 1_000_000;
 
 /// The clock of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Clock {
-    /// Whether a time daemon kept it at the start; `None`: not known.
+    /// Whether a time daemon kept it synchronized at the start; `None` if unknown.
     pub synchronized: Option<bool>,
-    /// What it may have been wrong by at most, ns.
+    /// Maximum error at the start, ns.
     pub max_error_ns: Option<u64>,
-    /// How far it was set while the session lasted, ns; `None` if that is not known. Timestamps do not follow.
+    /// Step of the clock during the session, ns; `None` if unknown. Timestamps do not follow it.
     pub step_ns: Option<i64>,
     /// Its timestamps minus those of the first host, ns, if both have the same kernel.
     pub offset_ns: Option<i64>,
-    /// How far apart both can be at most, ns, where something is known of it.
+    /// Maximum difference of both clocks, ns, if known.
     pub within_ns: Option<u64>,
 }
 
 impl Clock {
-    /// That of `session`, compared with that of `first`.
+    /// The clock of `session`, compared with that of `first`.
     pub fn of(session: &Manifest, first: &Manifest) -> Self {
         let start = session.clock.start;
         let other = first.clock.start;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_that_is_not_known() {
+    fn unknown_differences_are_null() {
         let first = session("a", 1000, Some(5));
         let same = Clock::of(&session("a", 900, None), &first);
         assert_eq!((same.offset_ns, same.within_ns), (Some(-100), Some(100)));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set() {
+    fn steps_are_reported_from_1_ms() {
         let mut stepped = session("a", 0, None);
         let end = |offset_ns| {
             Some(Timekeeping {

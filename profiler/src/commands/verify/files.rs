@@ -1,4 +1,5 @@
-//! What the directory of one host in one table holds: every part read to its end, journals, and what else is there.
+//! Content of the directory of one host in one table: Parquet files, which are read completely,
+//! journals, and other files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,20 +27,20 @@ use crate::{
     support::self_metrics::Component,
 };
 
-/// What is in the directory.
+/// Content of the directory.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// Rows in whole parts.
+    /// Rows in complete Parquet files.
     pub rows: u64,
-    /// Whole parts.
+    /// Number of complete Parquet files.
     pub parts: u64,
-    /// Bytes of them.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// Journals that no part has made needless, with their whole rows.
+    /// Journals without a Parquet file, with the number of their complete rows.
     pub journals: Vec<(String, u64)>,
-    /// What is damaged or belongs elsewhere: file and why.
+    /// Files that are damaged or belong elsewhere, with the reason.
     pub damage: Vec<(String, String)>,
-    /// What is there besides: file and what it is.
+    /// Other files, with their kind.
     pub besides: Vec<(String, &'static str)>,
     /// Wall clocks of ticks, ns, if the table has rows per tick.
     pub ticks: BTreeSet<i64>,
@@ -47,18 +48,18 @@ pub struct Contents {
     pub missed: Vec<(i64, u64)>,
     /// Types of all columns.
     pub columns: BTreeMap<String, String>,
-    /// Columns that have several types.
+    /// Columns with several types.
     pub conflicts: BTreeSet<String>,
     /// Versions of the schema.
     pub versions: BTreeSet<String>,
-    /// When something was last written, s since 1970 by the clock of the file system.
+    /// Time of the last write, s since 1970 by the clock of the file system.
     pub last_write: Option<i64>,
 }
 
-/// Whose directory it is.
+/// Place of a directory.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Place<'a> {
-    /// Name of the run, if it is known.
+    /// Name of the run; `None` if unknown.
     pub run_id: Option<&'a str>,
     /// Name of the table.
     pub table: &'a str,
@@ -67,18 +68,18 @@ pub struct Place<'a> {
 }
 
 impl Contents {
-    /// Reads all of it.
+    /// Reads all files.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be read; what is wrong with a single file is in the result.
+    /// When the directory cannot be read. Errors of single files are in the result.
     pub fn read(directory: &Directory, place: Place<'_>) -> io::Result<Self> {
         let mut contents = Self::default();
         let names = directory.names()?;
         for name in &names {
             let number = parquet_file::number(name);
             let kind = if let Some(number) = journal::number(name) {
-                // Of a part that exists: it is removed at the next start.
+                // Its Parquet file exists: the next start removes the journal.
                 if names.contains(&parquet_file::name(number)) {
                     Some("the journal of a part that is there")
                 } else {
@@ -110,7 +111,7 @@ impl Contents {
 
     fn part(&mut self, directory: &Directory, name: &str, place: Place<'_>) {
         let checked = self.opened(directory, name).and_then(|file| {
-            // Bytes that may be anything: a panic of a decoder is an error.
+            // The bytes are not trusted: a panic of a decoder is an error.
             let found = catch_unwind(AssertUnwindSafe(|| Part::read(file, place)));
             found.map_err(|_| "the decoder has failed".to_owned())?
         });
@@ -168,7 +169,7 @@ impl Contents {
     }
 }
 
-/// One whole part.
+/// One complete Parquet file.
 #[derive(Default)]
 struct Part {
     rows: u64,
@@ -176,7 +177,7 @@ struct Part {
     missed: Vec<(i64, u64)>,
     columns: Vec<(String, String)>,
     version: Option<String>,
-    /// What is not as it should be, though it can be read.
+    /// Problems of a file that can be read.
     strange: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Runs that are whole, and runs that somebody has damaged in every way.
+//! Complete runs, and runs with damage of each kind.
 
 use std::{
     fs,
@@ -11,12 +11,12 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     columns,
-    output::dataset::{DatasetOptions, DatasetWriter},
+    output::dataset::{DatasetOptions, DatasetWriter, manifest},
     schema::{Batch, Label, TableBuilder, TickKey, Timestamp, TypedTable},
 };
 
 columns! {
-    /// A row.
+    /// Any row.
     pub struct Row {
         name: Label = Label("", "A name"),
         count: u64 = Counter("1", "A count"),
@@ -80,7 +80,7 @@ fn problems(run: &Path) -> Vec<String> {
     report.problems
 }
 
-/// What is there is not changed by looking at it.
+/// All files with their content: verification changes nothing.
 fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in directory.read_dir().unwrap() {
@@ -98,7 +98,7 @@ fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 const PART: &str = "system/host=a/part-00000.parquet";
 
 #[test]
-fn a_whole_run_is_well() {
+fn complete_run_has_no_problems() {
     let (_directory, run) = whole();
     let before = content(&run);
     let report = verify(&run).unwrap();
@@ -122,7 +122,7 @@ fn a_whole_run_is_well() {
 }
 
 #[test]
-fn every_cut_is_seen() {
+fn truncated_files_are_reported() {
     let (_directory, run) = whole();
     for file in [PART, "run.json", "run.b.json"] {
         let path = run.join(file);
@@ -139,7 +139,7 @@ fn every_cut_is_seen() {
     assert_eq!(problems(&run), [""; 0]);
 }
 
-/// Numbers that look random, and are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -153,7 +153,7 @@ impl Numbers {
 }
 
 #[test]
-fn no_damage_is_too_bad_to_be_reported() {
+fn random_damage_is_reported() {
     let (_directory, run) = whole();
     let mut numbers = Numbers(1);
     for file in [PART, "run.json"] {
@@ -168,7 +168,7 @@ fn no_damage_is_too_bad_to_be_reported() {
                     damaged[numbers.next(length)] ^= bit;
                 }
                 1 => {
-                    // Most of what is said of a part is in its last bytes.
+                    // The metadata of a Parquet file is at its end.
                     let from = damaged.len() - 1 - numbers.next(400.min(bytes.len() - 1));
                     damaged[from] = u8::try_from(numbers.next(256)).unwrap();
                 }
@@ -213,7 +213,7 @@ fn no_damage_is_too_bad_to_be_reported() {
 }
 
 #[test]
-fn what_is_not_ours_is_named_and_not_followed() {
+fn foreign_files_are_reported_and_not_followed() {
     let (directory, run) = whole();
     let part = run.join(PART);
     let own = part.parent().unwrap();
@@ -225,7 +225,7 @@ fn what_is_not_ours_is_named_and_not_followed() {
     let report = verify(&run).unwrap();
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.notes.len(), 4, "{:?}", report.notes);
-    // Readers would take these for parts.
+    // Readers would read these as Parquet files.
     std::os::unix::fs::symlink(&part, own.join("part-00001.parquet")).unwrap();
     fs::copy(&part, own.join("part-1.parquet")).unwrap();
     let pipe = own.join("part-00003.parquet");
@@ -252,7 +252,7 @@ fn what_is_not_ours_is_named_and_not_followed() {
 }
 
 #[test]
-fn parts_of_elsewhere_and_parts_that_are_gone() {
+fn moved_and_missing_files_are_reported() {
     let (_directory, run) = whole();
     let (_other_directory, other) = whole();
     fs::copy(run.join("system/host=b/part-00000.parquet"), run.join(PART)).unwrap();
@@ -285,7 +285,7 @@ fn parts_of_elsewhere_and_parts_that_are_gone() {
 }
 
 #[test]
-fn who_has_not_ended() {
+fn unfinished_sessions_are_reported() {
     let directory = TempDir::new().unwrap();
     let run = directory.path().join("run");
     let writer = DatasetWriter::start(options(&run, "a")).unwrap();
@@ -296,7 +296,7 @@ fn who_has_not_ended() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(problems(&run), ["a: still being profiled"]);
-    // As if it were killed.
+    // As if the profiler were killed.
     let file = run.join("run.json");
     let text = fs::read_to_string(&file).unwrap();
     let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
@@ -309,7 +309,7 @@ fn who_has_not_ended() {
         run.display()
     );
     assert_eq!(killed[1], advice);
-    // Of another machine nothing is known.
+    // The state of a process of another machine is unknown.
     manifest.process.boot_id = "another".to_owned();
     fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
     assert!(
@@ -321,11 +321,11 @@ fn who_has_not_ended() {
 }
 
 #[test]
-fn ticks_that_nobody_has_counted_are_missing() {
+fn uncounted_ticks_are_missing() {
     let directory = TempDir::new().unwrap();
     let run = directory.path().join("run");
     let mut options = options(&run, "a");
-    // As after a recovery: nobody has said how many ticks there were.
+    // As after a recovery: the number of ticks is unknown.
     options.manifest = None;
     let writer = DatasetWriter::start(options).unwrap();
     for number in [0, 1, 2, 5] {
@@ -353,9 +353,9 @@ fn ticks_that_nobody_has_counted_are_missing() {
     );
 }
 
-/// A host comes back into a run that it has been in: both sessions are told, and nothing is written over.
+/// A second session of a host in the same run is reported, and overwrites nothing.
 #[test]
-fn a_run_that_is_continued() {
+fn continued_run_has_both_sessions() {
     let (_directory, run) = whole();
     let mut again = options(&run, "a");
     let manifest = again.manifest.as_mut().unwrap();
@@ -374,7 +374,7 @@ fn a_run_that_is_continued() {
         (2, 7, 2, 7)
     );
     assert_eq!(report.hosts["b"].sessions, 1);
-    // The same profiler once more is the same session.
+    // The same process belongs to the same session.
     let mut same = options(&run, "a");
     same.manifest.as_mut().unwrap().process.start_ticks += 1;
     let writer = DatasetWriter::start(same).unwrap();
@@ -386,7 +386,7 @@ fn a_run_that_is_continued() {
 }
 
 #[test]
-fn numbers_that_somebody_made_up_do_not_wrap_around() {
+fn forged_numbers_do_not_overflow() {
     let (_directory, run) = whole();
     let path = run.join("run.json");
     let text = fs::read_to_string(&path).unwrap();
@@ -404,7 +404,7 @@ fn numbers_that_somebody_made_up_do_not_wrap_around() {
 }
 
 #[test]
-fn names_that_somebody_made_up_are_no_lines_of_the_report() {
+fn forged_names_do_not_add_lines_to_the_report() {
     let (_directory, run) = whole();
     for name in ["system/x\nall is well\n", "x\u{1b}[2J/host=a"] {
         fs::create_dir_all(run.join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report as text.
 
 use std::{
     fmt::Write as _,
@@ -14,11 +14,11 @@ use crate::{
     },
 };
 
-/// So many lines of one kind are shown.
+/// Lines of one kind that are shown.
 const LINES: usize = 200;
 
 impl Report {
-    /// The report for people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let sum = |of: fn(&super::TableReport) -> u64| self.tables.values().map(of).sum::<u64>();
@@ -102,7 +102,7 @@ impl Report {
         }
     }
 
-    /// How the hosts stand in time to each other.
+    /// Differences in time between the hosts.
     fn between_hosts(&self, text: &mut String) {
         let within = |ns: Option<u64>| ns.map_or("?".to_owned(), format_ns);
         let _ = writeln!(
@@ -157,7 +157,7 @@ fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Where the longest time between two ticks is.
+/// The longest time between two ticks.
 pub fn longest(ticks: &Ticks) -> String {
     match (ticks.longest_ns, ticks.longest_since) {
         (Some(length), Some(since)) => {
@@ -177,7 +177,7 @@ pub fn signed(ns: i64) -> String {
     format!("{sign}{}", format_ns(ns.unsigned_abs()))
 }
 
-/// How long ago a moment (s since 1970) was, by this machine's clock.
+/// Time since `then` (s since 1970), by the clock of this machine.
 pub fn ago(then: i64) -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! Whether every tick is there that was not counted as missed.
+//! Checks that every tick has rows or was counted as missed.
 
 use serde::Serialize;
 
@@ -7,21 +7,21 @@ use crate::output::dataset::manifest::{Manifest, State};
 /// The ticks of one session of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ticks {
-    /// Ticks that have rows.
+    /// Ticks with rows.
     pub found: u64,
-    /// Ticks that the profiler has missed, and counted.
+    /// Ticks that the profiler counted as missed.
     pub missed: u64,
-    /// Ticks that are neither; `None` where that cannot be known.
+    /// Ticks that are neither; `None` if unknown.
     pub missing: Option<u64>,
     /// Longest time between two ticks, ns.
     pub longest_ns: Option<u64>,
-    /// When that began, ns since 1970.
+    /// Start of this time, ns since 1970.
     pub longest_since: Option<i64>,
 }
 
 impl Ticks {
-    /// Of a session with rows at `times` (rising, ns) and `missed` ticks; `each` tells whether there is a table that
-    /// has rows at every tick.
+    /// The ticks of a session with rows at `times` (rising, ns) and `missed` ticks. `each` is
+    /// whether a table has rows at every tick.
     pub fn of(session: &Manifest, times: &[i64], missed: u64, each: bool) -> Self {
         let found = times.len() as u64;
         let longest = times
@@ -30,7 +30,7 @@ impl Ticks {
             .max_by_key(|(length, _)| *length);
         let ended = matches!(session.state, State::Complete | State::Incomplete);
         let missing = match session.ticks {
-            // It has counted them itself.
+            // Counted by the profiler.
             Some(written) if ended => Some(written.saturating_sub(found)),
             _ if each => {
                 due(session, times).map(|due| due.saturating_sub(found.saturating_add(missed)))
@@ -67,12 +67,12 @@ impl Ticks {
     }
 }
 
-/// Ticks that were due from the first to the last one that is there: they are at fixed distances, and late by less than
-/// one, or else the next one is counted as missed.
+/// Ticks that were due from the first to the last one with rows. Their deadlines have a fixed
+/// distance, and a tick that is late by more than that is counted as missed.
 fn due(session: &Manifest, times: &[i64]) -> Option<u64> {
     let interval = session.config.get("interval_ns")?.as_u64()?;
     let (first, last) = (times.first()?, times.last()?);
-    // The first one is a moment after the beginning.
+    // The first tick is a little late too.
     let since = last.abs_diff(*first).saturating_add(interval / 8);
     Some(since.checked_div(interval)?.saturating_add(1))
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_not_missing() {
+    fn counted_ticks_are_not_missing() {
         let killed = session(State::Recovered, None);
         let missing = |times: &[i64], missed| Ticks::of(&killed, times, missed, true).missing;
         assert_eq!(missing(&[0, 99, 250, 305], 0), Some(0));
@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_has_counted() {
+    fn finished_session_has_counted_its_ticks() {
         let ended = session(State::Complete, Some(3));
         assert_eq!(Ticks::of(&ended, &[0, 5, 900], 0, false).missing, Some(0));
         assert_eq!(Ticks::of(&ended, &[0, 900], 0, true).missing, Some(1));
     }
 
     #[test]
-    fn no_number_is_too_large() {
+    fn extreme_values_saturate() {
         let mut killed = session(State::Running, None);
         killed.config = serde_json::json!({"interval_ns": 1});
         let ticks = Ticks::of(&killed, &[i64::MIN, i64::MAX], 0, true);

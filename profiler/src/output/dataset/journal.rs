@@ -1,6 +1,7 @@
 //! Journals: an Arrow IPC stream with the rows since the last checkpoint.
 //!
-//! Each batch is appended with one `writev`, so after `kill -9` at most the last batch is truncated.
+//! Each batch is appended with one `writev`, so after `kill -9` at most the last batch is
+//! truncated.
 
 use std::{
     collections::VecDeque,
@@ -60,8 +61,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Creates a journal. It is locked while this process has it open, so that it is not taken for an
-    /// abandoned one.
+    /// Creates a journal. It is locked while this process has it open, so that it is not taken for
+    /// an abandoned one.
     ///
     /// # Errors
     ///
@@ -102,7 +103,8 @@ impl Journal {
             Err(error) => {
                 self.complete = false;
                 self.file.set_len(self.bytes)?;
-                // The stream continues after its last complete batch, without the dictionaries of this one.
+                // The stream continues after its last complete batch, without the dictionaries of
+                // this one.
                 self.encoder = Encoder::new(&self.schema, self.bytes > 0)?;
                 Err(error)
             }

@@ -230,8 +230,8 @@ impl Manifest {
         (self.ticks, self.ticks_before) = (found.ticks, found.ticks_before);
     }
 
-    /// Adds the history of this host in the run. The profiler that wrote `before` continues its session;
-    /// another one begins a new session.
+    /// Adds the history of this host in the run. The profiler that wrote `before` continues its
+    /// session; another one begins a new session.
     fn follow(&mut self, mut before: Self) {
         self.earlier = std::mem::take(&mut before.earlier);
         if before.process == self.process && before.state != State::Running {
@@ -291,8 +291,8 @@ impl Manifest {
         };
     }
 
-    /// Writes the file for the first time and returns its name. Earlier sessions of this host in the
-    /// run are kept.
+    /// Writes the file for the first time and returns its name. Earlier sessions of this host in
+    /// the run are kept.
     ///
     /// # Errors
     ///

@@ -49,8 +49,8 @@ pub struct DatasetOptions {
     pub checkpoint: Duration,
     /// Whether every sample survives a power failure, not only every checkpoint.
     pub sync: bool,
-    /// Limit of the memory in bytes for rows that cannot be stored yet. Beyond it the oldest rows are
-    /// dropped and counted.
+    /// Limit of the memory in bytes for rows that cannot be stored yet. Beyond it the oldest rows
+    /// are dropped and counted.
     pub memory_budget: usize,
     /// Owner of the files.
     pub owner: Owner,

@@ -236,8 +236,8 @@ impl WriterThread {
         }
     }
 
-    /// Writes the queued rows to the journals. Syncing a Parquet file can take longer than an interval,
-    /// and rows in memory are lost if the profiler is killed.
+    /// Writes the queued rows to the journals. Syncing a Parquet file can take longer than an
+    /// interval, and rows in memory are lost if the profiler is killed.
     fn write_queued(&mut self, shared: &Shared) {
         while let Some(submission) = shared.lock().next() {
             self.write(submission);

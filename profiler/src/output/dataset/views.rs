@@ -1,5 +1,5 @@
-//! `views.sql`: `DuckDB` views of all tables, and common joins. A table without rows has an empty view,
-//! so every query works on every run.
+//! `views.sql`: `DuckDB` views of all tables, and common joins. A table without rows has an empty
+//! view, so every query works on every run.
 //!
 //! Paths are relative to the run directory: `cd RUN && duckdb -init views.sql`, or
 //! `SET file_search_path = 'RUN'` before reading the file.
@@ -96,8 +96,8 @@ fn times(directory: &Directory, name: &str) -> io::Result<Vec<String>> {
 
 /// The content of the file, for tables with these timestamp columns.
 ///
-/// The functions of `DuckDB` take microseconds. From version 2 on, it reads nanoseconds as a separate
-/// type, which can neither be subtracted nor grouped into buckets.
+/// The functions of `DuckDB` take microseconds. From version 2 on, it reads nanoseconds as a
+/// separate type, which can neither be subtracted nor grouped into buckets.
 fn sql(tables: &BTreeMap<String, Vec<String>>, schema: &DatasetSchema) -> String {
     let mut sql = "-- Use: cd RUN && duckdb -init views.sql\n".to_owned();
     for (table, times) in tables {

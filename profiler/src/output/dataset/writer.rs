@@ -103,7 +103,7 @@ pub enum FinishError {
     Stuck {
         /// The run directory.
         path: PathBuf,
-        /// Rows that are not known to be in a Parquet file.
+        /// Rows that may not be in a Parquet file.
         rows: u64,
     },
     /// An error in the program.
@@ -157,8 +157,8 @@ impl DatasetWriter {
         })
     }
 
-    /// Like [`DatasetWriter::start`], without waiting for the disk: `spawn` must call its argument in
-    /// a thread. Rows wait in memory until the run directory can be created.
+    /// Like [`DatasetWriter::start`], without waiting for the disk: `spawn` must call its argument
+    /// in a thread. Rows wait in memory until the run directory can be created.
     pub fn start_later(
         options: DatasetOptions,
         spawn: impl FnOnce(Box<dyn FnOnce() + Send>),
@@ -183,8 +183,8 @@ impl DatasetWriter {
         &self.run_dir
     }
 
-    /// Queues the rows of one reading. Never waits for the disk; beyond the memory budget the oldest
-    /// rows in the queue are dropped and counted.
+    /// Queues the rows of one reading. Never waits for the disk; beyond the memory budget the
+    /// oldest rows in the queue are dropped and counted.
     pub fn write(&self, batches: Vec<Batch>) {
         if batches.is_empty() {
             return;

@@ -49,7 +49,8 @@ pub struct JobRouter {
 }
 
 impl JobRouter {
-    /// Creates a router without runs. It starts a thread while this one has the privileges for files.
+    /// Creates a router without runs. It starts a thread while this one has the privileges for
+    /// files.
     ///
     /// # Errors
     ///

@@ -26,7 +26,8 @@ pub fn report(
                 let is_expected = |spec: &SourceSpec| (spec.has_hardware)(host);
                 config.sources.names(&state.name) || spec(&state.name).is_some_and(is_expected)
             }
-            // Null columns are in `profiler check` and run.json; results of loading programs are new.
+            // Null columns are in `profiler check` and run.json; results of loading programs are
+            // new.
             SourceStatus::Partly => spec(&state.name).is_some_and(SourceSpec::reads_tasks),
             SourceStatus::Works | SourceStatus::Off => false,
         })

@@ -47,7 +47,8 @@ pub struct Setup {
     pub job: Option<JobWatch>,
     /// The target, for messages.
     pub target: String,
-    /// Sources that do not work, for a message after everything that can fail: an error is one line.
+    /// Sources that do not work, for a message after everything that can fail: an error is one
+    /// line.
     pub missing: Option<String>,
     /// Capabilities that samples after the first need besides those of all sessions.
     pub keeps_capabilities: Vec<Capability>,

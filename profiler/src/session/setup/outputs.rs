@@ -24,7 +24,8 @@ pub struct OpenOutputs {
     pub run_dir: PathBuf,
 }
 
-/// Opens the outputs of a run, and starts the threads that maintain the other runs of the directory.
+/// Opens the outputs of a run, and starts the threads that maintain the other runs of the
+/// directory.
 pub fn open(config: &Config, manifest: Manifest) -> Result<OpenOutputs, Failure> {
     let settings = &config.settings;
     if std::fs::metadata(&settings.out).is_ok_and(|found| !found.is_dir()) {

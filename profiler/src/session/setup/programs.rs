@@ -92,12 +92,14 @@ fn check_visible(
     Err(Failure::new(Reason::Target, message))
 }
 
-/// Attaches the programs first and marks existing processes then, so that no fork in between is missed.
+/// Attaches the programs first and marks existing processes then, so that no fork in between is
+/// missed.
 fn follow(host: &Host, settings: &Settings, found: &FoundTarget) -> Result<Programs, BpfError> {
     let mut programs = Programs::load(host, settings)?;
     programs.add_roots(&found.roots)?;
     programs.mark()?;
-    // A parent that was not followed at the fork, and has ended since, is known only from the event.
+    // A parent that was not followed at the fork, and has ended since, is known only from the
+    // event.
     let mut events = Vec::new();
     programs.drain(&mut events);
     let mut forks: Vec<_> = events

@@ -227,14 +227,14 @@ impl Directory {
         }
     }
 
-    /// Stores a file under a free name: writes a temporary file, syncs it, renames it, and syncs the
-    /// directory. An error leaves nothing behind.
+    /// Stores a file under a free name: writes a temporary file, syncs it, renames it, and syncs
+    /// the directory. An error leaves nothing behind.
     pub fn write_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.store_new(&format!(".{name}.tmp"), name, bytes)
     }
 
-    /// Like [`Directory::write_new`], in a directory that several hosts write to: `writer` makes the
-    /// name of the temporary file unique.
+    /// Like [`Directory::write_new`], in a directory that several hosts write to: `writer` makes
+    /// the name of the temporary file unique.
     pub fn write_new_among(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
         self.store_new(&format!(".{name}.{writer}.tmp"), name, bytes)
     }

@@ -1,7 +1,8 @@
 //! Directories and files of a dataset: names, permissions, ownership, atomic replacement.
 //!
 //! Below the run directory everything is opened relative to its directory and without following
-//! links. A profiler that runs as root therefore writes nowhere else, whoever owns the directory.
+//! links. A profiler that runs as root therefore writes nowhere else, regardless of the owner of
+//! the directory.
 
 mod directory;
 mod error;

@@ -7,8 +7,8 @@ use crate::{
     output::dataset::files::Directory, schema::DatasetSchema, support::invoking_user::Owner,
 };
 
-/// Names of the abandoned runs in `out_dir`: their profiler on this host has ended and left journals.
-/// A directory that cannot be read has none.
+/// Names of the abandoned runs in `out_dir`: their profiler on this host has ended and left
+/// journals. A directory that cannot be read has none.
 pub fn abandoned_runs(out_dir: &Path, hostname: &str, owner: Owner) -> Vec<String> {
     let names = Directory::open(out_dir, None).and_then(|out| out.names());
     let mut names = names.unwrap_or_default();

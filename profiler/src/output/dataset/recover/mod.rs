@@ -1,7 +1,7 @@
 //! Recovery: turns the journals of a killed profiler into Parquet files.
 //!
-//! Every step can be interrupted and repeated. A journal is removed only after a Parquet file has its
-//! rows, and a journal whose Parquet file exists is stale.
+//! Every step can be interrupted and repeated. A journal is removed only after a Parquet file has
+//! its rows, and a journal whose Parquet file exists is stale.
 
 mod abandoned;
 mod activity;
@@ -220,7 +220,8 @@ fn writing_hosts(
     Ok(writing)
 }
 
-/// Recovers the journals of all tables and hosts that are not skipped. Returns the hosts with errors.
+/// Recovers the journals of all tables and hosts that are not skipped. Returns the hosts with
+/// errors.
 fn recover_tables(
     run: &Directory,
     skip: impl Fn(&str) -> bool,

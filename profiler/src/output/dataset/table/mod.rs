@@ -1,5 +1,5 @@
-//! Writing one table: rows go to the journal and, at a checkpoint, to a Parquet file. A disk that is
-//! full or missing delays both.
+//! Writing one table: rows go to the journal and, at a checkpoint, to a Parquet file. A disk that
+//! is full or missing delays both.
 
 mod partition;
 mod unstored;

@@ -125,8 +125,8 @@ fn wait(writer: &DatasetWriter, ticks: u64) {
     }
 }
 
-/// Leaves the files that `kill -9` leaves. The thread waits forever. The journals are replaced by copies,
-/// which the thread has not locked.
+/// Leaves the files that `kill -9` leaves. The thread waits forever. The journals are replaced by
+/// copies, which the thread has not locked.
 fn kill(writer: DatasetWriter, run: &Path) {
     writer.shared.lock().manifest = None;
     for table in ["ticks", "lives"] {

@@ -281,7 +281,8 @@ fn a_journal_whose_part_exists_is_stale() {
 
 #[test]
 fn lifetimes_are_stored_once_whenever_the_profiler_is_killed() {
-    // Checkpoints at every point between the same rows; at each the journals are as a crash would leave them.
+    // Checkpoints at every point between the same rows; at each the journals are as a crash would
+    // leave them.
     let rows: [&[_]; 4] = [
         &[(1, "sh", false), (2, "a", false), (3, "b", true)],
         &[(2, "a2", true), (4, "c", false)],
