@@ -9,7 +9,7 @@ use aya::{
 
 use super::{
     error::{BpfError, HookError},
-    load::program,
+    object::program,
 };
 
 /// Kind of a hook.

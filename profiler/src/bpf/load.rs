@@ -1,13 +1,9 @@
 //! Loading the BPF object: settings, constants of the running kernel, and sizes of maps.
 
-use aya::{
-    Ebpf, EbpfLoader, VerifierLogLevel,
-    maps::{Array, HashMap, MapData, MapError, RingBuf},
-    programs::ProgramError,
-};
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use profiler_ebpf::{
     config::{self, Config},
-    maps::{Events, Key, Map, Named, Processes, Requests, Value},
+    maps::{Named, Processes, Requests},
     offsets::Offsets,
 };
 
@@ -177,52 +173,4 @@ fn verifier_log_level() -> VerifierLogLevel {
     } else {
         VerifierLogLevel::DISABLE
     }
-}
-
-/// A program in the object.
-pub fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, BpfError>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
-{
-    ebpf.program_mut(name)
-        .ok_or(BpfError::NoProgram(name))?
-        .try_into()
-        .map_err(|error| BpfError::load(name, error))
-}
-
-/// The array with this declaration.
-pub fn array<M: Map>(ebpf: &mut Ebpf) -> Result<Array<MapData, Value<M>>, BpfError>
-where
-    Value<M>: aya::Pod,
-{
-    take::<M, _>(ebpf)
-}
-
-/// The hash map with this declaration.
-pub fn hash_map<M: Map>(ebpf: &mut Ebpf) -> Result<HashMap<MapData, Key<M>, Value<M>>, BpfError>
-where
-    Key<M>: aya::Pod,
-    Value<M>: aya::Pod,
-{
-    take::<M, _>(ebpf)
-}
-
-/// The ring buffer of events.
-pub fn events(ebpf: &mut Ebpf) -> Result<RingBuf<MapData>, BpfError> {
-    take::<Events, _>(ebpf)
-}
-
-/// A map that is taken out of the object.
-fn take<M, T>(ebpf: &mut Ebpf) -> Result<T, BpfError>
-where
-    M: Named,
-    T: TryFrom<aya::maps::Map, Error = MapError>,
-{
-    ebpf.take_map(M::NAME)
-        .ok_or(BpfError::NoMap(M::NAME))?
-        .try_into()
-        .map_err(|source| BpfError::MapType {
-            map: M::NAME,
-            source,
-        })
 }

@@ -5,6 +5,7 @@ mod error;
 mod instrumentation;
 mod kernel_map;
 mod load;
+mod object;
 mod pod;
 mod programs;
 mod records;

@@ -5,6 +5,7 @@
 //! from these lines, in their order, which is also the order of the reference.
 
 mod bpf_support;
+mod energy_attribution;
 mod latency;
 mod spec;
 

@@ -4,13 +4,10 @@
 
 use super::{
     files::Power,
-    hwmon::{self, Chip},
+    hwmon::{self, ACPI_CHIP, Chip},
     meter::{Domain, Instrument, Meter, locked},
 };
 use crate::host::{number, text};
-
-/// Name of the driver's chips.
-pub(super) const CHIP: &str = "power_meter";
 
 /// Meters of all chips.
 pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
@@ -54,7 +51,7 @@ fn domain(oem_info: &str) -> Domain {
             };
             Domain::of_socket(socket, name)
         }
-        None => Domain::of_node(format!("{CHIP} {oem_info}")),
+        None => Domain::of_node(format!("{ACPI_CHIP} {oem_info}")),
     }
 }
 

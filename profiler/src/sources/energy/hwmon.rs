@@ -8,7 +8,6 @@ use std::{
 };
 
 use super::{
-    acpi,
     files::{Energies, Power},
     meter::{Domain, Instrument, Limits, Meter, locked, unreadable},
 };
@@ -16,6 +15,9 @@ use crate::host::{Host, names, number, text};
 
 /// Drivers of GPUs, for buses without a device class. The energy of GPUs is in another table.
 const GPUS: [&str; 5] = ["amdgpu", "radeon", "nouveau", "i915", "xe"];
+
+/// Chips of the driver for the power meters of ACPI.
+pub(super) const ACPI_CHIP: &str = "power_meter";
 
 /// A chip with sensors.
 pub(super) struct Chip {
@@ -60,7 +62,7 @@ fn has_sensors(directory: &Path) -> bool {
 /// Meters of the chips: counters of energy, then gauges of power.
 pub(super) fn meters(host: &Host, chips: &[Chip]) -> Vec<Meter> {
     let mut meters = Vec::new();
-    let others = || chips.iter().filter(|chip| chip.name != acpi::CHIP);
+    let others = || chips.iter().filter(|chip| chip.name != ACPI_CHIP);
     for chip in others() {
         for (domain, files) in counters(host, chips, chip) {
             let remedy = format!(
@@ -143,7 +145,7 @@ fn attributes<'a>(
 impl Chip {
     /// Whether the chip is a power meter of ACPI.
     pub(super) fn is_acpi(&self) -> bool {
-        self.name == acpi::CHIP
+        self.name == ACPI_CHIP
     }
 
     /// Name of one of its sensors: driver, device if the driver has several, and label or number of

@@ -3,7 +3,6 @@
 
 mod accumulator;
 mod acpi;
-pub(super) mod attribution;
 mod battery;
 mod cray;
 mod files;

@@ -7,7 +7,7 @@ use crate::{
     schema::{Batch, OwnerKey, Timestamp, read::Rows},
     sources::{
         TickContext,
-        energy::attribution::Attribution,
+        energy_attribution::Attribution,
         perf::{self, EventRow},
     },
     tasks::ProcessId,

@@ -10,7 +10,7 @@ use self::{
     node::{Gpus, Node},
     target::Target,
 };
-use super::{Input, Source, SourceSpec, Stage, TickContext, energy::attribution::Attribution};
+use super::{Input, Source, SourceSpec, Stage, TickContext, energy_attribution::Attribution};
 use crate::{
     columns,
     perf::NODE_CYCLES,

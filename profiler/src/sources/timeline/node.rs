@@ -9,7 +9,8 @@ use crate::{
         read::{Rows, largest, sum_of_all, sum_of_known},
     },
     sources::{
-        energy::{self, EnergyRow, attribution::busy},
+        energy::{self, EnergyRow},
+        energy_attribution::busy,
         fabric::{self, FabricRow},
         gpu::{self, GpuKey, GpuRow},
         netdev::{self, NetdevRow, PHYSICAL},

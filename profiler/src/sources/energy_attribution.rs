@@ -4,17 +4,17 @@
 //! use of a resource: CPU time (`cpu_time_share`), or clock cycles (`cycle_share`), of which a CPU
 //! at a low frequency has fewer.
 
-use super::{EnergyRow, PACKAGE, TABLE};
+use super::{
+    energy::{EnergyRow, PACKAGE, TABLE},
+    perf,
+    system::{self, SystemRow},
+    usage::{self, UsageRow},
+};
 use crate::{
     perf::NODE_CYCLES,
     schema::{
         Batch, TickKey,
         read::{Rows, sum_of_all, sum_of_known},
-    },
-    sources::{
-        perf,
-        system::{self, SystemRow},
-        usage::{self, UsageRow},
     },
 };
 
