@@ -1,7 +1,8 @@
-//! The controller of `profiler`: reads every source at each tick and writes Arrow batches as Parquet.
-//!
-//! Data flows one way: source → batch → journal → Parquet part. See `docs/architecture.md`.
+//! The controller of `profiler`: reads all sources at each sample and hands Arrow batches to the
+//! outputs. `docs/architecture.md` describes the modules.
 
+#[cfg(test)]
+mod architecture;
 pub mod bpf;
 pub mod cli;
 pub mod commands;
