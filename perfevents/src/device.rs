@@ -50,7 +50,7 @@ pub struct Encoding {
 /// A code that a PMU does not accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The PMU's `format/` lacks the field.
+    /// The field is missing in the `format/` of the PMU.
     #[error("PMU {pmu} has no field {field}")]
     Field {
         /// The PMU.
@@ -77,7 +77,7 @@ pub enum EncodeError {
         /// The value.
         value: u64,
     },
-    /// The PMU's `events/` lacks the name, or the file is not readable.
+    /// The event is missing in the `events/` of the PMU, or its file is not readable.
     #[error("PMU {pmu} has no event {alias}")]
     Alias {
         /// The PMU.
@@ -229,7 +229,7 @@ impl Device {
     /// The PMUs that match `pattern`, ordered by their numbers: `*` stands for a number, `cpu` for
     /// the PMU of any core.
     ///
-    /// Generic events are those of the core. The PMU of software events exists on every machine.
+    /// The core PMU counts generic events. The PMU of software events exists on every machine.
     pub fn all(sysfs: &Path, pattern: &str) -> Vec<Self> {
         // PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE, PERF_TYPE_SOFTWARE
         match pattern {
@@ -271,7 +271,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// When the PMU lacks it.
+    /// If the PMU does not support the event.
     pub fn encode(&self, event: &Event) -> Result<Encoding, EncodeError> {
         match &event.alias {
             Some(alias) if event.code.is_empty() => self.encode_fields(&self.terms(alias)?),

@@ -63,7 +63,7 @@ struct GroupEntry {
     reduce: Option<Reduce>,
 }
 
-/// A table that contradicts its base, or lacks a key.
+/// A table that contradicts its base, or has no value for a required key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventTableError {
     /// `base` names no table.
@@ -98,7 +98,7 @@ pub enum EventTableError {
         sources: usize,
     },
     /// An event or group that is neither complete nor inherited.
-    #[error("{entry}: `{key}` is missing, which only an entry of the base may lack")]
+    #[error("{entry}: `{key}` is required, unless the entry changes one of the base")]
     Incomplete {
         /// `event NAME` or `group NAME`.
         entry: String,
@@ -216,7 +216,7 @@ impl EventEntry {
         if let Some(pmu) = self.pmu {
             event.pmu = pmu;
         }
-        // The words are those of the code: a new code takes the old ones with it.
+        // `config` and the other words encode `code`, so that a new code replaces all of them.
         if let Some(code) = self.code {
             event.code = code;
             event.config = None;

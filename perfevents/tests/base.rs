@@ -223,7 +223,7 @@ fn errors_name_file_entry_and_key() {
     let root = PARENT.replace("help = \"Loads\"\n", "");
     assert_eq!(
         error(&[("x", &root)]),
-        "x.toml: event LOADS: `help` is missing, which only an entry of the base may lack"
+        "x.toml: event LOADS: `help` is required, unless the entry changes one of the base"
     );
     for (keys, entries, expected) in [
         (
@@ -239,12 +239,12 @@ fn errors_name_file_entry_and_key() {
         (
             ALL,
             "[event.LAODS]\nfixed = 1\n",
-            "event LAODS: `help` is missing, which only an entry of the base may lack",
+            "event LAODS: `help` is required, unless the entry changes one of the base",
         ),
         (
             ALL,
             "[event.X]\nhelp = \"X\"\n",
-            "event X: `sources` is missing, which only an entry of the base may lack",
+            "event X: `sources` is required, unless the entry changes one of the base",
         ),
         (
             ALL,
@@ -259,12 +259,12 @@ fn errors_name_file_entry_and_key() {
         (
             ALL,
             "[group.L9]\nevents.a = \"LOADS\"\n",
-            "group L9: `help` is missing, which only an entry of the base may lack",
+            "group L9: `help` is required, unless the entry changes one of the base",
         ),
         (
             ALL,
             "[group.L9]\nhelp = \"L9\"\n",
-            "group L9: `events` is missing, which only an entry of the base may lack",
+            "group L9: `events` is required, unless the entry changes one of the base",
         ),
     ] {
         let child = child(keys, entries);

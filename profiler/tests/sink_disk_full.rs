@@ -1,4 +1,5 @@
-//! A full disk costs nothing that fits into memory, and what it costs is counted. Needs root, to mount a small tmpfs.
+//! On a full disk, rows stay in memory up to the budget, and losses are counted. Requires root, to
+//! mount a small tmpfs.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +25,7 @@ use profiler::{
 use tempfile::TempDir;
 
 columns! {
-    /// A number that no encoding makes smaller.
+    /// A value that does not compress.
     pub struct Row {
         noise: u64 = Gauge("1", "A function of the tick and the row"),
     }
@@ -60,11 +61,11 @@ fn tick(tick: u64) -> Vec<Batch> {
     out
 }
 
-/// A small file system.
+/// A small tmpfs, unmounted on drop.
 struct Disk(TempDir);
 
 impl Disk {
-    /// Mounts one of `kib` KiB.
+    /// Mounts a tmpfs of `kib` KiB.
     fn new(kib: usize) -> Self {
         let disk = Self(TempDir::new().unwrap());
         let status = Command::new("mount")
@@ -80,7 +81,7 @@ impl Disk {
         self.0.path()
     }
 
-    /// Takes all space and returns the file that has it.
+    /// Fills the disk with a file; returns its path.
     fn fill(&self) -> PathBuf {
         let path = self.path().join("ballast");
         let mut file = File::create(&path).unwrap();
@@ -102,21 +103,21 @@ fn options(disk: &Disk) -> DatasetOptions {
     options
 }
 
-/// Hands over tick `n` of `0..` and waits for the writer; returns what it had to say.
+/// Submits tick `n` of `0..` and waits for the writer; returns the reported errors.
 fn submit(writer: &DatasetWriter, n: u64) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut errors = Vec::new();
     writer.write(tick(n));
     loop {
         let stats = writer.stats();
-        said.extend(stats.last_error);
+        errors.extend(stats.last_error);
         if stats.ticks > n {
-            return said;
+            return errors;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The ticks that are stored, each of them whole and right.
+/// The stored ticks; checks that each of them is complete and correct.
 fn stored(run: &Path, table: &str) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     let Ok(directory) = run.join(table).join("host=node1").read_dir() else {
@@ -162,7 +163,7 @@ fn assert_counted(summary: &WriteSummary, run: &Path, ticks: u64) {
 }
 
 #[test]
-fn nothing_starts_on_a_full_disk() {
+fn a_run_does_not_start_on_a_full_disk() {
     let disk = Disk::new(64);
     let ballast = disk.fill();
     let error = DatasetWriter::start(options(&disk)).unwrap_err();
@@ -172,19 +173,19 @@ fn nothing_starts_on_a_full_disk() {
 }
 
 #[test]
-fn a_disk_that_is_full_for_a_while_costs_nothing() {
+fn a_temporarily_full_disk_loses_no_rows() {
     let disk = Disk::new(4096);
     let writer = DatasetWriter::start(options(&disk)).unwrap();
     for n in 0..5 {
         submit(&writer, n);
     }
     let ballast = disk.fill();
-    let said: Vec<_> = (5..10).flat_map(|n| submit(&writer, n)).collect();
+    let errors: Vec<_> = (5..10).flat_map(|n| submit(&writer, n)).collect();
     let stats = writer.stats();
     assert!(stats.errors >= 2, "{stats:?}");
     assert_eq!(stats.dropped, 0);
-    let [error] = &said[..] else {
-        panic!("said once, not {said:?}")
+    let [error] = &errors[..] else {
+        panic!("not reported once: {errors:?}")
     };
     assert!(error.contains("No space left"), "{error}");
     fs::remove_file(ballast).unwrap();
@@ -194,8 +195,8 @@ fn a_disk_that_is_full_for_a_while_costs_nothing() {
 }
 
 #[test]
-fn the_journal_gives_way_to_the_part() {
-    // Journals of 2 × 10 × 500 × 24 bytes fill the disk; as parts the rows take a third.
+fn journals_are_removed_to_write_parquet_files() {
+    // Journals of 2 × 10 × 500 × 24 bytes fill the disk; the Parquet files take a third of that.
     let disk = Disk::new(192);
     let writer = DatasetWriter::start(options(&disk)).unwrap();
     for n in 0..10 {
@@ -208,7 +209,7 @@ fn the_journal_gives_way_to_the_part() {
 }
 
 #[test]
-fn what_does_not_fit_is_counted_and_the_rest_is_readable() {
+fn dropped_rows_are_counted_and_the_rest_is_readable() {
     let disk = Disk::new(1024);
     let mut options = options(&disk);
     options.checkpoint = Duration::from_millis(50);
@@ -230,13 +231,13 @@ fn what_does_not_fit_is_counted_and_the_rest_is_readable() {
 }
 
 #[test]
-fn a_journal_that_meets_a_full_disk_ends_with_a_whole_batch() {
+fn a_journal_on_a_full_disk_ends_with_a_complete_batch() {
     let disk = Disk::new(256);
     let writer = DatasetWriter::start(options(&disk)).unwrap();
     for n in 0..30 {
         submit(&writer, n);
     }
-    // As after `kill -9`, with space again.
+    // A copy on another disk, as after `kill -9` and the release of space.
     let copy = TempDir::new().unwrap();
     let status = Command::new("cp")
         .arg("-r")

@@ -1,4 +1,4 @@
-//! `kill -9` at any moment: every tick that was written is there after recovery, once.
+//! After `kill -9` at any time, recovery restores every written tick exactly once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use profiler::{
 use tempfile::TempDir;
 
 columns! {
-    /// Something to store.
+    /// A row per tick.
     pub struct Row {
         name: Label = Label("", "A name"),
     }
@@ -41,14 +41,14 @@ columns! {
 }
 
 columns! {
-    /// Nothing else.
+    /// No further columns.
     pub struct Nothing {}
 }
 
 static TICKS: TypedTable<TickKey, Row> = TypedTable::new("ticks", "One row per tick");
 static LIVES: TypedTable<Life, Nothing> = TypedTable::keyed("lives", "One row per life");
 
-/// Where the process that is to be killed writes.
+/// Environment variable with the output directory of the process to be killed.
 const DIRECTORY: &str = "PROFILER_TEST_SINK_KILL";
 
 fn tick(n: i64) -> Vec<Batch> {
@@ -60,11 +60,11 @@ fn tick(n: i64) -> Vec<Batch> {
     let name = format!("name {}", n % 5).into();
     ticks.push(key, Row { name });
     let mut lives = TableBuilder::new(&LIVES);
-    for born in (n - 2).max(0)..=n {
+    for start in (n - 2).max(0)..=n {
         let life = Life {
-            pid: u32::try_from(born).unwrap(),
-            start_ts: Timestamp(born),
-            end_ts: (born == n - 2).then_some(Timestamp(n)),
+            pid: u32::try_from(start).unwrap(),
+            start_ts: Timestamp(start),
+            end_ts: (start == n - 2).then_some(Timestamp(n)),
         };
         lives.push(life, Nothing {});
     }
@@ -74,7 +74,7 @@ fn tick(n: i64) -> Vec<Batch> {
     out
 }
 
-/// Stores tick after tick and says which have been written, until it is killed.
+/// Stores one tick after another and prints each when it is written, until it is killed.
 fn write(directory: &Path) {
     let mut options = DatasetOptions::new(directory.join("run"), "node1", "run");
     options.checkpoint = Duration::from_millis(15);
@@ -142,10 +142,10 @@ fn every_tick_that_was_written_survives_a_kill() {
                 .value(row);
             assert!(found.insert(ts), "twice: {ts}");
         });
-        // One more may have been written without having been said.
-        let there = i64::try_from(found.len()).unwrap();
-        assert!(there == last + 1 || there == last + 2, "{there} of {last}");
-        assert_eq!(found, (0..there).collect());
+        // One more may have been written before it was printed.
+        let count = i64::try_from(found.len()).unwrap();
+        assert!(count == last + 1 || count == last + 2, "{count} of {last}");
+        assert_eq!(found, (0..count).collect());
         let mut lives = BTreeMap::new();
         read(run, "lives", |batch, row| {
             let pid = batch["pid"].as_primitive::<UInt32Type>().value(row);

@@ -1,34 +1,34 @@
-//! Marks that are not stored as they were meant: what they are counted as, and whose they are.
+//! Marks that are lost, or stored without their intended meaning, counted by cause and user.
 
 use std::collections::BTreeMap;
 
 use crate::{report, support::log::harmless};
 
-/// Users whose losses are told apart; those of others are added up.
+/// Number of users with separate counts; the losses of other users are counted together.
 const USERS: usize = 64;
 
-/// What happens to marks that are not stored as they were meant.
+/// Why a mark is not stored, or not as intended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
-    /// Not JSON, or not what the grammar says.
+    /// Not JSON, or not according to the grammar.
     Malformed,
-    /// More than [`super::MAX_BYTES`].
+    /// Larger than [`super::MAX_BYTES`].
     Oversized,
-    /// More per second than is allowed.
+    /// Rate limit on marks exceeded.
     TooFast,
-    /// More bytes per second than are allowed.
+    /// Rate limit on bytes exceeded.
     TooMuch,
-    /// The sender, or whom it names, is not of the target.
+    /// The sender, or the process in `pid`, is not in the target.
     Refused,
-    /// More regions are open than is allowed.
+    /// Quota of open regions exceeded.
     TooManyOpen,
-    /// The senders could not send them: the socket was full.
+    /// Dropped by the sender: the socket was full.
     Dropped,
-    /// No reading came in time.
+    /// The queue was full before the next reading.
     NoRoom,
     /// An end without a start. It is stored.
     Unmatched,
-    /// A start with the id of a region that is open. It is stored.
+    /// A start with the id of an open region. It is stored.
     Duplicate,
 }
 
@@ -46,7 +46,7 @@ impl Loss {
         Self::Duplicate,
     ];
 
-    /// The name of its row in table `overhead`.
+    /// Name of the loss in table `overhead`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -62,60 +62,60 @@ impl Loss {
         }
     }
 
-    /// Whether nothing of the mark is stored.
+    /// Whether the mark is not stored at all.
     pub fn is_lost(self) -> bool {
         !matches!(self, Self::Unmatched | Self::Duplicate)
     }
 
-    /// What it means, for people.
+    /// Explanation for the user.
     pub fn why(self) -> &'static str {
         match self {
-            Self::Malformed => "not a mark as docs/regions.md has them",
+            Self::Malformed => "not according to docs/regions.md",
             Self::Oversized => "larger than 8 KiB",
             Self::TooFast => {
                 "more than 5,000 per second from a process, 10,000 from a user, or 20,000 from all"
             }
             Self::TooMuch => "more than 256 KiB per second from a user, or 1 MiB from all",
-            Self::Refused => "not from or for a process of the target",
+            Self::Refused => "from or about a process outside the target",
             Self::TooManyOpen => "too many regions are open",
             Self::Dropped => "the sender reported that the socket was full",
-            Self::NoRoom => "too many waited for a reading",
+            Self::NoRoom => "too many were queued for a reading",
             Self::Unmatched => "they end a region that is not open",
-            Self::Duplicate => "they start a region with the id of one that is open",
+            Self::Duplicate => "they start a region with the id of an open region",
         }
     }
 }
 
-/// How many of each kind.
+/// Number of marks of each kind.
 type Counts = [u64; Loss::ALL.len()];
 
-/// What was lost, and whose it was.
+/// Losses in total and by user.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
     all: Counts,
-    /// By user; `None`: those beyond [`USERS`].
+    /// By uid; `None`: the users beyond [`USERS`].
     users: BTreeMap<Option<u32>, Counts>,
 }
 
 impl Losses {
-    /// Counts marks of a user; the first of each kind is reported on stderr, with what `whose` says.
-    pub fn add(&mut self, loss: Loss, count: u64, uid: u32, whose: impl FnOnce() -> String) {
-        let place = loss as usize;
-        if self.all[place] == 0 {
-            let what = if loss.is_lost() {
+    /// Counts marks of a user, and reports the first of each kind with its `origin`.
+    pub fn add(&mut self, loss: Loss, count: u64, uid: u32, origin: impl FnOnce() -> String) {
+        let index = loss as usize;
+        if self.all[index] == 0 {
+            let result = if loss.is_lost() {
                 "lost"
             } else {
-                "stored as it came"
+                "stored as sent"
             };
-            let whose = harmless(&whose().chars().take(200).collect::<String>());
-            report!("profiler: a mark is {what}, {whose} (more of this kind are counted only)");
+            let origin = harmless(&origin().chars().take(200).collect::<String>());
+            report!("profiler: mark {result}, {origin} (further ones are only counted)");
         }
-        self.all[place] = self.all[place].saturating_add(count);
+        self.all[index] = self.all[index].saturating_add(count);
         let of_user = self.of_user(Some(uid));
-        of_user[place] = of_user[place].saturating_add(count);
+        of_user[index] = of_user[index].saturating_add(count);
     }
 
-    /// Adds others, of which nothing is reported.
+    /// Adds the counts of `others`, without reporting them.
     pub fn merge(&mut self, others: &Self) {
         let add = |to: &mut Counts, counts: &Counts| {
             for (to, count) in to.iter_mut().zip(counts) {
@@ -133,12 +133,12 @@ impl Losses {
         self.users.entry(uid.filter(|_| known)).or_default()
     }
 
-    /// How many of each kind there were.
+    /// Number of marks of each kind.
     pub fn totals(&self) -> impl Iterator<Item = (Loss, u64)> + use<> {
         Loss::ALL.into_iter().zip(self.all)
     }
 
-    /// Those that are lost, by user; `None`: of users who are not told apart.
+    /// Lost marks by uid; `None`: users without separate counts.
     pub fn of_users(&self) -> impl Iterator<Item = (Option<u32>, Loss, u64)> {
         self.users.iter().flat_map(|(uid, counts)| {
             let each = Loss::ALL.into_iter().zip(counts);
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_are_of_the_user_who_made_them() {
+    fn losses_are_counted_per_user() {
         let mut losses = Losses::default();
         let add = |losses: &mut Losses, loss, count, uid| losses.add(loss, count, uid, String::new);
         add(&mut losses, Loss::Dropped, u64::MAX, 1);

@@ -1,6 +1,7 @@
-//! What applications say of themselves: marks, one JSON object per datagram, on the socket in `$PROFILER_SOCKET`.
+//! Marks: messages of applications, one JSON object per datagram, sent to the socket in
+//! `$PROFILER_SOCKET`.
 //!
-//! The grammar is in `docs/regions.md`. What the marks mean is decided by the source `region`.
+//! `docs/regions.md` defines the grammar; the source `region` interprets the marks.
 
 mod losses;
 pub mod quota;
@@ -17,13 +18,13 @@ pub use self::{
     receiver::{MarkReceiver, Received, Wanted},
 };
 
-/// Variable of a started command's environment: path of the socket.
+/// Environment variable with the path of the socket, set for a started command.
 pub const VARIABLE: &str = "PROFILER_SOCKET";
 
 /// Largest mark in bytes.
 pub const MAX_BYTES: usize = 8 << 10;
 
-/// What a mark does.
+/// Kind of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -31,62 +32,62 @@ pub enum Op {
     Start,
     /// A region ends.
     End,
-    /// Something happens.
+    /// A point in time.
     Event,
-    /// A region of known length ends now.
+    /// A region that ends now, with its duration in the mark.
     Phase,
-    /// A value is told.
+    /// A value.
     Gauge,
 }
 
-/// One mark, as it was sent.
+/// The content of one mark.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Mark {
-    /// What it does.
+    /// Kind of the mark.
     pub op: Op,
-    /// Of the region, event, phase or gauge.
+    /// Name of the region, event, phase or gauge; required, except to end a region.
     #[serde(default)]
     pub name: Option<String>,
-    /// Chosen by the application; a number is taken as its digits.
+    /// Id of the region, chosen by the application; a number is stored as its digits.
     #[serde(default, deserialize_with = "text_or_number")]
     pub id: Option<String>,
-    /// `id` of the region that this one is part of.
+    /// `id` of the enclosing region.
     #[serde(default, deserialize_with = "text_or_number")]
     pub parent: Option<String>,
-    /// Regions that belong together.
+    /// Group of related regions.
     #[serde(default)]
     pub group: Option<String>,
-    /// Which kind of thing it is, in the application's words.
+    /// Category, chosen by the application.
     #[serde(default)]
     pub kind: Option<String>,
-    /// How a region ended.
+    /// Outcome of a region.
     #[serde(default)]
     pub status: Option<String>,
-    /// Anything else; fields that are not known are added.
+    /// Other attributes; unknown fields are added.
     #[serde(default, alias = "attributes")]
     pub attrs: Map<String, Value>,
-    /// What was read.
+    /// Inputs.
     #[serde(default)]
     pub used: Option<Value>,
-    /// What was made.
+    /// Outputs.
     #[serde(default)]
     pub generated: Option<Value>,
-    /// Words.
+    /// Tags.
     #[serde(default)]
     pub tags: Option<Value>,
-    /// Length of a phase.
+    /// Duration of a phase.
     #[serde(default)]
     pub seconds: Option<f64>,
-    /// Of a gauge.
+    /// Value of a gauge.
     #[serde(default)]
     pub value: Option<f64>,
-    /// Of `value`.
+    /// Unit of `value`.
     #[serde(default)]
     pub unit: Option<String>,
-    /// The process that the mark is of, if not the sender.
+    /// The process that the mark describes; by default the sender.
     #[serde(default)]
     pub pid: Option<u32>,
-    /// Marks that the sender could not send since the last one that it could.
+    /// Marks that the sender could not send since the last successful one.
     #[serde(default)]
     pub dropped: u64,
     #[serde(flatten)]
@@ -94,11 +95,11 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Reads a datagram.
+    /// Parses a datagram.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words for its author.
+    /// If it does not follow the grammar; the message is for the author of the mark.
     pub fn parse(datagram: &[u8]) -> Result<Self, String> {
         let mut mark: Self = serde_json::from_slice(datagram).map_err(|error| error.to_string())?;
         let named = mark.name.as_ref().is_some_and(|name| !name.is_empty());
@@ -122,7 +123,7 @@ impl Mark {
 }
 
 impl Mark {
-    /// Memory that it takes beyond its own size, bytes: as JSON in memory, a text takes a multiple of its length.
+    /// Allocated memory, bytes: JSON values in memory take a multiple of the length of their text.
     pub fn memory(&self) -> usize {
         let texts = [
             &self.name,
@@ -152,7 +153,7 @@ fn memory_of(value: &Value) -> usize {
     }
 }
 
-/// A node of a `BTreeMap` has room for eleven members, and at least five are in it unless it is the only one.
+/// A node of a `BTreeMap` holds up to eleven members, and at least five unless it is the root.
 fn memory_of_object(members: &Map<String, Value>) -> usize {
     const NODE: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 64;
     let inner = members.iter();
@@ -168,7 +169,7 @@ fn text_or_number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<St
         Value::String(text) => Ok(Some(text)),
         Value::Number(number) => Ok(Some(number.to_string())),
         other => Err(serde::de::Error::custom(format!(
-            "an id is a text or a number, not {other}"
+            "an id must be a string or a number, not {other}"
         ))),
     }
 }
@@ -181,7 +182,7 @@ mod tests {
         "used":["in"],"generated":{"out":2},"tags":["t"],"pid":12,"dropped":3,"color":"red","n":2}"#;
 
     #[test]
-    fn everything_that_a_mark_can_say() {
+    fn all_fields_are_parsed() {
         let mark = Mark::parse(FULL.as_bytes()).unwrap();
         assert_eq!((mark.op, mark.name.as_deref()), (Op::Start, Some("fit")));
         assert_eq!(
@@ -189,13 +190,13 @@ mod tests {
             (Some("7"), Some("a"))
         );
         assert_eq!((mark.pid, mark.dropped), (Some(12), 3));
-        // What is not known is kept; what was said explicitly goes first.
+        // Unknown fields become attributes; explicit attributes take precedence.
         let attributes = Value::Object(mark.attrs).to_string();
         assert_eq!(attributes, r#"{"color":"red","n":1}"#);
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn errors_name_the_missing_field() {
         for (mark, why) in [
             (r#"{"name":"x"}"#, "missing field `op`"),
             (r#"{"op":"begin","name":"x"}"#, "unknown variant `begin`"),
@@ -204,7 +205,7 @@ mod tests {
             (r#"{"op":"phase","name":"x"}"#, "no `seconds`"),
             (r#"{"op":"phase","name":"x","seconds":-1}"#, "negative"),
             (r#"{"op":"gauge","name":"x"}"#, "no `value`"),
-            (r#"{"op":"start","name":"x","id":[]}"#, "an id is"),
+            (r#"{"op":"start","name":"x","id":[]}"#, "an id must be"),
             ("[1]", "invalid"),
             ("", "EOF"),
         ] {
@@ -215,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_what_is_allocated() {
+    fn memory_is_the_allocated_size() {
         let memory = |text: &str| Mark::parse(text.as_bytes()).unwrap().memory();
         assert!(memory(r#"{"op":"event","name":"x"}"#) < 10);
-        // A multiple of 60 of its text.
+        // About 60 times the length of the text.
         let objects = vec![r#"{"":0}"#; 1000].join(",");
         let many = memory(&format!(
             r#"{{"op":"event","name":"x","used":[{objects}]}}"#
@@ -226,9 +227,8 @@ mod tests {
         assert!((600_000..800_000).contains(&many), "{many}");
     }
 
-    /// Whatever is cut off or changed, the answer is a mark or a reason.
     #[test]
-    fn damaged_marks_are_refused_or_understood() {
+    fn damaged_marks_do_not_panic() {
         let bytes = FULL.as_bytes();
         for length in 0..bytes.len() {
             assert!(Mark::parse(&bytes[..length]).is_err());
@@ -240,7 +240,7 @@ mod tests {
                 let _ = Mark::parse(&damaged);
             }
         }
-        // As deep as fits.
+        // Nested as deep as a datagram allows.
         let deep = [
             br#"{"op":"event","name":"x","used":"#,
             &[b'['; MAX_BYTES][..],

@@ -1,13 +1,13 @@
-//! Room that users share: each has a part of it, and a little is left to everybody whatever the others do.
+//! Quotas of users on a shared resource. Each user has a reserve, regardless of the others.
 
 use std::collections::HashMap;
 
-/// An amount of things, and the memory that they take in bytes.
+/// A number of items and their memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// How many.
+    /// Number of items.
     pub count: usize,
-    /// Bytes.
+    /// Memory of the items, bytes.
     pub bytes: usize,
 }
 
@@ -17,18 +17,18 @@ impl Amount {
     }
 }
 
-/// How much users may hold.
+/// Limits on the items that users hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// One user.
+    /// Of one user.
     pub user: Amount,
-    /// All users together …
+    /// Of all users together; a user below `reserve` is exempt.
     pub all: Amount,
-    /// … except for those who hold less than this.
+    /// Available to each user, even if `all` is reached.
     pub reserve: Amount,
 }
 
-/// What users hold.
+/// The items that each user holds.
 #[derive(Debug)]
 pub struct Quota {
     limits: Limits,
@@ -37,7 +37,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Nobody holds anything yet.
+    /// An empty quota.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -46,20 +46,20 @@ impl Quota {
         }
     }
 
-    /// Whether a user may hold one thing more.
+    /// Whether a user may add an item.
     pub fn has_room(&self, uid: u32) -> bool {
         let own = self.users.get(&uid).copied().unwrap_or_default();
         own.is_below(self.limits.user)
             && (self.all.is_below(self.limits.all) || own.is_below(self.limits.reserve))
     }
 
-    /// Whether nobody holds anything.
+    /// Whether no user holds an item.
     #[cfg(test)]
     pub fn is_unused(&self) -> bool {
         self.all == Amount::default() && self.users.is_empty()
     }
 
-    /// A user holds one thing more.
+    /// Adds an item of a user.
     pub fn add(&mut self, uid: u32, bytes: usize) {
         for amount in [self.users.entry(uid).or_default(), &mut self.all] {
             amount.count += 1;
@@ -67,7 +67,7 @@ impl Quota {
         }
     }
 
-    /// A user holds one thing less.
+    /// Removes an item of a user.
     pub fn remove(&mut self, uid: u32, bytes: usize) {
         let Some(own) = self.users.get_mut(&uid) else {
             return;
@@ -113,11 +113,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_the_room_of_others() {
+    fn each_user_keeps_a_reserve() {
         let mut quota = Quota::new(LIMITS);
         assert_eq!(taken(&mut quota, 1, 10), 10);
         assert_eq!(taken(&mut quota, 2, 10), 5);
-        // Nothing is left but the reserve, which everybody has.
+        // Only the reserve of each user is left.
         for uid in 3..9 {
             assert_eq!(taken(&mut quota, uid, 10), 2);
         }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_counts_too() {
+    fn memory_is_limited() {
         let mut quota = Quota::new(LIMITS);
         assert_eq!(taken(&mut quota, 1, 400), 3);
         assert_eq!(taken(&mut quota, 2, 400), 1);

@@ -1,8 +1,8 @@
-//! How fast marks may come: token buckets of processes, of users and of all together.
+//! Rate limits on marks: token buckets per process, per user and for all users together.
 
 use std::collections::HashMap;
 
-/// A rate per second, and how much of it may come at once.
+/// A rate per second, and the size of a burst.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     per_second: f64,
@@ -13,16 +13,16 @@ const fn rate(per_second: f64, burst: f64) -> Rate {
     Rate { per_second, burst }
 }
 
-/// Marks of a process.
+/// Marks per process.
 const PROCESS: Rate = rate(5_000.0, 10_000.0);
 
-/// Marks and bytes of a user.
+/// Marks and bytes per user.
 const USER: [Rate; 2] = [
     rate(10_000.0, 20_000.0),
     rate((256 << 10) as f64, (4 << 20) as f64),
 ];
 
-/// Marks and bytes of a user that do not depend on what others send.
+/// Marks and bytes that each user may send regardless of the others.
 const RESERVE: [Rate; 2] = [
     rate(500.0, 1_000.0),
     rate((16 << 10) as f64, (256 << 10) as f64),
@@ -34,31 +34,32 @@ const ALL: [Rate; 2] = [
     rate((1 << 20) as f64, (16 << 20) as f64),
 ];
 
-/// Processes, and users, that are remembered.
+/// Maximum number of processes, and of users, with buckets of their own.
 const SENDERS: usize = 4096;
 
-/// Those that have not sent for so long are forgotten when there is no room, ns: their buckets are full again.
+/// When the table of senders is full, those idle for this long are removed, ns: by then their
+/// buckets are full again.
 const IDLE: u64 = 20_000_000_000;
 
-/// Who is not remembered shares the buckets of this user, who does not exist.
+/// Users without buckets of their own share those of this uid, which no user has.
 const OTHERS: u32 = u32::MAX;
 
-/// Nobody tries to send more than one mark in this time, ns: a system call takes longer.
+/// Minimum time of an attempt to send a mark, ns: a system call takes longer.
 const ATTEMPT: u64 = 100;
 
-/// Why a mark is not taken.
+/// The limit that a mark exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitExceeded {
-    /// Too many marks.
+    /// Marks per second.
     Marks,
-    /// Too many bytes.
+    /// Bytes per second.
     Bytes,
 }
 
-/// Who sends how fast.
+/// The token buckets of all senders.
 #[derive(Debug)]
 pub struct Rates {
-    /// Wall clock, ns since 1970, as that of marks.
+    /// Start, ns since 1970: the clock of marks is the wall clock.
     since: i64,
     processes: Senders<Process>,
     users: Senders<User>,
@@ -68,7 +69,7 @@ pub struct Rates {
 #[derive(Debug)]
 struct Process {
     bucket: Bucket,
-    /// When its last mark was sent, ns since 1970.
+    /// Time of its last mark, ns since 1970.
     sent: i64,
 }
 
@@ -79,7 +80,7 @@ struct User {
 }
 
 impl Rates {
-    /// Nobody has sent since `now`, ns of `CLOCK_MONOTONIC`, which is `since` by the wall clock.
+    /// Full buckets at `now`, ns of `CLOCK_MONOTONIC`; `since` is the same time by the wall clock.
     pub fn new(now: u64, since: i64) -> Self {
         Self {
             since,
@@ -89,11 +90,11 @@ impl Rates {
         }
     }
 
-    /// Takes a mark of this size.
+    /// Takes the tokens for a mark of this size.
     ///
     /// # Errors
     ///
-    /// What there is too much of.
+    /// If the mark exceeds a limit.
     pub fn take(
         &mut self,
         pid: u32,
@@ -105,7 +106,7 @@ impl Rates {
             bucket: Bucket::full(PROCESS, now),
             sent: self.since,
         };
-        // Without a bucket of its own it has its user's part.
+        // A process without its own bucket is limited by that of its user.
         if let Some(process) = self.processes.get(pid, now, full)
             && !process.bucket.take(PROCESS, 1.0, now)
         {
@@ -122,22 +123,23 @@ impl Rates {
         };
         let user = self.users.of.entry(user).or_insert_with(full);
         let amounts = [1.0, bytes as f64];
-        let excesses = [LimitExceeded::Marks, LimitExceeded::Bytes];
-        for place in [0, 1] {
-            let (amount, excess) = (amounts[place], excesses[place]);
-            if !user.buckets[place].take(USER[place], amount, now) {
-                return Err(excess);
+        let errors = [LimitExceeded::Marks, LimitExceeded::Bytes];
+        for index in [0, 1] {
+            let (amount, error) = (amounts[index], errors[index]);
+            if !user.buckets[index].take(USER[index], amount, now) {
+                return Err(error);
             }
-            if !user.reserve[place].take(RESERVE[place], amount, now)
-                && !self.all[place].take(ALL[place], amount, now)
+            if !user.reserve[index].take(RESERVE[index], amount, now)
+                && !self.all[index].take(ALL[index], amount, now)
             {
-                return Err(excess);
+                return Err(error);
             }
         }
         Ok(())
     }
 
-    /// How many marks a process can have failed to send between its last mark and this one, sent at `sent`, ns since 1970.
+    /// Upper bound on the marks that a process has failed to send between its last mark and this
+    /// one, sent at `sent`, ns since 1970.
     pub fn most_attempts(&mut self, pid: u32, sent: i64) -> u64 {
         let process = self.processes.of.get_mut(&pid);
         let last = process.map_or(self.since, |process| {
@@ -147,31 +149,30 @@ impl Rates {
     }
 }
 
-/// Senders by process or user id, not more than [`SENDERS`].
+/// Up to [`SENDERS`] senders, by pid or uid.
 #[derive(Debug)]
 struct Senders<T> {
     of: HashMap<u32, T>,
     swept: u64,
 }
 
-/// Something that shows when it was last used.
-trait Used {
-    fn used(&self) -> u64;
+trait LastUsed {
+    fn last_used(&self) -> u64;
 }
 
-impl Used for Process {
-    fn used(&self) -> u64 {
+impl LastUsed for Process {
+    fn last_used(&self) -> u64 {
         self.bucket.at
     }
 }
 
-impl Used for User {
-    fn used(&self) -> u64 {
+impl LastUsed for User {
+    fn last_used(&self) -> u64 {
         self.buckets[0].at
     }
 }
 
-impl<T: Used> Senders<T> {
+impl<T: LastUsed> Senders<T> {
     fn new() -> Self {
         Self {
             of: HashMap::new(),
@@ -179,14 +180,14 @@ impl<T: Used> Senders<T> {
         }
     }
 
-    /// The entry of a sender, unless it is new and there is no room.
+    /// The entry of a sender; `None` if it is new and the table is full.
     fn get(&mut self, id: u32, now: u64, new: impl FnOnce() -> T) -> Option<&mut T> {
         if self.of.len() >= SENDERS && !self.of.contains_key(&id) {
-            // Not for each mark: it visits all of them.
+            // Rarely, because it visits all senders.
             if now.saturating_sub(self.swept) >= IDLE / 20 {
                 self.swept = now;
                 self.of
-                    .retain(|_, sender| now.saturating_sub(sender.used()) < IDLE);
+                    .retain(|_, sender| now.saturating_sub(sender.last_used()) < IDLE);
             }
             if self.of.len() >= SENDERS {
                 return None;
@@ -213,11 +214,11 @@ impl Bucket {
     fn take(&mut self, rate: Rate, amount: f64, now: u64) -> bool {
         let since = now.saturating_sub(std::mem::replace(&mut self.at, now));
         self.tokens = (self.tokens + since as f64 / 1e9 * rate.per_second).min(rate.burst);
-        let there = self.tokens >= amount;
-        if there {
+        let enough = self.tokens >= amount;
+        if enough {
             self.tokens -= amount;
         }
-        there
+        enough
     }
 }
 
@@ -234,34 +235,34 @@ mod tests {
     }
 
     #[test]
-    fn a_process_a_user_and_all_together_may_send_so_many() {
+    fn rates_are_limited_per_process_per_user_and_in_total() {
         let mut rates = Rates::new(0, 0);
         assert_eq!(taken(&mut rates, 1, 1, 1, 0), 10_000);
         assert_eq!(taken(&mut rates, 1, 1, 1, SECOND / 10), 500);
-        // However long it was silent.
+        // The burst limits even a sender that was idle for long.
         let later = 100 * SECOND;
         assert_eq!(taken(&mut rates, 1, 1, 1, later), 10_000);
         assert_eq!(taken(&mut rates, 2, 1, 1, later), 10_000);
         assert_eq!(taken(&mut rates, 3, 1, 1, later), 0);
-        // The user's reserve is no part of what all share.
+        // The reserve of a user does not count towards the limit of all users.
         assert_eq!(taken(&mut rates, 4, 2, 1, later), 10_000);
         assert_eq!(taken(&mut rates, 5, 2, 1, later), 10_000);
         assert_eq!(taken(&mut rates, 6, 3, 1, later), 1_000 + 2_000);
-        // Whatever others do.
+        // Other users still have their reserve.
         for uid in 4..10 {
             assert_eq!(taken(&mut rates, 10 + uid, uid, 1, later), 1_000);
         }
     }
 
     #[test]
-    fn bytes_are_limited_too() {
+    fn bytes_are_limited() {
         let mut rates = Rates::new(0, 0);
         assert_eq!(taken(&mut rates, 1, 1, 8192, 0), 512);
         assert_eq!(taken(&mut rates, 2, 1, 8192, SECOND), 32);
-        // Refused marks count too: those two processes may send nothing at all now.
+        // Refused marks count, too: these two processes have no tokens left.
         assert_eq!(rates.take(2, 1, 8192, SECOND), Err(LimitExceeded::Marks));
         assert_eq!(rates.take(9, 1, 8192, SECOND), Err(LimitExceeded::Bytes));
-        // A second user has as much, and all users together no more than their part.
+        // A second user has the same limit; all users together are limited as well.
         assert_eq!(taken(&mut rates, 3, 2, 8192, SECOND), 512);
         for uid in 3..20 {
             taken(&mut rates, 10 + uid, uid, 8192, SECOND);
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_what_is_remembered() {
+    fn the_number_of_senders_is_bounded() {
         let mut rates = Rates::new(0, 0);
         for sender in 0..100_000 {
             let now = u64::from(sender) * SECOND / 1000;
@@ -278,17 +279,17 @@ mod tests {
             let (processes, users) = (rates.processes.of.len(), rates.users.of.len());
             assert!(processes <= SENDERS && users <= SENDERS + 1, "{sender}");
         }
-        // Who is known goes on as before.
+        // Known senders keep their buckets.
         assert_eq!(rates.take(99_999, 99_999, 100, 101 * SECOND), Ok(()));
     }
 
     #[test]
-    fn nobody_has_tried_more_often_than_can_be() {
+    fn reported_drops_are_bounded_by_the_elapsed_time() {
         let mut rates = Rates::new(0, 1_000_000);
         let _ = rates.take(1, 1, 1, SECOND);
         assert_eq!(rates.most_attempts(1, 2_000_000), 10_000);
         assert_eq!(rates.most_attempts(1, 2_005_000), 50);
-        // The clock was set.
+        // The clock was set back.
         assert_eq!(rates.most_attempts(1, 1_005_000), 0);
         assert_eq!(rates.most_attempts(2, 2_000_000), 10_000);
     }

@@ -1,4 +1,5 @@
-//! Receiving marks: who sent each, and when, in the kernel's words; limits; what was lost.
+//! Receives marks in a thread, with the sender and the time that the kernel reports, enforces the
+//! limits, and counts the losses.
 
 use std::{
     io,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{report, support::clock::monotonic_ns};
 
-/// Marks that wait for a reading, with the memory that they take.
+/// Marks that are queued for a reading, and their memory.
 const WAITING: Limits = Limits {
     user: Amount {
         count: 32_768,
@@ -43,40 +44,43 @@ const WAITING: Limits = Limits {
     },
 };
 
-/// Marks that are received at a time, so that a flood never keeps a reading waiting: before a reading as many as may be there,
-/// otherwise few, since a reading may want to begin.
+/// Marks received under one hold of the lock before a reading: more than the socket holds.
 const BEFORE_READING: usize = 16_384;
-const AT_ONCE: usize = 512;
 
-/// While marks come, they are looked for at this interval: nobody waits for them, so a sender wakes nobody.
-const LOOK: Duration = Duration::from_micros(500);
+/// Marks received under one hold of the lock by the thread: few, so that a flood of marks does not
+/// delay a reading.
+const BATCH: usize = 512;
 
-/// After as many looks without a mark, the next one has to wake us.
-const LOOKS: u32 = 40;
+/// Polling interval while marks arrive. Polling is cheaper for the senders: a sender wakes no
+/// thread.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// A mark with what the kernel says about it.
+/// After this many polls without a mark, the thread blocks until the next one.
+const IDLE_POLLS: u32 = 40;
+
+/// A mark with its kernel metadata.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// What was sent.
+    /// Content of the datagram.
     pub mark: Mark,
-    /// Sender's process id in our pid namespace; 0 if it has none there.
+    /// Pid of the sender in the profiler's pid namespace; 0 if it is in another.
     pub pid: u32,
-    /// Sender's user.
+    /// Uid of the sender.
     pub uid: u32,
-    /// When it was sent, ns of `CLOCK_MONOTONIC`.
+    /// Time of sending, ns of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// Memory that it takes, bytes.
+    /// Memory, bytes.
     pub bytes: usize,
 }
 
 impl Received {
-    /// The process that the mark is of, as far as the sender is believed.
+    /// The process that the mark describes, as claimed by the sender.
     pub fn of(&self) -> u32 {
         self.mark.pid.unwrap_or(self.pid)
     }
 }
 
-/// The socket, and the marks that came.
+/// The socket, its thread, and the queue of received marks.
 #[derive(Debug)]
 pub struct MarkReceiver {
     shared: Arc<Shared>,
@@ -87,9 +91,10 @@ pub struct MarkReceiver {
 struct Shared {
     bound: Bound,
     state: Mutex<State>,
-    /// What readings have not stored as it was meant. Apart, for a flood of marks holds the lock of the others most of the time.
+    /// Losses counted by readings. They have their own lock, because a flood of marks holds that of
+    /// `state` most of the time.
     at_readings: Mutex<Losses>,
-    /// Told when a mark has come.
+    /// Notified when a mark has been queued.
     came: Notify,
 }
 
@@ -101,30 +106,31 @@ struct State {
     rates: Rates,
     losses: Losses,
     users: Vec<u32>,
-    /// Whether everybody may write to the socket.
+    /// Whether all users may write to the socket.
     open: bool,
     ended: bool,
-    /// When the queue was last seen empty, ns of `CLOCK_MONOTONIC`: what is in it was sent later.
+    /// When the socket was last seen empty, ns of `CLOCK_MONOTONIC`. Its marks were sent later.
     empty_at: u64,
-    /// When the first boundary, and the first other mark, of those of each user that wait was sent.
+    /// Times of each user's first queued boundary and first other queued mark.
     first: HashMap<u32, [Option<u64>; 2]>,
 }
 
-/// Which reading the marks that wait are waiting for.
+/// The reading that queued marks require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// One as soon as may be: a region has begun or ended.
+    /// As soon as possible: a region has begun or ended.
     Boundary,
-    /// One within a second of this moment, ns of `CLOCK_MONOTONIC`: the senders are to be found out.
+    /// Within a second of this time, ns of `CLOCK_MONOTONIC`, to identify the senders while they
+    /// live.
     Within(u64),
 }
 
 impl MarkReceiver {
-    /// Makes the socket and begins to receive; `all`: everybody is of the target.
+    /// Creates the socket and starts to receive; `all`: the target includes all users.
     ///
     /// # Errors
     ///
-    /// When there is no place for the socket.
+    /// If the socket or the thread cannot be created.
     pub fn open(name: &str, all: bool) -> io::Result<Self> {
         let bound = Bound::new(name)?;
         let now = Now::read();
@@ -165,8 +171,8 @@ impl MarkReceiver {
         &self.shared.bound.path
     }
 
-    /// Lets a user send marks. Where the file system cannot name users, everybody may send, and only who belongs to the
-    /// target is heard.
+    /// Permits users to send marks. If the file system does not support ACLs, all users may send,
+    /// and marks from outside the target are refused later.
     pub fn allow(&self, users: impl IntoIterator<Item = u32>) {
         let mut state = self.shared.lock();
         if state.open {
@@ -189,7 +195,7 @@ impl MarkReceiver {
         }
     }
 
-    /// The processes that marks of these users are of: those that were sent up to now.
+    /// The processes that queued marks of these users describe.
     pub fn marked_by(&self, users: &HashSet<u32>) -> HashSet<u32> {
         let mut state = self.shared.lock();
         state.drain_before_reading(&self.shared.bound.fd);
@@ -198,7 +204,7 @@ impl MarkReceiver {
         theirs.map(Received::of).collect()
     }
 
-    /// All marks that were sent up to now, in the order in which they were sent.
+    /// Removes all marks that were sent before this call, in the order of sending.
     pub fn take(&self) -> Vec<Received> {
         let mut state = self.shared.lock();
         state.drain_before_reading(&self.shared.bound.fd);
@@ -207,34 +213,34 @@ impl MarkReceiver {
         std::mem::take(&mut state.marks)
     }
 
-    /// Puts back marks that wait for another reading.
+    /// Returns marks to the queue, for another reading.
     pub fn put_back(&self, marks: Vec<Received>) {
         let mut state = self.shared.lock();
         let came = std::mem::take(&mut state.marks);
         state.waiting = Quota::new(WAITING);
         state.first.clear();
         for received in marks.into_iter().chain(came) {
-            state.waits(received);
+            state.enqueue(received);
         }
         if !state.marks.is_empty() {
             self.shared.came.notify_one();
         }
     }
 
-    /// Counts a mark of a user that is not stored as it was meant; the first of each kind is reported.
-    pub fn lose(&self, loss: Loss, uid: u32, whose: impl FnOnce() -> String) {
+    /// Counts the loss of a user's mark, and reports the first of each kind with its `origin`.
+    pub fn lose(&self, loss: Loss, uid: u32, origin: impl FnOnce() -> String) {
         let mut losses = locked(&self.shared.at_readings);
-        losses.add(loss, 1, uid, whose);
+        losses.add(loss, 1, uid, origin);
     }
 
-    /// The marks that were not stored as they were meant so far.
+    /// All losses so far.
     pub fn losses(&self) -> Losses {
         let mut losses = self.shared.lock().losses.clone();
         losses.merge(&locked(&self.shared.at_readings));
         losses
     }
 
-    /// What the marks of each user that wait are waiting for.
+    /// The reading that the queued marks of each user require.
     pub fn wanted(&self) -> Vec<(u32, Wanted)> {
         let state = self.shared.lock();
         let wanted = state.first.iter().filter_map(|(uid, first)| match *first {
@@ -245,7 +251,8 @@ impl MarkReceiver {
         wanted.collect()
     }
 
-    /// Handles a datagram as if `sender` (process and user) had sent it at this moment, ns of `CLOCK_MONOTONIC`.
+    /// Handles a datagram as if `sender` (pid and uid) had sent it at `at`, ns of
+    /// `CLOCK_MONOTONIC`.
     #[doc(hidden)]
     pub fn deliver(&self, datagram: &[u8], sender: (u32, u32), at: u64) {
         let mut state = self.shared.lock();
@@ -263,7 +270,7 @@ impl MarkReceiver {
         state.handle(&envelope, sender, &now);
     }
 
-    /// Waits until a mark has come since the last call.
+    /// Waits until a mark has been queued since the last call.
     pub async fn came(&self) {
         self.shared.came.notified().await;
     }
@@ -284,18 +291,19 @@ impl Shared {
         locked(&self.state)
     }
 
-    /// Receives until the end. The queue of the socket is short, and a tick can take longer than it lasts.
+    /// The thread: receives until the end, because a tick can take longer than the socket needs to
+    /// fill.
     fn receive(&self) {
         crate::privileges::keep_none();
-        // A short queue does not last from one look to the next.
-        let may_look = self.bound.queue > 256;
-        let mut looks = 0;
+        // A short socket queue can fill between two polls.
+        let may_poll = self.bound.queue > 256;
+        let mut polls_left = 0;
         loop {
-            if looks == 0 {
+            if polls_left == 0 {
                 let mut fds = [PollFd::new(&self.bound.fd, PollFlags::IN)];
                 let _ = poll(&mut fds, None);
             } else {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
             let mut state = self.lock();
             if state.ended {
@@ -307,55 +315,56 @@ impl Shared {
             if any && waiting {
                 self.came.notify_one();
             }
-            looks = match (may_look, any) {
+            polls_left = match (may_poll, any) {
                 (false, _) => 0,
-                (true, true) => LOOKS,
-                (true, false) => looks.saturating_sub(1),
+                (true, true) => IDLE_POLLS,
+                (true, false) => polls_left.saturating_sub(1),
             };
         }
     }
 }
 
-/// A panic elsewhere leaves nothing half done here.
+/// Ignores poisoning: no panic can leave the data inconsistent.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
-    /// Receives some of what is there and returns how many datagrams that were.
+    /// Receives up to [`BATCH`] datagrams; returns their number.
     fn drain(&mut self, fd: &OwnedFd) -> usize {
-        let mut looked = Now::read();
-        for count in 0..AT_ONCE {
-            let Some(now) = self.receive_one(fd, looked) else {
-                self.empty_at = looked.monotonic;
+        let mut now = Now::read();
+        for count in 0..BATCH {
+            let Some(later) = self.receive_one(fd, now) else {
+                self.empty_at = now.monotonic;
                 return count;
             };
-            looked = now;
+            now = later;
         }
-        AT_ONCE
+        BATCH
     }
 
-    /// Receives all that was sent up to now.
+    /// Receives all datagrams that were sent before this call.
     fn drain_before_reading(&mut self, fd: &OwnedFd) {
-        let looked = Now::read();
+        let start = Now::read();
         for _ in 0..BEFORE_READING {
-            match self.receive_one(fd, looked) {
-                Some(now) if now == looked => {}
+            match self.receive_one(fd, start) {
+                Some(now) if now == start => {}
                 Some(_) => return,
                 None => break,
             }
         }
-        self.empty_at = looked.monotonic;
+        self.empty_at = start.monotonic;
     }
 
-    /// Receives a datagram, if there is one. Returns a moment at which it had been sent: `looked`, unless that is too early.
-    fn receive_one(&mut self, fd: &OwnedFd, looked: Now) -> Option<Now> {
+    /// Receives a datagram without waiting. Returns `before`, or the present time if the datagram
+    /// was sent after `before`.
+    fn receive_one(&mut self, fd: &OwnedFd, before: Now) -> Option<Now> {
         let envelope = receive(fd, &mut self.buffer)?;
-        // There is none at the end of the socket.
+        // After shutdown(2), recvmsg(2) returns no sender.
         let sender = envelope.sender?;
         let now = match envelope.sent {
-            Some(sent) if sent > looked.realtime => Now::read(),
-            _ => looked,
+            Some(sent) if sent > before.realtime => Now::read(),
+            _ => before,
         };
         self.handle(&envelope, sender, &now);
         Some(now)
@@ -366,7 +375,7 @@ impl State {
         let bytes = envelope.bytes;
         let oversized = envelope.truncated || bytes > MAX_BYTES;
         let at = envelope.sent.map_or(now.monotonic, |sent| {
-            // Whatever has become of the wall clock meanwhile.
+            // The wall clock may have been set in the meantime.
             now.monotonic_of(sent)
                 .clamp(self.empty_at.min(now.monotonic), now.monotonic)
         });
@@ -374,18 +383,18 @@ impl State {
         let sent = envelope.sent.unwrap_or(now.realtime);
         let most = self.rates.most_attempts(pid, sent);
         let datagram = &self.buffer[..bytes.min(MAX_BYTES)];
-        let mut lose = |loss, count, what: &str| {
-            let whose = || format!("from process {pid} of user {uid}: {what}");
-            self.losses.add(loss, count, uid, whose);
+        let mut lose = |loss, count, reason: &str| {
+            let origin = || format!("from process {pid} of user {uid}: {reason}");
+            self.losses.add(loss, count, uid, origin);
         };
         let mark = match taken {
-            Err(excess) => {
-                let (loss, what) = match excess {
-                    LimitExceeded::Marks => (Loss::TooFast, "sent too fast"),
-                    LimitExceeded::Bytes => (Loss::TooMuch, "too many bytes"),
+            Err(exceeded) => {
+                let (loss, reason) = match exceeded {
+                    LimitExceeded::Marks => (Loss::TooFast, "too many marks per second"),
+                    LimitExceeded::Bytes => (Loss::TooMuch, "too many bytes per second"),
                 };
-                lose(loss, 1, what);
-                // What it reports of others that are lost still counts.
+                lose(loss, 1, reason);
+                // Earlier drops that this mark reports still count.
                 lose_dropped(&mut lose, dropped_in(datagram).min(most));
                 return;
             }
@@ -394,19 +403,19 @@ impl State {
                 return;
             }
             Ok(()) if !self.waiting.has_room(uid) => {
-                lose(Loss::NoRoom, 1, "too many wait for a reading");
+                lose(Loss::NoRoom, 1, "too many marks are queued for a reading");
                 return;
             }
             Ok(()) => match Mark::parse(datagram) {
                 Ok(mark) => mark,
-                Err(why) => {
-                    lose(Loss::Malformed, 1, &why);
+                Err(error) => {
+                    lose(Loss::Malformed, 1, &error);
                     return;
                 }
             },
         };
         lose_dropped(&mut lose, mark.dropped.min(most));
-        self.waits(Received {
+        self.enqueue(Received {
             bytes: mark.memory() + size_of::<Received>(),
             mark,
             pid,
@@ -415,8 +424,7 @@ impl State {
         });
     }
 
-    /// Takes a mark that waits for a reading.
-    fn waits(&mut self, received: Received) {
+    fn enqueue(&mut self, received: Received) {
         let boundary = matches!(received.mark.op, Op::Start | Op::End);
         let first = self.first.entry(received.uid).or_default();
         first[usize::from(!boundary)].get_or_insert(received.at);
@@ -425,14 +433,14 @@ impl State {
     }
 }
 
-/// Counts marks that a sender reports to have found no room for.
+/// Counts marks that the sender reports as dropped.
 fn lose_dropped(lose: &mut impl FnMut(Loss, u64, &str), count: u64) {
     if count != 0 {
         lose(Loss::Dropped, count, "the socket was full");
     }
 }
 
-/// What a datagram that is not read as a mark reports as dropped.
+/// The number of drops that a datagram reports, without parsing it as a mark.
 fn dropped_in(datagram: &[u8]) -> u64 {
     const FIELD: &[u8] = b"\"dropped\":";
     let Some(place) = memchr::memmem::find(datagram, FIELD) else {
@@ -445,7 +453,7 @@ fn dropped_in(datagram: &[u8]) -> u64 {
     })
 }
 
-/// Both clocks at one moment.
+/// Both clocks at the same time, ns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Now {
     monotonic: u64,
@@ -453,7 +461,7 @@ struct Now {
 }
 
 impl Now {
-    /// Of several readings the one that was interrupted least.
+    /// Reads the clocks up to five times and takes the shortest reading.
     fn read() -> Self {
         let reading = || {
             let before = monotonic_ns();
@@ -478,7 +486,7 @@ impl Now {
         best.1
     }
 
-    /// The kernel stamps datagrams with the wall clock.
+    /// Converts the wall clock timestamp of a datagram.
     fn monotonic_of(&self, sent: i64) -> u64 {
         let ago = self.realtime.saturating_sub(sent);
         self.monotonic.saturating_add_signed(-ago)
@@ -490,7 +498,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_datagram_reports_as_dropped() {
+    fn drops_are_found_without_parsing() {
         for (datagram, dropped) in [
             (&br#"{"op":"event","name":"x","dropped":12}"#[..], 12),
             (br#"{"dropped": 7, "op":"event"}"#, 7),

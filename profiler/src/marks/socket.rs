@@ -1,4 +1,4 @@
-//! Making the socket that marks are sent to: where it is, who may write to it, how many marks it holds.
+//! The socket that receives marks: its path, permissions and queue length.
 
 use std::{
     fs, io,
@@ -24,32 +24,34 @@ use rustix::fs::{Mode, XattrFlags, fchmod, setxattr};
 
 use crate::{privileges, support::runtime_directory};
 
-/// Marks that wait to be read. The kernel's own limit (`net.unix.max_dgram_qlen`) is 10 if nobody has raised it.
+/// Length of the socket's queue in marks. The kernel's default (`net.unix.max_dgram_qlen`) is 10.
 const QUEUE: u32 = 4096;
 
-/// Path of the kernel's limit, for the network namespace of who asks.
+/// The kernel's limit on the queue length, of the reader's network namespace.
 const LIMIT: &str = "/proc/sys/net/unix/max_dgram_qlen";
 
-/// A socket of nobody is removed when it is older: a younger one may be about to be bound.
+/// Minimum age of an unused socket that is removed. Another profiler may be about to bind a younger
+/// one.
 const STALE: Duration = Duration::from_secs(10);
 
-/// A socket that is bound.
+/// A bound socket, which is removed on drop.
 #[derive(Debug)]
 pub struct Bound {
-    /// The socket.
+    /// Descriptor of the socket.
     pub fd: OwnedFd,
-    /// Where it is.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// Marks that it holds.
+    /// Length of its queue in marks.
     pub queue: u32,
 }
 
 impl Bound {
-    /// Makes `<name>.sock` in the first [runtime directory](runtime_directory) that can be had. Only its owner can write to it.
+    /// Creates `<name>.sock` in the first usable [runtime directory](runtime_directory). Only its
+    /// owner can write to it.
     ///
     /// # Errors
     ///
-    /// When there is none, or the kernel refuses a socket.
+    /// If no directory is usable, or the kernel refuses a socket.
     pub fn new(name: &str) -> io::Result<Self> {
         let mut refused = Vec::new();
         for directory in runtime_directory::candidates() {
@@ -67,18 +69,18 @@ impl Bound {
         let (fd, queue) = with_long_queue()?;
         setsockopt(&fd, PassCred, &true)?;
         setsockopt(&fd, ReceiveTimestampns, &true)?;
-        // bind(2) takes the mode from here, so that it is never open to others.
+        // bind(2) creates the file with this mode, so that it is never open to others.
         fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         let path = directory.join(format!("{name}.sock"));
         bind(fd.as_raw_fd(), &UnixAddr::new(&path)?)?;
         Ok(Self { fd, path, queue })
     }
 
-    /// Lets these users write to the socket besides its owner.
+    /// Permits these users to write to the socket, in addition to its owner.
     ///
     /// # Errors
     ///
-    /// When the file system has no access lists.
+    /// If the file system does not support ACLs.
     pub fn allow(&self, users: &[u32]) -> io::Result<()> {
         let list = access_list(users);
         Ok(setxattr(
@@ -89,11 +91,11 @@ impl Bound {
         )?)
     }
 
-    /// Lets everybody write to it.
+    /// Permits all users to write to the socket.
     ///
     /// # Errors
     ///
-    /// When it is not ours.
+    /// If the socket has another owner.
     pub fn allow_all(&self) -> io::Result<()> {
         fs::set_permissions(&self.path, fs::Permissions::from_mode(0o666))
     }
@@ -105,7 +107,7 @@ impl Drop for Bound {
     }
 }
 
-/// Removes sockets that no profiler reads any more.
+/// Removes the sockets of profilers that have ended.
 fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else {
@@ -124,10 +126,12 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// A socket, and how many marks it holds. The limit belongs to a network namespace: in one of its own, which lives as
-/// long as the socket, it is raised for this socket alone. Who may not make one gets the system's.
+/// A socket and the length of its queue.
+///
+/// The limit belongs to the network namespace. A new namespace, which lives as long as the socket,
+/// raises it for this socket alone. Without the privilege to create one, the system's limit holds.
 fn with_long_queue() -> io::Result<(OwnedFd, u32)> {
-    let ordinary = || {
+    let create = || {
         socket(
             AddressFamily::Unix,
             SockType::Datagram,
@@ -139,25 +143,27 @@ fn with_long_queue() -> io::Result<(OwnedFd, u32)> {
         let _raised = privileges::raise();
         unshare(CloneFlags::CLONE_NEWNET)?;
         fs::write(LIMIT, QUEUE.to_string())?;
-        Ok::<_, io::Error>(ordinary()?)
+        Ok::<_, io::Error>(create()?)
     })?;
     if let Ok(Ok(fd)) = raised.join() {
         return Ok((fd, QUEUE));
     }
     let limit = fs::read_to_string(LIMIT)?;
-    Ok((ordinary()?, limit.trim().parse().unwrap_or(10)))
+    Ok((create()?, limit.trim().parse().unwrap_or(10)))
 }
 
-/// `system.posix_acl_access` as in include/uapi/linux/posix_acl_xattr.h: the owner and these users read and write, the
-/// others do nothing.
+/// `system.posix_acl_access` as in include/uapi/linux/posix_acl_xattr.h: read and write for the
+/// owner and these users, nothing for others.
 fn access_list(users: &[u32]) -> Vec<u8> {
     const VERSION: u32 = 2;
-    const NOBODY: u32 = u32::MAX;
+    const UNDEFINED_ID: u32 = u32::MAX;
     const RW: u16 = 6;
     let mut users = users.to_vec();
     users.sort_unstable();
-    let owner = [(0x01, RW, NOBODY)];
-    let others = [(0x04, 0, NOBODY), (0x10, RW, NOBODY), (0x20, 0, NOBODY)];
+    let owner = [(0x01, RW, UNDEFINED_ID)];
+    let group = (0x04, 0, UNDEFINED_ID);
+    let mask = (0x10, RW, UNDEFINED_ID);
+    let others = [group, mask, (0x20, 0, UNDEFINED_ID)];
     let named = users.into_iter().map(|user| (0x02, RW, user));
     let mut list = VERSION.to_le_bytes().to_vec();
     for (tag, permissions, id) in owner.into_iter().chain(named).chain(others) {

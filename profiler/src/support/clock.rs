@@ -96,10 +96,10 @@ fn offset(a: ClockId, b: ClockId) -> i64 {
 /// The time of a sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick {
-    /// 0 for the baseline, then counting up; missed ticks leave gaps.
+    /// 0 for the baseline, then increasing; missed ticks leave gaps.
     pub number: u64,
     /// `CLOCK_MONOTONIC` in ns.
     pub monotonic_ns: u64,
-    /// Wall clock of the same moment.
+    /// Wall clock at the same time.
     pub ts: Timestamp,
 }

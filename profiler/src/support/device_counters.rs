@@ -28,8 +28,7 @@ pub(crate) struct Increase<'a, F, const N: usize> {
     pub(crate) facts: &'a F,
     /// Length of the interval, ns.
     pub(crate) interval_ns: u64,
-    /// Increase of each counter; null after a reset, and for counters that the kernel does not
-    /// have.
+    /// Increase of each counter; null after a reset, and for counters missing in this kernel.
     pub(crate) counts: [Option<u64>; N],
     /// The values of this reading.
     pub(crate) values: [Option<u64>; N],

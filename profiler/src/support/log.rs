@@ -33,7 +33,7 @@ macro_rules! report {
 ///
 /// # Errors
 ///
-/// When it cannot be written.
+/// If the file cannot be opened.
 pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
     let path = path_of(path, hostname);
     let file = create(&path, owner).map_err(|error| {

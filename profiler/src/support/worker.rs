@@ -1,7 +1,7 @@
-//! Worker threads for what takes long or never returns, so that the loop does not wait for it.
+//! Threads for operations that take long or never return, so that the main loop does not wait.
 //!
-//! `Worker` answers one request at a time, `PeriodicTask` works on its own schedule. Threads
-//! that wait for something else as well (sockets, files, the end of a process) are not workers.
+//! A `Worker` answers one request at a time; a `PeriodicTask` runs on its own schedule. Threads
+//! that also wait for other events (sockets, files, the end of a process) are not workers.
 
 use std::{
     io,
@@ -18,8 +18,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::privileges;
 
-/// A thread that answers one request at a time. It ends when the worker is dropped; no one waits
-/// for that, because its present request may never return.
+/// A thread that answers one request at a time. Dropping the worker ends the thread, without
+/// waiting, because the present request may never return.
 pub(crate) struct Worker<Request, Answer> {
     name: &'static str,
     requests: SyncSender<Request>,
@@ -30,13 +30,13 @@ pub(crate) struct Worker<Request, Answer> {
 }
 
 impl<Request: Send + 'static, Answer: Send + 'static> Worker<Request, Answer> {
-    /// Starts the thread, in which `open` makes the function that answers. Before its first answer
-    /// is visible, the thread gives up all privileges but those of the loop: what needs more is
-    /// open by then.
+    /// Starts the thread, in which `open` creates the function that answers. The thread drops all
+    /// privileges except those of the main loop before its first answer is visible: files that need
+    /// more must be open by then.
     ///
     /// # Errors
     ///
-    /// When the system has no more threads.
+    /// If the thread cannot be created.
     pub(crate) fn start<F: FnMut(Request) -> Answer>(
         name: &'static str,
         open: impl FnOnce() -> F + Send + 'static,
@@ -71,7 +71,7 @@ impl<Request: Send + 'static, Answer: Send + 'static> Worker<Request, Answer> {
         self.pending_since.is_some()
     }
 
-    /// For how long the present request has had no answer.
+    /// Age of the request that has no answer yet.
     pub(crate) fn busy_for(&self) -> Option<Duration> {
         self.pending_since.map(|since| since.elapsed())
     }
@@ -109,25 +109,25 @@ impl<Request: Send + 'static, Answer: Send + 'static> Worker<Request, Answer> {
         Some(answer)
     }
 
-    /// Gives up on the present request; the thread ends when that returns.
+    /// Abandons the present request; the thread ends when it returns.
     pub(crate) fn abandon(self) -> JoinHandle<()> {
         self.thread
     }
 }
 
-/// A thread that works periodically until this is dropped. No one waits for its end, because a
-/// driver may never return.
+/// A thread that runs periodically until this is dropped. Dropping does not wait for its end,
+/// because a driver may never return.
 pub(crate) struct PeriodicTask {
     stop: Arc<AtomicBool>,
     thread: Thread,
 }
 
 impl PeriodicTask {
-    /// Works now and then once per period. Periods that pass during the work are skipped.
+    /// Runs `work` now and then once per period. Periods that pass during the work are skipped.
     ///
     /// # Errors
     ///
-    /// When the system has no more threads.
+    /// If the thread cannot be created.
     pub(crate) fn every(
         period: Duration,
         name: &str,
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_request_at_a_time_and_no_answer_twice() {
+    fn a_worker_answers_one_request_at_a_time_once() {
         let slow = || {
             |ms: u64| {
                 thread::sleep(Duration::from_millis(ms));
@@ -221,6 +221,6 @@ mod tests {
                 return;
             }
         }
-        panic!("it continues");
+        panic!("the task still runs");
     }
 }

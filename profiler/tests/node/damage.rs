@@ -1,5 +1,5 @@
-//! Files of devices that are wrong in every way that a file can be: nobody panics or waits, no increase is absurd, and
-//! once they are well again, so are the rows.
+//! Damaged files of devices cause no panic, no hang and no implausible increase. The rows are
+//! complete again when the files are restored.
 
 use std::{fs, os::unix::fs::symlink, path::Path, time::Instant};
 
@@ -7,9 +7,9 @@ use profiler::sources::{SourceSpec, disk, energy, filesystem, netdev};
 
 use test_support::{DAMAGES, Reader, Rows, Tree, check};
 
-/// A machine with devices of every kind, and what reads them.
 const SOURCES: [&SourceSpec; 4] = [&disk::SPEC, &netdev::SPEC, &energy::SPEC, &filesystem::SPEC];
 
+/// A fixture with devices for each of the sources.
 fn machine(user: &str) -> Tree {
     let tree = Tree::of("server", user);
     tree.put(
@@ -30,7 +30,7 @@ fn machine(user: &str) -> Tree {
     tree
 }
 
-/// The files that belong to devices.
+/// The files of devices.
 fn files(tree: &Tree) -> Vec<std::path::PathBuf> {
     const OF_DEVICES: [&str; 5] = [
         "proc/diskstats",
@@ -44,7 +44,7 @@ fn files(tree: &Tree) -> Vec<std::path::PathBuf> {
         .collect()
 }
 
-/// Reads all sources once; the rows of each.
+/// Reads all sources once; returns the number of rows of each.
 fn read(readers: &mut [Reader], what: &str) -> Vec<usize> {
     let read = readers.iter_mut().map(|reader| {
         let (batches, _) = reader.attempt(false);
@@ -66,25 +66,25 @@ fn open(tree: &Tree) -> Vec<Reader> {
         .collect()
 }
 
-/// Rows of a machine that is well, `filesystem` apart: it answers when it likes.
-fn well(tree: &Tree) -> Vec<usize> {
+/// Number of rows on an intact machine, except for `filesystem`, which answers asynchronously.
+fn intact(tree: &Tree) -> Vec<usize> {
     let mut readers = open(tree);
-    read(&mut readers, "well");
-    let mut rows = read(&mut readers, "well");
+    read(&mut readers, "intact");
+    let mut rows = read(&mut readers, "intact");
     rows.truncate(SOURCES.len() - 1);
     rows
 }
 
 #[test]
-fn contents_of_all_kinds() {
+fn damaged_contents() {
     let tree = machine("damage-contents");
-    let rows = well(&tree);
+    let rows = intact(&tree);
     assert!(rows.iter().all(|rows| *rows > 0), "{rows:?}");
     for path in files(&tree) {
         let text = tree.get(&path);
         let whole = String::from_utf8_lossy(&text).into_owned();
         for (number, damage) in DAMAGES.iter().enumerate() {
-            let what = format!("{} damaged in way {number}", path.display());
+            let what = format!("{}, damage {number}", path.display());
             let mut readers = open(&tree);
             for damaged in [false, true, false, true, true, false, false] {
                 let text = if damaged {
@@ -97,25 +97,25 @@ fn contents_of_all_kinds() {
             }
             let mut again = read(&mut readers, &what);
             again.truncate(rows.len());
-            assert_eq!(again, rows, "{what}: well again");
+            assert_eq!(again, rows, "{what}: restored");
         }
     }
 }
 
-/// Puts something at a path that is no file.
+/// Creates something other than a file.
 type Shape = fn(&Path);
 
 #[test]
-fn no_files_at_all() {
+fn directories_and_links_in_place_of_files() {
     let tree = machine("damage-shapes");
-    let rows = well(&tree);
+    let rows = intact(&tree);
     let shapes: [(&str, Shape); 4] = [
         ("gone", |_| ()),
         ("a directory", |path| {
             fs::create_dir(path).expect("a directory");
         }),
         ("a loop", |path| symlink(path, path).expect("a link")),
-        ("a link to a device that waits", |path| {
+        ("a link to an endless device", |path| {
             symlink("/dev/zero", path).expect("a link");
         }),
     ];
@@ -127,7 +127,7 @@ fn no_files_at_all() {
             for before in [true, false] {
                 let mut readers = if before { Vec::new() } else { open(&tree) };
                 read(&mut readers, &what);
-                fs::remove_file(tree.path(&path)).expect("it was there");
+                fs::remove_file(tree.path(&path)).expect("it exists");
                 make(&tree.path(&path));
                 if before {
                     readers = open(&tree);
@@ -145,7 +145,7 @@ fn no_files_at_all() {
                 tree.put(&path, &text);
             }
         }
-        assert_eq!(well(&tree), rows, "{} is back", path.display());
+        assert_eq!(intact(&tree), rows, "{}: restored", path.display());
     }
 }
 

@@ -1,4 +1,5 @@
-//! `disk` and `netdev`: exact increases on trees, devices that come and go, files that make no sense; and this machine's.
+//! `disk` and `netdev`: exact increases, hotplug and malformed files on fixtures, and the devices
+//! of the present machine.
 
 use std::{fs, net::UdpSocket};
 
@@ -38,7 +39,7 @@ fn disks_have_exact_increases() {
     assert_eq!(
         rows.len(),
         3,
-        "not the loop device, nor the one that is new"
+        "without the unused loop device and the new disk"
     );
     let sda = row_of(&rows, "sda").expect("a row");
     for (column, value) in [
@@ -46,7 +47,7 @@ fn disks_have_exact_increases() {
         ("read_ops", 3),
         ("read_merged", 1),
         ("read_bytes", 8 * 512),
-        // It wrapped.
+        // Wrapped.
         ("read_ns", 10_000_000),
         ("write_ops", 4),
         ("write_bytes", 80 * 512),
@@ -64,7 +65,7 @@ fn disks_have_exact_increases() {
     let part = row_of(&rows, "sda1").expect("a row");
     assert_eq!(rows.get(part, "partition"), Some(1));
     assert_eq!(rows.get(part, "read_ops"), Some(0));
-    // An old kernel's line.
+    // The line of an old kernel.
     let nvme = row_of(&rows, "nvme0n1").expect("a row");
     assert_eq!(rows.get(nvme, "read_ops"), Some(1));
     assert_eq!(rows.get(nvme, "discard_ops"), None);
@@ -72,7 +73,7 @@ fn disks_have_exact_increases() {
 }
 
 #[test]
-fn disks_that_are_reset_or_make_no_sense() {
+fn reset_disks_and_malformed_lines_are_null() {
     let node = Tree::of("vm", "odd-disks");
     let mut reader = Reader::open(&disk::SPEC, &node.host());
     for text in [
@@ -80,7 +81,7 @@ fn disks_that_are_reset_or_make_no_sense() {
         "8 0\n",
         "x y sda 1 1\n\n   \n8 0 sdb\n",
         DISKS,
-        // Smaller counters, not a number, negative, too large; and a line that is cut off.
+        // A reset; not a number, negative, too large; a truncated line.
         "8 0 sda 1 0 1 1 1 1 1 1 1 1 1\n8 1 sda1 91 x 1801 -5 99999999999999999999 5 400 60 0 400 800\n8 16 sdb 1 1 1",
     ] {
         node.put("proc/diskstats", text);
@@ -97,7 +98,7 @@ fn disks_that_are_reset_or_make_no_sense() {
         }
     }
     node.remove("proc/diskstats");
-    // Its handle still reads the file that was removed; a new one does not find it.
+    // The old handle still reads the removed file; a new one does not find it.
     assert!(Reader::open(&disk::SPEC, &node.host()).sample().is_err());
     fs::create_dir(node.path("proc/diskstats")).expect("a directory");
     assert!(Reader::open(&disk::SPEC, &node.host()).sample().is_err());
@@ -149,11 +150,11 @@ fn interfaces_have_exact_increases_and_kinds() {
         assert_eq!(rows.text(row, "kind").as_deref(), Some(kind));
     }
     let bridge = row_of(&rows, "br0").expect("a row");
-    assert_eq!(rows.get(bridge, "rx_bytes"), None, "it was made anew");
+    assert_eq!(rows.get(bridge, "rx_bytes"), None, "created again");
 }
 
 #[test]
-fn ten_thousand_interfaces_and_lines_without_sense() {
+fn ten_thousand_interfaces_and_malformed_lines() {
     let node = Tree::of("vm", "many-interfaces");
     let line = |number| format!("veth{number}: {number} 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n");
     let many = (0..10_000).map(line).collect::<Vec<_>>().concat();
@@ -198,7 +199,7 @@ fn loopback() -> u64 {
 }
 
 #[test]
-fn the_loopback_interface_of_this_machine_sends_what_is_sent() {
+fn the_loopback_interface_counts_sent_bytes() {
     let mut reader = Reader::open(&netdev::SPEC, &this_host());
     let before = loopback();
     reader.rows();
@@ -213,7 +214,7 @@ fn the_loopback_interface_of_this_machine_sends_what_is_sent() {
     let after = loopback();
     let row = row_of(&rows, "lo").expect("a row");
     let sent = rows.get(row, "tx_bytes").expect("known");
-    // Each with the headers of UDP and IP; the loopback interface has none of its own.
+    // Each with UDP and IP headers, and no link-layer header.
     assert!(sent >= 200 * (1000 + 8 + 20), "{sent}");
     assert!((second - first..=after - before).contains(&sent), "{sent}");
     assert_eq!(rows.get(row, "rx_bytes"), Some(sent));

@@ -1,4 +1,4 @@
-//! `energy` on trees as the drivers make them.
+//! `energy` on fixtures with the files of the drivers.
 
 mod board;
 mod gauges;
@@ -28,12 +28,12 @@ fn found(rows: &Rows) -> Vec<Found> {
         .collect()
 }
 
-/// A row without a die, written shortly.
+/// A row without a die.
 fn row(socket: Option<u64>, domain: &str, provider: &str, energy: Option<u64>) -> Found {
     (socket, None, domain.to_owned(), provider.to_owned(), energy)
 }
 
-/// Reads until somebody has told something new.
+/// Reads until a domain has a new value.
 fn next_rows(reader: &mut Reader) -> Rows {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(20) {
@@ -46,10 +46,10 @@ fn next_rows(reader: &mut Reader) -> Rows {
     panic!("no row for 20 s");
 }
 
-/// Why a source is not complete, and what helps.
-fn trouble(tree: &Tree) -> (String, String) {
+/// Why the source is not complete, and the remedy.
+fn limitation(tree: &Tree) -> (String, String) {
     match energy::SPEC.support(&tree.host()) {
-        Support::Works => panic!("it works"),
+        Support::Works => panic!("complete"),
         Support::Partly { why, remedy } | Support::No { why, remedy } => (why, remedy),
     }
 }
@@ -57,7 +57,7 @@ fn trouble(tree: &Tree) -> (String, String) {
 #[test]
 fn a_machine_without_a_meter_has_no_rows() {
     let tree = Tree::of("vm", "energy-none");
-    // As hypervisors have it: the PMU is there, its events are not.
+    // A PMU without events, as on hypervisors.
     let power = "sys/bus/event_source/devices/power";
     tree.put(format!("{power}/type"), "11\n");
     tree.put(format!("{power}/cpumask"), "0\n");
@@ -65,7 +65,7 @@ fn a_machine_without_a_meter_has_no_rows() {
     std::fs::create_dir_all(tree.path(format!("{power}/events"))).unwrap();
     let support = energy::SPEC.support(&tree.host());
     assert!(matches!(support, Support::No { .. }), "{support:?}");
-    let (why, remedy) = trouble(&tree);
+    let (why, remedy) = limitation(&tree);
     assert!(why.contains("no energy meter"), "{why}");
     assert!(remedy.contains("virtual machine"), "{remedy}");
     let mut reader = Reader::open(&energy::SPEC, &tree.host());

@@ -1,4 +1,4 @@
-//! `fabric` on trees as the kernel's RDMA core and HPE's driver make them.
+//! `fabric` on fixtures with the files of the kernel's RDMA core and of HPE's driver.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ impl Fabric {
         Tables(Reader::open(&fabric::SPEC, &self.0.host()))
     }
 
-    /// A port that is up.
+    /// An active InfiniBand port.
     fn port(&self, device: &str, port: u32) -> Port<'_> {
         let port = Port {
             tree: &self.0,
@@ -33,7 +33,7 @@ impl Fabric {
         port
     }
 
-    /// A Slingshot device; its files are those of its PCI device.
+    /// A Slingshot device, with the files of its PCI device.
     fn slingshot(&self, device: &str) -> Port<'_> {
         let port = Port {
             tree: &self.0,
@@ -62,10 +62,10 @@ impl Port<'_> {
     }
 }
 
-/// Of 32 bits.
+/// Maximum of a 32-bit counter, at which it stays.
 const FULL: u64 = u32::MAX as u64;
 
-/// The source, whose batches are of two tables.
+/// A reader of both tables.
 struct Tables(Reader);
 
 struct Found {
@@ -76,7 +76,7 @@ struct Found {
 
 impl Tables {
     fn read(&mut self) -> Found {
-        // As at the end of a run, it waits.
+        // Waits for the rows, as at the end of a run.
         let (batches, result) = self.0.attempt(true);
         let of = |table: &str| {
             let mut of_table = batches.iter().filter(|batch| batch.table.name == table);
@@ -104,7 +104,7 @@ impl Found {
         self.ports.get(row, column)
     }
 
-    /// The row of a further counter.
+    /// The row of a counter in table `fabric_counter`.
     fn find(&self, device: &str, port: Option<u64>, name: &str) -> Option<usize> {
         let rows = &self.counters;
         (0..rows.len()).find(|&row| {
@@ -114,7 +114,7 @@ impl Found {
         })
     }
 
-    /// Its increase.
+    /// Increase of a counter in table `fabric_counter`.
     fn counter(&self, device: &str, port: Option<u64>, name: &str) -> Option<u64> {
         let row = self.find(device, port, name);
         let row = row.unwrap_or_else(|| panic!("{device} has no {name}"));
@@ -123,7 +123,7 @@ impl Found {
 }
 
 #[test]
-fn every_port_of_every_device() {
+fn each_port_of_each_device_has_a_row() {
     let fabric = Fabric::new("fabric-ports");
     let (one, two) = (fabric.port("mlx5_0", 1), fabric.port("mlx5_0", 2));
     let other = fabric.port("mlx5_1", 1);
@@ -190,7 +190,7 @@ fn every_port_of_every_device() {
         assert_eq!(text("link_layer").as_deref(), Some(layer));
         assert_eq!(text("state").as_deref(), Some(state));
     }
-    // What is a column is not here as well, and a setting is no counter.
+    // Without the counters that have a column in `fabric`, and without settings.
     assert_eq!(found.counters.len(), 3 * 3);
     let counter = |name| found.counter("mlx5_0", Some(1), name);
     assert_eq!(counter("unicast_xmit_packets"), Some(3));
@@ -200,7 +200,7 @@ fn every_port_of_every_device() {
 }
 
 #[test]
-fn counters_that_are_full_or_were_reset() {
+fn saturated_and_reset_counters_are_null() {
     let fabric = Fabric::new("fabric-full");
     let port = fabric.port("mthca0", 1);
     let set = |data: u64, symbols: u64, integrity: u64| {
@@ -212,7 +212,7 @@ fn counters_that_are_full_or_were_reset() {
         ]);
     };
     let mut tables = fabric.open();
-    // Data, symbol errors, integrity errors: what each has added.
+    // Increases of data, symbol errors and integrity errors.
     let mut read = |data, symbols, integrity| {
         set(data, symbols, integrity);
         let found = tables.read();
@@ -222,7 +222,7 @@ fn counters_that_are_full_or_were_reset() {
         assert_eq!(
             found.counter("mthca0", Some(1), "retries"),
             Some(0),
-            "of another directory"
+            "in another directory"
         );
         let counter = |name| found.counter("mthca0", Some(1), name);
         let increases = [
@@ -237,27 +237,31 @@ fn counters_that_are_full_or_were_reset() {
     assert_eq!((increases, error), ([Some(20), Some(4), Some(0)], None));
     let (increases, error) = read(FULL, 65_534, 15);
     assert_eq!(increases, [None, Some(0), None]);
-    let error = error.expect("said");
+    let error = error.expect("reported");
     assert!(
         error.contains("local_link_integrity_errors stays at its maximum, 15"),
         "{error}"
     );
     let (increases, error) = read(FULL, 65_535, 15);
     assert_eq!(increases, [None, None, None]);
-    assert!(error.expect("said").contains("symbol_error stays"));
+    assert!(error.expect("reported").contains("symbol_error stays"));
     let (increases, error) = read(FULL, 65_535, 15);
-    assert_eq!((increases, error), ([None, None, None], None), "once");
-    // A reset: of what could be read before, and is not less now, nothing is known either.
+    assert_eq!(
+        (increases, error),
+        ([None, None, None], None),
+        "reported once"
+    );
+    // A reset of some counters makes the increases of all counters unknown.
     assert_eq!(read(7, 2, 0), ([None, None, None], None));
     assert_eq!(read(8, 2, 1), ([Some(4), Some(0), Some(1)], None));
     assert_eq!(read(6, 3, 1), ([None, None, None], None));
     assert_eq!(read(7, 3, 1), ([Some(4), Some(0), Some(0)], None));
-    // 64 bits wide, it goes on.
+    // A 64-bit counter continues above the maximum of 32 bits.
     assert_eq!(read(FULL + 7, 3, 1).0[0], Some(4 * FULL));
 }
 
 #[test]
-fn sixty_four_bits_pass_what_thirty_two_hold() {
+fn counters_of_64_bits_are_not_saturated_at_32_bits() {
     let fabric = Fabric::new("fabric-wide");
     let port = fabric.port("mlx5_0", 1);
     let set = |data| {
@@ -273,7 +277,7 @@ fn sixty_four_bits_pass_what_thirty_two_hold() {
         set(value);
         assert_eq!(tables.read().get("mlx5_0", 1, "tx_bytes"), Some(4));
     }
-    // All bits are the answer of a device that is not there.
+    // All ones is the value of registers of a removed device.
     set(u64::MAX);
     let found = tables.read();
     assert_eq!(found.get("mlx5_0", 1, "tx_bytes"), None);
@@ -320,7 +324,7 @@ fn drivers_without_the_usual_counters() {
     set(4);
     let found = tables.read();
     assert_eq!(found.error, None);
-    assert_eq!(found.ports.len(), 3, "a device is no port");
+    assert_eq!(found.ports.len(), 3, "no row for the device itself");
     let columns = |device: &str| {
         ["tx_bytes", "rx_bytes", "tx_packets", "rx_packets"]
             .map(|column| found.get(device, 1, column))
@@ -334,11 +338,11 @@ fn drivers_without_the_usual_counters() {
     assert_eq!(found.counter("rxe0", Some(1), "sent_pkts"), Some(3));
     assert_eq!(found.counter("rxe0", Some(1), "rdma_sends"), Some(3));
     assert_eq!(found.counter("efa_0", None, "submitted_cmds"), Some(3));
-    assert_eq!(found.find("efa_0", None, "active_qps"), None, "a level");
+    assert_eq!(found.find("efa_0", None, "active_qps"), None, "a gauge");
 }
 
 #[test]
-fn slingshot_has_a_file_for_each_counter_with_its_time() {
+fn slingshot_counters_have_timestamps() {
     let fabric = Fabric::new("fabric-slingshot");
     let port = fabric.slingshot("cxi0");
     let set = |by: u64| {
@@ -381,7 +385,7 @@ fn slingshot_has_a_file_for_each_counter_with_its_time() {
     assert_eq!(text("state").as_deref(), Some("up"));
     assert_eq!(found.counter("cxi0", None, "hni_tx_paused_0"), Some(3));
     assert_eq!(found.find("cxi0", None, "pct_no_tct_nacks"), None);
-    // One that begins anew is no reset of the others, and a sum without a part is none.
+    // A reset counter does not affect the others; a sum with an unknown summand is null.
     port.put("telemetry/hni_sts_tx_ok_octets", "1@1.0\n");
     port.put("telemetry/hni_sts_rx_ok_octets", "14001@1.0\n");
     port.put("telemetry/hni_pkts_sent_by_tc_3", "@1.0\n");
@@ -400,7 +404,7 @@ fn slingshot_has_a_file_for_each_counter_with_its_time() {
 }
 
 #[test]
-fn devices_come_go_and_come_back() {
+fn devices_appear_and_disappear() {
     let fabric = Fabric::new("fabric-hotplug");
     let set = |device: &str, value: u64| {
         let port = fabric.port(device, 1);
@@ -418,7 +422,7 @@ fn devices_come_go_and_come_back() {
     fabric.0.remove("sys/class/infiniband/mlx5_0");
     let found = tables.read();
     assert_eq!((found.row("mlx5_0", Some(1)), found.ports.len()), (None, 1));
-    // Its counters begin anew.
+    // It returns with reset counters.
     set("mlx5_0", 50);
     assert_eq!(tables.read().row("mlx5_0", Some(1)), None);
     set("mlx5_0", 51);
@@ -430,7 +434,7 @@ fn devices_come_go_and_come_back() {
     assert_eq!((found.ports.len(), found.error), (0, None));
 }
 
-/// A port that goes down keeps its row, and whether its counters begin anew or go on is theirs to show.
+/// A port that goes down keeps its row. Its counters may continue or be reset.
 #[test]
 fn links_go_down_and_come_back() {
     let fabric = Fabric::new("fabric-links");
@@ -455,13 +459,13 @@ fn links_go_down_and_come_back() {
         row("ACTIVE", [Some(40), Some(1)])
     );
     assert_eq!(read("1: DOWN", 110, 51), row("DOWN", [Some(0), Some(0)]));
-    // Reset, and one of the two has passed its former value.
+    // A reset, after which one counter is already above its previous value.
     assert_eq!(read("2: INIT", 5, 60), row("INIT", [None, None]));
     assert_eq!(read("4: ACTIVE", 6, 61), row("ACTIVE", [Some(4), Some(1)]));
 }
 
 #[test]
-fn files_that_make_no_sense_are_null() {
+fn malformed_files_are_null() {
     let fabric = Fabric::new("fabric-nonsense");
     let port = fabric.port("mlx5_0", 1);
     let good = fabric.port("mlx5_1", 1);
@@ -499,7 +503,7 @@ fn files_that_make_no_sense_are_null() {
     fs::create_dir(path("directory")).expect("a directory");
     symlink("loop", path("loop")).expect("a link");
     symlink("nowhere", path("dangling")).expect("a link");
-    // Directories that are none, and a port that is no number.
+    // Files in place of directories, and a port without a number.
     fabric.0.put("sys/class/infiniband/mlx5_2/ports", "1\n");
     fabric.0.put("sys/class/infiniband/mlx5_3", "");
     fabric
@@ -540,13 +544,13 @@ fn files_that_make_no_sense_are_null() {
         let increase = found.counter("mlx5_0", Some(1), name);
         let expected = match name {
             "fine" => Some(1),
-            // Its open handle reads the file that was removed.
+            // The open handle reads the removed file.
             "vanishing" => Some(0),
             _ => None,
         };
         assert_eq!(increase, expected, "{name}");
     }
-    // Good again: a baseline first.
+    // Valid again: first a baseline.
     set(3);
     tables.read();
     set(5);
@@ -554,9 +558,8 @@ fn files_that_make_no_sense_are_null() {
     assert_eq!(found.counter("mlx5_0", Some(1), "word"), Some(2));
 }
 
-/// 512 ports are read in a fraction of the shortest interval, and stay open.
 #[test]
-fn many_ports() {
+fn reading_512_ports_is_fast() {
     let fabric = Fabric::new("fabric-many");
     for device in 0..256 {
         for number in 1..=2 {
@@ -575,7 +578,7 @@ fn many_ports() {
         assert_eq!((found.ports.len(), found.counters.len()), (512, 512 * 20));
         begin.elapsed()
     });
-    let quickest = took.min().expect("some");
-    println!("512 ports: {quickest:?}");
-    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
+    let fastest = took.min().expect("three readings");
+    println!("512 ports: {fastest:?}");
+    assert!(fastest < Duration::from_secs(1), "{fastest:?}");
 }

@@ -1,4 +1,4 @@
-//! `host` and the facts of `Host`, on fixture machines and on the machine at hand.
+//! `host` and `Host`, on fixtures and on the present machine.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use test_support::{Reader, Rows, Tree, this_host};
 
-/// What happens to a file.
+/// Returns damaged contents of a file.
 type Damage = fn(&[u8]) -> Vec<u8>;
 
-/// The one row.
+/// The row of table `host`.
 fn facts(host: &Host) -> Rows {
     let mut reader = Reader::open(&SPEC, host);
     let began = Instant::now();
@@ -33,7 +33,7 @@ fn facts(host: &Host) -> Rows {
     }
 }
 
-/// A column of JSON.
+/// A JSON column.
 fn list(rows: &Rows, column: &str) -> Value {
     serde_json::from_str(&rows.text(0, column).unwrap()).unwrap()
 }
@@ -51,7 +51,7 @@ fn numbers(rows: &Rows, expected: &[(&str, Option<u64>)]) {
 }
 
 #[test]
-fn a_server() {
+fn facts_of_a_server() {
     let tree = Tree::of("server", "facts-server");
     let host = tree.host();
     assert_eq!(
@@ -168,7 +168,7 @@ fn devices_and_mounts_of_a_server() {
 }
 
 #[test]
-fn a_virtual_machine() {
+fn facts_of_a_virtual_machine() {
     let tree = Tree::of("vm", "facts-vm");
     let host = tree.host();
     assert_eq!((host.lockdown, host.psi), (Lockdown::None, true));
@@ -209,7 +209,7 @@ fn a_virtual_machine() {
 }
 
 #[test]
-fn an_arm64_node() {
+fn facts_of_an_arm64_node() {
     let tree = Tree::of("arm64", "facts-arm64");
     let rows = facts(&tree.host());
     texts(
@@ -244,7 +244,7 @@ fn an_arm64_node() {
 }
 
 #[test]
-fn kinds_of_cores_are_named_together() {
+fn hybrid_cpus_have_both_names() {
     let tree = Tree::of("server", "facts-hybrid");
     let cpuinfo = String::from_utf8(tree.get("proc/cpuinfo")).unwrap();
     tree.put(
@@ -264,7 +264,7 @@ fn kinds_of_cores_are_named_together() {
 }
 
 #[test]
-fn damaged_machines_have_nulls() {
+fn damaged_files_become_nulls() {
     for fixture in ["vm", "server", "arm64"] {
         let damages: [Damage; 5] = [
             |_| Vec::new(),
@@ -320,7 +320,7 @@ fn damaged_machines_have_nulls() {
 }
 
 #[test]
-fn this_machine() {
+fn facts_of_the_present_machine() {
     let rows = facts(&this_host());
     let uname = rustix::system::uname();
     let of = |text: &std::ffi::CStr| Some(text.to_string_lossy().into_owned());
@@ -352,16 +352,16 @@ fn this_machine() {
 }
 
 #[test]
-fn opening_and_probing_are_quick() {
-    // Others want the CPUs as well: the quickest of some tells what it takes.
+fn opening_and_probing_are_fast() {
+    // The minimum of several runs, because other tests share the CPUs.
     let took = (0..5).map(|_| {
         let began = Instant::now();
         Reader::open(&SPEC, &this_host());
         began.elapsed()
     });
-    let quickest = took.min().expect("some");
-    println!("probe and open: {quickest:?}");
-    assert!(quickest < Duration::from_millis(200), "{quickest:?}");
+    let fastest = took.min().expect("five runs");
+    println!("probe and open: {fastest:?}");
+    assert!(fastest < Duration::from_millis(200), "{fastest:?}");
     let mut reader = Reader::open(&SPEC, &this_host());
     assert_eq!(reader.last().unwrap().len(), 1, "the end waits for the row");
 }

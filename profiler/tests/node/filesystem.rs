@@ -1,4 +1,4 @@
-//! `filesystem` on mounts of this machine, made for the purpose, and one that does not answer.
+//! `filesystem` on real mounts, one of which does not answer.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use profiler::sources::filesystem;
 
 use test_support::{Reader, Rows, Tree};
 
-/// A mount that goes when it is dropped.
+/// A mount, unmounted on drop.
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {
@@ -38,7 +38,7 @@ impl Drop for Mounted {
     }
 }
 
-/// A tree whose mounts are these lines: `major:minor mount-point type source`.
+/// A fixture with these mounts: device, mount point, file system type.
 fn tree(user: &str, mounts: &[(&str, &Path, &str)]) -> Tree {
     let tree = Tree::of("vm", user);
     let lines = mounts.iter().enumerate().map(|(id, (dev, path, kind))| {
@@ -53,7 +53,7 @@ fn find(rows: &Rows, path: &Path) -> Option<usize> {
     (0..rows.len()).find(|row| rows.text(*row, "mount").as_deref() == path)
 }
 
-/// The rows of a run's end, when they have come.
+/// Waits for the rows at the end of a run.
 fn last(reader: &mut Reader) -> (Rows, Vec<String>) {
     let begin = Instant::now();
     let mut errors = Vec::new();
@@ -69,7 +69,7 @@ fn last(reader: &mut Reader) -> (Rows, Vec<String>) {
 }
 
 #[test]
-fn each_file_system_is_there_once_with_its_size() {
+fn each_file_system_has_one_row_with_its_size() {
     let mounted = Mounted::new("tmpfs", "size=8m,nr_inodes=1000");
     std::fs::write(mounted.path().join("file"), vec![1; 3 << 20]).expect("written");
     let proc = Path::new("/proc");
@@ -85,7 +85,7 @@ fn each_file_system_is_there_once_with_its_size() {
     );
     let mut reader = Reader::open(&filesystem::SPEC, &tree.host());
     let (rows, errors) = last(&mut reader);
-    assert_eq!(rows.len(), 2, "one of them is gone");
+    assert_eq!(rows.len(), 2, "including the missing one");
     let row = find(&rows, mounted.path()).expect("a row");
     let of = |name| rows.get(row, name);
     assert_eq!((of("total"), of("used")), (Some(8 << 20), Some(3 << 20)));
@@ -103,7 +103,7 @@ fn each_file_system_is_there_once_with_its_size() {
     );
 }
 
-/// A FUSE server that says hello and nothing more.
+/// A FUSE server that answers only FUSE_INIT.
 fn silent_server() -> (Mounted, File) {
     let device = File::options()
         .read(true)
@@ -124,7 +124,7 @@ fn silent_server() -> (Mounted, File) {
     )
     .expect("mounts");
     let mounted = Mounted(directory);
-    // FUSE_INIT (include/uapi/linux/fuse.h): the id of the request comes back with version 7.19.
+    // FUSE_INIT (include/uapi/linux/fuse.h): the answer has the id of the request and version 7.19.
     let mut request = vec![0; 1 << 17];
     let length = (&device).read(&mut request).expect("the first request");
     assert!(length >= 40, "{length} bytes: no header");
@@ -139,7 +139,7 @@ fn silent_server() -> (Mounted, File) {
 }
 
 #[test]
-fn one_that_does_not_answer_delays_nobody_and_is_said() {
+fn a_hung_file_system_delays_no_other_and_is_reported() {
     let (silent, server) = silent_server();
     let mounted = Mounted::new("tmpfs", "size=1m");
     let tree = tree(
@@ -156,11 +156,11 @@ fn one_that_does_not_answer_delays_nobody_and_is_said() {
         let _ = reader.sample();
         assert!(
             begin.elapsed() < Duration::from_millis(700),
-            "a tick waits for the second that it hangs"
+            "the tick waited for the hung file system"
         );
         let (rows, errors) = last(&mut reader);
         let took = begin.elapsed();
-        // The second time nobody waits for it.
+        // The second time, the source does not wait for it.
         let most = if again { 900 } else { 1900 };
         assert!(took < Duration::from_millis(most), "{took:?}");
         let hung = find(&rows, silent.path()).expect("a row");
@@ -169,7 +169,7 @@ fn one_that_does_not_answer_delays_nobody_and_is_said() {
         assert_eq!(rows.get(other, "total"), Some(1 << 20));
         assert!(errors[0].contains("no answer within 1 s"), "{errors:?}");
     }
-    // The server's end aborts what waits: the mount answers again, with an error.
+    // The end of the server aborts pending requests: the mount answers again, with an error.
     drop(server);
     std::thread::sleep(Duration::from_millis(100));
     let (_, errors) = last(&mut reader);

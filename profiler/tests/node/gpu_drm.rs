@@ -1,4 +1,4 @@
-//! `gpu` and `gpu_process` of AMD and Intel, on trees as their drivers make them.
+//! `gpu` and `gpu_process` for AMD and Intel, on fixtures with the files of their drivers.
 
 use std::{ffi::OsStr, fs, os::unix::fs::symlink, thread::sleep, time::Duration};
 
@@ -9,7 +9,7 @@ use profiler::sources::{
 
 use test_support::{Reader, Rows, Tree, stat};
 
-/// No library of NVIDIA.
+/// Path of NVIDIA's library, which is missing.
 const NONE: &str = "/nonexistent/libnvidia-ml.so.1";
 
 const CARD: &str = "sys/class/drm/card1";
@@ -17,7 +17,7 @@ const CARD: &str = "sys/class/drm/card1";
 fn card(tree: &Tree, card: &str, driver: &str, bdf: &str) {
     let uevent = format!("DRIVER={driver}\nPCI_CLASS=38000\nPCI_SLOT_NAME={bdf}\n");
     tree.put(format!("{card}/device/uevent"), uevent);
-    // A connector is no card.
+    // A connector, which must not be taken for a card.
     tree.put(format!("{card}-DP-1/status"), "disconnected\n");
 }
 
@@ -27,7 +27,7 @@ fn reader(tree: &Tree) -> Reader {
     })
 }
 
-/// Rows of both tables, and what failed; it waits for them.
+/// Waits for the rows of both tables and the error, as at the end of a run.
 fn read(reader: &mut Reader) -> (Rows, Rows, Option<String>) {
     let (batches, result) = reader.attempt(true);
     let of = |table: &str| {
@@ -38,7 +38,7 @@ fn read(reader: &mut Reader) -> (Rows, Rows, Option<String>) {
     (of("gpu"), of("gpu_process"), error)
 }
 
-/// A table in which nothing is available but what is given: offset, value.
+/// A `gpu_metrics` table with these values (offset, value); all others are unavailable.
 fn table(
     size: u16,
     format: u8,
@@ -58,7 +58,7 @@ fn table(
     table
 }
 
-/// An MI250X: version 1.3, temperatures of its HBM at 88, energy in 2^-16 J at 24.
+/// The table of an MI250X: version 1.3, HBM temperatures at 88, energy in 2^-16 J at 24.
 fn mi250(energy: u64, throttlers: u64) -> Vec<u8> {
     let words = [(16, 98), (18, 31), (20, 7), (88, 50)];
     table(120, 1, 3, &words, &[(24, energy), (112, throttlers)])
@@ -98,7 +98,7 @@ fn amd(tree: &Tree) {
 }
 
 #[test]
-fn an_accelerator_of_amd() {
+fn amd_accelerator() {
     let tree = Tree::of("vm", "gpu-amd");
     amd(&tree);
     assert_eq!(support(&tree.host(), OsStr::new(NONE)), Support::Works);
@@ -150,10 +150,10 @@ fn an_accelerator_of_amd() {
 }
 
 #[test]
-fn an_apu_tells_by_its_metrics() {
+fn amd_apu_is_read_from_its_metrics_table() {
     let tree = Tree::of("vm", "gpu-apu");
     card(&tree, CARD, "amdgpu", "0000:c1:00.0");
-    // 2.4 is in hundredths, 2.2 is not.
+    // Version 2.4 has hundredths, version 2.2 has units.
     for (content, size, factor) in [(2, 128, 1), (4, 164, 100)] {
         let words = [(4, 55 * factor), (28, 42 * factor), (30, 3 * factor)];
         let metrics = table(size, 2, content, &words, &[(120, 1 << 5)]);
@@ -172,7 +172,7 @@ fn an_apu_tells_by_its_metrics() {
 }
 
 #[test]
-fn the_energy_of_other_chips_has_another_unit() {
+fn energy_of_other_amd_chips_is_null() {
     let tree = Tree::of("vm", "gpu-navi");
     card(&tree, CARD, "amdgpu", "0000:03:00.0");
     let metrics = |energy| table(120, 1, 3, &[(16, 5)], &[(24, energy)]);
@@ -188,7 +188,7 @@ fn the_energy_of_other_chips_has_another_unit() {
 }
 
 #[test]
-fn cards_of_intel() {
+fn intel_cards() {
     let tree = Tree::of("vm", "gpu-intel");
     card(&tree, "sys/class/drm/card0", "i915", "0000:00:02.0");
     card(&tree, CARD, "xe", "0000:03:00.0");
@@ -239,8 +239,8 @@ fn cards_of_intel() {
 }
 
 #[test]
-fn files_in_trouble_are_null_and_counted() {
-    let tree = Tree::of("vm", "gpu-trouble");
+fn malformed_files_are_null_and_reported() {
+    let tree = Tree::of("vm", "gpu-malformed");
     amd(&tree);
     let mut reader = reader(&tree);
     read(&mut reader);
@@ -256,15 +256,15 @@ fn files_in_trouble_are_null_and_counted() {
         tree.put(&busy, text);
         let (gpus, _, error) = read(&mut reader);
         assert_eq!(gpus.len(), 1, "{text:?}");
-        // The binary table has it as well.
+        // The metrics table also contains this value.
         assert_eq!(gpus.get(0, "utilization"), Some(98), "{text:?}");
         assert_eq!(gpus.get(0, "memory_utilization"), Some(30));
-        let error = error.unwrap_or_else(|| panic!("{text:?} is not said"));
+        let error = error.unwrap_or_else(|| panic!("{text:?} is not reported"));
         assert!(error.contains("gpu_busy_percent"), "{error}");
     }
     tree.remove(&busy);
     fs::create_dir(tree.path(&busy)).unwrap();
-    assert!(read(&mut reader).2.expect("said").contains("directory"));
+    assert!(read(&mut reader).2.expect("reported").contains("directory"));
     fs::remove_dir(tree.path(&busy)).unwrap();
     symlink(tree.path(&busy), tree.path(&busy)).unwrap();
     let (gpus, _, error) = read(&mut reader);
@@ -279,11 +279,11 @@ fn files_in_trouble_are_null_and_counted() {
     }
     tree.put(&metrics, vec![0; 1 << 20]);
     assert_eq!(read(&mut reader).0.len(), 1, "huge");
-    // It sleeps: nothing is read, which would wake it.
+    // A suspended GPU is not read, because that would wake it.
     tree.put(format!("{CARD}/device/power/runtime_status"), "suspended\n");
     let (gpus, _, error) = read(&mut reader);
     assert_eq!((gpus.get(0, "power_mw"), error), (None, None));
-    // It is pulled out, and put in again.
+    // Removed and inserted again.
     tree.remove("sys/class/drm");
     let (gpus, _, error) = read(&mut reader);
     assert_eq!((gpus.len(), error), (0, None));
@@ -327,7 +327,7 @@ fn clients_are_counted_once() {
         open_file(&tree, 50, fd, RENDER, &info(7, 150, 10, 4));
     }
     open_file(&tree, 50, 5, RENDER, &info(8, 999, 25, 8));
-    // New since then, and one that must have been there before.
+    // A new client, and one with more time than the interval.
     open_file(&tree, 53, 3, RENDER, &info(10, 3, 4, 16));
     open_file(&tree, 54, 3, RENDER, &info(11, 1 << 60, 0, 32));
     let (_, processes, error) = read(&mut reader);
@@ -353,7 +353,7 @@ fn clients_are_counted_once() {
         assert_eq!(processes.get(row, column), value, "{row} {column}");
     }
     assert_eq!(processes.text(0, "bdf").as_deref(), Some("0000:c1:00.0"));
-    // One ends, and its shared client is another's from then on.
+    // A process ends; its shared client is counted for the other process.
     tree.remove("proc/50");
     open_file(&tree, 51, 3, RENDER, &info(7, 160, 10, 4));
     let (_, processes, _) = read(&mut reader);
@@ -362,7 +362,7 @@ fn clients_are_counted_once() {
 }
 
 #[test]
-fn processes_that_have_no_clients_are_looked_at_seldom() {
+fn processes_without_clients_are_checked_rarely() {
     let tree = Tree::of("vm", "gpu-seldom");
     amd(&tree);
     open_file(&tree, 60, 3, "/dev/null", "");
@@ -373,12 +373,12 @@ fn processes_that_have_no_clients_are_looked_at_seldom() {
     open_file(&tree, 60, 4, RENDER, &info(7, 1, 1, 4));
     let found = (0..9).position(|_| read(&mut reader).1.len() == 1);
     assert!(found.is_some_and(|after| after <= 8), "{found:?}");
-    assert_eq!(read(&mut reader).1.len(), 1, "and then each time");
+    assert_eq!(read(&mut reader).1.len(), 1, "then at each reading");
     sleep(Duration::from_millis(1));
 }
 
 #[test]
-fn a_machine_without_gpu_has_no_such_source() {
+fn the_source_needs_a_supported_gpu() {
     let tree = Tree::of("vm", "gpu-none");
     let _ = fs::remove_dir_all(tree.path("sys/class/drm"));
     card(&tree, "sys/class/drm/card0", "bochs-drm", "0000:00:01.0");
@@ -386,7 +386,7 @@ fn a_machine_without_gpu_has_no_such_source() {
         gpu::SPEC.support(&tree.host()),
         Support::No { .. }
     ));
-    // A broken installation of NVIDIA's beside a card that works.
+    // A broken NVIDIA installation and a working card.
     card(&tree, CARD, "amdgpu", "0000:c1:00.0");
     assert_eq!(support(&tree.host(), OsStr::new(NONE)), Support::Works);
     tree.put("sys/module/nvidia/version", "1\n");

@@ -1,4 +1,5 @@
-//! `gpu` and `gpu_process` of NVIDIA: the real wrapper with a library of our own (tests/nvml/stub.c).
+//! `gpu` and `gpu_process` for NVIDIA: the real NVML wrapper with a stub library
+//! (tests/nvml/stub.c).
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use profiler::sources::{
 
 use test_support::{Reader, Rows, Tree, stat};
 
-/// A machine with NVIDIA's driver, and what its library says.
+/// A fixture with NVIDIA's driver and the stub library.
 struct Machine {
     tree: Tree,
     library: PathBuf,
@@ -49,11 +50,11 @@ impl Machine {
         Self { tree, library }
     }
 
-    /// What the library says from now on.
-    fn say(&self, script: &str) {
+    /// Sets the results of the library.
+    fn set_script(&self, script: &str) {
         let path = self.tree.path("libnvidia-ml.so.1.new");
         fs::write(&path, script).unwrap();
-        // Never half of it.
+        // Replaced atomically.
         fs::rename(path, self.tree.path("libnvidia-ml.so.1.script")).unwrap();
     }
 
@@ -68,14 +69,14 @@ impl Machine {
         support(&self.tree.host(), self.library.as_os_str())
     }
 
-    /// A process of the node.
+    /// Adds a process to the fixture.
     fn start(&self, pid: u32) {
         self.tree
             .put(format!("proc/{pid}/stat"), stat(pid, "a) b", 500));
     }
 }
 
-/// Rows of both tables, and what failed. As at the end of a run, it waits.
+/// Waits for the rows of both tables and the error, as at the end of a run.
 fn read(reader: &mut Reader) -> (Rows, Rows, Option<String>) {
     let (batches, result) = reader.attempt(true);
     let of = |table: &str| {
@@ -142,14 +143,14 @@ gpu0 gpm13 101
 ";
 
 #[test]
-fn every_value_of_a_gpu_has_its_unit() {
+fn values_are_converted_to_the_units_of_their_columns() {
     let machine = Machine::new("gpu-values");
-    machine.say(&format!("{GPU0}{BEFORE}"));
+    machine.set_script(&format!("{GPU0}{BEFORE}"));
     assert_eq!(machine.support(), Support::Works);
     let mut reader = machine.reader();
     let (gpus, _, error) = read(&mut reader);
     assert_eq!((gpus.len(), error), (0, None), "the baseline");
-    machine.say(&format!("{GPU0}{AFTER}"));
+    machine.set_script(&format!("{GPU0}{AFTER}"));
     let (gpus, processes, error) = read(&mut reader);
     assert_eq!((gpus.len(), processes.len(), error), (1, 0, None));
     for (column, value) in [
@@ -220,7 +221,7 @@ fn every_value_of_a_gpu_has_its_unit() {
     assert_eq!(nulls, others);
 }
 
-/// Keys of the script whose failure makes exactly these columns null.
+/// Keys of the script, and the columns that are null if the query fails.
 const FAILURES: [(&str, &[&str]); 13] = [
     ("utilization", &["memory_utilization", "utilization"]),
     ("memory", &["memory_total", "memory_used"]),
@@ -238,39 +239,39 @@ const FAILURES: [(&str, &[&str]); 13] = [
 ];
 
 #[test]
-fn a_query_that_fails_makes_its_own_columns_null() {
+fn a_failed_query_makes_only_its_own_columns_null() {
     let machine = Machine::new("gpu-failures");
-    machine.say(&format!("{GPU0}{BEFORE}"));
+    machine.set_script(&format!("{GPU0}{BEFORE}"));
     let mut reader = machine.reader();
     read(&mut reader);
-    machine.say(&format!("{GPU0}{AFTER}"));
+    machine.set_script(&format!("{GPU0}{AFTER}"));
     let whole = read(&mut reader).0.nulls(0);
     for (key, columns) in FAILURES {
         // 999: unknown; 3: not supported; 4: no permission.
         for code in [999, 3, 4] {
-            machine.say(&format!("{GPU0}{AFTER}gpu0 {key} error {code}\n"));
+            machine.set_script(&format!("{GPU0}{AFTER}gpu0 {key} error {code}\n"));
             let (gpus, _, error) = read(&mut reader);
             assert_eq!(gpus.len(), 1, "{key}");
             let mut nulls = gpus.nulls(0);
             nulls.retain(|column| !whole.contains(column));
             nulls.sort();
             assert_eq!(nulls, columns, "{key}");
-            // A field or metric that fails is null among others.
+            // A failed field does not fail the call, which reads several fields.
             let counted = code == 999 && !key.starts_with("field");
             assert_eq!(error.is_some(), counted, "{key} {code}: {error:?}");
-            machine.say(&format!("{GPU0}{AFTER}"));
+            machine.set_script(&format!("{GPU0}{AFTER}"));
             read(&mut reader);
         }
     }
 }
 
 #[test]
-fn values_without_sense_are_null() {
+fn implausible_values_are_null() {
     let machine = Machine::new("gpu-nonsense");
-    machine.say(&format!("{GPU0}{BEFORE}"));
+    machine.set_script(&format!("{GPU0}{BEFORE}"));
     let mut reader = machine.reader();
     read(&mut reader);
-    machine.say(&format!(
+    machine.set_script(&format!(
         "{GPU0}{AFTER}gpu0 utilization 101 4294967295\ngpu0 p_state 32\ngpu0 p_state 77\n\
          gpu0 energy 18446744073709551615\ngpu0 gpm3 nan\ngpu0 gpm2 -1\ngpu0 field82.0 9 1\n\
          gpu0 throttle 9223372036854775808\n"
@@ -290,42 +291,42 @@ fn values_without_sense_are_null() {
     let reasons = gpus.text(0, "throttle_reasons");
     assert_eq!(reasons.as_deref(), Some("unknown"));
     assert_eq!(gpus.get(0, "temperature"), Some(45));
-    // The driver was loaded anew: every counter is smaller.
-    machine.say(&format!("{GPU0}{BEFORE}"));
+    // The driver was reloaded, which resets the counters.
+    machine.set_script(&format!("{GPU0}{BEFORE}"));
     read(&mut reader);
-    machine.say(&format!("{GPU0}gpu0 energy 7\ngpu0 ecc_corrected 0\n"));
+    machine.set_script(&format!("{GPU0}gpu0 energy 7\ngpu0 ecc_corrected 0\n"));
     let (gpus, _, _) = read(&mut reader);
     assert_eq!(gpus.get(0, "energy_uj"), None);
-    machine.say(&format!("{GPU0}gpu0 energy 9\ngpu0 ecc_corrected 0\n"));
+    machine.set_script(&format!("{GPU0}gpu0 energy 9\ngpu0 ecc_corrected 0\n"));
     let (gpus, _, _) = read(&mut reader);
     assert_eq!(gpus.get(0, "energy_uj"), Some(2000));
 }
 
 #[test]
-fn a_gpu_that_is_lost_leaves_the_others() {
+fn a_lost_gpu_does_not_affect_the_others() {
     let machine = Machine::new("gpu-lost");
     let two = "nvml count 2\ngpu0 uuid GPU-0\ngpu1 uuid GPU-1\ngpu0 power 1\ngpu1 power 2\n";
-    machine.say(two);
+    machine.set_script(two);
     let mut reader = machine.reader();
     read(&mut reader);
     assert_eq!(read(&mut reader).0.len(), 2);
     // 15: fallen off the bus.
-    machine.say(&format!("{two}gpu0 power error 15\n"));
+    machine.set_script(&format!("{two}gpu0 power error 15\n"));
     let (gpus, _, error) = read(&mut reader);
     assert_eq!(gpus.len(), 1);
     assert_eq!(gpus.text(0, "uuid").as_deref(), Some("GPU-1"));
-    let error = error.expect("it is said");
+    let error = error.expect("reported");
     assert!(error.contains("power"), "{error}");
-    machine.say(two);
+    machine.set_script(two);
     assert_eq!(read(&mut reader).0.len(), 1, "its baseline");
     assert_eq!(read(&mut reader).0.len(), 2);
 }
 
 #[test]
-fn gpus_that_a_cgroup_keeps_from_us_are_not_there() {
+fn gpus_that_a_cgroup_denies_have_no_rows() {
     let machine = Machine::new("gpu-cgroup");
     // 4: no permission.
-    machine.say("nvml count 2\ngpu0 handle error 4\ngpu1 uuid GPU-1\n");
+    machine.set_script("nvml count 2\ngpu0 handle error 4\ngpu1 uuid GPU-1\n");
     let mut reader = machine.reader();
     read(&mut reader);
     let (gpus, _, error) = read(&mut reader);
@@ -334,29 +335,31 @@ fn gpus_that_a_cgroup_keeps_from_us_are_not_there() {
 }
 
 #[test]
-fn narrow_pcie_counters_are_helped_by_rates() {
+fn rates_replace_pcie_counters_that_may_wrap_twice() {
     let machine = Machine::new("gpu-pcie");
     let script = |counter: u64, rate: &str| {
         // 8 GB/s: 2^32 bytes take 537 ms.
         let link = "gpu0 max_pcie_generation 2\n";
         format!("{GPU0}{link}gpu0 gpm 1\ngpu0 field197.0 1 {counter}\ngpu0 field198.0 1 5\n{rate}")
     };
-    machine.say(&script(4_294_967_290, ""));
+    machine.set_script(&script(4_294_967_290, ""));
     let mut reader = machine.reader();
     read(&mut reader);
-    machine.say(&script(10, ""));
+    machine.set_script(&script(10, ""));
     let (gpus, _, _) = read(&mut reader);
     assert!(gpus.get(0, "interval_ns") < Some(500_000_000), "too slow");
-    assert_eq!(gpus.get(0, "pcie_tx_bytes"), Some(16), "it wrapped once");
+    assert_eq!(gpus.get(0, "pcie_tx_bytes"), Some(16), "wrapped once");
     sleep(Duration::from_millis(560));
-    machine.say(&script(20, ""));
+    machine.set_script(&script(20, ""));
     let (gpus, _, _) = read(&mut reader);
     assert_eq!(gpus.get(0, "pcie_tx_bytes"), None);
     sleep(Duration::from_millis(560));
-    machine.say(&script(30, "gpu0 gpm20 1000\n"));
+    machine.set_script(&script(30, "gpu0 gpm20 1000\n"));
     let (gpus, _, _) = read(&mut reader);
     let seconds = gpus.get(0, "interval_ns").unwrap() as f64 / 1e9;
-    let bytes = gpus.get(0, "pcie_tx_bytes").expect("by its rate") as f64;
+    let bytes = gpus
+        .get(0, "pcie_tx_bytes")
+        .expect("computed from the rate") as f64;
     let expected = 1000.0 * f64::from(1 << 20) * seconds;
     assert!(
         (bytes - expected).abs() < 0.05 * expected,
@@ -366,7 +369,7 @@ fn narrow_pcie_counters_are_helped_by_rates() {
 }
 
 #[test]
-fn processes_are_joined_with_ours() {
+fn processes_are_matched_by_pid() {
     let machine = Machine::new("gpu-processes");
     machine.start(41);
     machine.start(42);
@@ -375,15 +378,15 @@ fn processes_are_joined_with_ours() {
         "gpu0 compute 41 4096 4294967295 4294967295 42 {none} 43 1 4294967295 4294967295\n\
          gpu0 graphics 41 4096 4294967295 4294967295\n"
     );
-    machine.say(&format!("{GPU0}{lists}gpu0 samples 41 100 99 99 99 99\n"));
+    machine.set_script(&format!("{GPU0}{lists}gpu0 samples 41 100 99 99 99 99\n"));
     let mut reader = machine.reader();
     read(&mut reader);
-    machine.say(&format!(
+    machine.set_script(&format!(
         "{GPU0}{lists}gpu0 samples 41 100 99 99 99 99 41 200 10 20 0 1 41 300 20 21 0 4294967295\n"
     ));
     let (gpus, processes, error) = read(&mut reader);
     assert_eq!((gpus.len(), error), (1, None));
-    // 43 is no process here: it has ended.
+    // Process 43 has ended.
     assert_eq!(processes.len(), 2);
     for (column, value) in [
         ("pid", 41),
@@ -402,19 +405,19 @@ fn processes_are_joined_with_ours() {
     for column in ["memory_used", "sm_utilization", "tid", "engines_ns"] {
         assert_eq!(processes.get(1, column), None, "{column}");
     }
-    // No new sample: null, not what it was.
+    // Null without a new sample, not the previous value.
     let (_, processes, _) = read(&mut reader);
     assert_eq!(processes.get(0, "sm_utilization"), None);
     assert_eq!(processes.get(0, "memory_used"), Some(4096));
 }
 
 #[test]
-fn processes_of_another_namespace_are_not_guessed() {
+fn processes_are_omitted_in_another_pid_namespace() {
     let machine = Machine::new("gpu-namespace");
     fs::remove_file(machine.tree.path("proc/self/ns/pid")).unwrap();
     symlink("pid:[4026532000]", machine.tree.path("proc/self/ns/pid")).unwrap();
     machine.start(41);
-    machine.say(&format!(
+    machine.set_script(&format!(
         "{GPU0}gpu0 compute 41 4096 4294967295 4294967295\n"
     ));
     let mut reader = machine.reader();
@@ -424,7 +427,7 @@ fn processes_of_another_namespace_are_not_guessed() {
 }
 
 #[test]
-fn instances_come_and_go() {
+fn mig_instances_appear_and_disappear() {
     let machine = Machine::new("gpu-mig");
     machine.start(41);
     let first = "gpu0 mig_instance0 0\nmig0 uuid MIG-aaaa\nmig0 name NVIDIA H100 MIG 1g.10gb\n\
@@ -433,16 +436,12 @@ fn instances_come_and_go() {
         mig1 gpu_instance 9\nmig1 compute_instance 1\n";
     let gpu = format!("{GPU0}gpu0 mig 1\ngpu0 mig_count 7\ngpu0 gpm 1\ngpu0 power 5\n");
     let process = "gpu0 compute 41 64 7 0\n";
-    machine.say(&format!("{gpu}{first}{process}"));
+    machine.set_script(&format!("{gpu}{first}{process}"));
     let mut reader = machine.reader();
     read(&mut reader);
-    machine.say(&format!("{gpu}{first}{second}{process}"));
+    machine.set_script(&format!("{gpu}{first}{second}{process}"));
     let (gpus, processes, error) = read(&mut reader);
-    assert_eq!(
-        (gpus.len(), error),
-        (2, None),
-        "the second has its baseline"
-    );
+    assert_eq!((gpus.len(), error), (2, None), "a baseline for the second");
     assert_eq!(gpus.get(0, "power_mw"), Some(5));
     for (column, value) in [
         ("gpu_instance", 7),
@@ -462,61 +461,61 @@ fn instances_come_and_go() {
     assert_eq!(gpus.fraction(1, "sm_occupancy"), Some(25.0));
     assert_eq!(processes.text(0, "uuid").as_deref(), Some("MIG-aaaa"));
     assert_eq!(processes.get(0, "gpu_instance"), Some(7));
-    machine.say(&format!("{gpu}{second}"));
+    machine.set_script(&format!("{gpu}{second}"));
     let (gpus, processes, _) = read(&mut reader);
     assert_eq!((gpus.len(), processes.len()), (2, 0));
     assert_eq!(gpus.text(1, "uuid").as_deref(), Some("MIG-bbbb"));
 }
 
 #[test]
-fn a_slow_library_delays_no_tick() {
+fn a_slow_library_does_not_delay_ticks() {
     let machine = Machine::new("gpu-slow");
-    machine.say(&format!("{GPU0}gpu0 energy 1000\n"));
+    machine.set_script(&format!("{GPU0}gpu0 energy 1000\n"));
     let mut reader = machine.reader();
     read(&mut reader);
-    machine.say(&format!("{GPU0}gpu0 energy sleep 1500 3000\n"));
+    machine.set_script(&format!("{GPU0}gpu0 energy sleep 1500 3000\n"));
     let begun = Instant::now();
     let (batches, result) = reader.attempt(false);
-    assert!(batches.is_empty() && result.is_ok(), "it is asked");
+    assert!(batches.is_empty() && result.is_ok(), "request pending");
     let (batches, result) = reader.attempt(false);
-    assert!(begun.elapsed() < Duration::from_secs(1), "it waited");
+    assert!(begun.elapsed() < Duration::from_secs(1), "tick delayed");
     assert!(batches.is_empty());
-    let error = result.expect_err("it is said").to_string();
+    let error = result.expect_err("reported").to_string();
     assert!(error.contains("has not ended"), "{error}");
     sleep(Duration::from_millis(2500));
-    machine.say(&format!("{GPU0}gpu0 energy 9000\n"));
+    machine.set_script(&format!("{GPU0}gpu0 energy 9000\n"));
     let (batches, result) = reader.attempt(false);
     assert!(result.is_ok());
     let gpus = Rows(batches.into_iter().next());
     assert_eq!(gpus.get(0, "energy_uj"), Some(2_000_000));
-    // Its own interval: until it was asked, not until it was taken.
+    // The interval ends with the query, not with the tick that took its result.
     assert!(gpus.get(0, "interval_ns") < Some(1_500_000_000));
     sleep(Duration::from_millis(200));
     let (batches, _) = reader.attempt(false);
     let gpus = Rows(batches.into_iter().next());
-    assert_eq!(gpus.get(0, "energy_uj"), Some(6_000_000), "never twice");
+    assert_eq!(gpus.get(0, "energy_uj"), Some(6_000_000), "counted once");
 }
 
 #[test]
-fn a_library_that_hangs_holds_up_no_end() {
+fn a_hung_library_does_not_delay_the_end() {
     let machine = Machine::new("gpu-hang");
-    machine.say(GPU0);
+    machine.set_script(GPU0);
     let mut reader = machine.reader();
     read(&mut reader);
-    machine.say(&format!("{GPU0}gpu0 power sleep 100000000 1\n"));
+    machine.set_script(&format!("{GPU0}gpu0 power sleep 100000000 1\n"));
     let begun = Instant::now();
     for _ in 0..3 {
         let _ = reader.attempt(false);
     }
-    assert!(begun.elapsed() < Duration::from_secs(2), "it waited");
+    assert!(begun.elapsed() < Duration::from_secs(2), "ticks delayed");
     let (gpus, _, error) = read(&mut reader);
     assert_eq!(gpus.len(), 0);
     assert!(error.is_some());
     drop(reader);
-    assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
+    assert!(begun.elapsed() < Duration::from_secs(10), "end delayed");
 }
 
-/// Why there is no such source.
+/// Why the source is not available.
 fn refusal(support: Support) -> String {
     match support {
         Support::No { why, .. } => why,
@@ -525,17 +524,17 @@ fn refusal(support: Support) -> String {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn unavailability_is_explained() {
     let machine = Machine::new("gpu-missing");
     machine.tree.remove("sys/module/nvidia");
-    machine.say(GPU0);
+    machine.set_script(GPU0);
     assert!(refusal(machine.support()).contains("no supported GPU driver"));
     let device = "sys/bus/pci/devices/0000:3b:00.0";
     machine.tree.put(format!("{device}/vendor"), "0x10de\n");
     machine.tree.put(format!("{device}/class"), "0x030200\n");
     assert!(refusal(machine.support()).contains("not loaded"));
     machine.tree.put("sys/module/nvidia/version", "1\n");
-    // It is loaded once; each answer needs a library of its own.
+    // A path is loaded only once, so that each script needs a copy of the library.
     let mut libraries = 0;
     let mut with = |script: &str| {
         libraries += 1;
@@ -547,14 +546,14 @@ fn what_is_missing_is_said() {
     assert!(with("nvml count 0\n").contains("finds no GPU"));
     // 9: driver not loaded; 18: the kernel module is of another version; 999: unknown.
     for (code, why) in [(9, "driver"), (18, "mismatch"), (999, "internal")] {
-        let said = with(&format!("nvml init error {code}\n"));
-        assert!(said.contains(why), "{said}");
+        let message = with(&format!("nvml init error {code}\n"));
+        assert!(message.contains(why), "{message}");
     }
     assert!(with("nvml count error 4\n").contains("permission"));
     let absent = machine.tree.path("none.so");
-    let said = refusal(support(&machine.tree.host(), absent.as_os_str()));
-    assert!(said.contains("none.so"), "{said}");
-    machine.tree.put("text.so", "this is no library");
+    let message = refusal(support(&machine.tree.host(), absent.as_os_str()));
+    assert!(message.contains("none.so"), "{message}");
+    machine.tree.put("text.so", "not a library");
     let text = machine.tree.path("text.so");
     refusal(support(&machine.tree.host(), text.as_os_str()));
 }

@@ -1,4 +1,4 @@
-//! The sources that read the node: on fixture machines and on the machine at hand.
+//! Sources of the node, on fixtures and on the present machine.
 
 mod damage;
 mod devices;

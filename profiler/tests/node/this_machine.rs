@@ -1,4 +1,5 @@
-//! `system` and `cpu` on the machine at hand, against second readings of the same files before and after.
+//! `system` and `cpu` on the present machine, compared with readings of the same files before and
+//! after.
 
 use std::{fs, thread::sleep, time::Duration};
 
@@ -6,7 +7,7 @@ use profiler::sources::{cpu, system};
 
 use test_support::{Reader, Rows, this_host};
 
-/// The n-th number of the first line with this key.
+/// The `n`th word of the first line with this key; word 0 is the key.
 fn value(path: &str, key: &str, n: usize) -> u64 {
     let text = fs::read_to_string(path).unwrap();
     let line = text.lines().find(|line| {
@@ -19,7 +20,7 @@ fn value(path: &str, key: &str, n: usize) -> u64 {
         .unwrap()
 }
 
-/// Work that moves the counters: computing, forks, page faults, writes.
+/// Increases the counters: CPU time, forks, page faults.
 fn work() {
     for _ in 0..20 {
         assert!(
@@ -44,7 +45,7 @@ fn work() {
 fn counters_lie_between_plain_readings() {
     const TICK: u64 = 10_000_000;
     let page = this_host().page_size;
-    // Column, file, key, place, factor. In these the kernel only adds.
+    // Column, file, key, word, factor. These never decrease.
     let counters = [
         ("system_ns", "/proc/stat", "cpu", 3, TICK),
         ("irq_ns", "/proc/stat", "cpu", 6, TICK),
@@ -63,7 +64,7 @@ fn counters_lie_between_plain_readings() {
     ];
     let all = || counters.map(|(_, path, key, n, factor)| value(path, key, n) * factor);
     let faults = || value("/proc/vmstat", "pgfault", 1) - value("/proc/vmstat", "pgmajfault", 1);
-    // Without guests, which are rounded on their own: a tick more or less.
+    // Without guest time, which the kernel rounds separately: the difference is up to a tick.
     let user = || (value("/proc/stat", "cpu", 1) - value("/proc/stat", "cpu", 9)) * TICK;
     let mut reader = Reader::open(&system::SPEC, &this_host());
 
@@ -110,7 +111,7 @@ fn counters_lie_between_plain_readings() {
 }
 
 #[test]
-fn gauges_are_those_of_meminfo_and_loadavg() {
+fn gauges_equal_meminfo_and_loadavg() {
     let kib = |key| value("/proc/meminfo", key, 1) * 1024;
     let mut reader = Reader::open(&system::SPEC, &this_host());
     reader.rows();
@@ -140,8 +141,8 @@ fn gauges_are_those_of_meminfo_and_loadavg() {
     assert_eq!(get("cpus"), online as u64);
 }
 
-/// Between two readings of the file. They do not only rise, so that a value in between may be outside now and then; one that
-/// is another's, or in another unit, always is.
+/// These values also decrease, so that one may lie outside two readings of the file now and then. A
+/// value of another line, or in another unit, is always outside.
 #[test]
 fn memory_lies_between_two_readings_of_meminfo() {
     const ROUNDS: usize = 50;
@@ -173,7 +174,7 @@ fn memory_lies_between_two_readings_of_meminfo() {
             let found = rows.get(0, column).unwrap();
             within[index] += usize::from((before.min(after)..=before.max(after)).contains(&found));
         }
-        // So that no two rounds are alike.
+        // Changes the values between rounds.
         memory.push(vec![1_u8; 1 << 20]);
     }
     for (times, (column, _)) in within.iter().zip(columns) {
@@ -182,23 +183,23 @@ fn memory_lies_between_two_readings_of_meminfo() {
 }
 
 #[test]
-fn pressure_is_there_exactly_when_the_kernel_has_it() {
+fn pressure_is_null_only_without_kernel_support() {
     let mut reader = Reader::open(&system::SPEC, &this_host());
     reader.rows();
     let rows = reader.rows();
     for resource in ["cpu", "memory", "io"] {
         let text = fs::read_to_string(format!("/proc/pressure/{resource}")).unwrap_or_default();
         for line in ["some", "full"] {
-            let there = text.contains(line);
+            let supported = text.contains(line);
             let average = rows.fraction(0, &format!("psi_{resource}_{line}_avg10"));
-            assert_eq!(average.is_some(), there, "{resource} {line}");
+            assert_eq!(average.is_some(), supported, "{resource} {line}");
             let ns = rows.get(0, &format!("psi_{resource}_{line}_ns"));
-            assert_eq!(ns.is_some(), there, "{resource} {line}");
+            assert_eq!(ns.is_some(), supported, "{resource} {line}");
         }
     }
 }
 
-/// All states of one row.
+/// Time in all states of one row, ns.
 fn states(rows: &Rows, row: usize) -> u64 {
     let states = [
         "user",
@@ -216,7 +217,8 @@ fn states(rows: &Rows, row: usize) -> u64 {
     states.into_iter().map(state).sum()
 }
 
-/// Time in all states of each CPU so far, ns: the first eight fields, as guest time is in user time.
+/// Time in all states of each CPU since boot, ns: the first eight fields, because user time
+/// includes guest time.
 fn time_per_cpu() -> Vec<u64> {
     let stat = fs::read_to_string("/proc/stat").unwrap();
     stat.lines()
@@ -231,9 +233,10 @@ fn time_per_cpu() -> Vec<u64> {
         .collect()
 }
 
-/// Not the interval itself: under a hypervisor the kernel's own sum is off by more than a tenth.
+/// Compares with the kernel's sum, which differs from the interval by more than a tenth under a
+/// hypervisor.
 #[test]
-fn the_states_of_a_cpu_add_up_to_what_the_kernel_counted() {
+fn the_states_of_a_cpu_add_up_to_the_total_of_the_kernel() {
     let mut reader = Reader::open(&cpu::SPEC, &this_host());
     let first = time_per_cpu();
     assert_eq!(reader.rows().len(), 0);
@@ -245,7 +248,7 @@ fn the_states_of_a_cpu_add_up_to_what_the_kernel_counted() {
     assert_eq!(rows.len(), first.len());
     for row in 0..rows.len() {
         let spent = states(&rows, row);
-        // iowait may be taken back by a few ticks, in their sum or in ours.
+        // The kernel may correct iowait by a few ticks in either of the readings.
         let least = (third[row] - second[row]).saturating_sub(50_000_000);
         let most = fourth[row] - first[row] + 50_000_000;
         assert!(
@@ -272,7 +275,7 @@ fn reading_the_node_is_cheap() {
             "{}: median {:?}, slowest {:?}",
             spec.name, times[100], times[200]
         );
-        // Unoptimised and next to other tests; the figure is in the printed line.
+        // A wide limit, for unoptimised builds and parallel tests.
         assert!(times[100] < Duration::from_millis(20));
     }
 }

@@ -1,4 +1,4 @@
-//! `system` and `cpu` on fixture machines: exact increases, and what happens when the machine misbehaves.
+//! `system` and `cpu` on fixtures: exact increases, hotplug, resets and damaged files.
 
 use profiler::sources::{cpu, system};
 
@@ -6,7 +6,6 @@ use test_support::{DAMAGES, Reader, Rows, Tree, check};
 
 const TICK: u64 = 10_000_000;
 
-/// The columns of PSI.
 fn is_psi(name: &str) -> bool {
     name.starts_with("psi_")
 }
@@ -75,7 +74,7 @@ fn increases_and_gauges_of_a_virtual_machine() {
     ] {
         assert_eq!(rows.get(0, column), Some(value), "{column}");
     }
-    // Only where the file system of the fixtures counts links as procfs does.
+    // Null unless the file system of the fixtures counts links like procfs.
     assert!(
         rows.get(0, "processes")
             .is_none_or(|processes| processes == 3)
@@ -90,7 +89,8 @@ fn guests_and_huge_pages_of_a_server() {
     let host = server.host();
     let mut reader = Reader::open(&system::SPEC, &host);
     reader.rows();
-    // 30 ticks in guests, counted in user too, and 10 outside; 5 in guests at low priority, and 1 outside.
+    // 30 ticks in guests, which `user` includes, and 10 outside; 5 in guests at low priority, and 1
+    // outside.
     server.edit("proc/stat", "cpu  7228000 988", "cpu  7228040 994");
     server.edit("proc/stat", " 20000 80\n", " 20030 85\n");
     server.edit("proc/vmstat", "pswpin 1234", "pswpin 1236");
@@ -120,7 +120,7 @@ fn guests_and_huge_pages_of_a_server() {
     assert_eq!(
         rows.nulls(0).len(),
         12,
-        "PSI is off, and nothing else is null"
+        "only PSI, which is disabled, is null"
     );
 }
 
@@ -167,7 +167,7 @@ fn counters_that_wrap_or_reset() {
 }
 
 #[test]
-fn waiting_for_io_that_the_kernel_takes_back_is_zero() {
+fn a_corrected_iowait_increases_by_zero() {
     let vm = Tree::of("vm", "iowait");
     let mut reader = Reader::open(&cpu::SPEC, &vm.host());
     reader.rows();
@@ -183,11 +183,11 @@ fn waiting_for_io_that_the_kernel_takes_back_is_zero() {
     assert_eq!(
         reader.rows().get(1, "iowait_ns"),
         Some(11 * TICK),
-        "650 - 639: what was taken back counts once"
+        "650 - 639: corrected time counts once"
     );
 }
 
-/// Numbers of the CPUs that have a row.
+/// Numbers of the CPUs in the rows.
 fn cpus(rows: &Rows) -> Vec<u64> {
     (0..rows.len())
         .map(|row| rows.get(row, "cpu").unwrap())
@@ -213,7 +213,7 @@ fn cpus_come_and_go() {
     server.remove("sys/devices/system/cpu/cpu3/cpufreq");
     assert_eq!(cpus(&reader.rows()), [0, 1, 2, 4, 5, 6, 7]);
 
-    // Back, with counters that began anew.
+    // Online again, with reset counters.
     server.edit("proc/stat", "cpu4 ", "cpu3 1 2 3 4 5 6 7 8 0 0\ncpu4 ");
     assert_eq!(cpus(&reader.rows()), [0, 1, 2, 4, 5, 6, 7], "its baseline");
     server.edit("proc/stat", "cpu3 1 ", "cpu3 4 ");
@@ -221,7 +221,7 @@ fn cpus_come_and_go() {
     assert_eq!(cpus(&rows), [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(rows.get(3, "user_ns"), Some(3 * TICK));
 
-    // Away and back between two readings: idle began anew, the rest went on, as before kernel 6.8.
+    // Offline and online between two readings: before kernel 6.8 only idle is reset.
     server.edit(
         "proc/stat",
         "cpu5 905000 125 40005 4999950",
@@ -233,7 +233,7 @@ fn cpus_come_and_go() {
         (None, Some(TICK))
     );
 
-    // One that was never there.
+    // A new CPU.
     server.edit("proc/stat", "intr ", "cpu1000 1 0 1 1 0 0 0 0 0 0\nintr ");
     assert_eq!(reader.rows().len(), 8);
     let rows = reader.rows();
@@ -245,7 +245,7 @@ fn cpus_come_and_go() {
 }
 
 #[test]
-fn a_missing_file_takes_only_its_own_columns() {
+fn a_missing_file_makes_only_its_own_columns_null() {
     for (file, gone) in [
         ("stat", vec!["user_ns", "forks", "cpus", "blocked"]),
         ("meminfo", vec!["memory_total", "memory_used", "swap_free"]),
@@ -279,12 +279,12 @@ fn a_missing_file_takes_only_its_own_columns() {
             back.clone().all(|name| baseline.get(0, name).is_none()),
             "{file}: two intervals in one"
         );
-        assert_eq!(reader.rows().nulls(0).len(), before, "{file} is back");
+        assert_eq!(reader.rows().nulls(0).len(), before, "{file} restored");
     }
 }
 
 #[test]
-fn when_nothing_can_be_read_the_reading_fails_and_the_next_is_a_baseline() {
+fn a_failed_reading_is_followed_by_a_baseline() {
     let vm = Tree::of("vm", "nothing");
     for spec in [&system::SPEC, &cpu::SPEC] {
         let host = vm.host();
@@ -307,7 +307,7 @@ fn when_nothing_can_be_read_the_reading_fails_and_the_next_is_a_baseline() {
 }
 
 #[test]
-fn damaged_files_neither_panic_nor_lie() {
+fn damaged_files_cause_no_panic_and_no_wrong_values() {
     for fixture in ["vm", "server", "arm64"] {
         let tree = Tree::of(fixture, &format!("damaged-{fixture}"));
         for path in tree.files() {
@@ -325,7 +325,7 @@ fn damaged_files_neither_panic_nor_lie() {
             }
             let text = tree.get(&path);
             for (number, damage) in DAMAGES.iter().enumerate() {
-                let what = format!("{fixture}: {name} damaged in way {number}");
+                let what = format!("{fixture}: {name}, damage {number}");
                 for spec in [&system::SPEC, &cpu::SPEC] {
                     let mut reader = Reader::open(spec, &tree.host());
                     for damaged in [false, true, false, true, true, false, false] {
@@ -342,7 +342,7 @@ fn damaged_files_neither_panic_nor_lie() {
                             check(&Rows(batches.pop()), &what);
                         }
                     }
-                    assert!(reader.rows().len() > 0, "{what}: well again");
+                    assert!(reader.rows().len() > 0, "{what}: restored");
                 }
             }
         }
@@ -350,7 +350,7 @@ fn damaged_files_neither_panic_nor_lie() {
 }
 
 #[test]
-fn random_bytes_neither_panic_nor_lie() {
+fn random_bytes_cause_no_panic_and_no_wrong_values() {
     let tree = Tree::of("server", "random");
     let files = ["stat", "meminfo", "vmstat", "loadavg"].map(|file| format!("proc/{file}"));
     let texts = files.clone().map(|file| tree.get(file));
@@ -381,7 +381,7 @@ fn random_bytes_neither_panic_nor_lie() {
 }
 
 #[test]
-fn five_hundred_cpus_all_have_their_row() {
+fn each_of_512_cpus_has_a_row() {
     let tree = Tree::of("server", "large");
     let lines = (0..512)
         .map(|number| format!("cpu{number} 900000 120 40000 5000000 300 2000 1500 0 0 0\n"));

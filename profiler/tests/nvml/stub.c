@@ -344,7 +344,7 @@ typedef struct {
     unsigned int smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 
-/* "gpu0 samples PID TIME SM MEM ENC DEC PID …": those after the time that the caller has seen. */
+/* "gpu0 samples PID TIME SM MEM ENC DEC PID …": samples later than the time given by the caller. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
                                              unsigned int *count, unsigned long long seen) {
     char values[4096];
@@ -387,7 +387,7 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, un
     return code;
 }
 
-/* "gpu0 mig_instance0 2": its first instance is "mig2". */
+/* "gpu0 mig_instance0 2": the first instance of gpu0 is "mig2". */
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *instance) {
     char key[32];
     unsigned int which;
@@ -449,7 +449,7 @@ typedef struct {
     nvmlGpmMetric_t metrics[];
 } nvmlGpmMetricsGet_t;
 
-/* "gpu0 gpm3 47.5", of an instance "gpu0 gpm3.1 12.5". */
+/* "gpu0 gpm3 47.5"; for an instance "gpu0 gpm3.1 12.5". */
 nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
     if (get->version != 1 || get->sample1 == get->sample2) {
         return 2;

@@ -144,7 +144,7 @@ fn compare(
         None => None,
     };
     if found.is_empty() {
-        // The metric that the CPU lacks.
+        // A metric of the kernel, for the report of its missing group.
         found.extend(kernel.metrics().first().and_then(|all| all.first()));
     }
     for (_, metric) in found {

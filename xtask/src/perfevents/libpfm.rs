@@ -53,7 +53,7 @@ impl Libpfm {
             // SAFETY: the library is loaded.
             let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
             if symbol.is_null() {
-                return Err(format!("the library lacks {}", name.to_string_lossy()));
+                return Err(format!("{} not found in libpfm4", name.to_string_lossy()));
             }
             Ok(symbol)
         };
@@ -71,8 +71,8 @@ impl Libpfm {
         Ok(Self { encode })
     }
 
-    /// libpfm4's words for the event, by the name in `theirs` or by the vendor's. `None` when it
-    /// lacks the event or the processor.
+    /// libpfm4's words for the event, by the name in `theirs` or by the vendor's. `None` if libpfm4
+    /// does not know the event or the processor.
     pub fn words(
         &self,
         uarch: &Uarch,

@@ -90,7 +90,7 @@ impl Tables {
     }
 }
 
-/// A code as the PMU takes it. None if the PMU lacks a field of it: the code is another event's.
+/// A code as the PMU takes it. `None` if the PMU has no such field: the code is another event's.
 fn words(device: &Device, event: &Event, code: &Code) -> Option<[u64; WORDS]> {
     let mut fields = event.code.clone();
     fields.retain(|field, _| !FIELDS.contains(&field.as_str()));

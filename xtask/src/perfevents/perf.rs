@@ -118,7 +118,7 @@ impl Perf {
             };
             for (pmu, terms) in cpus.events.get(&name).into_iter().flatten() {
                 if is_same(pmu, &cpu, event) {
-                    // A field that the PMU lacks makes a different encoding.
+                    // An unknown field counts as a different encoding.
                     let encoding = device.encode_fields(&adapted(terms, event));
                     words.insert(encoding.map_or([u64::MAX; WORDS], |encoding| encoding.config));
                 }

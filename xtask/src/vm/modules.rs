@@ -59,7 +59,7 @@ struct Collection {
 }
 
 impl Collection {
-    /// A module without a file is built in, or this kernel lacks it.
+    /// A module without a file is built in, or not part of this kernel.
     fn add(&mut self, name: &str, parameters: &'static str) -> Result<()> {
         let Some(path) = self.files.get(name) else {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Directories searched in addition to PATH, which may lack the administrator's tools.
+/// Directories searched in addition to PATH, for the administrator's tools.
 const DIRECTORIES: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 pub struct Userland {

@@ -1,4 +1,4 @@
-//! Counters beside the processor: hwmon and Cray's.
+//! Counters outside the processor: hwmon and Cray's.
 
 use profiler::sources::energy;
 
@@ -25,7 +25,7 @@ fn sockets_and_cores_of_amd_energy() {
             ("energy1_input", "1000"),
             ("energy2_label", "Ecore001"),
             ("energy2_input", "2000"),
-            // A CPU that is not there, and a text that is no label.
+            // A missing CPU, and an invalid label.
             ("energy4_label", "Ecore900"),
             ("energy4_input", "9000"),
             ("energy5_label", "Etwo"),
@@ -34,7 +34,7 @@ fn sockets_and_cores_of_amd_energy() {
             ("energy3_input", "3000"),
         ],
     );
-    // GPUs have a table of their own.
+    // GPUs are in table `gpu`.
     put(
         &tree,
         "sys/class/hwmon/hwmon0",
@@ -74,7 +74,7 @@ fn sockets_and_cores_of_amd_energy() {
 }
 
 #[test]
-fn sensors_of_other_chips_have_names_of_their_own() {
+fn sensors_of_other_chips_have_distinct_names() {
     let tree = Tree::of("vm", "energy-chips");
     let chip = |number: u32| format!("sys/class/hwmon/hwmon{number}");
     put(
@@ -83,7 +83,7 @@ fn sensors_of_other_chips_have_names_of_their_own() {
         &[
             ("name", "ibmaem"),
             ("energy1_input", "100"),
-            // Its power is in its energy.
+            // Not used, because the chip counts energy.
             ("power1_average", "5000000"),
             ("power/control", "auto"),
         ],
@@ -117,7 +117,7 @@ fn sensors_of_other_chips_have_names_of_their_own() {
 
 const CRAY: &str = "sys/cray/pm_counters";
 
-/// Puts counters as they are after so many tenths of a second.
+/// Writes the counters with a time of `tenths` tenths of a second.
 fn cray(tree: &Tree, tenths: u64, energies: &[(&str, u64)]) {
     let time = 1_700_061_210_920_464 + tenths * 100_000;
     for (name, joules) in energies {
@@ -172,21 +172,21 @@ fn counters_of_a_cray_node() {
     ];
     let rows = reader.rows();
     assert_eq!(found(&rows), expected);
-    assert_eq!(rows.get(3, "interval_ns"), Some(1_000_000_000), "their own");
-    // Nothing new is no row, not a zero.
+    assert_eq!(rows.get(3, "interval_ns"), Some(1_000_000_000), "of Cray");
+    // A counter without a new value has no row, rather than a zero.
     assert_eq!(found(&reader.rows()), [package()]);
-    // All counters begin anew.
+    // All counters are reset.
     tree.put(format!("{CRAY}/startup"), "1467319999000000\n");
     cray(&tree, 20, &energies(80));
     let nulls = ["accel0", "accel1", "dram", "node"].map(|name| of_cray(name, None));
     assert_eq!(found(&reader.rows())[..4], nulls);
     cray(&tree, 30, &energies(90));
-    assert_eq!(found(&reader.rows())[..4], nulls, "a part is unknown");
+    assert_eq!(found(&reader.rows())[..4], nulls, "increase unknown");
     cray(&tree, 40, &energies(91));
     assert_eq!(found(&reader.rows())[3], of_cray("node", Some(10)));
     tree.put(format!("{CRAY}/energy"), "1990 J");
     let (rows, error) = reader.rows_and_error();
-    assert_eq!(error, None, "the oldest have no time");
+    assert_eq!(error, None, "old versions write no time");
     assert_eq!(found(&rows)[0], of_cray("node", None), "another clock");
     tree.put(format!("{CRAY}/energy"), "1990 W\n");
     let (rows, error) = reader.rows_and_error();
@@ -195,7 +195,7 @@ fn counters_of_a_cray_node() {
 }
 
 #[test]
-fn cpus_of_cray_are_packages_where_nobody_has_better() {
+fn cpus_of_cray_are_packages_without_a_better_provider() {
     let tree = Tree::of("vm", "energy-cray-cpu");
     let energies = [
         ("cpu_energy", 300),

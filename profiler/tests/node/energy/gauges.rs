@@ -11,7 +11,7 @@ fn put(tree: &Tree, directory: &str, files: &[(&str, &str)]) {
     }
 }
 
-/// Names of domains, with their power, W.
+/// Socket, domain, provider and power in W.
 fn powers(rows: &Rows) -> Vec<(Option<u64>, String, String, Option<f64>)> {
     let with_power = found(rows).into_iter().enumerate();
     with_power
@@ -26,14 +26,14 @@ fn powers(rows: &Rows) -> Vec<(Option<u64>, String, String, Option<f64>)> {
 #[test]
 fn sockets_of_grace() {
     let tree = Tree::of("arm64", "energy-grace");
-    // As the driver of older kernels has it: the attributes are the ACPI device's, and the name may be.
+    // On older kernels the attributes, and in some the name, are files of the ACPI device.
     for (number, oem_info, microwatts) in [
         (1, "Module Power Socket 0", "200000000"),
         (2, "Grace Power Socket 0", "90000000"),
         (3, "CPU Power Socket 0", "40000000"),
         (4, "SysIO Power Socket 0", "10000000"),
         (5, "Grace Power Socket 1", "80000000"),
-        // An error of the firmware
+        // A firmware error
         (6, "CPU Power Socket 1", "4294967295000"),
     ] {
         put(
@@ -71,7 +71,7 @@ fn sockets_of_grace() {
 }
 
 #[test]
-fn the_node_by_acpi_and_sensors() {
+fn acpi_and_sensors_measure_the_node() {
     let tree = Tree::of("server", "energy-acpi");
     let meter = [
         ("name", "power_meter"),
@@ -89,7 +89,7 @@ fn the_node_by_acpi_and_sensors() {
             ("power1_label", "power total"),
         ],
     );
-    // A battery is not asked where there is a meter of the node.
+    // A battery is not used if the node has a meter.
     put(&tree, "power_supply/BAT0", &DISCHARGING);
     let mut reader = Reader::open(&energy::SPEC, &tree.host());
     reader.rows();
@@ -103,7 +103,7 @@ fn the_node_by_acpi_and_sensors() {
     std::thread::sleep(std::time::Duration::from_millis(600));
     assert_eq!(powers(&next_rows(&mut reader)), expected);
     drop(reader);
-    // Two that do not say of what they are: neither is the node.
+    // Of two meters without a description, neither is taken for the node.
     put(&tree, "hwmon/hwmon5", &meter);
     let mut reader = Reader::open(&energy::SPEC, &tree.host());
     reader.rows();
@@ -124,7 +124,7 @@ const DISCHARGING: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn a_laptop_on_its_batteries() {
+fn batteries_measure_a_laptop() {
     let tree = Tree::of("server", "energy-battery");
     put(&tree, "power_supply/BAT0", &DISCHARGING);
     put(
@@ -133,7 +133,7 @@ fn a_laptop_on_its_batteries() {
         &[
             ("type", "Battery"),
             ("status", "Discharging"),
-            // Of a driver with a sign; µA and µV.
+            // Some drivers report a signed current; µA and µV.
             ("current_now", "-500000"),
             ("voltage_now", "11000000"),
         ],

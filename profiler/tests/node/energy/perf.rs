@@ -1,11 +1,11 @@
-//! Trees of the PMUs `power` and `power_core`. Their type is that of the kernel's own events here, so that what is opened
-//! and read is real: a clock that runs on each CPU, at 1 J a second.
+//! Fixtures of the PMUs `power` and `power_core`. Their type is that of software events, so that
+//! the kernel opens and reads a real event: the clock of each CPU, as 1 W.
 
 use std::{thread, time::Duration};
 
 use profiler::sources::{Support, energy};
 
-use super::{found, trouble};
+use super::{found, limitation};
 use test_support::{Reader, Rows, Tree};
 
 /// `PERF_TYPE_SOFTWARE`, whose event 0 is the clock of a CPU in ns.
@@ -39,7 +39,7 @@ fn tree(user: &str) -> Tree {
     tree
 }
 
-/// J a second.
+/// Power, W.
 fn power(rows: &Rows, row: usize) -> f64 {
     let energy = rows.get(row, "energy_uj").expect("known") as f64;
     energy * 1e3 / rows.get(row, "interval_ns").expect("known") as f64
@@ -53,7 +53,7 @@ fn events_are_opened_read_and_scaled() {
     pmu.event("energy-pkg", "1.0e-09\n");
     pmu.event("energy-ram", "2.0e-09\n");
     pmu.event("energy-psys", "5.0e-09\n");
-    // Without a scale, or of something else, nobody knows what it is worth.
+    // Events without a valid scale and unit are ignored.
     pmu.put("events/energy-gpu", "event=0x00\n");
     pmu.event("energy-cores", "1\n");
     pmu.put("events/energy-cores.unit", "Degrees\n");
@@ -61,7 +61,7 @@ fn events_are_opened_read_and_scaled() {
     let core = Pmu(&tree, "power_core");
     core.machine("0-1\n", SOFTWARE);
     core.event("energy-core", "1.0e-09\n");
-    // A better one is not opened a second time.
+    // A package that powercap measures is not opened again.
     tree.put("sys/class/powercap/intel-rapl:0/name", "package-1\n");
     tree.put("sys/class/powercap/intel-rapl:0/energy_uj", "5\n");
 
@@ -127,13 +127,13 @@ fn cores_of_a_socket_add_up_and_dies_do_not() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_null_and_named() {
+fn a_refused_event_is_null_and_reported() {
     let tree = tree("energy-refused");
     let pmu = Pmu(&tree, "power");
     // No PMU has this type.
     pmu.machine("0\n", "987654\n");
     pmu.event("energy-pkg", "1.0e-09\n");
-    let (why, _) = trouble(&tree);
+    let (why, _) = limitation(&tree);
     assert!(why.starts_with("energy-pkg on CPU 0: "), "{why}");
     let mut reader = Reader::open(&energy::SPEC, &tree.host());
     reader.rows_and_error();

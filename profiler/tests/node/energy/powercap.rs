@@ -1,4 +1,4 @@
-//! Trees of the powercap framework.
+//! Fixtures of the powercap framework.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use caps::{CapSet, Capability};
 use profiler::sources::{Support, energy};
 
-use super::{Found, found, row, trouble};
+use super::{Found, found, limitation, row};
 use test_support::{Reader, Tree};
 
 const RANGE: u64 = 262_143_328_850;
@@ -74,7 +74,7 @@ fn each_domain_is_reported_once() {
 }
 
 #[test]
-fn the_zone_of_one_core_is_not_that_of_all() {
+fn the_zone_of_a_single_core_is_excluded() {
     let zones = Zones(Tree::of("vm", "energy-amd"));
     zones.put("intel-rapl:0", "package-0", 100);
     zones.put("intel-rapl:0:0", "core", 50);
@@ -85,8 +85,8 @@ fn the_zone_of_one_core_is_not_that_of_all() {
 }
 
 #[test]
-fn many_sockets_and_counters_in_trouble() {
-    let zones = Zones(Tree::of("vm", "energy-trouble"));
+fn invalid_counters_are_null() {
+    let zones = Zones(Tree::of("vm", "energy-invalid"));
     for socket in 0..16 {
         zones.put(
             &format!("intel-rapl:{socket}"),
@@ -116,7 +116,7 @@ fn many_sockets_and_counters_in_trouble() {
     for zone in [1, 2, 3, 4, 6, 7] {
         assert_eq!(of(zone), None, "{zone}");
     }
-    // They come back: what was missed stays unknown.
+    // Readable again: the increase over the failure stays unknown.
     zones.energy("intel-rapl:2", "2000\n");
     let (rows, error) = reader.rows_and_error();
     assert!(error.is_some(), "the others are counted again");
@@ -127,7 +127,7 @@ fn many_sockets_and_counters_in_trouble() {
 }
 
 #[test]
-fn folders_loops_and_what_is_gone_are_null_and_named() {
+fn directories_loops_and_missing_files_are_null_and_reported() {
     let zones = Zones(Tree::of("vm", "energy-files"));
     for (zone, name) in [(0, "package-0"), (1, "package-1"), (2, "package-2")] {
         zones.put(&format!("intel-rapl:{zone}"), name, 1000);
@@ -142,7 +142,7 @@ fn folders_loops_and_what_is_gone_are_null_and_named() {
     };
     fs::create_dir(file(0)).unwrap();
     symlink("energy_uj", file(1)).unwrap();
-    let (why, _) = trouble(&zones.0);
+    let (why, _) = limitation(&zones.0);
     assert!(
         why.contains("Is a directory") && why.contains("1 more"),
         "{why}"
@@ -161,21 +161,21 @@ fn folders_loops_and_what_is_gone_are_null_and_named() {
 }
 
 #[test]
-fn what_may_not_be_read_is_null_and_named() {
+fn unreadable_files_are_null_and_reported() {
     let zones = Zones(Tree::of("vm", "energy-permission"));
     zones.put("intel-rapl:0", "package-0", 1000);
     zones.put("intel-rapl:1", "package-1", 1000);
     let path = "sys/class/powercap/intel-rapl:0/energy_uj";
     let closed = fs::Permissions::from_mode(0o000);
     fs::set_permissions(zones.0.path(path), closed).unwrap();
-    // Of this thread only.
+    // Affects only this thread.
     for capability in [
         Capability::CAP_DAC_OVERRIDE,
         Capability::CAP_DAC_READ_SEARCH,
     ] {
         caps::drop(None, CapSet::Effective, capability).unwrap();
     }
-    let (why, remedy) = trouble(&zones.0);
+    let (why, remedy) = limitation(&zones.0);
     assert!(
         why.contains("intel-rapl:0/energy_uj: Permission denied"),
         "{why}"
@@ -193,7 +193,7 @@ fn what_may_not_be_read_is_null_and_named() {
         of_powercap(Some(1), "package", Some(5)),
     ];
     assert_eq!(found(&rows), expected);
-    // Somebody else may tell.
+    // Another provider takes its place.
     zones.0.put("sys/class/hwmon/hwmon0/name", "amd_energy\n");
     let of_chip = |name: &str| format!("sys/class/hwmon/hwmon0/{name}");
     zones.0.put(of_chip("energy3_label"), "Esocket0\n");
@@ -206,8 +206,8 @@ fn what_may_not_be_read_is_null_and_named() {
 }
 
 #[test]
-fn more_wraps_than_one_in_an_interval() {
-    // Wraps within a second at the power that a package can have at most.
+fn several_wraps_in_an_interval() {
+    // Wraps within a second at the maximum power of a package.
     const SMALL: u64 = 2_000_000_000;
     const STEP: u64 = 25_000_000;
     let wide = |energy: u64| format!("{:012}\n", energy % SMALL);
@@ -228,7 +228,7 @@ fn more_wraps_than_one_in_an_interval() {
             zones.energy("intel-rapl:0", &wide(start + step * STEP));
         }
         let rows = found(&reader.rows());
-        // A run with short intervals does not read in between; this one has missed its ticks.
+        // A run with short intervals does not read between ticks, and this one missed its ticks.
         assert_eq!(rows[0].4, expected, "{interval:?}");
     }
 }
