@@ -21,6 +21,7 @@ mod shell;
 mod test;
 mod toolchain;
 mod vm;
+mod words;
 mod workspace;
 
 use workspace::Workspace;
@@ -48,6 +49,8 @@ enum Command {
     },
     /// Run the tests: all tiers, or the given ones
     Test(test::Args),
+    /// Check spelling and terms; `test lint` includes it
+    Lint,
     /// Run the kernel tests on other kernels, each in a virtual machine
     Vm(vm::Args),
     /// List installed and missing prerequisites
@@ -95,6 +98,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Build(args) => bpf::run(&workspace()?, &args)?,
         Command::Run { args } => run::run(&workspace()?, &args)?,
         Command::Test(args) => return Ok(test::run(&workspace()?, &args)),
+        Command::Lint => words::run(&workspace()?)?,
         Command::Vm(args) => vm::run(&workspace()?, &args)?,
         Command::Doctor => return Ok(doctor::run(&workspace()?)),
         Command::Docs(args) => docs::run(&workspace()?, &args)?,

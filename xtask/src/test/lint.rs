@@ -1,10 +1,12 @@
-//! Warnings of clippy, rustdoc and the BPF compiler are errors.
+//! Warnings of clippy, rustdoc and the BPF compiler are errors, and so are misspellings and retired
+//! terms.
 
 use anyhow::Result;
 
-use crate::{bpf, shell, workspace::Workspace};
+use crate::{bpf, shell, words, workspace::Workspace};
 
 pub fn run(workspace: &Workspace) -> Result<()> {
+    words::run(workspace)?;
     bpf::build_strictly(workspace)?;
     shell::run(workspace.cargo().args([
         "clippy",

@@ -66,7 +66,7 @@ fn an_unreadable_part_does_not_keep_a_run_from_being_recovered() {
     assert_eq!(recover_runs(out.path(), "node1").len(), 0);
 }
 
-/// Nobody can see from here whether a process of another machine lives; that it writes can be seen.
+/// Whether a process of another machine lives is unknown here. Its writes are visible.
 #[test]
 fn another_machine_is_left_alone_while_it_writes() {
     let out = TempDir::new().unwrap();
