@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 
 use crate::{python, shell, workspace::Workspace};
 
@@ -47,7 +47,8 @@ fn parse(text: &str) -> Result<Vec<Retired>> {
         .map(|line| {
             let (pattern, instead) = line.split_once('\t').context(line.to_owned())?;
             Ok(Retired {
-                pattern: Regex::new(pattern)?,
+                // `\b` of ASCII: the crate is built without Unicode tables.
+                pattern: RegexBuilder::new(pattern).unicode(false).build()?,
                 instead: instead.to_owned(),
             })
         })
