@@ -112,7 +112,7 @@ fn only_finished_runs_of_the_same_user_are_removed() {
     // The remains of an interrupted removal.
     fs::create_dir(out.join(".removed-old")).expect("made");
     let mut running = profiler(&out, &["--keep-free", "1000000T"]);
-    running.wait_for("--keep-free: no finished run is left to remove");
+    running.wait_until_reported("--keep-free: no finished run is left to remove");
     let kept = ["file", "foreign", "link", "no-run", "unfinished"];
     assert_eq!(names(&out), kept);
     let parts = ["foreign", "unfinished", "link"].map(|run| out.join(run));

@@ -8,6 +8,7 @@
 
 pub mod attacker;
 pub mod dataset;
+pub mod hidden_time;
 pub mod mounts;
 pub mod procfs;
 pub mod rows;

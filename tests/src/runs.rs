@@ -179,6 +179,13 @@ impl Running {
         }
     }
 
+    /// Waits until it has reported `text`, before or after the last [`wait_for`](Self::wait_for).
+    pub fn wait_until_reported(&mut self, text: &str) {
+        if !self.stderr.contains(text) {
+            self.wait_for(text);
+        }
+    }
+
     /// The directory of its run, which exists before the message `profiling`.
     pub fn run_dir(&self) -> PathBuf {
         sole_run(&self.out)

@@ -124,7 +124,7 @@ fn concurrent_writers_are_kept_apart() {
 
 #[test]
 fn short_reads_count_and_failed_reads_do_not() {
-    let account = account(&["awkward"]);
+    let account = account(&["reads"]);
     account.check(
         Labels::all("tcp"),
         &[
