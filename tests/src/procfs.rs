@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -127,11 +127,17 @@ pub fn state(directory: impl AsRef<Path>) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether all threads of the process sleep.
+/// Whether all threads of the process sleep and have left their CPU: the state changes before the
+/// last context switch.
 pub fn is_idle(pid: u32) -> bool {
-    thread_ids(pid)
-        .into_iter()
-        .all(|tid| state(format!("/proc/{pid}/task/{tid}")) == Some('S'))
+    thread_ids(pid).into_iter().all(|tid| {
+        let directory = PathBuf::from(format!("/proc/{pid}/task/{tid}"));
+        let is_inactive = || {
+            let call = fs::read_to_string(directory.join("syscall"));
+            call.is_ok_and(|call| call.trim() != "running")
+        };
+        state(&directory) == Some('S') && is_inactive()
+    })
 }
 
 /// Reads a process every millisecond.
