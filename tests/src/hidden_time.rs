@@ -37,11 +37,11 @@ impl HiddenTime {
     /// Maximum number of events since this time that are hidden, if two events are at least
     /// `distance` apart. 0 if the kernel does not hide pid 1.
     pub fn events_since(self, distance: Duration) -> u64 {
+        let now = Self::now();
         let probe = Profiler::new().args(["-d", "10ms"]).pid(1).finish();
         if !probe.stderr.contains("hidden from BPF programs") {
             return 0;
         }
-        let now = Self::now();
         let distance = u64::try_from(distance.as_nanos()).expect("short");
         // One event at the begin of each slice, and the following ones.
         now.slices.saturating_sub(self.slices) + now.ns.saturating_sub(self.ns) / distance
