@@ -94,7 +94,8 @@ pub(super) struct OfTarget {
     node: bool,
     /// By pid, with the time of the reading: a process can exec with another environment.
     known: HashMap<u32, (Instant, Option<Visible>)>,
-    all: Visible,
+    /// As of the last reading.
+    visible: Vec<Visible>,
 }
 
 /// An environment is read again after this time.
@@ -111,15 +112,17 @@ impl OfTarget {
             procfs: procfs.to_owned(),
             node,
             known: HashMap::new(),
-            all: Visible::default(),
+            visible: vec![Visible::default()],
         }
     }
 
     /// GPUs visible to each of these processes that has the variable; all GPUs if none has it.
-    /// Launchers and daemons in a job do not have it, and use no GPU.
-    pub(super) fn of(&mut self, pids: Option<&[u32]>) -> Vec<&Visible> {
+    /// Launchers and daemons in a job do not have it, and use no GPU. While no environment is
+    /// readable, because all processes have ended or are in exec(2), the GPUs stay those of the
+    /// reading before.
+    pub(super) fn of(&mut self, pids: Option<&[u32]>) -> &[Visible] {
         let Some(pids) = pids.filter(|_| !self.node) else {
-            return vec![&self.all];
+            return &self.visible;
         };
         let live: HashSet<u32> = pids.iter().copied().collect();
         self.known.retain(|pid, _| live.contains(pid));
@@ -133,17 +136,20 @@ impl OfTarget {
         // New processes first.
         due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
         for pid in due.into_iter().take(READ_AT_ONCE) {
-            let seen = environment(&self.procfs, pid);
-            let seen = seen.and_then(|text| Visible::of_environment(&text));
-            self.known.insert(pid, (now, seen));
+            let text = environment(&self.procfs, pid).unwrap_or_default();
+            if !text.is_empty() {
+                let visible = Visible::of_environment(&text);
+                self.known.insert(pid, (now, visible));
+            }
         }
-        let known = self.known.values();
-        let seen: Vec<&Visible> = known.filter_map(|(_, seen)| seen.as_ref()).collect();
-        if seen.is_empty() {
-            vec![&self.all]
-        } else {
-            seen
+        if !self.known.is_empty() {
+            let known = self.known.values();
+            self.visible = known.filter_map(|(_, visible)| visible.clone()).collect();
+            if self.visible.is_empty() {
+                self.visible.push(Visible::default());
+            }
         }
+        &self.visible
     }
 }
 
@@ -221,8 +227,8 @@ mod tests {
         );
         let seen = |node: bool, pids: &[u32]| {
             let mut of_target = OfTarget::new(procfs.path(), node);
-            let seen: Vec<Visible> = of_target.of(Some(pids)).into_iter().cloned().collect();
-            let words = seen.into_iter().map(|seen| seen.words);
+            let seen = of_target.of(Some(pids)).iter().cloned();
+            let words = seen.map(|seen| seen.words);
             let mut words: Vec<_> = words.collect();
             words.sort();
             words
@@ -232,5 +238,29 @@ mod tests {
         assert_eq!(seen(false, &[1, 2]), [of("1")]);
         assert_eq!(seen(false, &[1, 2, 3]), [of("1"), of("2")]);
         assert_eq!(seen(true, &[2]), [None]);
+    }
+
+    #[test]
+    fn gpus_stay_visible_while_no_environment_is_readable() {
+        let procfs = tempfile::TempDir::new().unwrap();
+        let write = |environment: &str| {
+            let directory = procfs.path().join("2");
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("environ"), environment).unwrap();
+        };
+        let mut of_target = OfTarget::new(procfs.path(), false);
+        let mut words = |pids: &[u32]| {
+            let visible = of_target.of(Some(pids)).iter().cloned();
+            visible.map(|visible| visible.words).collect::<Vec<_>>()
+        };
+        let second = [Some(vec!["1".to_owned()])];
+        // In exec(2) the environment is empty, and afterwards it is read at once.
+        write("");
+        assert_eq!(words(&[2]), [None]);
+        write("CUDA_VISIBLE_DEVICES=1\0");
+        assert_eq!(words(&[2]), second);
+        assert_eq!(words(&[]), second);
+        write("");
+        assert_eq!(words(&[2]), second);
     }
 }

@@ -36,7 +36,7 @@ impl Instances {
         &mut self,
         nvml: &'static Nvml,
         parent: &Device<'static>,
-        visible: &[&Visible],
+        visible: &[Visible],
         answers: &mut Answers,
     ) -> Vec<MigDevice> {
         let mode = answers.of("MIG mode", parent.mig_mode());

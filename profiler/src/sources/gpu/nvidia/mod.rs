@@ -90,7 +90,7 @@ impl Nvidia {
         let candidates = self.gpus.iter().map(|gpu| gpu.facts.candidate());
         let candidates: Vec<Candidate<'_>> = candidates.collect();
         let mut seen = vec![false; candidates.len()];
-        for of_process in &visible {
+        for of_process in visible {
             for (seen, more) in seen.iter_mut().zip(of_process.gpus(&candidates)) {
                 *seen |= more;
             }
@@ -106,7 +106,7 @@ impl Nvidia {
             let known = self.counters.increase(&name, now, &mut row);
             let found = gpu
                 .instances
-                .read(self.nvml, &gpu.device, &visible, &mut answers);
+                .read(self.nvml, &gpu.device, visible, &mut answers);
             if self.knows_pids {
                 let used = gpu.samples.read(&gpu.device, &mut answers);
                 if let Some(interval_ns) = known {
