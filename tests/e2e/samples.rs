@@ -86,7 +86,7 @@ fn samples_missed_while_stopped_are_counted() {
     let known =
         deadlines(least, INTERVAL) - 2..=deadlines(most, INTERVAL) + 1 + stalls.deadlines(INTERVAL);
     assert!(known.contains(&missed), "{missed} missed, not {known:?}");
-    let message = format!("{missed} ticks missed");
+    let message = format!("samples missed: {missed}");
     assert!(finished.stderr.contains(&message), "{}", finished.stderr);
     let losses = &data.manifest()["losses"];
     assert_eq!(losses[0]["what"], "ticks");

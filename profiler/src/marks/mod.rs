@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 pub use self::{
     losses::{Loss, Losses},
-    receiver::{MarkReceiver, Received, Wanted},
+    receiver::{DueReading, MarkReceiver, Received},
 };
 
 /// Environment variable with the path of the socket, set for a started command.

@@ -117,7 +117,7 @@ struct State {
 
 /// The reading that queued marks require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DueReading {
     /// As soon as possible: a region has begun or ended.
     Boundary,
     /// Within a second of this time, ns of `CLOCK_MONOTONIC`, to identify the senders while they
@@ -241,14 +241,14 @@ impl MarkReceiver {
     }
 
     /// The reading that the queued marks of each user require.
-    pub fn wanted(&self) -> Vec<(u32, Wanted)> {
+    pub fn due_readings(&self) -> Vec<(u32, DueReading)> {
         let state = self.shared.lock();
-        let wanted = state.first.iter().filter_map(|(uid, first)| match *first {
-            [Some(_), _] => Some((*uid, Wanted::Boundary)),
-            [None, Some(since)] => Some((*uid, Wanted::Within(since))),
+        let due = state.first.iter().filter_map(|(uid, first)| match *first {
+            [Some(_), _] => Some((*uid, DueReading::Boundary)),
+            [None, Some(since)] => Some((*uid, DueReading::Within(since))),
             [None, None] => None,
         });
-        wanted.collect()
+        due.collect()
     }
 
     /// Handles a datagram as if `sender` (pid and uid) had sent it at `at`, ns of

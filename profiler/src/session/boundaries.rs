@@ -6,7 +6,7 @@ use arrow::compute::concat_batches;
 use hashbrown::{HashMap, HashSet};
 
 use crate::{
-    marks::{MarkReceiver, Wanted},
+    marks::{DueReading, MarkReceiver},
     schema::Batch,
     support::{
         clock::monotonic_ns,
@@ -82,12 +82,12 @@ impl Boundaries {
 
     /// Users with pending marks, and the time at which a reading for them is due.
     fn pending(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.receiver.wanted().into_iter().map(|(uid, wanted)| {
+        self.receiver.due_readings().into_iter().map(|(uid, due)| {
             let own = self.earliest_of.get(&uid).copied().unwrap_or(0);
             let earliest = self.earliest.max(own);
-            match wanted {
-                Wanted::Boundary => (uid, earliest),
-                Wanted::Within(sent) => (uid, earliest.max(sent + TIMEOUT)),
+            match due {
+                DueReading::Boundary => (uid, earliest),
+                DueReading::Within(sent) => (uid, earliest.max(sent + TIMEOUT)),
             }
         })
     }

@@ -279,7 +279,7 @@ impl Sampler {
                 report!("profiler: {loss}");
             }
             if self.ticks.missed != 0 {
-                report!("profiler: {} ticks missed", self.ticks.missed);
+                report!("profiler: samples missed: {}", self.ticks.missed);
             }
         }
         let ended = self.outputs.finish(&mut SessionEnd {

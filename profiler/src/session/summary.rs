@@ -114,26 +114,36 @@ impl Summary {
         }
     }
 
-    /// Lines about the processes in `ns` of sampling.
-    pub fn text(&self, ns: u64, ticks: u64) -> String {
-        if self.processes == 0 {
-            return format!("profiled for {} ({ticks} ticks)\n", format_ns(ns));
-        }
+    /// Lines about `samples` samples, taken during `ns`.
+    pub fn text(&self, ns: u64, samples: u64) -> String {
         let mut text = format!(
-            "profiled {} process{} for {} ({ticks} ticks)\n",
-            self.processes,
-            if self.processes == 1 { "" } else { "es" },
+            "{}, {}, {}\n",
+            counted(self.processes, "process", "processes"),
             format_ns(ns),
+            counted(samples, "sample", "samples"),
         );
+        if self.processes == 0 {
+            return text;
+        }
         let cores = (self.user_ns + self.system_ns) as f64 / ns.max(1) as f64;
         let _ = writeln!(
             text,
-            "  cpu     {} user, {} system ({cores:.2} cores); waited for a cpu {}, blocked {}",
+            "  CPU     {} user, {} system ({cores:.2} cores); run queue {}, blocked {}",
             format_ns(self.user_ns),
             format_ns(self.system_ns),
             format_ns(self.runqueue_ns),
             format_ns(self.blocked_ns),
         );
+        let mut names: Vec<_> = self.by_name.iter().collect();
+        names.sort_by_key(|(name, ns)| (std::cmp::Reverse(**ns), (*name).clone()));
+        let names: Vec<_> = names
+            .iter()
+            .take(5)
+            .map(|(name, ns)| format!("{name} {}", format_ns(**ns)))
+            .collect();
+        if !names.is_empty() {
+            let _ = writeln!(text, "  top CPU {}", names.join(", "));
+        }
         let pss = self.peak_pss.map_or("not read".to_owned(), format_bytes);
         let _ = writeln!(
             text,
@@ -155,16 +165,10 @@ impl Summary {
                 .line("local", sr, " over loopback and unix sockets"),
         ];
         text.extend(lines.into_iter().flatten());
-        let mut names: Vec<_> = self.by_name.iter().collect();
-        names.sort_by_key(|(name, ns)| (std::cmp::Reverse(**ns), (*name).clone()));
-        let names: Vec<_> = names
-            .iter()
-            .take(5)
-            .map(|(name, ns)| format!("{name} {}", format_ns(**ns)))
-            .collect();
-        if !names.is_empty() {
-            let _ = writeln!(text, "  most    {}", names.join(", "));
-        }
         text
     }
+}
+
+fn counted(count: u64, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
 }

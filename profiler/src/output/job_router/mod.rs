@@ -191,7 +191,7 @@ impl Output for JobRouter {
         end.refused_claims = refused;
         let opened = self.runs.opened();
         OutputReport {
-            lines: vec![format!("profiled {opened} jobs")],
+            lines: vec![format!("jobs    {opened}")],
             lost: self.runs.finish(end),
         }
     }
