@@ -1,6 +1,5 @@
 //! `cargo xtask vm`: the kernel tests on other kernels, in virtual machines.
 
-mod cpio;
 mod drivers;
 mod guests;
 mod hooks;

@@ -4,14 +4,15 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     os::unix::fs::PermissionsExt as _,
     path::{Component, Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
+use cpio::newc::{self, ModeFileType};
 
-use super::{cpio::Archive, userland::Userland};
+use super::userland::Userland;
 
 enum Entry {
     Directory(u32),
@@ -138,43 +139,56 @@ impl<'a> Tree<'a> {
         Ok(place)
     }
 
-    /// Writes the archive uncompressed, because decompression is slow on an emulated CPU.
+    /// Writes the archive that the kernel unpacks at boot; uncompressed, because decompression is slow
+    /// on an emulated CPU.
     pub fn write(&self, path: &Path) -> Result<()> {
         let write = || {
-            let file = BufWriter::new(fs::File::create(path)?);
-            let mut archive = Archive::new(file);
-            for (path, entry) in &self.entries {
-                write_entry(&mut archive, path, entry)?;
+            let mut file = BufWriter::new(fs::File::create(path)?);
+            for (inode, (path, entry)) in (1..).zip(&self.entries) {
+                write_entry(&mut file, inode, path, entry)?;
             }
-            archive.finish()?.flush()
+            newc::trailer(file)?.flush()
         };
         write().with_context(|| format!("writing {}", path.display()))
     }
 }
 
-fn write_entry(
-    archive: &mut Archive<impl Write>,
-    path: &Path,
-    entry: &Entry,
-) -> std::io::Result<()> {
+fn write_entry(archive: &mut impl Write, inode: u32, path: &Path, entry: &Entry) -> io::Result<()> {
     let text = |path: &Path| {
         let text = path.to_str().map(str::to_owned);
-        text.ok_or_else(|| std::io::Error::other(format!("{} is not UTF-8", path.display())))
+        text.ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))
     };
     let path = text(path)?;
-    match entry {
-        Entry::Directory(permissions) => archive.directory(&path, *permissions),
-        Entry::Symlink(target) => archive.symlink(&path, &text(target)?),
-        Entry::CharacterDevice(number) => archive.character_device(&path, *number),
+    let header = newc::Builder::new(path.trim_start_matches('/')).ino(inode);
+    let (header, kind, content) = match entry {
+        Entry::Directory(permissions) => {
+            let header = header.mode(*permissions).nlink(2);
+            (header, ModeFileType::Directory, Vec::new())
+        }
+        Entry::Symlink(target) => {
+            let target = text(target)?.into_bytes();
+            (header.mode(0o777), ModeFileType::Symlink, target)
+        }
+        Entry::CharacterDevice((major, minor)) => {
+            let header = header.mode(0o600).rdev_major(*major).rdev_minor(*minor);
+            (header, ModeFileType::Char, Vec::new())
+        }
         Entry::File {
             permissions,
-            content: Content::Bytes(bytes),
-        } => archive.file(&path, *permissions, bytes),
-        Entry::File {
-            permissions,
-            content: Content::Of(from),
-        } => archive.file(&path, *permissions, &fs::read(from)?),
-    }
+            content,
+        } => {
+            let content = match content {
+                Content::Bytes(bytes) => bytes.clone(),
+                Content::Of(from) => fs::read(from)?,
+            };
+            (header.mode(*permissions), ModeFileType::Regular, content)
+        }
+    };
+    let size = u32::try_from(content.len())
+        .map_err(|_| io::Error::other(format!("{path} is too large for the format")))?;
+    let mut writer = header.set_mode_file_type(kind).write(archive, size);
+    writer.write_all(&content)?;
+    writer.finish().map(drop)
 }
 
 /// The components of a path that matter for its resolution.
