@@ -12,21 +12,25 @@ use serde_json::Value;
 
 use crate::{bpf, shell, workspace::Workspace};
 
+/// The program of the copy.
+const PROGRAM: &str = "profiler-new-source";
 /// The source that is added; its table has the same name.
 const NAME: &str = "descriptors";
-/// Its file.
+/// File of the source.
 const FILE: &str = "tests/new_source/descriptors.rs";
 /// Directory of the sources, with the list of modules.
 const SOURCES: &str = "profiler/src/sources";
 /// Source before the new one in the list.
 const BEFORE: &str = "pub mod usage;\n";
 
-/// Builds the copy with the new source and checks the program. The remark is the size of the change.
+/// Builds the copy with the new source and checks the program. The remark is the size of the
+/// change.
 pub fn run(workspace: &Workspace) -> Result<String> {
     let object = bpf::build(workspace)?;
     let scratch = workspace.target.join("new-source");
     let copy = scratch.join("workspace");
     copy_workspace(workspace, &copy)?;
+    rename_program(&copy)?;
     let source = workspace.root.join(FILE);
     add_source(&source, &copy)?;
 
@@ -36,20 +40,33 @@ pub fn run(workspace: &Workspace) -> Result<String> {
         cargo
     };
     shell::run(&mut cargo(&["fmt", "--all", "--check"]))?;
+    // The dependencies are those of the workspace; of the copy, only the behaviour matters.
+    let unoptimized = ["profiler", "perfevents", "profiler-ebpf"]
+        .map(|package| format!("--config=profile.release.package.{package}.opt-level=0"));
     shell::run_slowly(
-        cargo(&["build", "--quiet", "--locked", "--bin=profiler"])
-            .args(["--package=profiler", "--target-dir"])
-            .arg(&scratch)
-            // The copy needs no debug information.
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        cargo(&["build", "--quiet", "--locked", "--release", "--workspace"])
+            .args(["--bin", PROGRAM, "--target-dir"])
+            .arg(&workspace.target)
+            .args(unoptimized)
             .env("PROFILER_BPF_OBJECT", object),
-        "building a copy with another source (some minutes the first time)",
+        "building a copy with another source",
     )?;
-    check(&scratch.join("debug/profiler"), &scratch.join("profiles"))?;
+    let program = workspace.target.join("release").join(PROGRAM);
+    check(&program, &scratch.join("profiles"))?;
 
     let text = fs::read_to_string(&source).with_context(|| format!("reading {FILE}"))?;
     let lines = text.lines().count();
     Ok(format!("a source in 2 files, {} lines", lines + 1))
+}
+
+/// Gives the program another name, so that the build does not replace the program of the workspace.
+fn rename_program(copy: &Path) -> Result<()> {
+    let path = copy.join("profiler/Cargo.toml");
+    let manifest = fs::read_to_string(&path);
+    let manifest = manifest.with_context(|| format!("reading {}", path.display()))?;
+    let manifest = manifest.replace("[package]\n", "[package]\nautobins = false\n");
+    let program = format!("\n[[bin]]\nname = \"{PROGRAM}\"\npath = \"src/main.rs\"\n");
+    fs::write(&path, manifest + &program).with_context(|| format!("writing {}", path.display()))
 }
 
 /// Copies all but the build outputs and the history.
