@@ -3,6 +3,7 @@
 //! They are data: `data/<vendor>/<uarch>.toml`, one file per microarchitecture, embedded when the
 //! crate is built. A file may have another one as its `base`; it then holds the differences.
 //! [`Uarch`] shows what a file looks like.
+#![warn(missing_docs)]
 
 mod catalog;
 mod check;

@@ -3,6 +3,7 @@
 //! Both sides compile the same definitions. Structs that cross the border are `repr(C)` and have no
 //! padding, which is asserted. Times are ns of `CLOCK_MONOTONIC` unless a field names another
 //! clock.
+#![warn(missing_docs)]
 #![cfg_attr(target_arch = "bpf", no_std)]
 // Atomic read-modify-write instructions of BPF exist only as inline assembly.
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]

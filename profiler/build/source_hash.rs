@@ -1,6 +1,6 @@
-//! One number for the sources of the BPF object. `cargo xtask build` stores it beside the object and
-//! the build script of `profiler` compares it, so that an object older than its source is noticed.
-//! Both include this file.
+//! One number for the sources of the BPF object. `cargo xtask build` stores it beside the object
+//! and the build script of `profiler` compares it, so that an object older than its source is
+//! noticed. Both include this file.
 
 use std::{
     fs, io,

@@ -1,7 +1,7 @@
 //! What a mark costs its sender: `profiler run -- marks_bench`.
 //!
-//! Sends starts and ends of regions at some distances, without ever waiting, and prints ns per call of send(2). In between it
-//! computes, as an application does.
+//! Sends starts and ends of regions at some distances, without ever waiting, and prints ns per call
+//! of send(2). In between it computes, as an application does.
 
 use std::{hint::black_box, os::unix::net::UnixDatagram, time::Instant};
 

@@ -1,7 +1,8 @@
 //! What the writer costs: CPU time of its thread per tick, bytes on disk, memory.
 //!
-//! `cargo run --release --example sink_bench -- [PROCESSES [TICKS [DIRECTORY]]]` stores per-process counters as
-//! `--node` would, most processes idle as on a real node. With 0 processes: many tables with one row per tick.
+//! `cargo run --release --example sink_bench -- [PROCESSES [TICKS [DIRECTORY]]]` stores per-process
+//! counters as `--node` would, most processes idle as on a real node. With 0 processes: many tables
+//! with one row per tick.
 
 use std::{
     path::{Path, PathBuf},

@@ -147,7 +147,6 @@ fn uses() -> Uses {
     uses
 }
 
-/// Uses between the children of `parent`.
 fn uses_between_children(uses: &Uses, parent: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     let child = |module: &Module| {
         let child = module.strip_prefix(parent)?.first()?;

@@ -43,7 +43,6 @@ impl Failure {
         }
     }
 
-    /// An internal error.
     pub fn internal(error: impl fmt::Display) -> Self {
         Self::new(Reason::Internal, error.to_string())
     }

@@ -1,4 +1,5 @@
-//! `--cgroup`: members of the cgroup and of cgroups below it, joining and leaving processes; v1 and v2.
+//! `--cgroup`: members of the cgroup and of cgroups below it, joining and leaving processes; v1 and
+//! v2.
 
 use std::{
     collections::BTreeSet,

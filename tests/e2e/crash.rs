@@ -33,8 +33,8 @@ pub fn recover(run: &Path) {
 }
 
 /// Asserts that no sample is missing that was due one interval before the kill, or earlier by the
-/// longest time that this run needed to write a sample. `overhead` is the last table of a sample that
-/// is written, so that a kill can leave rows of one more sample in the other tables.
+/// longest time that this run needed to write a sample. `overhead` is the last table of a sample
+/// that is written, so that a kill can leave rows of one more sample in the other tables.
 #[track_caller]
 fn assert_nothing_lost(data: &Dataset, killed: i64, stalls: &Stalls, what: &str) {
     assert_eq!(data.manifest()["state"], "recovered");

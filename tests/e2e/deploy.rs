@@ -33,6 +33,31 @@ fn sources(data: &Dataset) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Removes an option from the arguments; returns its value.
+fn take<'a>(arguments: &mut Vec<&'a str>, option: &str) -> &'a str {
+    let place = arguments.iter().position(|word| *word == option);
+    let place = place.expect("the option");
+    arguments.drain(place..place + 2).nth(1).expect("its value")
+}
+
+/// The program as [`USER`], with these capabilities and no others.
+fn with_capabilities(program: &Path, capabilities: &str) -> Command {
+    let mut set = "-all".to_owned();
+    for name in capabilities.split_whitespace() {
+        set += ",+";
+        set += &name.trim_start_matches("CAP_").to_lowercase();
+    }
+    let id = USER.to_string();
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid", &id, "--regid", &id])
+        .args(["--clear-groups", "--no-new-privs"])
+        .args(["--bounding-set", &set, "--inh-caps", &set])
+        .args(["--ambient-caps", &set])
+        .arg(program);
+    command
+}
+
 /// With the user and the capabilities of the unit, each source has the same status as for root.
 #[test]
 fn capabilities_of_the_unit_suffice() {
@@ -44,20 +69,9 @@ fn capabilities_of_the_unit_suffice() {
     assert_eq!(words.next(), Some("run"));
     let mut given: Vec<&str> = words.collect();
     // The output directory is the state directory, which systemd creates.
-    let out = given
-        .iter()
-        .position(|word| *word == "--out")
-        .expect("--out");
-    assert_eq!(given.drain(out..out + 2).nth(1), Some("/var/lib/profiler"));
+    assert_eq!(take(&mut given, "--out"), "/var/lib/profiler");
     assert_eq!(value(&unit, "StateDirectory"), "profiler");
-    let log = given
-        .iter()
-        .position(|word| *word == "--log")
-        .expect("--log");
-    assert_eq!(
-        given.drain(log..log + 2).nth(1),
-        Some("/var/log/profiler/profiler.log")
-    );
+    assert_eq!(take(&mut given, "--log"), "/var/log/profiler/profiler.log");
     assert_eq!(value(&unit, "LogsDirectory"), "profiler");
     assert_eq!(value(&unit, "RuntimeDirectory"), "profiler");
 
@@ -76,30 +90,7 @@ fn capabilities_of_the_unit_suffice() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .expect("open to all");
-    let mut set = "-all".to_owned();
-    for name in capabilities.split_whitespace() {
-        set += ",+";
-        set += &name.trim_start_matches("CAP_").to_lowercase();
-    }
-    let id = USER.to_string();
-    let output = Command::new("setpriv")
-        .args([
-            "--reuid",
-            &id,
-            "--regid",
-            &id,
-            "--clear-groups",
-            "--no-new-privs",
-        ])
-        .args([
-            "--bounding-set",
-            &set,
-            "--inh-caps",
-            &set,
-            "--ambient-caps",
-            &set,
-        ])
-        .arg(&binary)
+    let output = with_capabilities(&binary, capabilities)
         .arg("run")
         .env("RUNTIME_DIRECTORY", &runtime)
         .args(&given)

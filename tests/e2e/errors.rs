@@ -73,7 +73,8 @@ fn no_such_cgroup() {
 
 #[test]
 fn user_without_capabilities() {
-    // Binary and output directory are accessible to all users, so that only the privilege is missing.
+    // Binary and output directory are accessible to all users, so that only the privilege is
+    // missing.
     let directory = tempfile::TempDir::new().expect("a directory");
     let copy = directory.path().join("profiler");
     std::fs::copy(e2e::setting("PROFILER_BIN"), &copy).expect("a copy");

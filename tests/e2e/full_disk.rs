@@ -1,5 +1,5 @@
-//! A full disk: the target is not disturbed, existing files remain intact, and losses are counted and
-//! reported.
+//! A full disk: the target is not disturbed, existing files remain intact, and losses are counted
+//! and reported.
 
 use std::{
     path::Path,
@@ -47,7 +47,6 @@ impl Drop for Disk {
     }
 }
 
-/// Fills the disk.
 fn fill(disk: &Disk) -> std::path::PathBuf {
     let path = disk.path().join("filler");
     let mut filler = std::fs::File::create(&path).expect("a file");

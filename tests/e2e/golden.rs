@@ -1,5 +1,6 @@
-//! Interfaces for scripts: tables and columns, options, exit codes, the structure of `run.json`. They
-//! are compared with the files of `tests/golden`; `PROFILER_WRITE_GOLDEN=1` rewrites these files.
+//! Interfaces for scripts: tables and columns, options, exit codes, the structure of `run.json`.
+//! They are compared with the files of `tests/golden`; `PROFILER_WRITE_GOLDEN=1` rewrites these
+//! files.
 
 use std::{fmt::Write as _, path::Path, process::Command};
 

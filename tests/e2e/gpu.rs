@@ -103,7 +103,8 @@ fn only_visible_gpus_are_recorded() {
     assert!(rows.iter().all(|row| row.text("uuid") == Some("GPU-1")));
 }
 
-/// The environment of the profiler is irrelevant: it can be started by root, a prolog or another step.
+/// The environment of the profiler is irrelevant: it can be started by root, a prolog or another
+/// step.
 #[test]
 fn visible_devices_of_the_target_decide() {
     let target = ProcessGroup::start(

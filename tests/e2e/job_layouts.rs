@@ -119,7 +119,8 @@ struct Layout<'a> {
     /// Environment and expected rank of the second process.
     variables: &'a [(&'a str, &'a str)],
     rank: Option<u32>,
-    /// Title of slurmstepd in the first cgroup, if the name of the cgroup does not contain the job id.
+    /// Title of slurmstepd in the first cgroup, if the name of the cgroup does not contain the job
+    /// id.
     title: Option<&'a str>,
 }
 
@@ -131,8 +132,8 @@ fn slurmstepd(title: &str, directory: &Path) -> ProcessGroup {
 }
 
 impl Layout<'_> {
-    /// Asserts that both processes and a third one that joins are followed, and neither a process outside
-    /// nor the job with a similar name, and that the run ends with the job.
+    /// Asserts that both processes and a third one that joins are followed, and neither a process
+    /// outside nor the job with a similar name, and that the run ends with the job.
     #[track_caller]
     fn check(&self) {
         let mut tree = Tree::mounted(self.version);

@@ -1,5 +1,6 @@
-//! `--job` without a cgroup that names the job: processes found by their environment, an unresponsive
-//! scheduler, waiting for a job, invalid job ids, jobs of other users, and the file of a batch script.
+//! `--job` without a cgroup that names the job: processes found by their environment, an
+//! unresponsive scheduler, waiting for a job, invalid job ids, jobs of other users, and the file of
+//! a batch script.
 
 use std::{fs, time::Instant};
 

@@ -1,4 +1,5 @@
-//! End-to-end tests: the running kernel, real workloads, real readers. Run by `cargo xtask test e2e`.
+//! End-to-end tests: the running kernel, real workloads, real readers. Run by `cargo xtask test
+//! e2e`.
 
 mod cgroup;
 mod command_line;

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs compared with nvidia-smi, which reads the driver independently: `cargo xtask test gpu`.
-//! The values are those of the present load of the GPUs.
+//! NVIDIA GPUs compared with nvidia-smi, which reads the driver independently: `cargo xtask test
+//! gpu`. The values are those of the present load of the GPUs.
 
 use std::{
     collections::BTreeMap,

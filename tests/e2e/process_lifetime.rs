@@ -1,5 +1,5 @@
-//! The time that a row of `process` covers: that of a started command without the profiler's own, the
-//! run without the time before it, and the whole life.
+//! The time that a row of `process` covers: that of a started command without the profiler's own,
+//! the run without the time before it, and the whole life.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ fn status(pid: u32, field: &str) -> u64 {
     kib.expect("a number").parse::<u64>().expect("a number") * 1024
 }
 
-/// Compared with the kernel's `VmHWM`, which starts at exec. The command is killed, because a regular
-/// exit touches more pages.
+/// Compared with the kernel's `VmHWM`, which starts at exec. The command is killed, because a
+/// regular exit touches more pages.
 #[test]
 fn command_row_has_its_own_peak_rss() {
     let profiler = Profiler::realtime()
@@ -39,13 +39,14 @@ fn command_row_has_its_own_peak_rss() {
     assert_eq!(finished.code(), 137, "{}", finished.stderr);
     let data = finished.any_dataset();
     let ours: u64 = data.value("SELECT peak_rss FROM process");
-    // The reading of the idle process is exact. The kernel's value of an ended process (`ru_maxrss`)
-    // lacks the per-CPU parts of three counters, which can be negative: less than a batch each
-    // (lib/percpu_counter.c).
+    // The reading of the idle process is exact. The kernel's value of an ended process
+    // (`ru_maxrss`) lacks the per-CPU parts of three counters, which can be negative: less than a
+    // batch each (lib/percpu_counter.c).
     let cpus = std::thread::available_parallelism().expect("known").get() as u64;
     let page = rustix::param::page_size() as u64;
     let pending = 3 * cpus * (cpus * 2).max(32) * page;
-    // The process has run on a few CPUs only. The profiler's own image would be several times larger.
+    // The process has run on a few CPUs only. The profiler's own image would be several times
+    // larger.
     let pending = pending.min(peak);
     assert!(
         (peak..peak + pending).contains(&ours),
@@ -135,8 +136,8 @@ fn totals_cover_the_run_and_life_columns_the_life() {
     );
 }
 
-/// Children that share memory with their parent: the sum of RSS counts it once per child, the sum of
-/// PSS once.
+/// Children that share memory with their parent: the sum of RSS counts it once per child, the sum
+/// of PSS once.
 #[test]
 fn pss_sum_counts_shared_memory_once() {
     const SHARED: u64 = 64 << 20;
@@ -175,8 +176,8 @@ fn pss_of(pid: u32) -> u64 {
     kib.expect("a number").parse::<u64>().expect("a number") * 1024
 }
 
-/// The first Ctrl-C is forwarded to the command; the second ends the profiler, which reports that the
-/// command continues.
+/// The first Ctrl-C is forwarded to the command; the second ends the profiler, which reports that
+/// the command continues.
 #[test]
 fn command_outliving_the_profiler_is_reported() {
     let profiler = Profiler::new()

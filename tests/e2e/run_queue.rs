@@ -107,8 +107,8 @@ fn at_least(rows: &[Row], bucket: usize) -> u64 {
     counts.sum()
 }
 
-/// A loop on each CPU with the lowest priority, so that the CPU is never idle. Kernels of some virtual
-/// machines do not trace the switch from the idle task.
+/// A loop on each CPU with the lowest priority, so that the CPU is never idle. Kernels of some
+/// virtual machines do not trace the switch from the idle task.
 struct NeverIdle(Vec<Child>);
 
 impl NeverIdle {

@@ -32,8 +32,8 @@ fn median(mut values: Vec<u64>) -> u64 {
 /// Time until every table has been written several times and the allocator has reached its size.
 const WARM_UP: Duration = Duration::from_secs(30);
 
-/// Starts processes, cgroups and marks faster than the profiler can process them. From the first to the
-/// last quarter, resident memory grows by less than 8 MiB plus 10 %.
+/// Starts processes, cgroups and marks faster than the profiler can process them. From the first to
+/// the last quarter, resident memory grows by less than 8 MiB plus 10 %.
 #[test]
 fn storms_leave_memory_flat() {
     let duration = Duration::from_secs(number("PROFILER_SOAK_SECONDS", 3600));
@@ -85,7 +85,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Creates cgroups, each with a process that writes to a file system and ends; returns their number.
+/// Creates cgroups, each with a process that writes to a file system and ends; returns their
+/// number.
 fn changing_cgroups(group: &Group, over: &AtomicBool) -> u64 {
     let directory = tempfile::TempDir::new().expect("a directory");
     let mut number = 0;

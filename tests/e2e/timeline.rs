@@ -32,8 +32,8 @@ fn powered() -> Rising {
     sysfs.start()
 }
 
-/// Computes, uses files, TCP and UDP, and has children that do the same, in regions, so that processes
-/// are also read between the samples.
+/// Computes, uses files, TCP and UDP, and has children that do the same, in regions, so that
+/// processes are also read between the samples.
 const WORK: &str = r"
 import json, os, socket, sys, time
 marks = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -71,8 +71,8 @@ fn run(extra: &[&str]) -> Finished {
     finished
 }
 
-/// Each column as a query over the rows of the sample; for counters, including the readings since the
-/// previous sample. A source without rows has seen no activity.
+/// Each column as a query over the rows of the sample; for counters, including the readings since
+/// the previous sample. A source without rows has seen no activity.
 const COLUMNS: [(&str, &str); 26] = [
     (
         "target_cpu",

@@ -176,7 +176,8 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// ext4 on a tmpfs, so that syncs are fast. Variables are dropped in reverse order, hence this order.
+/// ext4 on a tmpfs, so that syncs are fast. Variables are dropped in reverse order, hence this
+/// order.
 fn ext4_in_memory(place: &Path) -> [Mounted; 2] {
     let memory = Mounted::tmpfs(&place.join("memory"));
     let image = place.join("memory/image");

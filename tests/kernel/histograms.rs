@@ -2,7 +2,8 @@
 
 use e2e::rows::{Row, sum};
 
-/// Asserts that each operation is in one bucket and that the total time is consistent with the buckets.
+/// Asserts that each operation is in one bucket and that the total time is consistent with the
+/// buckets.
 #[track_caller]
 pub fn check_latency(rows: &[Row], kind: &str, ops: u64) {
     let mut rows = rows.to_vec();

@@ -12,7 +12,6 @@ use rustix::process::{Signal, kill_process};
 
 use crate::WORKLOAD;
 
-/// Rows of an event in one scope.
 pub fn counts(finished: &Finished, scope: &str, event: &str) -> Vec<Row> {
     let mut rows = finished.dataset().table("perf_event");
     rows.retain(|row| row.text("scope") == Some(scope) && row.text("event") == Some(event));

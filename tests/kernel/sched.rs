@@ -40,8 +40,8 @@ fn exact(mut workload: WorkloadDriver, command: &str) {
         let growth = after.sum(field) - before.sum(field);
         assert_eq!(sum(&rows, name), growth, "{name}");
     }
-    // Each run-queue wait is one value of the histogram, and their sum is the time in the queue. On an
-    // overloaded machine, some switches are not traced.
+    // Each run-queue wait is one value of the histogram, and their sum is the time in the queue. On
+    // an overloaded machine, some switches are not traced.
     let (arrivals, waited) = (sum(&rows, "runqueue_count"), sum(&rows, "runqueue_ns"));
     let latency = finished.dataset().table("latency");
     let count = of_kind(&latency, "runqueue", "count");
@@ -50,7 +50,8 @@ fn exact(mut workload: WorkloadDriver, command: &str) {
         (arrivals - arrivals / 50..=arrivals).contains(&count),
         "{count} waits, {arrivals} arrivals"
     );
-    // A kernel with unsynchronised clocks (an emulated 6.12) accounts waits of seconds that did not happen.
+    // A kernel with unsynchronised clocks (an emulated 6.12) accounts waits of seconds that did not
+    // happen.
     let impossible: u64 = after
         .threads
         .iter()
@@ -158,8 +159,8 @@ fn vfork_wait_counts_as_blocked() {
     assert_asleep(&children, least..=took);
 }
 
-/// Asserts that threads slept for their naps. The timer starts with the call, but on a busy machine the
-/// thread may leave the CPU later.
+/// Asserts that threads slept for their naps. The timer starts with the call, but on a busy machine
+/// the thread may leave the CPU later.
 fn assert_asleep(rows: &[Row], naps: RangeInclusive<u64>) {
     let [asleep, oncpu, runqueue] =
         ["sleep_ns", "oncpu_ns", "runqueue_ns"].map(|column| sum(rows, column));

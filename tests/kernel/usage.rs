@@ -58,8 +58,8 @@ fn check_gauges(pid: u32, row: &Row) {
     for (column, truth) in gauges {
         assert_eq!(row.u64(column), Some(truth), "{column}");
     }
-    // Kernels before 6.2 keep a part of the counters in the threads, which neither the profiler nor statm
-    // reads; later ones keep a part on each CPU, which the profiler reads and statm does not.
+    // Kernels before 6.2 keep a part of the counters in the threads, which neither the profiler nor
+    // statm reads; later ones keep a part on each CPU, which the profiler reads and statm does not.
     let walked = number(pid, "smaps_rollup", "Rss") * 1024;
     let rss = row.u64("rss").expect("a number");
     assert!(

@@ -85,7 +85,6 @@ impl Row {
         }
     }
 
-    /// A string.
     pub fn text(&self, column: &str) -> Option<&str> {
         match self.value(column)? {
             Value::Text(text) => Some(text),

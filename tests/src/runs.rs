@@ -95,7 +95,6 @@ impl Profiler {
         self
     }
 
-    /// `--pid PID`.
     #[must_use]
     pub fn pid(self, pid: u32) -> Self {
         self.args(["--pid", &pid.to_string()])
@@ -239,7 +238,6 @@ impl Running {
 
 /// A profiler that has ended.
 pub struct Finished {
-    /// Its exit status.
     pub status: ExitStatus,
     /// Stdout of the profiler and its command.
     pub stdout: String,
@@ -266,7 +264,8 @@ impl Finished {
         Dataset::new(sole_run(&self.out))
     }
 
-    /// Asserts that it refused to start: exit code, one line on stderr that contains `text`, no run.
+    /// Asserts that it refused to start: exit code, one line on stderr that contains `text`, no
+    /// run.
     #[track_caller]
     pub fn assert_refused(&self, code: i32, text: &str) {
         assert_eq!(self.code(), code, "{}", self.stderr);

@@ -82,8 +82,8 @@ fn install_now(packages: &[String]) -> Result<()> {
     )
 }
 
-/// A command that waits for other users of this machine's packages. apt-get itself fails if a lock is
-/// taken.
+/// A command that waits for other users of this machine's packages. apt-get itself fails if a lock
+/// is taken.
 fn locked(program: &str) -> Command {
     let mut command = Command::new("flock");
     command.args(["/var/lib/apt", program]);
@@ -114,8 +114,8 @@ static OWN: Lists = Lists {
 };
 
 impl Lists {
-    /// Lists of another architecture are below `target/`, because `dpkg --add-architecture` needs root and
-    /// changes this machine.
+    /// Lists of another architecture are below `target/`, because `dpkg --add-architecture` needs
+    /// root and changes this machine.
     pub fn of(workspace: &Workspace, arch: &Arch) -> Result<Self> {
         if arch.is_host() {
             return Ok(Self {
@@ -184,7 +184,8 @@ impl Lists {
         }
         self.updated.call_once(|| {
             progress("updating the package lists");
-            // If only one of several repositories is unreachable, the installation may still succeed.
+            // If only one of several repositories is unreachable, the installation may still
+            // succeed.
             let mut update = if self.options.is_empty() {
                 locked("apt-get")
             } else {

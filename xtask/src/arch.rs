@@ -25,7 +25,6 @@ pub struct Arch {
     pub counters: Option<&'static str>,
     /// The kernel's name of the serial console.
     pub console: &'static str,
-    /// Options of the kernel.
     pub kernel_options: &'static str,
 }
 
@@ -42,7 +41,8 @@ const X86_64: Arch = Arch {
     emulation: &[],
     counters: None,
     console: "ttyS0",
-    // A busy host may not run the guest for milliseconds; the kernel would panic without timer interrupts.
+    // A busy host may not run the guest for milliseconds; the kernel would panic without timer
+    // interrupts.
     kernel_options: "no_timer_check",
 };
 
@@ -54,8 +54,9 @@ const AARCH64: Arch = Arch {
     cross: ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
     qemu: ("qemu-system-aarch64", "qemu-system-arm"),
     machine: &["-M", "virt", "-cpu", "max"],
-    // Each instruction advances the guest's clock by 1 ns and is counted; without -icount, the PMU counts
-    // only cycles. Sleeps of the guest take no time. Pointer authentication is slow to emulate.
+    // Each instruction advances the guest's clock by 1 ns and is counted; without -icount, the PMU
+    // counts only cycles. Sleeps of the guest take no time. Pointer authentication is slow to
+    // emulate.
     emulation: &["-icount", "shift=0,sleep=off", "-cpu", "max,pauth=off"],
     counters: Some("armv8_pmuv3"),
     console: "ttyAMA0",

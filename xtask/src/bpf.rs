@@ -86,8 +86,8 @@ pub fn build_strictly(workspace: &Workspace) -> Result<()> {
 /// Builds the binary `profiler` and returns its path.
 pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     let mut cargo = workspace.cargo();
-    // With the whole workspace selected, dependencies have the same features as in the tests and are built
-    // once.
+    // With the whole workspace selected, dependencies have the same features as in the tests and
+    // are built once.
     cargo.args(["build", "--quiet", "--workspace", "--bin=profiler"]);
     if release {
         cargo.arg("--release");
@@ -144,7 +144,8 @@ fn hash(package: &Path) -> Result<String> {
     source_hash::source_hash(package).with_context(|| format!("reading {}", package.display()))
 }
 
-/// Paths of the object, as the build script of `profiler` expects it, and of the hash of its sources.
+/// Paths of the object, as the build script of `profiler` expects it, and of the hash of its
+/// sources.
 struct Paths<'a> {
     arch: &'a str,
     build: PathBuf,
@@ -185,7 +186,8 @@ impl<'a> Paths<'a> {
     }
 }
 
-/// Replaces a file atomically if its content differs, so that dependants are not rebuilt needlessly.
+/// Replaces a file atomically if its content differs, so that dependants are not rebuilt
+/// needlessly.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());

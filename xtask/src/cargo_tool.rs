@@ -15,8 +15,8 @@ pub struct CargoTool {
 }
 
 impl CargoTool {
-    /// Builds the tool into `root` with these options of `cargo install` and these environment variables,
-    /// as the user who called sudo.
+    /// Builds the tool into `root` with these options of `cargo install` and these environment
+    /// variables, as the user who called sudo.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! Builds programs for another architecture.
 //!
-//! The standard library is that of rustup's toolchain, if it is installed. Otherwise it is Debian's,
-//! like the compiler of the BPF programs, so that only the package mirror is needed and the user's
-//! toolchain is not changed. The linker is Debian's cross compiler. Programs are linked dynamically
-//! with the guest's libraries.
+//! The standard library is that of rustup's toolchain, if it is installed. Otherwise it is
+//! Debian's, like the compiler of the BPF programs, so that only the package mirror is needed and
+//! the user's toolchain is not changed. The linker is Debian's cross compiler. Programs are linked
+//! dynamically with the guest's libraries.
 
 use std::{path::PathBuf, process::Command};
 

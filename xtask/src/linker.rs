@@ -54,7 +54,8 @@ fn directory(workspace: &Workspace, llvm: u32) -> PathBuf {
     workspace.tools().join(format!("bpf-linker-llvm-{llvm}"))
 }
 
-/// Tests whether the linker accepts output of the compiler, since version numbers are not sufficient.
+/// Tests whether the linker accepts output of the compiler, since version numbers are not
+/// sufficient.
 fn works(workspace: &Workspace, compiler: &Compiler, linker: &Path) -> bool {
     if linked_llvm(linker).is_some_and(|version| version < compiler.llvm) {
         return false;

@@ -148,8 +148,8 @@ fn run_as(command: &mut Command, uid: u32, gid: u32) -> &mut Command {
     }
 }
 
-/// Creates a directory below `target` that [`unprivileged`] commands can write to. An existing one is
-/// left unchanged.
+/// Creates a directory below `target` that [`unprivileged`] commands can write to. An existing one
+/// is left unchanged.
 pub fn make_unprivileged(directory: &Path) -> Result<()> {
     let created = fs::create_dir_all(directory.parent().unwrap_or(directory))
         .and_then(|()| fs::create_dir(directory));

@@ -1,7 +1,7 @@
 //! Finds a compiler for `bpfel-unknown-none`.
 //!
-//! No distribution has `core` compiled for BPF. The compiler therefore needs the source of its `core`
-//! (rust-src) and a linker with the same version of LLVM.
+//! No distribution has `core` compiled for BPF. The compiler therefore needs the source of its
+//! `core` (rust-src) and a linker with the same version of LLVM.
 
 use std::{
     path::{Path, PathBuf},
@@ -235,8 +235,8 @@ fn install_compiler(workspace: &Workspace) -> Result<()> {
     )
 }
 
-/// The newest compiler that is packaged with its source: `rustc-web` and `rust-web-src`
-/// in Debian's security updates, `rustc-1.89` and `rust-1.89-src` in Ubuntu, `rustc` and `rust-src`.
+/// The newest compiler that is packaged with its source: `rustc-web` and `rust-web-src` in Debian's
+/// security updates, `rustc-1.89` and `rust-1.89-src` in Ubuntu, `rustc` and `rust-src`.
 fn compiler_packages(workspace: &Workspace) -> Option<Vec<String>> {
     let newest = apt::names("^rustc(-web|-[0-9.]+)?$")
         .into_iter()

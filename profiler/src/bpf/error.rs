@@ -184,7 +184,6 @@ impl From<&BpfError> for HookError {
     }
 }
 
-/// The error and its causes.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     iter::successors(Some(error), |error| (*error).source())
 }

@@ -12,7 +12,6 @@ use super::{
     object::program,
 };
 
-/// Kind of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
     /// A tracepoint of the kernel (`tp_btf`).
@@ -28,7 +27,6 @@ pub enum HookKind {
 pub struct Hook {
     /// Name of the program.
     pub program: &'static str,
-    /// Kind of the hook.
     pub kind: HookKind,
     /// Tracepoint or kernel function.
     pub function: &'static str,
@@ -156,7 +154,6 @@ pub struct Instrumentation {
 /// A requested instrumentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Requested {
-    /// The instrumentation.
     pub instrumentation: &'static Instrumentation,
     /// Name of the method, if one was requested.
     pub method: Option<&'static str>,
@@ -192,7 +189,6 @@ pub struct AttachResult {
 pub struct Missing {
     /// Name of the method that needs it.
     pub method: &'static str,
-    /// The hook.
     pub hook: Hook,
     /// The cause.
     pub error: HookError,

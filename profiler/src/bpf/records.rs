@@ -15,7 +15,6 @@ pub enum Record<'a> {
     Process(&'a ProcessRecord),
     /// A process whose counters have not changed.
     Unchanged(&'a Unchanged),
-    /// A thread.
     Thread(&'a ThreadRecord),
     /// Run-queue waits of the previous thread.
     Runqueue(&'a Histogram),
@@ -36,7 +35,6 @@ pub enum Event {
     Environment(Box<Environment>),
     /// A process has ended.
     Exit(Box<ProcessEntry>),
-    /// A thread has ended.
     ThreadEnd(Box<ThreadEnd>),
     /// A task was moved between cgroups.
     CgroupMove,

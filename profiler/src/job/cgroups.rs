@@ -24,7 +24,6 @@ const DEPTH_MAX: u32 = 12;
 /// A cgroup directory of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobDirectory {
-    /// Path.
     pub path: PathBuf,
     /// Job as named by the directory: a number, `7.server`, a SLUID, a systemd unit.
     pub job: String,
@@ -46,7 +45,6 @@ impl JobDirectory {
 /// A job whose directories are searched.
 #[derive(Clone, Copy, Debug)]
 pub struct JobRef<'a> {
-    /// Scheduler.
     pub scheduler: Scheduler,
     /// Id as given by the user.
     pub id: &'a str,

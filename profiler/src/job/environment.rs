@@ -94,7 +94,6 @@ impl JobEnvironment {
         Self::parse(strings.iter().map(Vec::as_slice))
     }
 
-    /// Job id for a scheduler.
     pub fn job_id(&self, scheduler: Scheduler) -> Option<&str> {
         let mut jobs = self.jobs.iter();
         jobs.find(|(other, _)| *other == scheduler)

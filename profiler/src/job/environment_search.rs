@@ -38,7 +38,6 @@ pub fn claims(procfs: &Path, scheduler: Scheduler, id: &str) -> Vec<Claim> {
         .collect()
 }
 
-/// Claims of one user.
 pub fn of_user(claims: &[Claim], uid: u32) -> Vec<u32> {
     let claims = claims.iter().filter(|claim| claim.uid == uid);
     claims.map(|claim| claim.pid).collect()

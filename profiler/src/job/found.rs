@@ -30,7 +30,6 @@ impl Method {
 /// A job with processes on this node.
 #[derive(Clone, Debug)]
 pub struct FoundJob {
-    /// Scheduler.
     pub scheduler: Scheduler,
     /// Id in environments and cgroup paths.
     pub id: String,

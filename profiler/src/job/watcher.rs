@@ -144,7 +144,6 @@ enum Query {
 
 enum Answer {
     Status(Result<JobStatus, QueryError>),
-    /// Processes, and the duration of the query.
     Processes(Result<Vec<u32>, QueryError>, Duration),
 }
 

@@ -72,7 +72,6 @@ pub struct Mark {
     /// Outputs.
     #[serde(default)]
     pub generated: Option<Value>,
-    /// Tags.
     #[serde(default)]
     pub tags: Option<Value>,
     /// Duration of a phase.

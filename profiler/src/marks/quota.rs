@@ -20,7 +20,6 @@ impl Amount {
 /// Limits on the items that users hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of one user.
     pub user: Amount,
     /// Of all users together; a user below `reserve` is exempt.
     pub all: Amount,

@@ -7,7 +7,6 @@ use crate::host::{Host, cpu_list, names, number, text};
 /// An online CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// Number.
     pub number: u32,
     /// Package; 0 if unknown.
     pub socket: u32,

@@ -16,7 +16,6 @@ pub enum Error {
     /// A group that is in none of the tables.
     #[error("--groups {group}: unknown group; this CPU has {known}")]
     UnknownGroup {
-        /// Group.
         group: String,
         /// Groups of the tables.
         known: String,
@@ -29,14 +28,10 @@ pub enum Error {
         "--events {event}: unknown event; `profiler events` lists the events of this CPU, and \
          cpu/event=0xc7,umask=0x1/ counts any code"
     )]
-    UnknownEvent {
-        /// Event.
-        event: String,
-    },
+    UnknownEvent { event: String },
     /// An event of a PMU that this machine does not have.
     #[error("--events {event}: no PMU for this event; available PMUs: {available}")]
     NoPmu {
-        /// Event.
         event: String,
         /// PMUs of this machine.
         available: String,
@@ -44,7 +39,6 @@ pub enum Error {
     /// An event that the PMU cannot encode.
     #[error("--events {event}: {error}")]
     Encode {
-        /// Event.
         event: String,
         /// Reason.
         error: EncodeError,
@@ -52,9 +46,7 @@ pub enum Error {
     /// Events of several PMUs in one group.
     #[error("--events {event}: in braces with an event of another PMU ({pmus}, {other_pmus})")]
     MixedPmus {
-        /// Event.
         event: String,
-        /// Its PMUs.
         pmus: String,
         /// PMUs of the other event.
         other_pmus: String,
@@ -62,7 +54,6 @@ pub enum Error {
     /// A directory of tables that cannot be read.
     #[error("--perfevents {}: {error}", directory.display())]
     Catalog {
-        /// Directory.
         directory: PathBuf,
         /// Reason.
         error: perfevents::Error,
@@ -70,7 +61,6 @@ pub enum Error {
     /// A table with a contradiction.
     #[error("--perfevents {}: {table}.toml: {problem}", directory.display())]
     Table {
-        /// Directory.
         directory: PathBuf,
         /// Id of the table.
         table: String,

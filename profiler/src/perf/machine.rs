@@ -11,7 +11,6 @@ use super::{
     cpus::{Cpu, online},
 };
 
-/// A kind of core.
 #[derive(Clone, Debug)]
 pub struct CoreKind<'a> {
     /// Its event table.
@@ -20,7 +19,6 @@ pub struct CoreKind<'a> {
     pub device: Option<Device>,
 }
 
-/// This machine.
 pub struct Machine<'a> {
     /// Mount points and facts.
     pub host: &'a Host,

@@ -14,9 +14,7 @@ pub type Counts = [Option<Count>];
 /// A metric of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricValue<'a> {
-    /// Group.
     pub group: &'a GroupPlan,
-    /// Metric.
     pub metric: &'a Metric,
     /// Value; `None` if an event has none, or if the formula divides by 0.
     pub value: Option<f64>,

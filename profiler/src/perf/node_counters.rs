@@ -24,7 +24,6 @@ pub struct UnitCounters {
     groups: Vec<IndexedGroup>,
 }
 
-/// Counters of the node.
 #[derive(Debug, Default)]
 pub struct NodeCounters {
     /// CPUs, with `--node`.

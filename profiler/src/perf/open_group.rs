@@ -42,7 +42,6 @@ pub enum CounterScope {
     Cpu(u32),
 }
 
-/// An open group.
 #[derive(Debug)]
 pub struct OpenGroup {
     /// The leader is the first.

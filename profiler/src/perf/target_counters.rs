@@ -30,7 +30,6 @@ const ATTEMPTS: usize = 5;
 /// Counters of a process and of its descendants since it was opened.
 #[derive(Debug)]
 pub struct ProcessCounters {
-    /// Process.
     pub id: ProcessId,
     /// Time of the last reading, ns of `CLOCK_MONOTONIC`.
     pub read_at: u64,

@@ -28,7 +28,6 @@ const CONTROLLERS: [&str; 15] = [
 pub struct Hierarchy {
     /// Controllers of version 1 in alphabetical order, or `name=…`; empty in version 2.
     pub controllers: Vec<String>,
-    /// Mount point.
     pub mount_point: PathBuf,
     /// Cgroup at the mount point; not `/` in some containers.
     pub root: String,

@@ -89,7 +89,6 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter_map(|line| line.strip_suffix(b"\n"))
 }
 
-/// The words of a line.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace)
         .filter(|word| !word.is_empty())

@@ -2,7 +2,6 @@
 
 use std::{fs, path::Path};
 
-/// All pids.
 pub(crate) fn pids(procfs: &Path) -> impl Iterator<Item = u32> {
     numbers(procfs)
 }

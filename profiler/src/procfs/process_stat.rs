@@ -27,7 +27,6 @@ pub(crate) fn read(directory: &Path) -> Option<Stat> {
         .flatten()
 }
 
-/// `stat` of a process.
 pub(crate) fn of_process(procfs: &Path, pid: u32) -> Option<Stat> {
     read(&procfs.join(pid.to_string()))
 }

@@ -12,7 +12,6 @@ use crate::support::delta::Estimate;
 /// How to make the file available.
 pub(crate) const REMEDY: &str = "mount procfs: mount -t proc proc /proc";
 
-/// Path of the file.
 pub(crate) fn file(procfs: &Path) -> PathBuf {
     procfs.join("stat")
 }

@@ -14,7 +14,6 @@ pub struct View {
 /// The tables that a dataset can have, and the views beyond those of every table.
 #[derive(Debug)]
 pub struct DatasetSchema {
-    /// All tables.
     pub tables: Vec<&'static Table>,
     /// Views of the sources.
     pub views: Vec<&'static View>,

@@ -171,7 +171,6 @@ impl<K, R> Deref for TypedTable<K, R> {
 pub struct Batch {
     /// Table of the rows.
     pub table: &'static Table,
-    /// The rows.
     pub rows: RecordBatch,
 }
 

@@ -188,7 +188,6 @@ mod tests {
     };
 
     columns! {
-        /// A row.
         pub struct Row {
             kind: Option<Label> = Label("", "A kind"),
             count: Option<u64> = Counter("1", "A count"),

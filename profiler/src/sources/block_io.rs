@@ -49,7 +49,6 @@ columns! {
     }
 }
 
-/// Table `block_io`.
 pub static TABLE: TypedTable<OwnerKey, BlockIoRow> = TypedTable::new(
     "block_io",
     "One row per sample, process, device and operation, if a request was completed",

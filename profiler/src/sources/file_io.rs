@@ -41,7 +41,6 @@ columns! {
     }
 }
 
-/// Table `file_io`.
 pub static TABLE: TypedTable<ProcessKey, FileIoRow> = TypedTable::new(
     "file_io",
     "One row per sample, process and mount, if there was any operation",

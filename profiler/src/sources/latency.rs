@@ -18,7 +18,6 @@ columns! {
     }
 }
 
-/// Table `latency`.
 pub static TABLE: TypedTable<ProcessKey, LatencyRow> = TypedTable::new(
     "latency",
     "One row per sample, process and kind of operation, if there was any: a log2 histogram",

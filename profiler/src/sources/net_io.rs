@@ -39,7 +39,6 @@ columns! {
     }
 }
 
-/// Table `net_io`.
 pub static TABLE: TypedTable<OwnerKey, NetIoRow> = TypedTable::new(
     "net_io",
     "One row per sample, process, protocol, family and scope, if there was any call or connection",

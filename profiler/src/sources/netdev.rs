@@ -40,7 +40,6 @@ columns! {
 /// Value of column `kind` for interfaces with a device.
 pub const PHYSICAL: &str = "physical";
 
-/// Table `netdev`.
 pub static TABLE: TypedTable<TickKey, NetdevRow> = TypedTable::new(
     "netdev",
     "One row per sample and interface of the profiler's network namespace, from the second sample after it appears",

@@ -31,7 +31,6 @@ columns! {
     }
 }
 
-/// Table `overhead`.
 pub static TABLE: TypedTable<TickKey, OverheadRow> = TypedTable::every_tick(
     "overhead",
     "One row per sample and component of the profiler itself: cost and losses",

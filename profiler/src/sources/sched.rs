@@ -27,7 +27,6 @@ columns! {
     }
 }
 
-/// Table `sched`.
 pub static TABLE: TypedTable<ProcessKey, SchedRow> = TypedTable::new(
     "sched",
     "One row per sample and process of the target: time on CPU, in the run queue and asleep; switches and wakeups",

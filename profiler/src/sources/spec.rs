@@ -128,7 +128,6 @@ pub struct SourceSpec {
     pub tables: &'static [&'static Table],
     /// Views beyond those that every table has.
     pub views: &'static [View],
-    /// Opens the source.
     pub open: fn(&OpenContext<'_>) -> Result<Box<dyn Source>>,
 
     /// What the source reads.

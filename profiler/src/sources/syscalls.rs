@@ -28,7 +28,6 @@ columns! {
     }
 }
 
-/// Table `syscalls`.
 pub static TABLE: TypedTable<ProcessKey, SyscallRow> = TypedTable::new(
     "syscalls",
     "One row per sample, process and system call, if a call returned",

@@ -89,7 +89,6 @@ columns! {
     }
 }
 
-/// Table `system`.
 pub static TABLE: TypedTable<TickKey, SystemRow> = TypedTable::every_tick(
     "system",
     "One row per sample: the whole node, with times summed over all CPUs",

@@ -39,7 +39,6 @@ columns! {
     }
 }
 
-/// Table `usage`.
 pub static TABLE: TypedTable<ProcessKey, UsageRow> = TypedTable::new(
     "usage",
     "One row per sample and process of the target: CPU time, page faults, memory, I/O accounting",

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 /// Kind of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
-    /// A source.
     Source,
     /// A BPF program.
     Program,

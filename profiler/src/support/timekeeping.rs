@@ -13,8 +13,8 @@ pub struct Timekeeping {
     pub offset_ns: i64,
     /// Whether a time daemon keeps the clock synchronized; `None` if unknown.
     pub synchronized: Option<bool>,
-    /// Maximum error of the clock in ns, as the time daemon reported it to the kernel; `None` if the
-    /// clock is not synchronized.
+    /// Maximum error of the clock in ns, as the time daemon reported it to the kernel; `None` if
+    /// the clock is not synchronized.
     pub max_error_ns: Option<u64>,
 }
 

@@ -58,7 +58,6 @@ use crate::{
 
 /// Origin of readings.
 pub enum Reader {
-    /// The BPF programs.
     Bpf(Box<Programs>),
     /// `/proc`, if BPF cannot be used.
     Procfs(Walker),

@@ -30,7 +30,6 @@ pub struct CounterRow<I> {
     pub dimension: u64,
     /// Time since the last reading or the start of the process, until now or its end.
     pub interval_ns: u64,
-    /// The increase.
     pub increase: I,
 }
 
@@ -140,7 +139,6 @@ fn row_key<I>(row: &CounterRow<I>) -> RowKey {
 
 /// The action of a reading on an entry.
 enum Action {
-    /// Reads it.
     Read(Interval),
     /// Reads it for the last time and removes it: its process or thread has ended.
     Remove(Interval),

@@ -12,7 +12,6 @@ use crate::procfs::smaps_rollup::Footprint;
 /// A process or thread at one sample.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Process.
     pub id: ProcessId,
     /// Thread id; `None` in the row of the process.
     pub tid: Option<u32>,

@@ -39,7 +39,6 @@ pub(super) struct ThreadGroup {
     pub(super) io_read: bool,
 }
 
-/// Times of a reading.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadingTime<'a> {
     /// Begin of the reading, ns of `CLOCK_MONOTONIC`.

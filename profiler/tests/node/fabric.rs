@@ -91,7 +91,6 @@ impl Tables {
 }
 
 impl Found {
-    /// The row of a port.
     fn row(&self, device: &str, port: Option<u64>) -> Option<usize> {
         (0..self.ports.len()).find(|&row| {
             self.ports.text(row, "device").as_deref() == Some(device)

@@ -1,6 +1,6 @@
-//! Init of the guests of `cargo xtask vm`: prepares the machine, runs the tests, prints the verdict on
-//! the console and powers off. In a guest with a complete system it only mounts the root file system
-//! and executes the system's init, which starts it again as a service for the other steps.
+//! Init of the guests of `cargo xtask vm`: prepares the machine, runs the tests, prints the verdict
+//! on the console and powers off. In a guest with a complete system it only mounts the root file
+//! system and executes the system's init, which starts it again as a service for the other steps.
 
 mod machine;
 mod root;

@@ -21,7 +21,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Parses lines `counters DEVICE`, `report COMMAND`, `test PATH`, `arg WORD` and `env NAME=VALUE`.
+    /// Parses lines `counters DEVICE`, `report COMMAND`, `test PATH`, `arg WORD` and `env
+    /// NAME=VALUE`.
     pub fn parse(text: &str) -> Self {
         let mut plan = Self::default();
         for line in text.lines() {
@@ -89,7 +90,8 @@ fn start(program: &str, plan: &Plan) -> std::io::Result<(Child, PipeReader)> {
     Ok((child, output))
 }
 
-/// Copies the output without buffering, so that a hanging test is visible; returns the result lines.
+/// Copies the output without buffering, so that a hanging test is visible; returns the result
+/// lines.
 fn relay(mut output: PipeReader) -> Vec<String> {
     let mut results = Vec::new();
     let mut line = Vec::new();

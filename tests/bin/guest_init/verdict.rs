@@ -17,7 +17,8 @@ impl Verdict {
         self.failed += 1;
     }
 
-    /// Adds libtest's `test result: ok. 3 passed; 0 failed; 1 ignored; …`; false for any other line.
+    /// Adds libtest's `test result: ok. 3 passed; 0 failed; 1 ignored; …`; false for any other
+    /// line.
     pub fn add(&mut self, line: &str) -> bool {
         let Some(result) = line.strip_prefix("test result: ") else {
             return false;

@@ -25,8 +25,8 @@ struct PrctlMmMap {
 const PR_SET_MM: i32 = 35;
 const PR_SET_MM_MAP: libc::c_ulong = 14;
 
-/// Uses `bytes` zeros, which occupy no memory, as arguments and environment of this process, and waits
-/// for the end of stdin.
+/// Uses `bytes` zeros, which occupy no memory, as arguments and environment of this process, and
+/// waits for the end of stdin.
 pub fn main(bytes: usize) {
     // SAFETY: a new private mapping.
     let zeros = unsafe {

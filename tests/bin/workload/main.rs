@@ -98,7 +98,8 @@ impl Executor {
         match verb {
             // Burn CPU time in all workers for this many ms.
             "burn" => self.on_all(move || burn(Duration::from_millis(number as u64))),
-            // Execute rounds of two instructions: in the main thread, in each worker, in a new thread, in a child.
+            // Execute rounds of two instructions: in the main thread, in each worker, in a new
+            // thread, in a child.
             "spin" => {
                 spin::spin(number as u64);
             }

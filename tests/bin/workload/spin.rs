@@ -5,7 +5,8 @@ use std::arch::asm;
 /// Instructions per round.
 const PER_ROUND: u64 = 2;
 
-/// Executes two instructions `rounds` times, one of them a branch; returns the number of instructions.
+/// Executes two instructions `rounds` times, one of them a branch; returns the number of
+/// instructions.
 pub fn spin(rounds: u64) -> u64 {
     if rounds == 0 {
         return 0;

@@ -5,7 +5,8 @@ use std::arch::{asm, is_aarch64_feature_detected};
 use crate::state::{Form, Kernel, Precision};
 
 /// Defines a function that loads the registers, repeats the instructions, and stores the registers.
-/// `$register` is the kind of register, `$size` their distance: in bytes or, with `$tail`, in vectors.
+/// `$register` is the kind of register, `$size` their distance: in bytes or, with `$tail`, in
+/// vectors.
 macro_rules! code {
     ($name:ident, $start:literal, $register:literal, $size:literal, $tail:literal, [$($instruction:expr),*]) => {
         unsafe fn $name(state: *mut u8, iterations: u64) {
@@ -48,7 +49,8 @@ macro_rules! code {
     };
 }
 
-/// The instruction on each x; `$shape` is the arrangement of a register, `$operands` the other operands.
+/// The instruction on each x; `$shape` is the arrangement of a register, `$operands` the other
+/// operands.
 macro_rules! each {
     ($instruction:literal, $register:literal, $shape:literal, $operands:literal) => {
         each!($instruction, $register, $shape, $operands; "16" "17" "18" "19" "20" "21" "22" "23")

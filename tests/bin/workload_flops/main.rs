@@ -1,8 +1,9 @@
 //! Workload with a known number of operations, for checks of counters.
 //!
-//! `workload-flops --list` prints one line for each kernel that this machine supports: name, precision,
-//! floating-point operations, bytes to and from memory, and the same bytes with write-allocate, all per
-//! iteration. `workload-flops KERNEL ITERATIONS` runs a kernel and prints the numbers of the whole run.
+//! `workload-flops --list` prints one line for each kernel that this machine supports: name,
+//! precision, floating-point operations, bytes to and from memory, and the same bytes with
+//! write-allocate, all per iteration. `workload-flops KERNEL ITERATIONS` runs a kernel and prints
+//! the numbers of the whole run.
 
 #[cfg_attr(target_arch = "x86_64", path = "x86.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "arm.rs")]

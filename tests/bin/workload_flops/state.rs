@@ -11,8 +11,8 @@ pub struct Kernel {
     pub lanes: fn() -> usize,
     pub form: Form,
     pub is_supported: fn() -> bool,
-    /// Loads x, m and c from the first argument, computes x for a positive number of iterations (the
-    /// second argument), and stores x.
+    /// Loads x, m and c from the first argument, computes x for a positive number of iterations
+    /// (the second argument), and stores x.
     ///
     /// # Safety
     ///

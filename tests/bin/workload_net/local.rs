@@ -48,7 +48,8 @@ fn send(stream: &mut TcpStream, count: usize) {
     }
 }
 
-/// Sends messages of 10 bytes over a connection, and passes the socket to a process that sends more.
+/// Sends messages of 10 bytes over a connection, and passes the socket to a process that sends
+/// more.
 pub fn pass(own: usize, other: usize) {
     let (outside, inside) = UnixDatagram::pair().expect("sockets");
     let child = this_program()

@@ -1,5 +1,5 @@
-//! Workload for the tests of `net_io`. `workload-net VERB ARGS…` executes one task, prints the counts
-//! and ends. `workload-net THREADS` executes commands from stdin (`executor.rs`).
+//! Workload for the tests of `net_io`. `workload-net VERB ARGS…` executes one task, prints the
+//! counts and ends. `workload-net THREADS` executes commands from stdin (`executor.rs`).
 
 mod copy;
 mod executor;

@@ -43,7 +43,6 @@ pub fn echo(address: &str, count: usize, size: usize, namespace: &[&str]) {
     finish(client);
 }
 
-/// The client of [`echo`].
 pub fn echo_client(address: &str, count: usize, size: usize) {
     // An IPv4-mapped address also yields an IPv6 socket.
     let mut stream = TcpStream::connect(address).expect("the server listens");

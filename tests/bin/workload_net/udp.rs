@@ -4,8 +4,8 @@ use std::{net::UdpSocket, process};
 
 use crate::{finish, report, start};
 
-/// Echoes `count` datagrams of each of two clients, on a socket that is bound to `bind` and reachable
-/// at `address`. One of the clients connects its socket.
+/// Echoes `count` datagrams of each of two clients, on a socket that is bound to `bind` and
+/// reachable at `address`. One of the clients connects its socket.
 pub fn echo(bind: &str, address: &str, count: usize, size: usize, namespace: &[&str]) {
     let socket = UdpSocket::bind(bind).expect("a local address");
     let port = socket.local_addr().expect("bound").port();

@@ -56,8 +56,8 @@ fn threads(pid: u32) -> BTreeMap<String, (u64, u64)> {
 /// Time after which a thread has dropped what it does not need, on a busy machine.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Asserts that each thread, identified by its name, has exactly the expected capabilities; only those
-/// in `within` are granted.
+/// Asserts that each thread, identified by its name, has exactly the expected capabilities; only
+/// those in `within` are granted.
 #[track_caller]
 fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
     let expected = [

@@ -1,5 +1,5 @@
-//! The lock against a second profiler of a run is inaccessible to other users, who could hide a job by
-//! taking it.
+//! The lock against a second profiler of a run is inaccessible to other users, who could hide a job
+//! by taking it.
 
 use std::{
     fs::{self, File},
@@ -68,8 +68,8 @@ fn occupied_socket_name_does_not_hide_a_job() {
     assert!(ticks > 0);
 }
 
-/// Other users can neither take nor replace the lock of a running profiler, nor prepare the lock of a
-/// later run.
+/// Other users can neither take nor replace the lock of a running profiler, nor prepare the lock of
+/// a later run.
 #[test]
 fn locks_are_inaccessible_to_other_users() {
     let profiler = Profiler::new()

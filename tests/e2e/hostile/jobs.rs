@@ -110,7 +110,8 @@ fn job_of(out: &Path, pid: u32) -> (Option<String>, Option<String>) {
     ))
 }
 
-/// The attacker starts before the job and again during it; neither process is attributed to the job.
+/// The attacker starts before the job and again during it; neither process is attributed to the
+/// job.
 #[test]
 fn environment_cannot_join_a_job_with_a_cgroup() {
     const JOB: u32 = 900_101;
@@ -276,8 +277,8 @@ fn delegated_cgroup_does_not_prove_a_job() {
     );
 }
 
-/// The name of the job's cgroup does not contain the job id, and a process in it lies about the id in
-/// its environment and its name.
+/// The name of the job's cgroup does not contain the job id, and a process in it lies about the id
+/// in its environment and its name.
 #[test]
 fn cgroup_name_cannot_take_over_a_job_id() {
     const SLUID: &str = "s5K1KKYAYG5D07";

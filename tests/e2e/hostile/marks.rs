@@ -219,8 +219,8 @@ while True: raw(text); time.sleep(0.01)
     assert!((1..60).contains(&held), "{held}");
 }
 
-/// A user can store 4 MiB and then 256 KiB per second. A text is stored at most twice: with the start
-/// and the end of its region.
+/// A user can store 4 MiB and then 256 KiB per second. A text is stored at most twice: with the
+/// start and the end of its region.
 #[test]
 fn marks_fill_the_disk_at_a_limited_rate() {
     let node = Node::start();

@@ -93,8 +93,8 @@ fn directory_of_another_user_is_refused() {
     assert_eq!(fs::read_dir(&trap).expect("there").count(), 0);
 }
 
-/// The owner of the directory replaces everything that root creates in it by links, while root creates
-/// it and changes its owner.
+/// The owner of the directory replaces everything that root creates in it by links, while root
+/// creates it and changes its owner.
 #[test]
 fn links_swapped_in_later_are_not_followed() {
     let (out, elsewhere) = (directory_of(UID), TempDir::new().expect("a directory"));

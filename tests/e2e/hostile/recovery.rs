@@ -65,7 +65,8 @@ fn journal_with_union() -> Vec<u8> {
     stream(&batch.expect("a batch"))
 }
 
-/// A journal whose batch has a header with a body length of 1 TiB, in a sparse file of `length` bytes.
+/// A journal whose batch has a header with a body length of 1 TiB, in a sparse file of `length`
+/// bytes.
 fn journal_with_huge_body(path: &Path, length: u64) {
     let values = |value| Arc::new(UInt64Array::from(vec![value; 1000])) as ArrayRef;
     let schema = Arc::new(Schema::new(vec![
@@ -103,8 +104,8 @@ fn with_memory(kib: u32, command: &str, run: &Path) -> Output {
         .expect("a shell")
 }
 
-/// Asserts that new runs in the same directory end soon and are complete: one of a command that ends,
-/// and one that is interrupted.
+/// Asserts that new runs in the same directory end soon and are complete: one of a command that
+/// ends, and one that is interrupted.
 #[track_caller]
 fn assert_new_runs_complete(out: &Path) {
     let interrupted = Profiler::writing_to(out)

@@ -189,7 +189,6 @@ impl Cluster {
         format!("{}_slurmstepd.scope", self.node)
     }
 
-    /// State of a job.
     pub fn state(&self, job: &str) -> String {
         let text = self.ask("scontrol", &["--oneliner", "show", "job", job]);
         let state = text

@@ -1,5 +1,5 @@
-//! The files of docs/deploy and one profiler for all jobs, under a real Slurm; the unit as parsed by
-//! systemd.
+//! The files of docs/deploy and one profiler for all jobs, under a real Slurm; the unit as parsed
+//! by systemd.
 
 use std::{
     fs,
@@ -169,7 +169,8 @@ fn unit_passes_systemd_analyze() {
     };
     let (fine, text) = analyze(&["verify"]);
     assert!(fine && text.is_empty(), "{text}");
-    // 10.0 is a service with all privileges of root. The rest are those for BPF, other processes and files.
+    // 10.0 is a service with all privileges of root. The rest are those for BPF, other processes
+    // and files.
     let (fine, text) = analyze(&["security", "--offline=true", "--threshold=30"]);
     assert!(fine, "{text}");
 }

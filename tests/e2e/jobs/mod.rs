@@ -311,7 +311,8 @@ fn ranks_of_mpirun_without_a_job() {
     assert_eq!(ranks, [(None, 0), (None, 1)]);
 }
 
-/// As in the guide: the script starts the profiler, which finds the job itself, and ends it with a signal.
+/// As in the guide: the script starts the profiler, which finds the job itself, and ends it with a
+/// signal.
 #[test]
 fn profiler_inside_the_job() {
     let cluster = Cluster::start();

@@ -1,5 +1,5 @@
-//! Marks that are invalid, too many, or from other users: each is counted, reported once, and affects no
-//! other marks.
+//! Marks that are invalid, too many, or from other users: each is counted, reported once, and
+//! affects no other marks.
 
 use std::{
     os::unix::net::UnixDatagram,
@@ -294,7 +294,8 @@ print(os.getpid(), *times); sys.stdout.flush(); time.sleep(0.05)"#,
         panic!("{rows:?}")
     };
     assert_eq!((&**name, *of), ("work", pid));
-    // Excludes the CPU time before the first reading, and includes at most that of sending the last mark.
+    // Excludes the CPU time before the first reading, and includes at most that of sending the last
+    // mark.
     let least = ending - started - offset.max(&0) - READING;
     let most = after - before - offset.min(&0) + READING;
     assert!(

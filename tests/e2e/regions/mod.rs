@@ -13,8 +13,8 @@ use e2e::{
 };
 use serde::Deserialize;
 
-/// Prefix of all scripts: functions that send marks without automatic ids and without counts, so that
-/// the tests control each message.
+/// Prefix of all scripts: functions that send marks without automatic ids and without counts, so
+/// that the tests control each message.
 pub const MARKS: &str = r#"
 import json, os, resource, signal, socket, sys, time
 marks = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -53,8 +53,8 @@ pub fn counted(data: &Dataset, what: &str) -> u64 {
     ))
 }
 
-/// The process reads its own counters continuously: the usage of a region lies between the differences
-/// of the readings around its boundaries.
+/// The process reads its own counters continuously: the usage of a region lies between the
+/// differences of the readings around its boundaries.
 const KNOWN_WORK: &str = r#"
 def counters():
     with open("/proc/self/schedstat") as file: oncpu = int(file.read().split()[0])
@@ -230,8 +230,8 @@ print(json.dumps([least, most, reports]))
         "SELECT (SELECT oncpu_ns FROM region_usage WHERE name = 'tree'), (SELECT oncpu_ns FROM region_usage WHERE name = 'child')",
     );
     let offset: i64 = data.value("SELECT start_offset_ns FROM region_usage WHERE name = 'child'");
-    // The three grandchildren count completely; the child, which is older, from the start of the region.
-    // Seven processes have used CPU time after their own readings.
+    // The three grandchildren count completely; the child, which is older, from the start of the
+    // region. Seven processes have used CPU time after their own readings.
     let (known, child_before) = (reports.iter().sum::<u64>(), reports.iter().max());
     let least = least + known - child_before.expect("one");
     let most = most + known + 7 * 10_000_000;

@@ -1,5 +1,5 @@
-//! Slurm with cgroup v2: the job of a user, profiled by root, by the user with sudo, and from within the
-//! job with file capabilities.
+//! Slurm with cgroup v2: the job of a user, profiled by root, by the user with sudo, and from
+//! within the job with file capabilities.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 

@@ -243,7 +243,8 @@ fn container_files_on_overlayfs_are_counted_once() {
          dd if=/dev/null of=/dev/null bs=64k
          sleep 3"
     );
-    // Mounts are named while a process sees them: the container lives until they have been looked up.
+    // Mounts are named while a process sees them: the container lives until they have been looked
+    // up.
     let container = Gated::wrapped_in(&wrapper, &script);
     let profiler = profiler("process,file_io")
         .args(["--cgroup", CGROUP])

@@ -1,5 +1,5 @@
-//! The unit in docs/deploy under systemd with its complete sandbox, compared with a profiler without
-//! one.
+//! The unit in docs/deploy under systemd with its complete sandbox, compared with a profiler
+//! without one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -303,7 +303,8 @@ fn unit_keeps_recording_under_attack() {
     for row in lies {
         assert_eq!(row.bool("cmdline_truncated"), Some(true), "{row:?}");
     }
-    // Only samples and marks of the attacker are lost. Samples are late, but the flood does not stop them.
+    // Only samples and marks of the attacker are lost. Samples are late, but the flood does not
+    // stop them.
     let manifest = data.manifest();
     let losses = manifest["losses"].as_array().expect("a list");
     let marks: Vec<_> = losses

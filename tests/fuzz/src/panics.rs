@@ -1,5 +1,5 @@
-//! Handling of panics: those that the profiler catches are no failures. An uncaught panic aborts the
-//! target, after all messages have been printed.
+//! Handling of panics: those that the profiler catches are no failures. An uncaught panic aborts
+//! the target, after all messages have been printed.
 
 use std::{
     panic::{self, AssertUnwindSafe},

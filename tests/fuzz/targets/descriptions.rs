@@ -1,7 +1,7 @@
 //! `cmdline`, `environ`, `stat` and `cgroup` below /proc/PID, separated by lines `==`.
 //!
-//! The first byte is the number of repetitions of the first two, as a power of two, because reads of
-//! them are limited.
+//! The first byte is the number of repetitions of the first two, as a power of two, because reads
+//! of them are limited.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Sources of procfs and sysfs: two readings of a machine with one file of the fuzzer.
 //!
-//! The first byte selects the file; the rest is its content at the first reading and, after a line `==`,
-//! at the second.
+//! The first byte selects the file; the rest is its content at the first reading and, after a line
+//! `==`, at the second.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Output of the schedulers' commands, and paths of cgroups.
 //!
-//! The first byte selects the command and its success. The rest is its stdout and, after a line `==`, its
-//! stderr; or lines of `/proc/PID/cgroup`.
+//! The first byte selects the command and its success. The rest is its stdout and, after a line
+//! `==`, its stderr; or lines of `/proc/PID/cgroup`.
 
 #![no_main]
 

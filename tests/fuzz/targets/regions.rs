@@ -322,7 +322,8 @@ impl<'a> Node<'a> {
         assert!(rows.gauges <= sent(Op::Gauge));
         assert!(rows.momentary <= sent(Op::Event));
         let stored = rows.started + rows.gauges + rows.momentary;
-        // The rest are ends, of regions that were open or not; other regions ended with their process.
+        // The rest are ends, of regions that were open or not; other regions ended with their
+        // process.
         let ends = self.sent.all.checked_sub(lost + stored);
         let ends = ends.expect("no mark is stored and lost");
         assert!(ends <= sent(Op::End));

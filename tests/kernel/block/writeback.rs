@@ -58,8 +58,8 @@ fn written_by(finished: &Finished, device: &str, pages: u64, seek: u64) -> u64 {
     sum(&rows, "bytes")
 }
 
-/// Kernel threads write dirty pages on behalf of the process that dirtied them, even after its end. A
-/// file dirtied by two processes has no single owner.
+/// Kernel threads write dirty pages on behalf of the process that dirtied them, even after its end.
+/// A file dirtied by two processes has no single owner.
 #[test]
 fn writeback_is_charged_to_the_process_that_dirtied_the_pages() {
     let disk = Ext4Disk::new();

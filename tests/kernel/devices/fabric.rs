@@ -246,12 +246,13 @@ fn removed_devices_come_back_under_their_name() {
         let port = if times == 1 { 2 } else { 1 };
         let (known, all) = known_rows(device, port);
         assert!(known.len() >= 3 * times, "{device} {port}: {}", known.len());
-        // The reading during the removal yields null; later readings have no row for the removed port.
+        // The reading during the removal yields null; later readings have no row for the removed
+        // port.
         assert_eq!(all, known.len() + 1, "{device} {port}");
         assert_rates(&known, "tx_packets", 30_000.0 * port as f64);
     }
-    // Null for the removal, and for the saturated counter of the new device; the counter of the first
-    // device was saturated at the baseline.
+    // Null for the removal, and for the saturated counter of the new device; the counter of the
+    // first device was saturated at the baseline.
     let overhead = finished.dataset().table("overhead");
     let ours = overhead
         .iter()

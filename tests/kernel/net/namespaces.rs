@@ -111,7 +111,8 @@ fn own_addresses_are_loopback_on_any_interface() {
     }
 }
 
-/// Packets are dropped by `tc netem`, if its module is available, and while the receiver has no address.
+/// Packets are dropped by `tc netem`, if its module is available, and while the receiver has no
+/// address.
 #[test]
 fn retransmits_match_the_kernel() {
     let cable = Cable::new();

@@ -4,8 +4,8 @@ use super::{Account, Labels, account, assert_only};
 
 const SIZE: u64 = 60;
 
-/// Sent datagrams have all labels. Received ones have them on an unconnected socket that is not bound
-/// to a loopback address only if the kernel supports a hook on a function.
+/// Sent datagrams have all labels. Received ones have them on an unconnected socket that is not
+/// bound to a loopback address only if the kernel supports a hook on a function.
 #[track_caller]
 pub fn assert_echo(
     account: &Account,

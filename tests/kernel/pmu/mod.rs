@@ -16,16 +16,17 @@ use crate::{
 /// Instructions per round of `spin`.
 const PER_ROUND: u64 = 2;
 
-/// Raw code of retired instructions: INST_RETIRED on Arm, INST_RETIRED.ANY_P and ex_ret_instr on x86.
+/// Raw code of retired instructions: INST_RETIRED on Arm, INST_RETIRED.ANY_P and ex_ret_instr on
+/// x86.
 const INSTRUCTIONS: &str = if cfg!(target_arch = "aarch64") {
     "0x8"
 } else {
     "0xc0"
 };
 
-/// Sizes of groups that exceed the counters. Arm: more than the six counters of the emulated PMU and
-/// the cycle counter. x86: more than the ten programmable counters of the largest known core and the
-/// fixed counter of instructions.
+/// Sizes of groups that exceed the counters. Arm: more than the six counters of the emulated PMU
+/// and the cycle counter. x86: more than the ten programmable counters of the largest known core
+/// and the fixed counter of instructions.
 const TOO_MANY: [usize; 2] = if cfg!(target_arch = "aarch64") {
     [7, 9]
 } else {

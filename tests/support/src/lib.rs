@@ -1,5 +1,5 @@
-//! Shared by the tests of sources and the fuzz targets: fixture machines, a reader of one source, and
-//! access to its rows by column name.
+//! Shared by the tests of sources and the fuzz targets: fixture machines, a reader of one source,
+//! and access to its rows by column name.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -277,7 +277,6 @@ impl Rows {
         (!column.is_null(row)).then(|| column.as_primitive::<Float64Type>().value(row))
     }
 
-    /// A string of a row.
     pub fn text(&self, row: usize, name: &str) -> Option<String> {
         let column = cast(&self.column(name), &DataType::Utf8).unwrap();
         (!column.is_null(row)).then(|| column.as_string::<i32>().value(row).to_owned())
@@ -321,8 +320,8 @@ pub const DAMAGES: [fn(&str) -> Vec<u8>; 9] = [
     |text| text.bytes().map(|byte| byte ^ 0xff).collect(),
 ];
 
-/// Asserts that no increase is negative or implausible: no counter grows by 2^58 in a test, and every
-/// underflow is larger.
+/// Asserts that no increase is negative or implausible: no counter grows by 2^58 in a test, and
+/// every underflow is larger.
 pub fn check(rows: &Rows, what: &str) {
     const SIZES: [&str; 3] = ["memory_", "swap_", "huge"];
     for row in 0..rows.len() {

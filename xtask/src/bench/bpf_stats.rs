@@ -11,8 +11,8 @@ const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 /// Enables the statistics until it is dropped.
 ///
-/// A shell that waits for the end of its stdin restores the setting. It outlives this process even if
-/// SIGKILL ends it.
+/// A shell that waits for the end of its stdin restores the setting. It outlives this process even
+/// if SIGKILL ends it.
 pub struct BpfStats(Child);
 
 impl BpfStats {

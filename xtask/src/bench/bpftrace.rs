@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use super::tracer::Tracer;
 
-/// Counts sent and received bytes per process; prints a line per second once all probes are attached.
+/// Counts sent and received bytes per process; prints a line per second once all probes are
+/// attached.
 const SOCKET_BYTES: &str = r#"
 tracepoint:sock:sock_send_length { @sent[pid] = sum(args->ret) }
 tracepoint:sock:sock_recv_length { @got[pid] = sum(args->ret) }

@@ -46,7 +46,8 @@ fn times() -> Option<Times> {
     parse(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// Parses the first line: user nice system idle iowait irq softirq steal; guest times are part of user.
+/// Parses the first line: user nice system idle iowait irq softirq steal; guest times are part of
+/// user.
 fn parse(stat: &str) -> Option<Times> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let times: Vec<u64> = line

@@ -1,5 +1,5 @@
-//! The BPF programs of a process, from `/proc/PID/fdinfo`: descriptors of programs have the cost, those
-//! of links the hook.
+//! The BPF programs of a process, from `/proc/PID/fdinfo`: descriptors of programs have the cost,
+//! those of links the hook.
 
 use std::{collections::BTreeMap, fs};
 

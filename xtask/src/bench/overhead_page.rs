@@ -1,8 +1,8 @@
 //! The figures in docs/overhead.md, and the machine and version that they were measured on.
 //!
-//! `cargo xtask bench overhead` writes them after a complete measurement. `cargo xtask docs` updates
-//! the line that reports whether the BPF programs have changed since. The test tier `docs` fails if
-//! that line is wrong.
+//! `cargo xtask bench overhead` writes them after a complete measurement. `cargo xtask docs`
+//! updates the line that reports whether the BPF programs have changed since. The test tier `docs`
+//! fails if that line is wrong.
 
 use std::{fmt::Write as _, fs, process::Command};
 

@@ -89,7 +89,8 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// Attaches all empty programs at once, as the profiler does, because programs share the caches.
+    /// Attaches all empty programs at once, as the profiler does, because programs share the
+    /// caches.
     fn run_empty(&mut self, parent: &mut WorkloadShell) -> Result<()> {
         let mut attached = BTreeMap::new();
         for (index, program) in self.programs.iter_mut().enumerate() {

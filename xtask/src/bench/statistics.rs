@@ -10,13 +10,12 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The minimum.
 pub fn minimum(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The 95 % confidence interval of the median, for any distribution (sign test): a pair of the values.
-/// Fewer than six values are not sufficient and yield minimum and maximum.
+/// The 95 % confidence interval of the median, for any distribution (sign test): a pair of the
+/// values. Fewer than six values are not sufficient and yield minimum and maximum.
 pub fn interval(values: &[f64]) -> (f64, f64) {
     let sorted = sorted(values);
     let n = sorted.len();

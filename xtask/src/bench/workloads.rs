@@ -1,5 +1,5 @@
-//! The workloads that run with and without the profiler. Each has a fixed amount of work and measures its
-//! own duration, which excludes its start and end.
+//! The workloads that run with and without the profiler. Each has a fixed amount of work and
+//! measures its own duration, which excludes its start and end.
 
 use std::{env, path::Path};
 

@@ -59,11 +59,11 @@ enum Tier {
     Kernels,
     /// Devices simulated by modules in a virtual machine; requires QEMU, gcc and Debian's packages
     Devices,
-    /// Hardware counters of this machine or, without a PMU, of an emulated arm64 machine, which then runs
-    /// all tests of `kernels`
+    /// Hardware counters of this machine or, without a PMU, of an emulated arm64 machine, which
+    /// then runs all tests of `kernels`
     Counters,
-    /// A complete Debian with systemd and cgroup v2 in a virtual machine; requires QEMU and Debian's
-    /// packages
+    /// A complete Debian with systemd and cgroup v2 in a virtual machine; requires QEMU and
+    /// Debian's packages
     System,
     /// Batch jobs under Slurm and ranks under Open MPI; requires Debian's packages
     Jobs,
@@ -192,9 +192,9 @@ impl Tier {
     }
 
     /// Whether the tier can run in parallel with others at a low priority: it neither measures this
-    /// machine's kernel nor depends on timing. The guests of `devices` and `counters` derive their time
-    /// from instructions. `fuzz` is excluded because it occupies both CPUs for 15 minutes, which disturbs
-    /// the clocks of other emulated guests.
+    /// machine's kernel nor depends on timing. The guests of `devices` and `counters` derive their
+    /// time from instructions. `fuzz` is excluded because it occupies both CPUs for 15 minutes,
+    /// which disturbs the clocks of other emulated guests.
     fn is_isolated(self) -> bool {
         match self {
             Self::Deny | Self::Tables | Self::NewSource | Self::Devices => true,

@@ -1,7 +1,7 @@
 //! Tests run by cargo.
 //!
-//! All tests are built optimised and for the whole workspace, so that each dependency is compiled once;
-//! the runner then selects tests.
+//! All tests are built optimised and for the whole workspace, so that each dependency is compiled
+//! once; the runner then selects tests.
 
 use std::{
     io::{BufRead as _, BufReader, Read, Write},

@@ -1,5 +1,5 @@
-//! Modules that simulate devices (`tests/environments/drivers`), built for one of Debian's kernels with
-//! its headers.
+//! Modules that simulate devices (`tests/environments/drivers`), built for one of Debian's kernels
+//! with its headers.
 
 use std::{
     fs,

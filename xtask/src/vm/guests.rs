@@ -46,7 +46,6 @@ pub enum Hardware {
     Simulated,
 }
 
-/// Result of one guest.
 struct GuestResult {
     verdict: Result<Verdict>,
     /// Hooks of the BPF programs on its kernel.

@@ -84,8 +84,8 @@ pub struct Parts<'a> {
 /// Mount points and writable directories.
 const DIRECTORIES: &[&str] = &["/dev", "/proc", "/sys", "/run", "/root", "/mnt", "/modules"];
 
-/// Writes `initramfs.cpio` to `directory`. The tests load `drivers`, which are not kernel modules of
-/// Debian.
+/// Writes `initramfs.cpio` to `directory`. The tests load `drivers`, which are not kernel modules
+/// of Debian.
 pub fn build(
     workspace: &Workspace,
     kernel: &Kernel,

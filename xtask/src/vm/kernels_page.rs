@@ -22,8 +22,8 @@ pub fn write(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Fails if the page differs for these kernels. Other kernels, such as the running one, need not be on
-/// the page.
+/// Fails if the page differs for these kernels. Other kernels, such as the running one, need not be
+/// on the page.
 pub fn check(workspace: &Workspace, found: &[Hooks]) -> Result<()> {
     let page = read(workspace)?;
     let (_, present, _) = split(&page)?;

@@ -50,7 +50,8 @@ pub struct Args {
     /// Architecture of the machine [default: this machine's]; the emulated CPU of aarch64 has a PMU
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Arch::names()))]
     arch: Option<String>,
-    /// Boot Debian's standard kernel with modules that simulate devices, and run the tests that need them
+    /// Boot Debian's standard kernel with modules that simulate devices, and run the tests that
+    /// need them
     #[arg(long, conflicts_with_all = ["modules", "cpus", "write_table"])]
     devices: bool,
     /// Boot a complete Debian with systemd and cgroup v2, and run the tests that need it

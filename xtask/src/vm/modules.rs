@@ -15,7 +15,6 @@ use crate::shell;
 /// Names of modules and their parameters.
 pub type ModuleList = [(&'static str, &'static str)];
 
-/// Modules of the kernel tests.
 pub const KERNEL_TEST_MODULES: &ModuleList = &[
     ("ext4", ""),
     ("loop", ""),

@@ -21,8 +21,8 @@ pub struct Programs {
     pub tests: PathBuf,
 }
 
-/// Builds the programs and a test suite (`kernel` or `e2e`), with the whole workspace selected, so that
-/// dependencies are compiled once.
+/// Builds the programs and a test suite (`kernel` or `e2e`), with the whole workspace selected, so
+/// that dependencies are compiled once.
 pub fn build(workspace: &Workspace, arch: &Arch, suite: &str) -> Result<Programs> {
     let object = bpf::build_for(workspace, arch.name)?;
     let mut cargo = cross::cargo_build(workspace, arch)?;

@@ -19,8 +19,8 @@ pub struct Machine {
     pub memory: String,
     pub cpus: u32,
     pub accelerator: String,
-    /// Derive the guest's time from its instructions (1 ns each), so that other load on the host does not
-    /// affect it. Requires a single CPU.
+    /// Derive the guest's time from its instructions (1 ns each), so that other load on the host
+    /// does not affect it. Requires a single CPU.
     pub counted: bool,
     /// Disk image with a complete system. Writes of the guest are discarded.
     pub disk: Option<PathBuf>,
@@ -30,8 +30,9 @@ pub struct Machine {
 impl Machine {
     pub const MEMORY: &str = "1G";
     pub const CPUS: u32 = 2;
-    /// Emulation, which works on every host. All CPUs run in one thread: with several threads, QEMU 7.2
-    /// sometimes keeps executing the breakpoint with which the kernel patches its code, and hangs.
+    /// Emulation, which works on every host. All CPUs run in one thread: with several threads, QEMU
+    /// 7.2 sometimes keeps executing the breakpoint with which the kernel patches its code, and
+    /// hangs.
     pub const ACCELERATOR: &str = "tcg,thread=single";
 
     /// The machine of the test tiers.
@@ -93,7 +94,8 @@ pub fn boot(arch: &Arch, kernel: &Kernel, initramfs: &Path, machine: &Machine) -
         command.args(arch.emulation);
         if machine.counted && !arch.emulation.contains(&"-icount") {
             command.args(["-icount", "shift=0,sleep=off"]);
-            // The default CPU is one of AMD, which has no energy counter for the cores of a package.
+            // The default CPU is one of AMD, which has no energy counter for the cores of a
+            // package.
             command.args(["-cpu", "max,vendor=GenuineIntel"]);
         }
     }

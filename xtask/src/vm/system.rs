@@ -99,8 +99,8 @@ fn disk(workspace: &Workspace, kernel: &Kernel, directory: &Path) -> Result<Path
     Ok(image)
 }
 
-/// The initramfs with modules for the disk and the programs under test, which change more often than
-/// the disk.
+/// The initramfs with modules for the disk and the programs under test, which change more often
+/// than the disk.
 fn initramfs(
     workspace: &Workspace,
     arch: &'static Arch,

@@ -139,8 +139,8 @@ impl<'a> Tree<'a> {
         Ok(place)
     }
 
-    /// Writes the archive that the kernel unpacks at boot; uncompressed, because decompression is slow
-    /// on an emulated CPU.
+    /// Writes the archive that the kernel unpacks at boot; uncompressed, because decompression is
+    /// slow on an emulated CPU.
     pub fn write(&self, path: &Path) -> Result<()> {
         let write = || {
             let mut file = BufWriter::new(fs::File::create(path)?);

@@ -1,5 +1,5 @@
-//! Tools and libraries of a guest: those of this machine or, for another architecture, Debian's packages
-//! unpacked below `target/`.
+//! Tools and libraries of a guest: those of this machine or, for another architecture, Debian's
+//! packages unpacked below `target/`.
 
 use std::{
     collections::BTreeSet,
@@ -86,8 +86,8 @@ impl Userland {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Path in the guest of a tool, given by its name, or of a file, given by its path with an optional
-    /// final `*`.
+    /// Path in the guest of a tool, given by its name, or of a file, given by its path with an
+    /// optional final `*`.
     pub fn find(&self, tool: &str) -> Option<PathBuf> {
         if tool.starts_with('/') {
             return self.file(Path::new(tool));

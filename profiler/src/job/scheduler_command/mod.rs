@@ -34,7 +34,6 @@ pub enum QueryError {
     Unsupported(Scheduler),
 }
 
-/// State of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
     /// Not started.
@@ -50,7 +49,6 @@ pub enum JobState {
 /// Report of a scheduler about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// State.
     pub state: JobState,
     /// Id in environments and cgroup paths, which can differ from the requested one: `7` for task
     /// `5_2` of an array.

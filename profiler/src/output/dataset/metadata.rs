@@ -17,7 +17,6 @@ pub const SCHEMA_VERSION: &str = "profiler.schema_version";
 /// `true` for [keyed tables](Table::keyed).
 pub const KEYED: &str = "profiler.lifetimes";
 
-/// The schema of a table with this metadata.
 pub fn with_metadata(table: &Table, run_id: &str, hostname: &str) -> SchemaRef {
     let schema = table.schema();
     let mut all = schema.metadata().clone();

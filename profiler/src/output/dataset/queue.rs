@@ -55,7 +55,6 @@ pub enum Phase {
     Running,
     /// It stores the queue and then ends.
     Ending,
-    /// It has ended.
     Ended,
 }
 

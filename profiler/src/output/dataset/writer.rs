@@ -67,7 +67,6 @@ pub struct WriteSummary {
     pub tables: BTreeMap<&'static str, TableSummary>,
     /// Failed attempts to write.
     pub errors: u64,
-    /// The last error.
     pub last_error: Option<String>,
     /// Time that the thread has spent writing, in ns, including waits for the disk.
     pub write_ns: u64,

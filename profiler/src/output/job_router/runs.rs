@@ -49,7 +49,6 @@ pub struct RunTemplate {
     pub manifest: Manifest,
 }
 
-/// The run of a job.
 struct JobRun {
     job: JobIdentity,
     writer: DatasetWriter,

@@ -42,7 +42,6 @@ impl PlannedEvent {
 /// Events that are opened as one group of the kernel.
 #[derive(Clone, Debug)]
 pub struct PerfGroup {
-    /// Indices of the events.
     pub indices: Arc<[EventIndex]>,
     /// Attributes of the events, in the same order.
     pub attributes: Vec<Attributes>,
@@ -65,18 +64,14 @@ pub struct NodeGroup {
 /// A metric of a group.
 #[derive(Clone, Debug)]
 pub struct Metric {
-    /// Name.
     pub name: Label,
-    /// Unit.
     pub unit: Label,
-    /// Formula.
     pub formula: Formula,
 }
 
 /// A group of an event table, on one kind of core or node-wide.
 #[derive(Clone, Debug)]
 pub struct GroupPlan {
-    /// Name.
     pub name: Label,
     /// PMU that counts it.
     pub pmu: Label,
@@ -91,7 +86,6 @@ pub struct GroupPlan {
 /// Everything that a run counts.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Events.
     pub events: Vec<PlannedEvent>,
     /// Groups that are opened on each thread or CPU.
     pub core_groups: Vec<PerfGroup>,
@@ -110,7 +104,6 @@ pub struct Plan {
 pub struct Note {
     /// Groups or events; empty if it applies to all.
     pub items: Vec<String>,
-    /// Reason.
     pub reason: String,
 }
 

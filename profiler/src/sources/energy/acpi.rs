@@ -9,7 +9,6 @@ use super::{
 };
 use crate::host::{number, text};
 
-/// Meters of all chips.
 pub(super) fn meters(chips: &[Chip]) -> Vec<Meter> {
     let mut meters = Vec::new();
     for chip in chips.iter().filter(|chip| chip.is_acpi()) {

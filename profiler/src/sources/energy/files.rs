@@ -48,7 +48,6 @@ impl Gauge for Power {
     }
 }
 
-/// Reads the number in a file.
 pub(super) fn read_number(file: &mut KernelFile) -> Result<u64> {
     let value = match file.read() {
         Ok(text) => number(text.trim_ascii()),

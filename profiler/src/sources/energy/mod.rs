@@ -44,7 +44,6 @@ columns! {
     }
 }
 
-/// Table `energy`.
 pub static TABLE: TypedTable<TickKey, EnergyRow> = TypedTable::new(
     "energy",
     "One row per sample and power domain of the node. Packages add up and include their parts. A meter that updates on its own schedule has rows only for new values, and its own interval_ns",

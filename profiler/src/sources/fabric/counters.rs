@@ -98,7 +98,6 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads a file.
     pub(super) fn read(&mut self, file: &mut KernelFile) -> Option<&[u8]> {
         match file.read_into(&mut self.buffer) {
             Ok(text) => Some(text),

@@ -50,7 +50,6 @@ columns! {
     }
 }
 
-/// Table `fabric`.
 pub static TABLE: TypedTable<TickKey, FabricRow> = TypedTable::new(
     "fabric",
     "One row per sample and port of a high-speed network, from the second sample after it appears",

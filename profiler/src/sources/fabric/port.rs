@@ -205,7 +205,6 @@ impl Port {
         counters + 2
     }
 
-    /// The increase of each column.
     pub(super) fn increases(&self) -> [Option<u64>; COLUMNS] {
         self.columns.each_ref().map(|column| {
             let increase = |(directory, counter): &(usize, usize)| {

@@ -11,7 +11,6 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Result for one file system.
 pub struct Answer {
-    /// The mount.
     pub mounted: Numbered,
     /// Its size, or why that is unknown.
     pub size: Result<Size, String>,

@@ -129,9 +129,9 @@ impl Drop for StatfsHelper {
 ///
 /// Must be called in a process that was just forked.
 unsafe fn serve(request: RawFd, answer: RawFd) -> ! {
-    // SAFETY: system calls on memory of this function, without the locks and the heap of the parent.
-    // Other descriptors are closed, so that counters and BPF programs end with the parent and signal
-    // handlers cannot write to its pipes.
+    // SAFETY: system calls on memory of this function, without the locks and the heap of the
+    // parent. Other descriptors are closed, so that counters and BPF programs end with the parent
+    // and signal handlers cannot write to its pipes.
     unsafe {
         libc::dup2(request, 0);
         libc::dup2(answer, 1);

@@ -119,7 +119,6 @@ columns! {
     }
 }
 
-/// Table `gpu`.
 pub static GPUS: TypedTable<GpuKey, GpuRow> = TypedTable::new(
     "gpu",
     "One row per sample and GPU or MIG instance, if the reading has ended: fewer rows if the driver is slower than the interval",

@@ -20,7 +20,6 @@ pub(super) struct Reading {
     pub(super) ts: Timestamp,
     /// End of the reading, `CLOCK_MONOTONIC` in ns.
     pub(super) read_at: u64,
-    /// Rows of the GPUs.
     pub(super) gpus: Vec<(GpuKey, GpuRow)>,
     /// Use of the GPUs by processes.
     pub(super) processes: Vec<Usage>,
@@ -34,7 +33,6 @@ pub(super) struct Usage {
     pub(super) pid: u32,
     /// Time since the previous reading, ns.
     pub(super) interval_ns: u64,
-    /// Row of the process.
     pub(super) row: GpuProcessRow,
 }
 

@@ -114,7 +114,6 @@ fn bytes(size: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// One NUMA node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct NumaNode {
     node: usize,

@@ -33,7 +33,6 @@ const OPEN: Limits = Limits {
     },
 };
 
-/// An open region.
 #[derive(Debug)]
 pub struct OpenRegion {
     /// Number in the run.

@@ -87,19 +87,16 @@ columns! {
     }
 }
 
-/// Table `region`.
 pub static REGION: TypedTable<RegionKey, RegionRow> = TypedTable::keyed(
     "region",
     "One row per region, phase or event that the application marked",
 );
 
-/// Table `region_usage`.
 pub static USAGE: TypedTable<UsageKey, RegionUsageRow> = TypedTable::new(
     "region_usage",
     "One row per ended region: resources used by its process and the descendants between the readings at its start and end",
 );
 
-/// Table `region_perf`.
 pub static PERF: TypedTable<UsageKey, RegionEventRow> = TypedTable::new(
     "region_perf",
     "One row per ended region and hardware event, if the events of its process are counted",

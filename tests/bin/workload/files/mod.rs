@@ -1,5 +1,5 @@
-//! `workload files OPERATION DIRECTORY CALLS`: operations on files of a directory, and counts of their
-//! results.
+//! `workload files OPERATION DIRECTORY CALLS`: operations on files of a directory, and counts of
+//! their results.
 //!
 //! Operations on anything else (pipes, sockets) are not counted.
 

@@ -24,7 +24,8 @@ pub fn result<T: TryInto<i64>>(value: T) -> i64 {
 /// Calls a function of libc.
 macro_rules! call {
     ($call:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: descriptors and numbers may have any value; pointers are to memory of the given length.
+        // SAFETY: descriptors and numbers may have any value; pointers are to memory of the given
+        // length.
         let value = unsafe { libc::$call($($argument),*) };
         $crate::files::syscalls::result(value)
     }};

@@ -28,7 +28,6 @@ const MANY_KEYS: usize = 50_000;
 /// State that all tables of a dataset share.
 #[derive(Debug)]
 pub struct WriteContext {
-    /// The directory of the run.
     pub run: Directory,
     /// Name of the directory of this host in every table.
     pub host_directory: String,
@@ -67,7 +66,6 @@ pub struct Counts {
 
 /// Writes one table.
 pub struct TableWriter {
-    /// The table.
     pub table: &'static Table,
     /// What has been written.
     pub counts: Counts,

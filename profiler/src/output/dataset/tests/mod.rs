@@ -60,7 +60,6 @@ columns! {
 static TICKS: TypedTable<TickKey, Row> = TypedTable::new("ticks", "One row per test and tick");
 static LIVES: TypedTable<LifeKey, LifeRow> = TypedTable::keyed("lives", "One row per life");
 
-/// `rows` rows of tick `tick`.
 fn tick(tick: i64, rows: u64) -> Vec<Batch> {
     let mut builder = TableBuilder::new(&TICKS);
     for row in 0..rows {

@@ -8,7 +8,6 @@ use super::{
     sysfs::Sysfs,
 };
 
-/// Reads a card.
 pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     let device = &card.device;
     let mut row = GpuRow {

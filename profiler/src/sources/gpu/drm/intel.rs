@@ -6,7 +6,6 @@ use std::path::Path;
 use super::{super::GpuRow, card::Card, hwmon::Hwmon, sysfs::Sysfs};
 use crate::{host::names, schema::Label};
 
-/// Reads a card.
 pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     let mut row = GpuRow::default();
     if let Some(hwmon) = Hwmon::of(&card.device) {
