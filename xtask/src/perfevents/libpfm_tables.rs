@@ -49,9 +49,9 @@ impl Tables {
         event: &Event,
         theirs: Option<&str>,
     ) -> Option<[u64; WORDS]> {
-        let pmu = pmu_of(&uarch.id).filter(|_| event.is_core())?;
-        let key = (pmu.to_owned(), theirs.unwrap_or(name).to_owned());
-        self.codes.get(&key).map(|code| [*code, 0, 0, 0])
+        let key = (pmu_of(&uarch.id), theirs.unwrap_or(name).to_owned());
+        let code = self.codes.get(&key).filter(|_| event.is_core())?;
+        Some([*code, 0, 0, 0])
     }
 }
 
@@ -88,22 +88,17 @@ fn is_pmu(name: &str) -> bool {
     name.starts_with("arm_") || name.starts_with("power")
 }
 
-/// libpfm4's name of the PMU.
-fn pmu_of(uarch: &str) -> Option<&'static str> {
-    Some(match uarch {
-        "a64fx" => "arm_a64fx",
-        "cortex-a72" => "arm_ac72",
-        "cortex-a76" => "arm_ac76",
-        "neoverse-n1" => "arm_n1",
-        "neoverse-n2" => "arm_n2",
-        "neoverse-n3" => "arm_n3",
-        "neoverse-v1" => "arm_v1",
-        "neoverse-v2" => "arm_v2",
-        "neoverse-v3" => "arm_v3",
-        "power10" => "power10",
-        "power9" => "power9",
-        "thunderx2" => "arm_thunderx2",
-        "tsv110" => "arm_kunpeng",
-        _ => return None,
-    })
+/// libpfm4's name of the PMU. The name of one that it does not have is in none of its tables.
+fn pmu_of(uarch: &str) -> String {
+    if let Some(core) = uarch.strip_prefix("neoverse-") {
+        format!("arm_{core}")
+    } else if let Some(core) = uarch.strip_prefix("cortex-a") {
+        format!("arm_ac{core}")
+    } else if uarch.starts_with("power") {
+        uarch.to_owned()
+    } else if uarch == "tsv110" {
+        "arm_kunpeng".to_owned()
+    } else {
+        format!("arm_{uarch}")
+    }
 }
