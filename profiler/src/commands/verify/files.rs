@@ -9,9 +9,10 @@ use std::{
 };
 
 use arrow::{
-    array::{Array as _, AsArray as _, RecordBatch},
-    compute::cast,
-    datatypes::{DataType, TimestampNanosecondType, UInt64Type},
+    array::{
+        Array as _, ArrayAccessor as _, AsArray as _, DictionaryArray, RecordBatch, StringArray,
+    },
+    datatypes::{Int32Type, TimestampNanosecondType, UInt64Type},
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Serialize;
@@ -263,14 +264,14 @@ fn times<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a [i64]> {
 
 /// Ticks that the controller missed, from the rows of table `overhead`.
 fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
-    let text = |name| cast(batch.column_by_name(name)?, &DataType::Utf8).ok();
+    let parts = batch
+        .column_by_name(OverheadRow::part.name())
+        .and_then(|column| column.as_dictionary_opt::<Int32Type>())
+        .and_then(DictionaryArray::downcast_dict::<StringArray>);
     let dropped = batch
         .column_by_name(OverheadRow::dropped.name())
         .and_then(|column| column.as_primitive_opt::<UInt64Type>());
-    let (Some(parts), Some(dropped)) = (text(OverheadRow::part.name()), dropped) else {
-        return Vec::new();
-    };
-    let Some(parts) = parts.as_string_opt::<i32>() else {
+    let (Some(parts), Some(dropped)) = (parts, dropped) else {
         return Vec::new();
     };
     (0..batch.num_rows())
