@@ -8,7 +8,7 @@ use clap::{
 };
 
 use crate::{
-    commands::{check, events, mark, recover, run, schema, verify},
+    commands::{self, check, events, mark, recover, run, schema, verify},
     config::file,
     failure::Failure,
 };
@@ -81,14 +81,17 @@ impl Command {
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),
             Self::Completions { shell } => {
-                let mut stdout = std::io::stdout();
-                clap_complete::generate(shell, &mut Cli::command(), "profiler", &mut stdout);
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "profiler", &mut script);
+                commands::print(&script)?;
                 Ok(0)
             }
             Self::Man => {
-                let page = clap_mangen::Man::new(Cli::command());
-                page.render(&mut std::io::stdout())
+                let mut page = Vec::new();
+                clap_mangen::Man::new(Cli::command())
+                    .render(&mut page)
                     .map_err(Failure::internal)?;
+                commands::print(&page)?;
                 Ok(0)
             }
         }

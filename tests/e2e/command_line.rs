@@ -1,6 +1,10 @@
 //! Messages about the command line and the environment of the profiler.
 
-use std::{os::unix::fs::MetadataExt as _, process::Command};
+use std::{
+    fs::File,
+    os::unix::fs::MetadataExt as _,
+    process::{Command, Stdio},
+};
 
 use e2e::{
     runs::{Finished, Profiler},
@@ -150,6 +154,44 @@ fn closing_summary_matches_the_dataset() {
         dataset.ends_with(&*data.path().to_string_lossy()),
         "{dataset}"
     );
+}
+
+#[test]
+fn full_or_closed_standard_output_is_reported_or_ignored() {
+    let commands = [
+        &["schema", "--json"][..],
+        &["schema", "--markdown"],
+        &["check"],
+        &["events", "--cpus"],
+        &["completions", "bash"],
+        &["man"],
+    ];
+    for arguments in commands {
+        let run = |stdout: Stdio| {
+            let output = Command::new(setting("PROFILER_BIN"))
+                .args(arguments)
+                .stdout(stdout)
+                .stderr(Stdio::piped())
+                .output();
+            let output = output.expect("it starts");
+            let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+            (output.status.code(), stderr)
+        };
+        let full = File::options().write(true).open("/dev/full");
+        let (code, stderr) = run(full.expect("the device exists").into());
+        assert_eq!(code, Some(5), "{arguments:?}: {stderr}");
+        assert!(
+            stderr.contains("standard output: No space left"),
+            "{stderr}"
+        );
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_eq!(
+            run(writer.into()),
+            (Some(0), String::new()),
+            "{arguments:?}"
+        );
+    }
 }
 
 /// `profiler events --validate` agrees with `profiler check`.

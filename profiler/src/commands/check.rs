@@ -33,7 +33,7 @@ impl Arguments {
         if self.json {
             print_json(&json(&host))?;
         } else {
-            print(&table(&host));
+            print(table(&host))?;
         }
         Ok(0)
     }

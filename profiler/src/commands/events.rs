@@ -52,20 +52,20 @@ impl Arguments {
     pub fn run(&self) -> Result<u8, Failure> {
         let catalog = perf::catalog(self.perfevents.as_deref())?;
         if self.cpus {
-            print(&cpus(&catalog));
+            print(cpus(&catalog))?;
             return Ok(0);
         }
         if self.validate {
             let _raised = privileges::raise();
             let host = Host::probe("/proc", "/sys", None);
-            print(&perf::validate(&host, &catalog));
+            print(perf::validate(&host, &catalog))?;
             return Ok(0);
         }
         let selection = Selection::new(&catalog, self.cpu.as_deref())?;
         if self.json {
             print_json(&selection.json())?;
         } else {
-            print(&selection.text());
+            print(selection.text())?;
         }
         Ok(0)
     }

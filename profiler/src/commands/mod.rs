@@ -8,20 +8,31 @@ pub mod run;
 pub mod schema;
 pub mod verify;
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Reason};
 
-/// Writes to stdout. Errors are ignored: the reader can have closed the pipe.
-fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// Writes to stdout. A pipe that its reader has closed is no error.
+///
+/// # Errors
+///
+/// When the file system is full, for example.
+pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let mut stdout = io::stdout();
+    let written = stdout.write_all(text.as_ref());
+    match written.and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+            Reason::Output,
+            format!("cannot write to the standard output: {error}"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Writes JSON to stdout, one line per value.
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(Failure::internal)?;
-    print(&format!("{text}\n"));
-    Ok(())
+    print(format!("{text}\n"))
 }

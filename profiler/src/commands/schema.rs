@@ -33,9 +33,9 @@ impl Arguments {
         if self.json {
             print_json(&json())?;
         } else if self.markdown {
-            print(&markdown());
+            print(markdown())?;
         } else {
-            print(&text());
+            print(text())?;
         }
         Ok(0)
     }

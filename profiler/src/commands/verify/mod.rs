@@ -60,7 +60,7 @@ impl Arguments {
             print_json(&reports)?;
         } else {
             for report in &reports {
-                print(&report.text());
+                print(report.text())?;
             }
         }
         let well = reports.iter().all(|report| report.well);
