@@ -3,6 +3,7 @@
 //!
 //! `docs/regions.md` defines the grammar; the source `region` interprets the marks.
 
+mod clocks;
 mod losses;
 pub mod quota;
 mod rates;

@@ -12,21 +12,19 @@ use std::{
 
 use hashbrown::{HashMap, HashSet};
 use nix::sys::socket::{Shutdown, shutdown};
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    time::{ClockId, clock_gettime},
-};
+use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::Notify;
 
 use super::{
     MAX_BYTES, Mark, Op,
+    clocks::Now,
     losses::{Loss, Losses},
     quota::{Amount, Limits, Quota},
     rates::{LimitExceeded, Rates},
     receive::{Envelope, receive},
     socket::Bound,
 };
-use crate::{report, support::clock::monotonic_ns};
+use crate::report;
 
 /// Marks that are queued for a reading, and their memory.
 const WAITING: Limits = Limits {
@@ -451,46 +449,6 @@ fn dropped_in(datagram: &[u8]) -> u64 {
     digits.fold(0_u64, |number, digit| {
         number.saturating_mul(10).saturating_add(digit.into())
     })
-}
-
-/// Both clocks at the same time, ns.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Now {
-    monotonic: u64,
-    realtime: i64,
-}
-
-impl Now {
-    /// Reads the clocks up to five times and takes the shortest reading.
-    fn read() -> Self {
-        let reading = || {
-            let before = monotonic_ns();
-            let time = clock_gettime(ClockId::Realtime);
-            let width = monotonic_ns() - before;
-            let now = Self {
-                monotonic: before + width / 2,
-                realtime: time.tv_sec * 1_000_000_000 + time.tv_nsec,
-            };
-            (width, now)
-        };
-        let mut best = reading();
-        for _ in 0..4 {
-            if best.0 < 1000 {
-                break;
-            }
-            let next = reading();
-            if next.0 < best.0 {
-                best = next;
-            }
-        }
-        best.1
-    }
-
-    /// Converts the wall clock timestamp of a datagram.
-    fn monotonic_of(&self, sent: i64) -> u64 {
-        let ago = self.realtime.saturating_sub(sent);
-        self.monotonic.saturating_add_signed(-ago)
-    }
 }
 
 #[cfg(test)]
