@@ -36,6 +36,21 @@ fn problems(report: &Value) -> Vec<&str> {
     problems.iter().filter_map(Value::as_str).collect()
 }
 
+/// Starts eight profilers at a time, because two CPUs cannot load the programs of 64 profilers at
+/// the same time.
+fn start_in_groups(count: usize, start: impl Fn(usize) -> Running) -> Vec<Running> {
+    let mut running: Vec<Running> = Vec::new();
+    for number in 0..count {
+        running.push(start(number));
+        if number % 8 == 7 {
+            for profiler in &mut running[number - 7..=number] {
+                profiler.wait_for("profiling ");
+            }
+        }
+    }
+    running
+}
+
 /// 64 profilers simulate 64 nodes. Some are killed and restarted while the others continue.
 #[test]
 fn sixty_four_hosts_share_one_run() {
@@ -50,16 +65,7 @@ fn sixty_four_hosts_share_one_run() {
             .pid(workload.pid())
             .spawn()
     };
-    // In groups: two CPUs cannot load the programs of 64 profilers at the same time.
-    let mut running: Vec<Running> = Vec::new();
-    for number in 0..HOSTS {
-        running.push(start(number));
-        if number % 8 == 7 {
-            for profiler in &mut running[number - 7..=number] {
-                profiler.wait_for("profiling ");
-            }
-        }
-    }
+    let running = start_in_groups(HOSTS, start);
     let run = directory.path().join("job-1");
     let (code, report) = verify(&run);
     assert_eq!(code, UNWELL);

@@ -1,6 +1,7 @@
 //! `timeline` equals the aggregates of the other tables.
 
 use e2e::{
+    dataset::Dataset,
     runs::{Finished, Profiler},
     setting,
     sysfs::{Rising, Sysfs},
@@ -184,38 +185,58 @@ const COLUMNS: [(&str, &str); 26] = [
 /// For each column, its value and that computed by DuckDB from the other tables.
 type Tick = Vec<(Option<f64>, Option<f64>)>;
 
+/// The ticks of a run in the order of time.
+fn ticks(data: &Dataset) -> Vec<(Tick,)> {
+    let tables = data.manifest()["tables"].clone();
+    // Without a PMU, the tables of hardware counters have no files.
+    let or_none = |table: &str, columns: &str| match tables.get(table) {
+        Some(_) => format!("SELECT * FROM {table}"),
+        None => format!("SELECT {columns} WHERE false"),
+    };
+    let events = or_none(
+        "perf_event",
+        "now() AS ts, 0.0 AS value, '' AS \"group\", '' AS event",
+    );
+    let metrics = or_none(
+        "perf_metric",
+        "now() AS ts, 0.0 AS value, '' AS metric, '' AS scope",
+    );
+    let pairs = COLUMNS.map(|(column, sql)| {
+        let when = if column == "target_rss_sum" {
+            "ts = t.ts"
+        } else {
+            "ts > t.before AND ts <= t.ts"
+        };
+        format!("[t.{column}::DOUBLE, ({sql} AND {when})::DOUBLE]")
+    });
+    data.rows(&format!(
+        "WITH events AS ({events}), metrics AS ({metrics}) SELECT [{}] FROM \
+         (SELECT *, coalesce(lag(ts) OVER (ORDER BY ts), '1970-01-01') AS before FROM timeline) t ORDER BY ts",
+        pairs.join(", ")
+    ))
+}
+
+/// Asserts the columns of GPUs. Their readings are stored with the next sample, at the end with the
+/// last one.
+#[track_caller]
+fn assert_gpu_columns(data: &Dataset) {
+    let (ticks, with_gpus): (u64, u64) =
+        data.row("SELECT count(*), count(gpu_utilization_sum) FROM timeline");
+    let of_gpus: [Option<f64>; 5] = data.row(
+        "SELECT max(gpu_utilization_sum), min(gpu_utilization_max), \
+         min(gpu_memory_sum), min(gpu_power_sum), max(gpu_power_max) FROM timeline",
+    );
+    assert!(with_gpus * 2 > ticks, "{with_gpus} of {ticks}");
+    let expected = [130.0, 90.0, 2.0 * 1_048_576.0, 350.0, 250.0];
+    assert_eq!(of_gpus, expected.map(Some));
+}
+
 #[test]
 fn timeline_columns_match_duckdb_over_the_other_tables() {
     for extra in [&[][..], &["--threads"]] {
         let run = run(extra);
         let data = run.dataset();
-        let tables = data.manifest()["tables"].clone();
-        // Without a PMU, the tables of hardware counters have no files.
-        let or_none = |table: &str, columns: &str| match tables.get(table) {
-            Some(_) => format!("SELECT * FROM {table}"),
-            None => format!("SELECT {columns} WHERE false"),
-        };
-        let events = or_none(
-            "perf_event",
-            "now() AS ts, 0.0 AS value, '' AS \"group\", '' AS event",
-        );
-        let metrics = or_none(
-            "perf_metric",
-            "now() AS ts, 0.0 AS value, '' AS metric, '' AS scope",
-        );
-        let pairs = COLUMNS.map(|(column, sql)| {
-            let when = if column == "target_rss_sum" {
-                "ts = t.ts"
-            } else {
-                "ts > t.before AND ts <= t.ts"
-            };
-            format!("[t.{column}::DOUBLE, ({sql} AND {when})::DOUBLE]")
-        });
-        let ticks: Vec<(Tick,)> = data.rows(&format!(
-            "WITH events AS ({events}), metrics AS ({metrics}) SELECT [{}] FROM \
-             (SELECT *, coalesce(lag(ts) OVER (ORDER BY ts), '1970-01-01') AS before FROM timeline) t ORDER BY ts",
-            pairs.join(", ")
-        ));
+        let ticks = ticks(&data);
         assert!(ticks.len() >= 15, "{} ticks", ticks.len());
         // There were readings between the samples.
         let boundaries: u64 = data.value(
@@ -250,16 +271,7 @@ fn timeline_columns_match_duckdb_over_the_other_tables() {
                 rows.len()
             );
         }
-        // Readings of GPUs are stored with the next sample, at the end with the last one.
-        let (ticks, with_gpus): (u64, u64) =
-            data.row("SELECT count(*), count(gpu_utilization_sum) FROM timeline");
-        let of_gpus: [Option<f64>; 5] = data.row(
-            "SELECT max(gpu_utilization_sum), min(gpu_utilization_max), \
-             min(gpu_memory_sum), min(gpu_power_sum), max(gpu_power_max) FROM timeline",
-        );
-        assert!(with_gpus * 2 > ticks, "{with_gpus} of {ticks}");
-        let expected = [130.0, 90.0, 2.0 * 1_048_576.0, 350.0, 250.0];
-        assert_eq!(of_gpus, expected.map(Some));
+        assert_gpu_columns(&data);
         let (package, dram): (f64, f64) =
             data.row("SELECT avg(package_power), avg(dram_power) FROM timeline");
         assert!((package - 65.0).abs() < 2.0, "{package} W");

@@ -463,55 +463,39 @@ fn links_go_down_and_come_back() {
     assert_eq!(read("4: ACTIVE", 6, 61), row("ACTIVE", [Some(4), Some(1)]));
 }
 
-#[test]
-fn malformed_files_are_null() {
-    let fabric = Fabric::new("fabric-nonsense");
-    let port = fabric.port("mlx5_0", 1);
-    let good = fabric.port("mlx5_1", 1);
-    let names = [
-        "empty",
-        "cut",
-        "word",
-        "negative",
-        "hex",
-        "huge",
-        "long",
-        "pma",
-        "directory",
-        "loop",
-        "dangling",
-        "vanishing",
-        "fine",
-    ];
-    let set = |value: u64| {
-        for name in names {
-            match name {
-                "directory" | "loop" | "dangling" => {}
-                "vanishing" if value > 1 => {}
-                _ => port.set(&[(&format!("counters/{name}"), value)]),
-            }
-        }
-        good.set(&[("counters/port_xmit_data", value)]);
-    };
-    set(1);
-    let path = |name: &str| {
-        fabric.0.path(format!(
-            "sys/class/infiniband/mlx5_0/ports/1/counters/{name}"
-        ))
-    };
-    fs::create_dir(path("directory")).expect("a directory");
-    symlink("loop", path("loop")).expect("a link");
-    symlink("nowhere", path("dangling")).expect("a link");
-    // Files in place of directories, and a port without a number.
-    fabric.0.put("sys/class/infiniband/mlx5_2/ports", "1\n");
-    fabric.0.put("sys/class/infiniband/mlx5_3", "");
-    fabric
-        .0
-        .put("sys/class/infiniband/mlx5_1/ports/one/state", "4: ACTIVE\n");
-    symlink("mlx5_4", fabric.0.path("sys/class/infiniband/mlx5_4")).expect("a link");
-    let mut tables = fabric.open();
-    assert!(tables.read().error.is_some());
-    set(2);
+/// Counters of a port, most of which are or become unreadable.
+const COUNTERS: [&str; 13] = [
+    "empty",
+    "cut",
+    "word",
+    "negative",
+    "hex",
+    "huge",
+    "long",
+    "pma",
+    "directory",
+    "loop",
+    "dangling",
+    "vanishing",
+    "fine",
+];
+
+/// Adds directories and links in place of files, files in place of directories, and a port without
+/// a number.
+fn add_malformed_entries(fabric: &Fabric) {
+    let tree = &fabric.0;
+    let counters = tree.path("sys/class/infiniband/mlx5_0/ports/1/counters");
+    fs::create_dir(counters.join("directory")).expect("a directory");
+    symlink("loop", counters.join("loop")).expect("a link");
+    symlink("nowhere", counters.join("dangling")).expect("a link");
+    tree.put("sys/class/infiniband/mlx5_2/ports", "1\n");
+    tree.put("sys/class/infiniband/mlx5_3", "");
+    tree.put("sys/class/infiniband/mlx5_1/ports/one/state", "4: ACTIVE\n");
+    symlink("mlx5_4", tree.path("sys/class/infiniband/mlx5_4")).expect("a link");
+}
+
+/// Replaces the contents of the counters and of the port's description, and removes a counter.
+fn make_malformed(port: &Port<'_>) {
     for (name, text) in [
         ("empty", String::new()),
         ("cut", "12".to_owned()),
@@ -524,12 +508,34 @@ fn malformed_files_are_null() {
     ] {
         port.put(&format!("counters/{name}"), &text);
     }
-    fabric
-        .0
-        .remove("sys/class/infiniband/mlx5_0/ports/1/counters/vanishing");
+    port.tree
+        .remove(&format!("{}/counters/vanishing", port.path));
     port.put("state", "");
     port.put("rate", "fast\n");
     port.put("link_layer", "");
+}
+
+#[test]
+fn malformed_files_are_null() {
+    let fabric = Fabric::new("fabric-nonsense");
+    let port = fabric.port("mlx5_0", 1);
+    let good = fabric.port("mlx5_1", 1);
+    let set = |value: u64| {
+        for name in COUNTERS {
+            match name {
+                "directory" | "loop" | "dangling" => {}
+                "vanishing" if value > 1 => {}
+                _ => port.set(&[(&format!("counters/{name}"), value)]),
+            }
+        }
+        good.set(&[("counters/port_xmit_data", value)]);
+    };
+    set(1);
+    add_malformed_entries(&fabric);
+    let mut tables = fabric.open();
+    assert!(tables.read().error.is_some());
+    set(2);
+    make_malformed(&port);
     let found = tables.read();
     assert!(found.error.is_some());
     assert_eq!(found.ports.len(), 2);
@@ -539,7 +545,7 @@ fn malformed_files_are_null() {
         let nulls = found.ports.nulls(row);
         assert!(nulls.iter().any(|null| null == column), "{column}");
     }
-    for name in names {
+    for name in COUNTERS {
         let increase = found.counter("mlx5_0", Some(1), name);
         let expected = match name {
             "fine" => Some(1),

@@ -22,11 +22,8 @@ fn times_reported(finished: &Finished, what: &str) -> usize {
         .count()
 }
 
-#[test]
-fn invalid_marks_are_counted_and_reported_once() {
-    let finished = script(
-        &[],
-        r#"
+/// Sends invalid marks, and valid ones between them.
+const INVALID_MARKS: &str = r#"
 for wrong in b"", b"{", b"[]", b"nonsense", b'{"op":"start"}', b'{"op":"begin","name":"x"}', b'\xff\xfe', b"[" * 8000, b'{"op":"phase","name":"x","seconds":-1}':
     raw(wrong); raw(wrong)
 raw(json.dumps({"op": "event", "name": "fits", "attrs": {"text": "x" * 8100}}).encode())
@@ -42,8 +39,11 @@ marks.connect(path)
 socket.send_fds(marks, [b'{"op":"event","name":"descriptors"}'], [0, 1, 2], 0, path)
 for _ in range(50): socket.send_fds(marks, [b'{"op":"event","name":"descriptors"}'], [0, 1, 2], 0, path)
 mark("start", "look"); time.sleep(0.1); mark("end", "look")
-"#,
-    );
+"#;
+
+#[test]
+fn invalid_marks_are_counted_and_reported_once() {
+    let finished = script(&[], INVALID_MARKS);
     let data = finished.dataset();
     data.assert_complete();
     for (what, count) in [

@@ -220,8 +220,12 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
         );
         assert_file_systems_of_node(run);
     }
+    assert_only_group_may_read(&data);
+}
 
-    // Access rights of the files.
+/// Asserts that members of the group `profiler` can read the run, and other users cannot.
+#[track_caller]
+fn assert_only_group_may_read(data: &Dataset) {
     let run = data.path().display();
     let read = format!("/usr/local/bin/profiler verify {run} && cat {run}/run.json");
     sh("usermod --append --groups profiler tester");

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 use e2e::{
     rows::Row,
-    runs::{ProcessGroup, Profiler},
+    runs::{Finished, ProcessGroup, Profiler},
     sysfs::Sysfs,
 };
 
@@ -75,17 +75,15 @@ fn assert_equal(what: &str, ours: Option<f64>, theirs: Option<f64>) {
     assert!(equal, "{what}: {ours:?}, not {theirs:?}");
 }
 
-/// A second process competes for the CPU, so that the energy is shared.
-#[test]
-fn timeline_counters_match_the_perf_tables() {
+/// Runs a workload while a second process competes for the CPU, so that the energy is shared.
+fn run_with_competitor(table: Option<&tempfile::TempDir>) -> Finished {
     let mut sysfs = Sysfs::without(&["powercap"]);
     sysfs.zone("intel-rapl:0", "package-0", WATTS);
     let powered = sysfs.start();
-    let table = table();
     let groups = METRICS.map(|(group, ..)| group).join(",");
     let mut other = ProcessGroup::spawn(&[WORKLOAD, "spin", "1000000000000"]);
     let mut profiler = Profiler::new().args(["-i", "200ms", "--sysfs", powered.path()]);
-    if let Some(table) = &table {
+    if let Some(table) = table {
         let directory = table.path().to_str().expect("UTF-8");
         profiler = profiler.args([
             "--perfevents",
@@ -96,6 +94,13 @@ fn timeline_counters_match_the_perf_tables() {
     }
     let finished = profiler.command(&[WORKLOAD, "spin", "400000000"]).finish();
     assert!(other.0.try_wait().expect("our child").is_none());
+    finished
+}
+
+#[test]
+fn timeline_counters_match_the_perf_tables() {
+    let table = table();
+    let finished = run_with_competitor(table.as_ref());
     let data = finished.dataset();
     let [timeline, events, metrics, energy, processes] =
         ["timeline", "perf_event", "perf_metric", "energy", "process"].map(|name| data.table(name));
