@@ -76,19 +76,18 @@ impl Workload {
             source: None,
             tool: None,
         };
-        let perf = |title, arguments: String, goal| Self {
-            tool: Some(&PERF),
-            ..this(title, format!("perf bench -f simple {arguments}"), goal)
+        let perf = |title, arguments: String, goal| {
+            this(title, format!("perf bench -f simple {arguments}"), goal).with_tool(&PERF)
+        };
+        let own = |title, arguments: String, goal| -> Result<Self> {
+            Ok(this(title, format!("{} {arguments}", load()?), goal))
         };
         Ok(match name {
             Name::Pipe | Name::PipeOneCpu => {
                 let pipe = format!("sched pipe -l {}", times(300_000));
                 let all = perf("perf bench sched pipe", pipe, Some(1.15));
                 if name == Name::Pipe {
-                    Self {
-                        calls_programs: true,
-                        ..all
-                    }
+                    all.calling_programs()
                 } else {
                     all.on_one_cpu("sched pipe on one CPU")
                 }
@@ -98,73 +97,62 @@ impl Workload {
                 perf("perf bench sched messaging", messages, Some(1.06))
             }
             Name::Tcp | Name::TcpOneCpu => {
-                let command = format!("{} tcp --messages {}", load()?, times(120_000));
-                let all = this("TCP ping-pong, loopback", command, Some(1.08));
+                let messages = format!("tcp --messages {}", times(120_000));
+                let all = own("TCP ping-pong, loopback", messages, Some(1.08))?;
                 if name == Name::Tcp {
-                    Self {
-                        calls_programs: true,
-                        ..all
-                    }
+                    all.calling_programs()
                 } else {
                     all.on_one_cpu("TCP ping-pong on one CPU")
                 }
             }
-            Name::Iperf3 => Self {
-                tool: Some(&IPERF3),
-                ..this(
-                    "iperf3, loopback",
-                    format!("{} iperf3 --mib {}", load()?, times(6_000)),
-                    Some(1.03),
-                )
-            },
+            Name::Iperf3 => {
+                let transfer = format!("iperf3 --mib {}", times(6_000));
+                own("iperf3, loopback", transfer, Some(1.03))?.with_tool(&IPERF3)
+            }
             // A small existing file, so that neither its growth nor writeback is included.
             Name::FioBuffered => {
                 let job = format!("--rw=randrw --invalidate=0 --io_size={}M", times(4_000));
-                let command = fio(&load()?, place, "64M", &job);
-                Self {
-                    tool: Some(&FIO),
-                    calls_programs: true,
-                    ..this("fio 4 KiB, buffered", command, Some(1.05))
-                }
+                own("fio 4 KiB, buffered", fio(place, "64M", &job), Some(1.05))?
+                    .with_tool(&FIO)
+                    .calling_programs()
             }
             // Reads, because disks continue to work after a write.
             Name::FioDirect => {
                 let job = format!("--rw=randread --direct=1 --io_size={}M", times(128));
-                let command = fio(&load()?, place, "256M", &job);
-                Self {
-                    tool: Some(&FIO),
-                    calls_programs: true,
-                    ..this("fio 4 KiB, O_DIRECT", command, Some(1.02))
-                }
+                own("fio 4 KiB, O_DIRECT", fio(place, "256M", &job), Some(1.02))?
+                    .with_tool(&FIO)
+                    .calling_programs()
             }
             Name::Syscall => {
                 let calls = format!("syscall basic -l {}", times(10_000_000));
                 Self {
-                    calls_programs: true,
                     source: Some("syscalls"),
-                    ..perf("null syscall", calls, Some(1.02))
+                    ..perf("null syscall", calls, Some(1.02)).calling_programs()
                 }
             }
-            Name::Processes => Self {
-                calls_programs: true,
-                ..this(
-                    "processes",
-                    format!("{} processes --count {}", load()?, times(1_500)),
-                    None,
-                )
-            },
+            Name::Processes => {
+                let processes = format!("processes --count {}", times(1_500));
+                own("processes", processes, None)?.calling_programs()
+            }
             Name::Connections => {
-                let connections = format!("--connections {}", times(20_000));
-                Self {
-                    calls_programs: true,
-                    ..this(
-                        "TCP connections",
-                        format!("{} tcp {connections}", load()?),
-                        None,
-                    )
-                }
+                let connections = format!("tcp --connections {}", times(20_000));
+                own("TCP connections", connections, None)?.calling_programs()
             }
         })
+    }
+
+    fn with_tool(self, tool: &'static Tool) -> Self {
+        Self {
+            tool: Some(tool),
+            ..self
+        }
+    }
+
+    fn calling_programs(self) -> Self {
+        Self {
+            calls_programs: true,
+            ..self
+        }
     }
 
     fn on_one_cpu(self, title: &'static str) -> Self {
@@ -182,11 +170,10 @@ fn load() -> Result<String> {
     Ok(format!("{} load", quoted(&this)))
 }
 
-fn fio(load: &str, place: &Place, size: &str, job: &str) -> String {
+/// Arguments of the load that runs fio with a job.
+fn fio(place: &Place, size: &str, job: &str) -> String {
     let file = quoted(&place.scratch.join(format!("fio-{size}")));
-    format!(
-        "{load} fio -- --name=job --filename={file} --size={size} --bs=4k --ioengine=psync {job}"
-    )
+    format!("fio -- --name=job --filename={file} --size={size} --bs=4k --ioengine=psync {job}")
 }
 
 /// Quotes a path for the shell.
