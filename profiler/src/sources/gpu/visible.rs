@@ -93,12 +93,21 @@ pub(super) struct OfTarget {
     procfs: PathBuf,
     node: bool,
     /// By pid, with the time of the reading: a process can exec with another environment.
-    known: HashMap<u32, (Instant, Option<Visible>)>,
+    known: HashMap<u32, (Instant, Environment)>,
     /// As of the last reading.
     visible: Vec<Visible>,
 }
 
-/// An environment is read again after this time.
+/// An environment that has been read.
+enum Environment {
+    /// Empty or unreadable: the process has ended, is in exec(2), or is of another user.
+    Unknown,
+    /// Without the variable.
+    Unrestricted,
+    Restricted(Visible),
+}
+
+/// An environment is read again after this time, an unknown one at every reading.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 /// Limits of environments per reading of the GPUs, and of their length.
 const READ_AT_ONCE: usize = 256;
@@ -128,26 +137,36 @@ impl OfTarget {
         self.known.retain(|pid, _| live.contains(pid));
         let now = Instant::now();
         let is_due = |pid: &&u32| {
-            self.known
-                .get(pid)
-                .is_none_or(|(read, _)| now.duration_since(*read) >= READ_AGAIN)
+            self.known.get(pid).is_none_or(|(read, environment)| {
+                matches!(environment, Environment::Unknown)
+                    || now.duration_since(*read) >= READ_AGAIN
+            })
         };
         let mut due: Vec<u32> = pids.iter().filter(is_due).copied().collect();
         // New processes first.
         due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
         for pid in due.into_iter().take(READ_AT_ONCE) {
             let text = environment(&self.procfs, pid).unwrap_or_default();
+            let known = self.known.entry(pid).or_insert((now, Environment::Unknown));
+            known.0 = now;
             if !text.is_empty() {
-                let visible = Visible::of_environment(&text);
-                self.known.insert(pid, (now, visible));
+                known.1 = Visible::of_environment(&text)
+                    .map_or(Environment::Unrestricted, Environment::Restricted);
             }
         }
-        if !self.known.is_empty() {
-            let known = self.known.values();
-            self.visible = known.filter_map(|(_, visible)| visible.clone()).collect();
-            if self.visible.is_empty() {
-                self.visible.push(Visible::default());
+        let mut visible = Vec::new();
+        let mut is_known = false;
+        for (_, environment) in self.known.values() {
+            is_known |= !matches!(environment, Environment::Unknown);
+            if let Environment::Restricted(gpus) = environment {
+                visible.push(gpus.clone());
             }
+        }
+        if visible.is_empty() {
+            visible.push(Visible::default());
+        }
+        if is_known {
+            self.visible = visible;
         }
         &self.visible
     }
@@ -260,7 +279,23 @@ mod tests {
         write("CUDA_VISIBLE_DEVICES=1\0");
         assert_eq!(words(&[2]), second);
         assert_eq!(words(&[]), second);
-        write("");
-        assert_eq!(words(&[2]), second);
+        let ended: Vec<u32> = (3..).take(READ_AT_ONCE).collect();
+        assert_eq!(words(&ended), second);
+    }
+
+    /// More processes than a reading reads, all of them without a readable environment.
+    #[test]
+    fn unreadable_environments_do_not_delay_new_processes() {
+        let procfs = tempfile::TempDir::new().unwrap();
+        let mut of_target = OfTarget::new(procfs.path(), false);
+        let mut pids: Vec<u32> = (1..).take(READ_AT_ONCE).collect();
+        of_target.of(Some(&pids));
+        let last = u32::try_from(READ_AT_ONCE).unwrap() + 1;
+        let directory = procfs.path().join(last.to_string());
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("environ"), "CUDA_VISIBLE_DEVICES=1\0").unwrap();
+        pids.push(last);
+        let words = of_target.of(Some(&pids))[0].words.clone();
+        assert_eq!(words, Some(vec!["1".to_owned()]));
     }
 }
