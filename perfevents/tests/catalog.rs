@@ -257,3 +257,38 @@ fn groups_fit_the_counters() {
         ["zen2 MEM", "zen3 MEM", "clx FLOPS", "skx FLOPS"]
     );
 }
+
+/// A ratio above 1 would mean that more requests missed than were made.
+#[test]
+fn misses_of_a_cache_are_requests_to_it() {
+    let mut checked = 0;
+    for uarch in Catalog::builtin().iter() {
+        for (group, metric) in [("L2CACHE", "l2_miss_ratio"), ("L3CACHE", "l3_miss_ratio")] {
+            let Some(group) = uarch.groups.get(group) else {
+                continue;
+            };
+            let mut metrics = group.metrics.iter();
+            let ratio = metrics.find(|found| found.name == metric).expect("a ratio");
+            // Every request misses: each event of hits is 0, the others are equal.
+            let hits = |name: &str| name.contains("HIT") || name.contains("hit_l2");
+            let count = |name: &str| {
+                let event = group.events.get(name)?;
+                Some(if hits(event) { 0.0 } else { 1000.0 })
+            };
+            let value = ratio.formula.evaluate(count).expect("a value");
+            assert!((value - 1.0).abs() < 1e-9, "{} {metric}: {value}", uarch.id);
+            // On Intel, the mask of the misses is a part of the mask of the requests.
+            let mask = |name: &str| Some(*uarch.events.get(name)?.code.get("umask")?);
+            for [misses, requests] in [
+                ["L2_RQSTS.MISS", "L2_RQSTS.REFERENCES"],
+                ["LONGEST_LAT_CACHE.MISS", "LONGEST_LAT_CACHE.REFERENCE"],
+            ] {
+                if let (Some(misses), Some(requests)) = (mask(misses), mask(requests)) {
+                    assert_eq!(misses & !requests, 0, "{}", uarch.id);
+                }
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked >= 60, "{checked}");
+}

@@ -1,11 +1,15 @@
 //! Histograms of durations.
 
-/// Number of log2 buckets: bucket i counts durations in [2^i, 2^(i+1)) ns. The last bucket is
-/// open-ended; 2^39 ns are 9 minutes.
-pub const BUCKETS: usize = 40;
+/// Number of buckets. The first counts durations below 64 ns. Then each octave has four buckets of
+/// equal width, so that the middle of a bucket is within 12.5 % of its durations. The last bucket is
+/// open-ended, from 16 minutes.
+pub const BUCKETS: usize = 137;
+
+/// The first octave with buckets of its own begins at 2 to this power, ns.
+const FIRST_OCTAVE: u32 = 6;
 
 shared! {
-    /// Log2 histogram of durations, with their sum and the largest of each reading.
+    /// Histogram of durations, with their sum and the largest of each reading.
     #[derive(PartialEq, Eq)]
     pub struct Histogram {
         /// Sum of all durations, ns.
@@ -45,6 +49,67 @@ impl Histogram {
             0
         }
     }
+}
+
+/// Index of the bucket that counts `ns`.
+#[expect(clippy::cast_possible_truncation, reason = "below BUCKETS")]
+#[inline(always)]
+pub fn bucket(ns: u64) -> usize {
+    let octave = log2(ns);
+    if octave < FIRST_OCTAVE {
+        return 0;
+    }
+    let quarter = (ns >> (octave - 2)) & 3;
+    let bucket = limited((u64::from(octave - FIRST_OCTAVE) << 2 | quarter) + 1);
+    if bucket < BUCKETS as u64 {
+        bucket as usize
+    } else {
+        BUCKETS - 1
+    }
+}
+
+/// The bucket, at most 255: with an instruction that the compiler cannot remove, because the verifier
+/// of Linux 6.1 does not derive a limit from the ones before it.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+fn limited(mut bucket: u64) -> u64 {
+    // SAFETY: arithmetic.
+    unsafe {
+        core::arch::asm!("{0} &= 255", inout(reg) bucket, options(pure, nomem, nostack));
+    }
+    bucket
+}
+
+#[cfg(not(target_arch = "bpf"))]
+fn limited(bucket: u64) -> u64 {
+    bucket & 255
+}
+
+/// Least duration of a bucket, ns.
+#[inline(always)]
+pub fn lowest(bucket: usize) -> u64 {
+    match bucket {
+        0 => 0,
+        _ => (4 + (bucket as u64 - 1) % 4) << ((bucket - 1) / 4 + FIRST_OCTAVE as usize - 2),
+    }
+}
+
+/// Index of the highest bit that is set, for which BPF has no instruction.
+#[inline(always)]
+fn log2(value: u64) -> u32 {
+    let mut rest = value;
+    let mut log = 0;
+    macro_rules! halve {
+        ($($bits:literal)*) => {$(
+            if rest >> $bits != 0 {
+                rest >>= $bits;
+                log += $bits;
+            }
+        )*};
+    }
+    halve!(32 16 8 4 2 1);
+    let _ = rest;
+    log
 }
 
 /// The largest duration of a reading, in one word, so that it can be replaced atomically: the low

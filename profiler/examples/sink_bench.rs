@@ -162,7 +162,7 @@ fn sched(active: bool, interval: u64, random: &mut Random) -> Sched {
 }
 
 fn tick(processes: u64, n: u64, random: &mut Random) -> Vec<Batch> {
-    let ts = Timestamp((1_700_000_000 + n).cast_signed() * SECOND.cast_signed());
+    let ts = Timestamp::from_ns((1_700_000_000 + n).cast_signed() * SECOND.cast_signed());
     let interval_ns = SECOND + random.below(20_000);
     let mut out = Vec::new();
     if processes == 0 {
@@ -182,7 +182,7 @@ fn tick(processes: u64, n: u64, random: &mut Random) -> Vec<Batch> {
             interval_ns,
             pid: u32::try_from(pid * 13 + hash(pid) % 13).unwrap_or(u32::MAX),
             // A node that boots with many processes, and starts the others over a week.
-            start_ts: Timestamp((1_699_000_000 * SECOND + start(pid)).cast_signed()),
+            start_ts: Timestamp::from_ns((1_699_000_000 * SECOND + start(pid)).cast_signed()),
             tid: None,
         };
         usages.push(key(), usage(pid, active, random));

@@ -8,10 +8,13 @@ use clap::{
 };
 
 use crate::{
-    commands::{self, check, events, mark, recover, run, schema, verify},
+    commands::{self, check, events, mark, recover, run, schema, serve, verify},
     config::file,
     failure::Failure,
 };
+
+/// Variable with labels, which are added to those of the command line.
+const LABELS: &str = "PROFILER_LABELS";
 
 const AFTER_HELP: &str = "\
 Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.
@@ -54,6 +57,8 @@ pub enum Command {
     ///
     /// Without a profiler, nothing is sent and the exit code is 0.
     Mark(Box<mark::Arguments>),
+    /// Profile for the users of this node who ask: `profiler run` finds the service by itself
+    Serve(serve::Arguments),
     /// Print all tables and columns with types, units and descriptions
     Schema(schema::Arguments),
     /// Print a completion script for a shell
@@ -80,6 +85,7 @@ impl Command {
             Self::Verify(arguments) => arguments.run(),
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),
+            Self::Serve(arguments) => arguments.run(),
             Self::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "profiler", &mut script);
@@ -119,10 +125,13 @@ impl Cli {
     pub fn read(mut words: Vec<OsString>) -> Result<Self, ParseError> {
         let mut matches = Self::command().try_get_matches_from(&words)?;
         if let Some(run) = matches.subcommand_matches("run") {
-            let from_file = file::arguments(run)?;
-            if !from_file.is_empty() {
-                // After `profiler run`.
-                words.splice(2..2, from_file);
+            let mut more = file::arguments(run)?;
+            if let Some(labels) = std::env::var_os(LABELS).filter(|labels| !labels.is_empty()) {
+                more.extend(["--label".into(), labels]);
+            }
+            if !more.is_empty() {
+                // After `profiler run`, so that the command line has precedence.
+                words.splice(2..2, more);
                 matches = Self::command().try_get_matches_from(words)?;
             }
         }

@@ -16,6 +16,7 @@ pub mod perf;
 pub mod privileges;
 pub mod procfs;
 pub mod schema;
+pub mod service;
 pub mod session;
 pub mod sources;
 pub mod support;

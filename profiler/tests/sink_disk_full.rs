@@ -11,7 +11,7 @@ use std::{
 
 use arrow::{
     array::AsArray as _,
-    datatypes::{TimestampNanosecondType, UInt64Type},
+    datatypes::{TimestampMicrosecondType, UInt64Type},
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use profiler::{
@@ -50,7 +50,7 @@ fn tick(tick: u64) -> Vec<Batch> {
         let mut builder = TableBuilder::new(table);
         for row in 0..ROWS {
             let key = TickKey {
-                ts: Timestamp(tick.cast_signed() + 1),
+                ts: Timestamp::from_us(tick.cast_signed() + 1),
                 interval_ns: 1,
             };
             let noise = noise(tick, row);
@@ -135,7 +135,7 @@ fn stored(run: &Path, table: &str) -> BTreeSet<u64> {
         let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
         for batch in reader.build().unwrap() {
             let batch = batch.unwrap();
-            let ts = batch["ts"].as_primitive::<TimestampNanosecondType>();
+            let ts = batch["ts"].as_primitive::<TimestampMicrosecondType>();
             let values = batch["noise"].as_primitive::<UInt64Type>();
             for (ts, value) in ts.values().iter().zip(values.values()) {
                 let tick = ts.cast_unsigned() - 1;

@@ -11,7 +11,7 @@ use std::{
 
 use arrow::{
     array::{Array as _, AsArray as _},
-    datatypes::{TimestampNanosecondType, UInt32Type},
+    datatypes::{TimestampMicrosecondType, UInt32Type},
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use profiler::{
@@ -54,7 +54,7 @@ const DIRECTORY: &str = "PROFILER_TEST_SINK_KILL";
 fn tick(n: i64) -> Vec<Batch> {
     let mut ticks = TableBuilder::new(&TICKS);
     let key = TickKey {
-        ts: Timestamp(n),
+        ts: Timestamp::from_us(n),
         interval_ns: 1,
     };
     let name = format!("name {}", n % 5).into();
@@ -63,8 +63,8 @@ fn tick(n: i64) -> Vec<Batch> {
     for start in (n - 2).max(0)..=n {
         let life = Life {
             pid: u32::try_from(start).unwrap(),
-            start_ts: Timestamp(start),
-            end_ts: (start == n - 2).then_some(Timestamp(n)),
+            start_ts: Timestamp::from_us(start),
+            end_ts: (start == n - 2).then_some(Timestamp::from_us(n)),
         };
         lives.push(life, Nothing {});
     }
@@ -138,7 +138,7 @@ fn every_tick_that_was_written_survives_a_kill() {
         let mut found = BTreeSet::new();
         read(run, "ticks", |batch, row| {
             let ts = batch["ts"]
-                .as_primitive::<TimestampNanosecondType>()
+                .as_primitive::<TimestampMicrosecondType>()
                 .value(row);
             assert!(found.insert(ts), "twice: {ts}");
         });

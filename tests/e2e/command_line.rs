@@ -47,11 +47,11 @@ fn continued_run_is_reported() {
 fn strict_error_lists_all_missing_sources() {
     let workload = WorkloadDriver::new(WORKLOAD, 0);
     let refused = Profiler::wrapped_in(&WITHOUT_BTF)
-        .args(["--strict", "--source", "sched,block_io,gpu"])
+        .args(["--strict", "--source", "net_io,block_io,gpu"])
         .pid(workload.pid())
         .finish();
     refused.assert_refused(6, "--strict");
-    for name in ["sched", "block_io", "gpu"] {
+    for name in ["net_io", "block_io", "gpu"] {
         assert!(refused.stderr.contains(name), "{name}: {}", refused.stderr);
     }
 }
@@ -210,4 +210,27 @@ fn event_groups_are_validated_on_this_machine() {
     let perf = sources.iter().find(|source| source["source"] == "perf");
     let works = perf.expect("listed")["status"] != "no";
     assert_eq!(!tried.contains("no PMU"), works, "{tried}");
+}
+
+#[test]
+fn verbose_lines_have_time_level_host_and_module() {
+    let finished = short().args(["--verbose"]).finish();
+    let mut levels = Vec::new();
+    for line in finished.stderr.lines() {
+        let [time, level, _host, module, message] = line
+            .splitn(5, " | ")
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap_or_else(|_| panic!("{line}"));
+        assert!(time.len() == 24 && time.ends_with('Z'), "{line}");
+        assert!(!module.is_empty() && !message.is_empty(), "{line}");
+        levels.push(level);
+    }
+    assert!(
+        levels.contains(&"INFO") && levels.contains(&"DEBUG"),
+        "{levels:?}"
+    );
+    assert!(finished.stderr.contains("| sampler | sample 1: 1 rows in "));
+    let plain = short().finish();
+    assert!(!plain.stderr.contains(" | "), "{}", plain.stderr);
 }

@@ -103,6 +103,54 @@ fn only_visible_gpus_are_recorded() {
     assert!(rows.iter().all(|row| row.text("uuid") == Some("GPU-1")));
 }
 
+/// Two cards of AMD, with NVIDIA's driver missing.
+fn amd_cards() -> TempDir {
+    let directory = TempDir::new().expect("a temporary directory");
+    let sysfs = directory.path().join("sys");
+    fs::create_dir_all(sysfs.join("class")).expect("a directory");
+    let link_all = |from: &Path, to: &Path, except: &str| {
+        for entry in fs::read_dir(from).expect("readable").flatten() {
+            if entry.file_name() != except {
+                symlink(entry.path(), to.join(entry.file_name())).expect("a link");
+            }
+        }
+    };
+    link_all(Path::new("/sys"), &sysfs, "class");
+    link_all(Path::new("/sys/class"), &sysfs.join("class"), "drm");
+    for (card, bus, id) in [(0, "03", "aa01"), (1, "c1", "bb02")] {
+        let device = sysfs.join(format!("class/drm/card{card}/device"));
+        fs::create_dir_all(&device).expect("a directory");
+        let uevent = format!("DRIVER=amdgpu\nPCI_SLOT_NAME=0000:{bus}:00.0\n");
+        fs::write(device.join("uevent"), uevent).expect("written");
+        fs::write(device.join("unique_id"), format!("{id}\n")).expect("written");
+    }
+    directory
+}
+
+#[test]
+fn variables_of_rocm_select_cards() {
+    let machine = amd_cards();
+    for (name, value, seen) in [
+        ("ROCR_VISIBLE_DEVICES", "1", "bb02"),
+        ("HIP_VISIBLE_DEVICES", "0", "aa01"),
+        ("ROCR_VISIBLE_DEVICES", "GPU-aa01", "aa01"),
+    ] {
+        let finished = Profiler::new()
+            .env(name, value)
+            .args([Path::new("--sysfs"), &machine.path().join("sys")])
+            .args(["--source", "gpu", "--interval", "50ms"])
+            .command(&["sleep", "0.3"])
+            .finish();
+        let dataset = finished.dataset();
+        for table in ["gpu", "gpu_device"] {
+            let rows = dataset.table(table);
+            assert!(!rows.is_empty(), "{name} {table}");
+            let others = rows.iter().filter(|row| row.text("uuid") != Some(seen));
+            assert_eq!(others.count(), 0, "{name}={value} {table}");
+        }
+    }
+}
+
 /// The environment of the profiler is irrelevant: it can be started by root, a prolog or another
 /// step.
 #[test]

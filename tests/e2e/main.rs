@@ -2,9 +2,11 @@
 //! e2e`.
 
 mod cgroup;
+mod coming_from;
 mod command_line;
 mod crash;
 mod deploy;
+mod engines;
 mod errors;
 mod full_disk;
 mod golden;
@@ -16,6 +18,7 @@ mod jobs;
 mod many_nodes;
 mod nvidia;
 mod oar;
+mod old_schema;
 mod perf;
 mod pid_reuse;
 mod process;
@@ -28,11 +31,14 @@ mod regions;
 mod retention;
 mod run_end;
 mod run_queue;
+mod run_table;
 mod samples;
 mod sched;
+mod service;
 mod soak;
 mod system;
 mod timeline;
+mod unprivileged;
 mod usage;
 mod xtask;
 

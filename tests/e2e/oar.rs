@@ -96,7 +96,13 @@ fn oar_job() {
          read oncpu rest < /proc/$$/schedstat; echo $oncpu > oncpu; bash -c \"exit 6\"",
     );
     let path = format!("{}:/usr/bin:/bin", oar.commands.path().display());
-    let running = Profiler::new()
+    // The account `oar`, which owns the cgroups of jobs, is that of the Debian.
+    let passwd = oar.root.join("etc/passwd");
+    let mount = format!(
+        "mount --bind {} /etc/passwd && exec \"$0\" \"$@\"",
+        passwd.display()
+    );
+    let running = Profiler::wrapped_in(&["unshare", "--mount", "sh", "-c", &mount])
         .args(["-i", "200ms", "--scheduler", "oar", "--job", &job])
         .env("PATH", path)
         .start();
@@ -126,4 +132,52 @@ fn oar_job() {
     wait_until("its cgroup is gone", || {
         !Path::new(&format!("/sys/fs/cgroup/cpuset/oar/tester_{job}")).exists()
     });
+}
+
+/// The job of an ordinary user, with a profiler that has file capabilities.
+#[test]
+fn run_ends_with_the_work_of_the_script() {
+    const CAPABILITIES: &str = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep";
+    let oar = Oar::start();
+    let program = oar.root.join("usr/local/bin/profiler");
+    fs::copy(e2e::setting("PROFILER_BIN"), &program).expect("copied");
+    let status = Command::new("setcap")
+        .arg(CAPABILITIES)
+        .arg(&program)
+        .status();
+    assert!(status.expect("setcap starts").success());
+    let [started, work, end] = ["started", "work", "end"].map(|name| oar.home().join(name));
+    for path in [&started, &work, &end] {
+        let _ = fs::remove_file(path);
+    }
+    let script = "#!/bin/bash\n\
+         echo > started\n\
+         profiler run --job -i 500ms -o $(mktemp -d) --source process,usage 2> err &\n\
+         bash -c 'sleep 5; exit 6'\n\
+         date +%s.%N > work\n\
+         wait $!; echo $? > code\n\
+         date +%s.%N > end\n";
+    let path = oar.home().join("script");
+    fs::write(&path, script).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&path, mode).expect("our file");
+    let job = oar.submit("~/script");
+    let messages = || fs::read_to_string(oar.home().join("err")).unwrap_or_default();
+    wait_until("the job starts", || started.exists());
+    wait_until("the work ends", || work.exists());
+    wait_until("the job ends", || end.exists());
+    wait_until("its cgroup is gone", || {
+        !Path::new(&format!("/sys/fs/cgroup/cpuset/oar/tester_{job}")).exists()
+    });
+    let seconds = |path| {
+        let text = fs::read_to_string(path).expect("written");
+        text.trim().parse::<f64>().expect("seconds")
+    };
+    let after = seconds(end) - seconds(work);
+    let limit = 5.0 * f64::from(e2e::timeout_factor());
+    assert!((0.0..limit).contains(&after), "{after}: {}", messages());
+    let code = fs::read_to_string(oar.home().join("code")).expect("written");
+    assert_eq!(code, "0\n", "{}", messages());
+    let reason = format!("job {job} waits only for the profiler: the run ends");
+    assert!(messages().contains(&reason), "{}", messages());
 }

@@ -7,6 +7,8 @@ use std::{
 };
 
 use e2e::{
+    dataset::Dataset,
+    histogram::{BUCKETS, edges},
     procfs::thread_ids,
     rows::{Row, sum},
     runs::Profiler,
@@ -181,8 +183,8 @@ fn wait_histogram_matches_the_kernel_trace() {
             "{count} waits, {known} {what}"
         );
     }
-    for bucket in 1..40 {
-        let edge = 1_u64 << bucket;
+    for bucket in 1..BUCKETS {
+        let (edge, _) = edges(bucket);
         let of_trace = |edge: u64| waits.iter().filter(|wait| **wait >= edge).count() as u64;
         let least = of_trace(edge + APART).saturating_sub(unseen);
         let most = of_trace(edge.saturating_sub(APART)) + unseen;
@@ -192,6 +194,7 @@ fn wait_histogram_matches_the_kernel_trace() {
             "{found} waits of at least {edge} ns, not {least}..={most}"
         );
     }
+    assert_quantiles(&data, waits.clone(), unseen);
     let (traced, timed) = (waits.iter().sum::<u64>(), sum(&rows, "sum_ns"));
     let longest = waits.iter().max().expect("a wait");
     let slack = count * APART + count.abs_diff(known) * longest;
@@ -199,6 +202,26 @@ fn wait_histogram_matches_the_kernel_trace() {
         traced.abs_diff(timed) <= slack,
         "{timed} ns, not {traced} ± {slack}"
     );
+}
+
+/// Compares the view with the quantiles of all waits. `unseen` waits are only in one of both.
+#[track_caller]
+fn assert_quantiles(data: &Dataset, mut waits: Vec<u64>, unseen: u64) {
+    let found: (f64, f64, f64) =
+        data.row("SELECT p50_ns, p90_ns, p99_ns FROM latency_quantiles WHERE kind = 'runqueue'");
+    waits.sort_unstable();
+    let last = waits.len() - 1;
+    let unseen = usize::try_from(unseen).expect("few");
+    for (percent, found) in [(50, found.0), (90, found.1), (99, found.2)] {
+        let rank = (waits.len() * percent).div_ceil(100) - 1;
+        let least = waits[rank.saturating_sub(unseen)].saturating_sub(APART);
+        let most = waits[(rank + unseen).min(last)] + APART;
+        let (least, most) = (least as f64 * 0.875, most as f64 * 1.125);
+        assert!(
+            (least..=most).contains(&found),
+            "percentile {percent}: {found} ns, not {least}..={most}"
+        );
+    }
 }
 
 /// The recorded events, one per line.

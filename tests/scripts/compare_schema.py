@@ -19,7 +19,7 @@ TYPES = {
     "DOUBLE": pa.float64(),
     "BOOLEAN": pa.bool_(),
     "VARCHAR": pa.string(),
-    "TIMESTAMP": pa.timestamp("ns", "UTC"),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
 }
 
 
@@ -51,7 +51,8 @@ for table in written:
                 continue
             where = f"{table}.{column['name']}"
             field = schema.field(column["name"])
-            expected = TYPES.get(column["type"], f"{plain(pa.uint64())}[]")
+            item = TYPES[column["type"].removesuffix("[]")]
+            expected = f"{item}[]" if column["type"].endswith("[]") else item
             check(where, plain(field.type), expected)
             check(f"{where} nullable", field.nullable, column["nullable"])
             metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}

@@ -66,9 +66,15 @@ impl Dataset {
         assert_eq!(self.manifest()["state"], "complete");
         for file in self.files() {
             let name = file.to_string_lossy();
-            let expected = name.ends_with(".parquet") || name.ends_with("views.sql");
+            let expected = [
+                ".parquet",
+                "/run.json",
+                "/views.sql",
+                "/schema.json",
+                "/README.md",
+            ];
             assert!(
-                expected || name.ends_with("run.json"),
+                expected.iter().any(|end| name.ends_with(end)),
                 "left behind: {name}"
             );
         }

@@ -9,7 +9,9 @@
 pub mod attacker;
 pub mod dataset;
 pub mod hidden_time;
+pub mod histogram;
 pub mod mounts;
+pub mod page;
 pub mod procfs;
 pub mod rows;
 pub mod runs;

@@ -9,7 +9,7 @@ use std::{
 use arrow::{
     array::{Array, ArrayRef, AsArray as _, RecordBatch},
     datatypes::{
-        DataType, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampNanosecondType,
+        DataType, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType,
         UInt8Type, UInt16Type, UInt32Type, UInt64Type,
     },
 };
@@ -25,6 +25,7 @@ enum Value {
     Bool(bool),
     Text(String),
     List(Vec<u64>),
+    Words(Vec<String>),
 }
 
 /// A row of a table. Reading a missing column, or one of another type, fails the test.
@@ -100,6 +101,14 @@ impl Row {
         }
     }
 
+    /// A list of texts.
+    pub fn words(&self, column: &str) -> Option<&[String]> {
+        match self.value(column)? {
+            Value::Words(words) => Some(words),
+            other => panic!("{column} is {other:?}"),
+        }
+    }
+
     fn value(&self, column: &str) -> Option<&Value> {
         let value = self.0.get(column);
         let names = || self.0.keys().map(String::as_str).collect::<Vec<_>>();
@@ -141,7 +150,13 @@ fn value(column: &ArrayRef, index: usize) -> Option<Value> {
         DataType::Int16 => number!(Int16Type, Signed),
         DataType::Int32 => number!(Int32Type, Signed),
         DataType::Int64 => number!(Int64Type, Signed),
-        DataType::Timestamp(..) => number!(TimestampNanosecondType, Signed),
+        // In ns, as the durations that they are compared with.
+        DataType::Timestamp(..) => {
+            let us = column
+                .as_primitive::<TimestampMicrosecondType>()
+                .value(index);
+            Value::Signed(us * 1_000)
+        }
         DataType::Float64 => number!(Float64Type, Float),
         DataType::Boolean => Value::Bool(column.as_boolean().value(index)),
         DataType::Utf8 => Value::Text(column.as_string::<i32>().value(index).to_owned()),
@@ -152,6 +167,10 @@ fn value(column: &ArrayRef, index: usize) -> Option<Value> {
         }
         DataType::List(_) => {
             let items = column.as_list::<i32>().value(index);
+            if let Some(words) = items.as_string_opt::<i32>() {
+                let words = words.iter().map(|word| word.expect("a text").to_owned());
+                return Some(Value::Words(words.collect()));
+            }
             let number = |index| match value(&items, index) {
                 Some(Value::Unsigned(number)) => number,
                 other => panic!("a list with {other:?}"),

@@ -2,8 +2,12 @@
 
 use std::{
     ffi::OsStr,
+    fs,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    os::unix::{
+        fs::PermissionsExt as _,
+        process::{CommandExt as _, ExitStatusExt as _},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{RecvTimeoutError, channel},
@@ -44,6 +48,47 @@ impl Profiler {
                 _directory: Some(directory),
             },
         )
+    }
+
+    /// A profiler of user nobody, without capabilities.
+    pub fn unprivileged() -> Self {
+        Self::unprivileged_in(&[])
+    }
+
+    /// `WRAPPER… setpriv … profiler run --out DIR`: a profiler of user nobody, for which a program
+    /// of root prepares the environment.
+    pub fn unprivileged_in(wrapper: &[&str]) -> Self {
+        let nobody = [
+            "setpriv",
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+        ];
+        Self::in_directory_for_all(&[wrapper, &nobody].concat())
+    }
+
+    /// `WRAPPER… profiler run --out DIR`, with a copy of the profiler and an output directory that
+    /// all users can use.
+    pub fn in_directory_for_all(wrapper: &[&str]) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let binary = directory.path().join("profiler");
+        fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
+        let all = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(directory.path(), all).expect("our directory");
+        let path = directory.path().join("out");
+        let mut command = Command::new(wrapper[0]);
+        command
+            .args(&wrapper[1..])
+            .arg(binary)
+            .args(["run", "--out"])
+            .arg(&path);
+        let out = Out {
+            path,
+            _directory: Some(directory),
+        };
+        Self { command, out }
     }
 
     /// A profiler with real-time priority, so that other processes do not delay it.
@@ -289,7 +334,7 @@ impl Finished {
 }
 
 fn runs(out: &Out) -> Vec<PathBuf> {
-    std::fs::read_dir(&out.path)
+    fs::read_dir(&out.path)
         .into_iter()
         .flatten()
         .map(|entry| entry.expect("an entry").path())

@@ -1,4 +1,4 @@
-//! The Python environment of the tests.
+//! Python environments of the tests.
 
 use std::{path::PathBuf, process::Command};
 
@@ -10,8 +10,40 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Packages that the tests import, pinned with their dependencies in tests/requirements.txt.
-const PACKAGES: &[&str] = &["duckdb", "pandas", "psutil", "pyarrow"];
+/// A virtual environment below `target/`.
+pub struct Environment {
+    directory: &'static str,
+    /// Wheels, pinned with their dependencies and hashes, below `tests/`.
+    requirements: &'static str,
+    /// The same for packages that exist only as source, which are built without others.
+    sources: Option<&'static str>,
+    /// Packages that the tests import.
+    packages: &'static [&'static str],
+}
+
+/// Environment of the end-to-end tests.
+pub const TESTS: Environment = Environment {
+    directory: "venv",
+    requirements: "requirements.txt",
+    sources: None,
+    packages: &["duckdb", "pandas", "psutil", "pyarrow"],
+};
+
+/// Programs that open a dataset.
+pub const READERS: Environment = Environment {
+    directory: "venv-readers",
+    requirements: "requirements-readers.txt",
+    sources: Some("requirements-spark.txt"),
+    packages: &[
+        "dask",
+        "datafusion",
+        "duckdb",
+        "pandas",
+        "polars",
+        "pyarrow",
+        "pyspark",
+    ],
+};
 
 /// Fails unless the pinned versions for this Python are installed.
 const CHECK: &str = r##"
@@ -27,66 +59,86 @@ for line in text.splitlines():
             assert wanted.specifier.contains(version(wanted.name)), line
 "##;
 
-fn requirements(workspace: &Workspace) -> PathBuf {
-    workspace.root.join("tests/requirements.txt")
-}
-
-pub fn interpreter(workspace: &Workspace) -> PathBuf {
-    workspace.target.join("venv/bin/python")
-}
-
-/// Versions of the imported packages; `None` unless all pinned versions are installed.
+/// Versions of the packages of the end-to-end tests; `None` unless all are installed.
 pub fn installed(workspace: &Workspace) -> Option<String> {
-    let python = || Command::new(interpreter(workspace));
-    let check = &mut python();
-    shell::run_quietly(check.args(["-c", CHECK]).arg(requirements(workspace))).ok()?;
-    let program = format!(
-        "import {}\nprint(', '.join(f'{{m.__name__}} {{m.__version__}}' for m in ({})))",
-        PACKAGES.join(", "),
-        PACKAGES.join(", "),
-    );
-    let versions = shell::stdout(python().args(["-c", program.as_str()])).ok()?;
-    Some(versions.trim().to_owned())
+    TESTS.installed(workspace)
 }
 
-/// The interpreter of the virtual environment, which is created if it is missing or incomplete.
+/// The interpreter of the end-to-end tests, with their packages.
 pub fn obtain(workspace: &Workspace) -> Result<PathBuf> {
-    let python = interpreter(workspace);
-    if installed(workspace).is_some() {
-        return Ok(python);
+    TESTS.obtain(workspace)
+}
+
+impl Environment {
+    fn requirements(&self, workspace: &Workspace) -> impl Iterator<Item = PathBuf> {
+        let files = [self.requirements].into_iter().chain(self.sources);
+        files.map(|file| workspace.root.join("tests").join(file))
     }
-    if !can_create_environments() {
-        if !apt::available() {
-            bail!(
-                "python3 cannot create virtual environments: run `{}`",
-                remedy()
-            );
+
+    /// The interpreter, which may not exist yet.
+    pub fn interpreter(&self, workspace: &Workspace) -> PathBuf {
+        workspace.target.join(self.directory).join("bin/python")
+    }
+
+    /// Versions of the imported packages; `None` unless all pinned versions are installed.
+    fn installed(&self, workspace: &Workspace) -> Option<String> {
+        let python = || Command::new(self.interpreter(workspace));
+        for requirements in self.requirements(workspace) {
+            shell::run_quietly(python().args(["-c", CHECK]).arg(requirements)).ok()?;
         }
-        apt::install(
-            &["python3".into(), "python3-venv".into()],
-            "Python's virtual environments",
-        )?;
+        let names = self.packages.join(", ");
+        let program = format!(
+            "import {names}\n\
+             print(', '.join(f'{{m.__name__}} {{m.__version__}}' for m in ({names})))"
+        );
+        let versions = shell::stdout(python().args(["-c", program.as_str()])).ok()?;
+        Some(versions.trim().to_owned())
     }
-    progress(&format!(
-        "installing {} into a virtual environment",
-        PACKAGES.join(", ")
-    ));
-    let directory = workspace.target.join("venv");
-    shell::make_unprivileged(&directory)?;
-    shell::run_quietly(
-        shell::unprivileged(&mut Command::new("python3"))
-            .args(["-m", "venv", "--clear"])
-            .arg(directory),
-    )?;
-    shell::run_quietly(
-        shell::unprivileged(&mut Command::new(&python))
-            .args(["-m", "pip", "install", "-q", "--require-hashes"])
-            .args(["--only-binary", ":all:", "-r"])
-            .arg(requirements(workspace)),
-    )?;
-    installed(workspace)
-        .with_context(|| format!("{}: packages cannot be imported", python.display()))?;
-    Ok(python)
+
+    /// The interpreter; the environment is created if it is missing or incomplete.
+    pub fn obtain(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let python = self.interpreter(workspace);
+        if self.installed(workspace).is_some() {
+            return Ok(python);
+        }
+        if !can_create_environments() {
+            if !apt::available() {
+                bail!(
+                    "python3 cannot create virtual environments: run `{}`",
+                    remedy()
+                );
+            }
+            apt::install(
+                &["python3".into(), "python3-venv".into()],
+                "Python's virtual environments",
+            )?;
+        }
+        progress(&format!(
+            "installing {} into a virtual environment",
+            self.packages.join(", ")
+        ));
+        let directory = workspace.target.join(self.directory);
+        shell::make_unprivileged(&directory)?;
+        shell::run_quietly(
+            shell::unprivileged(&mut Command::new("python3"))
+                .args(["-m", "venv", "--clear"])
+                .arg(directory),
+        )?;
+        let wheels: &[&str] = &["--only-binary", ":all:"];
+        let sources: &[&str] = &["--no-build-isolation", "--no-deps"];
+        for (requirements, options) in self.requirements(workspace).zip([wheels, sources]) {
+            shell::run_quietly(
+                shell::unprivileged(&mut Command::new(&python))
+                    .args(["-m", "pip", "install", "-q", "--require-hashes"])
+                    .args(options)
+                    .arg("-r")
+                    .arg(requirements),
+            )?;
+        }
+        self.installed(workspace)
+            .with_context(|| format!("{}: packages cannot be imported", python.display()))?;
+        Ok(python)
+    }
 }
 
 pub fn can_create_environments() -> bool {
@@ -101,40 +153,56 @@ pub fn remedy() -> String {
 mod tests {
     use std::path::Path;
 
-    use super::PACKAGES;
+    use super::{Environment, READERS, TESTS};
 
     /// pip then refuses packages that have no hash or are not listed.
     #[test]
     fn all_requirements_have_versions_and_hashes() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/requirements.txt");
-        let text = std::fs::read_to_string(path).expect("the requirements");
-        let text = text.replace("\\\n", " ");
-        let lines = text
-            .lines()
-            .filter(|line| !line.starts_with('#') && !line.is_empty());
+        for environment in [TESTS, READERS] {
+            check(&environment);
+        }
+    }
+
+    fn check(environment: &Environment) {
         let mut names = Vec::new();
-        for line in lines {
-            let (name, rest) = line.split_once("==").expect(line);
+        for file in [environment.requirements]
+            .iter()
+            .chain(&environment.sources)
+        {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../tests")
+                .join(file);
+            let text = std::fs::read_to_string(path).expect("the requirements");
+            let text = text.replace("\\\n", " ");
+            let lines = text
+                .lines()
+                .filter(|line| !line.starts_with('#') && !line.is_empty());
+            names.extend(lines.map(name_of));
+        }
+        for package in environment.packages {
+            assert!(names.iter().any(|name| name == package), "{package}");
+        }
+    }
+
+    fn name_of(line: &str) -> String {
+        let (name, rest) = line.split_once("==").expect(line);
+        assert!(
+            rest.starts_with(|first: char| first.is_ascii_digit()),
+            "{line}"
+        );
+        let hashes = rest
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix("--hash=sha256:"));
+        let mut count = 0;
+        for hash in hashes {
             assert!(
-                rest.starts_with(|first: char| first.is_ascii_digit()),
+                hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()),
                 "{line}"
             );
-            let hashes = rest
-                .split_whitespace()
-                .filter_map(|word| word.strip_prefix("--hash=sha256:"));
-            let mut count = 0;
-            for hash in hashes {
-                assert!(
-                    hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()),
-                    "{line}"
-                );
-                count += 1;
-            }
-            assert!(count >= 1, "{line}");
-            names.push(name);
+            count += 1;
         }
-        for package in PACKAGES {
-            assert!(names.contains(package), "{package}");
-        }
+        assert!(count >= 1, "{line}");
+        // Without extras.
+        name.split('[').next().unwrap_or(name).to_owned()
     }
 }

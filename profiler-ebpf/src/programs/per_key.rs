@@ -7,13 +7,13 @@ use super::{
     maps::{control, count_drop, current},
 };
 use crate::{
-    histogram::{BUCKETS, EpochMax, Histogram},
+    histogram::{EpochMax, Histogram, bucket},
     maps::{Bounded, TASKS},
     per_key::{CounterKey, Latency, Owner, PerKeyMap},
 };
 
 /// Initial value of any counters.
-static ZEROS: [u64; 128] = [0; 128];
+static ZEROS: [u64; 320] = [0; 320];
 
 /// Attempts to raise a peak that other CPUs raise as well.
 const ATTEMPTS: u32 = 8;
@@ -97,33 +97,4 @@ pub fn raise_peak(histogram: &mut Histogram, epoch: u32, ns: u64) {
         }
         attempt += 1;
     }
-}
-
-/// Index of the bucket that counts `ns`.
-#[inline(always)]
-pub fn bucket(ns: u64) -> usize {
-    let bucket = log2(ns) as usize;
-    if bucket < BUCKETS {
-        bucket
-    } else {
-        BUCKETS - 1
-    }
-}
-
-/// Index of the highest bit that is set, for which BPF has no instruction.
-#[inline(always)]
-fn log2(value: u64) -> u32 {
-    let mut rest = value;
-    let mut log = 0;
-    macro_rules! halve {
-        ($($bits:literal)*) => {$(
-            if rest >> $bits != 0 {
-                rest >>= $bits;
-                log += $bits;
-            }
-        )*};
-    }
-    halve!(32 16 8 4 2 1);
-    let _ = rest;
-    log
 }

@@ -10,11 +10,14 @@ use super::{
     kernel::{Object, Task, config, ktime, offset},
     lifecycle,
     maps::{control, process},
-    per_key::bucket,
     target::{Followed, FoundBy, follow, sleep_state},
     task_storage::TaskState,
 };
-use crate::{histogram::EpochMax, maps::TASKS, record::state};
+use crate::{
+    histogram::{EpochMax, bucket},
+    maps::TASKS,
+    record::state,
+};
 
 /// `TASK_DEAD`: the state of a task that is switched out for the last time.
 const TASK_DEAD: u32 = 0x80;

@@ -6,6 +6,7 @@ pub mod mark;
 pub mod recover;
 pub mod run;
 pub mod schema;
+pub mod serve;
 pub mod verify;
 
 use std::io::{self, Write as _};

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{ArgGroup, Args, ValueHint};
+use clap::{ArgGroup, Args, FromArgMatches as _, ValueHint};
 
 use crate::{
     config::{Config, Settings, Target},
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Time that `--wait` has without a value.
-const WAIT: Duration = Duration::from_secs(60);
+pub const WAIT: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,6 +64,22 @@ pub struct Arguments {
     settings: Settings,
 }
 
+/// The settings that these options make.
+///
+/// # Errors
+///
+/// When an option is invalid.
+pub fn settings(options: Vec<OsString>) -> Result<Settings, Failure> {
+    let usage = |error: clap::Error| {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        Failure::new(Reason::Usage, line.trim_start_matches("error: "))
+    };
+    let command = Settings::augment_args(clap::Command::new("request").no_binary_name(true));
+    let matches = command.try_get_matches_from(options).map_err(usage)?;
+    Settings::from_arg_matches(&matches).map_err(usage)
+}
+
 impl Arguments {
     /// Runs the subcommand and returns the exit code.
     ///
@@ -93,6 +109,7 @@ impl Arguments {
             Target::Job(job::Request {
                 id: Some(id).filter(|id| !id.is_empty()),
                 scheduler: settings.scheduler,
+                step: settings.step.clone(),
                 wait: settings.wait.unwrap_or(WAIT),
             })
         } else if self.node {
@@ -112,6 +129,8 @@ impl Arguments {
             ("--split-by", settings.split_by.is_some(), "--node", node),
             ("--scheduler", settings.scheduler.is_some(), "--job", job),
             ("--wait", settings.wait.is_some(), "--job", job),
+            ("--step", settings.step.is_some(), "--job", job),
+            ("--linger", settings.linger.is_some(), "--job", job),
         ];
         for (option, given, target, is_target) in options {
             if given && !is_target {

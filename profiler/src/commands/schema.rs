@@ -3,13 +3,12 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use serde_json::{Value, json};
 
 use super::{print, print_json};
 use crate::{
     failure::Failure,
-    schema::{SCHEMA_VERSION, duckdb::type_name},
-    sources::REGISTRY,
+    schema::{Column, SCHEMA_VERSION, Table, View, duckdb::type_name},
+    sources::{REGISTRY, dataset_schema},
 };
 
 /// Arguments of `profiler schema`.
@@ -31,7 +30,7 @@ impl Arguments {
     /// When the result cannot be encoded.
     pub fn run(&self) -> Result<u8, Failure> {
         if self.json {
-            print_json(&json())?;
+            print_json(&dataset_schema().to_json())?;
         } else if self.markdown {
             print(markdown())?;
         } else {
@@ -47,73 +46,72 @@ fn markdown() -> String {
         "# Metrics\n\n<!-- Made by `cargo xtask docs` from the declarations in profiler/src/sources: do not edit. -->\n\n\
          Schema version {SCHEMA_VERSION}. A *counter* is the increase over `interval_ns`, a *gauge* the value at the tick; null means \"not \
          available\", never 0. Types are DuckDB's; each column carries `unit`, `kind` and `help` in its Arrow field \
-         metadata. Tables are listed by the source that fills them (`--source`).\n"
+         metadata. Every table also has the columns `run`, the name of the run, and `host`, which \
+         readers make from the path. Tables are listed by the source that fills them (`--source`).\n"
     );
+    let run = dataset_schema().tables_of_sources().iter();
+    for of in run.filter(|of| of.sources.is_empty()) {
+        text.push_str("\n## The run\n");
+        table(&mut text, of.table);
+    }
     for spec in REGISTRY {
         let _ = writeln!(text, "\n## Source `{}`: {}", spec.name, spec.help);
-        for table in spec.tables {
-            let _ = writeln!(text, "\n### Table `{}`\n\n{}.\n", table.name, table.help);
-            text.push_str(
-                "| column | type | unit | kind | null | meaning |\n|---|---|---|---|---|---|\n",
-            );
-            for column in table.columns() {
-                let _ = writeln!(
-                    text,
-                    "| `{}` | {} | {} | {} | {} | {} |",
-                    column.name,
-                    type_name(column),
-                    column.unit,
-                    column.kind.as_str(),
-                    if column.nullable { "yes" } else { "" },
-                    column.help.replace('|', "\\|"),
-                );
-            }
+        for of in spec.tables {
+            table(&mut text, of);
+        }
+        for View {
+            name,
+            help,
+            columns,
+            ..
+        } in spec.views
+        {
+            let _ = writeln!(text, "\n### View `{name}`\n\n{help}.\n");
+            rows(&mut text, columns().into_iter());
         }
     }
     text
 }
 
-fn json() -> Value {
-    let tables: Vec<_> = REGISTRY
-        .iter()
-        .flat_map(|spec| spec.tables.iter().map(move |table| (spec, table)))
-        .map(|(spec, table)| {
-            let columns: Vec<_> = table
-                .columns()
-                .map(|column| {
-                    json!({
-                        "name": column.name, "type": type_name(column), "unit": column.unit,
-                        "kind": column.kind.as_str(), "nullable": column.nullable, "help": column.help,
-                        "model": (!column.model.is_empty()).then_some(column.model),
-                    })
-                })
-                .collect();
-            json!({ "table": table.name, "source": spec.name, "help": table.help, "columns": columns })
-        })
-        .collect();
-    json!({ "schema_version": SCHEMA_VERSION, "tables": tables })
+fn table(text: &mut String, table: &Table) {
+    let _ = writeln!(text, "\n### Table `{}`\n\n{}.\n", table.name, table.help);
+    rows(text, table.columns());
+}
+
+fn rows(text: &mut String, columns: impl Iterator<Item = &'static Column>) {
+    text.push_str("| column | type | unit | kind | null | meaning |\n|---|---|---|---|---|---|\n");
+    for column in columns {
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} | {} | {} | {} |",
+            column.name,
+            type_name(column),
+            column.unit,
+            column.kind.as_str(),
+            if column.nullable { "yes" } else { "" },
+            column.help.replace('|', "\\|"),
+        );
+    }
 }
 
 /// A short list for the terminal.
 fn text() -> String {
     let mut text = String::new();
-    for spec in REGISTRY {
-        for table in spec.tables {
-            let _ = writeln!(text, "{}: {}", table.name, table.help);
-            for column in table.columns() {
-                let unit = if column.unit.is_empty() {
-                    "-"
-                } else {
-                    column.unit
-                };
-                let name = column.name;
-                let _ = writeln!(
-                    text,
-                    "  {name:24} {:10} {unit:6} {}",
-                    type_name(column),
-                    column.help
-                );
-            }
+    for table in dataset_schema().tables() {
+        let _ = writeln!(text, "{}: {}", table.name, table.help);
+        for column in table.columns() {
+            let unit = if column.unit.is_empty() {
+                "-"
+            } else {
+                column.unit
+            };
+            let name = column.name;
+            let _ = writeln!(
+                text,
+                "  {name:24} {:10} {unit:6} {}",
+                type_name(column),
+                column.help
+            );
         }
     }
     text

@@ -49,10 +49,12 @@ pub fn arguments(given: &ArgMatches) -> Result<Vec<OsString>, Failure> {
         let line = line_of(name.span().start);
         let argument = argument(name.get_ref(), value.get_ref())
             .map_err(|why| fail(format!("line {line}: {why}")))?;
-        let is_given = matches!(
-            given.value_source(name.get_ref()),
-            Some(ValueSource::CommandLine | ValueSource::EnvVariable)
-        );
+        // Labels are added to those of the user.
+        let is_given = name.get_ref() != "labels"
+            && matches!(
+                given.value_source(name.get_ref()),
+                Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+            );
         arguments.extend(argument.filter(|_| !is_given));
     }
     Ok(arguments)
@@ -99,6 +101,15 @@ fn argument(name: &str, value: &Value) -> Result<Option<OsString>, EntryError> {
         (true, Value::Boolean(true)) => format!("--{long}"),
         (true, Value::Boolean(false)) => return Ok(None),
         (true, _) => return Err(expected("true or false")),
+        (false, Value::Table(table)) if name == "labels" => {
+            let mut labels = Vec::new();
+            for (key, value) in table {
+                let value = value.as_str().ok_or_else(|| expected("a table of texts"))?;
+                labels.push(format!("{key}={value}"));
+            }
+            format!("--{long}={}", labels.join(","))
+        }
+        (false, _) if name == "labels" => return Err(expected("a table of texts")),
         (false, Value::String(text)) => format!("--{long}={text}"),
         (false, Value::Integer(number)) => format!("--{long}={number}"),
         (false, _) => return Err(expected("text or an integer")),

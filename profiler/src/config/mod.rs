@@ -4,13 +4,13 @@ pub mod file;
 mod settings;
 mod sources;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 pub use self::{
     settings::{Settings, SplitBy},
     sources::Sources,
 };
-use crate::{failure::Failure, job, perf::Selection};
+use crate::{failure::Failure, job, perf::Selection, service::connection::Client};
 
 /// The processes that a run profiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Config {
     pub sources: Sources,
     /// Hardware events to count.
     pub perf: Selection,
+    /// The client that gets the rows, in a process of the service.
+    pub client: Option<Arc<Client>>,
 }
 
 impl Config {
@@ -56,6 +58,7 @@ impl Config {
                 settings.perfevents.clone(),
             )?,
             settings,
+            client: None,
         })
     }
 

@@ -7,7 +7,14 @@ use clap::{Args, ValueHint};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use crate::{job, output::dataset::files::is_plain_name, support::units};
+use crate::{
+    job,
+    output::dataset::files::is_plain_name,
+    support::{
+        labels::{self, Labels},
+        units,
+    },
+};
 
 /// Where the kernel's file systems are mounted.
 const PROCFS: &str = "/proc";
@@ -32,7 +39,17 @@ pub struct Settings {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     #[serde(skip)]
     pub wait: Option<Duration>,
+    /// With --job: profile only this step of a Slurm job: 0, 1, …, batch
+    #[arg(long, value_name = "ID", value_parser = step)]
+    #[serde(skip)]
+    pub step: Option<String>,
+    /// With --job: end the run when this node has had no work of the job for this time
+    /// [default: 5s if the profiler is part of the job]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[serde(rename = "linger_ns", serialize_with = "optional_nanoseconds")]
+    pub linger: Option<Duration>,
     /// End the run when this file no longer contains INPROGRESS; a batch script writes it
+    /// [default with --job: .ipc-ID in the working directory]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ipc_file: Option<PathBuf>,
 
@@ -74,6 +91,14 @@ pub struct Settings {
     #[arg(long)]
     #[serde(skip)]
     pub once: bool,
+    /// Label of the run, such as env=prod; can be repeated, or be a list: env=prod,campaign=7
+    ///
+    /// Labels are in run.json, in the table `run` and in the metadata of every file. Those of the
+    /// variable PROFILER_LABELS (a list) and of the configuration file (labels = { env = "prod" })
+    /// are added.
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    #[serde(serialize_with = "labels::as_one")]
+    pub labels: Vec<Labels>,
     /// Sources to collect from: a list, or +name,-name to change the default (`profiler check`)
     ///
     /// `sched,usage` collects from these two only; `+syscalls,-gpu` adds one to the default and
@@ -86,9 +111,14 @@ pub struct Settings {
     )]
     #[serde(skip)]
     pub source: Option<String>,
-    /// Groups of hardware events to count, as listed by `profiler events`
-    /// [default: those of HW,HW_CACHE,FLOPS,MEM,L2,L3 that this CPU has]
-    #[arg(long, env = "PROFILER_GROUPS", value_name = "NAME,…")]
+    /// Groups of hardware events to count, as listed by `profiler events`; +NAME and -NAME change
+    /// the default [default: those of HW,HW_CACHE,FLOPS,MEM,L2,L3,LLC that this CPU has]
+    #[arg(
+        long,
+        env = "PROFILER_GROUPS",
+        value_name = "NAME,…",
+        allow_hyphen_values = true
+    )]
     #[serde(skip)]
     pub groups: Option<String>,
     /// Hardware events in the syntax of perf: cycles, r1c7, cpu/event=0xc7,umask=0x1,name=X/
@@ -140,9 +170,13 @@ pub struct Settings {
     #[arg(long)]
     pub strict: bool,
     /// Report errors only
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "verbose")]
     #[serde(skip)]
     pub quiet: bool,
+    /// Report details, each line with time, level, host and module
+    #[arg(short, long, overrides_with = "quiet")]
+    #[serde(skip)]
+    pub verbose: bool,
     /// Append messages to this file instead of stderr: {host} becomes the name of the node
     ///
     /// Without {host}, the name of the node goes before the extension: run.log becomes
@@ -163,9 +197,19 @@ pub struct Settings {
     /// Remove the oldest finished runs in --out while all runs together exceed this size: 2T
     #[arg(long, env = "PROFILER_MAX_SIZE", value_name = "SIZE", value_parser = units::size)]
     pub max_size: Option<u64>,
+    /// Socket of `profiler serve`, which profiles for users without privileges; empty for none
+    #[arg(
+        long,
+        env = "PROFILER_SERVICE",
+        value_name = "PATH",
+        default_value = crate::service::SOCKET,
+        value_hint = ValueHint::FilePath
+    )]
+    #[serde(skip)]
+    pub service: PathBuf,
     /// Read options from this TOML file [default: /etc/profiler.toml if it exists]
     ///
-    /// A line sets an option from --interval to --max-size, except --run-id and --once, by its
+    /// A line sets an option from --interval to --service, except --run-id and --once, by its
     /// name with `_` for `-`: interval = "100ms", max_entries = 65536, threads = true. The command
     /// line and the PROFILER_ variables take precedence over the file.
     #[arg(long, env = "PROFILER_CONFIG", value_hint = ValueHint::FilePath)]
@@ -187,10 +231,12 @@ pub struct Settings {
 
 impl Settings {
     /// Options that belong to one invocation; a configuration file cannot set them.
-    pub(super) const NOT_IN_FILE: [&str; 11] = [
+    pub(super) const NOT_IN_FILE: [&str; 13] = [
         "split_by",
         "scheduler",
         "wait",
+        "step",
+        "linger",
         "ipc_file",
         "run_id",
         "once",
@@ -220,6 +266,8 @@ pub enum SplitBy {
 enum ValueError {
     #[error("cannot be the name of a directory")]
     DirectoryName,
+    #[error("expected a number, batch, extern or interactive")]
+    Step,
     #[error("expected a BPF map and a number up to {MAX_MAP_ENTRIES}, as in PROCESSES=4")]
     MapEntries,
 }
@@ -232,6 +280,14 @@ fn map_entries(text: &str) -> Result<(String, u32), ValueError> {
     match number.parse() {
         Ok(number @ 1..=MAX_MAP_ENTRIES) => Ok((map.to_owned(), number)),
         _ => Err(ValueError::MapEntries),
+    }
+}
+
+fn step(text: &str) -> Result<String, ValueError> {
+    if job::is_step(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(ValueError::Step)
     }
 }
 

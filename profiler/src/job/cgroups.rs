@@ -48,9 +48,19 @@ pub struct JobRef<'a> {
     pub scheduler: Scheduler,
     /// Id as given by the user.
     pub id: &'a str,
+    /// Only this step of the job.
+    pub step: Option<&'a str>,
 }
 
 impl JobRef<'_> {
+    /// Job and step as Slurm writes them: `7`, `7.0`.
+    pub fn name(&self) -> String {
+        match self.step {
+            Some(step) => format!("{}.{step}", self.id),
+            None => self.id.to_owned(),
+        }
+    }
+
     fn identify(&self, path: &str) -> Option<JobCgroup> {
         match self.scheduler {
             Scheduler::None => cgroup_path::identify_unit(path, self.id),
@@ -74,19 +84,30 @@ impl JobRef<'_> {
         accounts
     }
 
+    /// Directory of the step in that of the job.
+    fn directory_of_step(&self, job: &Path) -> PathBuf {
+        match self.step {
+            Some(step) => job.join(format!("step_{step}")),
+            None => job.to_owned(),
+        }
+    }
+
     /// Directories of the job in a hierarchy, in order of their paths. The search descends only
     /// into directories in which no other user can create a directory with the same name.
     pub fn directories(&self, host: &Host, hierarchy: &Hierarchy) -> Vec<JobDirectory> {
         let mut found = Vec::new();
+        let slurm_node = std::env::var("SLURMD_NODENAME").ok();
         walk(hierarchy, &self.accounts(), |directory, path| {
             let Some(cgroup) = self.identify(path) else {
                 return true;
             };
             if self.owns(host, &cgroup, directory)
-                && let Ok(metadata) = fs::metadata(directory)
+                && !is_of_other_node(path, slurm_node.as_deref())
+                && let directory = self.directory_of_step(directory)
+                && let Ok(metadata) = fs::metadata(&directory)
             {
                 found.push(JobDirectory {
-                    path: directory.to_owned(),
+                    path: directory,
                     job: cgroup.job,
                     inode: metadata.ino(),
                 });
@@ -96,6 +117,17 @@ impl JobRef<'_> {
         found.sort_by(|one, other| one.path.cmp(&other.path));
         found
     }
+}
+
+/// Whether a path is below the cgroup of another node's slurmd: several can run on one machine.
+fn is_of_other_node(path: &str, own: Option<&str>) -> bool {
+    let node = |name: &'_ str| {
+        let node = name.strip_prefix("slurm_");
+        node.or(name.strip_suffix("_slurmstepd.scope"))
+            .map(str::to_owned)
+    };
+    let mut nodes = path.split('/').filter_map(node);
+    own.is_some_and(|own| nodes.any(|node| node != own))
 }
 
 /// Visits the cgroups in directories in which only `accounts` can create others. `visit` receives
@@ -142,4 +174,22 @@ pub fn hierarchies(host: &Host) -> Vec<Hierarchy> {
     let mut v1 = host.cgroups.v1.clone();
     v1.sort_by_key(rank);
     host.cgroups.v2.clone().into_iter().chain(v1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroups_of_another_slurmd() {
+        for path in [
+            "/slurm_n1/uid_0/job_7",
+            "/system.slice/n1_slurmstepd.scope/job_7",
+        ] {
+            assert!(is_of_other_node(path, Some("n2")), "{path}");
+            assert!(!is_of_other_node(path, Some("n1")), "{path}");
+            assert!(!is_of_other_node(path, None), "{path}");
+        }
+        assert!(!is_of_other_node("/slurm/uid_0/job_7", Some("n2")));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{JobEnvironment, Scheduler};
+use super::{JobEnvironment, Scheduler, cgroups::JobRef};
 use crate::{
     host::Host,
     procfs::{process_list::pids, process_stat, process_status::real_uid},
@@ -20,14 +20,17 @@ pub struct Claim {
     pub uid: u32,
 }
 
-/// All processes with environments that name the job. This process, its children, and prolog and
-/// epilog of the job are excluded.
-pub fn claims(procfs: &Path, scheduler: Scheduler, id: &str) -> Vec<Claim> {
+/// All processes with environments that name the job, and its step if one is meant. This process,
+/// its children, and prolog and epilog of the job are excluded.
+pub fn claims(procfs: &Path, job: JobRef<'_>) -> Vec<Claim> {
+    let names = |environment: JobEnvironment| {
+        environment.names(job.scheduler, job.id)
+            && (job.step.is_none() || job.step == environment.step.as_deref())
+    };
     let is_claim = |pid: &u32| {
-        JobEnvironment::read(procfs, *pid)
-            .is_some_and(|environment| environment.names(scheduler, id))
+        JobEnvironment::read(procfs, *pid).is_some_and(names)
             && !is_own(procfs, *pid)
-            && !(scheduler == Scheduler::Slurm && is_prolog(procfs, *pid))
+            && !(job.scheduler == Scheduler::Slurm && is_prolog(procfs, *pid))
     };
     pids(procfs)
         .filter(is_claim)
@@ -44,10 +47,8 @@ pub fn of_user(claims: &[Claim], uid: u32) -> Vec<u32> {
 }
 
 /// Processes of the job's owner with environments that name the job; none if the owner is unknown.
-pub fn processes(procfs: &Path, scheduler: Scheduler, id: &str, owner: Option<u32>) -> Vec<u32> {
-    owner.map_or_else(Vec::new, |owner| {
-        of_user(&claims(procfs, scheduler, id), owner)
-    })
+pub fn processes(procfs: &Path, job: JobRef<'_>, owner: Option<u32>) -> Vec<u32> {
+    owner.map_or_else(Vec::new, |owner| of_user(&claims(procfs, job), owner))
 }
 
 /// Removes processes that have ended, this process and its children.
@@ -56,16 +57,20 @@ pub fn alive(host: &Host, mut pids: Vec<u32>) -> Vec<u32> {
     pids
 }
 
-/// Whether a process belongs to a prolog or epilog of Slurm: its nearest ancestor among the daemons
-/// is slurmd, and not slurmstepd as in a job.
+/// Whether a process belongs to a prolog or epilog of Slurm, and not to a job.
 fn is_prolog(procfs: &Path, pid: u32) -> bool {
+    slurm_daemon(procfs, pid).as_deref() == Some("slurmd")
+}
+
+/// The nearest ancestor among the daemons of Slurm: slurmd in prologs, slurmstepd in jobs.
+pub fn slurm_daemon(procfs: &Path, pid: u32) -> Option<String> {
     let stat = |pid: i32| process_stat::of_process(procfs, pid.cast_unsigned());
     let ancestors = std::iter::successors(stat(pid.cast_signed()), |child| stat(child.ppid));
     let mut daemons = ancestors
         .take(GENERATIONS_MAX)
         .map(|ancestor| ancestor.comm)
         .filter(|comm| ["slurmd", "slurmstepd"].contains(&comm.as_str()));
-    daemons.next().as_deref() == Some("slurmd")
+    daemons.next()
 }
 
 /// Whether a process is this one or a child of it, such as a command of the scheduler.

@@ -37,9 +37,14 @@ const REPORT_PERIOD: Duration = Duration::from_secs(15);
 /// If the job is over or unknown, or has no process within the time limit.
 pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<FoundJob, Failure> {
     let (scheduler, id) = identify(host, request)?;
+    if request.step.is_some() && scheduler != Scheduler::Slurm {
+        let message = format!("--step: jobs of {scheduler} have no steps");
+        return Err(Failure::new(Reason::Usage, message));
+    }
     let mut search = Search {
         host,
         scheduler,
+        step: request.step.clone(),
         has_final_id: scheduler != Scheduler::Slurm
             || is_sluid(&id)
             || id.bytes().all(|byte| byte.is_ascii_digit()),
@@ -71,7 +76,7 @@ pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<Fou
         if waited >= report_at {
             report(&format!(
                 "waiting for job {} ({scheduler}) on this node{}: {} of {} s (--wait)",
-                search.id,
+                search.job().name(),
                 search.state,
                 waited.as_secs(),
                 wait.as_secs_f64()
@@ -86,6 +91,7 @@ struct Search<'a> {
     host: &'a Host,
     scheduler: Scheduler,
     id: String,
+    step: Option<String>,
     /// Whether `id` is the one in paths and environments, and not an id of an array task.
     has_final_id: bool,
     owner: Option<u32>,
@@ -97,8 +103,16 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    fn job(&self) -> JobRef<'_> {
+        JobRef {
+            scheduler: self.scheduler,
+            id: &self.id,
+            step: self.step.as_deref(),
+        }
+    }
+
     fn by_cgroup(&mut self) -> Option<FoundJob> {
-        let found = by_cgroup(self.host, self.scheduler, &self.id)?;
+        let found = by_cgroup(self.host, self.job())?;
         Some(FoundJob {
             owner: self.owner.or(found.owner),
             notes: std::mem::take(&mut self.notes),
@@ -116,15 +130,23 @@ impl Search<'_> {
             return Ok(Some(found));
         }
         if self.can_query
-            && let Ok(pids) = scheduler_command::processes(self.scheduler, &self.id)
+            && let Ok(pids) = scheduler_command::processes(self.scheduler, &self.job().name())
         {
             let pids = alive(self.host, pids);
             if !pids.is_empty() {
+                if let Some(found) = self.by_cgroup() {
+                    return Ok(Some(found));
+                }
                 self.owner = self.owner.or_else(|| owner::of_members(self.host, &pids));
                 return Ok(Some(self.without_cgroup(Method::Scheduler, pids)));
             }
         }
-        Ok(self.by_environment())
+        let found = self.by_environment();
+        // A process joins the cgroup of its job before it has the environment.
+        Ok(match found {
+            Some(found) => self.by_cgroup().or(Some(found)),
+            None => None,
+        })
     }
 
     fn query_status(&mut self) -> Result<(), Failure> {
@@ -162,7 +184,7 @@ impl Search<'_> {
     }
 
     fn by_environment(&mut self) -> Option<FoundJob> {
-        let claims = claims(&self.host.procfs, self.scheduler, &self.id);
+        let claims = claims(&self.host.procfs, self.job());
         let users: BTreeSet<u32> = claims.iter().map(|claim| claim.uid).collect();
         let Some(owner) = self.owner.or_else(|| owner::among(&users)) else {
             if !users.is_empty() {
@@ -201,6 +223,7 @@ impl Search<'_> {
         FoundJob {
             scheduler: self.scheduler,
             id: self.id.clone(),
+            step: self.step.clone(),
             method,
             hierarchy: cgroups::hierarchies(self.host).into_iter().next(),
             directories: Vec::new(),
@@ -213,7 +236,7 @@ impl Search<'_> {
     fn timed_out(self, wait: Duration) -> Failure {
         let mut message = format!(
             "job {} ({}) has no process on this node{}; waited {} s (--wait)",
-            self.id,
+            self.job().name(),
             self.scheduler,
             self.state,
             wait.as_secs_f64()
@@ -225,8 +248,7 @@ impl Search<'_> {
     }
 }
 
-fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<FoundJob> {
-    let job = JobRef { scheduler, id };
+fn by_cgroup(host: &Host, job: JobRef<'_>) -> Option<FoundJob> {
     cgroups::hierarchies(host)
         .into_iter()
         .find_map(|hierarchy| {
@@ -236,11 +258,12 @@ fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<FoundJob> {
                 .flat_map(|directory| process_cgroup::members(&directory.path))
                 .collect();
             (!members.is_empty()).then(|| FoundJob {
-                scheduler,
+                scheduler: job.scheduler,
                 id: directories
                     .first()
                     .and_then(|directory| directory.job_id(host))
-                    .unwrap_or_else(|| id.to_owned()),
+                    .unwrap_or_else(|| job.id.to_owned()),
+                step: job.step.map(str::to_owned),
                 method: Method::Cgroup,
                 hierarchy: Some(hierarchy),
                 directories,
@@ -254,7 +277,12 @@ fn by_cgroup(host: &Host, scheduler: Scheduler, id: &str) -> Option<FoundJob> {
 /// Id and owner of the requested job, if its processes are on this node and belong to another user.
 pub fn foreign_owner(host: &Host, request: &Request) -> Option<(String, u32)> {
     let (scheduler, id) = identify(host, request).ok()?;
-    let owner = match by_cgroup(host, scheduler, &id) {
+    let job = JobRef {
+        scheduler,
+        id: &id,
+        step: None,
+    };
+    let owner = match by_cgroup(host, job) {
         Some(found) => found.owner,
         None => owner::of_members(
             host,

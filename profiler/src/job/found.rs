@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{JobDirectory, Scheduler};
+use super::{JobDirectory, Scheduler, cgroups::JobRef};
 use crate::host::Hierarchy;
 
 /// Method by which the processes of a job are found, or origin of a process's job id.
@@ -33,6 +33,8 @@ pub struct FoundJob {
     pub scheduler: Scheduler,
     /// Id in environments and cgroup paths.
     pub id: String,
+    /// The step that is followed; `None`: the whole job.
+    pub step: Option<String>,
     /// Method by which its processes were found.
     pub method: Method,
     /// Hierarchy with its cgroups; without cgroups, the hierarchy that is searched first.
@@ -48,6 +50,20 @@ pub struct FoundJob {
 }
 
 impl FoundJob {
+    /// The job, as searches take it.
+    pub fn job_ref(&self) -> JobRef<'_> {
+        JobRef {
+            scheduler: self.scheduler,
+            id: &self.id,
+            step: self.step.as_deref(),
+        }
+    }
+
+    /// Job and step in messages and in the name of the run: `7`, `7.0`.
+    pub fn name(&self) -> String {
+        self.job_ref().name()
+    }
+
     /// The job in `run.json`.
     pub fn to_json(&self) -> serde_json::Value {
         let directories: Vec<_> = self
@@ -57,6 +73,7 @@ impl FoundJob {
             .collect();
         serde_json::json!({
             "id": self.id,
+            "step": self.step,
             "scheduler": format!("{:?}", self.scheduler).to_lowercase(),
             "found_by": self.method.name(),
             "cgroups": directories,
@@ -69,7 +86,7 @@ impl FoundJob {
 
 impl fmt::Display for FoundJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "job {} ({}, ", self.id, self.scheduler)?;
+        write!(f, "job {} ({}, ", self.name(), self.scheduler)?;
         match (self.method, self.directories.first()) {
             (Method::Cgroup, Some(directory)) => write!(f, "cgroup {})", directory.path.display()),
             (Method::Scheduler, _) => write!(f, "processes listed by {})", self.scheduler),

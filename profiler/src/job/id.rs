@@ -16,6 +16,12 @@ pub fn run_id(scheduler: Scheduler, id: &str) -> String {
     format!("{}-{id}", scheduler.name().to_lowercase())
 }
 
+/// Whether `text` can be a step of a Slurm job: a number, or the name of a step without one.
+pub fn is_step(text: &str) -> bool {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number || ["batch", "extern", "interactive"].contains(&text)
+}
+
 /// Whether two ids of a scheduler mean the same job.
 pub fn is_same_job(scheduler: Scheduler, one: &str, other: &str) -> bool {
     match scheduler {
@@ -78,6 +84,16 @@ mod tests {
         }
         for invalid in ["", "-7", "a b", "a/b", "7;x", "$x", &"7".repeat(129)] {
             assert!(!is_id(invalid), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn steps_are_checked() {
+        for step in ["0", "17", "batch", "interactive"] {
+            assert!(is_step(step), "{step}");
+        }
+        for invalid in ["", "-1", "7.0", "0/..", "x"] {
+            assert!(!is_step(invalid), "{invalid}");
         }
     }
 

@@ -75,6 +75,7 @@ fn own_cgroup(host: &Host) -> Option<(Scheduler, String)> {
         let job = JobRef {
             scheduler: Scheduler::Slurm,
             id: &cgroup.job,
+            step: None,
         };
         let hierarchies = cgroups::hierarchies(host);
         let mut directories = hierarchies
@@ -93,6 +94,7 @@ fn scheduler_with_cgroup(host: &Host, id: &str) -> Option<Scheduler> {
         let job = JobRef {
             scheduler: *scheduler,
             id: &id,
+            step: None,
         };
         hierarchies
             .iter()

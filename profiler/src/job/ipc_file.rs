@@ -1,10 +1,10 @@
 //! The file of `--ipc-file`, by which a batch script reports that its work is done: it reads
-//! `INPROGRESS` until then.
+//! `INPROGRESS` until then. With `--job`, `.ipc-ID` in the working directory is such a file.
 
 use std::{
     fs,
     io::{ErrorKind, Read as _},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -64,8 +64,45 @@ pub fn progress(path: &Path) -> Progress {
     }
 }
 
+/// State of a file that distinguishes it from later ones: inode, time of the last change and size.
+type Version = (u64, i64, i64, u64);
+
+fn version(path: &Path) -> Option<Version> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.ino(), file.ctime(), file.ctime_nsec(), file.size()))
+}
+
+/// The file that is watched.
+#[derive(Clone, Debug)]
+pub struct IpcPath {
+    path: PathBuf,
+    /// Version of a file that an earlier run of the job has left behind, which is ignored.
+    earlier: Option<Version>,
+}
+
+impl IpcPath {
+    /// A file that the user has given, and that did not read that the work is done.
+    pub fn given(path: PathBuf) -> Self {
+        Self {
+            path,
+            earlier: None,
+        }
+    }
+
+    /// The file `.ipc-ID` in the working directory.
+    pub fn of_job(id: &str) -> Self {
+        let path = PathBuf::from(format!(".ipc-{id}"));
+        let earlier = match progress(&path) {
+            Progress::Done(_) => version(&path),
+            Progress::InProgress | Progress::Absent => None,
+        };
+        Self { path, earlier }
+    }
+}
+
 /// Watches the file in a separate thread, which can block in a hanging file system.
 pub struct IpcFile {
+    path: PathBuf,
     done: Arc<AtomicBool>,
 }
 
@@ -75,18 +112,23 @@ impl IpcFile {
     /// # Errors
     ///
     /// If the thread cannot be created.
-    pub fn watch(path: PathBuf, notifier: Notifier) -> std::io::Result<Self> {
+    pub fn watch(file: IpcPath, notifier: Notifier) -> std::io::Result<Self> {
         let done = Arc::new(AtomicBool::new(false));
+        let path = file.path.clone();
         let done_in_thread = Arc::clone(&done);
         thread::Builder::new()
             .name("ipc-file".to_owned())
             .spawn(move || {
                 privileges::keep_for_users_files();
-                wait_until_done(&path);
+                wait_until_done(&file);
                 done_in_thread.store(true, Ordering::Relaxed);
                 notifier.notify();
             })?;
-        Ok(Self { done })
+        Ok(Self { path, done })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether the work is done.
@@ -95,7 +137,8 @@ impl IpcFile {
     }
 }
 
-fn wait_until_done(path: &Path) {
+fn wait_until_done(file: &IpcPath) {
+    let path = &file.path;
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let changes = inotify::init(flags).ok();
     let mut existed = false;
@@ -106,6 +149,7 @@ fn wait_until_done(path: &Path) {
             let _ = inotify::add_watch(changes, path, CHANGES);
         }
         match progress(path) {
+            Progress::Done(_) if file.earlier.is_some() && version(path) == file.earlier => {}
             Progress::Done(_) => return,
             Progress::InProgress => existed = true,
             // A removed file ends the work. A file that did not exist yet is waited for.
@@ -157,7 +201,27 @@ mod tests {
         let path = directory.path().join(".ipc-7");
         fs::write(&path, "INPROGRESS\n").expect("written");
         let notifier = Notifier::new().expect("a notifier");
-        let file = IpcFile::watch(path.clone(), notifier.clone()).expect("a thread");
+        let file = IpcFile::watch(IpcPath::given(path.clone()), notifier.clone());
+        let file = file.expect("a thread");
+        assert!(!file.is_done());
+        fs::write(&path, "FINISHED\n").expect("written");
+        let fd = notifier.fd().expect("a descriptor");
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).expect("a notification");
+        assert!(file.is_done());
+    }
+
+    #[test]
+    fn file_of_an_earlier_run_is_ignored() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join(".ipc-7");
+        fs::write(&path, "FINISHED\n").expect("written");
+        let notifier = Notifier::new().expect("a notifier");
+        let earlier = IpcPath {
+            earlier: version(&path),
+            path: path.clone(),
+        };
+        let file = IpcFile::watch(earlier, notifier.clone()).expect("a thread");
+        thread::sleep(PERIOD * 2);
         assert!(!file.is_done());
         fs::write(&path, "FINISHED\n").expect("written");
         let fd = notifier.fd().expect("a descriptor");

@@ -5,6 +5,7 @@
 //! processes of a job, [`scheduler_command`] queries its scheduler, and [`watcher`] continues both
 //! while the job runs.
 
+pub mod announcement;
 pub mod cgroup_path;
 mod cgroup_watch;
 mod cgroups;
@@ -21,27 +22,31 @@ mod owner;
 pub mod scheduler_command;
 pub mod trust;
 pub mod watcher;
+mod work;
+mod work_watch;
 
 use std::{fmt, time::Duration};
 
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 pub use self::{
     cgroup_path::JobCgroup,
     cgroups::{JobDirectory, has_jobs},
     environment::JobEnvironment,
     found::{FoundJob, Method},
-    id::{is_id, run_id},
+    id::{is_id, is_step, run_id},
     job_numbers::{JobNumbers, slurm_job_number},
     membership::Membership,
-    watcher::Watcher,
+    watcher::{Changes, Watcher},
 };
 
 /// Processes outside of the job's cgroups that the BPF programs can be given at a time.
 pub const ROOTS_MAX: usize = 4096;
 
 /// A scheduler of batch jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Scheduler {
     /// Slurm
     Slurm,
@@ -81,6 +86,8 @@ pub struct Request {
     pub id: Option<String>,
     /// Scheduler; detected if `None`.
     pub scheduler: Option<Scheduler>,
+    /// Only this step of the job (Slurm).
+    pub step: Option<String>,
     /// Time limit for the first process of the job.
     pub wait: Duration,
 }

@@ -14,9 +14,9 @@ use std::{
 use super::{
     FoundJob, JobDirectory, Method, Scheduler,
     cgroup_watch::CgroupWatch,
-    cgroups::JobRef,
     environment_search::{self, alive},
     scheduler_command::{self, JobState, JobStatus, QueryError},
+    work_watch::WorkWatch,
 };
 use crate::{host::Host, privileges, procfs::process_cgroup, support::notifier::Notifier};
 
@@ -51,7 +51,29 @@ struct Shared {
     idle: bool,
     /// Whether the job is over.
     over: bool,
+    members: Members,
+    /// Whether another node announced the end of the work.
+    announced: bool,
+    out_of_work: Option<OutOfWork>,
     stop: bool,
+}
+
+/// The job has no work left on this node.
+#[derive(Clone, Debug)]
+pub struct OutOfWork {
+    /// Message about it.
+    pub reason: String,
+    /// Whether the script of the job runs on this node.
+    pub has_script: bool,
+}
+
+/// The live processes of the job, which only the loop of the session knows.
+#[derive(Debug, Default)]
+enum Members {
+    #[default]
+    NotNeeded,
+    Requested,
+    Known(Vec<u32>),
 }
 
 /// Handle of the thread, which ends after the handle is dropped.
@@ -66,7 +88,12 @@ impl Watcher {
     /// # Errors
     ///
     /// If the thread or a descriptor cannot be created.
-    pub fn start(host: &Host, job: &FoundJob, notifier: Notifier) -> std::io::Result<Self> {
+    pub fn start(
+        host: &Host,
+        job: &FoundJob,
+        linger: Option<Duration>,
+        notifier: Notifier,
+    ) -> std::io::Result<Self> {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let wake = Notifier::new()?;
         let mut thread = WatchThread {
@@ -80,6 +107,8 @@ impl Watcher {
             retry_at: None,
             pending: None,
             next_process_query: Instant::now(),
+            work: WorkWatch::new(host.procfs.clone(), job, linger),
+            next_work_search: Instant::now(),
         };
         thread::Builder::new()
             .name("job".to_owned())
@@ -104,6 +133,31 @@ impl Watcher {
     /// Whether the job was over while it was idle.
     pub fn is_over(&self) -> bool {
         lock(&self.shared).over
+    }
+
+    /// Whether the thread needs the live processes of the job.
+    pub fn needs_members(&self) -> bool {
+        matches!(lock(&self.shared).members, Members::Requested)
+    }
+
+    /// Sets the live processes of the job.
+    pub fn set_members(&self, pids: Vec<u32>) {
+        lock(&self.shared).members = Members::Known(pids);
+        self.wake.notify();
+    }
+
+    /// Sets that another node announced the end of the work, and requests the live processes.
+    pub fn set_announced(&self) {
+        let mut shared = lock(&self.shared);
+        if !shared.announced {
+            shared.announced = true;
+            shared.members = Members::Requested;
+        }
+    }
+
+    /// Whether the job has no work left on this node.
+    pub fn out_of_work(&self) -> Option<OutOfWork> {
+        lock(&self.shared).out_of_work.clone()
     }
 }
 
@@ -134,6 +188,8 @@ struct WatchThread {
     pending: Option<Receiver<Answer>>,
     /// Earliest time of the next query for processes, because commands of the scheduler are costly.
     next_process_query: Instant,
+    work: WorkWatch,
+    next_work_search: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -170,9 +226,11 @@ impl WatchThread {
             };
             let changed = self.cgroups.wait(&self.wake, until, quiet_until);
             self.receive_answer();
+            self.receive_members();
             let now = Instant::now();
             if changed || now >= next_search {
                 self.search();
+                self.request_members();
                 let took = now.elapsed();
                 next_search = now + PERIOD.max(took * PAUSE_FACTOR);
                 quiet_until = now + took * PAUSE_FACTOR_OF_CHANGES;
@@ -211,13 +269,9 @@ impl WatchThread {
         let Some(hierarchy) = &self.job.hierarchy else {
             return;
         };
-        let job = JobRef {
-            scheduler: self.job.scheduler,
-            id: &self.job.id,
-        };
         // Before the search, so that a later change causes another one.
         self.cgroups.watch(&self.job);
-        let directories = job.directories(&self.host, hierarchy);
+        let directories = self.job.job_ref().directories(&self.host, hierarchy);
         if directories == self.job.directories {
             return;
         }
@@ -230,7 +284,7 @@ impl WatchThread {
     fn search_environments(&mut self) {
         let job = &self.job;
         let procfs = &self.host.procfs;
-        let pids = environment_search::processes(procfs, job.scheduler, &job.id, job.owner);
+        let pids = environment_search::processes(procfs, job.job_ref(), job.owner);
         self.report_new(pids);
     }
 
@@ -247,9 +301,47 @@ impl WatchThread {
         }
     }
 
+    /// Requests the live processes of the job from the loop, to search them for work.
+    fn request_members(&mut self) {
+        if Instant::now() >= self.next_work_search && !self.work.still_works() {
+            lock(&self.shared).members = Members::Requested;
+            self.notifier.notify();
+        }
+    }
+
+    fn receive_members(&mut self) {
+        let members = match &mut lock(&self.shared).members {
+            members @ Members::Known(_) => std::mem::take(members),
+            Members::NotNeeded | Members::Requested => return,
+        };
+        let Members::Known(pids) = members else {
+            return;
+        };
+        if lock(&self.shared).announced {
+            self.work.set_announced();
+        }
+        let mut members: HashSet<u32> = pids.into_iter().collect();
+        // Without BPF, those of the loop are as old as its last reading.
+        for directory in &self.job.directories {
+            members.extend(process_cgroup::members(&directory.path));
+        }
+        let begin = Instant::now();
+        let end = self.work.search(&members);
+        self.next_work_search = begin + begin.elapsed() * PAUSE_FACTOR;
+        let Some(end) = end else {
+            return;
+        };
+        lock(&self.shared).out_of_work = Some(OutOfWork {
+            reason: end.reason(&self.job.name()),
+            has_script: self.work.has_script(),
+        });
+        self.notifier.notify();
+    }
+
     /// Finds out whether the job, which has no known process, is over.
     fn check_end(&mut self) {
-        if self.is_in_retry_pause() {
+        // A step has no pauses.
+        if self.is_in_retry_pause() || self.job.step.is_some() {
             self.end_without_processes();
         } else {
             self.start_query(Query::Status);
@@ -263,6 +355,7 @@ impl WatchThread {
             return;
         }
         let (scheduler, id) = (self.job.scheduler, self.job.id.clone());
+        let name = self.job.name();
         let (sender, receiver) = channel();
         let wake = self.wake.clone();
         let thread = thread::Builder::new()
@@ -272,7 +365,7 @@ impl WatchThread {
                 let _ = sender.send(match query {
                     Query::Status => Answer::Status(scheduler_command::status(scheduler, &id)),
                     Query::Processes => {
-                        let pids = scheduler_command::processes(scheduler, &id);
+                        let pids = scheduler_command::processes(scheduler, &name);
                         Answer::Processes(pids, begin.elapsed())
                     }
                 });
@@ -393,12 +486,7 @@ impl WatchThread {
         let job = &self.job;
         job.directories.iter().any(has_members)
             || job.scheduler != Scheduler::None
-                && !environment_search::processes(
-                    &self.host.procfs,
-                    job.scheduler,
-                    &job.id,
-                    job.owner,
-                )
-                .is_empty()
+                && !environment_search::processes(&self.host.procfs, job.job_ref(), job.owner)
+                    .is_empty()
     }
 }

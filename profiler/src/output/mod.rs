@@ -3,6 +3,7 @@
 //! Outputs form a chain. Each one gets the batches of a reading, takes rows out of them or only
 //! looks at them, and passes the rest on. The session knows no output by name.
 
+pub mod arrow_stream;
 pub mod dataset;
 pub mod instance_lock;
 pub mod job_router;
@@ -55,6 +56,11 @@ pub struct Reading<'a> {
 pub struct SessionEnd {
     /// Wall clock of the end.
     pub ts: Timestamp,
+    /// Exit code of the profiled command as sh(1) reports it; `None` without a command, or if it
+    /// has not ended.
+    pub exit_code: Option<u8>,
+    /// Figures of the session for the user.
+    pub summary: String,
     /// State of the clock.
     pub clock: Timekeeping,
     /// Losses of the session.
@@ -194,7 +200,7 @@ mod tests {
         let tasks = TaskTable::without_reader(&Host::probe("/proc", "/sys", None), Clock::new());
         let reading = Reading {
             monotonic_ns: 0,
-            ts: Timestamp(0),
+            ts: Timestamp::from_us(0),
             tasks: &tasks,
             losses: &Vec::new,
         };
@@ -204,7 +210,9 @@ mod tests {
         };
         outputs.write(&reading, vec![batch(&FIRST), batch(&SECOND), batch(&FIRST)]);
         let mut end = SessionEnd {
-            ts: Timestamp(0),
+            ts: Timestamp::from_us(0),
+            exit_code: None,
+            summary: String::new(),
             clock: Timekeeping::of(&Clock::new()),
             losses: Vec::new(),
             refused_claims: BTreeMap::new(),

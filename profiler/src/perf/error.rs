@@ -13,6 +13,11 @@ pub enum Error {
     /// `--groups` without a name.
     #[error("--groups: no group given")]
     NoGroup,
+    /// Changes of the default beside names without a sign.
+    #[error(
+        "--groups: names with + or - change the default, names without replace it: use one form"
+    )]
+    MixedGroups,
     /// A group that is in none of the tables.
     #[error("--groups {group}: unknown group; this CPU has {known}")]
     UnknownGroup {

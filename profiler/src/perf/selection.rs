@@ -9,15 +9,27 @@ use super::{Error, catalog};
 /// Groups that are counted by default, as far as the CPU has them.
 ///
 /// `SW` is not one of them: `usage` and `sched` have the same values at a lower cost.
-const DEFAULT: [&str; 6] = ["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3"];
+const DEFAULT: [&str; 7] = ["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3", "LLC"];
 
-/// Replacements of groups that a CPU does not have.
-const REPLACEMENTS: [(&str, &[&str]); 1] = [("FLOPS", &["FLOPS_DP", "FLOPS_SP"])];
+/// Default groups that are left out if their events do not fit on the counters together. Their
+/// counts are bandwidths of processes, and a split group would give a rough estimate at a high cost
+/// to the others.
+const IF_FITTING: [&str; 2] = ["LLC", MEM_PROXY];
+const MEM_PROXY: &str = "MEM_PROXY";
+
+/// Groups in place of those that a CPU does not have. perfmon's names of groups are included.
+const REPLACEMENTS: [(&str, &[&str]); 4] = [
+    ("FLOPS", &["FLOPS_DP", "FLOPS_SP"]),
+    ("LLC", &[MEM_PROXY]),
+    ("HARDWARE_EVENTS", &["HW", "HW_CACHE"]),
+    ("SOFTWARE_EVENTS", &["SW"]),
+];
 
 /// Selected groups and events.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Groups by name; the default groups if `None`.
+    /// Groups by name; the default groups if `None`. If every name has a sign, they are changes of
+    /// the default groups: `+TMA`, `-L3`.
     pub groups: Option<Vec<String>>,
     /// Events in the syntax of perf(1).
     pub events: Request,
@@ -30,7 +42,7 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// If no group is given, or the events have a syntax error.
+    /// If no group is given, if only some of them have a sign, or if the events have a syntax error.
     pub fn new(
         groups: Option<&str>,
         events: Option<&str>,
@@ -42,8 +54,15 @@ impl Selection {
                 .filter(|name| !name.is_empty())
                 .collect()
         };
+        let groups = groups.map(names);
+        if let Some(groups) = &groups {
+            let signed = groups.iter().filter(|group| sign(group).is_some()).count();
+            if signed != 0 && signed != groups.len() {
+                return Err(Error::MixedGroups);
+            }
+        }
         let request: Option<Request> = events.map(str::parse).transpose()?;
-        let groups = match (groups.map(names), &request) {
+        let groups = match (groups, &request) {
             (Some(groups), None) if groups.is_empty() => {
                 return Err(Error::NoGroup);
             }
@@ -61,6 +80,21 @@ impl Selection {
     /// Whether groups or events are given explicitly.
     pub fn is_explicit(&self) -> bool {
         self.groups.is_some()
+    }
+
+    /// Whether a group is left out if its events do not fit on the counters together: it is counted
+    /// by default and was not named.
+    pub fn is_optional(&self, group: &str) -> bool {
+        let named = self.groups.iter().flatten();
+        let mut named = named.map(|name| name.trim_start_matches(SIGNS));
+        let is = |name: &str| {
+            let replaced = REPLACEMENTS
+                .iter()
+                .find(|(from, _)| name.eq_ignore_ascii_case(from));
+            name.eq_ignore_ascii_case(group)
+                || replaced.is_some_and(|(_, names)| names.contains(&group))
+        };
+        IF_FITTING.contains(&group) && !named.any(is)
     }
 
     /// The event tables, including those of the directory.
@@ -84,41 +118,62 @@ impl Selection {
             let names = found.map_or(&[][..], |(_, names)| names);
             names.iter().copied().filter(|name| has(name))
         };
-        let Some(groups) = &self.groups else {
-            let names = DEFAULT.iter().flat_map(|name| {
+        let defaults = || {
+            DEFAULT.iter().flat_map(|name| {
                 let own = has(name).then_some(*name);
                 let others = replacements(name).filter(move |_| own.is_none());
                 own.into_iter().chain(others)
-            });
-            return Ok(names.collect());
+            })
+        };
+        let find = |name: &str| -> Result<Vec<&'a str>, Error> {
+            let mut known = tables.iter().flat_map(|table| table.groups.keys());
+            if let Some(known) = known.find(|known| known.eq_ignore_ascii_case(name)) {
+                return Ok(vec![known]);
+            }
+            let found: Vec<&str> = replacements(&name.to_ascii_uppercase()).collect();
+            if found.is_empty() {
+                return Err(unknown(name, tables));
+            }
+            Ok(found)
+        };
+        let Some(groups) = &self.groups else {
+            return Ok(defaults().collect());
         };
         let mut names: Vec<&str> = Vec::new();
-        for name in groups {
-            let before = names.len();
-            let known = tables
-                .iter()
-                .flat_map(|table| table.groups.keys())
-                .find(|known| known.eq_ignore_ascii_case(name));
-            match known {
-                Some(known) => names.push(known),
-                None => names.extend(replacements(&name.to_ascii_uppercase())),
-            }
-            if names.len() == before {
-                let mut known: Vec<&str> = tables
-                    .iter()
-                    .flat_map(|table| table.groups.keys().map(String::as_str))
-                    .collect();
-                known.sort_unstable();
-                known.dedup();
-                return Err(Error::UnknownGroup {
-                    group: name.clone(),
-                    known: known.join(", "),
-                });
+        if groups.first().is_some_and(|group| sign(group).is_some()) {
+            names.extend(defaults());
+        }
+        for group in groups {
+            let found = find(group.trim_start_matches(SIGNS))?;
+            if sign(group) == Some('-') {
+                names.retain(|name| !found.contains(name));
+            } else {
+                names.extend(found);
             }
         }
         let mut seen = std::collections::HashSet::new();
         names.retain(|name| seen.insert(*name));
         Ok(names)
+    }
+}
+
+/// Signs of changes of the default groups.
+const SIGNS: [char; 2] = ['+', '-'];
+
+fn sign(group: &str) -> Option<char> {
+    group.chars().next().filter(|first| SIGNS.contains(first))
+}
+
+fn unknown(group: &str, tables: &[&Uarch]) -> Error {
+    let mut known: Vec<&str> = tables
+        .iter()
+        .flat_map(|table| table.groups.keys().map(String::as_str))
+        .collect();
+    known.sort_unstable();
+    known.dedup();
+    Error::UnknownGroup {
+        group: group.to_owned(),
+        known: known.join(", "),
     }
 }
 
@@ -139,11 +194,45 @@ mod tests {
 
     #[test]
     fn default_groups_by_cpu() {
-        let all = ["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3"];
+        let all = ["HW", "HW_CACHE", "FLOPS", "MEM", "L2", "L3", "LLC"];
         assert_eq!(names(None, "skx").expect("known"), all);
         let tgl = names(None, "tgl").expect("known");
         assert!(tgl.contains(&"FLOPS_DP".to_owned()) || tgl.contains(&"FLOPS".to_owned()));
+        assert!(tgl.contains(&"MEM_PROXY".to_owned()), "{tgl:?}");
         assert_eq!(names(None, "none").expect("known"), ["HW", "HW_CACHE"]);
+    }
+
+    #[test]
+    fn signs_change_the_default_groups() {
+        let some = names(Some("+tma,-L3, -flops"), "skx").expect("known");
+        assert_eq!(some, ["HW", "HW_CACHE", "MEM", "L2", "LLC", "TMA"]);
+        let some = names(Some("-FLOPS,+L2CACHE"), "tgl").expect("known");
+        assert!(
+            !some.iter().any(|name| name.starts_with("FLOPS")),
+            "{some:?}"
+        );
+        assert!(names(Some("+NONE"), "skx").is_err());
+        for mixed in ["TMA,+L3", "-L3,TMA"] {
+            let error = names(Some(mixed), "skx").expect_err("mixed").to_string();
+            assert!(error.contains('+'), "{error}");
+        }
+    }
+
+    #[test]
+    fn groups_have_the_names_of_perfmon() {
+        let all = "hardware_events,software_events,L2,L3,L2cache,L3cache";
+        let groups = names(Some(all), "skx").expect("known");
+        let expected = ["HW", "HW_CACHE", "SW", "L2", "L3", "L2CACHE", "L3CACHE"];
+        assert_eq!(groups, expected);
+    }
+
+    #[test]
+    fn named_groups_are_not_optional() {
+        let of = |groups| Selection::new(groups, None, None).expect("valid");
+        assert!(of(None).is_optional("LLC") && of(None).is_optional("MEM_PROXY"));
+        assert!(of(Some("+TMA")).is_optional("LLC") && !of(None).is_optional("L3"));
+        assert!(!of(Some("+llc")).is_optional("MEM_PROXY"));
+        assert!(!of(Some("MEM_PROXY")).is_optional("MEM_PROXY"));
     }
 
     #[test]

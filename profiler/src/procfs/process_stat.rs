@@ -31,8 +31,15 @@ pub(crate) fn of_process(procfs: &Path, pid: u32) -> Option<Stat> {
     read(&procfs.join(pid.to_string()))
 }
 
-/// Whether this pid still belongs to the process that started at `start_boottime`, in ns. The file
-/// has the start time in clock ticks.
+/// Whether a start in clock ticks, as in `/proc`, is that of a process whose start was observed at
+/// `start_boottime`, in ns: exactly, or later, because the creating thread lost its CPU.
+pub(crate) fn is_start(ticks: u64, start_boottime: u64) -> bool {
+    const LATE_TICKS_MAX: u64 = 10;
+    let observed = start_boottime / tick_ns();
+    (ticks..=ticks.saturating_add(LATE_TICKS_MAX)).contains(&observed)
+}
+
+/// Whether this pid still belongs to the process that started at `start_boottime`, in ns.
 pub(crate) fn has_start(procfs: &Path, pid: u32, start_boottime: u64) -> bool {
     let Ok(stat) = process_file::read(procfs, pid, "stat", SMALL_MAX) else {
         return false;
@@ -41,8 +48,8 @@ pub(crate) fn has_start(procfs: &Path, pid: u32, start_boottime: u64) -> bool {
     // The command name can contain spaces and parentheses; field 22 is the 20th after it.
     stat.rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(19))
-        .and_then(|start| start.parse::<u64>().ok())
-        == Some(start_boottime / tick_ns())
+        .and_then(|start| start.parse().ok())
+        .is_some_and(|ticks| is_start(ticks, start_boottime))
 }
 
 /// Whether the process has exited: it is a zombie, or has no entry.

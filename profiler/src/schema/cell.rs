@@ -6,7 +6,7 @@ use arrow::{
     array::{
         Array, ArrayRef, BooleanArray, BooleanBuilder, DictionaryArray, ListArray, ListBuilder,
         PrimitiveArray, PrimitiveBuilder, StringArray, StringBuilder, StringDictionaryBuilder,
-        TimestampNanosecondArray, TimestampNanosecondBuilder, UInt64Builder,
+        TimestampMicrosecondArray, TimestampMicrosecondBuilder, UInt64Builder,
     },
     datatypes::{
         DataType, Field, Float64Type, Int32Type, Int64Type, TimeUnit, UInt32Type, UInt64Type,
@@ -29,9 +29,14 @@ pub trait Cell: Sized {
     fn finish(builder: &mut Self::Builder) -> ArrayRef;
 }
 
+/// Type of timestamps before version 3 of the schema, whose journals can still be recovered.
+fn timestamp_of_version_2() -> DataType {
+    DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()))
+}
+
 /// Whether a column of a table can have this type.
 pub fn is_column_type(data_type: &DataType) -> bool {
-    let types: [fn() -> DataType; 10] = [
+    let types: [fn() -> DataType; 11] = [
         u64::data_type,
         u32::data_type,
         i64::data_type,
@@ -42,8 +47,9 @@ pub fn is_column_type(data_type: &DataType) -> bool {
         Label::data_type,
         Timestamp::data_type,
         Buckets::data_type,
+        Words::data_type,
     ];
-    types.iter().any(|known| known() == *data_type)
+    types.iter().any(|known| known() == *data_type) || *data_type == timestamp_of_version_2()
 }
 
 /// `None` is null in Arrow.
@@ -174,25 +180,48 @@ impl Cell for Label {
     }
 }
 
-/// Wall clock in ns since 1970-01-01 UTC.
+/// Wall clock in µs since 1970-01-01 UTC, rounded down. Readers such as Spark and DuckDB have no
+/// time arithmetic in ns; durations have columns in ns of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp(pub i64);
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The timestamp of a wall clock in ns since 1970-01-01 UTC.
+    pub const fn from_ns(ns: i64) -> Self {
+        Self(ns.div_euclid(1_000))
+    }
+
+    /// The timestamp of a wall clock in µs since 1970-01-01 UTC.
+    pub const fn from_us(us: i64) -> Self {
+        Self(us)
+    }
+
+    /// µs since 1970-01-01 UTC.
+    pub const fn us(self) -> i64 {
+        self.0
+    }
+
+    /// ns since 1970-01-01 UTC.
+    pub const fn ns(self) -> i64 {
+        self.0.saturating_mul(1_000)
+    }
+}
 
 impl Cell for Timestamp {
-    type Builder = TimestampNanosecondBuilder;
-    type Array = TimestampNanosecondArray;
+    type Builder = TimestampMicrosecondBuilder;
+    type Array = TimestampMicrosecondArray;
     fn data_type() -> DataType {
-        DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()))
+        DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
     }
     fn append(value: Option<Self>, builder: &mut Self::Builder) {
-        builder.append_option(value.map(|Self(ns)| ns));
+        builder.append_option(value.map(|Self(us)| us));
     }
     fn finish(builder: &mut Self::Builder) -> ArrayRef {
         Arc::new(builder.finish().with_timezone("UTC"))
     }
 }
 
-/// Log2 histogram: element i counts values in [2^i, 2^(i+1)). Trailing zeros are omitted.
+/// Histogram: number of values in each bucket. Trailing zeros are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buckets(pub Vec<u64>);
 
@@ -207,6 +236,28 @@ impl Cell for Buckets {
             builder.values().append_slice(counts);
         }
         builder.append(value.is_some());
+    }
+    fn finish(builder: &mut Self::Builder) -> ArrayRef {
+        Arc::new(builder.finish())
+    }
+}
+
+/// List of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words(pub Vec<String>);
+
+impl Cell for Words {
+    type Builder = ListBuilder<StringBuilder>;
+    type Array = ListArray;
+    fn data_type() -> DataType {
+        DataType::List(Arc::new(Field::new("item", DataType::Utf8, true)))
+    }
+    fn append(value: Option<Self>, builder: &mut Self::Builder) {
+        let is_known = value.is_some();
+        for word in value.into_iter().flat_map(|Self(words)| words) {
+            builder.values().append_value(word);
+        }
+        builder.append(is_known);
     }
     fn finish(builder: &mut Self::Builder) -> ArrayRef {
         Arc::new(builder.finish())

@@ -1,8 +1,11 @@
 //! Columns, and the macro that declares them together with the row they belong to.
 
-use std::marker::PhantomData;
+use std::{collections::HashMap, marker::PhantomData};
 
-use arrow::{array::ArrayRef, datatypes::DataType};
+use arrow::{
+    array::ArrayRef,
+    datatypes::{DataType, Field},
+};
 
 /// How the values of a column behave over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,24 @@ pub struct Column {
     pub data_type: fn() -> DataType,
     /// Whether values can be null.
     pub nullable: bool,
+}
+
+impl Column {
+    /// The Arrow field. Its metadata contains `unit`, `kind`, `help`, and `model` if the values are
+    /// computed by a model.
+    pub fn field(&self) -> Field {
+        let model = (!self.model.is_empty()).then_some(("model", self.model));
+        let metadata: HashMap<_, _> = [
+            ("unit", self.unit),
+            ("kind", self.kind.as_str()),
+            ("help", self.help),
+        ]
+        .into_iter()
+        .chain(model)
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+        Field::new(self.name, (self.data_type)(), self.nullable).with_metadata(metadata)
+    }
 }
 
 /// Reference to the column of a row type `R` whose cells have the type `C`.

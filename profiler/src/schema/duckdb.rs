@@ -14,16 +14,9 @@ pub fn type_name(column: &Column) -> String {
         DataType::Float64 => "DOUBLE".into(),
         DataType::Boolean => "BOOLEAN".into(),
         DataType::Utf8 | DataType::Dictionary(..) => "VARCHAR".into(),
-        DataType::Timestamp(..) => "TIMESTAMP".into(),
+        DataType::Timestamp(..) => "TIMESTAMPTZ".into(),
+        DataType::List(item) if *item.data_type() == DataType::Utf8 => "VARCHAR[]".into(),
         DataType::List(_) => "UBIGINT[]".into(),
         other => other.to_string(),
-    }
-}
-
-/// Type of a column in the views, whose timestamps support DuckDB's functions.
-pub fn type_in_views(column: &Column) -> String {
-    match type_name(column).as_str() {
-        "TIMESTAMP" => "TIMESTAMPTZ".to_owned(),
-        other => other.to_owned(),
     }
 }

@@ -9,9 +9,9 @@ mod column;
 mod dataset;
 pub mod duckdb;
 pub mod read;
+pub mod run;
 
 use std::{
-    collections::HashMap,
     marker::PhantomData,
     ops::Deref,
     sync::{Arc, OnceLock},
@@ -19,23 +19,23 @@ use std::{
 
 use arrow::{
     array::RecordBatch,
-    datatypes::{Field, Schema, SchemaRef},
+    datatypes::{Schema, SchemaRef},
 };
 
 pub use self::{
-    cell::{Buckets, Cell, Label, Timestamp, is_column_type},
+    cell::{Buckets, Cell, Label, Timestamp, Words, is_column_type},
     column::{Column, ColumnHandle, Columns, Kind},
-    dataset::{DatasetSchema, View},
+    dataset::{DatasetSchema, SourceTable, View},
 };
 use crate::columns;
 
 /// Version of the schema as a whole; renaming or retyping a column increments it.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 columns! {
     /// Columns of every table with rows per sample.
     pub struct TickKey {
-        ts: Timestamp = Label("ns", "Wall clock of the sample, from one monotonic→realtime offset per run"),
+        ts: Timestamp = Label("us", "Wall clock of the sample, from one monotonic→realtime offset per run"),
         interval_ns: u64 = Gauge("ns", "Time this row covers"),
     }
 }
@@ -43,10 +43,10 @@ columns! {
 columns! {
     /// Columns of every table with rows per sample and process, of which some rows have no process.
     pub struct OwnerKey {
-        ts: Timestamp = Label("ns", "Wall clock of the sample, from one monotonic→realtime offset per run"),
+        ts: Timestamp = Label("us", "Wall clock of the sample, from one monotonic→realtime offset per run"),
         interval_ns: u64 = Gauge("ns", "Time this row covers"),
         pid: Option<u32> = Label("", "Process id (thread group id) in the profiler's pid namespace; null in rows without a process"),
-        start_ts: Option<Timestamp> = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+        start_ts: Option<Timestamp> = Label("us", "Start of the process; (pid, start_ts) identifies it"),
         tid: Option<u32> = Label("", "Thread id with --threads; null in the rows of whole processes"),
     }
 }
@@ -54,13 +54,35 @@ columns! {
 columns! {
     /// Columns of every table with rows per sample and process.
     pub struct ProcessKey {
-        ts: Timestamp = Label("ns", "Wall clock of the sample, from one monotonic→realtime offset per run"),
+        ts: Timestamp = Label("us", "Wall clock of the sample, from one monotonic→realtime offset per run"),
         interval_ns: u64 = Gauge("ns", "Time this row covers"),
         pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
-        start_ts: Timestamp = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
         tid: Option<u32> = Label("", "Thread id with --threads; null in the rows of whole processes"),
     }
 }
+
+/// Last column of every Parquet file.
+pub const RUN_COLUMN: Column = Column {
+    name: "run",
+    unit: "",
+    kind: Kind::Label,
+    help: "Name of the run",
+    model: "",
+    data_type: Label::data_type,
+    nullable: false,
+};
+
+/// Column that readers make from the path of a Parquet file.
+pub const HOST_COLUMN: Column = Column {
+    name: "host",
+    unit: "",
+    kind: Kind::Label,
+    help: "Name of the node, from the name of the directory",
+    model: "",
+    data_type: String::data_type,
+    nullable: false,
+};
 
 /// One table of the dataset.
 #[derive(Debug)]
@@ -92,28 +114,15 @@ impl Table {
         columns.position(|column| column.name == ProcessKey::tid.name())
     }
 
-    /// The Arrow schema. The metadata of each field contains `unit`, `kind`, `help`, and `model` if
-    /// the values are computed by a model.
+    /// The Arrow schema, of [fields with metadata](Column::field).
     pub fn schema(&self) -> SchemaRef {
         self.schema
-            .get_or_init(|| Arc::new(Schema::new(self.columns().map(field).collect::<Vec<_>>())))
+            .get_or_init(|| {
+                let fields: Vec<_> = self.columns().map(Column::field).collect();
+                Arc::new(Schema::new(fields))
+            })
             .clone()
     }
-}
-
-fn field(column: &Column) -> Field {
-    let metadata = [
-        ("unit", column.unit),
-        ("kind", column.kind.as_str()),
-        ("help", column.help),
-        ("model", column.model),
-    ];
-    let metadata: HashMap<_, _> = metadata
-        .into_iter()
-        .filter(|(name, value)| *name != "model" || !value.is_empty())
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
-    Field::new(column.name, (column.data_type)(), column.nullable).with_metadata(metadata)
 }
 
 /// A table with the types of its rows: each row has the columns of `K`, then those of `R`.
@@ -244,7 +253,7 @@ mod tests {
         for (maybe, hist) in [(Some(7), Some(Buckets(vec![0, 2]))), (None, None)] {
             builder.push(
                 TickKey {
-                    ts: Timestamp(5),
+                    ts: Timestamp::from_us(5),
                     interval_ns: 1,
                 },
                 Row {

@@ -209,10 +209,10 @@ mod tests {
         ];
         for (tid, kind, count) in rows {
             let key = ProcessKey {
-                ts: Timestamp(0),
+                ts: Timestamp::from_us(0),
                 interval_ns: 1,
                 pid: 7,
-                start_ts: Timestamp(3),
+                start_ts: Timestamp::from_us(3),
                 tid,
             };
             let kind = kind.map(Label::Static);

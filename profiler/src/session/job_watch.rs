@@ -1,6 +1,6 @@
 //! Batch jobs: the search before the session, and the threads that watch a job during it.
 
-use std::os::fd::OwnedFd;
+use std::{os::fd::OwnedFd, path::Path};
 
 use anyhow::Result;
 use tokio::io::unix::AsyncFd;
@@ -11,8 +11,9 @@ use crate::{
     failure::{Failure, Reason},
     host::Host,
     job::{
-        self, Watcher,
-        ipc_file::{self, IpcFile, Progress},
+        self, Changes, Watcher,
+        announcement::Announcement,
+        ipc_file::{self, IpcFile, IpcPath, Progress},
     },
     privileges, report,
     support::notifier::Notifier,
@@ -32,22 +33,18 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
     let done = readable(notifier.fd().map_err(internal)?).map_err(internal)?;
     let thread = std::thread::spawn(move || {
         let _raised = privileges::raise();
-        let found = if unprivileged {
-            // Setup reports missing privileges, as for all targets; the owner is reported here.
-            match job::find::foreign_owner(&host, &request) {
-                Some((id, uid)) => Err(Failure::new(
-                    Reason::Target,
-                    format!("job {id} is of another user (uid {uid}): run with sudo"),
-                )),
-                None => Ok(None),
+        let report = |line: &str| {
+            if !quiet {
+                report!("profiler: {line}");
             }
-        } else {
-            let report = |line: &str| {
-                if !quiet {
-                    report!("profiler: {line}");
-                }
-            };
-            job::find::find(&host, &request, report).map(Some)
+        };
+        let foreign = unprivileged.then(|| job::find::foreign_owner(&host, &request));
+        let found = match foreign.flatten() {
+            Some((id, uid)) => Err(Failure::new(
+                Reason::Target,
+                format!("job {id} is of another user (uid {uid}): run with sudo"),
+            )),
+            None => job::find::find(&host, &request, report).map(Some),
         };
         notifier.notify();
         found
@@ -79,34 +76,38 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
     Ok(found)
 }
 
-/// Threads that watch the job and the file of `--ipc-file`.
+/// Threads that watch the job, the file of `--ipc-file` and the announcement of another node.
 pub struct JobWatch {
     notifier: Notifier,
     job: Option<Watcher>,
     ipc_file: Option<IpcFile>,
+    announcement: Option<Announcement>,
 }
 
 impl JobWatch {
-    /// Starts the threads that the target and the settings require.
+    /// Starts the threads that the target and the settings require. The service only follows the
+    /// processes of a job: its clients end their runs.
     pub fn start(
         config: &Config,
         host: &Host,
         found: Option<&job::FoundJob>,
+        ipc_file: Option<IpcPath>,
+        run_dir: &Path,
     ) -> Result<Option<Self>, Failure> {
-        if found.is_none() && config.settings.ipc_file.is_none() {
+        if found.is_none() && ipc_file.is_none() {
             return Ok(None);
         }
         let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
         let notifier = Notifier::new().map_err(internal)?;
-        let job = found.map(|found| Watcher::start(host, found, notifier.clone()));
-        let ipc_file = config
-            .settings
-            .ipc_file
-            .as_ref()
-            .map(|path| IpcFile::watch(path.clone(), notifier.clone()));
+        let job = found
+            .map(|found| Watcher::start(host, found, config.settings.linger, notifier.clone()));
+        let ipc_file = ipc_file.map(|path| IpcFile::watch(path, notifier.clone()));
+        let announcing = found.filter(|_| config.client.is_none());
+        let announcement = announcing.map(|_| Announcement::watch(run_dir, notifier.clone()));
         Ok(Some(Self {
             job: job.transpose().map_err(internal)?,
             ipc_file: ipc_file.transpose().map_err(internal)?,
+            announcement: announcement.transpose().map_err(internal)?.flatten(),
             notifier,
         }))
     }
@@ -118,18 +119,41 @@ impl JobWatch {
 
     /// Follows processes and cgroups that have been found since the last call.
     pub fn follow(&self, tasks: &mut TaskTable) -> Result<()> {
+        let changes = self.changes(|| tasks.live_pids())?;
+        tasks.follow_more(changes.directories.as_deref(), &changes.pids)
+    }
+
+    /// Reports messages about the job, and returns what has changed since the last call. `live`
+    /// returns the live processes of the job.
+    pub fn changes(&self, live: impl FnOnce() -> Result<Vec<u32>>) -> Result<Changes> {
         self.notifier.clear();
-        let Some(job) = &self.job else { return Ok(()) };
-        let changes = job.drain();
-        for message in changes.messages {
+        let Some(job) = &self.job else {
+            return Ok(Changes::default());
+        };
+        let announcement = self.announcement.as_ref();
+        if announcement.is_some_and(Announcement::is_heard) {
+            job.set_announced();
+        }
+        if job.needs_members() {
+            job.set_members(live()?);
+        }
+        let mut changes = job.drain();
+        for message in changes.messages.drain(..) {
             report!("profiler: {message}");
         }
-        tasks.follow_more(changes.directories.as_deref(), &changes.pids)
+        Ok(changes)
+    }
+
+    /// Whether the file of `--ipc-file` or the lack of work ends the run.
+    pub fn ends_run(&self) -> bool {
+        let job = self.job.as_ref();
+        self.ipc_file.as_ref().is_some_and(IpcFile::is_done)
+            || job.is_some_and(|job| job.out_of_work().is_some())
     }
 
     /// Whether the job has ended; `None` if the processes of the target determine that.
     pub fn has_ended(&self, tasks: &TaskTable) -> Option<bool> {
-        if self.ipc_file.as_ref().is_some_and(IpcFile::is_done) {
+        if self.ends_run() {
             return Some(true);
         }
         let job = self.job.as_ref()?;
@@ -138,6 +162,34 @@ impl JobWatch {
         job.set_idle(idle);
         Some(job.is_over() && idle)
     }
+
+    /// Reports why the target has ended, and announces it to the other nodes of the job.
+    pub fn finish(&self, quiet: bool) {
+        let out_of_work = self.job.as_ref().and_then(Watcher::out_of_work);
+        if !quiet {
+            if let Some(file) = self.ipc_file.as_ref().filter(|file| file.is_done()) {
+                let path = file.path().display();
+                report!("profiler: {path} no longer reads INPROGRESS: the run ends");
+            } else if let Some(end) = &out_of_work {
+                report!("profiler: {}: the run ends", end.reason);
+            }
+        }
+        if let Some(announcement) = &self.announcement
+            && out_of_work.is_some_and(|end| end.has_script)
+            && let Err(error) = announcement.announce()
+        {
+            report!("profiler: cannot announce the end of the job to other nodes: {error}");
+        }
+    }
+}
+
+/// The file that can end the session. The service has none, because paths are those of its clients.
+pub fn ipc_file(config: &Config, found: Option<&job::FoundJob>) -> Option<IpcPath> {
+    if config.client.is_some() {
+        return None;
+    }
+    let given = config.settings.ipc_file.clone().map(IpcPath::given);
+    given.or_else(|| Some(IpcPath::of_job(&found?.id)))
 }
 
 /// Refuses an `--ipc-file` that marks the work as done.

@@ -21,7 +21,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
     process::{
-        Gid, Pid, PidfdFlags, Signal, Uid, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
+        Gid, Pid, PidfdFlags, Signal, Uid, WaitId, WaitIdOptions, WaitOptions, pidfd_open,
+        pidfd_send_signal, waitid, waitpid,
     },
     thread::{set_thread_gid, set_thread_groups, set_thread_uid},
 };
@@ -295,6 +296,18 @@ impl Running {
     pub fn has_ended(&self) -> bool {
         let mut ends = [PollFd::new(&self.pidfd, PollFlags::IN)];
         poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready != 0)
+    }
+
+    /// Exit code of the command; `None` if it has not ended.
+    pub fn exit_code(&self) -> Option<u8> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let ended = retry_on_intr(|| waitid(WaitId::PidFd(self.pidfd.as_fd()), options));
+        let status = ended.ok().flatten()?;
+        let code = status.exit_status().or_else(|| {
+            let signal = status.terminating_signal()?;
+            Some(128 + signal)
+        })?;
+        u8::try_from(code & 0xff).ok()
     }
 
     /// Waits for the end of the command.

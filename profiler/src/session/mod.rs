@@ -8,15 +8,24 @@ mod boundaries;
 mod job_watch;
 mod launch;
 mod readiness;
+mod remote;
+mod remote_job;
 mod sampler;
 mod sampling_loop;
 mod self_metrics;
 mod setup;
 mod signals;
+mod stretch;
 mod summary;
 mod ticker;
 
-use self::{launch::Launcher, sampling_loop::Session, setup::Setup, signals::Signals};
+use self::{
+    launch::Launcher,
+    remote::{Answer, RemoteSession},
+    sampling_loop::Session,
+    setup::Setup,
+    signals::Signals,
+};
 use crate::{
     config::{Config, Settings, Target},
     failure::{Failure, Reason},
@@ -39,6 +48,9 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
         _ => None,
     };
     let host = probe(&config.settings);
+    if config.settings.verbose {
+        log::be_verbose(&host.hostname);
+    }
     if let Some(path) = &config.settings.log {
         log::open(path, &host.hostname, invoking_user::sudo_ids())?;
     }
@@ -55,16 +67,45 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
             job = job_watch::find(config, &host) => job?,
             signal = signals.next() => return Ok(signals::exit_code(signal)),
         };
+        // Before the setup, which takes time: a file written since then counts.
+        let ipc_file = job_watch::ipc_file(config, job.as_ref());
+        if let Some(service) = remote::connect(config) {
+            let session = RemoteSession {
+                config,
+                host: &host,
+                command_line: &command_line,
+                job: job.as_ref(),
+            };
+            match session.request(service, &mut signals).await? {
+                Answer::Accepted(accepted) => {
+                    return session.run(accepted, ipc_file, launcher, signals).await;
+                }
+                Answer::Refused(why) => report!("profiler: the service refuses: {why}"),
+                Answer::Interrupted(signal) => return Ok(signals::exit_code(signal)),
+            }
+        }
         let mut config = config.clone();
+        if let (Some(job), Some(client)) = (&job, &config.client)
+            && client.uid != 0
+            && job.owner != Some(client.uid)
+        {
+            let message = format!("job {} is of another user", job.id);
+            return Err(Failure::new(Reason::Privilege, message));
+        }
         if let Some(job) = &job {
             // All nodes of a job compute the same name.
-            let name = || job::run_id(job.scheduler, &job.id);
+            let name = || job::run_id(job.scheduler, &job.name());
             config.settings.run_id.get_or_insert_with(name);
         }
-        let RunLock::Ours(_lock) = lock(&config.settings, &host)? else {
+        // The client of the service writes the run.
+        let lock = match config.client {
+            Some(_) => RunLock::Ours(None),
+            None => lock(&config.settings, &host)?,
+        };
+        let RunLock::Ours(_lock) = lock else {
             return Ok(0);
         };
-        let setup = Setup::new(&config, &host, command_line, job.as_ref())?;
+        let setup = Setup::new(&config, &host, command_line, job.as_ref(), ipc_file)?;
         Session::start(&config, setup, launcher)?.run(signals).await
     })
 }

@@ -10,10 +10,12 @@ use super::{
     boundaries::Boundaries,
     readiness::readable,
     self_metrics::{self, Ticks},
+    stretch::Stretch,
     summary::Summary,
-    ticker::Expiration,
+    ticker::{Expiration, Ticker},
 };
 use crate::{
+    debug,
     failure::{Failure, Reason},
     marks::MarkReceiver,
     output::{Outputs, Reading, SessionEnd},
@@ -31,6 +33,17 @@ use crate::{
 /// An open source, and whether an error of it was reported.
 pub type Opened = (&'static SourceSpec, Box<dyn Source>, bool);
 
+/// The end of a session.
+#[derive(Clone, Copy)]
+pub struct End {
+    /// Deadlines that have passed without a sample.
+    pub overdue: u64,
+    /// Start of sampling, `CLOCK_MONOTONIC` in ns.
+    pub started: u64,
+    /// Exit code of the command, if there is one and it has ended.
+    pub exit_code: Option<u8>,
+}
+
 /// Reads the sources and hands their rows to the outputs.
 pub struct Sampler {
     clock: Clock,
@@ -43,6 +56,8 @@ pub struct Sampler {
     self_metrics: SelfMetrics,
     summary: Summary,
     ticks: Ticks,
+    /// CPU time of the last reading of the processes at a tick, ns.
+    reading_cpu_ns: u64,
     /// Whether an error of reading the processes was reported.
     tasks_failed: bool,
 }
@@ -65,6 +80,7 @@ impl Sampler {
             self_metrics: SelfMetrics::default(),
             summary: Summary::default(),
             ticks: Ticks::default(),
+            reading_cpu_ns: 0,
             tasks_failed: false,
         }
     }
@@ -77,15 +93,13 @@ impl Sampler {
 
     /// Becomes readable when BPF programs have events before the next tick.
     pub fn events(&mut self) -> io::Result<Option<AsyncFd<OwnedFd>>> {
-        self.tasks
-            .programs()
-            .map(|programs| programs.events_fd().and_then(readable))
-            .transpose()
+        let fd = self.tasks.events_fd();
+        fd.map(|fd| fd.and_then(readable)).transpose()
     }
 
     /// Follows the process of the command, which has not started yet.
     pub fn follow_command(&mut self, pid: u32) -> Result<()> {
-        self.tasks.follow_more(None, &[pid])?;
+        self.tasks.follow_command(pid)?;
         self.outputs.command_created(pid);
         Ok(())
     }
@@ -112,7 +126,9 @@ impl Sampler {
     pub fn tick(&mut self, last: bool) {
         let began = monotonic_ns();
         let mut tick = self.tick_at(began);
+        let cpu_ns = thread_cpu_ns();
         let result = self.tasks.refresh(&tick, last);
+        self.reading_cpu_ns = thread_cpu_ns() - cpu_ns;
         self.tasks.deliver(None);
         if last {
             // After the end of every process that this tick reports.
@@ -127,6 +143,7 @@ impl Sampler {
         self.ticks.update_self_metrics(&mut self.self_metrics);
         self.outputs.update_self_metrics(&mut self.self_metrics);
         self_metrics::update_programs(&mut self.self_metrics, &mut self.tasks);
+        self_metrics::update_procfs(&mut self.self_metrics, &self.tasks);
         let read = self.read_sources(tick, last, None);
         let mut batches = Vec::new();
         if let Some(boundaries) = &mut self.boundaries {
@@ -134,9 +151,24 @@ impl Sampler {
             batches = boundaries.release();
         }
         batches.extend(read);
+        let rows: usize = batches.iter().map(|batch| batch.rows.num_rows()).sum();
+        let us = (monotonic_ns() - began) / 1000;
+        debug!("sample {}: {rows} rows in {us} µs", tick.number);
         self.write(&tick, batches);
         self.ticks.taken += u64::from(self.ticks.number != 0);
         self.ticks.busy_ns += monotonic_ns() - began;
+    }
+
+    /// Adapts the interval to the cost of reading the processes from `/proc`.
+    pub fn adapt(&self, stretch: &mut Stretch, ticker: &mut Ticker, quiet: bool) {
+        if self.tasks.procfs_losses().is_none() {
+            return;
+        }
+        ticker.stretch(stretch.update(self.reading_cpu_ns));
+        let message = stretch.report(self.tasks.iter().count(), self.reading_cpu_ns);
+        if let (Some(message), false) = (message, quiet) {
+            report!("profiler: {message}");
+        }
     }
 
     fn tick_at(&self, monotonic_ns: u64) -> Tick {
@@ -260,18 +292,17 @@ impl Sampler {
         }
     }
 
-    /// Takes the last sample and ends the outputs. `overdue` deadlines have passed without a
-    /// sample. Returns the text for the end of the session.
+    /// Takes the last sample and ends the outputs. Returns the text for the end of the session.
     ///
     /// # Errors
     ///
     /// When rows are lost or not stored.
-    pub fn finish(&mut self, overdue: u64, started: u64, quiet: bool) -> Result<String, Failure> {
-        self.ticks.missed += overdue;
-        self.ticks.number += overdue + 1;
+    pub fn finish(&mut self, end: End, quiet: bool) -> Result<String, Failure> {
+        self.ticks.missed += end.overdue;
+        self.ticks.number += end.overdue + 1;
         self.tick(true);
         let now = monotonic_ns();
-        let elapsed = now - started;
+        let elapsed = now - end.started;
         let losses =
             self_metrics::losses(&self.ticks, &self.self_metrics, self.boundaries.as_ref());
         if !quiet {
@@ -282,18 +313,20 @@ impl Sampler {
                 report!("profiler: samples missed: {}", self.ticks.missed);
             }
         }
+        let mut text = self.summary.text(elapsed, self.ticks.taken);
+        for (_, source, _) in &self.sources {
+            text.extend(source.summary(elapsed));
+        }
         let ended = self.outputs.finish(&mut SessionEnd {
             ts: self.clock.wall(now),
+            exit_code: end.exit_code,
+            summary: text.clone(),
             clock: Timekeeping::now(),
             losses,
             refused_claims: BTreeMap::new(),
         });
         if !ended.lost.is_empty() {
             return Err(Failure::new(Reason::Output, ended.lost.join("; ")));
-        }
-        let mut text = self.summary.text(elapsed, self.ticks.taken);
-        for (_, source, _) in &self.sources {
-            text.extend(source.summary(elapsed));
         }
         let _ = write!(text, "{}", ended.lines.join("\n"));
         Ok(text)

@@ -11,9 +11,10 @@ use super::{
     job_watch::JobWatch,
     launch::{self, Launcher, Running},
     readiness::{cannot_wait, readable, wait_readable},
-    sampler::Sampler,
+    sampler::{End, Sampler},
     setup::Setup,
     signals::{self, Signals},
+    stretch::Stretch,
     ticker::Ticker,
 };
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+pub enum Stop {
     Target,
     Duration,
     Signal(Signal),
@@ -37,7 +38,7 @@ enum Stop {
 pub struct Session<'a> {
     config: &'a Config,
     sampler: Sampler,
-    recovery: RecoveryThread,
+    recovery: Option<RecoveryThread>,
     command: Option<Running>,
     job: Option<JobWatch>,
     /// Directory of the cgroup that is the target.
@@ -124,23 +125,33 @@ impl<'a> Session<'a> {
     ///
     /// When rows were lost, or the loop cannot wait.
     pub async fn run(mut self, mut signals: Signals) -> Result<u8, Failure> {
-        self.recovery.begin();
+        if let Some(recovery) = &mut self.recovery {
+            recovery.begin();
+        }
         let mut ticker =
             Ticker::new(self.started, self.config.settings.interval).map_err(cannot_wait)?;
         let stop = self.sample_until_stopped(&mut signals, &mut ticker).await?;
+        if let (Some(job), Stop::Target) = (&self.job, stop) {
+            job.finish(self.config.settings.quiet);
+        }
         if stop == Stop::Target {
             self.wait_for_last_exit().await;
         }
-        self.sampler.tasks.read_footprints();
+        self.sampler.tasks.read_details();
         let overdue = ticker.pending().map_err(cannot_wait)?;
         let quiet = self.config.settings.quiet;
-        let summary = self.sampler.finish(overdue, self.started, quiet)?;
+        let end = End {
+            overdue,
+            started: self.started,
+            exit_code: self.command.as_ref().and_then(Running::exit_code),
+        };
+        let summary = self.sampler.finish(end, quiet)?;
         if !quiet {
             report!("{summary}");
         }
-        if !matches!(stop, Stop::Signal(_)) {
+        if let (Some(recovery), false) = (self.recovery, matches!(stop, Stop::Signal(_))) {
             tokio::select! {
-                () = self.recovery.finish() => {}
+                () = recovery.finish() => {}
                 signal = signals.next() => return Ok(signals::exit_code(signal)),
             }
         }
@@ -161,6 +172,17 @@ impl<'a> Session<'a> {
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
             .map_err(cannot_wait)?;
+        // The client sends nothing but the end.
+        let client = self
+            .config
+            .client
+            .as_ref()
+            .map(|client| client.socket.try_clone());
+        let client = client.transpose().map_err(cannot_wait)?;
+        let client = client
+            .map(|socket| readable(socket.into()))
+            .transpose()
+            .map_err(cannot_wait)?;
         let job = self.job.as_ref().map(JobWatch::notifier);
         let job = job.transpose().map_err(cannot_wait)?;
         let spent = Duration::from_nanos(monotonic_ns() - self.started);
@@ -172,11 +194,13 @@ impl<'a> Session<'a> {
             }
         };
         tokio::pin!(deadline);
+        let mut stretch = Stretch::new(self.config.settings.interval);
         loop {
             tokio::select! {
                 biased;
                 () = wait_readable(ended.as_ref()) => return Ok(Stop::Target),
                 () = &mut deadline => return Ok(Stop::Duration),
+                () = wait_readable(client.as_ref()) => return Ok(Stop::Target),
                 signal = signals.next() => if let Some(stop) = self.interrupted(signal) {
                     return Ok(stop);
                 },
@@ -186,6 +210,8 @@ impl<'a> Session<'a> {
                 expired = ticker.next() => {
                     self.sampler.advance(expired.map_err(cannot_wait)?);
                     self.sampler.tick(false);
+                    let quiet = self.config.settings.quiet;
+                    self.sampler.adapt(&mut stretch, ticker, quiet);
                 }
             }
             if self.target_has_ended() {
@@ -248,7 +274,7 @@ impl<'a> Session<'a> {
 
 /// The exit code of the command, or that of a session without one. A command that outlives its
 /// profiling is waited for.
-fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
+pub fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
     let Some(running) = command else {
         return Ok(0);
     };

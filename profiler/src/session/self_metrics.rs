@@ -60,6 +60,26 @@ pub fn update_programs(self_metrics: &mut SelfMetrics, tasks: &mut TaskTable) {
     }
 }
 
+/// Components of [`Component::Procfs`].
+const COUNTERS: &str = "counters";
+const RECORDS: &str = "records";
+const DESCENDANTS: &str = "descendants";
+const PROCESSES: &str = "processes";
+
+/// Stores the losses of processes that are read from `/proc`.
+pub fn update_procfs(self_metrics: &mut SelfMetrics, tasks: &TaskTable) {
+    if let Some(losses) = tasks.procfs_losses() {
+        for (name, count) in [
+            (COUNTERS, losses.uncounted),
+            (RECORDS, losses.records),
+            (DESCENDANTS, losses.unrecorded),
+            (PROCESSES, losses.missed_at_most),
+        ] {
+            self_metrics.account(Component::Procfs, name).dropped = Some(count);
+        }
+    }
+}
+
 /// Losses since the start of the session.
 pub fn losses(
     ticks: &Ticks,
@@ -90,6 +110,30 @@ pub fn losses(
                 "names",
                 "reading the memory of the processes took too long".to_owned(),
             ),
+            Component::Procfs => match name {
+                COUNTERS => (
+                    Loss::PROCESS_COUNTERS,
+                    "the processes ended between two readings of /proc; their CPU time is in \
+                     timeline.target_cpu"
+                        .to_owned(),
+                ),
+                RECORDS => (
+                    "task records",
+                    "the ring buffer was full; processes can be missing".to_owned(),
+                ),
+                PROCESSES => (
+                    "processes and threads at most",
+                    "they lived less than an interval, in the target or elsewhere on the node; the \
+                     CPU time of those of the target is in timeline.target_cpu"
+                        .to_owned(),
+                ),
+                _ => (
+                    "streams of task records",
+                    "the kernel refused them; descendants of these processes are known only from \
+                     readings"
+                        .to_owned(),
+                ),
+            },
             Component::Marks | Component::Sink | Component::Controller => continue,
         };
         add(what, metrics.dropped.unwrap_or(0), why, None);

@@ -20,6 +20,10 @@ pub struct Ticker {
     start: u64,
     interval: u64,
     count: u64,
+    /// Deadlines for each tick.
+    stretch: u64,
+    /// Deadlines that have passed since the last tick.
+    skipped: u64,
 }
 
 /// A tick, with the missed ticks before it.
@@ -50,7 +54,14 @@ impl Ticker {
             start,
             interval,
             count: 0,
+            stretch: 1,
+            skipped: 0,
         })
+    }
+
+    /// Ticks only at every `stretch`-th deadline.
+    pub fn stretch(&mut self, stretch: u64) {
+        self.stretch = stretch.max(1);
     }
 
     /// Waits for the next deadline.
@@ -63,6 +74,11 @@ impl Ticker {
             };
             let passed = passed?;
             self.count += passed;
+            self.skipped += passed;
+            if self.skipped < self.stretch {
+                continue;
+            }
+            let passed = std::mem::take(&mut self.skipped);
             let deadline = self.start + self.count * self.interval;
             return Ok(Expiration {
                 passed,
@@ -73,9 +89,10 @@ impl Ticker {
 
     /// Deadlines that have passed since [`Ticker::next`] returned.
     pub fn pending(&mut self) -> io::Result<u64> {
+        let skipped = std::mem::take(&mut self.skipped);
         match expirations(self.timer.get_ref()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            passed => passed,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(skipped),
+            passed => Ok(passed? + skipped),
         }
     }
 }

@@ -54,11 +54,17 @@ pub fn of_tasks(
     instrumentation: Option<&'static Instrumentation>,
 ) -> Support {
     if !privileges::may_load_bpf() {
-        return Support::No {
-            why: "not root, and without CAP_BPF and CAP_PERFMON".to_owned(),
-            remedy:
-                "sudo, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler"
-                    .to_owned(),
+        let remedy =
+            "sudo, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep profiler"
+                .to_owned();
+        let why = "not root, and without CAP_BPF and CAP_PERFMON".to_owned();
+        return if procfs {
+            Support::Partly {
+                why: format!("{why}: own processes only, read from /proc"),
+                remedy,
+            }
+        } else {
+            Support::No { why, remedy }
         };
     }
     match trial(host) {

@@ -40,7 +40,7 @@ columns! {
     }
 }
 
-static TABLE: TypedTable<TickKey, DiskRow> = TypedTable::new(
+pub(super) static TABLE: TypedTable<TickKey, DiskRow> = TypedTable::new(
     "disk",
     "One row per sample and disk or partition that has had I/O since boot, from the second sample after it appears",
 );
@@ -72,7 +72,7 @@ const SECTOR: u64 = 512;
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Number of values after the name.
-const VALUES: usize = 17;
+pub(super) const VALUES: usize = 17;
 
 /// Times in ms have 32 bits, which a busy disk exceeds after 49 days.
 const RANGES: [Range; VALUES] = {
@@ -90,7 +90,7 @@ const IN_FLIGHT: usize = 8;
 
 /// Parses a line `major minor name values…`. Devices without any I/O, such as unused loop devices
 /// and RAM disks, are skipped.
-fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; VALUES])> {
+pub(super) fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; VALUES])> {
     let mut words = words(line);
     words.next().and_then(number)?;
     words.next().and_then(number)?;
@@ -107,13 +107,13 @@ struct Disks {
 }
 
 /// Constant facts about a device.
-struct Facts {
+pub(super) struct Facts {
     name: Label,
     partition: bool,
 }
 
 impl Facts {
-    fn read(sysfs: &Path, name: &str) -> Self {
+    pub(super) fn read(sysfs: &Path, name: &str) -> Self {
         let partition = sysfs.join(format!("class/block/{name}/partition"));
         Self {
             partition: partition.exists(),
@@ -134,7 +134,7 @@ impl Source for Disks {
     }
 }
 
-fn row(increase: &Increase<'_, Facts, VALUES>) -> DiskRow {
+pub(super) fn row(increase: &Increase<'_, Facts, VALUES>) -> DiskRow {
     let bytes = |sectors: Option<u64>| sectors?.checked_mul(SECTOR);
     let ns = |ms: Option<u64>| ms?.checked_mul(NS_PER_MS);
     let [

@@ -3,7 +3,9 @@
 use super::TickContext;
 use crate::{
     columns,
-    schema::{Batch, Buckets, Label, ProcessKey, TableBuilder, TypedTable},
+    schema::{
+        Batch, Buckets, Columns as _, Label, ProcessKey, TableBuilder, Timestamp, TypedTable, View,
+    },
     tasks::counters::Latency,
 };
 
@@ -14,13 +16,38 @@ columns! {
         count: u64 = Counter("1", "Number of operations; the sum of the buckets"),
         sum_ns: u64 = Counter("ns", "Sum of the durations"),
         max_ns: u64 = Gauge("ns", "Longest duration in the interval"),
-        buckets: Buckets = Counter("1", "Log2 histogram: bucket i counts durations in [2^i, 2^(i+1)) ns; bucket 39 is open-ended; trailing zeros are omitted"),
+        buckets: Buckets = Counter("1", "Histogram: element 0 counts durations below 64 ns; then each octave has four buckets of equal width, from 64, 80, 96, 112, 128, 160 ns and so on; trailing zeros are omitted; see hist_quantile() in views.sql"),
     }
 }
 
+columns! {
+    /// A row of the view `latency_quantiles`.
+    pub struct LatencyQuantiles {
+        host: String = Label("", "Name of the node"),
+        pid: u32 = Label("", "Process id"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
+        comm: Option<Label> = Label("", "Command name"),
+        kind: Label = Label("", "Operation, as in `latency`"),
+        count: u64 = Counter("1", "Number of operations"),
+        mean_ns: f64 = Gauge("ns", "Mean duration"),
+        p50_ns: f64 = Gauge("ns", "Median, within 12.5 %"),
+        p90_ns: f64 = Gauge("ns", "90th percentile, within 12.5 %"),
+        p99_ns: f64 = Gauge("ns", "99th percentile, within 12.5 %"),
+        max_ns: u64 = Gauge("ns", "Longest duration"),
+    }
+}
+
+/// Quantiles over the whole run.
+pub static QUANTILES: View = View {
+    name: "latency_quantiles",
+    help: "One row per process and kind of operation: quantiles of its durations over the whole run",
+    query: include_str!("latency_quantiles.sql"),
+    columns: || LatencyQuantiles::COLUMNS.iter().collect(),
+};
+
 pub static TABLE: TypedTable<ProcessKey, LatencyRow> = TypedTable::new(
     "latency",
-    "One row per sample, process and kind of operation, if there was any: a log2 histogram",
+    "One row per sample, process and kind of operation, if there was any: a histogram",
 );
 
 impl LatencyRow {

@@ -18,6 +18,7 @@ pub mod block_io;
 pub mod net_io;
 pub mod syscalls;
 pub mod perf;
+pub mod baseline;
 pub mod system;
 pub mod cpu;
 pub mod energy;
@@ -36,8 +37,8 @@ pub use self::{
     bpf_support::{LoadTrial, of_result, trial},
     spec::{Input, OpenContext, Source, SourceSpec, Stage, Support, TickContext},
 };
+use crate::schema::DatasetSchema;
 pub use crate::schema::View;
-use crate::schema::{DatasetSchema, Table};
 
 /// Every source.
 pub static REGISTRY: &[&SourceSpec] = &include!(concat!(env!("OUT_DIR"), "/registry.rs"));
@@ -45,14 +46,14 @@ pub static REGISTRY: &[&SourceSpec] = &include!(concat!(env!("OUT_DIR"), "/regis
 /// Tables and views of all sources.
 pub fn dataset_schema() -> &'static DatasetSchema {
     static SCHEMA: LazyLock<DatasetSchema> = LazyLock::new(|| {
-        let mut tables: Vec<&'static Table> = Vec::new();
-        for table in REGISTRY.iter().flat_map(|spec| spec.tables) {
-            if !tables.iter().any(|known| known.name == table.name) {
-                tables.push(table);
-            }
-        }
-        let views = REGISTRY.iter().flat_map(|spec| spec.views).collect();
-        DatasetSchema { tables, views }
+        let tables = REGISTRY
+            .iter()
+            .flat_map(|spec| spec.tables.iter().map(|table| (spec.name, *table)));
+        let views = REGISTRY
+            .iter()
+            .flat_map(|spec| spec.views.iter().copied())
+            .collect();
+        DatasetSchema::new(tables, views)
     });
     &SCHEMA
 }

@@ -68,10 +68,10 @@ fn file(host: &Host) -> PathBuf {
 }
 
 /// Number of values after the name.
-const VALUES: usize = 16;
+pub(super) const VALUES: usize = 16;
 
 /// Parses a line `name: values…`. The two heading lines have no colon.
-fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; VALUES])> {
+pub(super) fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; VALUES])> {
     // Names may contain colons (aliases), values do not.
     let colon = line.iter().rposition(|&byte| byte == b':')?;
     let (name, values) = (line[..colon].trim_ascii(), &line[colon + 1..]);
@@ -87,13 +87,13 @@ struct Interfaces {
 }
 
 /// Constant facts about an interface.
-struct Facts {
+pub(super) struct Facts {
     name: Label,
     kind: &'static str,
 }
 
 impl Facts {
-    fn read(sysfs: &Path, name: &str) -> Self {
+    pub(super) fn read(sysfs: &Path, name: &str) -> Self {
         Self {
             kind: kind(sysfs, name),
             name: name.to_owned().into(),
@@ -127,7 +127,7 @@ impl Source for Interfaces {
     }
 }
 
-fn row(increase: &Increase<'_, Facts, VALUES>) -> NetdevRow {
+pub(super) fn row(increase: &Increase<'_, Facts, VALUES>) -> NetdevRow {
     let [
         rx_bytes,
         rx_packets,

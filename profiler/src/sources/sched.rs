@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     columns,
-    schema::{Batch, ProcessKey, TableBuilder, TypedTable},
+    schema::{Batch, Columns as _, Label, ProcessKey, TableBuilder, Timestamp, TypedTable},
 };
 
 columns! {
@@ -18,12 +18,27 @@ columns! {
         oncpu_ns: u64 = Counter("ns", "Time on a CPU (se.sum_exec_runtime), including the present state"),
         runqueue_ns: Option<u64> = Counter("ns", "Time runnable and waiting for a CPU (sched_info.run_delay), including the present state"),
         runqueue_count: Option<u64> = Counter("1", "Times a thread was put on a CPU (sched_info.pcount)"),
-        sleep_ns: u64 = Counter("ns", "Interruptible sleep, including the present state"),
-        blocked_ns: u64 = Counter("ns", "Uninterruptible wait (disk, locks, NFS), including the present state"),
+        sleep_ns: Option<u64> = Counter("ns", "Interruptible sleep, including the present state; null if processes are read from /proc"),
+        blocked_ns: Option<u64> = Counter("ns", "Uninterruptible wait (disk, locks, NFS), including the present state; null if processes are read from /proc"),
         voluntary_switches: u64 = Counter("1", "Context switches because the thread waited (nvcsw)"),
         involuntary_switches: u64 = Counter("1", "Context switches because the CPU was given to another thread (nivcsw)"),
-        wakeups: u64 = Counter("1", "Wakeups by another thread, a timer or an interrupt"),
-        migrations: u64 = Counter("1", "Moves to another CPU (se.nr_migrations)"),
+        wakeups: Option<u64> = Counter("1", "Wakeups by another thread, a timer or an interrupt; null if processes are read from /proc"),
+        migrations: Option<u64> = Counter("1", "Moves to another CPU (se.nr_migrations); null if processes are read from /proc"),
+    }
+}
+
+columns! {
+    /// A row of the view `process_cpu`.
+    pub struct ProcessCpu {
+        host: String = Label("", "Name of the node"),
+        pid: u32 = Label("", "Process id"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
+        comm: Option<Label> = Label("", "Command name"),
+        cmdline: Option<String> = Label("", "Arguments joined by spaces"),
+        oncpu_s: f64 = Counter("s", "Exact time on CPU"),
+        runqueue_s: Option<f64> = Counter("s", "Time in the run queue"),
+        sleep_s: Option<f64> = Counter("s", "Interruptible sleep"),
+        blocked_s: Option<f64> = Counter("s", "Uninterruptible wait (disk, locks, NFS)"),
     }
 }
 
@@ -32,24 +47,27 @@ pub static TABLE: TypedTable<ProcessKey, SchedRow> = TypedTable::new(
     "One row per sample and process of the target: time on CPU, in the run queue and asleep; switches and wakeups",
 );
 
+static PROCESS_CPU: View = View {
+    name: "process_cpu",
+    help: "One row per process: time in each state over the whole run",
+    query: "SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
+    any_value(p.cmdline) AS cmdline,\n  \
+    sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
+    sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
+    FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
+    WHERE s.tid IS NULL\n\
+    GROUP BY s.host, s.pid, s.start_ts\n\
+    ORDER BY oncpu_s DESC",
+    columns: || ProcessCpu::COLUMNS.iter().collect(),
+};
+
 /// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "sched",
     help: "time on CPU, in the run queue and asleep; switches, wakeups, run-queue latency",
     tables: &[TABLE.untyped(), latency::TABLE.untyped()],
-    views: &[View {
-        help: "one row per process: time in each state over the whole run",
-        sql: "CREATE OR REPLACE VIEW process_cpu AS\n\
-            SELECT s.host, s.pid, s.start_ts, any_value(p.comm) AS comm,\n  \
-            any_value(p.cmdline) AS cmdline,\n  \
-            sum(s.oncpu_ns) / 1e9 AS oncpu_s, sum(s.runqueue_ns) / 1e9 AS runqueue_s,\n  \
-            sum(s.sleep_ns) / 1e9 AS sleep_s, sum(s.blocked_ns) / 1e9 AS blocked_s\n\
-            FROM sched s LEFT JOIN process p USING (host, pid, start_ts)\n\
-            WHERE s.tid IS NULL\n\
-            GROUP BY s.host, s.pid, s.start_ts\n\
-            ORDER BY oncpu_s DESC;",
-    }],
-    input: Input::Tasks { procfs: false },
+    views: &[&PROCESS_CPU, &latency::QUANTILES],
+    input: Input::Tasks { procfs: true },
     wakeups: true,
     open: |_| {
         Ok(Box::new(Sched {
@@ -67,10 +85,9 @@ struct Sched {
 
 impl Source for Sched {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        if !ctx.tasks.kernel_support.sched {
-            return Ok(());
-        }
-        let delay = |value: u64| ctx.tasks.kernel_support.run_delay.then_some(value);
+        let support = ctx.tasks.kernel_support;
+        let delay = |value: u64| support.run_delay.then_some(value);
+        let by_bpf = |value: u64| support.sched.then_some(value);
         for row in &ctx.tasks.rows {
             let increase = &row.increase;
             self.rows.push(
@@ -79,12 +96,12 @@ impl Source for Sched {
                     oncpu_ns: increase.oncpu,
                     runqueue_ns: delay(increase.run_delay),
                     runqueue_count: delay(increase.run_count),
-                    sleep_ns: increase.sleep,
-                    blocked_ns: increase.blocked,
+                    sleep_ns: by_bpf(increase.sleep),
+                    blocked_ns: by_bpf(increase.blocked),
                     voluntary_switches: increase.nvcsw,
                     involuntary_switches: increase.nivcsw,
-                    wakeups: increase.wakeups,
-                    migrations: increase.migrations,
+                    wakeups: by_bpf(increase.wakeups),
+                    migrations: by_bpf(increase.migrations),
                 },
             );
             if let Some(waits) = &row.runqueue {

@@ -127,7 +127,7 @@ pub struct SourceSpec {
     /// Tables that the source fills.
     pub tables: &'static [&'static Table],
     /// Views beyond those that every table has.
-    pub views: &'static [View],
+    pub views: &'static [&'static View],
     pub open: fn(&OpenContext<'_>) -> Result<Box<dyn Source>>,
 
     /// What the source reads.

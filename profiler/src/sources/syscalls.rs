@@ -24,7 +24,7 @@ columns! {
         errors: u64 = Counter("1", "Calls that returned an error"),
         total_ns: u64 = Counter("ns", "Time from entry to return, including waits"),
         max_ns: u64 = Gauge("ns", "Longest call that returned in the interval"),
-        buckets: Buckets = Counter("1", "Log2 histogram: bucket i counts calls that took [2^i, 2^(i+1)) ns; bucket 39 is open-ended; trailing zeros are omitted"),
+        buckets: Buckets = Counter("1", "Histogram of the durations: buckets as in `latency`"),
     }
 }
 

@@ -45,9 +45,14 @@ impl Clock {
         self.realtime_minus_monotonic
     }
 
+    /// Wall clock of a point on `CLOCK_MONOTONIC`, ns since 1970-01-01 UTC.
+    pub fn wall_ns(&self, monotonic_ns: u64) -> i64 {
+        monotonic_ns.cast_signed() + self.realtime_minus_monotonic
+    }
+
     /// Wall clock of a point on `CLOCK_MONOTONIC`.
     pub fn wall(&self, monotonic_ns: u64) -> Timestamp {
-        Timestamp(monotonic_ns.cast_signed() + self.realtime_minus_monotonic)
+        Timestamp::from_ns(self.wall_ns(monotonic_ns))
     }
 
     /// `CLOCK_MONOTONIC` of a point on `CLOCK_BOOTTIME`; they differ by the time spent in suspend.
@@ -64,7 +69,7 @@ impl Clock {
 
     /// Wall clock of a point on `CLOCK_BOOTTIME`, such as the start of a process.
     pub fn wall_of_boottime(&self, boottime_ns: u64) -> Timestamp {
-        Timestamp(boottime_ns.cast_signed() + self.realtime_minus_boottime)
+        Timestamp::from_ns(boottime_ns.cast_signed() + self.realtime_minus_boottime)
     }
 }
 

@@ -22,9 +22,18 @@ pub fn non_root_uid() -> Option<u32> {
     }
 }
 
+/// uid of the user who called sudo, otherwise of this process.
+pub fn uid() -> u32 {
+    sudo_ids().map_or_else(|| rustix::process::getuid().as_raw(), |(uid, _)| uid)
+}
+
 /// Name of the user who called sudo, otherwise of this process's user; the uid if it has no name.
 pub fn name() -> String {
-    let uid = sudo_ids().map_or_else(|| rustix::process::getuid().as_raw(), |(uid, _)| uid);
+    user_name(uid())
+}
+
+/// Name of a user; the uid if it has no name.
+pub fn user_name(uid: u32) -> String {
     nix::unistd::User::from_uid(uid.into())
         .ok()
         .flatten()

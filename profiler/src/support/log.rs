@@ -19,13 +19,60 @@ use crate::failure::{Failure, Reason};
 const PLACEHOLDER: &str = "{host}";
 
 static FILE: OnceLock<File> = OnceLock::new();
+/// Name of this host, with `--verbose`.
+static VERBOSE: OnceLock<String> = OnceLock::new();
+
+/// Level of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Debug,
+    Info,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "DEBUG",
+            Self::Info => "INFO",
+        }
+    }
+}
 
 /// Reports a line on stderr or, with `--log`, in the file.
 #[macro_export]
 macro_rules! report {
     ($($arg:tt)*) => {
-        $crate::support::log::line(format_args!($($arg)*))
+        $crate::support::log::message(
+            $crate::support::log::Level::Info,
+            module_path!(),
+            format_args!($($arg)*),
+        )
     };
+}
+
+/// Reports a detail, with `--verbose`.
+#[macro_export]
+macro_rules! debug {
+    ($($arg:tt)*) => {
+        if $crate::support::log::is_verbose() {
+            $crate::support::log::message(
+                $crate::support::log::Level::Debug,
+                module_path!(),
+                format_args!($($arg)*),
+            );
+        }
+    };
+}
+
+/// Reports details, too. Every line then has time, level, host and module.
+pub fn be_verbose(hostname: &str) {
+    // Only the first call counts.
+    let _ = VERBOSE.set(hostname.to_owned());
+}
+
+/// Whether details are reported.
+pub fn is_verbose() -> bool {
+    VERBOSE.get().is_some()
 }
 
 /// Sends all further messages to the file that belongs to `path` and `hostname`. An existing file
@@ -46,7 +93,7 @@ pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
     if FILE.set(file).is_ok() {
         // The stderr of a process in the background is rarely read.
         std::panic::set_hook(Box::new(|panic| {
-            line(format_args!("profiler: {panic}"));
+            report!("profiler: {panic}");
         }));
     }
     Ok(())
@@ -94,19 +141,30 @@ fn create(path: &Path, owner: Owner) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes one message; used by [`report!`](crate::report). Errors are ignored: a message that
-/// cannot be written is no reason to stop.
-pub fn line(text: fmt::Arguments<'_>) {
+/// Writes one message; used by [`report!`](crate::report) and [`debug!`](crate::debug). Errors are
+/// ignored: a message that cannot be written is no reason to stop.
+pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(0));
+    let time = rfc3339(now);
+    let time = time.get(..23).unwrap_or(&time);
+    let module = module.rsplit("::").next().unwrap_or(module);
+    let prefix = match VERBOSE.get() {
+        Some(host) => format!("{time}Z | {} | {host} | {module} | ", level.as_str()),
+        None => format!("{time}Z "),
+    };
     if let Some(file) = FILE.get() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(0));
-        let stamped = stamped(now, &text.to_string());
+        let prefixed = prefixed(&prefix, &text.to_string());
         // One write per message: several profilers may append to the same file.
-        if { file }.write_all(stamped.as_bytes()).is_ok() {
+        if { file }.write_all(prefixed.as_bytes()).is_ok() {
             return;
         }
     }
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = if is_verbose() {
+        write!(io::stderr(), "{}", prefixed(&prefix, &text.to_string()))
+    } else {
+        writeln!(io::stderr(), "{text}")
+    };
 }
 
 /// Text from other users, made safe for a terminal: control characters are replaced.
@@ -115,15 +173,13 @@ pub fn harmless(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Every line with its time in UTC, to the ms.
-fn stamped(now_ns: i64, text: &str) -> String {
-    let time = rfc3339(now_ns);
-    let time = time.get(..23).unwrap_or(&time);
-    let mut stamped = String::new();
+/// Every line with a prefix.
+fn prefixed(prefix: &str, text: &str) -> String {
+    let mut prefixed = String::new();
     for line in text.lines() {
-        stamped.extend([time, "Z ", line, "\n"]);
+        prefixed.extend([prefix, line, "\n"]);
     }
-    stamped
+    prefixed
 }
 
 #[cfg(test)]
@@ -144,11 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_stamped() {
-        assert_eq!(
-            stamped(1_782_907_200_123_456_789, "a\nb"),
-            "2026-07-01T12:00:00.123Z a\n2026-07-01T12:00:00.123Z b\n"
-        );
+    fn every_line_has_the_prefix() {
+        assert_eq!(prefixed("12Z | ", "a\nb"), "12Z | a\n12Z | b\n");
     }
 
     #[test]

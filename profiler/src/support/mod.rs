@@ -6,6 +6,7 @@ pub mod delta;
 pub mod device_counters;
 pub mod file_limit;
 pub mod invoking_user;
+pub mod labels;
 pub mod log;
 pub mod notifier;
 pub mod reported;

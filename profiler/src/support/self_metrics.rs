@@ -10,6 +10,8 @@ pub enum Component {
     Program,
     /// A BPF map.
     Map,
+    /// Processes read from `/proc` instead of by BPF programs.
+    Procfs,
     /// Marks of applications, by kind of loss.
     Marks,
     /// An output.
@@ -25,6 +27,7 @@ impl Component {
             Self::Source => "source",
             Self::Program => "program",
             Self::Map => "map",
+            Self::Procfs => "procfs",
             Self::Marks => "marks",
             Self::Sink => "sink",
             Self::Controller => "controller",

@@ -1,7 +1,7 @@
 //! Increases and sums of the counters of tasks.
 
 use profiler_ebpf::{
-    histogram::{BUCKETS, Histogram},
+    histogram::{BUCKETS, Histogram, lowest},
     record::Totals,
 };
 
@@ -59,7 +59,7 @@ pub struct Latency {
     pub sum: u64,
     /// Largest value, ns.
     pub max: u64,
-    /// Their distribution over powers of two.
+    /// Their distribution over the buckets of [`Histogram`].
     pub buckets: Buckets,
 }
 
@@ -153,23 +153,18 @@ impl LatencySum {
     }
 }
 
-/// Least value in a bucket.
-fn lowest(bucket: usize) -> u64 {
-    if bucket == 0 { 0 } else { 1 << bucket }
-}
-
 /// Greatest value in a bucket.
 fn highest(bucket: usize) -> u64 {
     if bucket == BUCKETS - 1 {
         u64::MAX
     } else {
-        (2 << bucket) - 1
+        lowest(bucket + 1) - 1
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use profiler_ebpf::histogram::EpochMax;
+    use profiler_ebpf::histogram::{EpochMax, bucket};
 
     use super::*;
 
@@ -218,17 +213,33 @@ mod tests {
     }
 
     #[test]
+    fn buckets_are_quarters_of_octaves() {
+        assert_eq!([0, 1, 63].map(bucket), [0; 3]);
+        assert_eq!([64, 79, 80, 112, 127, 128].map(bucket), [1, 1, 2, 4, 4, 5]);
+        for index in 0..BUCKETS {
+            assert_eq!(bucket(lowest(index)), index);
+            assert_eq!(bucket(highest(index)), index);
+        }
+        // The middle is within 12.5 % of all durations.
+        for index in 1..BUCKETS - 1 {
+            let (lowest, highest) = (lowest(index), highest(index));
+            assert!((highest - lowest) * 4 < lowest, "{lowest}..={highest}");
+        }
+        assert_eq!(lowest(BUCKETS - 1), 7 << 37);
+    }
+
+    #[test]
     fn latency_increase() {
         let mut histogram = Histogram::EMPTY;
         let mut published = LatencySum::default();
         assert_eq!(published.advance(&LatencySum::default()), None);
         histogram.buckets[3] = 2;
-        histogram.sum = 25;
-        histogram.peak = EpochMax::new(4, 15).0;
+        histogram.sum = 200;
+        histogram.peak = EpochMax::new(4, 103).0;
         let mut now = LatencySum::default();
         now.add(&histogram, 5);
         let latency = published.advance(&now).expect("two values");
-        assert_eq!((latency.count, latency.sum, latency.max), (2, 25, 15));
+        assert_eq!((latency.count, latency.sum, latency.max), (2, 200, 103));
         assert_eq!(latency.buckets, Buckets(vec![0, 0, 0, 2]));
         assert_eq!(published.advance(&now), None);
     }
@@ -242,18 +253,20 @@ mod tests {
             max: 114_590,
             ..LatencySum::default()
         };
-        now.buckets[16] = 1;
+        let (long, short, middle) = (bucket(82_740), bucket(5), bucket(100));
+        assert_eq!(bucket(114_590), long + 1);
+        now.buckets[long] = 1;
         let latency = published.advance(&now).expect("a value");
         assert_eq!((latency.sum, latency.max), (82_740, 82_740));
         now.sum += 114_590 + 5;
-        now.buckets[16] += 1;
-        now.buckets[2] += 1;
+        now.buckets[long + 1] += 1;
+        now.buckets[short] += 1;
         let latency = published.advance(&now).expect("two values");
         assert_eq!((latency.sum, latency.max), (114_595, 114_590));
         // An outdated maximum, less than the mean.
         now.sum += 200;
         now.max = 60;
-        now.buckets[6] += 2;
+        now.buckets[middle] += 2;
         let latency = published.advance(&now).expect("two values");
         assert_eq!((latency.sum, latency.max), (200, 100));
     }
@@ -263,20 +276,20 @@ mod tests {
         let mut published = LatencySum::default();
         // In the sum, not in its bucket.
         let mut now = LatencySum {
-            sum: 9,
+            sum: 100,
             ..LatencySum::default()
         };
         assert_eq!(published.advance(&now), None);
         now.buckets[3] = 1;
         let latency = published.advance(&now).expect("a value");
-        assert_eq!((latency.count, latency.sum), (1, 9));
+        assert_eq!((latency.count, latency.sum), (1, 100));
         // In its bucket, not in the sum: counted with the least value of the bucket for now.
         now.buckets[3] = 2;
         let latency = published.advance(&now).expect("a value");
-        assert_eq!((latency.count, latency.sum), (1, 8));
-        now.sum = 9 + 15 + 10;
+        assert_eq!((latency.count, latency.sum), (1, 96));
+        now.sum = 100 + 110 + 105;
         now.buckets[3] = 3;
         let latency = published.advance(&now).expect("a value");
-        assert_eq!((latency.count, latency.sum), (1, 15));
+        assert_eq!((latency.count, latency.sum), (1, 111));
     }
 }

@@ -1,5 +1,7 @@
 //! Following of tasks: events of the BPF programs, additions to the target, live processes.
 
+use std::{io, os::fd::OwnedFd};
+
 use anyhow::Result;
 
 use super::{Process, Programs, Reader, TaskTable};
@@ -9,6 +11,19 @@ use crate::{
     procfs::process_stat,
 };
 
+/// Losses of the `/proc` fallback.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcfsLosses {
+    /// Processes that ended between two readings, so that their counters are unknown.
+    pub uncounted: u64,
+    /// Forks, execs and ends that the kernel could not record.
+    pub records: u64,
+    /// Processes whose descendants are known only from readings.
+    pub unrecorded: u64,
+    /// Processes and threads that can have been missed, because forks are not recorded.
+    pub missed_at_most: u64,
+}
+
 impl TaskTable {
     /// The BPF programs, if readings come from them.
     pub fn programs(&mut self) -> Option<&mut Programs> {
@@ -16,6 +31,43 @@ impl TaskTable {
             Reader::Bpf(programs) => Some(programs),
             Reader::Procfs(_) | Reader::None => None,
         }
+    }
+
+    /// A descriptor that is readable when events should be drained.
+    pub fn events_fd(&self) -> Option<io::Result<OwnedFd>> {
+        match &self.reader {
+            Reader::Bpf(programs) => Some(programs.events_fd()),
+            Reader::Procfs(walker) => walker.events_fd(),
+            Reader::None => None,
+        }
+    }
+
+    /// Follows the process of a command, which has not started yet.
+    ///
+    /// # Errors
+    ///
+    /// If the BPF maps or the tasks cannot be read or written.
+    pub fn follow_command(&mut self, pid: u32) -> Result<()> {
+        match &mut self.reader {
+            Reader::Procfs(walker) => {
+                walker.follow_command(&self.host.procfs, pid);
+                Ok(())
+            }
+            Reader::Bpf(_) | Reader::None => self.follow_more(None, &[pid]),
+        }
+    }
+
+    /// Losses of the `/proc` fallback so far.
+    pub fn procfs_losses(&self) -> Option<ProcfsLosses> {
+        let Reader::Procfs(walker) = &self.reader else {
+            return None;
+        };
+        Some(ProcfsLosses {
+            uncounted: self.uncounted,
+            records: walker.records_lost(),
+            unrecorded: walker.unrecorded(),
+            missed_at_most: walker.missed_at_most(),
+        })
     }
 
     /// Number of live processes of the target.
@@ -27,6 +79,21 @@ impl TaskTable {
         Ok(match &self.reader {
             Reader::Bpf(programs) => programs.counters()?.live,
             Reader::Procfs(_) | Reader::None => self.live_processes().count() as u64,
+        })
+    }
+
+    /// Live processes of the target; without BPF, as of the last reading.
+    ///
+    /// # Errors
+    ///
+    /// If the map cannot be read.
+    pub fn live_pids(&self) -> Result<Vec<u32>> {
+        Ok(match &self.reader {
+            Reader::Bpf(programs) => programs.live_processes()?,
+            Reader::Procfs(_) | Reader::None => self
+                .live_processes()
+                .map(|process| process.id.pid)
+                .collect(),
         })
     }
 
@@ -76,19 +143,22 @@ impl TaskTable {
                     programs.adopt(&roots)?;
                 }
             }
-            Reader::Procfs(walker) => walker.follow_more(directories, pids),
+            Reader::Procfs(walker) => walker.follow_more(&self.host.procfs, directories, pids),
             Reader::None => {}
         }
         Ok(())
     }
 
-    /// Drains the ring buffer, and follows tasks that were moved into the cgroup. To be called when
-    /// [`Programs::events_fd`] is readable.
+    /// Drains the ring buffers, and follows tasks that were moved into the cgroup. To be called when
+    /// [`Self::events_fd`] is readable.
     ///
     /// # Errors
     ///
     /// If the tasks cannot be read.
     pub fn drain_events(&mut self) -> Result<()> {
+        if let Reader::Procfs(walker) = &mut self.reader {
+            walker.drain();
+        }
         if let Reader::Bpf(programs) = &mut self.reader {
             let drained = self.events.len();
             programs.drain(&mut self.events);

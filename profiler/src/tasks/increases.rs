@@ -34,11 +34,11 @@ impl TaskTable {
 
     /// Computes the increases of all processes and adds their rows.
     pub(super) fn publish(&mut self, now: u64, last: bool) {
-        let (mut footprints, pss) = self.footprints.receive();
+        let (mut details, pss) = self.details.receive();
         self.pss = pss;
         for process in self.processes.values_mut() {
             let is_observed = process.seen_in == self.epochs && !process.gauges.state.is_empty();
-            if !is_observed && process.end.is_none() {
+            if !process.counted || !is_observed && process.end.is_none() {
                 continue;
             }
             let started = self.clock.monotonic_of_boottime(process.id.start_boottime);
@@ -88,7 +88,7 @@ impl TaskTable {
                 cpu_time: cpu_increase,
                 runqueue,
                 memory: process.gauges.memory.filter(|_| !ended),
-                footprint: footprints.remove(&process.id).filter(|_| !ended),
+                details: details.remove(&process.id).filter(|_| !ended),
                 threads: process.gauges.threads.filter(|_| !ended),
                 fds: process.gauges.fds.filter(|_| !ended),
                 cpu: process.gauges.cpu,

@@ -7,23 +7,29 @@ mod budget;
 mod cmdline;
 pub mod counters;
 mod deferred;
+mod details;
+mod details_reader;
 pub mod dirtiers;
 pub mod disks;
 mod following;
-mod footprint_reader;
 mod gauges;
 mod increases;
 mod jobs;
+mod lifecycle;
+mod missed;
 mod name_reader;
 mod names;
 mod naming;
+mod observe;
 pub mod per_key;
+mod perf_records;
 mod process;
 mod process_id;
 pub mod process_tree;
 mod readings;
 mod row;
 mod threads;
+mod tree_cpu;
 pub mod walk;
 
 use std::sync::Arc;
@@ -34,6 +40,7 @@ use hashbrown::{HashMap, HashSet};
 pub use self::{
     budget::Budget,
     cmdline::Cmdline,
+    details::Details,
     gauges::Memory,
     names::Description,
     per_key::PerKeyCounters,
@@ -43,7 +50,7 @@ pub use self::{
     walk::Walker,
 };
 use self::{
-    footprint_reader::FootprintReader, name_reader::NameReader, process::CurrentReading,
+    details_reader::DetailsReader, name_reader::NameReader, process::CurrentReading,
     process_tree::ProcessTree,
 };
 use crate::{
@@ -60,7 +67,7 @@ use crate::{
 pub enum Reader {
     Bpf(Box<Programs>),
     /// `/proc`, if BPF cannot be used.
-    Procfs(Walker),
+    Procfs(Box<Walker>),
     /// None: no source needs the processes.
     None,
 }
@@ -77,6 +84,9 @@ pub struct TaskTable {
     pub per_key: PerKeyCounters,
     /// Sum of the proportional memory of all processes, bytes, in the sample after all were read.
     pub pss: Option<u64>,
+    /// CPU time of the target since the previous reading, with that of processes that no reading
+    /// has, ns; `None` if it is the sum of the rows.
+    pub target_cpu_ns: Option<u64>,
     /// Converts the kernel's clocks to wall clock.
     pub clock: Clock,
     /// Ancestry of the processes.
@@ -84,7 +94,7 @@ pub struct TaskTable {
     deferred_rows: HashMap<deferred::RowKey, Row>,
     processes: HashMap<ProcessId, Process>,
     reader: Reader,
-    footprints: FootprintReader,
+    details: DetailsReader,
     host: Host,
     job_numbers: JobNumbers,
     name_reader: NameReader,
@@ -105,6 +115,10 @@ pub struct TaskTable {
     /// Events that are applied by the next reading.
     events: Vec<Event>,
     ended_threads: HashSet<(ProcessId, u32)>,
+    /// CPU time of the target since the first reading from `/proc`, ns.
+    target_cpu_total: Option<u64>,
+    /// Processes that ended without a reading that has their counters.
+    uncounted: u64,
     /// Begin of the reading of the last sample, ns of `CLOCK_MONOTONIC`.
     sampled_at: u64,
     /// Begin of the last reading, ns of `CLOCK_MONOTONIC`.
@@ -125,6 +139,7 @@ impl TaskTable {
             kernel_support,
             per_key,
             pss: None,
+            target_cpu_ns: None,
             rows: Vec::new(),
             changed: Vec::new(),
             clock,
@@ -132,7 +147,7 @@ impl TaskTable {
             deferred_rows: HashMap::new(),
             processes: HashMap::new(),
             reader,
-            footprints: FootprintReader::new(host),
+            details: DetailsReader::new(host),
             host: host.clone(),
             job_numbers: JobNumbers::default(),
             name_reader: NameReader::new(host.procfs.clone(), host.cgroups.clone()),
@@ -146,6 +161,8 @@ impl TaskTable {
             epochs: 0,
             events: Vec::new(),
             ended_threads: HashSet::new(),
+            target_cpu_total: None,
+            uncounted: 0,
             sampled_at: 0,
             read_at: 0,
         }
@@ -206,7 +223,7 @@ impl TaskTable {
                 reading.monotonic_ns
             }
             Reader::Procfs(_) => {
-                self.read_procfs(tick, first)?;
+                self.read_procfs(tick, first, last)?;
                 tick.monotonic_ns
             }
             Reader::None => return Ok(()),
@@ -217,7 +234,7 @@ impl TaskTable {
         self.read_at = now;
         self.process_tree.add_new(&self.processes, &self.clock);
         self.read_per_key(now, first, last)?;
-        self.footprints.update(&self.processes);
+        self.details.update(&self.processes);
         self.collect_changed(last);
         self.update_job_users(first);
         Ok(())
@@ -270,8 +287,8 @@ impl TaskTable {
         self.changed.sort_unstable();
     }
 
-    /// Reads proportional and unique memory of all processes, for the last sample.
-    pub fn read_footprints(&mut self) {
-        self.footprints.read_last(&self.processes);
+    /// Reads the details of all processes, for the last sample.
+    pub fn read_details(&mut self) {
+        self.details.read_last(&self.processes);
     }
 }

@@ -182,6 +182,13 @@ impl Description {
         !is_whole || !has_number
     }
 
+    /// Applies an exec of which only the command name is known. The other names are read from
+    /// `/proc`.
+    pub(super) fn on_recorded_exec(&mut self, comm: &[u8; 16]) {
+        self.set_comm(comm);
+        (self.exe, self.cmdline) = (None, None);
+    }
+
     /// Applies the environment of an exec. Returns whether names have to be read from `/proc` in
     /// addition.
     #[must_use]

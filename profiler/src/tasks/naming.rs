@@ -1,9 +1,6 @@
 //! Requests for names of processes that the events did not supply, and their budget.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use hashbrown::HashSet;
 
@@ -27,9 +24,9 @@ impl TaskTable {
             // A child shares the command line of its parent.
             if let Some(cmdline) = &process.description.cmdline
                 && cmdline.is_long()
-                && seen.insert(Arc::as_ptr(&cmdline.text))
+                && seen.insert(cmdline.address())
             {
-                budget.charge(process.uid, cmdline.text.len());
+                budget.charge(process.uid, cmdline.size());
             }
         }
         budget

@@ -58,6 +58,9 @@ pub struct Process {
     /// Whether its I/O accounting could be read in all readings. In `/proc`, that of other users'
     /// processes needs privileges.
     pub io_read: bool,
+    /// Whether its counters have been read. Those of a process that starts and ends between two
+    /// readings of `/proc` are unknown.
+    pub counted: bool,
     pub(super) started_in_run: bool,
     /// Whether all names are known, or will remain unknown.
     pub(super) described: bool,
@@ -65,6 +68,8 @@ pub struct Process {
     /// Epoch of the last reading that had it; 0 if none.
     pub(super) seen_in: u32,
     pub(super) read_at: Option<u64>,
+    /// Status of a zombie in `/proc`.
+    pub(super) exit_status: Option<u32>,
     /// Interval up to the last reading, including that of deferred rows, ns.
     pub(super) interval_ns: u64,
     /// Interval of deferred rows, ns.
@@ -109,11 +114,13 @@ pub(super) fn entry(
         followed_since: now,
         end: None,
         io_read: true,
+        counted: false,
         started_in_run: false,
         described: false,
         changed: true,
         seen_in: 0,
         read_at: None,
+        exit_status: None,
         interval_ns: 0,
         deferred_ns: 0,
         published: None,
@@ -160,6 +167,7 @@ impl Process {
     }
 
     pub(super) fn apply_record(&mut self, record: &ProcessRecord, page: u64) {
+        self.counted = true;
         // The parent at the fork is kept when the process gets another parent.
         if self.ppid == 0 {
             self.ppid = record.ppid;
@@ -216,6 +224,7 @@ impl Process {
     }
 
     pub(super) fn on_exit(&mut self, exit: &ProcessEntry, page: u64, epoch: u32) {
+        self.counted = true;
         self.uid = exit.uid;
         self.description.set_comm(&exit.comm);
         self.end = Some(End {

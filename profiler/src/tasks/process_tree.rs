@@ -5,12 +5,12 @@ use hashbrown::HashMap;
 use super::{Process, ProcessId};
 use crate::support::clock::Clock;
 
-/// Key of a process in tables: `pid` and `start_ts`, the latter in ns of wall clock.
+/// Key of a process in tables: `pid` and `start_ts`, the latter in µs of wall clock.
 pub type ProcessKey = (u32, i64);
 
 /// The key of a process in tables.
 pub fn process_key(clock: &Clock, id: ProcessId) -> ProcessKey {
-    (id.pid, clock.wall_of_boottime(id.start_boottime).0)
+    (id.pid, clock.wall_of_boottime(id.start_boottime).us())
 }
 
 /// Limit of an ancestry.

@@ -3,9 +3,11 @@
 use anyhow::Result;
 
 use super::{
-    ProcessId, Reader, TaskTable,
+    End, ProcessId, Reader, TaskTable,
+    lifecycle::Change,
     process::{entry, on_fork},
     threads::ReadingTime,
+    walk::Observed,
 };
 use crate::{
     bpf::{Event, Reading as BpfReading, Record},
@@ -163,18 +165,63 @@ impl TaskTable {
     }
 
     /// Reads the processes from `/proc` and applies them.
-    pub(super) fn read_procfs(&mut self, tick: &Tick, first: bool) -> Result<()> {
+    pub(super) fn read_procfs(&mut self, tick: &Tick, first: bool, last: bool) -> Result<()> {
         let Reader::Procfs(walker) = &mut self.reader else {
             return Ok(());
         };
+        let reading = walker.read(&self.host, first, last)?;
+        let before = self.target_cpu_total.replace(reading.cpu_ns);
+        self.target_cpu_ns = Some(
+            reading
+                .cpu_ns
+                .saturating_sub(before.unwrap_or(reading.cpu_ns)),
+        );
+        let ends = self.apply_changes(reading.changes, tick.monotonic_ns);
+        self.apply_observed(reading.processes, first, tick.monotonic_ns);
+        for (id, at) in ends {
+            let Some(process) = self.processes.get_mut(&id) else {
+                continue;
+            };
+            if process.seen_in != self.epochs {
+                process.current.totals = process.published.unwrap_or_default();
+            }
+            process.end = Some(End {
+                at,
+                status: process.exit_status,
+            });
+            (process.changed, process.described) = (true, true);
+            self.uncounted += u64::from(!process.counted);
+        }
+        Ok(())
+    }
+
+    /// Applies starts and execs, and returns the ends.
+    fn apply_changes(&mut self, changes: Vec<Change>, now: u64) -> Vec<(ProcessId, u64)> {
+        let mut ends = Vec::new();
+        for change in changes {
+            match change {
+                Change::Start(fork) => on_fork(&mut self.processes, &self.clock, &fork),
+                Change::Exec(id, comm) => {
+                    let process = entry(&mut self.processes, id, now);
+                    process.description.on_recorded_exec(&comm);
+                    process.described = false;
+                    process.changed = true;
+                }
+                Change::End(id, at) => ends.push((id, at)),
+            }
+        }
+        ends
+    }
+
+    fn apply_observed(&mut self, processes: Vec<Observed>, first: bool, now: u64) {
         let time = ReadingTime {
-            now: tick.monotonic_ns,
+            now,
             run_start: self.run_start,
             clock: &self.clock,
         };
-        for observed in walker.read(&self.host)? {
+        for observed in processes {
             let id = ProcessId::from(&observed.process);
-            let process = entry(&mut self.processes, id, time.now);
+            let process = entry(&mut self.processes, id, now);
             // Start times in /proc are rounded to clock ticks.
             process.started_in_run |= !first && process.read_at.is_none() && {
                 let started = self.clock.monotonic_of_boottime(id.start_boottime);
@@ -191,7 +238,9 @@ impl TaskTable {
                 }
             }
             process.current.totals = observed.totals;
+            if observed.exit_status.is_some() {
+                process.exit_status = observed.exit_status;
+            }
         }
-        Ok(())
     }
 }

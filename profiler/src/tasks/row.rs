@@ -4,10 +4,10 @@ use profiler_ebpf::record::Totals;
 
 use super::{
     counters::{self, CpuTime, Latency},
+    details::Details,
     gauges::Memory,
     process_id::ProcessId,
 };
-use crate::procfs::smaps_rollup::Footprint;
 
 /// A process or thread at one sample.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ pub struct Row {
     pub runqueue: Option<Latency>,
     /// Memory; `None` for ended processes, kernel threads and threads.
     pub memory: Option<Memory>,
-    /// Proportional and unique memory, in the sample after it was read.
-    pub footprint: Option<Footprint>,
+    /// Values that are read every 30 s, in the sample after that.
+    pub details: Option<Details>,
     /// Number of threads; `None` for ended processes and threads.
     pub threads: Option<u32>,
     /// Open file descriptors; `None` for ended processes and threads, or if unknown.
@@ -55,7 +55,7 @@ impl Row {
             io_read: self.io_read && later.io_read,
             cpu_time,
             runqueue: self.runqueue.take(),
-            footprint: later.footprint.or(self.footprint),
+            details: later.details.or(self.details),
             ..later.clone()
         };
     }

@@ -129,7 +129,7 @@ impl Threads {
             cpu_time,
             runqueue: None,
             memory: None,
-            footprint: None,
+            details: None,
             threads: None,
             fds: None,
             cpu: None,

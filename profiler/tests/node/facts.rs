@@ -143,7 +143,7 @@ fn devices_and_mounts_of_a_server() {
     assert_eq!(
         infiniband.unwrap(),
         &json!({"name": "ib0", "driver": "mlx5_core", "speed_mbit": 200_000, "mtu": 4092, "state": "up",
-                "numa_node": 1})
+                "numa_node": 1, "addresses": []})
     );
     assert_eq!(
         list(&rows, "block_devices")[0],

@@ -60,7 +60,19 @@ fn table(
 
 /// The table of an MI250X: version 1.3, HBM temperatures at 88, energy in 2^-16 J at 24.
 fn mi250(energy: u64, throttlers: u64) -> Vec<u8> {
-    let words = [(16, 98), (18, 31), (20, 7), (88, 50)];
+    let words = [
+        (10, 61),
+        (12, 62),
+        (14, 63),
+        (16, 98),
+        (18, 31),
+        (20, 7),
+        (56, 1090),
+        (60, 711),
+        (62, 722),
+        (88, 50),
+        (92, 53),
+    ];
     table(120, 1, 3, &words, &[(24, energy), (112, throttlers)])
 }
 
@@ -134,6 +146,14 @@ fn amd_accelerator() {
         ("pcie_width", 16),
         ("ecc_corrected", 3),
         ("ecc_uncorrected", 0),
+        ("hotspot_temperature", 61),
+        ("hbm_temperature", 53),
+        ("vr_gfx_temperature", 61),
+        ("vr_soc_temperature", 62),
+        ("vr_memory_temperature", 63),
+        ("soc_clock", 1_090_000_000),
+        ("video_clock", 711_000_000),
+        ("decoder_clock", 722_000_000),
     ] {
         assert_eq!(gpus.get(0, column), Some(value), "{column}");
     }
@@ -150,12 +170,109 @@ fn amd_accelerator() {
 }
 
 #[test]
+fn facts_have_one_row_per_card() {
+    let tree = Tree::of("vm", "gpu-drm-facts");
+    amd(&tree);
+    card(&tree, "sys/class/drm/card2", "xe", "0000:03:00.0");
+    let device = format!("{CARD}/device");
+    for (file, text) in [
+        ("vbios_version", "113-D65201-045\n"),
+        ("serial_number", "692231000123\n"),
+        ("pp_dpm_sclk", "0: 500Mhz *\n1: 800Mhz\n2: 1700Mhz\n"),
+        ("pp_dpm_mclk", "0: 400Mhz\n1: 1600Mhz *\n"),
+        ("max_link_speed", "32.0 GT/s PCIe\n"),
+        ("max_link_width", "16\n"),
+    ] {
+        tree.put(format!("{device}/{file}"), text);
+    }
+    tree.put("sys/module/amdgpu/version", "6.3.6\n");
+    tree.put(
+        "sys/class/drm/card2/device/tile0/gt0/freq0/rp0_freq",
+        "2450\n",
+    );
+    let mut reader = reader(&tree);
+    let (batches, result) = reader.attempt(true);
+    assert!(result.is_ok(), "{result:?}");
+    let found = batches
+        .iter()
+        .find(|batch| batch.table.name == "gpu_device");
+    let devices = Rows(found.cloned());
+    assert_eq!(devices.len(), 2);
+    for (column, value) in [
+        ("driver_version", "6.3.6"),
+        ("vbios_version", "113-D65201-045"),
+        ("serial", "692231000123"),
+        ("bdf", "0000:c1:00.0"),
+    ] {
+        assert_eq!(devices.text(0, column).as_deref(), Some(value), "{column}");
+    }
+    for (row, column, value) in [
+        (0, "memory_total", Some(68_702_699_520)),
+        (0, "max_sm_clock", Some(1_700_000_000)),
+        (0, "max_memory_clock", Some(1_600_000_000)),
+        (0, "max_pcie_generation", Some(5)),
+        (0, "max_pcie_width", Some(16)),
+        (1, "max_sm_clock", Some(2_450_000_000)),
+        (1, "memory_total", None),
+    ] {
+        assert_eq!(devices.get(row, column), value, "{row} {column}");
+    }
+    let (batches, _) = reader.attempt(true);
+    assert!(!batches.iter().any(|batch| batch.table.name == "gpu_device"));
+}
+
+/// Instinct accelerators have four of each clock.
+#[test]
+fn the_highest_of_several_clocks_is_reported() {
+    for (content, size, soc) in [(4, 288, 256), (5, 360, 328), (6, 1664, 280), (7, 2208, 312)] {
+        let tree = Tree::of("vm", &format!("gpu-clocks-{content}"));
+        card(&tree, CARD, "amdgpu", "0000:c1:00.0");
+        let words = [
+            (4, 71),
+            (6, 72),
+            (8, 73),
+            (soc, 1100),
+            (soc + 2, 1200),
+            (soc + 6, 1000),
+            (soc + 8, 29),
+            (soc + 18, 22),
+        ];
+        tree.put(
+            format!("{CARD}/device/gpu_metrics"),
+            table(size, 1, content, &words, &[]),
+        );
+        let mut reader = reader(&tree);
+        read(&mut reader);
+        let (gpus, _, error) = read(&mut reader);
+        assert_eq!(error, None);
+        for (column, value) in [
+            ("soc_clock", Some(1_200_000_000)),
+            ("video_clock", Some(29_000_000)),
+            ("decoder_clock", Some(22_000_000)),
+            ("hotspot_temperature", Some(71)),
+            ("memory_temperature", Some(72)),
+            ("vr_soc_temperature", Some(73)),
+            ("vr_gfx_temperature", None),
+        ] {
+            assert_eq!(gpus.get(0, column), value, "1.{content} {column}");
+        }
+    }
+}
+
+#[test]
 fn amd_apu_is_read_from_its_metrics_table() {
     let tree = Tree::of("vm", "gpu-apu");
     card(&tree, CARD, "amdgpu", "0000:c1:00.0");
     // Version 2.4 has hundredths, version 2.2 has units.
     for (content, size, factor) in [(2, 128, 1), (4, 164, 100)] {
-        let words = [(4, 55 * factor), (28, 42 * factor), (30, 3 * factor)];
+        let words = [
+            (4, 55 * factor),
+            (28, 42 * factor),
+            (30, 3 * factor),
+            (78, 600),
+            (84, 533),
+            (86, 534),
+        ];
         let metrics = table(size, 2, content, &words, &[(120, 1 << 5)]);
         tree.put(format!("{CARD}/device/gpu_metrics"), metrics);
         let mut reader = reader(&tree);
@@ -165,6 +282,13 @@ fn amd_apu_is_read_from_its_metrics_table() {
         assert_eq!(gpus.get(0, "temperature"), Some(55));
         assert_eq!(gpus.get(0, "utilization"), Some(42));
         assert_eq!(gpus.get(0, "media_utilization"), Some(3));
+        for (column, mhz) in [
+            ("soc_clock", 600),
+            ("video_clock", 533),
+            ("decoder_clock", 534),
+        ] {
+            assert_eq!(gpus.get(0, column), Some(mhz * 1_000_000), "{column}");
+        }
         let reasons = gpus.text(0, "throttle_reasons");
         assert_eq!(reasons.as_deref(), Some("fppt"));
         assert_eq!(gpus.get(0, "energy_uj"), None);

@@ -96,6 +96,10 @@ gpu0 violation0 1000000
 gpu0 violation1 2000000
 gpu0 violation3 3000000
 gpu0 violation5 4000000
+gpu0 violation2 10
+gpu0 violation4 20
+gpu0 violation10 30
+gpu0 violation11 40
 gpu0 field138.4294967295 3 100
 gpu0 field139.4294967295 3 200
 gpu0 field197.0 3 5000
@@ -107,6 +111,10 @@ const AFTER: &str = "\
 gpu0 utilization 97 41
 gpu0 memory 85520809984 623902720 1073741824
 gpu0 clocks 1980 1975 2619 1560
+gpu0 bar1 137438953472 2097152
+gpu0 compute 4001 4096 4294967295 4294967295 4002 8192 4294967295 4294967295
+gpu0 ecc_corrected_total 1234
+gpu0 ecc_uncorrected_total 5
 gpu0 encoder 5
 gpu0 decoder 6
 gpu0 p_state 0
@@ -127,6 +135,10 @@ gpu0 violation0 1500000
 gpu0 violation1 2000007
 gpu0 violation3 3000000
 gpu0 violation5 4000001
+gpu0 violation2 12
+gpu0 violation4 24
+gpu0 violation10 38
+gpu0 violation11 56
 gpu0 field82.0 1 52
 gpu0 field138.4294967295 3 110
 gpu0 field139.4294967295 3 201
@@ -161,6 +173,9 @@ fn values_are_converted_to_the_units_of_their_columns() {
         ("decoder_utilization", 6),
         ("memory_total", 85_520_809_984),
         ("memory_used", 1_073_741_824),
+        ("bar1_used", 2_097_152),
+        ("processes", 2),
+        ("graphics_clock", 1_980_000_000),
         ("sm_clock", 1_975_000_000),
         ("memory_clock", 2_619_000_000),
         ("video_clock", 1_560_000_000),
@@ -180,10 +195,16 @@ fn values_are_converted_to_the_units_of_their_columns() {
         ("nvlink_rx_bytes", 1024),
         ("ecc_corrected", 2),
         ("ecc_uncorrected", 0),
+        ("ecc_corrected_total", 1234),
+        ("ecc_uncorrected_total", 5),
         ("power_violation_ns", 500_000),
         ("thermal_violation_ns", 7),
         ("board_limit_violation_ns", 0),
         ("reliability_violation_ns", 1),
+        ("sync_boost_violation_ns", 2),
+        ("low_utilization_violation_ns", 4),
+        ("application_clocks_violation_ns", 8),
+        ("base_clocks_violation_ns", 16),
     ] {
         assert_eq!(gpus.get(0, column), Some(value), "{column}");
     }
@@ -215,6 +236,13 @@ fn values_are_converted_to_the_units_of_their_columns() {
         "compute_instance",
         "media_utilization",
         "system_memory_used",
+        "decoder_clock",
+        "soc_clock",
+        "hotspot_temperature",
+        "hbm_temperature",
+        "vr_gfx_temperature",
+        "vr_soc_temperature",
+        "vr_memory_temperature",
         "fan_rpm",
         "fp16_activity",
     ];
@@ -222,10 +250,17 @@ fn values_are_converted_to_the_units_of_their_columns() {
 }
 
 /// Keys of the script, and the columns that are null if the query fails.
-const FAILURES: [(&str, &[&str]); 13] = [
+const FAILURES: [(&str, &[&str]); 17] = [
     ("utilization", &["memory_utilization", "utilization"]),
     ("memory", &["memory_total", "memory_used"]),
-    ("clocks", &["memory_clock", "sm_clock", "video_clock"]),
+    (
+        "clocks",
+        &["graphics_clock", "memory_clock", "sm_clock", "video_clock"],
+    ),
+    ("bar1", &["bar1_used"]),
+    ("compute", &["processes"]),
+    ("ecc_corrected_total", &["ecc_corrected_total"]),
+    ("violation11", &["base_clocks_violation_ns"]),
     ("encoder", &["encoder_utilization"]),
     ("power", &["power_mw"]),
     ("power_limit", &["power_limit_mw"]),
@@ -263,6 +298,71 @@ fn a_failed_query_makes_only_its_own_columns_null() {
             read(&mut reader);
         }
     }
+}
+
+/// Facts of the script, as NVML returns them.
+const FACTS: &str = "\
+gpu0 memory 85520809984 623902720 1073741824
+gpu0 bar1 137438953472 2097152
+gpu0 max_clocks 1980 1990 2619 1545
+gpu0 vbios 96.00.74.00.1C
+gpu0 serial 1650123000123
+gpu0 part 900-21010-0000-000
+gpu0 architecture 9
+gpu0 compute_mode 3
+gpu0 persistence 1
+gpu0 ecc_mode 0
+gpu0 power_limits 200000 700000
+";
+
+#[test]
+fn facts_have_one_row_per_gpu() {
+    let machine = Machine::new("gpu-facts");
+    machine.set_script(&format!(
+        "{GPU0}{FACTS}nvml count 2\ngpu1 uuid GPU-1\ngpu1 vbios error 3\n"
+    ));
+    let mut reader = machine.reader();
+    let (batches, _) = reader.attempt(true);
+    let found = batches
+        .iter()
+        .find(|batch| batch.table.name == "gpu_device");
+    let devices = Rows(found.cloned());
+    assert_eq!(devices.len(), 2);
+    for (column, value) in [
+        ("driver_version", "550.54.15"),
+        ("cuda_version", "12.4"),
+        ("vbios_version", "96.00.74.00.1C"),
+        ("serial", "1650123000123"),
+        ("part_number", "900-21010-0000-000"),
+        ("architecture", "Hopper"),
+        ("compute_mode", "exclusive_process"),
+        ("bdf", "0001:3b:00.0"),
+    ] {
+        assert_eq!(devices.text(0, column).as_deref(), Some(value), "{column}");
+    }
+    for (column, value) in [
+        ("index", 0),
+        ("memory_total", 85_520_809_984),
+        ("bar1_total", 137_438_953_472),
+        ("max_graphics_clock", 1_980_000_000),
+        ("max_sm_clock", 1_990_000_000),
+        ("max_memory_clock", 2_619_000_000),
+        ("max_video_clock", 1_545_000_000),
+        ("max_power_limit_mw", 700_000),
+        ("max_pcie_generation", 5),
+        ("max_pcie_width", 16),
+    ] {
+        assert_eq!(devices.get(0, column), Some(value), "{column}");
+    }
+    assert_eq!(devices.get(0, "persistence_mode"), Some(1));
+    assert_eq!(devices.get(0, "ecc"), Some(0));
+    assert_eq!(devices.text(1, "vbios_version"), None);
+    assert_eq!(
+        devices.text(1, "driver_version").as_deref(),
+        Some("550.54.15")
+    );
+    let (batches, _) = reader.attempt(true);
+    assert!(!batches.iter().any(|batch| batch.table.name == "gpu_device"));
 }
 
 #[test]

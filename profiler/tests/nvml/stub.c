@@ -192,6 +192,59 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned int 
     return code;
 }
 
+/* Graphics, SM, memory, video. */
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int type, unsigned int *mhz) {
+    unsigned long long values[4];
+    nvmlReturn_t code = numbers(device, "max_clocks", values, 4);
+    *mhz = (unsigned int)values[type & 3];
+    return code;
+}
+
+typedef struct {
+    unsigned long long total, free, used;
+} nvmlBAR1Memory_t;
+
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
+    unsigned long long values[2];
+    nvmlReturn_t code = numbers(device, "bar1", values, 2);
+    memory->total = values[0];
+    memory->used = values[1];
+    memory->free = memory->total - memory->used;
+    return code;
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = 12040;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *out, unsigned int length) {
+    return string(device, "vbios", out, length);
+}
+
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *out, unsigned int length) {
+    return string(device, "serial", out, length);
+}
+
+nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *out, unsigned int length) {
+    return string(device, "part", out, length);
+}
+
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
+    nvmlReturn_t code = number(device, "ecc_mode", current);
+    *pending = *current;
+    return code;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *least,
+                                                          unsigned int *most) {
+    unsigned long long values[2];
+    nvmlReturn_t code = numbers(device, "power_limits", values, 2);
+    *least = (unsigned int)values[0];
+    *most = (unsigned int)values[1];
+    return code;
+}
+
 typedef struct {
     unsigned int fieldId, scopeId;
     long long timestamp, latencyUsec;
@@ -235,6 +288,9 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 NUMBER(nvmlDeviceGetPerformanceState, "p_state")
 NUMBER(nvmlDeviceGetPowerUsage, "power")
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, "power_limit")
+NUMBER(nvmlDeviceGetComputeMode, "compute_mode")
+NUMBER(nvmlDeviceGetPersistenceMode, "persistence")
+NUMBER(nvmlDeviceGetArchitecture, "architecture")
 NUMBER(nvmlDeviceGetNumFans, "fans")
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "max_pcie_generation")
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "max_pcie_width")
@@ -260,8 +316,10 @@ nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, uns
 }
 
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int kind, int counter, unsigned long long *out) {
-    (void)counter;
-    return numbers(device, kind == 0 ? "ecc_corrected" : "ecc_uncorrected", out, 1);
+    /* Counter 1 is that of the life of the GPU. */
+    char key[32];
+    snprintf(key, sizeof key, "ecc_%scorrected%s", kind == 0 ? "" : "un", counter == 0 ? "" : "_total");
+    return numbers(device, key, out, 1);
 }
 
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *out) {

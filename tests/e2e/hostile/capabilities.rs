@@ -65,7 +65,7 @@ fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
         ("statfs", SAMPLING),
         ("energy", SAMPLING),
         ("names", SYS_PTRACE | DAC_READ_SEARCH),
-        ("footprints", SYS_PTRACE | DAC_READ_SEARCH),
+        ("details", SYS_PTRACE | DAC_READ_SEARCH),
         ("sink", files),
         ("retention", files),
         ("ipc-file", ipc_file),
@@ -85,7 +85,7 @@ fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
     }
     assert_eq!(wrong(), BTreeMap::new());
     let threads = threads(pid);
-    for name in ["profiler", "footprints", "sink", "ipc-file", "marks"] {
+    for name in ["profiler", "details", "sink", "ipc-file", "marks"] {
         assert!(threads.contains_key(name), "{name}: {threads:x?}");
     }
 }

@@ -9,3 +9,4 @@ mod output;
 mod paths;
 mod process_names;
 mod recovery;
+pub mod service;

@@ -1,4 +1,4 @@
-//! A single-node Slurm of Debian's packages, started for one test.
+//! A Slurm of Debian's packages with one or two nodes on this machine, started for one test.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// A running Slurm, stopped when it is dropped.
 pub struct Cluster {
     directory: TempDir,
-    node: String,
+    nodes: Vec<String>,
     hierarchy: Hierarchy,
     _daemons: Vec<ProcessGroup>,
 }
@@ -64,27 +64,39 @@ impl Cluster {
 
     /// Adds lines to the configuration.
     pub fn with(plugin: &str, more: &str) -> Self {
-        Self::on(Hierarchy::V1, plugin, more)
+        Self::on(Hierarchy::V1, plugin, vec![hostname()], more)
+    }
+
+    /// Two nodes, `n1` and `n2`, each with its slurmd. Profilers that are steps of a job have the
+    /// names of their nodes.
+    pub fn with_two_nodes() -> Self {
+        let nodes = ["n1", "n2"].map(str::to_owned);
+        let step_extern = "PrologFlags=Contain\n";
+        Self::on(Hierarchy::V1, "proctrack/cgroup", nodes.into(), step_extern)
     }
 
     /// Tracks processes by cgroup v2, under a systemd that is pid 1.
     pub fn on_v2() -> Self {
-        Self::on(Hierarchy::V2, "proctrack/cgroup", "")
+        let nodes = vec![hostname()];
+        Self::on(Hierarchy::V2, "proctrack/cgroup", nodes, "")
     }
 
-    fn on(hierarchy: Hierarchy, plugin: &str, more: &str) -> Self {
+    fn on(hierarchy: Hierarchy, plugin: &str, nodes: Vec<String>, more: &str) -> Self {
         let directory = TempDir::new().expect("a directory");
         let path = directory.path();
         // Other users submit jobs as well.
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our directory");
-        // The real host name, because mpirun treats any other name as another machine.
-        let node = hostname();
         let key: Vec<u8> = (0..128_u8).map(|byte| byte.wrapping_mul(31)).collect();
         write(&path.join("munge.key"), &key, 0o400);
         write(
             &path.join("slurm.conf"),
-            (configuration(path, &node, plugin) + more).as_bytes(),
+            (configuration(path, &nodes, plugin) + more).as_bytes(),
             0o644,
+        );
+        write(
+            &path.join("task_prolog"),
+            b"#!/bin/sh\necho export PROFILER_HOSTNAME=$SLURMD_NODENAME\n",
+            0o755,
         );
         write(
             &path.join("cgroup.conf"),
@@ -112,20 +124,21 @@ impl Cluster {
                 .env("SLURM_CONF", path.join("slurm.conf"));
             ProcessGroup::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
         };
-        let daemons = vec![
-            munged,
-            daemon(&["slurmctld"], &["-i"]),
-            daemon(hierarchy.slurmd(), &["-N", &node]),
-        ];
+        let mut daemons = vec![munged, daemon(&["slurmctld"], &["-i"])];
+        let slurmds = nodes.iter();
+        daemons.extend(slurmds.map(|node| daemon(hierarchy.slurmd(), &["-N", node])));
         let cluster = Self {
-            node,
+            nodes,
             hierarchy,
             _daemons: daemons,
             directory,
         };
-        wait_until("the node is idle", || {
-            let state = cluster.command("sinfo", &["-h", "-o", "%T"]).output();
-            state.is_ok_and(|state| state.stdout.starts_with(b"idle"))
+        wait_until("the nodes are idle", || {
+            let state = cluster.command("sinfo", &["-h", "-N", "-o", "%T"]).output();
+            state.is_ok_and(|state| {
+                let states = String::from_utf8_lossy(&state.stdout).into_owned();
+                states.lines().filter(|state| *state == "idle").count() == cluster.nodes.len()
+            })
         });
         cluster
     }
@@ -162,31 +175,32 @@ impl Cluster {
 
     /// Submits a script and returns the job id.
     pub fn submit(&self, tasks: u32, script: &str) -> String {
+        self.submit_with(&[&format!("--ntasks={tasks}")], script)
+    }
+
+    /// Submits a script with these options and returns the job id.
+    pub fn submit_with(&self, options: &[&str], script: &str) -> String {
         let path = self.directory.path().join("script.sh");
         write(&path, format!("#!/bin/bash\n{script}").as_bytes(), 0o755);
-        let tasks = format!("--ntasks={tasks}");
-        self.ask(
-            "sbatch",
-            &[
-                "--parsable",
-                &tasks,
-                "--output=job.out",
-                path.to_str().expect("UTF-8"),
-            ],
-        )
+        let script = path.to_str().expect("UTF-8");
+        let words = [&["--parsable", "--output=job.out"], options, &[script]].concat();
+        self.ask("sbatch", &words)
     }
 
     /// Cgroup directory of a job of root, which exists while the job has processes.
     pub fn cgroup(&self, job: &str) -> String {
         match self.hierarchy {
-            Hierarchy::V1 => format!("/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}", self.node),
+            Hierarchy::V1 => format!(
+                "/sys/fs/cgroup/freezer/slurm_{}/uid_0/job_{job}",
+                self.nodes[0]
+            ),
             Hierarchy::V2 => format!("/sys/fs/cgroup/system.slice/{}/job_{job}", self.scope()),
         }
     }
 
     /// The systemd scope of all jobs with v2.
     fn scope(&self) -> String {
-        format!("{}_slurmstepd.scope", self.node)
+        format!("{}_slurmstepd.scope", self.nodes[0])
     }
 
     pub fn state(&self, job: &str) -> String {
@@ -215,9 +229,11 @@ impl Drop for Cluster {
         }
         // slurmd does not remove its own cgroups.
         for hierarchy in ["freezer", "cpuset", "memory", "cpuacct", "cpu,cpuacct"] {
-            let root = format!("/sys/fs/cgroup/{hierarchy}/slurm_{}", self.node);
-            let _ = fs::remove_dir(format!("{root}/uid_0"));
-            let _ = fs::remove_dir(root);
+            for node in &self.nodes {
+                let root = format!("/sys/fs/cgroup/{hierarchy}/slurm_{node}");
+                let _ = fs::remove_dir(format!("{root}/uid_0"));
+                let _ = fs::remove_dir(root);
+            }
         }
     }
 }
@@ -239,14 +255,33 @@ fn write(path: &Path, bytes: &[u8], mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our file");
 }
 
-fn configuration(directory: &Path, node: &str, plugin: &str) -> String {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    let [controller, daemon] =
-        listeners.map(|listener| listener.local_addr().expect("an address").port());
+fn configuration(directory: &Path, nodes: &[String], plugin: &str) -> String {
+    let listeners: Vec<_> = (0..=nodes.len())
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+        .collect();
+    let mut ports = listeners
+        .iter()
+        .map(|listener| listener.local_addr().expect("an address").port());
+    let controller = ports.next().expect("a port");
+    // mpirun treats a node with a name other than the host's as another machine.
+    let hostname = hostname();
+    let nodes_and_ports = nodes.iter().zip(ports).map(|(node, port)| {
+        format!(
+            "NodeName={node} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} CPUs=2 \
+             RealMemory=500 State=UNKNOWN\n"
+        )
+    });
+    let node_lines: String = nodes_and_ports.collect();
     let directory = directory.display();
+    let task_prolog = if nodes.len() > 1 {
+        format!("TaskProlog={directory}/task_prolog\n")
+    } else {
+        String::new()
+    };
+    let nodes = nodes.join(",");
     format!(
         "ClusterName=e2e\n\
-         SlurmctldHost={node}(127.0.0.1)\n\
+         SlurmctldHost={hostname}(127.0.0.1)\n\
          SlurmUser=root\n\
          SlurmdUser=root\n\
          AuthType=auth/munge\n\
@@ -255,10 +290,10 @@ fn configuration(directory: &Path, node: &str, plugin: &str) -> String {
          SlurmctldPort={controller}\n\
          SlurmctldPidFile={directory}/slurmctld.pid\n\
          SlurmctldLogFile={directory}/slurmctld.log\n\
-         SlurmdPidFile={directory}/slurmd.pid\n\
-         SlurmdLogFile={directory}/slurmd.log\n\
+         SlurmdPidFile={directory}/slurmd-%n.pid\n\
+         SlurmdLogFile={directory}/slurmd-%n.log\n\
          StateSaveLocation={directory}/state\n\
-         SlurmdSpoolDir={directory}/spool\n\
+         SlurmdSpoolDir={directory}/spool-%n\n\
          ProctrackType={plugin}\n\
          TaskPlugin=task/none\n\
          MpiDefault=none\n\
@@ -266,7 +301,7 @@ fn configuration(directory: &Path, node: &str, plugin: &str) -> String {
          SelectType=select/cons_tres\n\
          SelectTypeParameters=CR_Core\n\
          AccountingStorageType=accounting_storage/none\n\
-         NodeName={node} NodeAddr=127.0.0.1 Port={daemon} CPUs=2 RealMemory=500 State=UNKNOWN\n\
-         PartitionName=d Nodes={node} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE\n"
+         {node_lines}{task_prolog}\
+         PartitionName=d Nodes={nodes} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE\n"
     )
 }

@@ -2,6 +2,8 @@
 
 pub mod cluster;
 mod deploy;
+mod ending;
+mod service;
 
 use std::{
     fs,
@@ -377,6 +379,10 @@ fn unknown_jobs() {
     refused.assert_refused(TARGET, "job 4711 is unknown to Slurm");
     let job = cluster.submit(1, "true");
     wait_until("the job is over", || cluster.state(&job) == "COMPLETED");
+    // Slurm removes its cgroup later.
+    wait_until("its cgroup is gone", || {
+        !fs::exists(cluster.cgroup(&job)).expect("a path")
+    });
     let refused = profiler(&cluster).args(["--job", &job]).finish();
     refused.assert_refused(TARGET, &format!("job {job} is over (Slurm: COMPLETED)"));
     // One that waits for the first.

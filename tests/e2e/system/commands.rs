@@ -1,6 +1,7 @@
 //! Scripts, services and users of the guest.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     process::{ChildStdout, Command, Output, Stdio},
 };
@@ -116,6 +117,32 @@ impl Gated {
         let status = self.script.0.wait().expect("our child");
         assert!(status.success(), "{status}: {rest}");
     }
+}
+
+/// Installs a unit of docs/deploy with the commands of its header, in a directory with the layout of
+/// the project. The first file is the unit.
+pub fn install_unit(files: &[(&str, &str)]) {
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
+    for path in ["target/release", "docs/deploy"] {
+        fs::create_dir_all(directory.path().join(path)).expect("made");
+    }
+    fs::copy(
+        setting("PROFILER_BIN"),
+        directory.path().join("target/release/profiler"),
+    )
+    .expect("a copy");
+    for (name, text) in files {
+        fs::write(directory.path().join("docs/deploy").join(name), text).expect("written");
+    }
+    let header = files[0].1.lines();
+    let commands = header.filter_map(|line| line.strip_prefix("#   "));
+    let commands: Vec<&str> = commands.collect();
+    assert!(commands.len() > 2, "{commands:?}");
+    sh(&format!(
+        "cd {}\n{}",
+        directory.path().display(),
+        commands.join("\n")
+    ));
 }
 
 /// Path of a profiler with file capabilities, which members of [`GROUP`] can execute.

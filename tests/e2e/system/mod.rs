@@ -5,6 +5,7 @@ mod boot;
 mod commands;
 mod limits;
 mod pressure;
+mod serve;
 mod sessions;
 mod slurm;
 mod storage;

@@ -14,12 +14,11 @@ use e2e::{
     dataset::Dataset,
     rows::{self, Row, sum},
     runs::{ProcessGroup, Profiler, wait_until},
-    setting,
 };
 
 use rustix::fs::StatVfsMountFlags;
 
-use super::commands::{Service, as_user, command_of, sh};
+use super::commands::{Service, as_user, command_of, install_unit, sh};
 use crate::WORKLOAD;
 
 /// Files of docs/deploy: name and content.
@@ -40,31 +39,9 @@ const WRITTEN: u64 = 8 << 20;
 struct Unit;
 
 impl Unit {
-    /// Installs it with the commands of its header, in a directory with the layout of the project.
+    /// Installs it as documented.
     fn install() -> Self {
-        let directory = tempfile::TempDir::new().expect("a temporary directory");
-        for path in ["target/release", "docs/deploy"] {
-            fs::create_dir_all(directory.path().join(path)).expect("made");
-        }
-        fs::copy(
-            setting("PROFILER_BIN"),
-            directory.path().join("target/release/profiler"),
-        )
-        .expect("a copy");
-        for (name, text) in FILES {
-            fs::write(directory.path().join("docs/deploy").join(name), text).expect("written");
-        }
-        let commands = FILES[0]
-            .1
-            .lines()
-            .filter_map(|line| line.strip_prefix("#   "));
-        let commands: Vec<&str> = commands.collect();
-        assert!(commands.len() > 2, "{commands:?}");
-        sh(&format!(
-            "cd {}\n{}",
-            directory.path().display(),
-            commands.join("\n")
-        ));
+        install_unit(&FILES);
         let log = Path::new("/var/log/profiler/profiler.guest.log");
         wait_until("the unit is attached", || {
             let output = fs::read_to_string(log).unwrap_or_default();
@@ -100,7 +77,7 @@ impl Drop for Unit {
 }
 
 /// The status of each source.
-fn sources(data: &Dataset) -> BTreeMap<String, String> {
+pub fn sources(data: &Dataset) -> BTreeMap<String, String> {
     let manifest = data.manifest();
     let sources = manifest["sources"].as_array().expect("a list");
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
@@ -123,7 +100,7 @@ fn tables(data: &Dataset) -> BTreeSet<String> {
 }
 
 /// Columns with at least one value, as `table.column`.
-fn known_columns(data: &Dataset) -> BTreeSet<String> {
+pub fn known_columns(data: &Dataset) -> BTreeSet<String> {
     let known = |table: String| {
         let columns = rows::known_columns(&data.table(&table));
         columns
@@ -133,20 +110,20 @@ fn known_columns(data: &Dataset) -> BTreeSet<String> {
     tables(data).into_iter().flat_map(known).collect()
 }
 
-fn named<'a>(rows: &'a [Row], column: &str, value: &str) -> Vec<&'a Row> {
+pub fn named<'a>(rows: &'a [Row], column: &str, value: &str) -> Vec<&'a Row> {
     rows.iter()
         .filter(|row| row.text(column) == Some(value))
         .collect()
 }
 
-fn written(data: &Dataset, table: &str, pid: u64) -> u64 {
+pub fn written(data: &Dataset, table: &str, pid: u64) -> u64 {
     let mut rows = data.table(table);
     rows.retain(|row| row.u64("pid") == Some(pid));
-    let column = match table {
-        "file_io" => "write_bytes",
-        _ => "bytes",
-    };
-    sum(&rows, column)
+    if table == "file_io" {
+        return sum(&rows, "write_bytes");
+    }
+    rows.retain(|row| row.text("op") == Some("write"));
+    sum(&rows, "bytes")
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub fn table(host: &Host, clock: Clock) -> TaskTable {
         io: false,
         sched: false,
     };
-    let reader = Reader::Procfs(Walker::new(Scope::Node, false));
+    let reader = Reader::Procfs(Box::new(Walker::new(Scope::Node, clock, false)));
     TaskTable::new(
         host,
         clock,

@@ -107,13 +107,14 @@ fn check(machine: &Machine, cmdline: &[u8], environ: &[u8], cgroup: &[u8]) {
 
 fn described(description: &Description, cmdline: &[u8], cgroup: &[u8]) {
     if let Some(shown) = &description.cmdline {
-        assert!(shown.text.len() <= CMDLINE_MAX);
+        let text = shown.joined();
+        assert!(text.len() <= CMDLINE_MAX);
         let whole = String::from_utf8_lossy(cmdline).replace('\0', " ");
         // An incomplete character at the end.
-        let begin = shown.text.trim_end_matches('\u{fffd}');
+        let begin = text.trim_end_matches('\u{fffd}');
         assert!(whole.starts_with(begin), "{begin:?}");
         if !shown.truncated {
-            assert!(whole.len() <= shown.text.len() + 1);
+            assert!(whole.len() <= text.len() + 1);
         }
         assert!(shown.truncated || cmdline.len() <= CMDLINE_MAX);
     }

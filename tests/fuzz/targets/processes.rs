@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
             io: true,
             sched: false,
         };
-        let reader = Reader::Procfs(Walker::new(Scope::Node, true));
+        let reader = Reader::Procfs(Box::new(Walker::new(Scope::Node, clock, true)));
         let mut tasks = TaskTable::new(
             &host,
             clock,

@@ -23,7 +23,7 @@ use std::{
 use arrow::{
     array::{Array as _, AsArray as _},
     compute::cast,
-    datatypes::{DataType, TimestampNanosecondType, UInt32Type, UInt64Type},
+    datatypes::{DataType, TimestampMicrosecondType, UInt32Type, UInt64Type},
 };
 use fuzz::{panics, processes};
 use libfuzzer_sys::fuzz_target;
@@ -266,7 +266,7 @@ impl<'a> Node<'a> {
             other => panic!("rows of {other}"),
         }
         let numbers = column("region").as_primitive::<UInt64Type>();
-        let starts = column("start_ts").as_primitive::<TimestampNanosecondType>();
+        let starts = column("start_ts").as_primitive::<TimestampMicrosecondType>();
         let ops = cast(column("op"), &DataType::Utf8).unwrap();
         let (begins, ends) = (column("region_start_ts"), column("region_end_ts"));
         for row in 0..batch.rows.num_rows() {

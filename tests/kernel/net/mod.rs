@@ -6,6 +6,7 @@ mod udp;
 mod zero_copy;
 
 use e2e::{
+    histogram::{bounds, edges},
     rows::{Row, sum},
     runs::{Finished, Profiler},
 };
@@ -103,17 +104,10 @@ impl Account {
             let number = |column| row.u64(column).expect("a number");
             let buckets = row.list("buckets").expect("buckets");
             assert_eq!(buckets.iter().sum::<u64>(), number("count"), "{row:?}");
-            let bounds = |power: fn(u32) -> u64| -> u64 {
-                let bound = |(index, count): (usize, &u64)| {
-                    count * power(u32::try_from(index).expect("40 at most"))
-                };
-                buckets.iter().enumerate().map(bound).sum()
-            };
-            let (least, most) = (bounds(|index| 1 << index), bounds(|index| 2 << index));
-            assert!((least..most).contains(&number("sum_ns")), "{row:?}");
-            let highest = u32::try_from(buckets.len()).expect("40 at most");
-            assert!(number("max_ns") < 1 << highest, "{row:?}");
-            assert!(number("max_ns") >= 1 << (highest - 1), "{row:?}");
+            let (least, most) = bounds(buckets);
+            assert!((least..=most).contains(&number("sum_ns")), "{row:?}");
+            let (least, end) = edges(buckets.len() - 1);
+            assert!((least..end).contains(&number("max_ns")), "{row:?}");
         }
         rows
     }

@@ -16,7 +16,7 @@ const FLIPPED: [&str; 5] = ["event", "umask", "eventid", "type", "rdwrmask"];
 /// `config`, which every event has, does not count.
 const MIN_DETECTED: usize = 85;
 /// Least number of encodings that at least one, and that at least two of these have.
-const MIN_CONFIRMED: [usize; 2] = [1155, 828];
+const MIN_CONFIRMED: [usize; 2] = [1285, 928];
 
 /// Encodings of one source.
 pub struct CrossCheck<'a> {

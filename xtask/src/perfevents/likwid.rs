@@ -5,12 +5,18 @@ use std::{collections::BTreeMap, fs, path::Path};
 use perfevents::{Catalog, Formula, Group, Uarch};
 
 /// Our metric, LIKWID's group and name, and LIKWID's unit in ours.
-const METRICS: [(&str, &str, &str, f64); 14] = [
+const METRICS: [(&str, &str, &str, f64); 20] = [
     ("sp_flops", "FLOPS_SP", "SP [MFLOP/s]", 1e6),
     ("dp_flops", "FLOPS_DP", "DP [MFLOP/s]", 1e6),
     ("l2_load_bw", "L2", "L2D load bandwidth [MBytes/s]", 1e6),
     ("l2_evict_bw", "L2", "L2D evict bandwidth [MBytes/s]", 1e6),
     ("l2_bw", "L2", "L2 bandwidth [MBytes/s]", 1e6),
+    ("l2_request_rate", "L2CACHE", "L2 request rate", 1.0),
+    ("l2_miss_rate", "L2CACHE", "L2 miss rate", 1.0),
+    ("l2_miss_ratio", "L2CACHE", "L2 miss ratio", 1.0),
+    ("l3_request_rate", "L3CACHE", "L3 request rate", 1.0),
+    ("l3_miss_rate", "L3CACHE", "L3 miss rate", 1.0),
+    ("l3_miss_ratio", "L3CACHE", "L3 miss ratio", 1.0),
     ("l3_load_bw", "L3", "L3 load bandwidth [MBytes/s]", 1e6),
     ("l3_evict_bw", "L3", "L3 evict bandwidth [MBytes/s]", 1e6),
     ("l3_bw", "L3", "L3 bandwidth [MBytes/s]", 1e6),
@@ -105,6 +111,7 @@ pub fn reason(metric: &str) -> Option<&'static str> {
             "bdw" | "bdwde" | "bdx" | "clx" | "hsw" | "hsx" | "icl" | "icx" | "skl" | "skx",
             "l2_bw",
         ) => Some("LIKWID adds misses of the instruction cache"),
+        (_, "l3_request_rate" | "l3_miss_rate") => Some("LIKWID divides by micro-operations"),
         _ => None,
     }
 }

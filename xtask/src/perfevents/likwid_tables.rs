@@ -221,6 +221,9 @@ pub fn fault(uarch: &Uarch, name: &str) -> Option<&'static str> {
         ("icl" | "icx" | "rkl", "LONGEST_LAT_CACHE.MISS") => {
             Some("umask 0x01; the architectural event has 0x41")
         }
+        ("icl" | "rkl", "L2_RQSTS.MISS" | "L2_RQSTS.REFERENCES") => {
+            Some("umasks 0x2f and 0xef, without hardware prefetches")
+        }
         ("skl", "L2_LINES_IN.ALL") => Some("umask 0x07, of the previous generation"),
         ("tgl", "DTLB_LOAD_MISSES.WALK_ACTIVE") => {
             Some("no counter mask: counts walks, not cycles with a walk")

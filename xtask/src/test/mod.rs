@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long)]
     list: bool,
     /// Filters, such as names of tests, for the runner of `unit`, `e2e`, `kernels`, `devices`,
-    /// `counters`, `system`, `jobs`, `hostile`, `fuzz`, `gpu`, `oar` and `soak`
+    /// `counters`, `system`, `jobs`, `hostile`, `readers`, `fuzz`, `gpu`, `oar` and `soak`
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -69,6 +69,9 @@ enum Tier {
     Jobs,
     /// Attacks by another user on a running profiler; requirements of `e2e`
     Hostile,
+    /// Spark, Dask, DataFusion, polars and others read every table; requires Python 3.11 or later
+    /// and Java
+    Readers,
     /// Parsers on inputs of libFuzzer, one minute each; `PROFILER_FUZZ_SECONDS` changes the time
     Fuzz,
     /// NVIDIA GPUs compared with nvidia-smi; only on request
@@ -197,7 +200,7 @@ impl Tier {
     /// which disturbs the clocks of other emulated guests.
     fn is_isolated(self) -> bool {
         match self {
-            Self::Deny | Self::Tables | Self::NewSource | Self::Devices => true,
+            Self::Deny | Self::Tables | Self::NewSource | Self::Devices | Self::Readers => true,
             Self::Counters => !has_counters(),
             _ => false,
         }
@@ -220,6 +223,7 @@ impl Tier {
             Self::Counters => return vm::counters(workspace, filter),
             Self::Jobs => return rust::jobs(workspace, filter),
             Self::Hostile => return rust::hostile(workspace, filter),
+            Self::Readers => return rust::readers(workspace, filter),
             Self::Fuzz => return fuzz::run(workspace, filter),
             Self::System => return vm::system::test(workspace, filter),
             Self::Gpu => return rust::gpu(workspace, filter),

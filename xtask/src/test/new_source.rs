@@ -104,7 +104,7 @@ fn check(profiler: &Path, out: &Path) -> Result<()> {
     let print = |arguments: &[&str]| shell::stdout(Command::new(profiler).args(arguments));
     let schema: Value = serde_json::from_str(&print(&["schema", "--json"])?)?;
     let mut tables = schema["tables"].as_array().into_iter().flatten();
-    let described = tables.any(|table| table["source"] == NAME && table["table"] == NAME);
+    let described = tables.any(|table| table["sources"][0] == NAME && table["table"] == NAME);
     ensure!(described, "`profiler schema` does not have the table");
     let reference = print(&["schema", "--markdown"])?;
     let section = format!("## Source `{NAME}`");

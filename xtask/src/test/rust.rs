@@ -27,17 +27,20 @@ const NEED_GPU: &str = "nvidia::";
 const NEED_JOBS: &str = "jobs::";
 /// Attacks.
 const HOSTILE: &str = "hostile::";
+/// Tests that need the programs of the tier `readers`.
+const NEED_READERS: &str = "engines::";
 /// Tests that need OAR.
 const NEED_OAR: &str = "oar::";
 /// Tests that need hours.
 const SOAK: &str = "soak::";
 /// End-to-end tests that are excluded from the tier `e2e`.
-const EXCLUDED: [&str; 8] = [
+const EXCLUDED: [&str; 9] = [
     NEED_COUNTERS,
     NEED_DEVICES,
     NEED_GPU,
     NEED_JOBS,
     NEED_OAR,
+    NEED_READERS,
     NEED_SYSTEM,
     HOSTILE,
     SOAK,
@@ -110,6 +113,18 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Jobs, filter)
 }
 
+/// The tier `readers`.
+pub fn readers(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    apt::obtain(&[("java", "default-jre-headless")], "Java for Spark")?;
+    python::READERS.obtain(workspace)?;
+    build(
+        workspace,
+        &["--example=every_table"],
+        "building a program that writes every table",
+    )?;
+    on_kernel(workspace, Tests::Readers, filter)
+}
+
 /// The tier `oar`, in a Debian below `target/`.
 pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
     apt::obtain(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
@@ -139,6 +154,14 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
     command
         .env("PROFILER_BIN", profiler)
         .env("PROFILER_TEST_PYTHON", python)
+        .env(
+            "PROFILER_TEST_READERS",
+            python::READERS.interpreter(workspace),
+        )
+        .env(
+            "PROFILER_TEST_EVERY_TABLE",
+            workspace.target.join("release/examples/every_table"),
+        )
         .env("PROFILER_TEST_OAR", workspace.target.join("oar"));
     if by_sudo {
         let variable = format!("CARGO_TARGET_{}_RUNNER", host_triple()?.replace('-', "_"));
@@ -164,6 +187,8 @@ enum Tests {
     Oar,
     /// Attacks.
     Hostile,
+    /// End-to-end tests that need other readers of Parquet.
+    Readers,
     /// Tests that take hours.
     Soak,
 }
@@ -195,6 +220,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             Tests::Jobs => format!("package({END_TO_END}) & test(/^{NEED_JOBS}/)"),
             Tests::Oar => format!("package({END_TO_END}) & test(/^{NEED_OAR}/)"),
             Tests::Hostile => format!("package({END_TO_END}) & test(/^{HOSTILE}/)"),
+            Tests::Readers => format!("package({END_TO_END}) & test(/^{NEED_READERS}/)"),
             Tests::Soak => format!("package({END_TO_END}) & test(/^{SOAK}/)"),
         };
         command
@@ -234,6 +260,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
         Tests::Jobs => command.args(["--test-threads=1", NEED_JOBS]),
         Tests::Oar => command.args(["--test-threads=1", NEED_OAR]),
         Tests::Hostile => command.args(["--test-threads=1", HOSTILE]),
+        Tests::Readers => command.args(["--test-threads=1", NEED_READERS]),
         Tests::Soak => command.args(["--test-threads=1", SOAK]),
     };
     command

@@ -13,10 +13,13 @@ use super::{
     All, Directories, Report,
     files::{Contents, Place},
 };
-use crate::output::dataset::{
-    files::{Directory, host_directory, host_of_directory, is_plain_name},
-    manifest::{self, Manifest},
-    views,
+use crate::{
+    job::announcement,
+    output::dataset::{
+        files::{Directory, host_directory, host_of_directory, is_plain_name},
+        manifest::{self, Manifest},
+        views,
+    },
 };
 
 /// Limit of the size of a `run.json` in bytes.
@@ -49,7 +52,7 @@ impl Report {
                 continue;
             }
             let Ok(table) = run.sub(&name) else {
-                if name != views::FILE {
+                if !views::is_description(&name) && !announcement::is_file(&name) {
                     self.note(format!("{name}: not of the profiler"));
                 }
                 continue;

@@ -9,21 +9,23 @@ use std::{
 };
 
 use arrow::{
-    array::{
-        Array as _, ArrayAccessor as _, AsArray as _, DictionaryArray, RecordBatch, StringArray,
-    },
-    datatypes::{Int32Type, TimestampNanosecondType, UInt64Type},
+    array::{Array as _, ArrayRef, AsArray as _, RecordBatch, StringArray},
+    datatypes::{Int32Type, TimestampMicrosecondType, TimestampNanosecondType, UInt64Type},
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Serialize;
 
 use crate::{
-    output::dataset::{
-        files::{Directory, is_temporary},
-        journal,
-        journal_reader::{End, JournalReader},
-        metadata, parquet_file,
+    output::{
+        arrow_stream::End,
+        dataset::{
+            files::{Directory, is_temporary},
+            journal,
+            journal_reader::JournalReader,
+            metadata, parquet_file,
+        },
     },
+    schema::Timestamp,
     sources::overhead::{self, OverheadRow},
     support::self_metrics::Component,
 };
@@ -239,10 +241,10 @@ impl Part {
                 part.strange.push(UNSORTED.to_owned());
             }
             if per_tick {
-                part.ticks.extend(times);
+                part.ticks.extend(&times);
             }
             if place.table == overhead::TABLE.name {
-                part.missed.extend(missed(&batch, times));
+                part.missed.extend(missed(&batch, &times));
             }
         }
         if part.rows != promised {
@@ -256,18 +258,32 @@ impl Part {
 
 const UNSORTED: &str = "its rows are not sorted by ts";
 
-fn times<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a [i64]> {
+/// Values of a column in ns since 1970-01-01 UTC. Files of version 2 of the schema have ns.
+fn times(batch: &RecordBatch, name: &str) -> Option<Vec<i64>> {
     let column = batch.column_by_name(name)?;
-    let times = column.as_primitive_opt::<TimestampNanosecondType>()?;
-    Some(times.values())
+    if let Some(times) = column.as_primitive_opt::<TimestampNanosecondType>() {
+        return Some(times.values().to_vec());
+    }
+    let times = column.as_primitive_opt::<TimestampMicrosecondType>()?;
+    let times = times.values().iter();
+    Some(times.map(|us| Timestamp::from_us(*us).ns()).collect())
+}
+
+/// Values of a column of texts. Files of version 2 of the schema have dictionaries.
+fn texts(column: &ArrayRef) -> Option<Vec<Option<&str>>> {
+    if let Some(texts) = column.as_string_opt::<i32>() {
+        return Some(texts.iter().collect());
+    }
+    let dictionary = column.as_dictionary_opt::<Int32Type>()?;
+    let texts = dictionary.downcast_dict::<StringArray>()?;
+    Some(texts.into_iter().collect())
 }
 
 /// Ticks that the controller missed, from the rows of table `overhead`.
 fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
     let parts = batch
         .column_by_name(OverheadRow::part.name())
-        .and_then(|column| column.as_dictionary_opt::<Int32Type>())
-        .and_then(DictionaryArray::downcast_dict::<StringArray>);
+        .and_then(texts);
     let dropped = batch
         .column_by_name(OverheadRow::dropped.name())
         .and_then(|column| column.as_primitive_opt::<UInt64Type>());
@@ -275,7 +291,7 @@ fn missed(batch: &RecordBatch, times: &[i64]) -> Vec<(i64, u64)> {
         return Vec::new();
     };
     (0..batch.num_rows())
-        .filter(|&row| parts.is_valid(row) && parts.value(row) == Component::Controller.as_str())
+        .filter(|&row| parts[row] == Some(Component::Controller.as_str()))
         .filter(|&row| dropped.is_valid(row) && dropped.value(row) != 0)
         .map(|row| (times[row], dropped.value(row)))
         .collect()

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{All, HostReport, Report, clocks::Clock, files::Contents, text, ticks::Ticks};
 use crate::{
     output::dataset::manifest::{Loss, Manifest, State, saturating_sum},
+    schema::run::RUN,
     sources::dataset_schema,
 };
 
@@ -156,6 +157,23 @@ impl Report {
         }
     }
 
+    /// Checks that the table of the run has a row for each session. Version 2 of the schema did not
+    /// have the table.
+    pub(super) fn run_table(&mut self, manifests: &BTreeMap<String, Manifest>, tables: &All) {
+        for ((_, host), contents) in tables {
+            let Some(manifest) = manifests.get(host) else {
+                continue;
+            };
+            let sessions = manifest.sessions().count();
+            if contents.rows != sessions as u64 {
+                self.problem(format!(
+                    "{host}: {} rows of {}, {sessions} sessions in its run.json",
+                    contents.rows, RUN.name
+                ));
+            }
+        }
+    }
+
     /// Reports a profiler whose end is not in `run.json`. Returns whether it may be running.
     fn check_running(&mut self, host: &str, alive: Option<bool>, last_write: Option<i64>) -> bool {
         match alive {
@@ -193,8 +211,8 @@ impl Report {
         for loss in &session.losses {
             let text = format!("{host}: {loss}");
             // Increases include missed ticks, so no sum is wrong. Lost marks are charged to their
-            // sender.
-            if loss.what == "ticks" || loss.what == Loss::MARKS {
+            // sender. Unknown counters are null.
+            if ["ticks", Loss::MARKS, Loss::PROCESS_COUNTERS].contains(&&*loss.what) {
                 self.note(text);
             } else {
                 self.problem(text);
@@ -226,8 +244,7 @@ fn ticks_of(session: &Manifest, first: bool, until: Option<i64>, tables: &Tables
         .filter(|loss| loss.what == "ticks")
         .map(|loss| loss.count);
     let said = saturating_sum(said);
-    let schema = dataset_schema();
-    let mut every_tick = schema.tables.iter().filter(|table| table.every_tick);
+    let mut every_tick = dataset_schema().tables().filter(|table| table.every_tick);
     let each = every_tick.any(|table| tables.contains_key(table.name));
     Ticks::of(session, &times, counted.max(said), each)
 }

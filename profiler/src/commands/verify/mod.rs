@@ -27,6 +27,7 @@ use crate::{
         files::Directory,
         manifest::{Manifest, State},
     },
+    schema::run::RUN,
 };
 
 /// Arguments of `profiler verify`.
@@ -152,6 +153,10 @@ pub fn verify(path: &Path) -> io::Result<Report> {
         .map(|manifest| manifest.run_id.clone())
         .find(|id| !id.is_empty());
     let contents = report.read(&run, &tables);
+    let (run_table, contents) = contents
+        .into_iter()
+        .partition(|((table, _), _)| table == RUN.name);
+    report.run_table(&manifests, &run_table);
     report.columns(&contents);
     report.hosts(&manifests, &contents);
     report.sums(&manifests, &contents);

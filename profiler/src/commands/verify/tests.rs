@@ -32,7 +32,7 @@ fn tick(number: i64) -> Vec<Batch> {
     let mut builder = TableBuilder::new(&TABLE);
     builder.push(
         TickKey {
-            ts: Timestamp(START + number * INTERVAL),
+            ts: Timestamp::from_ns(START + number * INTERVAL),
             interval_ns: INTERVAL.unsigned_abs(),
         },
         Row {

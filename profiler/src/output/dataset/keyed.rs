@@ -9,7 +9,8 @@ use arrow::{
     array::{Array as _, ArrayRef, AsArray as _, RecordBatch},
     compute::interleave_record_batch,
     datatypes::{
-        DataType, Int32Type, Int64Type, SchemaRef, TimestampNanosecondType, UInt32Type, UInt64Type,
+        DataType, Int32Type, Int64Type, SchemaRef, TimeUnit, TimestampMicrosecondType,
+        TimestampNanosecondType, UInt32Type, UInt64Type,
     },
     error::ArrowError,
 };
@@ -171,7 +172,11 @@ fn integers(column: &ArrayRef) -> Result<Vec<i64>, ArrowError> {
         DataType::UInt32 => values!(UInt32Type, i64::from),
         DataType::Int64 => values!(Int64Type, |value| value),
         DataType::UInt64 => values!(UInt64Type, u64::cast_signed),
-        DataType::Timestamp(arrow::datatypes::TimeUnit::Nanosecond, _) => {
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            values!(TimestampMicrosecondType, |value| value)
+        }
+        // Version 2 of the schema.
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => {
             values!(TimestampNanosecondType, |value| value)
         }
         other => {

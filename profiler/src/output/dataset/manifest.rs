@@ -14,7 +14,7 @@ use super::files::{Directory, OutputError};
 pub use super::process_identity::ProcessIdentity;
 use crate::{
     schema::SCHEMA_VERSION,
-    support::{timekeeping::Timekeeping, units::rfc3339},
+    support::{labels::Labels, timekeeping::Timekeeping, units::rfc3339},
 };
 
 /// Name of the file. If several hosts share a run, all but the first write `run.<hostname>.json`.
@@ -36,6 +36,18 @@ pub enum State {
     Recovered,
     /// It ended, but rows are lost, or only in a journal.
     Incomplete,
+}
+
+impl State {
+    /// Name in `run.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Recovered => "recovered",
+            Self::Incomplete => "incomplete",
+        }
+    }
 }
 
 /// Availability of a source.
@@ -105,6 +117,8 @@ pub struct Loss {
 impl Loss {
     /// [`Self::what`] of lost marks.
     pub const MARKS: &str = "marks";
+    /// [`Self::what`] of processes that ended between two readings of `/proc`.
+    pub const PROCESS_COUNTERS: &str = "process counters";
 }
 
 impl fmt::Display for Loss {
@@ -143,6 +157,9 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// Settings from the configuration file, the environment and the command line.
     pub config: Value,
+    /// Labels that the user chose.
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// The target.
     pub target: Value,
     /// Path of the socket for marks.
@@ -150,8 +167,13 @@ pub struct Manifest {
     pub socket: Option<std::path::PathBuf>,
     /// Release of the kernel.
     pub kernel: String,
-    /// User that started the profiler.
+    /// Name of the user who started the profiler.
     pub user: String,
+    /// The user's id; in the run of a job that a profiler of the node has made, that of the job's
+    /// user, if known.
+    pub uid: Option<u32>,
+    /// Exit code of the profiled command: see [`SessionEnd`](crate::output::SessionEnd).
+    pub exit_code: Option<u8>,
     /// The profiler.
     pub process: ProcessIdentity,
     /// Availability of all sources.

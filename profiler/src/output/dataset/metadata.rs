@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 
-use crate::schema::{self, Table};
+use crate::{
+    schema::{self, Table},
+    support::labels::Labels,
+};
 
 /// The run that the rows belong to.
 pub const RUN_ID: &str = "profiler.run_id";
@@ -14,10 +17,13 @@ pub const HOSTNAME: &str = "profiler.hostname";
 pub const TABLE: &str = "profiler.table";
 /// [`SCHEMA_VERSION`](schema::SCHEMA_VERSION) of the writer.
 pub const SCHEMA_VERSION: &str = "profiler.schema_version";
+/// [`Labels`] of the run as a JSON object; missing if there are none.
+pub const LABELS: &str = "profiler.labels";
 /// `true` for [keyed tables](Table::keyed).
 pub const KEYED: &str = "profiler.lifetimes";
 
-pub fn with_metadata(table: &Table, run_id: &str, hostname: &str) -> SchemaRef {
+/// The schema of a table with the metadata of a file.
+pub fn with_metadata(table: &Table, run_id: &str, hostname: &str, labels: &Labels) -> SchemaRef {
     let schema = table.schema();
     let mut all = schema.metadata().clone();
     let entries = [
@@ -27,6 +33,11 @@ pub fn with_metadata(table: &Table, run_id: &str, hostname: &str) -> SchemaRef {
         (SCHEMA_VERSION, &schema::SCHEMA_VERSION.to_string()),
     ];
     all.extend(entries.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    if !labels.is_empty()
+        && let Ok(labels) = serde_json::to_string(labels)
+    {
+        all.insert(LABELS.to_owned(), labels);
+    }
     if table.keyed {
         all.insert(KEYED.to_owned(), "true".to_owned());
     }

@@ -15,6 +15,7 @@ mod process_identity;
 mod queue;
 pub mod recover;
 mod row_buffer;
+mod run_table;
 mod table;
 #[cfg(test)]
 mod tests;

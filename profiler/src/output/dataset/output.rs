@@ -88,7 +88,8 @@ impl Output for Dataset {
     fn finish(self: Box<Self>, end: &mut SessionEnd) -> OutputReport {
         self.writer.describe(|manifest| {
             manifest.losses.extend(end.losses.iter().cloned());
-            manifest.set_end(end.ts.0);
+            manifest.set_end(end.ts.ns());
+            manifest.exit_code = end.exit_code;
             manifest.clock.end = Some(end.clock);
             manifest.refused_claims.clone_from(&end.refused_claims);
         });

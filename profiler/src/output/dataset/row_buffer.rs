@@ -3,7 +3,7 @@
 use arrow::{
     array::{Array, AsArray as _, RecordBatch},
     compute::{concat_batches, sort_to_indices, take_record_batch},
-    datatypes::{SchemaRef, TimestampNanosecondType},
+    datatypes::{SchemaRef, TimestampMicrosecondType},
     error::ArrowError,
 };
 
@@ -77,7 +77,7 @@ fn is_sorted(batches: &[RecordBatch], column: usize) -> bool {
     batches.iter().all(|batch| {
         let column = batch.column(column);
         column
-            .as_primitive_opt::<TimestampNanosecondType>()
+            .as_primitive_opt::<TimestampMicrosecondType>()
             .is_none_or(|ts| {
                 ts.null_count() == 0
                     && ts

@@ -11,6 +11,7 @@ use super::{
     files::{self, is_plain_name},
     manifest::{self, Manifest},
     queue::{Phase, Shared, Submission, wait},
+    run_table,
     table::{Counts, TableWriter, WriteContext},
     views,
 };
@@ -119,12 +120,17 @@ impl WriterThread {
     /// Writes until the output ends.
     pub fn run(mut self, shared: &Shared) {
         let _guard = CompletionGuard(shared);
+        if let Some(manifest) = self.manifest() {
+            self.write_run_table(&manifest);
+        }
         let mut next_checkpoint = Instant::now() + self.options.checkpoint;
         while let Some(work) = next_work(shared, next_checkpoint) {
             let begin = Instant::now();
             match work {
                 Work::Submission(submission) => self.write(submission),
-                Work::Manifest => self.write_manifest(shared, |_| {}),
+                Work::Manifest => {
+                    self.write_manifest(shared, |_| {});
+                }
                 Work::Checkpoint => {
                     self.checkpoint(shared, false);
                     next_checkpoint = Instant::now() + self.options.checkpoint;
@@ -152,11 +158,8 @@ impl WriterThread {
                 .iter()
                 .position(|table| std::ptr::eq(table.table, batch.table));
             let index = known.unwrap_or_else(|| {
-                self.tables.push(TableWriter::new(
-                    batch.table,
-                    &self.options.run_id,
-                    &self.options.hostname,
-                ));
+                self.tables
+                    .push(TableWriter::new(batch.table, &self.options));
                 self.tables.len() - 1
             });
             let table = &mut self.tables[index];
@@ -259,13 +262,14 @@ impl WriterThread {
         }
     }
 
-    /// Writes `run.json` if it has changed.
-    fn write_manifest(&mut self, shared: &Shared, change: impl FnOnce(&mut Manifest)) {
+    /// Writes `run.json` if it has changed. Returns its content.
+    fn write_manifest(
+        &mut self,
+        shared: &Shared,
+        change: impl FnOnce(&mut Manifest),
+    ) -> Option<Manifest> {
         let mut state = shared.lock();
-        let Some(manifest) = &state.manifest else {
-            return;
-        };
-        let mut manifest = manifest.clone();
+        let mut manifest = state.manifest.clone()?;
         let described = std::mem::take(&mut state.manifest_changed);
         let queue_dropped = state.dropped.clone();
         drop(state);
@@ -281,7 +285,7 @@ impl WriterThread {
         manifest.ticks = Some(manifest.ticks_before + self.ticks_with_rows);
         change(&mut manifest);
         if !described && manifest == before {
-            return;
+            return Some(manifest);
         }
         let written = manifest.write(&self.context.run, &self.manifest_file);
         let mut state = shared.lock();
@@ -289,7 +293,7 @@ impl WriterThread {
             Ok(()) => {
                 if let Some(kept) = &mut state.manifest {
                     kept.ticks = manifest.ticks;
-                    kept.tables = manifest.tables;
+                    kept.tables.clone_from(&manifest.tables);
                 }
             }
             Err(error) => {
@@ -298,6 +302,13 @@ impl WriterThread {
                 let message = format!("{}: {error}", self.manifest_file);
                 self.context.errors.push(message);
             }
+        }
+        Some(manifest)
+    }
+
+    fn write_run_table(&mut self, manifest: &Manifest) {
+        if let Err(error) = run_table::write(&self.context.run, manifest) {
+            self.context.errors.push(format!("table run: {error}"));
         }
     }
 
@@ -313,7 +324,9 @@ impl WriterThread {
             ..WriteSummary::default()
         };
         let complete = summary.is_complete();
-        self.write_manifest(shared, |manifest| manifest.finish(complete));
+        if let Some(manifest) = self.write_manifest(shared, |manifest| manifest.finish(complete)) {
+            self.write_run_table(&manifest);
+        }
         self.write_time += begin.elapsed();
         self.publish(shared);
         summary.errors = self.errors;

@@ -78,7 +78,7 @@ impl JobRouter {
         let waiting = waiting.iter().map(|id| (*id, false));
         for (id, is_news) in changed.chain(waiting) {
             if let Some(process) = tasks.get(id) {
-                let owner = (id.pid, tasks.clock.wall_of_boottime(id.start_boottime).0);
+                let owner = (id.pid, tasks.clock.wall_of_boottime(id.start_boottime).us());
                 self.assign(reading, process, owner, is_news, &mut without_run);
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use arrow::{
     array::{Array as _, ArrayRef, AsArray as _, RecordBatch, UInt32Array},
     compute::take_record_batch,
-    datatypes::{TimestampNanosecondType, UInt32Type},
+    datatypes::{TimestampMicrosecondType, UInt32Type},
     error::ArrowError,
 };
 use arrow_select::dictionary::garbage_collect_any_dictionary;
@@ -59,7 +59,7 @@ fn keys(
     rows: &RecordBatch,
 ) -> Option<(
     &arrow::array::PrimitiveArray<UInt32Type>,
-    &arrow::array::PrimitiveArray<TimestampNanosecondType>,
+    &arrow::array::PrimitiveArray<TimestampMicrosecondType>,
 )> {
     let pids = rows.column_by_name("pid")?.as_primitive_opt()?;
     let starts = rows.column_by_name("start_ts")?.as_primitive_opt()?;
@@ -103,10 +103,10 @@ mod tests {
         for (pid, number) in pids.iter().zip(0..) {
             builder.push(
                 OwnerKey {
-                    ts: Timestamp(1),
+                    ts: Timestamp::from_us(1),
                     interval_ns: 1,
                     pid: *pid,
-                    start_ts: pid.map(|pid| Timestamp(i64::from(pid) * 10)),
+                    start_ts: pid.map(|pid| Timestamp::from_us(i64::from(pid) * 10)),
                     tid: None,
                 },
                 Row {
@@ -167,7 +167,7 @@ mod tests {
         let mut builder = TableBuilder::new(&WHOLE);
         builder.push(
             TickKey {
-                ts: Timestamp(1),
+                ts: Timestamp::from_us(1),
                 interval_ns: 1,
             },
             Row {

@@ -237,7 +237,7 @@ impl JobRuns {
             "node_run": manifest.run_id,
         });
         manifest.run_id.clone_from(&run_id);
-        manifest.set_start(reading.ts.0);
+        manifest.set_start(reading.ts.ns());
         options.manifest = Some(manifest);
         let abandoned = self.template.abandoned.clone();
         DatasetWriter::start_later(options, |writer| {
@@ -293,7 +293,7 @@ impl JobRuns {
         let end = run.idle_since.map_or(now, |(_, ts)| ts);
         let losses = increase(&run.losses_before, losses);
         run.writer.describe(|manifest| {
-            manifest.set_end(end.0);
+            manifest.set_end(end.ns());
             manifest.clock.end = Some(Timekeeping::now());
             manifest.losses.extend(losses);
         });

@@ -9,7 +9,7 @@ use perfevents::{CORE_PMU, Catalog, Device, Event, Group, SOFTWARE_PMU, Uarch};
 use rustix::io::Errno;
 
 use super::{
-    EventIndex, GroupPlan, MULTIPLEXED, Metric, NodeGroup, PerfGroup, Plan,
+    EventIndex, GroupPlan, MULTIPLEXED, Metric, NOT_BY_DEFAULT, NodeGroup, PerfGroup, Plan,
     instances::{Instance, covered_cpus, instances},
     user_and_kernel,
 };
@@ -54,7 +54,12 @@ impl Plan {
         }
         for name in selection.group_names(&machine.tables())? {
             for kind in &machine.kinds {
-                if let Some(group) = kind.table.groups.get(name) {
+                let Some(group) = kind.table.groups.get(name) else {
+                    continue;
+                };
+                if selection.is_optional(name) && !group.fits(kind.table, machine.room) {
+                    plan.note(Some(name), NOT_BY_DEFAULT.to_owned(), "");
+                } else {
                     plan.add_group(machine, kind, name, group);
                 }
             }

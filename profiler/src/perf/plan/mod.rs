@@ -118,6 +118,8 @@ impl fmt::Display for Note {
 
 /// Reason of a note.
 const MULTIPLEXED: &str = "more events than counters, multiplexed";
+/// Reason of a note.
+const NOT_BY_DEFAULT: &str = "more events than counters, not counted by default";
 
 impl Plan {
     /// Whether nothing is counted.

@@ -3,6 +3,11 @@
 
 use std::sync::Arc;
 
+use perf_event_open_sys::bindings::{
+    PERF_COUNT_SW_CGROUP_SWITCHES, PERF_COUNT_SW_CONTEXT_SWITCHES, PERF_COUNT_SW_CPU_MIGRATIONS,
+    PERF_COUNT_SW_DUMMY, PERF_TYPE_SOFTWARE,
+};
+use perfevents::Encoding;
 use rustix::io::Errno;
 
 use super::{EventIndex, MULTIPLEXED, PerfGroup, Plan};
@@ -10,6 +15,7 @@ use crate::{
     perf::{
         cpus::Cpu,
         machine::{CoreKind, Machine},
+        open_error::{explain, remedy},
         open_group::{Attributes, CounterScope, OpenError, OpenGroup},
     },
     schema::Label,
@@ -18,6 +24,7 @@ use crate::{
 impl Plan {
     /// Opens each core group on the calling thread, and adjusts the plan to the result.
     pub fn probe(&mut self, machine: &Machine<'_>) {
+        self.omit_kernel_mode(machine);
         let mut accepted = Vec::new();
         let mut pending: Vec<PerfGroup> = std::mem::take(&mut self.core_groups);
         for group in &mut pending {
@@ -51,6 +58,43 @@ impl Plan {
             }
         }
         self.core_groups = accepted;
+    }
+
+    /// Counts only in user mode if this user may not count in the kernel.
+    fn omit_kernel_mode(&mut self, machine: &Machine<'_>) {
+        let open = |kernel| OpenGroup::open(&[dummy(kernel)], CounterScope::CallingThread);
+        let Err(refused) = open(true) else { return };
+        let mut events = self.core_groups.iter().flat_map(|group| &group.attributes);
+        if open(false).is_err() || !events.any(|event| event.user && event.kernel) {
+            return;
+        }
+        let why = explain(&refused.error, machine.host);
+        let remedy = remedy(&refused.error, machine.host);
+        self.note(
+            None,
+            format!("counting in the kernel is {why}: user mode only"),
+            remedy,
+        );
+        let mut groups = std::mem::take(&mut self.core_groups);
+        for group in &mut groups {
+            let mut position = 0;
+            while position < group.attributes.len() {
+                let event = &mut group.attributes[position];
+                if !event.user || !is_in_kernel_only(event) {
+                    event.kernel &= !event.user;
+                    position += 1;
+                    continue;
+                }
+                let mut omitted = group.split_off(position);
+                let rest = omitted.split_off(1);
+                group.append(rest);
+                let event = self.events[omitted.indices[0]].event.clone();
+                let reason = format!("happens in the kernel, where counting is {why}");
+                self.note(Some(event.as_str()), reason, remedy);
+            }
+        }
+        groups.retain(|group| !group.attributes.is_empty());
+        self.core_groups = groups;
     }
 
     /// Omits core events with a value for an extra register (offcore responses) if the kernel
@@ -87,6 +131,32 @@ impl Plan {
         let name = event.and_then(|event| event.group.clone());
         let name = name.as_ref().map_or("custom events", Label::as_str);
         self.note(Some(name), MULTIPLEXED.to_owned(), "");
+    }
+}
+
+/// Whether an event never happens in user mode: switches of the context, the CPU or the cgroup.
+fn is_in_kernel_only(event: &Attributes) -> bool {
+    let switches = [
+        PERF_COUNT_SW_CONTEXT_SWITCHES,
+        PERF_COUNT_SW_CPU_MIGRATIONS,
+        PERF_COUNT_SW_CGROUP_SWITCHES,
+    ];
+    event.encoding.kind == PERF_TYPE_SOFTWARE
+        && switches
+            .iter()
+            .any(|switch| u64::from(*switch) == event.encoding.config[0])
+}
+
+/// A software event that counts nothing.
+fn dummy(kernel: bool) -> Attributes {
+    let encoding = Encoding {
+        kind: PERF_TYPE_SOFTWARE,
+        config: [PERF_COUNT_SW_DUMMY.into(), 0, 0, 0],
+    };
+    Attributes {
+        encoding,
+        user: true,
+        kernel,
     }
 }
 

@@ -155,6 +155,59 @@ fn groups_that_do_not_fit_are_split_and_reported() {
     assert_eq!(flops.core_groups.len(), 1);
 }
 
+/// Two off-core events and another four need six counters: four of Skylake-SP's with two threads
+/// per core are too few, eight without them are enough.
+#[test]
+fn default_groups_that_do_not_fit_are_left_out_and_reported() {
+    let tree = skylake();
+    let tables = tree.0.path().join("tables");
+    fs::create_dir_all(&tables).expect("made");
+    let group = "\
+        [group.LLC]\n\
+        events.c = \"FP_ARITH_INST_RETIRED.SCALAR_SINGLE\"\n\
+        events.d = \"FP_ARITH_INST_RETIRED.SCALAR_DOUBLE\"\n\
+        events.e = \"L1D.REPLACEMENT\"\n\
+        events.f = \"L1D.M_EVICT\"\n\
+        [[group.LLC.metrics]]\n\
+        name = \"llc_miss_local_bw\"\n\
+        formula = \"loc + rem + c + d + e + f\"\n";
+    let table = format!("base = \"skx\"\ninherit_sources = []\n{group}");
+    let head = "name = \"Skylake-SP\"\nvendor = \"Intel\"\nsource = \"-\"\n";
+    let cpus = "[[match.cpuid]]\nvendor = \"GenuineIntel\"\nfamily = 6\nmodels = [0x55]\n\
+                steppings = [\"0-4\"]\n";
+    let (base, group) = table.split_once("[group").expect("a group");
+    let text = format!("{head}{base}{cpus}[group{group}");
+    fs::write(tables.join("skx.toml"), text).expect("written");
+    let plan = |groups: Option<&str>| {
+        let root = tree.0.path();
+        let host = Host::probe(root.join("proc"), root.join("sys"), Some("x".to_owned()));
+        let selection = Selection::new(groups, None, Some(tables.clone())).expect("valid");
+        let catalog = selection.catalog().expect("valid tables");
+        let machine = Machine::read(&host, &catalog);
+        Plan::new(&machine, &selection).expect("a plan")
+    };
+    let has_llc = |plan: &Plan| plan.groups.iter().any(|group| group.name.as_str() == "LLC");
+    let by_default = plan(None);
+    assert!(!has_llc(&by_default));
+    let reasons = by_default.reasons();
+    assert!(
+        reasons.contains(&format!("LLC: {NOT_BY_DEFAULT}")),
+        "{reasons}"
+    );
+    let named = plan(Some("+LLC"));
+    assert!(
+        has_llc(&named)
+            && named
+                .reasons()
+                .contains("LLC: more events than counters, multi")
+    );
+    for cpu in [1, 3] {
+        let core = format!("sys/devices/system/cpu/cpu{cpu}/topology/core_id");
+        tree.file(&core, "1");
+    }
+    assert!(has_llc(&plan(None)), "eight counters");
+}
+
 #[test]
 fn kinds_of_cores_are_counted_separately() {
     let tree = Tree::new(0x97, 2);

@@ -1,5 +1,6 @@
 //! Report on sources that do not work.
 
+use super::programs::Fallback;
 use crate::{
     config::Config,
     failure::{Failure, Reason},
@@ -8,7 +9,7 @@ use crate::{
     sources::{REGISTRY, SourceSpec},
 };
 
-/// One line about sources that do not work. `problem` is why the processes are read from /proc.
+/// One line about sources that do not work.
 ///
 /// # Errors
 ///
@@ -17,7 +18,7 @@ pub fn report(
     config: &Config,
     host: &Host,
     states: &[SourceState],
-    problem: Option<&str>,
+    fallback: Option<&Fallback>,
 ) -> Result<Option<String>, Failure> {
     let news: Vec<&SourceState> = states
         .iter()
@@ -33,8 +34,11 @@ pub fn report(
         })
         .collect();
     if config.settings.strict {
+        let is_recorded = fallback.is_none_or(|fallback| fallback.is_recorded);
         let missing = |state: &&SourceState| {
-            let rejects_nulls = |spec: &SourceSpec| spec.rejects_nulls(&config.perf);
+            let rejects_nulls = |spec: &SourceSpec| {
+                spec.rejects_nulls(&config.perf) || spec.reads_tasks() && !is_recorded
+            };
             state.status == SourceStatus::No || spec(&state.name).is_some_and(rejects_nulls)
         };
         let all: Vec<_> = news.iter().copied().filter(missing).collect();
@@ -68,7 +72,7 @@ pub fn report(
     if parts.is_empty() {
         return Ok(None);
     }
-    if let Some(problem) = problem {
+    if let Some(Fallback { problem, .. }) = fallback {
         parts.insert(0, format!("processes are read from /proc: {problem}"));
     }
     Ok(Some(format!(

@@ -2,12 +2,15 @@
 
 mod lookup;
 mod missing;
-mod outputs;
+pub mod outputs;
 mod programs;
 mod sources;
 mod target;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use caps::Capability;
 
@@ -21,13 +24,15 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     host::Host,
-    job,
+    job::{self, ipc_file::IpcPath},
     marks::MarkReceiver,
     output::{dataset::Manifest, recovery::RecoveryThread},
     privileges,
+    service::connection::Client,
     support::{
         clock::{Clock, monotonic_ns},
         invoking_user,
+        labels::Labels,
         timekeeping::Timekeeping,
     },
     tasks::{PerKeyCounters, Reader, TaskTable},
@@ -38,7 +43,7 @@ pub struct Setup {
     /// The opened sources and outputs.
     pub sampler: Sampler,
     /// Recovers abandoned runs after the first sample.
-    pub recovery: RecoveryThread,
+    pub recovery: Option<RecoveryThread>,
     /// Directory of the run.
     pub run_dir: PathBuf,
     /// Directory of the cgroup that is the target.
@@ -65,38 +70,49 @@ impl Setup {
         host: &Host,
         command_line: Vec<String>,
         job: Option<&job::FoundJob>,
+        ipc_file: Option<IpcPath>,
     ) -> Result<Self, Failure> {
         let clock = Clock::new();
-        if config.sources.need_tasks() && !privileges::may_load_bpf() {
-            return Err(Failure::new(
-                Reason::Privilege,
-                "not root, and without CAP_BPF and CAP_PERFMON: run with sudo, or choose \
-                 sources that need neither (--source system,cpu)",
-            ));
-        }
         for spec in config.sources.iter() {
             (spec.validate)(host, &config.perf)?;
         }
         let marks = open_marks(config, clock);
+        let with_processes;
+        let config = match &config.client {
+            Some(client) => {
+                let marks = marks.as_ref().ok().map(|marks| marks.path());
+                with_processes = with_processes_of(client, config, marks)?;
+                &with_processes
+            }
+            None => config,
+        };
         let found = FoundTarget::find(config, host, job)?;
 
         let raised = privileges::raise();
         let OpenReader {
             mut reader,
             support,
-            problem,
-        } = programs::open(config, host, &found)?;
+            fallback,
+        } = programs::open(config, host, clock, &found)?;
         let per_key = match &mut reader {
             Reader::Bpf(programs) => PerKeyCounters::open(programs)
                 .map_err(|error| Failure::internal(error.describe()))?,
             Reader::Procfs(_) | Reader::None => PerKeyCounters::default(),
         };
-        let (sources, states) = sources::open(config, host, &reader, problem.as_deref(), &marks);
+        let problem = fallback.as_ref().map(|fallback| &*fallback.problem);
+        let (sources, states) = sources::open(config, host, &reader, problem, &marks);
         drop(raised);
-        let missing = missing::report(config, host, &states, problem.as_deref())?;
+        let missing = missing::report(config, host, &states, fallback.as_ref())?;
 
         let marks = marks.ok();
-        let mut manifest = describe(config, host, clock, &found, command_line)?;
+        let target = serde_json::json!({
+            "what": found.description,
+            "pids": found.roots.iter().map(|(pid, _)| pid).collect::<Vec<_>>(),
+            "cgroup": found.cgroup,
+            "job": found.job,
+            "node": matches!(config.target, Target::Node),
+        });
+        let mut manifest = describe(config, host, clock, target, command_line)?;
         manifest.sources = states;
         manifest.socket = marks.as_ref().map(|marks| marks.path().to_owned());
         let OpenOutputs {
@@ -112,14 +128,28 @@ impl Setup {
         Ok(Self {
             sampler: Sampler::new(clock, sources, tasks, outputs, marks),
             recovery,
-            run_dir,
             cgroup: found.cgroup,
-            job: JobWatch::start(config, host, job)?,
+            job: JobWatch::start(config, host, job, ipc_file, &run_dir)?,
+            run_dir,
             target: found.description,
             missing,
             keeps_capabilities: keeps_capabilities(config, host),
         })
     }
+}
+
+/// The configuration with the processes that a client of the service wants.
+fn with_processes_of(
+    client: &Client,
+    config: &Config,
+    marks: Option<&Path>,
+) -> Result<Config, Failure> {
+    let mut config = config.clone();
+    let pids = client.attach(marks)?;
+    if let Target::Pids(list) = &mut config.target {
+        *list = pids;
+    }
+    Ok(config)
 }
 
 /// Capabilities with which sources open processes that join the target.
@@ -142,7 +172,7 @@ fn open_marks(config: &Config, clock: Clock) -> Result<Arc<MarkReceiver>, String
         return Err("not requested".to_owned());
     }
     // Without the name of the host: the path of a socket is limited to 107 bytes.
-    let name = default_run_id(clock.wall(monotonic_ns()).0, "").replace("--", "-");
+    let name = default_run_id(clock.wall_ns(monotonic_ns()), "").replace("--", "-");
     let all = matches!(config.target, Target::Node);
     let receiver = MarkReceiver::open(&name, all);
     receiver
@@ -151,14 +181,14 @@ fn open_marks(config: &Config, clock: Clock) -> Result<Arc<MarkReceiver>, String
 }
 
 /// Content of `run.json` at the start, without sources.
-fn describe(
+pub fn describe(
     config: &Config,
     host: &Host,
     clock: Clock,
-    found: &FoundTarget,
+    target: serde_json::Value,
     command_line: Vec<String>,
 ) -> Result<Manifest, Failure> {
-    let start = clock.wall(monotonic_ns()).0;
+    let start = clock.wall_ns(monotonic_ns());
     let run_id = match &config.settings.run_id {
         Some(name) => name.clone(),
         None => default_run_id(start, &host.hostname),
@@ -166,16 +196,13 @@ fn describe(
     let mut manifest = Manifest::new(&run_id, &host.hostname, start)
         .map_err(|error| Failure::new(Reason::Output, format!("/proc: {error}")))?;
     manifest.command = command_line;
+    manifest.labels = Labels::merged(&config.settings.labels)
+        .map_err(|error| Failure::new(Reason::Usage, error.to_string()))?;
     manifest.config = config.to_json();
-    manifest.target = serde_json::json!({
-        "what": found.description,
-        "pids": found.roots.iter().map(|(pid, _)| pid).collect::<Vec<_>>(),
-        "cgroup": found.cgroup,
-        "job": found.job,
-        "node": matches!(config.target, Target::Node),
-    });
+    manifest.target = target;
     manifest.kernel = host.kernel_release.clone().unwrap_or_default();
     manifest.user = invoking_user::name();
+    manifest.uid = Some(invoking_user::uid());
     manifest.clock.start = Some(Timekeeping::of(&clock));
     Ok(manifest)
 }

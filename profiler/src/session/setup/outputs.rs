@@ -13,6 +13,7 @@ use crate::{
         retention::{self, Limits, RunsDirectory},
     },
     report,
+    service::output::ClientOutput,
     sources::dataset_schema,
     support::{invoking_user, units::rfc3339},
 };
@@ -20,7 +21,8 @@ use crate::{
 /// The outputs of a session.
 pub struct OpenOutputs {
     pub outputs: Outputs,
-    pub recovery: RecoveryThread,
+    /// `None` for a client of the service, which writes the dataset itself.
+    pub recovery: Option<RecoveryThread>,
     pub run_dir: PathBuf,
 }
 
@@ -28,6 +30,15 @@ pub struct OpenOutputs {
 /// directory.
 pub fn open(config: &Config, manifest: Manifest) -> Result<OpenOutputs, Failure> {
     let settings = &config.settings;
+    if let Some(client) = &config.client {
+        let mut outputs = Outputs::default();
+        outputs.push(ClientOutput::start(client, manifest).map_err(no_thread)?);
+        return Ok(OpenOutputs {
+            outputs,
+            recovery: None,
+            run_dir: PathBuf::new(),
+        });
+    }
     if std::fs::metadata(&settings.out).is_ok_and(|found| !found.is_dir()) {
         return Err(failure(format_args!(
             "--out {}: not a directory; name a directory, which is made if needed",
@@ -77,7 +88,7 @@ pub fn open(config: &Config, manifest: Manifest) -> Result<OpenOutputs, Failure>
     outputs.push(dataset);
     Ok(OpenOutputs {
         outputs,
-        recovery,
+        recovery: Some(recovery),
         run_dir,
     })
 }

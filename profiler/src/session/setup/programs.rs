@@ -1,13 +1,17 @@
 //! Loads the BPF programs and follows the processes that exist.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, fmt::Write as _};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{lookup, target::FoundTarget};
 use crate::{
     bpf::{self, BpfError, KernelSupport, Programs, Roots, Settings},
     config::{Config, Target},
     failure::{Failure, Reason},
-    host::Host,
+    host::{Host, cpu_list, text},
+    privileges,
+    support::{clock::Clock, file_limit},
     tasks::{Reader, Walker},
 };
 
@@ -16,29 +20,35 @@ pub struct OpenReader {
     pub reader: Reader,
     /// Values that the running kernel maintains.
     pub support: KernelSupport,
-    /// Why the processes are read from /proc instead of by BPF programs.
-    pub problem: Option<String>,
+    /// `None` if BPF programs read the processes.
+    pub fallback: Option<Fallback>,
+}
+
+/// Reading of the processes from /proc.
+pub struct Fallback {
+    /// Why BPF programs cannot be used, and the remedy.
+    pub problem: String,
+    /// Whether starts and ends of all processes are recorded.
+    pub is_recorded: bool,
 }
 
 /// Opens the BPF programs, or the `/proc` fallback.
-pub fn open(config: &Config, host: &Host, found: &FoundTarget) -> Result<OpenReader, Failure> {
-    let walker = || Reader::Procfs(Walker::new(found.walk.clone(), config.settings.threads));
-    let support = KernelSupport {
-        run_delay: false,
-        io: true,
-        sched: false,
-    };
+pub fn open(
+    config: &Config,
+    host: &Host,
+    clock: Clock,
+    found: &FoundTarget,
+) -> Result<OpenReader, Failure> {
     if !config.sources.need_tasks() {
-        let reader = if matches!(config.target, Target::Node) {
-            Reader::None
-        } else {
-            walker()
-        };
-        return Ok(OpenReader {
-            reader,
-            support,
-            problem: None,
-        });
+        let mut read = read_procfs(config, host, clock, found, "");
+        read.fallback = None;
+        if matches!(config.target, Target::Node) {
+            read.reader = Reader::None;
+        }
+        return Ok(read);
+    }
+    if !privileges::may_load_bpf() {
+        return Ok(read_procfs(config, host, clock, found, UNPRIVILEGED));
     }
     match follow(host, &settings(config, found), found) {
         Ok(programs) => {
@@ -46,15 +56,93 @@ pub fn open(config: &Config, host: &Host, found: &FoundTarget) -> Result<OpenRea
             Ok(OpenReader {
                 support: programs.support,
                 reader: Reader::Bpf(Box::new(programs)),
-                problem: None,
+                fallback: None,
             })
         }
-        Err(error) => Ok(OpenReader {
-            reader: walker(),
-            support,
-            problem: Some(format!("{} (remedy: {})", error.describe(), error.remedy())),
-        }),
+        Err(error) => {
+            let problem = format!("{} (remedy: {})", error.describe(), error.remedy());
+            Ok(read_procfs(config, host, clock, found, &problem))
+        }
     }
+}
+
+/// Why an ordinary user has no BPF programs, and the remedy.
+const UNPRIVILEGED: &str = "no CAP_BPF and CAP_PERFMON (remedy: sudo, or an administrator runs \
+     `setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_dac_read_search+ep` on the profiler)";
+
+/// Opens the `/proc` fallback.
+fn read_procfs(
+    config: &Config,
+    host: &Host,
+    clock: Clock,
+    found: &FoundTarget,
+    problem: &str,
+) -> OpenReader {
+    file_limit::raise();
+    let mut walker = Walker::new(found.walk.clone(), clock, config.settings.threads);
+    let records = walker.record_lifecycle(&cpus_of_target(config, host));
+    let mut fallback = Fallback {
+        problem: problem.to_owned(),
+        is_recorded: records.is_ok(),
+    };
+    if let Err(error) = records {
+        let level = host.perf_event_paranoid;
+        let remedy = match level {
+            Some(level) if level > 2 => format!(
+                " (kernel.perf_event_paranoid is {level}; remedy: sysctl \
+                 kernel.perf_event_paranoid=2)"
+            ),
+            _ => String::new(),
+        };
+        let _ = write!(
+            fallback.problem,
+            "; processes that live less than an interval are missing: perf_event_open: \
+             {error}{remedy}"
+        );
+    }
+    OpenReader {
+        reader: Reader::Procfs(Box::new(walker)),
+        support: KernelSupport {
+            run_delay: host.procfs.join("self/schedstat").exists(),
+            io: host.procfs.join("self/io").exists(),
+            sched: false,
+        },
+        fallback: Some(fallback),
+    }
+}
+
+/// CPUs on which the target can run.
+fn cpus_of_target(config: &Config, host: &Host) -> Vec<u32> {
+    let online = || {
+        let list = text(&host.sysfs.join("devices/system/cpu/online"))?;
+        Some(numbers(cpu_list(&list)?))
+    };
+    let is_descendant = matches!(config.target, Target::Command(_));
+    let allowed = allowed_cpus().filter(|_| is_descendant);
+    allowed
+        .or_else(online)
+        .or_else(allowed_cpus)
+        .unwrap_or_default()
+}
+
+/// CPUs that this process and its descendants can select with sched_setaffinity(2): those of the
+/// cpuset.
+fn allowed_cpus() -> Option<Vec<u32>> {
+    let selected = sched_getaffinity(None).ok()?;
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+    sched_setaffinity(None, &all).ok()?;
+    let allowed = sched_getaffinity(None);
+    sched_setaffinity(None, &selected).ok()?;
+    let allowed = allowed.ok()?;
+    Some(numbers(
+        (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)),
+    ))
+}
+
+fn numbers(cpus: impl IntoIterator<Item = usize>) -> Vec<u32> {
+    let cpus = cpus.into_iter();
+    cpus.filter_map(|cpu| u32::try_from(cpu).ok()).collect()
 }
 
 fn settings(config: &Config, found: &FoundTarget) -> Settings {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     config::{Config, Target},
+    debug,
     host::Host,
     marks::MarkReceiver,
     output::dataset::manifest::{SourceState, SourceStatus},
@@ -86,6 +87,10 @@ pub fn open(
                 ));
             }
         }
+    }
+    for SourceState { name, status, why } in &states {
+        let why = why.as_deref().unwrap_or_default();
+        debug!("source {name}: {status:?} {why}");
     }
     sources.sort_by_key(|(spec, ..)| spec.stage);
     (sources, states)

@@ -1,6 +1,6 @@
 //! The target as BPF programs and the `/proc` fallback need it.
 
-use std::path::PathBuf;
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use super::lookup;
 use crate::{
@@ -29,6 +29,27 @@ pub struct FoundTarget {
     pub description: String,
 }
 
+/// Checks that an ordinary user profiles only own processes.
+fn check_owner(host: &Host, pids: &[u32]) -> Result<(), Failure> {
+    if privileges::may_load_bpf() {
+        return Ok(());
+    }
+    let own = rustix::process::getuid().as_raw();
+    for pid in pids {
+        let owner = fs::metadata(host.procfs.join(pid.to_string()));
+        if let Ok(owner) = owner
+            && owner.uid() != own
+        {
+            let message = format!(
+                "process {pid} belongs to user {}: run with sudo, or with CAP_BPF and CAP_PERFMON",
+                owner.uid()
+            );
+            return Err(Failure::new(Reason::Privilege, message));
+        }
+    }
+    Ok(())
+}
+
 impl FoundTarget {
     /// Finds the target.
     ///
@@ -43,6 +64,7 @@ impl FoundTarget {
         match &config.target {
             Target::Pids(list) => {
                 let _raised = privileges::raise();
+                check_owner(host, list)?;
                 let names: Vec<_> = list.iter().map(ToString::to_string).collect();
                 let description = format!("process {}", names.join(", "));
                 Ok(Self::pids(lookup::roots(host, list)?, description))
@@ -71,7 +93,11 @@ impl FoundTarget {
             Target::Node => Ok(Self {
                 scope: bpf::Scope::Node,
                 roots: Roots::new(),
-                walk: walk::Scope::Node,
+                walk: if privileges::may_load_bpf() {
+                    walk::Scope::Node
+                } else {
+                    walk::Scope::User(rustix::process::getuid().as_raw())
+                },
                 cgroup: None,
                 job: None,
                 description: format!("node {}", host.hostname),
@@ -92,9 +118,14 @@ impl FoundTarget {
 
     fn job(host: &Host, job: &job::FoundJob) -> Result<Self, Failure> {
         let hierarchy = match job.directories.first() {
-            Some(directory) => match lookup::cgroup(host, &directory.path)? {
-                (_, bpf::Scope::Cgroup { hierarchy, .. }) => hierarchy,
-                _ => 0,
+            Some(directory) => match lookup::cgroup(host, &directory.path) {
+                Ok((_, bpf::Scope::Cgroup { hierarchy, .. })) => hierarchy,
+                Ok(_) => 0,
+                Err(_) if !directory.path.exists() => {
+                    let message = format!("{job} ended while the profiler started");
+                    return Err(Failure::new(Reason::Target, message));
+                }
+                Err(failure) => return Err(failure),
             },
             None => 0,
         };

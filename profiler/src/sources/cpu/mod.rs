@@ -4,7 +4,7 @@ pub(super) mod frequency;
 
 use anyhow::{Context as _, Result, bail};
 
-use self::frequency::{Frequencies, has_cpufreq};
+use self::frequency::{Frequencies, has_cpufreq, has_cpuinfo};
 use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
@@ -31,11 +31,11 @@ columns! {
         steal_ns: Option<u64> = Counter("ns", "Time the hypervisor ran something else while this CPU was ready to run (`/proc/stat`)"),
         guest_ns: Option<u64> = Counter("ns", "Time running guests; not part of `user_ns`, unlike in the kernel (`/proc/stat`)"),
         guest_nice_ns: Option<u64> = Counter("ns", "Time running guests at a nice value above 0; not part of `nice_ns` (`/proc/stat`)"),
-        frequency: Option<u64> = Gauge("Hz", "Current frequency; null without a cpufreq driver (usual in virtual machines), and if reading all CPUs took too long (sysfs `cpufreq/scaling_cur_freq`)"),
+        frequency: Option<u64> = Gauge("Hz", "Current frequency (sysfs `cpufreq/scaling_cur_freq`); without a cpufreq driver (usual in virtual machines), `cpu MHz` of `/proc/cpuinfo` on x86, which there is the nominal frequency, and null on other CPUs. Null if reading all CPUs took too long"),
     }
 }
 
-static TABLE: TypedTable<TickKey, CpuRow> = TypedTable::every_tick(
+pub(super) static TABLE: TypedTable<TickKey, CpuRow> = TypedTable::every_tick(
     "cpu",
     "One row per sample and online CPU; a CPU that comes online has rows from the second sample",
 );
@@ -52,7 +52,7 @@ pub static SPEC: SourceSpec = SourceSpec {
 
 fn probe(host: &Host) -> Support {
     Support::of_file(&stat::file(&host.procfs), stat::REMEDY).and(|| {
-        if has_cpufreq(&host.sysfs) {
+        if has_cpufreq(&host.sysfs) || has_cpuinfo(&host.procfs) {
             return Support::Works;
         }
         Support::Partly {
@@ -87,7 +87,7 @@ impl AllCpus {
         Self {
             stat: KernelFile::new(stat::file(&host.procfs)),
             parsed: ProcStat::default(),
-            frequencies: Frequencies::new(&host.sysfs),
+            frequencies: Frequencies::new(&host.procfs, &host.sysfs),
             tick_ns: tick_ns(),
             reading: 0,
             interval: Interval::default(),
@@ -152,7 +152,7 @@ impl Source for AllCpus {
     }
 }
 
-fn row(cpu: u32, times: Increases, frequency: Option<u64>) -> CpuRow {
+pub(super) fn row(cpu: u32, times: Increases, frequency: Option<u64>) -> CpuRow {
     CpuRow {
         cpu,
         user_ns: times.user,

@@ -4,6 +4,7 @@
 //! clients. Each driver is read in a separate thread, because an answer can take milliseconds or
 //! never come.
 
+mod device;
 mod drm;
 mod nvidia;
 mod owners;
@@ -26,14 +27,16 @@ use crate::{
 };
 
 use self::{
+    device::{DEVICES, DeviceKey, DeviceRow},
     owners::Owners,
     reading::{Reading, Request},
+    visible::OfTarget,
 };
 
 columns! {
     /// GPU and time of a row.
     pub struct GpuKey {
-        ts: Timestamp = Label("ns", "Wall clock of the sample that started the reading, from one monotonic→realtime offset per run"),
+        ts: Timestamp = Label("us", "Wall clock of the sample that started the reading, from one monotonic→realtime offset per run"),
         interval_ns: u64 = Gauge("ns", "Time this row covers"),
         index: Option<u32> = Label("", "Number of the GPU in nvidia-smi, or N of /sys/class/drm/cardN; null for a MIG instance"),
         uuid: Option<Label> = Label("", "UUID of the GPU or MIG instance (NVIDIA), unique_id (AMD); null if the driver has none"),
@@ -59,15 +62,25 @@ columns! {
         memory_total: Option<u64> = Gauge("bytes", "Size of the device memory"),
         memory_used: Option<u64> = Gauge("bytes", "Device memory in use, without what the driver reserves"),
         system_memory_used: Option<u64> = Gauge("bytes", "Memory of the node used by the GPU (GTT of AMD)"),
+        bar1_used: Option<u64> = Gauge("bytes", "Device memory mapped into the PCI address space through BAR1 (NVIDIA)"),
+        processes: Option<u64> = Gauge("1", "Processes that compute on the GPU, also those outside the target (NVIDIA)"),
+        graphics_clock: Option<u64> = Gauge("Hz", "Clock of the graphics engine (NVIDIA)"),
         sm_clock: Option<u64> = Gauge("Hz", "Clock of the shader cores (SM, GFX, GT)"),
         memory_clock: Option<u64> = Gauge("Hz", "Clock of the device memory"),
-        video_clock: Option<u64> = Gauge("Hz", "Clock of the video engines"),
+        video_clock: Option<u64> = Gauge("Hz", "Clock of the video engines (AMD: VCLK)"),
+        decoder_clock: Option<u64> = Gauge("Hz", "Clock of the video decoder (AMD: DCLK)"),
+        soc_clock: Option<u64> = Gauge("Hz", "Clock of the interconnect on the chip (AMD: SOCCLK)"),
         performance_state: Option<u64> = Gauge("1", "P-state; 0 is the fastest (NVIDIA)"),
         power_mw: Option<u64> = Gauge("mW", "Power reported by the driver; a mean over one second on NVIDIA GPUs since Ampere"),
         power_limit_mw: Option<u64> = Gauge("mW", "Power limit in force"),
         energy_uj: Option<u64> = Counter("µJ", "Energy used; in steps of 1 mJ with NVML"),
         temperature: Option<u64> = Gauge("°C", "Temperature of the GPU (AMD: edge sensor, else junction)"),
+        hotspot_temperature: Option<u64> = Gauge("°C", "Highest temperature on the chip (AMD: junction)"),
         memory_temperature: Option<u64> = Gauge("°C", "Temperature of the device memory"),
+        hbm_temperature: Option<u64> = Gauge("°C", "Temperature of the hottest HBM stack (AMD)"),
+        vr_gfx_temperature: Option<u64> = Gauge("°C", "Temperature of the voltage regulator of the shader cores (AMD)"),
+        vr_soc_temperature: Option<u64> = Gauge("°C", "Temperature of the voltage regulator of the rest of the chip (AMD)"),
+        vr_memory_temperature: Option<u64> = Gauge("°C", "Temperature of the voltage regulator of the memory (AMD)"),
         fan: Option<u64> = Gauge("%", "Intended speed of the fastest fan"),
         fan_rpm: Option<u64> = Gauge("1/min", "Speed of the first fan"),
         pcie_tx_bytes: Option<u64> = Counter("bytes", "Bytes sent by the GPU over PCIe; null if the counter of the driver may have wrapped more than once and there is no rate either"),
@@ -79,11 +92,17 @@ columns! {
         nvlink_rx_bytes: Option<u64> = Counter("bytes", "Payload bytes received over all NVLinks, in steps of 1 KiB"),
         ecc_corrected: Option<u64> = Counter("1", "Corrected memory errors"),
         ecc_uncorrected: Option<u64> = Counter("1", "Uncorrected memory errors"),
+        ecc_corrected_total: Option<u64> = Gauge("1", "Corrected memory errors in the life of the GPU (NVIDIA)"),
+        ecc_uncorrected_total: Option<u64> = Gauge("1", "Uncorrected memory errors in the life of the GPU (NVIDIA)"),
         throttle_reasons: Option<Label> = Label("", "Reasons for reduced clocks at the sample, joined by +: gpu_idle, sw_power_cap, hw_slowdown …, or none; on AMD GPUs, names of throttlers in the kernel"),
         power_violation_ns: Option<u64> = Counter("ns", "Time with clocks reduced by the power limit"),
         thermal_violation_ns: Option<u64> = Counter("ns", "Time with clocks reduced because of the temperature"),
         board_limit_violation_ns: Option<u64> = Counter("ns", "Time with clocks reduced by a limit of the board"),
         reliability_violation_ns: Option<u64> = Counter("ns", "Time with clocks reduced by the reliability limit of the voltage"),
+        sync_boost_violation_ns: Option<u64> = Counter("ns", "Time with clocks reduced to those of the slowest GPU of a synchronized group"),
+        low_utilization_violation_ns: Option<u64> = Counter("ns", "Time with clocks reduced because of low utilization"),
+        application_clocks_violation_ns: Option<u64> = Counter("ns", "Time with clocks below the application clocks, for any reason (NVML TOTAL_APP_CLOCKS)"),
+        base_clocks_violation_ns: Option<u64> = Counter("ns", "Time with clocks below the base clocks, for any reason (NVML TOTAL_BASE_CLOCKS)"),
         sm_activity: Option<f64> = Gauge("%", "Share of SMs with a warp, mean over the interval (GPM: Hopper and later); also for MIG instances"),
         sm_occupancy: Option<f64> = Gauge("%", "Resident warps per SM as a share of the maximum, mean over the interval (GPM)"),
         tensor_activity: Option<f64> = Gauge("%", "Share of the interval in which tensor cores were active, mean of all SMs (GPM)"),
@@ -133,7 +152,7 @@ static PROCESSES: TypedTable<ProcessKey, GpuProcessRow> = TypedTable::new(
 pub static SPEC: SourceSpec = SourceSpec {
     name: "gpu",
     help: "utilization, memory, clocks, power and links of GPUs, and the processes on them",
-    tables: &[GPUS.untyped(), PROCESSES.untyped()],
+    tables: &[GPUS.untyped(), PROCESSES.untyped(), DEVICES.untyped()],
     probe: Some(|host| support(host, OsStr::new(nvidia::LIBRARY))),
     has_hardware: |host| nvidia::has_gpu(&host.sysfs) || !drm::cards(host).is_empty(),
     open: |context| open(context, OsStr::new(nvidia::LIBRARY)),
@@ -167,9 +186,9 @@ pub fn open(context: &OpenContext<'_>, library: &OsStr) -> Result<Box<dyn Source
     let mut drivers = Vec::new();
     let nvidia = nvidia::load(host, library);
     if let Ok(nvml) = nvidia {
-        let visible = visible::OfTarget::new(&host.procfs, context.node);
         // The driver reports the pids of the node, which are not those of another namespace.
         let knows_pids = host.init_pid_namespace == Some(true);
+        let visible = OfTarget::new(&host.procfs, context.node);
         let driver = move || {
             let mut nvidia = nvidia::Nvidia::open(nvml, visible, knows_pids);
             move |request: Request| nvidia.read(&request)
@@ -178,8 +197,9 @@ pub fn open(context: &OpenContext<'_>, library: &OsStr) -> Result<Box<dyn Source
     }
     if !drm::cards(host).is_empty() {
         let own = host.clone();
+        let visible = OfTarget::new(&host.procfs, context.node);
         let driver = move || {
-            let mut drm = drm::Drm::open(&own);
+            let mut drm = drm::Drm::open(&own, visible);
             move |request: Request| drm.read(&request)
         };
         drivers.push(Worker::start("drm", driver)?);
@@ -196,6 +216,7 @@ pub fn open(context: &OpenContext<'_>, library: &OsStr) -> Result<Box<dyn Source
         node: context.node,
         rows: TableBuilder::new(&GPUS),
         process_rows: TableBuilder::new(&PROCESSES),
+        device_rows: TableBuilder::new(&DEVICES),
     }))
 }
 
@@ -205,6 +226,7 @@ struct Gpus {
     node: bool,
     rows: TableBuilder<GpuKey, GpuRow>,
     process_rows: TableBuilder<ProcessKey, GpuProcessRow>,
+    device_rows: TableBuilder<DeviceKey, DeviceRow>,
 }
 
 /// How long the last sample waits for the reading of a driver.
@@ -222,6 +244,9 @@ impl Source for Gpus {
                 let Some(reading) = reading else { return };
                 for (key, row) in reading.gpus {
                     self.rows.push(key, row);
+                }
+                for (key, row) in reading.devices {
+                    self.device_rows.push(key, row);
                 }
                 for usage in reading.processes {
                     let Some(id) = owners.of(usage.pid, reading.read_at) else {
@@ -257,6 +282,7 @@ impl Source for Gpus {
         }
         self.rows.finish(out);
         self.process_rows.finish(out);
+        self.device_rows.finish(out);
         result
     }
 }

@@ -1,6 +1,9 @@
 //! One reading of a driver, and the increases of its counters since the previous one.
 
-use super::{GpuKey, GpuProcessRow, GpuRow};
+use super::{
+    GpuKey, GpuProcessRow, GpuRow,
+    device::{DeviceKey, DeviceRow},
+};
 use crate::{
     schema::{Label, Timestamp},
     support::{clock::Tick, delta::Range, device_counters::Devices},
@@ -21,6 +24,8 @@ pub(super) struct Reading {
     /// End of the reading, `CLOCK_MONOTONIC` in ns.
     pub(super) read_at: u64,
     pub(super) gpus: Vec<(GpuKey, GpuRow)>,
+    /// Facts about GPUs that were not read before.
+    pub(super) devices: Vec<(DeviceKey, DeviceRow)>,
     /// Use of the GPUs by processes.
     pub(super) processes: Vec<Usage>,
     /// The first error.
@@ -36,7 +41,7 @@ pub(super) struct Usage {
     pub(super) row: GpuProcessRow,
 }
 
-const COUNTERS: usize = 10;
+const COUNTERS: usize = 14;
 
 /// Columns that drivers count since they were loaded.
 fn counters(row: &mut GpuRow) -> [&mut Option<u64>; COUNTERS] {
@@ -51,6 +56,10 @@ fn counters(row: &mut GpuRow) -> [&mut Option<u64>; COUNTERS] {
         &mut row.thermal_violation_ns,
         &mut row.board_limit_violation_ns,
         &mut row.reliability_violation_ns,
+        &mut row.sync_boost_violation_ns,
+        &mut row.low_utilization_violation_ns,
+        &mut row.application_clocks_violation_ns,
+        &mut row.base_clocks_violation_ns,
     ]
 }
 

@@ -1,140 +1,114 @@
-//! `CUDA_VISIBLE_DEVICES`: GPUs that the target may use (CUDA C++ Programming Guide, environment
-//! variables).
+//! Environment variables by which a process restricts itself to some of the GPUs.
 
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
     io::Read as _,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
-/// GPUs that the variable makes visible.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Visible {
-    /// Numbers and UUIDs up to the first that is empty or -1; `None` for all GPUs.
-    words: Option<Vec<String>>,
-    /// Whether numbers are in the order of PCI addresses, as in NVML, and not by speed.
-    by_bus: bool,
+/// GPUs that an environment makes visible; the default is all of them.
+pub(super) trait Visible: Clone + Default {
+    /// `None` for an environment without one of the variables.
+    fn of_environment(variables: &Variables<'_>) -> Option<Self>;
 }
 
-/// A GPU that the variable may contain.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate<'a> {
-    pub(super) index: u32,
-    pub(super) uuid: Option<&'a str>,
-    pub(super) name: Option<&'a str>,
+/// An environment: `NAME=value` strings, separated by NUL.
+pub(super) struct Variables<'a>(&'a [u8]);
+
+impl<'a> Variables<'a> {
+    pub(super) fn new(environment: &'a [u8]) -> Self {
+        Self(environment)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a str> {
+        let mut strings = self.0.split(|byte| *byte == 0);
+        let value =
+            strings.find_map(|string| string.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+        std::str::from_utf8(value?).ok()
+    }
+
+    /// A list of GPUs; `None` if it is longer than a valid one.
+    pub(super) fn list(&self, name: &str) -> Option<&'a str> {
+        self.get(name).filter(|list| list.len() <= LONGEST_LIST)
+    }
 }
 
-impl Visible {
-    /// Reads an environment: `NAME=value` strings, separated by NUL. `None` if it does not have the
-    /// variable.
-    fn of_environment(environment: &[u8]) -> Option<Self> {
-        let value = |name: &str| {
-            let mut strings = environment.split(|byte| *byte == 0);
-            let value =
-                strings.find_map(|string| string.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-            value.and_then(|value| std::str::from_utf8(value).ok())
-        };
-        let list = value("CUDA_VISIBLE_DEVICES").filter(|list| list.len() <= LONGEST_LIST)?;
-        Some(Self::parse(Some(list), value("CUDA_DEVICE_ORDER")))
-    }
-
-    fn parse(list: Option<&str>, order: Option<&str>) -> Self {
-        let words = |list: &str| {
-            let words = list.split(',').map(|word| word.trim().to_owned());
-            words
-                .take_while(|word| !word.is_empty() && word != "-1")
-                .collect()
-        };
-        Self {
-            words: list.map(words),
-            by_bus: order == Some("PCI_BUS_ID"),
-        }
-    }
-
-    /// Whether each of these GPUs is visible.
-    pub(super) fn gpus(&self, all: &[Candidate<'_>]) -> Vec<bool> {
-        let Some(words) = &self.words else {
-            return vec![true; all.len()];
-        };
-        let alike = all.windows(2).all(|pair| pair[0].name == pair[1].name);
-        let unclear = |word: &String| {
-            word.starts_with("MIG-") || !(self.by_bus || alike) && word.parse::<u32>().is_ok()
-        };
-        // The GPU is ambiguous: report one too many rather than one too few.
-        if words.iter().any(unclear) {
-            return vec![true; all.len()];
-        }
-        let mut seen = vec![false; all.len()];
-        for word in words {
-            let number = word.parse::<u32>().ok();
-            let named = all.iter().position(|gpu| match number {
-                Some(number) => gpu.index == number,
-                None => gpu.uuid.is_some_and(|uuid| uuid.starts_with(word)),
-            });
-            // CUDA ignores everything after a GPU that does not exist.
-            let Some(named) = named else { break };
-            seen[named] = true;
-        }
-        seen
-    }
-
-    /// Whether a MIG instance is visible.
-    pub(super) fn instance(&self, uuid: &str) -> bool {
-        let words = self.words.iter().flatten();
-        let mut named = words.filter(|word| word.starts_with("MIG-")).peekable();
-        named.peek().is_none() || named.any(|word| uuid.starts_with(word.as_str()))
-    }
+/// Words of a list up to the first that is empty or -1, which ends it.
+pub(super) fn words(list: &str) -> Vec<String> {
+    let words = list.split(',').map(|word| word.trim().to_owned());
+    words
+        .take_while(|word| !word.is_empty() && word != "-1")
+        .collect()
 }
 
 /// GPUs that the processes of the target may use. With the node as target, all GPUs are visible.
-pub(super) struct OfTarget {
+pub(super) struct OfTarget<V> {
     procfs: PathBuf,
     node: bool,
     /// By pid, with the time of the reading: a process can exec with another environment.
-    known: HashMap<u32, (Instant, Environment)>,
-    /// As of the last reading.
-    visible: Vec<Visible>,
+    known: HashMap<u32, (Instant, Environment<V>)>,
+    /// As of the last reading of a known environment.
+    visible: Vec<V>,
+    /// Whether an environment has ever been known.
+    is_known: bool,
 }
 
 /// An environment that has been read.
-enum Environment {
+enum Environment<V> {
     /// Empty or unreadable: the process has ended, is in exec(2), or is of another user.
     Unknown,
-    /// Without the variable.
+    /// Without one of the variables.
     Unrestricted,
-    Restricted(Visible),
+    Restricted(V),
 }
 
 /// An environment is read again after this time, an unknown one at every reading.
 const READ_AGAIN: Duration = Duration::from_secs(5);
+/// Time for an exec(2), during which the environment is empty.
+const EXEC_MS: u32 = 100;
 /// Limits of environments per reading of the GPUs, and of their length.
 const READ_AT_ONCE: usize = 256;
 const LONGEST: u64 = 256 << 10;
 /// Longer lists cannot be valid: a UUID has 40 characters.
 const LONGEST_LIST: usize = 4096;
 
-impl OfTarget {
+impl<V: Visible> OfTarget<V> {
     pub(super) fn new(procfs: &Path, node: bool) -> Self {
         Self {
             procfs: procfs.to_owned(),
             node,
             known: HashMap::new(),
-            visible: vec![Visible::default()],
+            visible: vec![V::default()],
+            is_known: false,
         }
     }
 
-    /// GPUs visible to each of these processes that has the variable; all GPUs if none has it.
-    /// Launchers and daemons in a job do not have it, and use no GPU. While no environment is
+    /// GPUs visible to each of these processes that has such a variable; all GPUs if none has one.
+    /// Launchers and daemons in a job do not have them, and use no GPU. While no environment is
     /// readable, because all processes have ended or are in exec(2), the GPUs stay those of the
-    /// reading before.
-    pub(super) fn of(&mut self, pids: Option<&[u32]>) -> &[Visible] {
+    /// reading before; the first reading waits for the end of an exec(2).
+    pub(super) fn of(&mut self, pids: Option<&[u32]>) -> &[V] {
         let Some(pids) = pids.filter(|_| !self.node) else {
             return &self.visible;
         };
         let live: HashSet<u32> = pids.iter().copied().collect();
         self.known.retain(|pid, _| live.contains(pid));
+        let is_first = !pids.is_empty() && self.known.is_empty() && !self.is_known;
+        self.read(pids);
+        for _ in 0..if is_first { EXEC_MS } else { 0 } {
+            if self.is_known {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+            self.read(pids);
+        }
+        &self.visible
+    }
+
+    fn read(&mut self, pids: &[u32]) {
         let now = Instant::now();
         let is_due = |pid: &&u32| {
             self.known.get(pid).is_none_or(|(read, environment)| {
@@ -150,7 +124,7 @@ impl OfTarget {
             let known = self.known.entry(pid).or_insert((now, Environment::Unknown));
             known.0 = now;
             if !text.is_empty() {
-                known.1 = Visible::of_environment(&text)
+                known.1 = V::of_environment(&Variables::new(&text))
                     .map_or(Environment::Unrestricted, Environment::Restricted);
             }
         }
@@ -163,12 +137,12 @@ impl OfTarget {
             }
         }
         if visible.is_empty() {
-            visible.push(Visible::default());
+            visible.push(V::default());
         }
         if is_known {
             self.visible = visible;
+            self.is_known = true;
         }
-        &self.visible
     }
 }
 
@@ -181,52 +155,10 @@ fn environment(procfs: &Path, pid: u32) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::nvidia::visible::Cuda, *};
 
-    fn seen(list: Option<&str>, order: Option<&str>, names: [&str; 3]) -> [bool; 3] {
-        let uuids = ["GPU-aa11", "GPU-aa22", "GPU-bb33"];
-        let all: [Candidate<'_>; 3] = std::array::from_fn(|index| Candidate {
-            index: u32::try_from(index).unwrap(),
-            uuid: Some(uuids[index]),
-            name: Some(names[index]),
-        });
-        let seen = Visible::parse(list, order).gpus(&all);
-        seen.try_into().unwrap()
-    }
-
-    #[test]
-    fn gpus_are_selected_by_number_and_uuid() {
-        let alike = ["A100"; 3];
-        for (list, expected) in [
-            (None, [true; 3]),
-            (Some(""), [false; 3]),
-            (Some("-1"), [false; 3]),
-            (Some("2, 0"), [true, false, true]),
-            (Some("1,7,0"), [false, true, false]),
-            (Some("0,-1,1"), [true, false, false]),
-            (Some("GPU-bb,GPU-aa22"), [false, true, true]),
-            (Some("GPU-cc"), [false; 3]),
-            (Some("MIG-1"), [true; 3]),
-        ] {
-            assert_eq!(seen(list, None, alike), expected, "{list:?}");
-        }
-    }
-
-    #[test]
-    fn numbers_of_different_gpus_need_an_order() {
-        let unlike = ["T4", "T4", "A100"];
-        assert_eq!(seen(Some("0"), None, unlike), [true; 3]);
-        assert_eq!(seen(Some("0"), Some("FASTEST_FIRST"), unlike), [true; 3]);
-        let by_bus = seen(Some("0"), Some("PCI_BUS_ID"), unlike);
-        assert_eq!(by_bus, [true, false, false]);
-        assert_eq!(seen(Some("GPU-bb"), None, unlike), [false, false, true]);
-    }
-
-    #[test]
-    fn instances_are_selected_by_uuid() {
-        let seen = |list, uuid| Visible::parse(list, None).instance(uuid);
-        assert!(seen(None, "MIG-1") && seen(Some("0"), "MIG-1"));
-        assert!(seen(Some("MIG-1,MIG-2"), "MIG-2a") && !seen(Some("MIG-1"), "MIG-2"));
+    fn of_target(procfs: &Path, node: bool) -> OfTarget<Cuda> {
+        OfTarget::new(procfs, node)
     }
 
     #[test]
@@ -245,8 +177,8 @@ mod tests {
             &format!("CUDA_VISIBLE_DEVICES={}\0", "1,".repeat(LONGEST_LIST)),
         );
         let seen = |node: bool, pids: &[u32]| {
-            let mut of_target = OfTarget::new(procfs.path(), node);
-            let seen = of_target.of(Some(pids)).iter().cloned();
+            let mut target = of_target(procfs.path(), node);
+            let seen = target.of(Some(pids)).iter().cloned();
             let words = seen.map(|seen| seen.words);
             let mut words: Vec<_> = words.collect();
             words.sort();
@@ -267,9 +199,9 @@ mod tests {
             std::fs::create_dir_all(&directory).unwrap();
             std::fs::write(directory.join("environ"), environment).unwrap();
         };
-        let mut of_target = OfTarget::new(procfs.path(), false);
+        let mut target = of_target(procfs.path(), false);
         let mut words = |pids: &[u32]| {
-            let visible = of_target.of(Some(pids)).iter().cloned();
+            let visible = target.of(Some(pids)).iter().cloned();
             visible.map(|visible| visible.words).collect::<Vec<_>>()
         };
         let second = [Some(vec!["1".to_owned()])];
@@ -283,19 +215,37 @@ mod tests {
         assert_eq!(words(&ended), second);
     }
 
+    /// The first reading can meet the command of the run in exec(2).
+    #[test]
+    fn first_reading_waits_for_an_environment() {
+        let procfs = tempfile::TempDir::new().unwrap();
+        let file = procfs.path().join("2/environ");
+        std::fs::create_dir(procfs.path().join("2")).unwrap();
+        std::fs::write(&file, "").unwrap();
+        let mut target = of_target(procfs.path(), false);
+        let words = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(10));
+                std::fs::write(&file, "CUDA_VISIBLE_DEVICES=1\0").unwrap();
+            });
+            target.of(Some(&[2]))[0].words.clone()
+        });
+        assert_eq!(words, Some(vec!["1".to_owned()]));
+    }
+
     /// More processes than a reading reads, all of them without a readable environment.
     #[test]
     fn unreadable_environments_do_not_delay_new_processes() {
         let procfs = tempfile::TempDir::new().unwrap();
-        let mut of_target = OfTarget::new(procfs.path(), false);
+        let mut target = of_target(procfs.path(), false);
         let mut pids: Vec<u32> = (1..).take(READ_AT_ONCE).collect();
-        of_target.of(Some(&pids));
+        target.of(Some(&pids));
         let last = u32::try_from(READ_AT_ONCE).unwrap() + 1;
         let directory = procfs.path().join(last.to_string());
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("environ"), "CUDA_VISIBLE_DEVICES=1\0").unwrap();
         pids.push(last);
-        let words = of_target.of(Some(&pids))[0].words.clone();
+        let words = target.of(Some(&pids))[0].words.clone();
         assert_eq!(words, Some(vec!["1".to_owned()]));
     }
 }

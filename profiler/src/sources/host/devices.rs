@@ -1,9 +1,10 @@
 //! Devices in sysfs: PMUs, network interfaces, block devices, accelerators.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use serde::Serialize;
 
+use super::addresses::NicAddress;
 use crate::host::{names, number, selected, text};
 
 /// A performance monitoring unit (Documentation/ABI/testing/sysfs-bus-event_source-devices).
@@ -37,9 +38,11 @@ pub(super) struct Nic {
     mtu: Option<u64>,
     state: Option<String>,
     numa_node: Option<u32>,
+    addresses: Vec<NicAddress>,
 }
 
-pub(super) fn nics(sysfs: &Path) -> Vec<Nic> {
+/// Network interfaces; `addresses` are those of all interfaces, by name.
+pub(super) fn nics(sysfs: &Path, mut addresses: HashMap<String, Vec<NicAddress>>) -> Vec<Nic> {
     let directory = sysfs.join("class/net");
     let all = names(&directory, "")
         .into_iter()
@@ -54,6 +57,7 @@ pub(super) fn nics(sysfs: &Path) -> Vec<Nic> {
             state: text(&device.join("operstate")),
             // -1 if there is only one node.
             numa_node: number(&device.join("device/numa_node")),
+            addresses: addresses.remove(&name).unwrap_or_default(),
             name,
         }
     });

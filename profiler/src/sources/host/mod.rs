@@ -1,5 +1,6 @@
 //! `host`: hardware, configuration and batch environment of the node, once per run.
 
+mod addresses;
 mod devices;
 mod environment;
 mod processor;
@@ -15,7 +16,7 @@ use serde::Serialize;
 use super::{Source, SourceSpec, TickContext};
 use crate::{
     columns,
-    host::Host,
+    host::{Host, text},
     procfs::{
         meminfo::MemInfo,
         mounts::{NodeMounts, Numbered},
@@ -30,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 columns! {
     /// Key of the only row of a run, which has no interval.
     pub struct RunKey {
-        ts: Timestamp = Label("ns", "Wall clock of the sample at which the facts were known, usually the first"),
+        ts: Timestamp = Label("us", "Wall clock of the sample at which the facts were known, usually the first"),
     }
 }
 
@@ -53,10 +54,18 @@ columns! {
         cpu_pvr: Option<u32> = Label("", "Processor version register of a POWER CPU (`/proc/cpuinfo`)"),
         microarchitecture: Option<String> = Label("", "Name of the microarchitecture: ` + ` joins those of several kinds of cores, ` or ` those that cannot be distinguished; null if unknown"),
         microcode: Option<String> = Label("", "Revision of the microcode (`/proc/cpuinfo`)"),
+        cpu_op_modes: Option<String> = Label("", "Word sizes of programs that an x86 CPU runs: `32-bit, 64-bit`, as in lscpu"),
+        byte_order: Label = Label("", "Byte order: `Little Endian` or `Big Endian`, as in lscpu"),
+        address_sizes: Option<String> = Label("", "Address sizes of an x86 CPU: `46 bits physical, 48 bits virtual` (`/proc/cpuinfo`)"),
+        bogomips: Option<f64> = Label("", "Speed of the delay loop of the first CPU (`/proc/cpuinfo`); not a measure of performance"),
         cpu_flags: Option<String> = Label("", "Features of the CPU, separated by spaces (`/proc/cpuinfo`)"),
         sockets: Option<u32> = Label("1", "Processor packages with an online CPU (sysfs topology)"),
         cores: Option<u32> = Label("1", "Cores with an online CPU (sysfs topology)"),
         threads: Option<u32> = Label("1", "Online CPUs, which are hardware threads (sysfs)"),
+        online_cpus: Option<String> = Label("", "List of online CPUs (sysfs)"),
+        offline_cpus: Option<String> = Label("", "List of present CPUs that are offline; null if there are none (sysfs)"),
+        cores_per_socket: Option<u32> = Label("1", "Cores of each processor package; null if packages differ"),
+        threads_per_core: Option<u32> = Label("1", "Hardware threads of each core; null if cores differ"),
         possible_cpus: u32 = Label("1", "Possible CPUs, including those that can be hot-plugged (sysfs)"),
         smt: Option<bool> = Label("", "Whether cores have several hardware threads (sysfs `cpu/smt/active`)"),
         base_frequency: Option<u64> = Label("Hz", "Frequency of CPU 0 without turbo (sysfs `cpufreq/base_frequency`, `acpi_cppc/nominal_freq`)"),
@@ -86,7 +95,7 @@ columns! {
         boot_id: Option<String> = Label("", "Identifier of this boot (`kernel.random.boot_id`)"),
         pmus: String = Label("", "JSON list of performance monitoring units, with perf type and the CPUs on which they are opened (sysfs)"),
         mounts: String = Label("", "JSON list of mounts, with device, mount point, type and options (`mountinfo`)"),
-        nics: String = Label("", "JSON list of network interfaces, with driver, speed in Mbit/s, MTU, state and NUMA node (sysfs)"),
+        nics: String = Label("", "JSON list of network interfaces, with driver, speed in Mbit/s, MTU, state and NUMA node (sysfs), and addresses with family, netmask, broadcast address or peer"),
         block_devices: String = Label("", "JSON list of block devices, with model, size in bytes, whether they rotate, and I/O scheduler (sysfs)"),
         gpus: String = Label("", "JSON list of GPUs and other accelerators on PCI, with vendor, device, driver and NUMA node (sysfs)"),
         environment: String = Label("", "JSON object of environment variables: only those of the batch system, OpenMP, MPI and GPU selection, without secrets"),
@@ -175,10 +184,19 @@ fn read(
         cpu_pvr: cpu.pvr,
         microarchitecture: cpu.microarchitecture,
         microcode: cpu.microcode,
+        cpu_op_modes: cpu.op_modes,
+        byte_order: processor::BYTE_ORDER.into(),
+        address_sizes: cpu.address_sizes,
+        bogomips: cpu.bogomips,
         cpu_flags: cpu.flags,
         sockets: counts.sockets,
         cores: counts.cores,
         threads: counts.threads,
+        online_cpus: text(&host.sysfs.join("devices/system/cpu/online")),
+        offline_cpus: text(&host.sysfs.join("devices/system/cpu/offline"))
+            .filter(|list| !list.is_empty()),
+        cores_per_socket: counts.cores_per_socket(),
+        threads_per_core: counts.threads_per_core(),
         possible_cpus: u32::try_from(host.possible_cpus).unwrap_or(u32::MAX),
         smt: counts.smt,
         base_frequency: cpu.base_frequency,
@@ -208,7 +226,7 @@ fn read(
         boot_id: host.boot_id.clone(),
         pmus: json(&devices::pmus(&host.sysfs)),
         mounts: json(&mounted(host)),
-        nics: json(&devices::nics(&host.sysfs)),
+        nics: json(&devices::nics(&host.sysfs, addresses::read(&host.sysfs))),
         block_devices: json(&devices::block_devices(&host.sysfs)),
         gpus: json(&devices::gpus(&host.sysfs)),
         environment: json(&environment::allowed(environment)),

@@ -9,6 +9,13 @@ use crate::{
     sources::cpu::frequency::cpufreq,
 };
 
+/// Byte order, in the words of lscpu.
+pub(super) const BYTE_ORDER: &str = if cfg!(target_endian = "little") {
+    "Little Endian"
+} else {
+    "Big Endian"
+};
+
 /// Facts about the first CPU, and the microarchitectures of all kinds of cores.
 #[derive(Debug, Default)]
 pub(super) struct Processor {
@@ -22,6 +29,9 @@ pub(super) struct Processor {
     pub(super) microarchitecture: Option<String>,
     pub(super) microcode: Option<String>,
     pub(super) flags: Option<String>,
+    pub(super) op_modes: Option<String>,
+    pub(super) address_sizes: Option<String>,
+    pub(super) bogomips: Option<f64>,
     pub(super) base_frequency: Option<u64>,
     pub(super) min_frequency: Option<u64>,
     pub(super) max_frequency: Option<u64>,
@@ -49,6 +59,9 @@ impl Processor {
             model_name: field(&["model name", "cpu"]),
             microarchitecture: microarchitecture(&kinds),
             microcode: field(&["microcode"]),
+            op_modes: op_modes(&fields),
+            address_sizes: field(&["address sizes"]),
+            bogomips: field(&["bogomips", "BogoMIPS"]).and_then(|text| text.parse().ok()),
             flags: field(&["flags", "Features"]),
             base_frequency: base(&host.sysfs),
             min_frequency,
@@ -76,6 +89,20 @@ impl Processor {
         let flags = self.flags.as_ref()?;
         Some(flags.split_whitespace().any(|flag| flag == "hypervisor"))
     }
+}
+
+/// Word sizes, by the flags from which lscpu derives them.
+fn op_modes(fields: &HashMap<&str, &str>) -> Option<String> {
+    let flags = fields.get("flags")?;
+    let has_long_mode = flags.split_whitespace().any(|flag| flag == "lm");
+    Some(
+        if has_long_mode {
+            "32-bit, 64-bit"
+        } else {
+            "32-bit"
+        }
+        .to_owned(),
+    )
 }
 
 fn word(fields: &HashMap<&str, &str>, name: &str) -> Option<String> {

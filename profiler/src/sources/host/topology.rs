@@ -23,6 +23,14 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    pub(super) fn cores_per_socket(&self) -> Option<u32> {
+        evenly(self.cores?, self.sockets?)
+    }
+
+    pub(super) fn threads_per_core(&self) -> Option<u32> {
+        evenly(self.threads?, self.cores?)
+    }
+
     pub(super) fn read(sysfs: &Path) -> Self {
         let directory = sysfs.join("devices/system/cpu");
         let online = online(sysfs);
@@ -48,6 +56,11 @@ impl Counts {
             },
         }
     }
+}
+
+/// Share of each of `parts`; `None` if they cannot be equal.
+fn evenly(whole: u32, parts: u32) -> Option<u32> {
+    (parts > 0 && whole.is_multiple_of(parts)).then(|| whole / parts)
 }
 
 /// Online CPUs.

@@ -100,7 +100,9 @@ fn cycles_of_processes(batches: &[Batch]) -> HashMap<(u32, Timestamp), Option<f6
     let mut cycles = HashMap::new();
     for ((pid, start), count) in processes.zip(events.values(EventRow::value)) {
         if let (Some(pid), Some(start)) = (pid, start) {
-            let sum = cycles.entry((pid, Timestamp(start))).or_insert(Some(0.0));
+            let sum = cycles
+                .entry((pid, Timestamp::from_us(start)))
+                .or_insert(Some(0.0));
             *sum = sum.zip(count).map(|(sum, count): (f64, f64)| sum + count);
         }
     }

@@ -7,20 +7,20 @@ use std::{collections::HashSet, sync::Arc};
 use anyhow::Result;
 
 use self::energy::Energies;
-use super::{Input, Source, SourceSpec, Stage, TickContext};
+use super::{Input, Source, SourceSpec, Stage, TickContext, View};
 use crate::{
     columns,
-    schema::{Batch, Label, TableBuilder, Timestamp, TypedTable},
+    schema::{Batch, Columns as _, Label, TableBuilder, Timestamp, TypedTable, Words},
     tasks::{Budget, Process, ProcessId},
 };
 
 columns! {
     /// Identity of a process, and time of the row.
     pub struct LifetimeKey {
-        ts: Timestamp = Label("ns", "Time of the last update of this row: wall clock of a sample"),
+        ts: Timestamp = Label("us", "Time of the last update of this row: wall clock of a sample"),
         interval_ns: u64 = Gauge("ns", "Time for which the process was followed"),
         pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
-        start_ts: Timestamp = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
     }
 }
 
@@ -32,9 +32,10 @@ columns! {
         comm: Label = Label("", "Command name, at most 15 bytes"),
         exe: Option<Label> = Label("", "Path of the executable; the path given to exec(2) if the process ended before the link could be read"),
         cmdline: Option<String> = Label("", "Arguments joined by spaces; long ones are truncated, see `cmdline_truncated`"),
+        argv: Option<Words> = Label("", "List of the arguments, as long as `cmdline`"),
         cmdline_truncated: Option<bool> = Label("", "Whether `cmdline` is truncated: to 64 KiB, and while many processes have long command lines to less, but never below 256 bytes"),
         cgroup: Option<Label> = Label("", "Path of the cgroup: that of v2 or, if that is the root, of the first v1 hierarchy in which the process has a group"),
-        end_ts: Option<Timestamp> = Label("ns", "Time at which the last thread ended; null while the process lives"),
+        end_ts: Option<Timestamp> = Label("us", "Time at which the last thread ended; null while the process lives"),
         exit_code: Option<i32> = Label("", "Exit code; null if the process was killed by a signal or its exit was not observed"),
         exit_signal: Option<i32> = Label("", "Signal that killed the process"),
         job_id: Option<Label> = Label("", "Batch job; null outside a job"),
@@ -66,16 +67,43 @@ columns! {
     }
 }
 
+columns! {
+    /// A row of the view `process_tree`.
+    pub struct ProcessTreeRow {
+        host: String = Label("", "Name of the node"),
+        pid: u32 = Label("", "Process id"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
+        end_ts: Option<Timestamp> = Label("us", "End of the process; null if it outlived the run"),
+        ppid: u32 = Label("", "Process id of the process that forked it"),
+        parent_start_ts: Option<Timestamp> = Label("us", "Start of that process; null if it is not in the target"),
+        root_pid: u32 = Label("", "Process id of the first ancestor in the target"),
+        root_start_ts: Timestamp = Label("us", "Start of that ancestor"),
+        depth: u32 = Label("1", "Number of ancestors in the target"),
+        started_by: Option<Label> = Label("", "Command name of the parent when it forked the process; null for processes that existed before the run"),
+        comm: Label = Label("", "Last command name"),
+        cmdline: Option<String> = Label("", "Arguments joined by spaces"),
+        path: String = Label("", "Command names of the ancestors, each at the time of the fork, and of the process"),
+    }
+}
+
 static TABLE: TypedTable<LifetimeKey, ProcessRow> = TypedTable::keyed(
     "process",
-    "One row per process of the target, including short-lived ones: counters cover the run, `life_` columns the whole life of the process",
+    "One row per process of the target, including short-lived ones: counters cover the run, `life_` columns the whole life of the process. If processes are read from /proc, counters are null for those that no sample has",
 );
+
+static PROCESS_TREE: View = View {
+    name: "process_tree",
+    help: "One row per process, with its ancestors in the target",
+    query: include_str!("process_tree.sql"),
+    columns: || ProcessTreeRow::COLUMNS.iter().collect(),
+};
 
 /// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "process",
     help: "starts, programs, ends and lifetime totals of all processes",
     tables: &[TABLE.untyped()],
+    views: &[&PROCESS_TREE],
     input: Input::Tasks { procfs: true },
     stage: Stage::Derive,
     open: |_| {
@@ -158,7 +186,7 @@ impl Processes {
     }
 
     fn row(&mut self, ctx: &TickContext<'_>, process: &Process) -> ProcessRow {
-        let complete = process.end.is_some() || ctx.last;
+        let complete = process.counted && (process.end.is_some() || ctx.last);
         let counts_io = complete && ctx.tasks.kernel_support.io && process.io_read;
         let total = |value: u64| complete.then_some(value);
         let io = |value: u64| counts_io.then_some(value);
@@ -175,7 +203,10 @@ impl Processes {
             comm: (&names.comm).into(),
             exe: label(&names.exe),
             cmdline_truncated: cmdline.as_ref().map(|cmdline| cmdline.truncated),
-            cmdline: cmdline.map(|cmdline| cmdline.text.to_string()),
+            argv: cmdline
+                .as_ref()
+                .map(|cmdline| Words(cmdline.args().map(str::to_owned).collect())),
+            cmdline: cmdline.map(|cmdline| cmdline.joined()),
             cgroup: label(&names.cgroup),
             end_ts: process.end.map(|end| ctx.tasks.clock.wall(end.at)),
             exit_code,

@@ -18,13 +18,22 @@ use self::{
     roots::{Roots, Snapshot},
     rows::Rows,
     senders::Senders,
-    tables::{GAUGE, PERF, REGION, USAGE},
+    tables::{GAUGE, PERF, ProcessName, REGION, USAGE},
 };
 use super::{Input, Source, SourceSpec, Stage, TickContext, View};
 use crate::{
     marks::{Loss, Mark, MarkReceiver, Op, Received},
-    schema::Batch,
+    schema::{Batch, Column, Columns as _, HOST_COLUMN, RUN_COLUMN},
     tasks::process_tree::{ProcessKey, ProcessTree, process_key},
+};
+
+static PROCESS_REGION: View = View {
+    name: "process_region",
+    help: "One row per region: its process, its times, and the resources it used",
+    query: "SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (run, host, ts, interval_ns, pid, start_ts, region, name)\n\
+        FROM region r LEFT JOIN region_usage u USING (host, region)\n  \
+        LEFT JOIN process p ON p.host = r.host AND p.pid = r.pid AND p.start_ts = r.start_ts",
+    columns: columns_of_view,
 };
 
 /// Declaration of the source.
@@ -37,13 +46,7 @@ pub static SPEC: SourceSpec = SourceSpec {
         PERF.untyped(),
         GAUGE.untyped(),
     ],
-    views: &[View {
-        help: "one row per region: its process, its times, and the resources it used",
-        sql: "CREATE OR REPLACE VIEW process_region AS\n\
-            SELECT p.comm, p.cmdline, r.*, u.* EXCLUDE (host, ts, interval_ns, pid, start_ts, region, name)\n\
-            FROM region r LEFT JOIN region_usage u USING (host, region)\n  \
-            LEFT JOIN process p ON p.host = r.host AND p.pid = r.pid AND p.start_ts = r.start_ts;",
-    }],
+    views: &[&PROCESS_REGION],
     input: Input::Tasks { procfs: true },
     stage: Stage::Derive,
     marks: true,
@@ -53,6 +56,23 @@ pub static SPEC: SourceSpec = SourceSpec {
     },
     ..SourceSpec::DEFAULT
 };
+
+/// Columns of the view `process_region`.
+fn columns_of_view() -> Vec<&'static Column> {
+    let own: Vec<_> = REGION
+        .columns()
+        .chain([&RUN_COLUMN, &HOST_COLUMN])
+        .collect();
+    let is_new = |column: &&Column| own.iter().all(|known| known.name != column.name);
+    let usage = USAGE.columns().filter(is_new);
+    let process = ProcessName::COLUMNS.iter();
+    process.chain(own.iter().copied()).chain(usage).collect()
+}
+
+/// Wall clock of the reading, ns.
+fn tick_ns(ctx: &TickContext<'_>) -> i64 {
+    ctx.tasks.clock.wall_ns(ctx.tick.monotonic_ns)
+}
 
 /// A region that has ended, with the snapshot of the reading at its end.
 struct Closing {
@@ -182,7 +202,7 @@ impl Marked {
         let ns = length.map_or(i64::MAX, |length| {
             i64::try_from(length.as_nanos()).unwrap_or(i64::MAX)
         });
-        let end = ctx.tasks.clock.wall(received.at).0;
+        let end = ctx.tasks.clock.wall_ns(received.at);
         let span = Span {
             number: self.last,
             parent: self.parent(&ctx.tasks.process_tree, process, &mark),
@@ -208,7 +228,7 @@ impl Marked {
             });
         }
         self.last += 1;
-        let start = ctx.tasks.clock.wall(received.at).0;
+        let start = ctx.tasks.clock.wall_ns(received.at);
         let span = Span {
             number: self.last,
             parent: self.parent(&ctx.tasks.process_tree, process, mark),
@@ -216,13 +236,13 @@ impl Marked {
             end: None,
         };
         self.rows.push_region(ctx.tick.ts, process, mark, &span);
-        let from = self.roots.snapshot(process, ctx.tick.ts.0);
+        let from = self.roots.snapshot(process, tick_ns(ctx));
         self.regions
             .open(process, self.last, received, start, span.parent, from);
     }
 
     fn end(&mut self, ctx: &TickContext<'_>, process: ProcessKey, received: &Received) {
-        let end = ctx.tasks.clock.wall(received.at).0;
+        let end = ctx.tasks.clock.wall_ns(received.at);
         if let Some(mut open) = self.regions.end(process, &received.mark) {
             let status = &mut open.mark.status;
             status.get_or_insert_with(|| "finished".to_owned());
@@ -259,8 +279,8 @@ impl Marked {
         let processes: Vec<ProcessKey> = self.regions.processes().collect();
         for process in processes {
             let (end, status) = match ends.get(&process) {
-                Some(end) => (ctx.tasks.clock.wall(*end).0, "unfinished"),
-                None if ctx.last => (ctx.tick.ts.0, "run_ended"),
+                Some(end) => (ctx.tasks.clock.wall_ns(*end), "unfinished"),
+                None if ctx.last => (tick_ns(ctx), "run_ended"),
                 None => continue,
             };
             for mut open in self.regions.end_all(process) {
@@ -291,7 +311,7 @@ impl Marked {
             process,
             open,
             end,
-            to: self.roots.snapshot(process, ts.0),
+            to: self.roots.snapshot(process, tick_ns(ctx)),
         });
     }
 

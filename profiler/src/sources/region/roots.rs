@@ -20,7 +20,7 @@ type EventKey = (String, Option<String>, String);
 /// Resources that a process with regions and its descendants had used at a reading.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    /// Wall clock of the reading.
+    /// Wall clock of the reading, ns.
     pub(super) ts: i64,
     /// The next reading adds what was used by processes that were ending during this one.
     sums: Mutex<Sums>,

@@ -54,7 +54,7 @@ impl Rows {
                 ts,
                 interval_ns: length.and_then(|ns| u64::try_from(ns).ok()),
                 pid: process.0,
-                start_ts: Timestamp(process.1),
+                start_ts: Timestamp::from_us(process.1),
                 region: span.number,
             },
             RegionRow {
@@ -71,8 +71,8 @@ impl Rows {
                 parent_region: span.parent,
                 group: label(mark.group.as_ref()),
                 status: label(mark.status.as_ref()),
-                region_start_ts: span.start.map(Timestamp),
-                region_end_ts: span.end.map(Timestamp),
+                region_start_ts: span.start.map(Timestamp::from_ns),
+                region_end_ts: span.end.map(Timestamp::from_ns),
                 attributes: attributes(mark),
                 used: json(mark.used.as_ref()),
                 generated: json(mark.generated.as_ref()),
@@ -93,7 +93,7 @@ impl Rows {
             GaugeKey {
                 ts,
                 pid: process.0,
-                start_ts: Timestamp(process.1),
+                start_ts: Timestamp::from_us(process.1),
             },
             GaugeRow {
                 name: label(mark.name.as_ref()),
@@ -120,10 +120,10 @@ impl Rows {
         let from = &open.from;
         let interval_ns = u64::try_from(to.ts - from.ts).ok().filter(|ns| *ns != 0);
         let key = UsageKey {
-            ts: Timestamp(to.ts),
+            ts: Timestamp::from_ns(to.ts),
             interval_ns,
             pid: process.0,
-            start_ts: Timestamp(process.1),
+            start_ts: Timestamp::from_us(process.1),
             region: open.number,
         };
         let name = label(open.mark.name.as_ref());

@@ -10,10 +10,10 @@ use super::usage::RegionUsageRow;
 columns! {
     /// Identity of a region, and time of the row.
     pub struct RegionKey {
-        ts: Timestamp = Label("ns", "Time of the last update of this row: wall clock of a reading"),
+        ts: Timestamp = Label("us", "Time of the last update of this row: wall clock of a reading"),
         interval_ns: Option<u64> = Gauge("ns", "Length of the region; null while it is open, and if its start is unknown"),
         pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
-        start_ts: Timestamp = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
         region: u64 = Label("", "Number of the region, unique for this host in this run"),
     }
 }
@@ -29,8 +29,8 @@ columns! {
         parent_region: Option<u64> = Label("", "Number of the enclosing region, if it was open in this process or an ancestor"),
         group: Option<Label> = Label("", "Group of regions, given by the application"),
         status: Option<Label> = Label("", "finished, error, or another word of the application; unfinished (the process ended first), run_ended (the run ended first), unmatched (an end without a start); null for events and while the region is open"),
-        region_start_ts: Option<Timestamp> = Label("ns", "Time at which the start was marked; null for an end without a start"),
-        region_end_ts: Option<Timestamp> = Label("ns", "Time at which the end was marked, the process ended, or the run ended; null while the region is open"),
+        region_start_ts: Option<Timestamp> = Label("us", "Time at which the start was marked; null for an end without a start"),
+        region_end_ts: Option<Timestamp> = Label("us", "Time at which the end was marked, the process ended, or the run ended; null while the region is open"),
         attributes: Option<String> = Label("", "Attributes given by the application, JSON"),
         used: Option<String> = Label("", "Inputs given by the application, JSON"),
         generated: Option<String> = Label("", "Outputs given by the application, JSON"),
@@ -39,11 +39,19 @@ columns! {
 }
 
 columns! {
+    /// Columns of `process` in the view `process_region`.
+    pub struct ProcessName {
+        comm: Option<Label> = Label("", "Command name of the process"),
+        cmdline: Option<String> = Label("", "Arguments of the process, joined by spaces"),
+    }
+}
+
+columns! {
     /// Process and time of a gauge.
     pub struct GaugeKey {
-        ts: Timestamp = Label("ns", "Time at which the mark was sent"),
+        ts: Timestamp = Label("us", "Time at which the mark was sent"),
         pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
-        start_ts: Timestamp = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
     }
 }
 
@@ -65,10 +73,10 @@ columns! {
 columns! {
     /// Identity of a region, and the readings at its start and end.
     pub struct UsageKey {
-        ts: Timestamp = Label("ns", "Wall clock of the reading at the end of the region"),
+        ts: Timestamp = Label("us", "Wall clock of the reading at the end of the region"),
         interval_ns: Option<u64> = Gauge("ns", "Time between the readings at the start and the end of the region; null if both are the same reading, in which case the usage is unknown"),
         pid: u32 = Label("", "Process id (thread group id) in the profiler's pid namespace"),
-        start_ts: Timestamp = Label("ns", "Start of the process; (pid, start_ts) identifies it"),
+        start_ts: Timestamp = Label("us", "Start of the process; (pid, start_ts) identifies it"),
         region: u64 = Label("", "Number of the region, unique for this host in this run"),
     }
 }

@@ -22,7 +22,7 @@ use crate::{
 columns! {
     /// One sample of target and node.
     pub struct TimelineRow {
-        target_cpu: Option<f64> = Gauge("%", "CPU time of the target over the interval; 100 is one CPU (usage)"),
+        target_cpu: Option<f64> = Gauge("%", "CPU time of the target over the interval; 100 is one CPU (usage). If processes are read from /proc, it includes those that no sample has"),
         target_runqueue_ns: Option<u64> = Counter("ns", "Time that threads of the target were runnable and waited for a CPU (sched)"),
         target_rss_sum: Option<u64> = Gauge("bytes", "Sum of the resident memory of all processes; shared pages are counted for each process (usage.rss)"),
         target_pss_sum: Option<u64> = Gauge("bytes", "Memory of the target: sum of PSS, in which shared pages are divided by the number of processes that map them. Read every 30 s, at the end, and when target_rss_sum has grown by 25 %; null at other samples"),

@@ -74,7 +74,10 @@ impl Target {
             .sum(UsageRow::user_ns)
             .zip(usage.sum(UsageRow::system_ns));
         Self {
-            cpu_ns: cpu_ns.map(|(user, system)| user + system),
+            cpu_ns: ctx
+                .tasks
+                .target_cpu_ns
+                .or(cpu_ns.map(|(user, system)| user + system)),
             runqueue_ns: sched.sum(SchedRow::runqueue_ns),
             minor_faults: usage.sum(UsageRow::minor_faults),
             major_faults: usage.sum(UsageRow::major_faults),

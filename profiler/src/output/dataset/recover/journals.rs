@@ -6,13 +6,16 @@ use arrow::{datatypes::SchemaRef, error::ArrowError};
 use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
 
 use super::{JournalOutcome, RecoveryReport};
-use crate::output::dataset::{
-    files::{self, Directory},
-    journal,
-    journal_reader::{End, JournalReader},
-    keyed::{self, Key, KeyedRows},
-    parquet_file,
-    row_buffer::RowBuffer,
+use crate::output::{
+    arrow_stream::End,
+    dataset::{
+        files::{self, Directory},
+        journal,
+        journal_reader::JournalReader,
+        keyed::{self, Key, KeyedRows},
+        parquet_file,
+        row_buffer::RowBuffer,
+    },
 };
 
 /// Recovers the journals of one host in one table.

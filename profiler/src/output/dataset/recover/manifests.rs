@@ -8,8 +8,9 @@ use super::Hosts;
 use crate::output::dataset::{
     files::{self, Directory},
     manifest::{self, Manifest, State, saturating_sum},
-    parquet_file,
+    parquet_file, run_table,
 };
+use crate::schema::run::RUN;
 
 /// The manifests of these hosts in a run, with the names of their files.
 pub fn manifests(run: &Directory, hosts: Hosts<'_>) -> Vec<(String, Manifest)> {
@@ -47,6 +48,9 @@ pub fn update_manifest(
         return Ok(unreadable);
     }
     for table in run.names()? {
+        if table == RUN.name {
+            continue;
+        }
         let directory = run
             .sub(&table)
             .and_then(|table| table.sub(files::host_directory(&manifest.hostname)));
@@ -78,6 +82,7 @@ pub fn update_manifest(
     manifest.settle(complete);
     if manifest != before {
         manifest.write(run, file)?;
+        run_table::write(run, &manifest)?;
     }
     Ok(unreadable)
 }

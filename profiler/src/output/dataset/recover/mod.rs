@@ -26,7 +26,7 @@ use super::{
     manifest::{Manifest, State},
     parquet_file, views,
 };
-use crate::schema::DatasetSchema;
+use crate::schema::{DatasetSchema, run::RUN};
 
 /// Hosts whose journals are recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,9 +173,13 @@ pub fn recover(
         Hosts::Only(host) => host.to_owned(),
         Hosts::All => format!("recover.{}", std::process::id()),
     };
-    if let Err(error) = views::refresh(&run, &writer, schema) {
-        report.errors.push(format!("{}: {error}", views::FILE));
-    }
+    let refresh_views = |report: &mut RecoveryReport| {
+        if let Err(error) = views::refresh(&run, &writer, schema) {
+            report.errors.push(format!("{}: {error}", views::FILE));
+        }
+    };
+    refresh_views(&mut report);
+    let had_run_table = run.sub(RUN.name).is_ok();
     for (file, manifest) in manifests(&run, hosts) {
         let host = &manifest.hostname;
         if writing.contains(host) {
@@ -188,6 +192,9 @@ pub fn recover(
             Ok(unreadable) => report.errors.extend(unreadable),
             Err(error) => report.errors.push(format!("{file}: {error}")),
         }
+    }
+    if !had_run_table {
+        refresh_views(&mut report);
     }
     Ok(report)
 }

@@ -13,6 +13,7 @@ use self::{
     unstored::{EncodedFile, Unstored},
 };
 use super::{
+    DatasetOptions,
     files::Directory,
     journal::{self, Journal},
     keyed::KeyedRows,
@@ -20,7 +21,7 @@ use super::{
     parquet_file,
     row_buffer::RowBuffer,
 };
-use crate::schema::Table;
+use crate::{schema::Table, support::labels::Labels};
 
 /// New keys of a keyed table after which its file is ended before the checkpoint.
 const MANY_KEYS: usize = 50_000;
@@ -89,8 +90,14 @@ pub struct TableWriter {
 
 impl TableWriter {
     /// Creates a writer; files are created when rows arrive.
-    pub fn new(table: &'static Table, run_id: &str, hostname: &str) -> Self {
-        let schema = with_metadata(table, run_id, hostname);
+    pub fn new(table: &'static Table, options: &DatasetOptions) -> Self {
+        let labels = options.manifest.as_ref().map(|manifest| &manifest.labels);
+        let schema = with_metadata(
+            table,
+            &options.run_id,
+            &options.hostname,
+            labels.unwrap_or(&Labels::default()),
+        );
         Self {
             table,
             counts: Counts::default(),

@@ -11,8 +11,8 @@ use std::{
 
 use arrow::{
     array::{AsArray as _, RecordBatch},
-    compute::concat_batches,
-    datatypes::{TimestampNanosecondType, UInt32Type, UInt64Type},
+    compute::{cast, concat_batches},
+    datatypes::{DataType, TimestampMicrosecondType, UInt32Type, UInt64Type},
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tempfile::TempDir;
@@ -27,7 +27,10 @@ use super::{
 };
 use crate::{
     columns,
-    schema::{Batch, Buckets, Label, Table, TableBuilder, TickKey, Timestamp, TypedTable},
+    schema::{
+        Batch, Buckets, Column, Label, RUN_COLUMN, Table, TableBuilder, TickKey, Timestamp,
+        TypedTable,
+    },
 };
 
 columns! {
@@ -45,7 +48,7 @@ columns! {
     /// Key of a lifetime.
     pub struct LifeKey {
         pid: u32 = Label("", "Process id"),
-        start_ts: Timestamp = Label("ns", "Start"),
+        start_ts: Timestamp = Label("us", "Start"),
     }
 }
 
@@ -53,7 +56,7 @@ columns! {
     /// Other columns of a lifetime.
     pub struct LifeRow {
         comm: Label = Label("", "Name"),
-        end_ts: Option<Timestamp> = Label("ns", "End"),
+        end_ts: Option<Timestamp> = Label("us", "End"),
     }
 }
 
@@ -64,7 +67,7 @@ fn tick(tick: i64, rows: u64) -> Vec<Batch> {
     let mut builder = TableBuilder::new(&TICKS);
     for row in 0..rows {
         let key = TickKey {
-            ts: Timestamp(1_700_000_000_000_000_000 + tick),
+            ts: Timestamp::from_us(1_700_000_000_000_000 + tick),
             interval_ns: 1,
         };
         let odd = row % 2 == 1;
@@ -90,11 +93,11 @@ fn lives(lives: &[(u32, &'static str, bool)]) -> Vec<Batch> {
     for &(pid, comm, ended) in lives {
         let key = LifeKey {
             pid,
-            start_ts: Timestamp(i64::from(pid)),
+            start_ts: Timestamp::from_us(i64::from(pid)),
         };
         let row = LifeRow {
             comm: comm.into(),
-            end_ts: ended.then_some(Timestamp(1_000)),
+            end_ts: ended.then_some(Timestamp::from_us(1_000)),
         };
         builder.push(key, row);
     }
@@ -167,10 +170,26 @@ fn read(run: &Path, table: &Table) -> RecordBatch {
         if parquet_file::number(&name).is_some() {
             let file = File::open(directory.join(&name)).unwrap();
             let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
-            assert_eq!(reader.schema().fields(), table.schema().fields());
+            let fields = reader.schema().fields().clone();
+            let expected = table.columns().chain([&RUN_COLUMN]).map(Column::field);
+            for (found, expected) in fields.iter().zip(expected) {
+                let plain = match expected.data_type() {
+                    DataType::Dictionary(_, values) => DataType::clone(values),
+                    other => other.clone(),
+                };
+                assert_eq!(**found, expected.with_data_type(plain));
+            }
             batches.extend(reader.build().unwrap().map(|batch| {
-                let batch = batch.unwrap();
-                RecordBatch::try_new(table.schema(), batch.columns().to_vec()).unwrap()
+                let mut batch = batch.unwrap();
+                let run = batch.remove_column(batch.num_columns() - 1);
+                assert!(
+                    run.as_string::<i32>()
+                        .iter()
+                        .all(|name| name == Some("run"))
+                );
+                let columns = batch.columns().iter().zip(table.columns());
+                let columns = columns.map(|(column, of)| cast(column, &(of.data_type)()).unwrap());
+                RecordBatch::try_new(table.schema(), columns.collect()).unwrap()
             }));
         }
     }
@@ -190,8 +209,8 @@ fn read_lives(run: &Path) -> BTreeMap<u32, (String, bool)> {
     let rows = read(run, &LIVES);
     let pids = rows["pid"].as_primitive::<UInt32Type>();
     let names = rows["comm"].as_any_dictionary();
-    let names = arrow::compute::cast(names, &arrow::datatypes::DataType::Utf8).unwrap();
-    let ends = rows["end_ts"].as_primitive::<TimestampNanosecondType>();
+    let names = cast(names, &DataType::Utf8).unwrap();
+    let ends = rows["end_ts"].as_primitive::<TimestampMicrosecondType>();
     let mut lives = BTreeMap::new();
     for row in 0..rows.num_rows() {
         let name = names.as_string::<i32>().value(row).to_owned();

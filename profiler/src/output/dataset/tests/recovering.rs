@@ -94,7 +94,8 @@ fn another_machine_is_left_alone_while_it_writes() {
     fs::write(&far, serde_json::to_vec(&value).unwrap()).unwrap();
     let journal = run.join("ticks/host=far/_part-00000.arrows");
     let before = std::time::SystemTime::now() - Duration::from_secs(140);
-    for path in [&far, &journal] {
+    let row = run.join("run/host=far/part-00000.parquet");
+    for path in [&far, &journal, &row] {
         file(path).set_modified(before).unwrap();
     }
     let report = recover_all_hosts(&run).unwrap();
@@ -109,7 +110,7 @@ fn another_machine_is_left_alone_while_it_writes() {
     assert_eq!((report.journals.len(), report.is_complete()), (0, false));
     assert!(journal.exists());
     // 120 s, and three intervals of 10 s.
-    for path in [&far, &journal] {
+    for path in [&far, &journal, &row] {
         file(path)
             .set_modified(before - Duration::from_secs(20))
             .unwrap();

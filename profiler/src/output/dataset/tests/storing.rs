@@ -16,7 +16,17 @@ fn rows_come_back_as_they_were() {
     let directory = run.join("ticks/host=node1");
     assert_eq!(names(&directory), ["part-00000.parquet"]);
     assert_eq!(read(&run, &TICKS), expected(0..20, 10));
-    assert_eq!(names(&run), ["run.json", "ticks", "views.sql"]);
+    assert_eq!(
+        names(&run),
+        [
+            "README.md",
+            "run",
+            "run.json",
+            "schema.json",
+            "ticks",
+            "views.sql"
+        ]
+    );
     let manifest = manifest(&run);
     assert_eq!(manifest.state, manifest::State::Complete);
     assert_eq!(manifest.tables["ticks"].rows, 200);
@@ -63,7 +73,7 @@ fn rows_are_sorted_by_ts() {
     }
     writer.finish().unwrap();
     let rows = read(&run, &TICKS);
-    let ts = rows["ts"].as_primitive::<TimestampNanosecondType>();
+    let ts = rows["ts"].as_primitive::<TimestampMicrosecondType>();
     assert_eq!(ts.len(), 6000);
     assert!(ts.values().is_sorted());
 }
@@ -142,8 +152,23 @@ fn hosts_share_a_run() {
     assert_eq!(names(&run.join("ticks")), ["host=node1", "host=node2"]);
     assert_eq!(
         names(&run),
-        ["run.json", "run.node2.json", "ticks", "views.sql"]
+        [
+            "README.md",
+            "run",
+            "run.json",
+            "run.node2.json",
+            "schema.json",
+            "ticks",
+            "views.sql"
+        ]
     );
+    for host in ["node1", "node2"] {
+        let file = run.join(format!("run/host={host}/part-00000.parquet"));
+        let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap();
+        let rows = reader.build().unwrap().next().unwrap().unwrap();
+        assert_eq!(rows.num_rows(), 1);
+        assert_eq!(rows["rows"].as_primitive::<UInt64Type>().value(0), 10);
+    }
 }
 
 #[test]

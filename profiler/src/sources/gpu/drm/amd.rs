@@ -1,7 +1,7 @@
 //! The files of amdgpu (Documentation/gpu/amdgpu/thermal.rst).
 
 use super::{
-    super::GpuRow,
+    super::{GpuRow, device::DeviceRow},
     card::Card,
     gpu_metrics::{self, Metrics},
     hwmon::Hwmon,
@@ -23,6 +23,8 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
         hwmon.read(sysfs, &mut row);
         let sensor = hwmon.labelled("temp", &["edge", "junction"]);
         row.temperature = sensor.and_then(|sensor| hwmon.temperature(sysfs, sensor));
+        let hotspot = hwmon.labelled("temp", &["junction"]);
+        row.hotspot_temperature = hotspot.and_then(|sensor| hwmon.temperature(sysfs, sensor));
         let memory = hwmon.labelled("temp", &["mem"]);
         row.memory_temperature = memory.and_then(|sensor| hwmon.temperature(sysfs, sensor));
         let mut clock = |label| {
@@ -48,12 +50,42 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     row
 }
 
+/// Constant facts.
+pub(super) fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
+    let device = &card.device;
+    // "2: 2100Mhz *", in ascending order.
+    let max = |sysfs: &mut Sysfs, file: &str| {
+        let levels = sysfs.text(&device.join(file))?;
+        let (_, level) = levels.lines().last()?.split_once(':')?;
+        let mhz = level.trim().to_ascii_lowercase();
+        let mhz: u64 = mhz.split("mhz").next()?.parse().ok()?;
+        mhz.checked_mul(1_000_000)
+    };
+    DeviceRow {
+        vbios_version: sysfs.text(&device.join("vbios_version")),
+        serial: sysfs.text(&device.join("serial_number")),
+        memory_total: sysfs.number(&device.join("mem_info_vram_total")),
+        max_sm_clock: max(sysfs, "pp_dpm_sclk"),
+        max_memory_clock: max(sysfs, "pp_dpm_mclk"),
+        ..DeviceRow::default()
+    }
+}
+
 /// Fills in the values that the other files do not have.
 fn fill(row: &mut GpuRow, metrics: Metrics) {
     row.utilization = row.utilization.or(metrics.utilization);
     row.memory_utilization = row.memory_utilization.or(metrics.memory_utilization);
     row.media_utilization = metrics.media_utilization;
     row.temperature = row.temperature.or(metrics.temperature);
+    row.hotspot_temperature = row.hotspot_temperature.or(metrics.hotspot);
+    row.memory_temperature = row.memory_temperature.or(metrics.memory);
+    row.hbm_temperature = metrics.hbm;
+    [
+        row.vr_gfx_temperature,
+        row.vr_soc_temperature,
+        row.vr_memory_temperature,
+    ] = metrics.regulators;
+    [row.soc_clock, row.video_clock, row.decoder_clock] = metrics.clocks;
     row.energy_uj = metrics.energy_uj;
     row.throttle_reasons = metrics.throttlers.map(gpu_metrics::throttlers);
 }

@@ -21,10 +21,12 @@ pub(in super::super) struct Card {
     /// `/sys/class/drm/cardN/device`.
     pub(super) device: PathBuf,
     pub(super) driver: String,
-    vendor: &'static str,
+    pub(super) vendor: &'static str,
     pub(super) bdf: Option<String>,
     pub(super) uuid: Option<String>,
     name: Option<String>,
+    /// Only of a driver that is not part of the kernel.
+    pub(super) driver_version: Option<String>,
 }
 
 /// Cards of supported drivers, in the order of their numbers.
@@ -44,6 +46,7 @@ pub(in super::super) fn cards(host: &Host) -> Vec<Card> {
         let (_, vendor) = DRIVERS.iter().find(|(name, _)| *name == driver)?;
         Some(Card {
             index,
+            driver_version: text(&host.sysfs.join("module").join(&driver).join("version")),
             driver,
             vendor,
             bdf: fact("PCI_SLOT_NAME"),

@@ -17,6 +17,16 @@ pub(super) struct Metrics {
     pub(super) media_utilization: Option<u64>,
     /// °C.
     pub(super) temperature: Option<u64>,
+    /// °C.
+    pub(super) hotspot: Option<u64>,
+    /// °C.
+    pub(super) memory: Option<u64>,
+    /// °C, of the hottest stack.
+    pub(super) hbm: Option<u64>,
+    /// °C of the voltage regulators: shader cores, rest of the chip, memory.
+    pub(super) regulators: [Option<u64>; 3],
+    /// Hz of SOCCLK, VCLK and DCLK; the highest one of several.
+    pub(super) clocks: [Option<u64>; 3],
     /// µJ since the driver was loaded.
     pub(super) energy_uj: Option<u64>,
     /// Bits `SMU_THROTTLER_*_BIT`, which are the same for all chips.
@@ -31,10 +41,23 @@ struct Layout {
     memory_utilization: Option<usize>,
     media_utilization: Option<usize>,
     temperature: usize,
+    hotspot: Option<usize>,
+    memory: Option<usize>,
+    /// Four stacks.
+    hbm: Option<usize>,
+    regulators: [Option<usize>; 3],
+    clocks: Option<Clocks>,
     energy: Option<usize>,
     throttlers: Option<usize>,
     /// Units per percent and per degree.
     scale: u64,
+}
+
+/// Offsets of the present SOCCLK, VCLK and DCLK, and the number of each.
+#[derive(Clone, Copy)]
+struct Clocks {
+    at: [usize; 3],
+    count: usize,
 }
 
 const fn layout(size: usize, utilization: usize, temperature: usize) -> Layout {
@@ -44,11 +67,22 @@ const fn layout(size: usize, utilization: usize, temperature: usize) -> Layout {
         memory_utilization: None,
         media_utilization: None,
         temperature,
+        hotspot: None,
+        memory: None,
+        hbm: None,
+        regulators: [None; 3],
+        clocks: None,
         energy: None,
         throttlers: None,
         scale: 1,
     }
 }
+
+/// Discrete GPUs, whose clocks have the same offsets in all versions.
+const DISCRETE_CLOCKS: Option<Clocks> = Some(Clocks {
+    at: [56, 60, 62],
+    count: 1,
+});
 
 /// Layout of a version; `size` is that of the header.
 fn of_version(format: u8, content: u8, size: usize) -> Option<Layout> {
@@ -56,25 +90,37 @@ fn of_version(format: u8, content: u8, size: usize) -> Option<Layout> {
         (1, 0) => Layout {
             memory_utilization: Some(30),
             media_utilization: Some(32),
+            hotspot: Some(18),
+            memory: Some(20),
+            regulators: [Some(22), Some(24), Some(26)],
+            clocks: DISCRETE_CLOCKS,
             ..layout(72, 28, 16)
         },
         (1, 1..=3) => Layout {
             memory_utilization: Some(18),
             media_utilization: Some(20),
+            hotspot: Some(6),
+            memory: Some(8),
+            hbm: Some(88),
+            regulators: [Some(10), Some(12), Some(14)],
+            clocks: DISCRETE_CLOCKS,
             energy: Some(24),
             throttlers: (content == 3).then_some(112),
             ..layout(if content == 3 { 120 } else { 96 }, 16, 4)
         },
-        (1, 4 | 7 | 8) => instinct(24),
-        (1, 5) => instinct(88),
+        (1, 4) => instinct(24, 256),
+        (1, 5) => instinct(88, 328),
         // An early version 1.6 is shorter, and has an extended layout of 1.5.
-        (1, 6) if size >= 1024 => instinct(16),
+        (1, 6) if size >= 1024 => instinct(16, 280),
+        (1, 7 | 8) => instinct(24, 312),
         (2, 0) => Layout {
             media_utilization: Some(42),
+            clocks: Some(apu_clocks(82)),
             ..layout(112, 40, 16)
         },
         (2, 1..=4) => Layout {
             media_utilization: Some(30),
+            clocks: Some(apu_clocks(78)),
             throttlers: (content >= 2).then_some(120),
             scale: if content == 4 { 100 } else { 1 },
             ..layout(if content == 1 { 120 } else { 128 }, 28, 4)
@@ -88,10 +134,25 @@ fn of_version(format: u8, content: u8, size: usize) -> Option<Layout> {
     Some(layout)
 }
 
-/// Layout of Instinct accelerators, which differ only in the offset of the energy.
-const fn instinct(energy: usize) -> Layout {
+/// Clocks of APUs with the first at this offset, which have UCLK and FCLK in between.
+const fn apu_clocks(soc: usize) -> Clocks {
+    Clocks {
+        at: [soc, soc + 6, soc + 8],
+        count: 1,
+    }
+}
+
+/// Layout of Instinct accelerators, which differ in the offsets of the energy and the clocks.
+const fn instinct(energy: usize, clocks: usize) -> Layout {
     Layout {
         memory_utilization: Some(14),
+        hotspot: Some(4),
+        memory: Some(6),
+        regulators: [None, Some(8), None],
+        clocks: Some(Clocks {
+            at: [clocks, clocks + 8, clocks + 16],
+            count: 4,
+        }),
         energy: Some(energy),
         ..layout(energy + 8, 12, 4)
     }
@@ -110,7 +171,15 @@ pub(super) fn parse(table: &[u8]) -> Option<Metrics> {
         let value = (value + layout.scale / 2) / layout.scale;
         (value <= 100).then_some(value)
     };
-    let degrees = word(table, layout.temperature).filter(|value| *value != u16::MAX);
+    let table = &table[..size];
+    let known = |offset| word(table, offset).filter(|value| *value != u16::MAX);
+    let degrees = |offset| known(offset).map(|degrees| u64::from(degrees) / layout.scale);
+    let clocks = |of: Clocks| {
+        of.at.map(|at| {
+            let mhz = (0..of.count).filter_map(|n| known(at + 2 * n)).max();
+            mhz.map(|mhz| u64::from(mhz) * 1_000_000)
+        })
+    };
     let wide = |offset: usize| long(table, offset).filter(|value| *value != u64::MAX);
     // Before 1.4 the unit is known only for accelerators with HBM, which report HBM temperatures.
     let energy = match (format, content) {
@@ -121,7 +190,14 @@ pub(super) fn parse(table: &[u8]) -> Option<Metrics> {
         utilization: percent(layout.utilization),
         memory_utilization: layout.memory_utilization.and_then(percent),
         media_utilization: layout.media_utilization.and_then(percent),
-        temperature: degrees.map(|degrees| u64::from(degrees) / layout.scale),
+        temperature: degrees(layout.temperature),
+        hotspot: layout.hotspot.and_then(degrees),
+        memory: layout.memory.and_then(degrees),
+        hbm: layout
+            .hbm
+            .and_then(|at| (0..4).filter_map(|n| degrees(at + 2 * n)).max()),
+        regulators: layout.regulators.map(|at| at.and_then(degrees)),
+        clocks: layout.clocks.map_or([None; 3], clocks),
         energy_uj: energy.and_then(wide).and_then(microjoules),
         throttlers: layout.throttlers.and_then(wide),
     })

@@ -3,7 +3,12 @@
 
 use std::path::Path;
 
-use super::{super::GpuRow, card::Card, hwmon::Hwmon, sysfs::Sysfs};
+use super::{
+    super::{GpuRow, device::DeviceRow},
+    card::Card,
+    hwmon::Hwmon,
+    sysfs::Sysfs,
+};
 use crate::{host::names, schema::Label};
 
 pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
@@ -31,6 +36,22 @@ pub(super) fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     row.sm_clock = mhz.and_then(|mhz| mhz.checked_mul(1_000_000));
     row.throttle_reasons = reasons(sysfs, &throttle.0, throttle.1);
     row
+}
+
+/// Constant facts.
+pub(super) fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
+    let clock = if card.driver == "xe" {
+        card.device.join("tile0/gt0/freq0/rp0_freq")
+    } else {
+        card.directory.join("gt/gt0/rps_RP0_freq_mhz")
+    };
+    let mhz = sysfs.number(&clock);
+    // Kernels before 5.19.
+    let mhz = mhz.or_else(|| sysfs.number(&card.directory.join("gt_RP0_freq_mhz")));
+    DeviceRow {
+        max_sm_clock: mhz.and_then(|mhz| mhz.checked_mul(1_000_000)),
+        ..DeviceRow::default()
+    }
 }
 
 /// Names of the files that contain 1, joined. `status` is 1 if any of them is.

@@ -9,29 +9,39 @@ mod gpu_metrics;
 mod hwmon;
 mod intel;
 mod sysfs;
+mod visible;
+
+use std::collections::HashSet;
 
 use super::{
     GpuRow, Request,
+    device::DeviceRow,
     reading::{Counters, Reading},
+    visible::OfTarget,
 };
 use crate::{host::Host, support::clock::monotonic_ns};
 
 pub(super) use self::card::cards;
-use self::{card::Card, clients::Clients, sysfs::Sysfs};
+use self::{card::Card, clients::Clients, sysfs::Sysfs, visible::Selection};
 
 /// All cards of supported drivers.
 pub(super) struct Drm {
     host: Host,
     counters: Counters,
     clients: Clients,
+    visible: OfTarget<Selection>,
+    /// Cards with a row of constant facts.
+    described: HashSet<String>,
 }
 
 impl Drm {
-    pub(super) fn open(host: &Host) -> Self {
+    pub(super) fn open(host: &Host, visible: OfTarget<Selection>) -> Self {
         Self {
             host: host.clone(),
             counters: Counters::new(),
             clients: Clients::new(&host.procfs),
+            visible,
+            described: HashSet::new(),
         }
     }
 
@@ -39,11 +49,21 @@ impl Drm {
     pub(super) fn read(&mut self, request: &Request) -> Reading {
         let ts = request.tick.ts;
         let mut sysfs = Sysfs::default();
-        let mut gpus = Vec::new();
+        let (mut gpus, mut devices) = (Vec::new(), Vec::new());
         self.counters.begin();
         // Cards can be added and removed.
         let cards = cards(&self.host);
-        for card in &cards {
+        let order = visible::Order::read(&self.host.sysfs, &cards);
+        let mut seen = vec![false; cards.len()];
+        for selection in self.visible.of(request.pids.as_deref()) {
+            for (seen, more) in seen.iter_mut().zip(selection.cards(&cards, &order)) {
+                *seen |= more;
+            }
+        }
+        for (card, _) in cards.iter().zip(seen).filter(|(_, seen)| *seen) {
+            if !card.is_suspended() && self.described.insert(card.id()) {
+                devices.push((card.key(ts, 0).into(), facts(card, &mut sysfs)));
+            }
             let now = monotonic_ns();
             let mut row = read(card, &mut sysfs);
             if let Some(interval_ns) = self.counters.increase(&card.id(), now, &mut row) {
@@ -55,6 +75,7 @@ impl Drm {
             ts,
             read_at: monotonic_ns(),
             gpus,
+            devices,
             processes,
             error: sysfs.error,
         }
@@ -75,6 +96,20 @@ fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     row.pcie_generation = speed.as_deref().and_then(generation);
     row.pcie_width = sysfs.number(&card.device.join("current_link_width"));
     row
+}
+
+fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
+    let row = match card.driver.as_str() {
+        "amdgpu" => amd::facts(card, sysfs),
+        _ => intel::facts(card, sysfs),
+    };
+    let speed = sysfs.text(&card.device.join("max_link_speed"));
+    DeviceRow {
+        driver_version: card.driver_version.clone(),
+        max_pcie_generation: speed.as_deref().and_then(generation),
+        max_pcie_width: sysfs.number(&card.device.join("max_link_width")),
+        ..row
+    }
 }
 
 fn generation(speed: &str) -> Option<u64> {

@@ -5,11 +5,7 @@ use std::collections::HashMap;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_enum_NVML_SUCCESS, nvmlReturn_t};
 
-use super::{
-    super::{GpuRow, visible::Visible},
-    answers::Answers,
-    gpm::Gpm,
-};
+use super::{super::GpuRow, answers::Answers, gpm::Gpm, visible::Cuda};
 use crate::schema::Label;
 
 /// Previous samples of the instances of a GPU, by UUID.
@@ -36,7 +32,7 @@ impl Instances {
         &mut self,
         nvml: &'static Nvml,
         parent: &Device<'static>,
-        visible: &[Visible],
+        visible: &[Cuda],
         answers: &mut Answers,
     ) -> Vec<MigDevice> {
         let mode = answers.of("MIG mode", parent.mig_mode());

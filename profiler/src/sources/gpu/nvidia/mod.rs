@@ -1,12 +1,14 @@
 //! GPUs and MIG instances of NVIDIA, through NVML.
 
 mod answers;
+mod facts;
 mod fields;
 mod gpm;
 mod library;
 mod mig;
 mod pcie;
 mod processes;
+pub(super) mod visible;
 
 use nvml_wrapper::{
     Device, Nvml,
@@ -20,12 +22,18 @@ use nvml_wrapper::{
 use super::{
     GpuKey, GpuRow, Request,
     reading::{Counters, Reading, named},
-    visible::{Candidate, OfTarget},
+    visible::OfTarget,
 };
 use crate::{schema::Label, support::clock::monotonic_ns};
 
 pub(super) use self::library::{LIBRARY, has_gpu, load};
-use self::{answers::Answers, fields::Value, gpm::Gpm, mig::Instances};
+use self::{
+    answers::Answers,
+    fields::Value,
+    gpm::Gpm,
+    mig::Instances,
+    visible::{Candidate, Cuda},
+};
 
 /// Vendor and driver in the tables.
 const NAME: &str = "nvidia";
@@ -34,7 +42,7 @@ const NAME: &str = "nvidia";
 pub(super) struct Nvidia {
     nvml: &'static Nvml,
     gpus: Vec<Gpu>,
-    visible: OfTarget,
+    visible: OfTarget<Cuda>,
     counters: Counters,
     /// Whether the pids of the driver, which are those of the node, are those of the profiler.
     knows_pids: bool,
@@ -43,6 +51,8 @@ pub(super) struct Nvidia {
 struct Gpu {
     device: Device<'static>,
     facts: Facts,
+    /// Whether the row of constant facts was written.
+    described: bool,
     /// Capacity of the PCIe link, bytes per second.
     pcie_capacity: Option<f64>,
     pcie_tx: pcie::Direction,
@@ -65,7 +75,7 @@ struct Facts {
 
 impl Nvidia {
     /// Finds the GPUs, except for those that a container or cgroup hides.
-    pub(super) fn open(nvml: &'static Nvml, visible: OfTarget, knows_pids: bool) -> Self {
+    pub(super) fn open(nvml: &'static Nvml, visible: OfTarget<Cuda>, knows_pids: bool) -> Self {
         let count = nvml.device_count().unwrap_or(0);
         let found = (0..count).filter_map(|index| {
             let device = nvml.device_by_index(index).ok()?;
@@ -84,7 +94,7 @@ impl Nvidia {
     pub(super) fn read(&mut self, request: &Request) -> Reading {
         let ts = request.tick.ts;
         let mut answers = Answers::default();
-        let (mut gpus, mut processes) = (Vec::new(), Vec::new());
+        let (mut gpus, mut processes, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         self.counters.begin();
         let visible = self.visible.of(request.pids.as_deref());
         let candidates = self.gpus.iter().map(|gpu| gpu.facts.candidate());
@@ -101,6 +111,10 @@ impl Nvidia {
             let mut row = gpu.read(self.nvml, now, &mut answers);
             if answers.take_lost() {
                 continue;
+            }
+            if !std::mem::replace(&mut gpu.described, true) {
+                let key = gpu.facts.key(ts, 0);
+                devices.push((key.into(), facts::read(self.nvml, &gpu.device)));
             }
             let name = gpu.facts.index.to_string();
             let known = self.counters.increase(&name, now, &mut row);
@@ -137,6 +151,7 @@ impl Nvidia {
             ts,
             read_at: monotonic_ns(),
             gpus,
+            devices,
             processes,
             error: answers.error,
         }
@@ -184,6 +199,7 @@ impl Gpu {
                 name: device.name().ok().map(Label::from),
                 bdf: bdf.map(Label::from),
             },
+            described: false,
             pcie_capacity: link.and_then(|(generation, width)| pcie::capacity(generation, width)),
             pcie_tx: pcie::Direction::default(),
             pcie_rx: pcie::Direction::default(),
@@ -211,7 +227,12 @@ impl Gpu {
             row.memory_total = Some(memory.total);
             row.memory_used = Some(memory.used);
         }
+        let bar1 = answers.of("BAR1", device.bar1_memory_info());
+        row.bar1_used = bar1.map(|bar1| bar1.used);
+        let processes = device.running_compute_processes_count();
+        row.processes = answers.of("processes", processes).map(u64::from);
         let mut clock = |clock| answers.of("clock", device.clock_info(clock)).map(hertz);
+        row.graphics_clock = clock(Clock::Graphics);
         row.sm_clock = clock(Clock::SM);
         row.memory_clock = clock(Clock::Memory);
         row.video_clock = clock(Clock::Video);
@@ -234,21 +255,9 @@ impl Gpu {
         row.pcie_replays = answers
             .of("PCIe replays", device.pcie_replay_counter())
             .map(u64::from);
-        let mut errors = |kind| {
-            let count = device.total_ecc_errors(kind, EccCounter::Volatile);
-            answers.of("ECC errors", count)
-        };
-        row.ecc_corrected = errors(MemoryError::Corrected);
-        row.ecc_uncorrected = errors(MemoryError::Uncorrected);
+        ecc_errors(device, &mut row, answers);
         row.throttle_reasons = throttle_reasons(device, answers);
-        let mut violation = |policy| {
-            let time = answers.of("violation time", device.violation_status(policy));
-            time.map(|time| time.violation_time)
-        };
-        row.power_violation_ns = violation(PerformancePolicy::Power);
-        row.thermal_violation_ns = violation(PerformancePolicy::Thermal);
-        row.board_limit_violation_ns = violation(PerformancePolicy::BoardLimit);
-        row.reliability_violation_ns = violation(PerformancePolicy::Reliability);
+        violations(device, &mut row, answers);
         let fields = answers.of("field values", fields::read(nvml, device));
         let fields = fields.unwrap_or_default();
         row.memory_temperature = fields.memory_temperature.map(Value::number);
@@ -266,6 +275,29 @@ impl Gpu {
                 .advance(fields.pcie_rx, interval_ns, capacity, rates.pcie_rx);
         row
     }
+}
+
+fn ecc_errors(device: &Device<'_>, row: &mut GpuRow, answers: &mut Answers) {
+    let mut errors = |kind, since| answers.of("ECC errors", device.total_ecc_errors(kind, since));
+    row.ecc_corrected = errors(MemoryError::Corrected, EccCounter::Volatile);
+    row.ecc_uncorrected = errors(MemoryError::Uncorrected, EccCounter::Volatile);
+    row.ecc_corrected_total = errors(MemoryError::Corrected, EccCounter::Aggregate);
+    row.ecc_uncorrected_total = errors(MemoryError::Uncorrected, EccCounter::Aggregate);
+}
+
+fn violations(device: &Device<'_>, row: &mut GpuRow, answers: &mut Answers) {
+    let mut violation = |policy| {
+        let time = answers.of("violation time", device.violation_status(policy));
+        time.map(|time| time.violation_time)
+    };
+    row.power_violation_ns = violation(PerformancePolicy::Power);
+    row.thermal_violation_ns = violation(PerformancePolicy::Thermal);
+    row.board_limit_violation_ns = violation(PerformancePolicy::BoardLimit);
+    row.reliability_violation_ns = violation(PerformancePolicy::Reliability);
+    row.sync_boost_violation_ns = violation(PerformancePolicy::SyncBoost);
+    row.low_utilization_violation_ns = violation(PerformancePolicy::LowUtilization);
+    row.application_clocks_violation_ns = violation(PerformancePolicy::TotalAppClocks);
+    row.base_clocks_violation_ns = violation(PerformancePolicy::TotalBaseClocks);
 }
 
 fn percent(value: u32) -> Option<u64> {

@@ -1,6 +1,6 @@
-//! Schedule of reading `/proc/PID/smaps_rollup`, in a separate thread.
+//! Schedule of reading [`Details`], in a separate thread.
 //!
-//! Reading holds the mmap lock of the process for milliseconds. All processes are read every 30 s,
+//! Reading `/proc/PID/smaps_rollup` holds the mmap lock of the process for milliseconds. All processes are read every 30 s,
 //! and earlier if the sum of resident memory has grown, so that the peak of the proportional sum is
 //! recorded. The duration of the previous reading limits the rate of these.
 
@@ -11,13 +11,11 @@ use std::{
 
 use hashbrown::HashMap;
 
-use super::{Process, ProcessId};
-use crate::{
-    host::Host,
-    privileges,
-    procfs::smaps_rollup::{self, Footprint},
-    support::worker::Worker,
+use super::{
+    Process, ProcessId,
+    details::{self, Details},
 };
+use crate::{host::Host, privileges, support::worker::Worker};
 
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -37,7 +35,7 @@ const LAST_TIMEOUT: Duration = Duration::from_millis(100);
 const LAST_PROCESSES_MAX: usize = 256;
 
 /// Handle of the thread, which ends after the handle is dropped.
-pub(super) struct FootprintReader {
+pub(super) struct DetailsReader {
     /// `None` if the thread could not be started; then nothing is read.
     worker: Option<Worker<Request, Answer>>,
     requested_at: Option<Instant>,
@@ -56,22 +54,23 @@ struct Request {
 }
 
 struct Answer {
-    footprints: HashMap<ProcessId, Footprint>,
+    details: HashMap<ProcessId, Details>,
     /// Whether all processes that still live were read.
     is_complete: bool,
     took: Duration,
 }
 
-impl FootprintReader {
+impl DetailsReader {
     /// Starts the thread. If that fails, nothing is read.
     pub(super) fn new(host: &Host) -> Self {
         let procfs = host.procfs.clone();
         let open = move || {
             privileges::keep_for_reading();
-            move |request| read(&procfs, request)
+            let iowait = details::measures_iowait(&procfs);
+            move |request| read(&procfs, request, iowait)
         };
         Self {
-            worker: Worker::start("footprints", open).ok(),
+            worker: Worker::start("details", open).ok(),
             requested_at: None,
             received: None,
             rss: 0,
@@ -134,9 +133,8 @@ impl FootprintReader {
         self.requested_at = Some(Instant::now());
     }
 
-    /// Footprints since the last call, and the sum of proportional memory if all processes were
-    /// read.
-    pub(super) fn receive(&mut self) -> (HashMap<ProcessId, Footprint>, Option<u64>) {
+    /// Values since the last call, and the sum of proportional memory if all processes were read.
+    pub(super) fn receive(&mut self) -> (HashMap<ProcessId, Details>, Option<u64>) {
         let worker = self.worker.as_mut();
         let answer = self.received.take();
         let answer = answer.or_else(|| worker?.take(Duration::ZERO));
@@ -144,28 +142,28 @@ impl FootprintReader {
             return (HashMap::new(), None);
         };
         self.took = answer.took;
-        let footprints = answer.footprints;
-        let sum = footprints.values().map(|footprint| footprint.pss).sum();
-        let is_known = answer.is_complete && !footprints.is_empty();
-        (footprints, is_known.then_some(sum))
+        let footprints = answer.details.values().filter_map(|found| found.footprint);
+        let sum = footprints.map(|footprint| footprint.pss).sum();
+        let is_known = answer.is_complete && !answer.details.is_empty();
+        (answer.details, is_known.then_some(sum))
     }
 }
 
-fn read(procfs: &Path, request: Request) -> Answer {
+fn read(procfs: &Path, request: Request, iowait: bool) -> Answer {
     let begin = Instant::now();
-    let mut footprints = HashMap::new();
+    let mut found = HashMap::new();
     let mut is_complete = request.is_complete;
     for id in request.ids {
-        match smaps_rollup::read(&procfs.join(id.pid.to_string())) {
-            Ok(Some(footprint)) => {
-                footprints.insert(id, footprint);
+        match details::read(&procfs.join(id.pid.to_string()), iowait) {
+            Ok(Some(details)) => {
+                found.insert(id, details);
             }
             Ok(None) => {}
             Err(_) => is_complete = false,
         }
     }
     Answer {
-        footprints,
+        details: found,
         is_complete,
         took: begin.elapsed(),
     }

@@ -1,4 +1,4 @@
-"""Executes a command for which bpf(2) fails with EPERM: deny_bpf.py COMMAND ARGS..."""
+"""Executes a command for which a system call fails with EPERM: deny.py SYSCALL COMMAND ARGS..."""
 
 import ctypes
 import os
@@ -7,7 +7,11 @@ import struct
 import sys
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-NUMBER = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "riscv64": 280, "s390x": 351}[platform.machine()]
+NUMBERS = {
+    "bpf": {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "riscv64": 280, "s390x": 351},
+    "perf_event_open": {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "riscv64": 241, "s390x": 331},
+}
+NUMBER = NUMBERS[sys.argv[1]][platform.machine()]
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, EPERM = 0x7FFF0000, 0x00050000 | 1
 
@@ -28,4 +32,4 @@ for arguments in [
 ]:
     if libc.prctl(*arguments) != 0:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
-os.execvp(sys.argv[1], sys.argv[1:])
+os.execvp(sys.argv[2], sys.argv[2:])

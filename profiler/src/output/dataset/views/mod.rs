@@ -1,0 +1,243 @@
+//! Files that describe the tables of a run: `views.sql`, `schema.json` and `README.md`.
+//!
+//! `views.sql` has `DuckDB` views of all tables, and common joins. A table without rows has an empty
+//! view, so every query works on every run. Paths are relative to the run directory:
+//! `cd RUN && duckdb -init views.sql`, or `SET file_search_path = 'RUN'` before reading the file.
+
+mod readme;
+mod sql;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Read as _},
+    sync::Arc,
+};
+
+use arrow::datatypes::{DataType, Field, TimeUnit};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+
+use super::{
+    files::{self, Directory},
+    parquet_file,
+};
+use crate::schema::DatasetSchema;
+
+/// Name of the file with the views.
+pub const FILE: &str = "views.sql";
+/// Name of the file with all columns.
+const SCHEMA_FILE: &str = "schema.json";
+/// Name of the introduction.
+const README_FILE: &str = "README.md";
+
+/// Attempts to write the file while other hosts add tables.
+const TRIES: usize = 8;
+
+/// Whether a file of the run directory is one of these.
+pub fn is_description(name: &str) -> bool {
+    [FILE, SCHEMA_FILE, README_FILE].contains(&name)
+}
+
+/// Columns of a Parquet file.
+#[derive(Clone, Debug, Default)]
+struct FileColumns {
+    names: Vec<String>,
+    /// Timestamps in ns, as in version 2 of the schema.
+    times_in_ns: Vec<String>,
+}
+
+/// Rewrites the files if their content has changed. `writer` makes the names of the temporary files
+/// unique among the hosts.
+///
+/// # Errors
+///
+/// When the run cannot be read or a file cannot be written.
+pub fn refresh(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Result<()> {
+    let dictionary = format!("{}\n", schema.to_json());
+    update(run, writer, SCHEMA_FILE, &dictionary)?;
+    update(run, writer, README_FILE, &readme::text(schema))?;
+    // The last writer reads the tables again after writing, so no table of another host is lost.
+    for _ in 0..TRIES {
+        if !refresh_once(run, writer, schema)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the file had to be written.
+fn refresh_once(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Result<bool> {
+    let run_id = run.path().file_name().unwrap_or_default();
+    let run_id = run_id.to_string_lossy();
+    let mut tables = BTreeMap::new();
+    for name in run.names()? {
+        if let Ok(table) = run.sub(&name)
+            && let Some(columns) = columns_of_table(&table)?
+        {
+            tables.insert(name, columns);
+        }
+    }
+    let sql = sql::text(&run_id, &tables, schema);
+    update(run, writer, FILE, &sql)
+}
+
+/// Writes a file unless it has this content. Returns whether it had to be written.
+fn update(run: &Directory, writer: &str, file: &str, content: &str) -> io::Result<bool> {
+    let mut before = String::new();
+    let read = run.read(file).and_then(|file| {
+        file.take(content.len() as u64 + 1)
+            .read_to_string(&mut before)
+    });
+    if read.is_ok() && before == content {
+        return Ok(false);
+    }
+    run.replace(file, writer, content.as_bytes())?;
+    Ok(true)
+}
+
+/// The columns of a table; `None` without Parquet files.
+fn columns_of_table(table: &Directory) -> io::Result<Option<FileColumns>> {
+    for name in table.names()? {
+        if files::host_of_directory(&name).is_some() {
+            let host = table.sub(&name)?;
+            let names = host.names()?;
+            if let Some(name) = names
+                .iter()
+                .rfind(|name| parquet_file::number(name).is_some())
+            {
+                return Ok(Some(columns(&host, name).unwrap_or_default()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn columns(directory: &Directory, name: &str) -> io::Result<FileColumns> {
+    let file = directory.read(name)?;
+    let load = || Ok(ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?);
+    let metadata = parquet_file::decode(load)?;
+    // DuckDB rejects empty names, and names that differ only in case: the script would end there.
+    let mut known = BTreeSet::new();
+    let fields = metadata.schema().fields().iter();
+    let fields: Vec<_> = fields
+        .filter(|field| !field.name().is_empty() && known.insert(field.name().to_lowercase()))
+        .collect();
+    let is_in_ns = |field: &&&Arc<Field>| {
+        matches!(
+            field.data_type(),
+            DataType::Timestamp(TimeUnit::Nanosecond, _)
+        )
+    };
+    let names = |fields: &mut dyn Iterator<Item = &&Arc<Field>>| {
+        fields.map(|field| field.name().clone()).collect()
+    };
+    Ok(FileColumns {
+        names: names(&mut fields.iter()),
+        times_in_ns: names(&mut fields.iter().filter(is_in_ns)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{Field, Schema};
+
+    use super::*;
+    use crate::{
+        columns,
+        schema::{Buckets, OwnerKey, Table, TickKey, TypedTable},
+    };
+
+    columns! {
+        /// A sum and a histogram.
+        pub struct Row {
+            sum_ns: u64 = Counter("ns", "A sum"),
+            buckets: Buckets = Counter("1", "A histogram"),
+        }
+    }
+
+    static OWNED: TypedTable<OwnerKey, Row> = TypedTable::new("owned", "Rows of processes");
+    static PLAIN: TypedTable<TickKey, Row> = TypedTable::new("plain", "Rows of the node");
+
+    fn sql_of(names: &[&str]) -> String {
+        let times = ["ts", "start_ts"].map(str::to_owned).to_vec();
+        let columns = FileColumns {
+            names: times.clone(),
+            times_in_ns: times,
+        };
+        let tables = names.iter().map(|&name| (name.to_owned(), columns.clone()));
+        let declared: [&Table; 2] = [&OWNED, &PLAIN];
+        let schema = DatasetSchema::new(declared.map(|table| ("source", table)), Vec::new());
+        sql::text("a run", &tables.collect(), &schema)
+    }
+
+    #[test]
+    fn tables_without_rows_have_views_of_the_same_types() {
+        let sql = sql_of(&["plain"]);
+        assert!(sql.contains("VIEW \"plain\" AS\nSELECT * REPLACE"));
+        assert_eq!(sql.matches("VIEW \"plain\" AS").count(), 1);
+        let owned = sql.split("VIEW \"owned\" AS").nth(1).expect("a view");
+        let owned = owned.split(';').next().expect("its text");
+        for column in [
+            "NULL::TIMESTAMPTZ AS \"ts\"",
+            "NULL::UBIGINT AS \"sum_ns\"",
+            "NULL::UBIGINT[] AS \"buckets\"",
+            "NULL::VARCHAR AS \"host\"",
+        ] {
+            assert!(owned.contains(column), "{column}: {owned}");
+        }
+    }
+
+    #[test]
+    fn tables_of_processes_have_views_without_threads() {
+        let sql = sql_of(&[]);
+        assert!(sql.contains("VIEW process_owned AS") && !sql.contains("process_plain"));
+    }
+
+    #[test]
+    fn timestamps_in_ns_are_cast() {
+        assert!(sql_of(&["plain"]).contains(
+            "* REPLACE (\"ts\"::TIMESTAMPTZ AS \"ts\", \"start_ts\"::TIMESTAMPTZ AS \"start_ts\"), \
+             'a run' AS run\n"
+        ));
+        let columns = FileColumns {
+            names: vec!["ts".to_owned(), "run".to_owned()],
+            times_in_ns: Vec::new(),
+        };
+        let tables = BTreeMap::from([("host".to_owned(), columns)]);
+        assert!(sql::text("a", &tables, DatasetSchema::EMPTY).contains("SELECT *\nFROM"));
+    }
+
+    #[test]
+    fn only_columns_that_exist_have_comments() {
+        let sql = sql_of(&["plain"]);
+        let commented =
+            |column| sql.contains(&format!("COMMENT ON COLUMN \"plain\".\"{column}\" IS"));
+        assert!(commented("ts") && commented("run") && commented("host"));
+        assert!(!commented("sum_ns") && !commented("start_ts"));
+        assert!(sql.contains("COMMENT ON COLUMN \"owned\".\"sum_ns\" IS 'A sum [ns]';"));
+        assert!(sql.contains("COMMENT ON COLUMN \"process_owned\".\"sum_ns\" IS 'A sum [ns]';"));
+    }
+
+    #[test]
+    fn columns_that_duckdb_rejects_are_left_out() {
+        let names = ["ts", "TS", "", "end_ts", "ts"];
+        let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+        let fields = names.map(|name| Field::new(name, time.clone(), true));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let file = parquet_file::Encoder::new(schema).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        std::fs::write(directory.path().join("part"), file.finish().unwrap()).unwrap();
+        let directory = Directory::open(directory.path(), None).unwrap();
+        assert_eq!(
+            columns(&directory, "part").unwrap().times_in_ns,
+            ["ts", "end_ts"]
+        );
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        let sql = sql_of(&["a'b\"c"]);
+        assert!(sql.contains("\"a'b\"\"c\"") && sql.contains("'a''b\"c/host"));
+    }
+}

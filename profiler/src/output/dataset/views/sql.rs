@@ -1,0 +1,158 @@
+//! The text of `views.sql`.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use super::FileColumns;
+use crate::schema::{Column, DatasetSchema, HOST_COLUMN, RUN_COLUMN, Table, View, duckdb};
+
+/// Columns of `process` in the views of the tables with rows per process.
+const OF_PROCESS: [&str; 4] = ["comm", "cmdline", "ppid", "uid"];
+
+/// The content of the file, for tables with Parquet files.
+pub fn text(
+    run_id: &str,
+    tables: &BTreeMap<String, FileColumns>,
+    schema: &DatasetSchema,
+) -> String {
+    let mut sql = "-- Use: cd RUN && duckdb -init views.sql\n".to_owned();
+    sql.push_str(include_str!("macros.sql"));
+    for (name, columns) in tables {
+        sql.push_str(&with_rows(run_id, name, columns));
+        if let Some(table) = schema.table(name) {
+            let known = table.columns();
+            let known = known.filter(|column| columns.names.iter().any(|name| name == column.name));
+            comment(
+                &mut sql,
+                name,
+                table.help,
+                known.chain([&RUN_COLUMN, &HOST_COLUMN]),
+            );
+        }
+    }
+    for table in schema.tables() {
+        if !tables.contains_key(table.name) {
+            sql.push_str(&without_rows(table));
+            comment(&mut sql, table.name, table.help, columns(table));
+        }
+    }
+    for table in schema
+        .tables()
+        .filter(|table| table.thread_column().is_some())
+    {
+        sql.push_str(&of_processes(table));
+        let process = schema.table("process").into_iter().flat_map(Table::columns);
+        let process = process.filter(|column| OF_PROCESS.contains(&column.name));
+        let known = |column: &&Column| {
+            let of_table = tables.get(table.name);
+            [HOST_COLUMN.name, RUN_COLUMN.name].contains(&column.name)
+                || of_table.is_none_or(|of| of.names.iter().any(|name| name == column.name))
+        };
+        let view = format!("process_{}", table.name);
+        let help = format!(
+            "{}; with the names of the processes, without threads",
+            table.help
+        );
+        comment(
+            &mut sql,
+            &view,
+            &help,
+            process.chain(columns(table).filter(known)),
+        );
+    }
+    for view in schema.views() {
+        let View { name, query, .. } = view;
+        let _ = write!(sql, "\nCREATE OR REPLACE VIEW {name} AS\n{query};\n");
+        comment(&mut sql, name, view.help, (view.columns)().into_iter());
+    }
+    sql
+}
+
+/// All columns of the view of a table.
+fn columns(table: &'static Table) -> impl Iterator<Item = &'static Column> {
+    table.columns().chain([&RUN_COLUMN, &HOST_COLUMN])
+}
+
+/// The view of a table. Before version 3 of the schema, files have no column `run`, and timestamps
+/// are in ns: `DuckDB` can neither subtract timestamps in ns nor group them into buckets.
+fn with_rows(run_id: &str, table: &str, columns: &FileColumns) -> String {
+    let casts: Vec<_> = columns
+        .times_in_ns
+        .iter()
+        .map(|time| format!("{0}::TIMESTAMPTZ AS {0}", quoted(time)))
+        .collect();
+    let replace = if casts.is_empty() {
+        String::new()
+    } else {
+        format!(" REPLACE ({})", casts.join(", "))
+    };
+    let is_run = |name: &String| name.eq_ignore_ascii_case(RUN_COLUMN.name);
+    let run = if columns.names.iter().any(is_run) {
+        String::new()
+    } else {
+        format!(", {} AS {}", literal(run_id), RUN_COLUMN.name)
+    };
+    format!(
+        "\nCREATE OR REPLACE VIEW {} AS\n\
+         SELECT *{replace}{run}\n\
+         FROM read_parquet('{}/host=*/part-*.parquet',\n  \
+         hive_partitioning = true, hive_types = {{'host': VARCHAR}}, union_by_name = true);\n",
+        quoted(table),
+        table.replace('\'', "''"),
+    )
+}
+
+/// The view of a table without rows.
+fn without_rows(table: &'static Table) -> String {
+    let columns = columns(table).map(|column| {
+        let of_type = duckdb::type_name(column);
+        format!("NULL::{of_type} AS {}", quoted(column.name))
+    });
+    format!(
+        "\n-- no rows were collected\nCREATE OR REPLACE VIEW {} AS\nSELECT {}\nWHERE false;\n",
+        quoted(table.name),
+        columns.collect::<Vec<_>>().join(", "),
+    )
+}
+
+/// The view without rows of threads, because the rows of their processes contain them.
+fn of_processes(table: &Table) -> String {
+    let table = table.name;
+    let names = OF_PROCESS.map(|name| format!("p.{name}")).join(", ");
+    format!(
+        "\nCREATE OR REPLACE VIEW process_{table} AS\n\
+         SELECT {names}, t.*\n\
+         FROM {table} t LEFT JOIN process p USING (host, pid, start_ts)\n\
+         WHERE t.tid IS NULL;\n"
+    )
+}
+
+/// Adds the meaning of a view and of its columns, for `duckdb_views()` and `duckdb_columns()`.
+fn comment<'a>(
+    sql: &mut String,
+    view: &str,
+    help: &str,
+    columns: impl Iterator<Item = &'a Column>,
+) {
+    let view = quoted(view);
+    let _ = writeln!(sql, "COMMENT ON VIEW {view} IS {};", literal(help));
+    for column in columns {
+        let unit = match column.unit {
+            "" => String::new(),
+            unit => format!(" [{unit}]"),
+        };
+        let _ = writeln!(
+            sql,
+            "COMMENT ON COLUMN {view}.{} IS {};",
+            quoted(column.name),
+            literal(&format!("{}{unit}", column.help)),
+        );
+    }
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

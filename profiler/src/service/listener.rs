@@ -1,0 +1,126 @@
+//! Accepts clients, and starts a process for each of them.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::unix::{
+        fs::PermissionsExt as _,
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustix::net::sockopt::socket_peercred;
+
+use super::{SOCKET, connection::refuse};
+use crate::{
+    failure::{Failure, Reason},
+    report,
+    support::runtime_directory,
+};
+
+/// Limits of the profiles at the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Quota {
+    pub sessions: usize,
+    pub sessions_per_user: usize,
+}
+
+/// Profiles per user.
+type Sessions = Arc<Mutex<HashMap<u32, usize>>>;
+
+/// Accepts clients until the process is ended. `command` starts the process for a client, with the
+/// connection as its standard input.
+///
+/// # Errors
+///
+/// When the socket cannot be created.
+pub fn listen(socket: &Path, quota: Quota, command: &dyn Fn() -> Command) -> Result<(), Failure> {
+    let failed =
+        |error: io::Error| Failure::new(Reason::Output, format!("{}: {error}", socket.display()));
+    let listener = bind(socket).map_err(failed)?;
+    report!("profiler: serving at {}", socket.display());
+    let sessions = Sessions::default();
+    loop {
+        let client = match listener.accept() {
+            Ok((client, _)) => client,
+            Err(error) => {
+                report!("profiler: accept: {error}");
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                continue;
+            }
+        };
+        let Ok(credentials) = socket_peercred(&client) else {
+            continue;
+        };
+        let uid = credentials.uid.as_raw();
+        if let Err(failure) = admit(&sessions, quota, uid) {
+            refuse(&client, &failure);
+            continue;
+        }
+        let sessions = sessions.clone();
+        let started = start(command(), client);
+        let waiting = std::thread::Builder::new()
+            .name("client".to_owned())
+            .spawn(move || {
+                match started {
+                    Ok(mut child) => {
+                        let _ = child.wait();
+                    }
+                    Err(error) => report!("profiler: a process for a client: {error}"),
+                }
+                let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(count) = sessions.get_mut(&uid) {
+                    *count -= 1;
+                }
+                sessions.retain(|_, count| *count != 0);
+            });
+        waiting.map_err(failed)?;
+    }
+}
+
+fn admit(sessions: &Sessions, quota: Quota, uid: u32) -> Result<(), Failure> {
+    let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    let all: usize = sessions.values().sum();
+    let own = sessions.entry(uid).or_default();
+    let why = if *own >= quota.sessions_per_user {
+        format!("{own} profiles of this user are running, which is the limit")
+    } else if all >= quota.sessions {
+        format!("{all} profiles are running, which is the limit of the node")
+    } else {
+        *own += 1;
+        return Ok(());
+    };
+    sessions.retain(|_, count| *count != 0);
+    Err(Failure::new(Reason::Privilege, why))
+}
+
+fn start(mut command: Command, client: UnixStream) -> io::Result<std::process::Child> {
+    command
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(client)))
+        .current_dir("/")
+        .spawn()
+}
+
+/// Binds the socket, and removes that of a service that has ended.
+fn bind(socket: &Path) -> io::Result<UnixListener> {
+    if let (Some(directory), true) = (socket.parent(), socket == Path::new(SOCKET)) {
+        runtime_directory::make(directory)?;
+    }
+    let bound = UnixListener::bind(socket);
+    let listener = match bound {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if UnixStream::connect(socket).is_ok() {
+                return Err(io::Error::other("a service is running there"));
+            }
+            std::fs::remove_file(socket)?;
+            UnixListener::bind(socket)?
+        }
+        bound => bound?,
+    };
+    let path: PathBuf = socket.to_owned();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}

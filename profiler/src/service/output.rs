@@ -1,0 +1,238 @@
+//! The rows of a client's processes as an output: sent over its connection.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    io,
+    os::unix::net::UnixStream,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+};
+
+use arrow::{
+    array::{AsArray as _, BooleanArray, RecordBatch},
+    compute::filter_record_batch,
+    datatypes::{TimestampMicrosecondType, UInt32Type},
+};
+
+use super::{
+    connection::Client,
+    protocol::{End, Kind, Ready, send, send_json},
+    rows::RowEncoder,
+};
+use crate::{
+    output::{Output, OutputReport, Reading, SessionEnd, dataset::Manifest},
+    schema::Batch,
+};
+
+/// Limit of the memory for rows that the client has not read, bytes.
+const MEMORY: usize = 32 << 20;
+
+/// Process of a row: pid and start.
+type Owner = (u32, i64);
+
+/// Sends rows to a client.
+pub struct ClientOutput {
+    uid: u32,
+    /// Whether the client may have the rows of a process.
+    allowed: HashMap<Owner, bool>,
+    ready: Option<Ready>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    socket: UnixStream,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Readings with their size in bytes.
+    queue: VecDeque<(Vec<Batch>, usize)>,
+    bytes: usize,
+    lost_rows: BTreeMap<String, u64>,
+    is_ending: bool,
+    error: Option<String>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientOutput {
+    /// Starts the thread that sends. `manifest` describes the session.
+    ///
+    /// # Errors
+    ///
+    /// When the thread cannot be created.
+    pub fn start(client: &Client, manifest: Manifest) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let socket = client.socket.try_clone()?;
+        let thread = std::thread::Builder::new()
+            .name("client".to_owned())
+            .spawn({
+                let (shared, socket) = (shared.clone(), socket.try_clone()?);
+                move || {
+                    if let Err(error) = send_rows(&shared, &socket) {
+                        shared.lock().error = Some(error.to_string());
+                        // The session ends.
+                        let _ = socket.shutdown(std::net::Shutdown::Both);
+                    }
+                }
+            })?;
+        Ok(Self {
+            uid: client.uid,
+            allowed: HashMap::new(),
+            ready: Some(Ready {
+                version: manifest.version,
+                run_id: manifest.run_id,
+                target: manifest.target,
+                sources: manifest.sources,
+                clock: manifest.clock.start,
+            }),
+            shared,
+            thread: Some(thread),
+            socket,
+        })
+    }
+
+    /// Learns the users of processes that are new or execute another program.
+    fn update(&mut self, reading: &Reading<'_>) {
+        let tasks = reading.tasks;
+        for id in &tasks.changed {
+            if let Some(process) = tasks.get(*id) {
+                let start = tasks.clock.wall_of_boottime(id.start_boottime).us();
+                let is_own = self.uid == 0 || process.uid == self.uid;
+                self.allowed.insert((id.pid, start), is_own);
+            }
+        }
+        if self.allowed.len() > 2 * tasks.iter().count() + 1024 {
+            let start = |id: u64| tasks.clock.wall_of_boottime(id).us();
+            let live: HashMap<Owner, bool> = tasks
+                .iter()
+                .map(|process| (process.id.pid, start(process.id.start_boottime)))
+                .filter_map(|owner| Some((owner, *self.allowed.get(&owner)?)))
+                .collect();
+            self.allowed = live;
+        }
+    }
+
+    /// Rows without a process, and those of the client's processes.
+    fn own_rows(&self, batch: Batch) -> Option<Batch> {
+        let Some(owners) = owners(&batch.rows) else {
+            return Some(batch);
+        };
+        let is_own = |owner: &Option<Owner>| match owner {
+            Some(owner) => self.allowed.get(owner).copied().unwrap_or(false),
+            None => true,
+        };
+        let selected: BooleanArray = owners.iter().map(|owner| Some(is_own(owner))).collect();
+        if selected.true_count() == 0 {
+            return None;
+        }
+        let rows = filter_record_batch(&batch.rows, &selected).ok()?;
+        Some(Batch {
+            table: batch.table,
+            rows,
+        })
+    }
+}
+
+/// The process of each row; `None` in a table without processes.
+fn owners(rows: &RecordBatch) -> Option<Vec<Option<Owner>>> {
+    let pids = rows
+        .column_by_name("pid")?
+        .as_primitive_opt::<UInt32Type>()?;
+    let starts = rows.column_by_name("start_ts")?;
+    let starts = starts.as_primitive_opt::<TimestampMicrosecondType>()?;
+    Some(
+        pids.iter()
+            .zip(starts)
+            .map(|(pid, start)| pid.zip(start))
+            .collect(),
+    )
+}
+
+/// Sends readings until the output ends.
+fn send_rows(shared: &Shared, mut socket: &UnixStream) -> io::Result<()> {
+    let mut encoder = RowEncoder::default();
+    loop {
+        let mut state = shared.lock();
+        while state.queue.is_empty() && !state.is_ending {
+            state = shared
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let Some((batches, bytes)) = state.queue.pop_front() else {
+            return Ok(());
+        };
+        state.bytes -= bytes;
+        drop(state);
+        for batch in &batches {
+            let rows = encoder.encode(batch).map_err(io::Error::other)?;
+            send(&mut socket, Kind::Rows, &rows)?;
+        }
+        send(&mut socket, Kind::Reading, b"")?;
+    }
+}
+
+impl Output for ClientOutput {
+    fn write(&mut self, reading: &Reading<'_>, batches: Vec<Batch>) -> Vec<Batch> {
+        if let Some(ready) = self.ready.take()
+            && let Err(error) = send_json(&mut &self.socket, Kind::Ready, &ready)
+        {
+            self.shared.lock().error = Some(error.to_string());
+        }
+        self.update(reading);
+        let batches: Vec<_> = batches
+            .into_iter()
+            .filter_map(|batch| self.own_rows(batch))
+            .collect();
+        let bytes = batches
+            .iter()
+            .map(|batch| batch.rows.get_array_memory_size())
+            .sum();
+        let mut state = self.shared.lock();
+        state.queue.push_back((batches, bytes));
+        state.bytes += bytes;
+        while state.bytes > MEMORY && state.queue.len() > 1 {
+            if let Some((lost, bytes)) = state.queue.pop_front() {
+                state.bytes -= bytes;
+                for batch in lost {
+                    let rows = batch.rows.num_rows() as u64;
+                    *state
+                        .lost_rows
+                        .entry(batch.table.name.to_owned())
+                        .or_default() += rows;
+                }
+            }
+        }
+        drop(state);
+        self.shared.work.notify_one();
+        Vec::new()
+    }
+
+    fn finish(mut self: Box<Self>, end: &mut SessionEnd) -> OutputReport {
+        self.shared.lock().is_ending = true;
+        self.shared.work.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let state = self.shared.lock();
+        let message = End {
+            losses: end.losses.clone(),
+            end_ts: end.ts.ns(),
+            clock: Some(end.clock),
+            lost_rows: state.lost_rows.clone(),
+            summary: end.summary.clone(),
+        };
+        // A client that has gone needs no end.
+        let _ = send_json(&mut &self.socket, Kind::End, &message);
+        OutputReport::default()
+    }
+}

@@ -1,0 +1,162 @@
+//! Values of a process that are too expensive to read at every sample.
+
+use std::{fs, os::unix::ffi::OsStrExt as _, path::Path};
+
+use procfs::ProcError;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+
+use crate::procfs::{
+    process_stat,
+    smaps_rollup::{self, Footprint},
+    stat::tick_ns,
+};
+
+/// Values of a process, read every 30 s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// Proportional and unique memory.
+    pub footprint: Option<Footprint>,
+    /// Times of ended children that were waited for, since the process started.
+    pub children: Option<ChildrenTime>,
+    /// Time in which the main thread waited for block I/O, ns.
+    pub iowait: Option<u64>,
+    /// Open files; `None` without permission, or if there are too many descriptors.
+    pub files: Option<OpenFiles>,
+}
+
+/// CPU time of children, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildrenTime {
+    pub user: u64,
+    pub system: u64,
+}
+
+/// Descriptors by kind of file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFiles {
+    pub sockets: u32,
+    /// Regular files.
+    pub regular: u32,
+}
+
+/// Descriptors up to which they are classified, which takes two system calls each.
+const DESCRIPTORS_MAX: usize = 4096;
+
+/// Reads a process; `iowait` if the kernel measures waits for block I/O. `None` if the process has
+/// ended.
+///
+/// # Errors
+///
+/// If there is no permission to read its memory.
+pub(super) fn read(directory: &Path, iowait: bool) -> Result<Option<Details>, ProcError> {
+    let footprint = smaps_rollup::read(directory)?;
+    let Some(stat) = process_stat::read(directory) else {
+        return Ok(None);
+    };
+    let time = |ticks: i64| Some(u64::try_from(ticks).ok()?.saturating_mul(tick_ns()));
+    let children = time(stat.cutime).zip(time(stat.cstime));
+    let waited = stat.delayacct_blkio_ticks.filter(|_| iowait);
+    Ok(Some(Details {
+        footprint,
+        children: children.map(|(user, system)| ChildrenTime { user, system }),
+        iowait: waited.map(|ticks| ticks.saturating_mul(tick_ns())),
+        files: open_files(&directory.join("fd")),
+    }))
+}
+
+/// Whether the kernel measures waits for block I/O. Since Linux 5.14 this is off by default.
+pub(super) fn measures_iowait(procfs: &Path) -> bool {
+    let setting = fs::read_to_string(procfs.join("sys/kernel/task_delayacct"));
+    setting.map_or(true, |setting| setting.trim() != "0")
+}
+
+fn open_files(directory: &Path) -> Option<OpenFiles> {
+    let mut files = OpenFiles::default();
+    for (number, entry) in fs::read_dir(directory).ok()?.enumerate() {
+        if number == DESCRIPTORS_MAX {
+            return None;
+        }
+        // A descriptor that was closed meanwhile has no link.
+        let path = entry.ok()?.path();
+        let Ok(target) = fs::read_link(&path) else {
+            continue;
+        };
+        let target = target.as_os_str().as_bytes();
+        if target.starts_with(b"socket:") {
+            files.sockets += 1;
+        } else if target.starts_with(b"/") && is_regular(&path) {
+            files.regular += 1;
+        }
+    }
+    Some(files)
+}
+
+/// Whether the link leads to a regular file. A remote file system is not asked.
+fn is_regular(link: &Path) -> bool {
+    let found = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    found.is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, net::TcpListener, os::unix::net::UnixStream, process::Command};
+
+    use super::*;
+
+    #[test]
+    fn files_of_this_process_are_counted() {
+        let (own, directory) = (Path::new("/proc/self"), tempfile::tempdir().expect("made"));
+        let count = || read(own, true).expect("permitted").expect("it lives").files;
+        // Other tests open files at the same time.
+        let is_counted = || {
+            let before = count().expect("readable");
+            let files: Vec<File> = (0..40)
+                .map(|number| File::create(directory.path().join(format!("{number}"))))
+                .collect::<Result<_, _>>()
+                .expect("created");
+            let pair = UnixStream::pair().expect("a pair");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+            let null = File::open("/dev/null").expect("opened");
+            let after = count().expect("readable");
+            drop((files, pair, listener, null));
+            after.regular.abs_diff(before.regular) == 40 && after.sockets == before.sockets + 3
+        };
+        assert!((0..20).any(|_| is_counted()));
+    }
+
+    /// The process is an orphan: its time must not become that of the children of this process,
+    /// which other tests measure.
+    #[test]
+    fn time_of_children_is_that_of_proc() {
+        let script = "(i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 0); exec sleep 60";
+        let orphan = format!("({script}) >/dev/null 2>&1 & echo $!");
+        let output = Command::new("sh").args(["-c", &orphan]).output();
+        let pid = String::from_utf8(output.expect("sh").stdout).expect("a pid");
+        let directory = Path::new("/proc").join(pid.trim());
+        let has_waited = || {
+            let comm = fs::read_to_string(directory.join("comm"));
+            comm.is_ok_and(|comm| comm == "sleep\n")
+        };
+        while !has_waited() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let found = read(&directory, true).expect("permitted");
+        let children = found.expect("it lives").children.expect("known");
+        let stat = fs::read_to_string(directory.join("stat")).expect("stat");
+        let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number"));
+        rustix::process::kill_process(pid.expect("a pid"), rustix::process::Signal::KILL)
+            .expect("killed");
+        // proc_pid_stat(5): fields 16 and 17, in clock ticks; the state is field 3.
+        let (_, fields) = stat.rsplit_once(") ").expect("a name");
+        let ticks = |field: usize| {
+            let text = fields.split(' ').nth(field - 3).expect("a field");
+            text.parse::<u64>().expect("a number")
+        };
+        let expected = ChildrenTime {
+            user: ticks(16) * tick_ns(),
+            system: ticks(17) * tick_ns(),
+        };
+        assert_eq!(children, expected);
+        assert!(children.user + children.system > 0);
+    }
+}

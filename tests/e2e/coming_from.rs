@@ -1,0 +1,131 @@
+//! The commands, queries, columns and options of docs/coming-from.md.
+
+use std::collections::BTreeSet;
+
+use e2e::{
+    page::{Datasets, codes_in_tables, job_commands, output, queries},
+    runs::ProcessGroup,
+};
+use serde_json::Value;
+
+const PAGE: &str = include_str!("../../docs/coming-from.md");
+/// A job that does not exist.
+const JOB: &str = "SLURM_JOB_ID=4294967000";
+
+#[test]
+fn every_query_has_rows_and_values() {
+    // Processes that end, for the runs of the whole node.
+    let _load = ProcessGroup::spawn(&["sh", "-c", "while :; do /bin/true; sleep 0.1; done"]);
+    let queries = queries(PAGE);
+    assert!(queries.len() >= 33, "{} queries", queries.len());
+    let mut datasets = Datasets::default();
+    for query in &queries {
+        let data = datasets.of(&query.command);
+        let (rows, values) = query.counts(&data);
+        let introduction = query.introduction();
+        if introduction.contains("No rows without") {
+            continue;
+        }
+        assert!(rows > 0, "no rows:\n{}", query.sql);
+        for (column, values) in query.columns(&data).iter().zip(values) {
+            let optional = introduction.contains(&format!("`{column}` may be null"));
+            assert!(optional || values > 0, "{column} is null:\n{}", query.sql);
+        }
+    }
+}
+
+#[test]
+fn demo_has_its_processes_and_marks() {
+    let queries = queries(PAGE);
+    let mut datasets = Datasets::default();
+    let mut rows = |beginning: &str| {
+        let query = queries
+            .iter()
+            .find(|query| query.introduction().starts_with(beginning));
+        let query = query.unwrap_or_else(|| panic!("no query: {beginning}"));
+        let rows: Vec<Value> = datasets.of(&query.command).rows(&format!(
+            "SELECT to_json(q) FROM (SELECT * FROM ({}) LIMIT 1000) q",
+            query.sql
+        ));
+        rows.iter()
+            .map(|row| serde_json::from_str(row[0].as_str().expect("JSON")).expect("JSON"))
+            .collect::<Vec<Value>>()
+    };
+    let tasks = rows("Tasks with");
+    assert_eq!(tasks.len(), 1, "{tasks:?}");
+    assert_eq!(tasks[0]["activity_id"], "train");
+    // 200 MB through head, a pipe and sha256sum.
+    assert!(tasks[0]["read_chars"].as_u64() >= Some(400_000_000));
+    assert!(tasks[0]["elapsed_s"].as_f64() >= Some(0.3));
+    let log = rows("`run_log`");
+    let ops: BTreeSet<_> = log.iter().map(|row| row["type"].as_str()).collect();
+    assert_eq!(ops, BTreeSet::from([Some("event"), Some("phase")]));
+    let gauges = rows("Reported values");
+    assert_eq!(gauges[0]["mib"], 1024.0);
+    let nodes = rows("The 18 metrics");
+    assert_eq!(nodes[0].as_object().map(serde_json::Map::len), Some(2 + 18));
+    let stat = std::fs::read_to_string("/proc/stat").expect("procfs");
+    let cpus = stat.lines().filter(|line| line.starts_with("cpu")).count() - 1;
+    let cpus = f64::from(u32::try_from(cpus).expect("small"));
+    let hours = nodes[0]["node_cpu_hours"].as_f64().expect("a number");
+    assert!((2.9..6.0).contains(&(hours * 3600.0 / cpus)), "{hours} h");
+    let programs = rows("CPU time and faults by program");
+    let short = programs.iter().find(|row| row["comm"] == "true");
+    assert_eq!(short.map(|row| &row["processes"]), Some(&500.into()));
+}
+
+#[test]
+fn batch_scripts_have_valid_commands() {
+    let commands = job_commands(PAGE);
+    assert!(!commands.is_empty());
+    for command in commands {
+        let waiting = command.replacen("--job", "--job --wait 100ms", 1);
+        let output = output(&format!("{JOB} {waiting}"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{command}\n{stderr}");
+    }
+}
+
+#[test]
+fn columns_and_options_in_tables_exist() {
+    let schema = output("profiler schema --json").stdout;
+    let schema: Value = serde_json::from_slice(&schema).expect("JSON");
+    let known = columns(&schema);
+    let help = String::from_utf8(output("profiler run --help").stdout).expect("text");
+    let options: BTreeSet<_> = help
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+        .collect();
+    let mut found = 0;
+    for code in codes_in_tables(PAGE) {
+        let word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if let Some((table, column)) = code.split_once('.')
+            && word(table)
+            && word(column)
+        {
+            assert!(known.contains(code), "no column {code}");
+            found += 1;
+        }
+        if code.starts_with("--") {
+            let option = code.split(' ').next().unwrap_or(code);
+            assert!(options.contains(option), "no option {code}");
+        }
+    }
+    assert!(found >= 200, "{found} columns");
+}
+
+/// `table.column` of every table and view.
+fn columns(schema: &Value) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (list, key) in [("tables", "table"), ("views", "view")] {
+        for table in schema[list].as_array().expect("a list") {
+            let name = table[key].as_str().expect("a name");
+            let columns = table["columns"].as_array().expect("a list").iter();
+            let own = columns.map(|column| column["name"].as_str().expect("a name"));
+            names.extend(
+                own.chain(["host", "run"])
+                    .map(|column| format!("{name}.{column}")),
+            );
+        }
+    }
+    names
+}

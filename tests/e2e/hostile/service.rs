@@ -1,0 +1,150 @@
+//! Attacks on `profiler serve` by its clients.
+
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::{fs::PermissionsExt as _, net::UnixStream, process::CommandExt as _},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use e2e::runs::wait_until;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::service::{ALICE, Service};
+
+/// Sends bytes and returns the kind of the answer; `None` if the connection is closed without one.
+fn answer(service: &Service, bytes: &[u8]) -> Option<u8> {
+    let mut socket = UnixStream::connect(service.path().join("socket")).expect("connects");
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("a timeout");
+    // The service can close the connection before it has read everything.
+    let _ = socket.write_all(bytes);
+    let mut header = [0; 8];
+    socket.read_exact(&mut header).ok()?;
+    Some(header[4])
+}
+
+/// A message.
+pub fn frame(kind: u32, content: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(content.len()).expect("short");
+    [&length.to_le_bytes()[..], &kind.to_le_bytes(), content].concat()
+}
+
+/// A profile works as before.
+#[track_caller]
+fn assert_serves(service: &Service, name: &str) {
+    let output = service.profiler(ALICE, name).args(["--", "true"]).output();
+    let output = output.expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && stderr.contains("by the service"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn malformed_requests_are_refused() {
+    const REFUSED: Option<u8> = Some(21);
+    let service = Service::start(&[]);
+    let request = |change: &str, value: &str| {
+        let request = concat!(
+            r#"{"protocol":1,"schema_version":3,"target":"processes","interval_ns":1000000000,"#,
+            r#""source":null,"groups":null,"events":null,"threads":false,"strict":false,"#,
+            r#""hostname":null}"#
+        );
+        assert!(request.contains(change), "{change}");
+        frame(1, request.replace(change, value).as_bytes())
+    };
+    let attacks = [
+        frame(99, b""),
+        frame(2, b""),
+        frame(1, b"not JSON"),
+        [&u32::MAX.to_le_bytes()[..], &1_u32.to_le_bytes()].concat(),
+        request("\"protocol\":1", "\"protocol\":2"),
+        request("\"threads\"", "\"out\":\"/etc\",\"threads\""),
+        request("\"source\":null", "\"source\":\"usage --out=/etc\""),
+        request("\"hostname\":null", "\"hostname\":\"../..\""),
+        request("\"events\":null", "\"events\":\"@/etc/shadow\""),
+        request("1000000000", "1"),
+    ];
+    for attack in attacks {
+        let text = String::from_utf8_lossy(&attack).into_owned();
+        assert_eq!(answer(&service, &attack), REFUSED, "{text}");
+    }
+    // A request without processes: accepted, then nothing comes.
+    let well_formed = request("null", "null");
+    assert_eq!(answer(&service, &well_formed), Some(15));
+    assert_serves(&service, "after");
+}
+
+#[test]
+fn silent_clients_hold_their_place_for_seconds() {
+    let service = Service::start(&["--max-sessions-per-user", "2"]);
+    let connect = || UnixStream::connect(service.path().join("socket")).expect("connects");
+    let silent = [connect(), connect()];
+    let begin = Instant::now();
+    // Another one of the same user (root) is refused at once.
+    let mut third = connect();
+    let mut header = [0; 8];
+    third.read_exact(&mut header).expect("an answer");
+    assert_eq!(header[4], 21);
+    // Other users are served meanwhile.
+    assert_serves(&service, "meanwhile");
+    for mut socket in silent {
+        let mut rest = Vec::new();
+        socket.read_to_end(&mut rest).expect("the end");
+    }
+    let held = begin.elapsed();
+    assert!(held < Duration::from_secs(9), "{held:?}");
+}
+
+#[test]
+fn processes_that_become_root_are_not_sent() {
+    let service = Service::start(&[]);
+    // A program with the set-user-ID bit, as sudo is.
+    let become_root = service.path().join("become-root");
+    let copied = Command::new("sh")
+        .args(["-c", "cp \"$(command -v setpriv)\" \"$0\""])
+        .arg(&become_root)
+        .status();
+    assert!(copied.expect("it starts").success());
+    let set_user_id = std::fs::Permissions::from_mode(0o4755);
+    std::fs::set_permissions(&become_root, set_user_id).expect("permissions");
+    let script = "./become-root --reuid 0 sh -c 'id -u >became; exec sleep 1.5'; sleep 0.2";
+    let output = service
+        .profiler(ALICE, "root")
+        .args(["--", "sh", "-c", script])
+        .output()
+        .expect("it starts");
+    assert!(output.status.success());
+    let became = std::fs::read_to_string(service.path().join("became"));
+    assert_eq!(became.expect("a file").trim(), "0");
+    let data = service.data("root");
+    let (users, most): (u64, u32) = data.row("SELECT count(DISTINCT uid), max(uid) FROM process");
+    assert_eq!((users, most), (1, ALICE));
+    let (sleeps, samples): (u64, u64) =
+        data.row("SELECT count(DISTINCT pid), count(*) FROM process_usage WHERE comm = 'sleep'");
+    assert!(sleeps == 1 && samples <= 4, "{sleeps} {samples}");
+}
+
+#[test]
+fn stopped_client_loses_only_its_own_rows() {
+    let service = Service::start(&[]);
+    let mut stopped = service
+        .profiler(ALICE, "stopped")
+        .args(["--", "sleep", "4"])
+        .process_group(0)
+        .spawn()
+        .expect("it starts");
+    wait_until("a run", || service.path().join("stopped/usage").exists());
+    let pid = Pid::from_child(&stopped);
+    kill_process(pid, Signal::STOP).expect("stopped");
+    assert_serves(&service, "meanwhile");
+    std::thread::sleep(Duration::from_secs(1));
+    kill_process(pid, Signal::CONT).expect("continued");
+    assert!(stopped.wait().expect("our child").success());
+    let data = service.data("stopped");
+    let samples: u64 = data.value("SELECT count(DISTINCT ts) FROM system");
+    assert!(samples >= 35, "{samples}");
+}

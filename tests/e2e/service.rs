@@ -1,0 +1,227 @@
+//! `profiler serve`: users without privileges get the rows of their own processes, and no others.
+
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use e2e::{dataset::Dataset, runs::wait_until, setting};
+use tempfile::TempDir;
+
+/// Users of the tests; they need no names.
+pub const ALICE: u32 = 65_531;
+pub const BOB: u32 = 65_532;
+
+/// A running service in a directory that all users can use.
+pub struct Service {
+    directory: TempDir,
+    process: Child,
+}
+
+impl Service {
+    pub fn start(options: &[&str]) -> Self {
+        Self::with_environment(options, None)
+    }
+
+    pub fn with_environment(options: &[&str], variable: Option<(&str, &Path)>) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let open = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(directory.path(), open).expect("permissions");
+        // Other users need not be able to enter the directory of the build.
+        fs::copy(setting("PROFILER_BIN"), directory.path().join("profiler")).expect("a copy");
+        let process = serve(directory.path(), options, variable);
+        Self { directory, process }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn program(&self) -> PathBuf {
+        self.path().join("profiler")
+    }
+
+    /// The profiler as another user, with its dataset in the directory `name`.
+    pub fn profiler(&self, uid: u32, name: &str) -> Command {
+        let mut command = Command::new(self.program());
+        command
+            .args(["run", "-i", "100ms", "--run-id", name, "--out"])
+            .arg(self.path())
+            .env("PROFILER_SERVICE", self.path().join("socket"))
+            .current_dir(self.path())
+            .stdin(Stdio::null())
+            .uid(uid)
+            .gid(uid);
+        command
+    }
+
+    pub fn data(&self, name: &str) -> Dataset {
+        Dataset::new(self.path().join(name))
+    }
+
+    fn kill(&mut self) {
+        // With the processes of its clients.
+        let group = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
+        self.process.wait().expect("our child");
+    }
+
+    fn restart(&mut self) {
+        self.kill();
+        self.process = serve(self.directory.path(), &[], None);
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn serve(directory: &Path, options: &[&str], variable: Option<(&str, &Path)>) -> Child {
+    let socket = directory.join("socket");
+    let before = fs::metadata(&socket).is_ok();
+    let process = Command::new(directory.join("profiler"))
+        .arg("serve")
+        .arg("--socket")
+        .arg(&socket)
+        .args(options)
+        .envs(variable)
+        .process_group(0)
+        .spawn()
+        .expect("it starts");
+    if !before {
+        wait_until("the socket", || socket.exists());
+    }
+    process
+}
+
+#[test]
+fn user_gets_everything_about_own_processes() {
+    let service = Service::start(&[]);
+    let output = service
+        .profiler(ALICE, "own")
+        .args([
+            "--",
+            "sh",
+            "-c",
+            "for i in 1 2 3; do head -c 1000000 profiler | wc -c >f; sleep 0.1; done; exit 7",
+        ])
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{stderr}");
+    assert!(stderr.contains("by the service of this node"), "{stderr}");
+    let data = service.data("own");
+    data.assert_complete();
+    let (processes, ended, sleeping): (u64, u64, u64) = data.row(
+        "SELECT count(*), count(end_ts), count(*) FILTER (comm = 'sleep') FROM process WHERE uid = 65531",
+    );
+    assert_eq!((processes, ended, sleeping), (10, 10, 3));
+    // Only BPF programs know how long processes slept.
+    let slept: f64 = data.value("SELECT sum(sleep_ns) / 1e9 FROM sched");
+    assert!(slept > 0.3, "{slept}");
+    let owner = fs::metadata(data.path().join("run.json")).expect("a file");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), ALICE);
+    let (uid, code): (u32, i32) = data.row("SELECT uid, exit_code FROM run");
+    assert_eq!((uid, code), (ALICE, 7));
+}
+
+#[test]
+fn users_see_only_their_own_processes() {
+    let service = Service::start(&[]);
+    let start = |uid: u32, name: &str, seconds: &str| {
+        let mut command = service.profiler(uid, name);
+        command.args(["--", "sh", "-c", &format!("sleep {seconds}; true")]);
+        command.spawn().expect("it starts")
+    };
+    let mut both = [start(ALICE, "alice", "1.11"), start(BOB, "bob", "1.22")];
+    for profiler in &mut both {
+        assert!(profiler.wait().expect("our child").success());
+    }
+    for (name, uid, seconds) in [("alice", ALICE, "1.11"), ("bob", BOB, "1.22")] {
+        let found: Vec<(String, u32)> = service
+            .data(name)
+            .rows("SELECT cmdline, uid FROM process WHERE comm = 'sleep'");
+        assert_eq!(found, [(format!("sleep {seconds}"), uid)]);
+    }
+}
+
+#[test]
+fn processes_of_other_users_are_refused() {
+    let service = Service::start(&[]);
+    let mut foreign = Command::new("sleep")
+        .arg("60")
+        .uid(BOB)
+        .spawn()
+        .expect("it starts");
+    let pid = foreign.id().to_string();
+    let output = service
+        .profiler(ALICE, "foreign")
+        .args(["--pid", &pid])
+        .output();
+    let output = output.expect("it starts");
+    let _ = foreign.kill().and_then(|()| foreign.wait());
+    assert_eq!(output.status.code(), Some(4));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains(&format!("process {pid} belongs to user {BOB}")),
+        "{stderr}"
+    );
+    assert!(!service.path().join("foreign").exists());
+}
+
+#[test]
+fn restart_of_the_service_is_a_gap() {
+    let mut service = Service::start(&[]);
+    let mut profiler = service
+        .profiler(ALICE, "gap")
+        .args(["--", "sh", "-c", "sleep 1; sleep 3; exit 3"])
+        .spawn()
+        .expect("it starts");
+    wait_until("a run", || service.path().join("gap/usage").exists());
+    std::thread::sleep(Duration::from_millis(500));
+    service.restart();
+    let status = profiler.wait().expect("our child");
+    assert_eq!(status.code(), Some(3));
+    let data = service.data("gap");
+    let losses = data.manifest()["losses"].clone();
+    let away = losses[0]["why"].as_str().expect("a loss");
+    assert!(away.starts_with("the service was away for"), "{losses}");
+    // The process that has started after the gap is complete.
+    let (after, ended): (u64, u64) =
+        data.row("SELECT count(*), count(end_ts) FROM process WHERE cmdline = 'sleep 3'");
+    assert_eq!((after, ended), (1, 1));
+}
+
+#[test]
+fn quota_limits_the_profiles_of_a_user() {
+    let service = Service::start(&["--max-sessions-per-user", "1"]);
+    let mut first = service
+        .profiler(ALICE, "first")
+        .args(["--", "sleep", "60"])
+        .spawn()
+        .expect("it starts");
+    wait_until("a run", || service.path().join("first/usage").exists());
+    let profile = |uid, name| {
+        let output = service.profiler(uid, name).args(["--", "true"]).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // Without the service, as far as the user's own rights go.
+    let second = profile(ALICE, "second");
+    assert!(
+        second.contains("the service refuses: 1 profiles of this user"),
+        "{second}"
+    );
+    assert!(!profile(BOB, "third").contains("refuses"));
+    let _ = first.kill();
+    let _ = first.wait();
+    wait_until("the end of the first profile", || {
+        !profile(ALICE, "fourth").contains("refuses")
+    });
+}

@@ -1,0 +1,95 @@
+//! The unit of `profiler serve` in docs/deploy under systemd with its complete sandbox, and its users.
+
+use std::{os::unix::fs::MetadataExt as _, path::Path};
+
+use e2e::{
+    dataset::Dataset,
+    runs::{Profiler, wait_until},
+};
+
+use super::{
+    commands::{as_user, install_unit, sh},
+    unit::{known_columns, named, sources, written},
+};
+
+const FILES: [(&str, &str); 1] = [(
+    "profiler-serve.service",
+    include_str!("../../../docs/deploy/profiler-serve.service"),
+)];
+const WRITTEN: u64 = 8 << 20;
+const UID: u64 = 2001;
+
+/// Writes directly to the disk and marks an event.
+fn work(file: &str) -> String {
+    format!(
+        "dd if=/dev/zero of={file} bs=1M count={} oflag=direct
+         profiler mark event here; sleep 1",
+        WRITTEN >> 20
+    )
+}
+
+#[test]
+fn users_profile_by_the_sandboxed_service() {
+    install_unit(&FILES);
+    let socket = Path::new("/run/profiler-serve/socket");
+    wait_until("the service listens", || socket.exists());
+    sh("install -d -o tester /srv/tester");
+    let run = format!(
+        "cd /srv/tester; code=0; profiler run -i 500ms --run-id own -- sh -c '{}; exit 7' || code=$?
+         test $code = 7",
+        work("/srv/tester/data")
+    );
+    let (succeeded, output) = as_user("tester", &run);
+    assert!(succeeded, "{output}");
+    assert!(output.contains("by the service of this node"), "{output}");
+    let own = Dataset::new("/srv/tester/profiles/own".into());
+    own.assert_complete();
+    let work = work("/srv/root");
+    let ended = Profiler::new()
+        .args(["-i", "500ms", "--", "sh", "-c", &work])
+        .finish();
+    let by_root = ended.dataset();
+
+    // The same sources and columns as for root, and the known counts.
+    assert_eq!(sources(&own), sources(&by_root));
+    let (known, expected) = (known_columns(&own), known_columns(&by_root));
+    let missing: Vec<_> = expected.difference(&known).collect();
+    assert!(missing.is_empty(), "null by the service: {missing:?}");
+    for data in [&own, &by_root] {
+        let processes = data.table("process");
+        let direct = named(&processes, "comm", "dd");
+        assert_eq!(direct.len(), 1, "{direct:?}");
+        let pid = direct[0].u64("pid").expect("a pid");
+        for table in ["file_io", "block_io"] {
+            assert_eq!(written(data, table, pid), WRITTEN, "{table}");
+        }
+        let marks = data.table("region");
+        assert_eq!(named(&marks, "name", "here").len(), 1, "{marks:?}");
+    }
+    let users = own.table("process");
+    assert!(
+        users.iter().all(|row| row.u64("uid") == Some(UID)),
+        "{users:?}"
+    );
+    for path in own.files() {
+        let owner = std::fs::metadata(&path).expect("a file").uid();
+        assert_eq!(u64::from(owner), UID, "{}", path.display());
+    }
+
+    // It restarts after its death, and a run of the user continues.
+    let run = "cd /srv/tester; profiler run -i 500ms --run-id again -- \
+               sh -c 'touch begun; until [ -e done ]; do sleep 0.1; done' >again.log 2>&1";
+    let client = std::thread::spawn(move || as_user("tester", run));
+    wait_until("the command", || Path::new("/srv/tester/begun").exists());
+    sh("systemctl kill --signal=KILL profiler-serve");
+    wait_until("the service is back", || {
+        std::fs::read_to_string("/srv/tester/again.log")
+            .is_ok_and(|text| text.contains("the service is back"))
+    });
+    sh("touch /srv/tester/done");
+    let (succeeded, output) = client.join().expect("no panic");
+    assert!(succeeded, "{output}");
+    let losses = Dataset::new("/srv/tester/profiles/again".into()).manifest()["losses"].clone();
+    assert_eq!(losses[0]["what"], "ticks", "{losses}");
+    sh("systemctl disable --now profiler-serve");
+}
