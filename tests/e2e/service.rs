@@ -131,6 +131,26 @@ fn user_gets_everything_about_own_processes() {
 }
 
 #[test]
+fn processes_that_start_during_a_reading_have_rows() {
+    let service = Service::start(&[]);
+    // Many processes make readings long.
+    let output = service
+        .profiler(ALICE, "datagrams")
+        .args(["--", "bash", "-c"])
+        .arg(
+            "for i in {1..4000}; do sleep 600 & done
+             for i in {1..3000}; do (echo datagram > /dev/udp/127.0.0.1/9); done
+             kill $(jobs -p)",
+        )
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    let data = service.data("datagrams");
+    let (calls, bytes): (u64, u64) = data.row("SELECT sum(tx_calls), sum(tx_bytes) FROM net_io");
+    assert_eq!((calls, bytes), (3000, 27_000));
+}
+
+#[test]
 fn users_see_only_their_own_processes() {
     let service = Service::start(&[]);
     let start = |uid: u32, name: &str, seconds: &str| {

@@ -14,7 +14,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt::socket_peercred,
 };
 
-use super::protocol::{Frame, FrameReader, Kind, Request, send, send_json};
+use super::protocol::{Frame, FrameReader, Kind, MAX_PROCESSES, Request, send, send_json};
 
 /// A connection.
 #[derive(Debug)]
@@ -63,10 +63,11 @@ impl Connection {
     pub fn attach(&mut self, pidfds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut header = Vec::new();
         send(&mut header, Kind::Attach, b"")?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PROCESSES))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(pidfds)) {
-            return Err(io::Error::other("too many processes"));
+            let message = format!("more than {MAX_PROCESSES} processes");
+            return Err(io::Error::other(message));
         }
         sendmsg(
             &self.socket,

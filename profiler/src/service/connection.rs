@@ -16,7 +16,8 @@ use rustix::net::{
 };
 
 use super::protocol::{
-    self, Accepted, Frame, FrameReader, Kind, Refused, Request, RequestedTarget, VERSION, send_json,
+    Accepted, Frame, FrameReader, Kind, MAX_PROCESSES, Refused, Request, RequestedTarget, VERSION,
+    send_json,
 };
 use crate::{
     failure::{Failure, Reason},
@@ -27,8 +28,6 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which the profile of a client that does not read ends. It can be stopped for a while.
 const STALLED: Duration = Duration::from_secs(60);
-/// Limit of the processes of a request.
-const MAX_PROCESSES: usize = 64;
 
 /// A client whose request has arrived.
 #[derive(Debug)]
@@ -202,10 +201,4 @@ fn pid_of(pidfd: &OwnedFd) -> Option<u32> {
     let text = fs::read_to_string(path).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     pid.trim().parse().ok().filter(|pid| *pid != 0)
-}
-
-impl From<protocol::ProtocolError> for Failure {
-    fn from(error: protocol::ProtocolError) -> Self {
-        usage(error)
-    }
 }

@@ -31,6 +31,12 @@ pub struct Quota {
 /// Profiles per user.
 type Sessions = Arc<Mutex<HashMap<u32, usize>>>;
 
+/// The place of one profile among those of the node, which is free again when this is dropped.
+struct Place {
+    sessions: Sessions,
+    uid: u32,
+}
+
 /// Accepts clients until the process is ended. `command` starts the process for a client, with the
 /// connection as its standard input.
 ///
@@ -56,28 +62,45 @@ pub fn listen(socket: &Path, quota: Quota, command: &dyn Fn() -> Command) -> Res
             continue;
         };
         let uid = credentials.uid.as_raw();
-        if let Err(failure) = admit(&sessions, quota, uid) {
-            refuse(&client, &failure);
-            continue;
-        }
-        let sessions = sessions.clone();
-        let started = start(command(), client);
-        let waiting = std::thread::Builder::new()
+        let place = match Place::take(&sessions, quota, uid) {
+            Ok(place) => place,
+            Err(failure) => {
+                refuse(&client, &failure);
+                continue;
+            }
+        };
+        let command = command();
+        let started = std::thread::Builder::new()
             .name("client".to_owned())
             .spawn(move || {
-                match started {
-                    Ok(mut child) => {
-                        let _ = child.wait();
-                    }
-                    Err(error) => report!("profiler: a process for a client: {error}"),
+                if let Err(error) = profile(command, client) {
+                    report!("profiler: a process for a client: {error}");
                 }
-                let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(count) = sessions.get_mut(&uid) {
-                    *count -= 1;
-                }
-                sessions.retain(|_, count| *count != 0);
+                drop(place);
             });
-        waiting.map_err(failed)?;
+        if let Err(error) = started {
+            report!("profiler: a thread for a client: {error}");
+        }
+    }
+}
+
+impl Place {
+    fn take(sessions: &Sessions, quota: Quota, uid: u32) -> Result<Self, Failure> {
+        admit(sessions, quota, uid)?;
+        Ok(Self {
+            sessions: sessions.clone(),
+            uid,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = sessions.get_mut(&self.uid) {
+            *count -= 1;
+        }
+        sessions.retain(|_, count| *count != 0);
     }
 }
 
@@ -97,11 +120,14 @@ fn admit(sessions: &Sessions, quota: Quota, uid: u32) -> Result<(), Failure> {
     Err(Failure::new(Reason::Privilege, why))
 }
 
-fn start(mut command: Command, client: UnixStream) -> io::Result<std::process::Child> {
+/// Starts the process for a client, and waits for its end.
+fn profile(mut command: Command, client: UnixStream) -> io::Result<()> {
     command
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(client)))
         .current_dir("/")
-        .spawn()
+        .spawn()?
+        .wait()?;
+    Ok(())
 }
 
 /// Binds the socket, and removes that of a service that has ended.

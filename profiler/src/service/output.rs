@@ -49,12 +49,20 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Readings with their size in bytes.
-    queue: VecDeque<(Vec<Batch>, usize)>,
+    queue: VecDeque<Queued>,
+    /// Size of the queue, bytes.
     bytes: usize,
     lost_rows: BTreeMap<String, u64>,
     is_ending: bool,
     error: Option<String>,
+}
+
+/// A reading that has not been sent.
+struct Queued {
+    batches: Vec<Batch>,
+    bytes: usize,
+    /// `CLOCK_MONOTONIC` in ns.
+    time: u64,
 }
 
 impl Shared {
@@ -100,15 +108,15 @@ impl ClientOutput {
         })
     }
 
-    /// Learns the users of processes that are new or execute another program.
+    /// Updates the users of all processes, which are known before the names that
+    /// [`TaskTable::changed`](crate::tasks::TaskTable::changed) waits for.
     fn update(&mut self, reading: &Reading<'_>) {
         let tasks = reading.tasks;
-        for id in &tasks.changed {
-            if let Some(process) = tasks.get(*id) {
-                let start = tasks.clock.wall_of_boottime(id.start_boottime).us();
-                let is_own = self.uid == 0 || process.uid == self.uid;
-                self.allowed.insert((id.pid, start), is_own);
-            }
+        for process in tasks.iter() {
+            let id = process.id;
+            let start = tasks.clock.wall_of_boottime(id.start_boottime).us();
+            let is_own = self.uid == 0 || process.uid == self.uid;
+            self.allowed.insert((id.pid, start), is_own);
         }
         if self.allowed.len() > 2 * tasks.iter().count() + 1024 {
             let start = |id: u64| tasks.clock.wall_of_boottime(id).us();
@@ -168,16 +176,16 @@ fn send_rows(shared: &Shared, mut socket: &UnixStream) -> io::Result<()> {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        let Some((batches, bytes)) = state.queue.pop_front() else {
+        let Some(queued) = state.queue.pop_front() else {
             return Ok(());
         };
-        state.bytes -= bytes;
+        state.bytes -= queued.bytes;
         drop(state);
-        for batch in &batches {
+        for batch in &queued.batches {
             let rows = encoder.encode(batch).map_err(io::Error::other)?;
             send(&mut socket, Kind::Rows, &rows)?;
         }
-        send(&mut socket, Kind::Reading, b"")?;
+        send(&mut socket, Kind::Reading, &queued.time.to_le_bytes())?;
     }
 }
 
@@ -198,12 +206,16 @@ impl Output for ClientOutput {
             .map(|batch| batch.rows.get_array_memory_size())
             .sum();
         let mut state = self.shared.lock();
-        state.queue.push_back((batches, bytes));
+        state.queue.push_back(Queued {
+            batches,
+            bytes,
+            time: reading.monotonic_ns,
+        });
         state.bytes += bytes;
         while state.bytes > MEMORY && state.queue.len() > 1 {
-            if let Some((lost, bytes)) = state.queue.pop_front() {
-                state.bytes -= bytes;
-                for batch in lost {
+            if let Some(lost) = state.queue.pop_front() {
+                state.bytes -= lost.bytes;
+                for batch in lost.batches {
                     let rows = batch.rows.num_rows() as u64;
                     *state
                         .lost_rows

@@ -26,6 +26,9 @@ const MAX_CONTROL: usize = 1 << 20;
 const MAX_ROWS: usize = 256 << 20;
 const HEADER: usize = 8;
 
+/// Limit of the processes of a request.
+pub const MAX_PROCESSES: usize = 64;
+
 /// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -42,7 +45,8 @@ pub enum Kind {
     Ready = 16,
     /// Service: rows of one table, see [`rows`](super::rows).
     Rows = 17,
-    /// Service: the rows of a reading are complete.
+    /// Service: the rows of a reading are complete. Its content is the time of the reading
+    /// (`CLOCK_MONOTONIC` in ns) as `u64` in little-endian byte order.
     Reading = 18,
     /// Service: [`End`], the last message.
     End = 20,
@@ -86,7 +90,9 @@ pub enum ProtocolError {
     #[error("a message of {0} bytes")]
     Size(usize),
     #[error("malformed {0:?}: {1}")]
-    Content(Kind, serde_json::Error),
+    Json(Kind, serde_json::Error),
+    #[error("malformed {0:?}")]
+    Content(Kind),
     #[error("unexpected {0:?}")]
     Unexpected(Kind),
 }
@@ -101,8 +107,18 @@ impl Frame {
         if self.kind != kind {
             return Err(ProtocolError::Unexpected(self.kind));
         }
-        serde_json::from_slice(&self.content)
-            .map_err(|error| ProtocolError::Content(self.kind, error))
+        serde_json::from_slice(&self.content).map_err(|error| ProtocolError::Json(self.kind, error))
+    }
+
+    /// The time of a [`Kind::Reading`], ns of `CLOCK_MONOTONIC`.
+    ///
+    /// # Errors
+    ///
+    /// When the content is not a time.
+    pub fn time(&self) -> Result<u64, ProtocolError> {
+        let bytes = self.content.as_slice().try_into();
+        let bytes = bytes.map_err(|_| ProtocolError::Content(self.kind))?;
+        Ok(u64::from_le_bytes(bytes))
     }
 }
 

@@ -76,7 +76,7 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
                 command_line: &command_line,
                 job: job.as_ref(),
             };
-            match session.request(service, &mut signals).await? {
+            match session.request(service, &mut signals).await {
                 Answer::Accepted(accepted) => {
                     return session.run(accepted, ipc_file, launcher, signals).await;
                 }

@@ -99,6 +99,8 @@ struct Written {
     batches: Vec<Batch>,
     tasks: TaskTable,
     clock: Clock,
+    /// Time of the last reading, ns of `CLOCK_MONOTONIC`.
+    read_at: u64,
     /// Samples without a service.
     losses: Vec<Loss>,
 }
@@ -140,16 +142,17 @@ impl Service {
 }
 
 impl RemoteSession<'_> {
-    /// Asks the service.
-    ///
-    /// # Errors
-    ///
-    /// When the connection breaks.
-    pub async fn request(
-        &self,
-        mut connection: Connection,
-        signals: &mut Signals,
-    ) -> Result<Answer, Failure> {
+    /// Asks the service. A connection that breaks is a refusal.
+    pub async fn request(&self, connection: Connection, signals: &mut Signals) -> Answer {
+        tokio::select! {
+            answer = self.ask(connection) => {
+                answer.unwrap_or_else(|failure| Answer::Refused(failure.message))
+            }
+            signal = signals.next() => Answer::Interrupted(signal),
+        }
+    }
+
+    async fn ask(&self, mut connection: Connection) -> Result<Answer, Failure> {
         let settings = &self.config.settings;
         let target = match self.job {
             Some(job) => RequestedTarget::Job {
@@ -178,11 +181,7 @@ impl RemoteSession<'_> {
             accepted: Accepted { socket: None },
         };
         // A service that refuses at once may not read the request.
-        let frame = tokio::select! {
-            frame = service.next() => frame?,
-            signal = signals.next() => return Ok(Answer::Interrupted(signal)),
-        };
-        match (frame, sent) {
+        match (service.next().await?, sent) {
             (Some(frame), _) if frame.kind == Kind::Refused => {
                 Ok(Answer::Refused(refused(&frame).message))
             }
@@ -191,7 +190,7 @@ impl RemoteSession<'_> {
                 Ok(Answer::Accepted(service))
             }
             (None, Err(error)) => Err(broken(error)),
-            (None, Ok(())) => Ok(Answer::Refused("it has closed the connection".to_owned())),
+            (None, Ok(())) => Err(broken("it has closed the connection")),
         }
     }
 
@@ -241,16 +240,22 @@ impl RemoteSession<'_> {
         let command = stopped.map(Stopped::release).transpose()?;
         let mut events = Events::new(config.settings.duration, command, job, signals)?;
         loop {
-            match receive(&mut service, &mut written, &mut events).await? {
-                Received::End(end) => {
+            match receive(&mut service, &mut written, &mut events).await {
+                Ok(Received::End(end)) => {
                     self.finish(&mut written, &events, end);
                     break;
                 }
-                Received::Gone => {}
+                Ok(Received::Gone) => {}
+                Err(failure) => {
+                    let end = written.end_without_service();
+                    self.finish(&mut written, &events, end);
+                    return Err(failure);
+                }
             }
-            let since = monotonic_ns();
-            let again = self.reconnect(&processes, &mut events).await?;
-            written.away(since, &config);
+            // Rows of a reading that is incomplete.
+            written.end_reading(written.read_at);
+            let again = self.reconnect(&processes, &mut events).await;
+            written.away(&config);
             let Some(again) = again else {
                 let end = written.end_without_service();
                 self.finish(&mut written, &events, end);
@@ -263,11 +268,7 @@ impl RemoteSession<'_> {
     }
 
     /// Waits for a service after the first one has gone; `None` if the profile is to end.
-    async fn reconnect(
-        &self,
-        processes: &[OwnedFd],
-        events: &mut Events,
-    ) -> Result<Option<Service>, Failure> {
+    async fn reconnect(&self, processes: &[OwnedFd], events: &mut Events) -> Option<Service> {
         let quiet = self.config.settings.quiet;
         if !quiet && !events.is_stopping {
             report!("profiler: the service has gone; waiting for it");
@@ -280,23 +281,26 @@ impl RemoteSession<'_> {
             let Some(connection) = connect(self.config) else {
                 continue;
             };
-            let Answer::Accepted(mut service) =
-                self.request(connection, &mut events.signals).await?
-            else {
-                continue;
+            let mut service = match self.request(connection, &mut events.signals).await {
+                Answer::Accepted(service) => service,
+                Answer::Refused(_) => continue,
+                Answer::Interrupted(signal) => {
+                    events.interrupted(signal);
+                    continue;
+                }
             };
             match attach(&mut service, processes).await {
                 Ok(_) => {
                     if !quiet {
                         report!("profiler: the service is back");
                     }
-                    return Ok(Some(service));
+                    return Some(service);
                 }
-                Err(failure) if failure.reason == Reason::Target => return Ok(None),
+                Err(failure) if failure.reason == Reason::Target => return None,
                 Err(_) => {}
             }
         }
-        Ok(None)
+        None
     }
 
     /// The processes to profile.
@@ -347,6 +351,7 @@ impl RemoteSession<'_> {
             batches: Vec::new(),
             tasks: TaskTable::without_reader(self.host, clock),
             clock,
+            read_at: monotonic_ns(),
             losses: Vec::new(),
         };
         Ok((written, run_dir))
@@ -481,23 +486,28 @@ impl Events {
                 self.stop = Stop::Duration;
                 self.is_stopping = true;
             }
-            signal = self.signals.next() => match &self.command {
-                Some(command) if !std::mem::replace(&mut self.signal_forwarded, true) => {
-                    command.signal(signal);
-                }
-                _ => {
-                    self.stop = Stop::Signal(signal);
-                    self.is_stopping = true;
-                }
-            },
+            signal = self.signals.next() => self.interrupted(signal),
+        }
+    }
+
+    /// Passes the first signal on to the command. Other signals end the profile.
+    fn interrupted(&mut self, signal: Signal) {
+        match &self.command {
+            Some(command) if !std::mem::replace(&mut self.signal_forwarded, true) => {
+                command.signal(signal);
+            }
+            _ => {
+                self.stop = Stop::Signal(signal);
+                self.is_stopping = true;
+            }
         }
     }
 }
 
 impl Written {
-    /// Counts the samples that were missed since `since` (`CLOCK_MONOTONIC` in ns).
-    fn away(&mut self, since: u64, config: &Config) {
-        let away = monotonic_ns() - since;
+    /// Counts the samples that were missed since the last reading.
+    fn away(&mut self, config: &Config) {
+        let away = monotonic_ns().saturating_sub(self.read_at);
         let interval = u64::try_from(config.settings.interval.as_nanos()).unwrap_or(u64::MAX);
         self.losses.push(Loss {
             what: "ticks".to_owned(),
@@ -522,20 +532,23 @@ impl Written {
                 let batches = self.decoder.decode(&frame.content).map_err(broken)?;
                 self.batches.extend(batches);
             }
-            Kind::Reading => {
-                let now = monotonic_ns();
-                let reading = Reading {
-                    monotonic_ns: now,
-                    ts: self.clock.wall(now),
-                    tasks: &self.tasks,
-                    losses: &Vec::new,
-                };
-                self.outputs
-                    .write(&reading, std::mem::take(&mut self.batches));
-            }
+            Kind::Reading => self.end_reading(frame.time().map_err(broken)?),
             Kind::Refused => return Err(refused(frame)),
             other => return Err(broken(format!("unexpected {other:?}"))),
         }
         Ok(())
+    }
+
+    /// Hands the rows of the reading at `time` (`CLOCK_MONOTONIC` in ns) to the outputs.
+    fn end_reading(&mut self, time: u64) {
+        let reading = Reading {
+            monotonic_ns: time,
+            ts: self.clock.wall(time),
+            tasks: &self.tasks,
+            losses: &Vec::new,
+        };
+        self.outputs
+            .write(&reading, std::mem::take(&mut self.batches));
+        self.read_at = time;
     }
 }

@@ -1,8 +1,9 @@
-//! Packages of one Debian release, for any architecture. They are downloaded and unpacked, never
+//! Packages of a Debian release, for any architecture. They are downloaded and unpacked, never
 //! installed.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -12,75 +13,108 @@ use anyhow::{Context as _, Result};
 
 use crate::{apt, shell, shell::progress};
 
-/// A stable release: its packages receive only fixes, so that results stay comparable.
-const RELEASE: &str = "trixie";
+/// A stable release: its packages receive only fixes, so that results stay comparable. After an
+/// update of the release, some mirrors have the package lists of a minor architecture days later
+/// than the signed file with their checksums; the next release serves until then.
+const RELEASES: [&str; 2] = ["trixie", "forky"];
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const ARCHITECTURES: [&str; 3] = ["amd64", "arm64", "ppc64el"];
+/// The architecture whose lists include the sources.
+const MAIN_ARCHITECTURE: &str = "amd64";
 
-/// The directory of the unpacked packages and of their package lists.
+/// The directories of the unpacked packages and of their package lists.
 pub struct Packages {
     directory: PathBuf,
-    updated: Cell<bool>,
+    /// Directories of the lists that are up to date.
+    updated: RefCell<BTreeSet<PathBuf>>,
+}
+
+/// Packages of one architecture of a release.
+struct Lists<'a> {
+    release: &'a str,
+    architecture: &'a str,
+    directory: PathBuf,
 }
 
 impl Packages {
     pub fn new(target: &Path) -> Self {
         Self {
-            directory: target.join("perfevents").join(RELEASE),
-            updated: Cell::new(false),
+            directory: target.join("perfevents"),
+            updated: RefCell::default(),
         }
     }
 
     /// The directory of the unpacked package, downloaded if it is missing.
     pub fn get(&self, package: &str, architecture: &str) -> Result<PathBuf> {
-        let directory = self.directory.join(format!("{package}-{architecture}"));
-        if !directory.is_dir() {
-            self.fetch(package, architecture, &directory)
-                .with_context(|| {
-                    format!("fetching {package} for {architecture} from Debian {RELEASE}")
-                })?;
-        }
-        Ok(directory)
-    }
-
-    /// The directory of the package's unpacked upstream source.
-    pub fn source(&self, package: &str) -> Result<PathBuf> {
-        let directory = self.directory.join(format!("{package}-source"));
-        if !directory.is_dir() {
-            let download = ["source", "--download-only", "--tar-only", package];
-            self.unpack(&download, &directory, |archive, into| {
-                let mut extract = Command::new("tar");
-                extract.args(["--extract", "--strip-components=1", "--file"]);
-                extract.arg(archive).arg("--directory").arg(into);
-                extract
-            })
-            .with_context(|| format!("fetching the source of {package} from Debian {RELEASE}"))?;
-        }
-        Ok(directory)
-    }
-
-    fn fetch(&self, package: &str, architecture: &str, directory: &Path) -> Result<()> {
-        let package = format!("{package}:{architecture}");
-        self.unpack(&["download", &package], directory, |archive, into| {
+        let name = format!("{package}-{architecture}");
+        let download = ["download", &format!("{package}:{architecture}")];
+        self.find_or_unpack(&name, architecture, &download, |archive, into| {
             let mut extract = Command::new("dpkg-deb");
             extract.arg("--extract").args([archive, into]);
             extract
         })
+        .with_context(|| format!("fetching {package} for {architecture} from Debian"))
+    }
+
+    /// The directory of the package's unpacked upstream source.
+    pub fn source(&self, package: &str) -> Result<PathBuf> {
+        let name = format!("{package}-source");
+        let download = ["source", "--download-only", "--tar-only", package];
+        self.find_or_unpack(&name, MAIN_ARCHITECTURE, &download, |archive, into| {
+            let mut extract = Command::new("tar");
+            extract.args(["--extract", "--strip-components=1", "--file"]);
+            extract.arg(archive).arg("--directory").arg(into);
+            extract
+        })
+        .with_context(|| format!("fetching the source of {package} from Debian"))
+    }
+
+    /// The directory `name` of the first release that has it or whose archive can be downloaded.
+    fn find_or_unpack(
+        &self,
+        name: &str,
+        architecture: &str,
+        download: &[&str],
+        extract: impl Fn(&Path, &Path) -> Command,
+    ) -> Result<PathBuf> {
+        let directories = RELEASES.map(|release| self.directory.join(release).join(name));
+        if let Some(directory) = directories.iter().find(|directory| directory.is_dir()) {
+            return Ok(directory.clone());
+        }
+        let mut failure = None;
+        for (release, directory) in RELEASES.into_iter().zip(directories) {
+            let lists = Lists {
+                release,
+                architecture,
+                directory: self.directory.join(release).join("apt").join(architecture),
+            };
+            match self.unpack(&lists, download, &directory, &extract) {
+                Ok(()) => return Ok(directory),
+                Err(error) => {
+                    progress(&format!("Debian {release} has failed: {error:#}"));
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        Err(failure.expect("there are releases"))
     }
 
     /// Downloads one archive and extracts it. The directory appears when it is complete.
     fn unpack(
         &self,
+        lists: &Lists<'_>,
         download: &[&str],
         directory: &Path,
         extract: impl Fn(&Path, &Path) -> Command,
     ) -> Result<()> {
-        self.update()?;
+        if !self.updated.borrow().contains(&lists.directory) {
+            lists.update()?;
+            self.updated.borrow_mut().insert(lists.directory.clone());
+        }
         let partial = directory.with_extension("partial");
         let _ = fs::remove_dir_all(&partial);
         fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
         progress(&format!("apt-get {}", download.join(" ")));
-        shell::run_quietly(self.apt_get().args(download).current_dir(&partial))?;
+        shell::run_quietly(lists.apt_get().args(download).current_dir(&partial))?;
         let archive = fs::read_dir(&partial)?
             .next()
             .context("apt-get downloaded nothing")??
@@ -89,21 +123,31 @@ impl Packages {
         fs::remove_file(&archive)?;
         fs::rename(&partial, directory).with_context(|| format!("making {}", directory.display()))
     }
+}
 
-    /// Updates the package lists once: old lists name files that the mirror no longer has.
+impl Lists<'_> {
+    /// Updates the package lists: old lists name files that the mirror no longer has.
     fn update(&self) -> Result<()> {
-        if self.updated.replace(true) {
-            return Ok(());
-        }
         for directory in ["lists/partial", "cache/archives/partial"] {
             let directory = self.directory.join(directory);
             fs::create_dir_all(&directory)
                 .with_context(|| format!("making {}", directory.display()))?;
         }
-        let place = format!("[signed-by={KEYS}] {} {RELEASE} main", mirror()?);
-        let lines = format!("deb {place}\ndeb-src {place}\n");
+        let place = format!(
+            "[arch={} signed-by={KEYS}] {} {} main",
+            self.architecture,
+            mirror()?,
+            self.release
+        );
+        let mut lines = format!("deb {place}\n");
+        if self.architecture == MAIN_ARCHITECTURE {
+            lines += &format!("deb-src {place}\n");
+        }
         fs::write(self.directory.join("sources.list"), lines)?;
-        progress(&format!("fetching the package lists of Debian {RELEASE}"));
+        progress(&format!(
+            "fetching the package lists of Debian {} for {}",
+            self.release, self.architecture
+        ));
         shell::run_quietly(self.apt_get().args(["update", "-q"]))
     }
 
@@ -121,11 +165,9 @@ impl Packages {
             "APT::Sandbox::User=root".to_owned(),
             // By default, a failed download of a list is only a warning.
             "APT::Update::Error-Mode=any".to_owned(),
+            format!("APT::Architectures::={}", self.architecture),
         ] {
             command.args(["-o", &option]);
-        }
-        for architecture in ARCHITECTURES {
-            command.args(["-o", &format!("APT::Architectures::={architecture}")]);
         }
         command
     }
