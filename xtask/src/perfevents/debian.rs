@@ -139,11 +139,13 @@ impl Lists<'_> {
             mirror()?,
             self.release
         );
-        let mut lines = format!("deb {place}\n");
-        if self.architecture == MAIN_ARCHITECTURE {
-            lines += &format!("deb-src {place}\n");
-        }
-        fs::write(self.directory.join("sources.list"), lines)?;
+        let sources = if self.architecture == MAIN_ARCHITECTURE {
+            format!("deb-src {place}\n")
+        } else {
+            String::new()
+        };
+        let path = self.directory.join("sources.list");
+        fs::write(path, format!("deb {place}\n{sources}"))?;
         progress(&format!(
             "fetching the package lists of Debian {} for {}",
             self.release, self.architecture
