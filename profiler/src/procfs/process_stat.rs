@@ -25,10 +25,14 @@ pub(crate) fn read(directory: &Path) -> Option<Stat> {
     (is_pid && begin < end && has_state)
         .then(|| Stat::from_read(&text[..]).ok())
         .flatten()
+        // Times are used in ns.
+        .filter(|stat| stat.starttime.checked_mul(tick_ns()).is_some())
 }
 
+/// Reads `stat` of a process; `None` also if it is that of another one.
 pub(crate) fn of_process(procfs: &Path, pid: u32) -> Option<Stat> {
-    read(&procfs.join(pid.to_string()))
+    let stat = read(&procfs.join(pid.to_string()))?;
+    (stat.pid.cast_unsigned() == pid).then_some(stat)
 }
 
 /// Whether a start in clock ticks, as in `/proc`, is that of a process whose start was observed at
@@ -74,9 +78,14 @@ mod tests {
     #[test]
     fn malformed_lines_are_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
-        for line in ["", "(x)", "x (x) S 1", "1 (x) ", "1 )x( S", "1 (x) S 1"] {
+        let of_start = |start: u64| format!("1 (x) S {}{start}{}", "0 ".repeat(18), " 0".repeat(30));
+        let long = of_start(u64::MAX / tick_ns() + 1);
+        let lines = ["", "(x)", "x (x) S 1", "1 (x) ", "1 )x( S", "1 (x) S 1"];
+        for line in lines.into_iter().chain([long.as_str()]) {
             std::fs::write(directory.path().join("stat"), line).expect("written");
             assert!(read(directory.path()).is_none(), "{line}");
         }
+        std::fs::write(directory.path().join("stat"), of_start(1)).expect("written");
+        assert!(read(directory.path()).is_some());
     }
 }
