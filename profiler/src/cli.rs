@@ -8,7 +8,7 @@ use clap::{
 };
 
 use crate::{
-    commands::{self, check, events, mark, recover, run, schema, serve, verify},
+    commands::{self, check, events, mark, recover, run, schema, serve, summary, verify},
     config::file,
     failure::Failure,
 };
@@ -53,6 +53,8 @@ pub enum Command {
     ///
     /// Reads all data and changes nothing. The exit code is 0 without problems, 7 otherwise.
     Verify(verify::Arguments),
+    /// Show where time, bytes and energy of a run went, on one screen
+    Summary(summary::Arguments),
     /// Mark a region, an event or a value of the calling process
     ///
     /// Without a profiler, nothing is sent and the exit code is 0.
@@ -83,6 +85,7 @@ impl Command {
             Self::Events(arguments) => arguments.run(),
             Self::Recover(arguments) => arguments.run(),
             Self::Verify(arguments) => arguments.run(),
+            Self::Summary(arguments) => arguments.run(),
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),

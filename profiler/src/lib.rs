@@ -1,6 +1,7 @@
 //! The controller of `profiler`: reads all sources at each sample and hands Arrow batches to the
 //! outputs. `docs/architecture.md` describes the modules.
 
+pub mod analysis;
 #[cfg(test)]
 mod architecture;
 pub mod bpf;

@@ -36,6 +36,7 @@ mod samples;
 mod sched;
 mod service;
 mod soak;
+mod summary;
 mod system;
 mod timeline;
 mod unprivileged;

@@ -7,6 +7,7 @@ pub mod recover;
 pub mod run;
 pub mod schema;
 pub mod serve;
+pub mod summary;
 pub mod verify;
 
 use std::io::{self, Write as _};

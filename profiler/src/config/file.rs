@@ -45,7 +45,11 @@ pub fn arguments(given: &ArgMatches) -> Result<Vec<OsString>, Failure> {
             fail(format!("line {line}: {}", error.message()))
         })?;
     let mut arguments = Vec::new();
-    for (name, value) in &entries {
+    // The table of `profiler summary` and `profiler report`.
+    for (name, value) in entries
+        .iter()
+        .filter(|(name, _)| name.get_ref() != "report")
+    {
         let line = line_of(name.span().start);
         let argument = argument(name.get_ref(), value.get_ref())
             .map_err(|why| fail(format!("line {line}: {why}")))?;

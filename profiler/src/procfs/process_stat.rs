@@ -78,7 +78,8 @@ mod tests {
     #[test]
     fn malformed_lines_are_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
-        let of_start = |start: u64| format!("1 (x) S {}{start}{}", "0 ".repeat(18), " 0".repeat(30));
+        let of_start =
+            |start: u64| format!("1 (x) S {}{start}{}", "0 ".repeat(18), " 0".repeat(30));
         let long = of_start(u64::MAX / tick_ns() + 1);
         let lines = ["", "(x)", "x (x) S 1", "1 (x) ", "1 )x( S", "1 (x) S 1"];
         for line in lines.into_iter().chain([long.as_str()]) {

@@ -137,6 +137,13 @@ pub fn rfc3339(ns: i64) -> String {
     })
 }
 
+/// `2026-01-31 12:00:00 UTC` for ns since 1970-01-01 UTC.
+pub fn wall_clock(ns: i64) -> String {
+    timestamp_ns_to_datetime(ns).map_or_else(String::new, |time| {
+        time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
+    })
+}
+
 /// A duration in the unit that suits it: `1.2 s`, `340.0 ms`, `2 h 5 min`.
 pub fn format_ns(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;

@@ -6,7 +6,7 @@
 pub mod files;
 pub mod journal;
 pub mod journal_reader;
-mod keyed;
+pub mod keyed;
 pub mod manifest;
 pub mod metadata;
 mod output;

@@ -1,0 +1,261 @@
+//! All figures of summaries and reports.
+
+use super::figure::{
+    Condition::{Is, IsNot, IsNull, NotNull, NotZero, Zero},
+    Figure, OverRows, OverTime, Unit, Value,
+};
+
+/// Columns of table `system` and `cpu` in which CPUs work.
+const BUSY: &[&str] = &[
+    "user_ns",
+    "nice_ns",
+    "system_ns",
+    "irq_ns",
+    "softirq_ns",
+    "steal_ns",
+    "guest_ns",
+    "guest_nice_ns",
+];
+const IDLE: &[&str] = &["idle_ns", "iowait_ns"];
+const USER: &[&str] = &["user_ns", "nice_ns", "guest_ns", "guest_nice_ns"];
+/// All columns of CPU time.
+const ALL: &[&str] = &[
+    "user_ns",
+    "nice_ns",
+    "system_ns",
+    "idle_ns",
+    "iowait_ns",
+    "irq_ns",
+    "softirq_ns",
+    "steal_ns",
+    "guest_ns",
+    "guest_nice_ns",
+];
+const BUSY_PERCENT: Value = Value::Scaled(100.0, &Value::Ratio(BUSY, ALL));
+
+/// Declares figures: name, unit, table, value, conditions, other fields, meaning.
+macro_rules! figures {
+    ($($(#[$attribute:meta])* $list:ident {
+        $($name:ident: $unit:ident, $table:literal, $value:expr, $rows:expr $(, $field:ident: $given:expr)*; $help:literal;)*
+    })*) => {$(
+        $(#[$attribute])*
+        pub const $list: &[Figure] = &[$(Figure {
+            name: stringify!($name),
+            unit: Unit::$unit,
+            help: $help,
+            table: $table,
+            value: $value,
+            rows: $rows,
+            $($field: $given,)*
+            ..Figure::SUM
+        },)*];
+    )*};
+}
+
+figures! {
+    /// Of processes: of all, or of those of a job, rank or user.
+    PROCESSES {
+        cpu_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Sum(&["user_ns", "system_ns"])), &[IsNull("tid")];
+            "CPU time in user mode and in the kernel";
+        user_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Column("user_ns")), &[IsNull("tid")];
+            "CPU time in user mode";
+        system_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Column("system_ns")), &[IsNull("tid")];
+            "CPU time in the kernel";
+        runqueue_s: Seconds, "sched", Value::Scaled(1e-9, &Value::Column("runqueue_ns")), &[IsNull("tid")];
+            "Time that threads were runnable and waited for a CPU";
+        sleep_s: Seconds, "sched", Value::Scaled(1e-9, &Value::Column("sleep_ns")), &[IsNull("tid")];
+            "Time that threads slept interruptibly";
+        blocked_s: Seconds, "sched", Value::Scaled(1e-9, &Value::Column("blocked_ns")), &[IsNull("tid")];
+            "Time that threads waited uninterruptibly, for disks, locks of the kernel or network file systems";
+        voluntary_switches: Count, "usage", Value::Column("voluntary_switches"), &[IsNull("tid")];
+            "Context switches because a thread waited";
+        involuntary_switches: Count, "usage", Value::Column("involuntary_switches"), &[IsNull("tid")];
+            "Context switches because the CPU was given to another thread";
+        minor_faults: Count, "usage", Value::Column("minor_faults"), &[IsNull("tid")];
+            "Page faults served without I/O";
+        major_faults: Count, "usage", Value::Column("major_faults"), &[IsNull("tid")];
+            "Page faults that waited for I/O";
+        peak_rss_bytes: Bytes, "usage", Value::Column("rss"), &[IsNull("tid")], over_time: OverTime::Max;
+            "Largest sum of the resident memory of the processes of a node; shared pages are counted for each process";
+        peak_swap_bytes: Bytes, "usage", Value::Column("swap"), &[IsNull("tid")], over_time: OverTime::Max;
+            "Largest sum of the swapped out memory of the processes of a node";
+        peak_process_bytes: Bytes, "process", Value::Column("peak_rss"), &[], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest resident memory of one process";
+        storage_read_bytes: Bytes, "usage", Value::Column("read_bytes"), &[IsNull("tid")];
+            "Bytes fetched from storage";
+        storage_write_bytes: Bytes, "usage", Value::Column("write_bytes"), &[IsNull("tid")];
+            "Bytes dirtied that will be written to storage";
+        file_read_bytes: Bytes, "file_io", Value::Column("read_bytes"), &[IsNull("tid"), IsNot("method", "accounting")];
+            "Bytes returned by reads of files, cached or not";
+        file_write_bytes: Bytes, "file_io", Value::Column("write_bytes"), &[IsNull("tid"), IsNot("method", "accounting")];
+            "Bytes accepted by writes to files";
+        fsyncs: Count, "file_io", Value::Column("fsyncs"), &[IsNull("tid")];
+            "fsync, fdatasync and msync calls";
+        block_read_bytes: Bytes, "block_io", Value::Column("bytes"), &[IsNull("tid"), Is("op", "read")];
+            "Bytes read from block devices";
+        block_write_bytes: Bytes, "block_io", Value::Column("bytes"), &[IsNull("tid"), Is("op", "write")];
+            "Bytes written to block devices";
+        net_tx_bytes: Bytes, "net_io", Value::Column("tx_bytes"), &[IsNull("tid"), IsNot("scope", "loopback"), IsNot("protocol", "unix")];
+            "Bytes sent over TCP and UDP to other hosts";
+        net_rx_bytes: Bytes, "net_io", Value::Column("rx_bytes"), &[IsNull("tid"), IsNot("scope", "loopback"), IsNot("protocol", "unix")];
+            "Bytes received over TCP and UDP from other hosts";
+        loopback_tx_bytes: Bytes, "net_io", Value::Column("tx_bytes"), &[IsNull("tid"), Is("scope", "loopback")];
+            "Bytes sent over TCP and UDP within the host";
+        tcp_segments: Count, "net_io", Value::Column("tx_segments"), &[IsNull("tid")];
+            "TCP segments sent";
+        tcp_retransmits: Count, "net_io", Value::Column("retransmits"), &[IsNull("tid")];
+            "TCP segments retransmitted";
+        syscalls: Count, "syscalls", Value::Column("count"), &[IsNull("tid")];
+            "System calls (with --source +syscalls)";
+        energy_j: Joules, "process", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[];
+            "Energy of the packages, divided by the share of the node's CPU time: a model, not a measurement";
+        processes: Count, "process", Value::One, &[];
+            "Processes";
+        failed_processes: Count, "process", Value::One, &[NotZero("exit_code")];
+            "Processes that ended with another exit code than 0";
+        killed_processes: Count, "process", Value::One, &[NotNull("exit_signal")];
+            "Processes that a signal ended";
+    }
+
+    /// Of all processes of the target, from the table of the node's samples.
+    TARGET {
+        flop: Flop, "timeline", Value::Column("target_flops"), &[], over_time: OverTime::Integral;
+            "Floating-point operations, on CPUs that do not distinguish precisions";
+        flop_dp: Flop, "timeline", Value::Column("target_dp_flops"), &[], over_time: OverTime::Integral;
+            "Floating-point operations in double precision";
+        flop_sp: Flop, "timeline", Value::Column("target_sp_flops"), &[], over_time: OverTime::Integral;
+            "Floating-point operations in single precision";
+        flop_hp: Flop, "timeline", Value::Column("target_hp_flops"), &[], over_time: OverTime::Integral;
+            "Floating-point operations in half precision";
+        cycles: Count, "timeline", Value::Column("target_cycles"), &[];
+            "CPU cycles";
+        instructions: Count, "timeline", Value::Column("target_instructions"), &[];
+            "Completed instructions";
+        peak_pss_bytes: Bytes, "timeline", Value::Column("target_pss_sum"), &[], over_time: OverTime::Max;
+            "Largest memory of the target on a node: shared pages are divided among the processes that map them";
+        target_energy_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
+            "Energy of the packages × share of the node's CPU time used by the target: a model, not a measurement";
+        target_energy_by_cycles_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_by_cycles_uj")), &[];
+            "Energy of the packages × share of the node's cycles used by the target: a model, not a measurement";
+    }
+
+    /// Of the node, including processes outside the target.
+    NODE {
+        max_t_cpu_pct_per_cpu_avg: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Mean, over_time: OverTime::Max;
+            "Largest mean utilization of the CPUs";
+        max_t_cpu_pct_per_cpu_max: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest utilization of the busiest CPU";
+        max_t_cpu_pct_per_cpu_min: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Min, over_time: OverTime::Max;
+            "Largest utilization of the idlest CPU";
+        cpu_avg_utilization_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::Mean;
+            "Mean utilization of the CPUs";
+        cpu_avg_utilization_at100_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(100.0);
+            "Share of the time in which all CPUs were busy";
+        cpu_avg_utilization_over80_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(80.0);
+            "Share of the time with a utilization of at least 80 %";
+        cpu_avg_utilization_over40_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(40.0);
+            "Share of the time with a utilization of at least 40 %";
+        cpu_avg_utilization_over20_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(20.0);
+            "Share of the time with a utilization of at least 20 %";
+        node_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Column("cpus")), &[], over_time: OverTime::Integral;
+            "Online CPUs × time";
+        node_unused_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Part("cpus", IDLE, ALL)), &[], over_time: OverTime::Integral;
+            "Idle CPUs × time";
+        max_t_mem_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;
+            "Largest share of the memory in use";
+        max_t_disk_usage_percent: Percent, "filesystem", Value::Scaled(100.0, &Value::Ratio(&["used"], &["used", "available"])), &[Is("mount", "/")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest share of the root file system in use";
+        total_disk_io_read_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("read_bytes")), &[Zero("partition")];
+            "Read from all disks";
+        total_disk_io_write_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("write_bytes")), &[Zero("partition")];
+            "Written to all disks";
+        total_net_io_lo_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[Is("kind", "loopback")];
+            "Sent over loopback";
+        total_net_io_ext_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[IsNot("kind", "loopback")];
+            "Sent over other interfaces";
+        total_net_io_lo_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), &[Is("kind", "loopback")];
+            "Received over loopback";
+        total_net_io_ext_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), &[IsNot("kind", "loopback")];
+            "Received over other interfaces";
+        package_energy_j: Joules, "timeline", Value::Column("package_power"), &[], over_time: OverTime::Integral;
+            "Energy of all packages";
+        dram_energy_j: Joules, "timeline", Value::Column("dram_power"), &[], over_time: OverTime::Integral;
+            "Energy of all memory";
+        gpu_energy_j: Joules, "timeline", Value::Column("gpu_power_sum"), &[], over_time: OverTime::Integral;
+            "Energy of all GPUs";
+        fabric_tx_bytes: Bytes, "fabric", Value::Column("tx_bytes"), &[];
+            "Bytes sent by all ports of the high-speed network";
+        fabric_rx_bytes: Bytes, "fabric", Value::Column("rx_bytes"), &[];
+            "Bytes received by all ports of the high-speed network";
+        oom_kills: Count, "system", Value::Column("oom_kills"), &[];
+            "Processes killed for lack of memory";
+        profiler_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("part", "controller")];
+            "CPU time of the profiler";
+        profiler_rss_bytes: Bytes, "overhead", Value::Column("rss"), &[Is("part", "controller")], over_time: OverTime::Max;
+            "Largest resident memory of the profiler";
+    }
+
+    /// Of the GPUs of a node, or of one of them.
+    GPUS {
+        peak_vram_mb: Mebibytes, "gpu", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("memory_used")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest memory in use on one GPU";
+        gpu_util_mean_pct: Percent, "gpu", Value::Column("utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean utilization of the GPUs";
+        gpu_util_max_pct: Percent, "gpu", Value::Column("utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest utilization of a GPU";
+        mem_util_mean_pct: Percent, "gpu", Value::Column("memory_utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean utilization of the GPUs' memory";
+        mem_util_max_pct: Percent, "gpu", Value::Column("memory_utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest utilization of a GPU's memory";
+        power_watts_mean: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean power of a GPU";
+        power_watts_max: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest power of a GPU";
+        energy_j: Joules, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_time: OverTime::Integral;
+            "Energy of the GPUs: power × time";
+    }
+
+    /// The keys of `ResourceSummary` that are not in [`GPUS`].
+    RESOURCES {
+        cpu_usr_mean_pct: Percent, "system", Value::Scaled(100.0, &Value::Ratio(USER, ALL)), &[], over_time: OverTime::Mean;
+            "Mean share of user mode in the time of all CPUs";
+        cpu_idle_mean_pct: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["idle_ns"], ALL)), &[], over_time: OverTime::Mean;
+            "Mean share of idle time in the time of all CPUs";
+        jax_peak_bytes_mb: Mebibytes, "region_gauge", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("value")), &[Is("name", "jax_peak_bytes")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Largest value of the gauge `jax_peak_bytes`";
+    }
+
+    /// Of file systems, by mount.
+    MOUNTS {
+        mount_write_bytes: Bytes, "file_io", Value::Column("write_bytes"), &[IsNull("tid"), IsNot("method", "accounting")];
+            "Bytes accepted by writes to files of the mount";
+    }
+
+    /// Of regions, by name.
+    REGIONS {
+        count: Count, "region_usage", Value::One, &[];
+            "Regions that ended";
+        region_cpu_s: Seconds, "region_usage", Value::Scaled(1e-9, &Value::Sum(&["user_ns", "system_ns"])), &[];
+            "CPU time in the regions";
+        region_runqueue_s: Seconds, "region_usage", Value::Scaled(1e-9, &Value::Column("runqueue_ns")), &[];
+            "Time that threads were runnable and waited for a CPU in the regions";
+        region_blocked_s: Seconds, "region_usage", Value::Scaled(1e-9, &Value::Column("blocked_ns")), &[];
+            "Time that threads waited uninterruptibly in the regions";
+        region_file_read_bytes: Bytes, "region_usage", Value::Column("file_read_bytes"), &[];
+            "Bytes returned by reads of files in the regions";
+        region_file_write_bytes: Bytes, "region_usage", Value::Column("file_write_bytes"), &[];
+            "Bytes accepted by writes to files in the regions";
+        region_block_read_bytes: Bytes, "region_usage", Value::Column("block_read_bytes"), &[];
+            "Bytes read from block devices in the regions";
+        region_block_write_bytes: Bytes, "region_usage", Value::Column("block_write_bytes"), &[];
+            "Bytes written to block devices in the regions";
+    }
+
+    /// Durations of regions, by name.
+    REGION_TIMES {
+        region_s: Seconds, "region", Value::Scaled(1e-9, &Value::Column("interval_ns")), &[];
+            "Sum of the lengths of the regions";
+        region_max_s: Seconds, "region", Value::Scaled(1e-9, &Value::Column("interval_ns")), &[], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "Length of the longest region";
+    }
+}

@@ -1,0 +1,437 @@
+//! A figure: an aggregate over the rows of a table. One declaration gives its value and its SQL.
+
+use std::fmt::Write as _;
+
+use arrow::array::RecordBatch;
+
+use super::rows::{Texts, numbers};
+use crate::support::units::{format_bytes, format_ns};
+
+/// Unit of a figure, which decides how it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Hours,
+    Bytes,
+    Mebibytes,
+    Percent,
+    Count,
+    Joules,
+    Watts,
+    Flop,
+}
+
+impl Unit {
+    /// Symbol.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Self::Seconds => "s",
+            Self::Hours => "h",
+            Self::Bytes => "bytes",
+            Self::Mebibytes => "MiB",
+            Self::Percent => "%",
+            Self::Count => "1",
+            Self::Joules => "J",
+            Self::Watts => "W",
+            Self::Flop => "FLOP",
+        }
+    }
+}
+
+impl Unit {
+    /// A value for people: `1.2 s`, `3.4 GiB`, `56 %`.
+    pub fn format(self, value: f64) -> String {
+        match self {
+            Self::Seconds => format_ns((value * 1e9).max(0.0) as u64),
+            Self::Bytes => format_bytes(value.max(0.0) as u64),
+            Self::Mebibytes => format_bytes((value * 1_048_576.0).max(0.0) as u64),
+            Self::Percent => format!("{value:.1} %"),
+            Self::Hours => format!("{} h", significant(value)),
+            Self::Count => scaled(value, ""),
+            Self::Joules => scaled(value, "J"),
+            Self::Watts => scaled(value, "W"),
+            Self::Flop => scaled(value, "FLOP"),
+        }
+    }
+}
+
+/// Three significant digits.
+fn significant(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A value with a prefix of powers of 1000.
+pub fn scaled(value: f64, unit: &str) -> String {
+    let is_whole = unit.is_empty() && value.fract() == 0.0;
+    if is_whole && value.abs() < 100_000.0 {
+        return format!("{value:.0}");
+    }
+    let mut scaled = value;
+    for prefix in ["", "k", "M", "G", "T"] {
+        if scaled.abs() < 1000.0 {
+            return format!("{} {prefix}{unit}", significant(scaled))
+                .trim_end()
+                .to_owned();
+        }
+        scaled /= 1000.0;
+    }
+    format!("{} P{unit}", significant(scaled))
+}
+
+/// An aggregate over the rows of a table: first over those of one reading of a host, then over
+/// readings.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    pub name: &'static str,
+    pub unit: Unit,
+    /// Meaning.
+    pub help: &'static str,
+    pub table: &'static str,
+    /// Value of a row.
+    pub value: Value,
+    /// Rows that count.
+    pub rows: &'static [Condition],
+    pub over_rows: OverRows,
+    pub over_time: OverTime,
+}
+
+/// Value of a row, computed from columns of the same row; null if one of them is null.
+#[derive(Clone, Copy, Debug)]
+pub enum Value {
+    Column(&'static str),
+    /// The sum of several columns.
+    Sum(&'static [&'static str]),
+    /// A sum of columns divided by another one; null if that is 0.
+    Ratio(&'static [&'static str], &'static [&'static str]),
+    /// A column times a ratio.
+    Part(
+        &'static str,
+        &'static [&'static str],
+        &'static [&'static str],
+    ),
+    /// 1 for each row.
+    One,
+    /// A value times a constant.
+    Scaled(f64, &'static Value),
+}
+
+/// Condition for a row.
+#[derive(Clone, Copy, Debug)]
+pub enum Condition {
+    IsNull(&'static str),
+    NotNull(&'static str),
+    /// A text.
+    Is(&'static str, &'static str),
+    /// Another text, or null.
+    IsNot(&'static str, &'static str),
+    /// A truth value or number that is 0.
+    Zero(&'static str),
+    /// A number that is neither 0 nor null.
+    NotZero(&'static str),
+}
+
+/// Aggregate over the rows of one reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverRows {
+    Sum,
+    Mean,
+    Max,
+    Min,
+}
+
+/// Aggregate over readings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OverTime {
+    Sum,
+    Max,
+    /// Weighted with the time that each reading covers.
+    Mean,
+    /// The sum of values times the seconds that they cover.
+    Integral,
+    /// Share of the time in which the value is at least this, %.
+    ShareAtLeast(f64),
+}
+
+impl Value {
+    /// Adds the columns that it is computed from.
+    pub fn columns(&self, columns: &mut Vec<&'static str>) {
+        match self {
+            Self::Column(name) => columns.push(name),
+            Self::Sum(names) => columns.extend(*names),
+            Self::Ratio(above, below) => columns.extend(above.iter().chain(*below)),
+            Self::Part(name, above, below) => {
+                columns.push(name);
+                columns.extend(above.iter().chain(*below));
+            }
+            Self::One => {}
+            Self::Scaled(_, value) => value.columns(columns),
+        }
+    }
+
+    /// Values of all rows, NaN for null.
+    pub fn of(&self, batch: &RecordBatch) -> Vec<f64> {
+        let ratio = |above, below| {
+            let pairs = sum(batch, above).into_iter().zip(sum(batch, below));
+            pairs.map(|(above, below)| {
+                if below == 0.0 {
+                    f64::NAN
+                } else {
+                    above / below
+                }
+            })
+        };
+        match self {
+            Self::Column(name) => numbers(batch, name),
+            Self::Sum(names) => sum(batch, names),
+            Self::Ratio(above, below) => ratio(above, below).collect(),
+            Self::Part(name, above, below) => {
+                let pairs = numbers(batch, name).into_iter().zip(ratio(above, below));
+                pairs.map(|(value, ratio)| value * ratio).collect()
+            }
+            Self::One => vec![1.0; batch.num_rows()],
+            Self::Scaled(factor, value) => value
+                .of(batch)
+                .into_iter()
+                .map(|value| value * factor)
+                .collect(),
+        }
+    }
+
+    fn sql(&self) -> String {
+        let sum = |names: &[&str]| match names {
+            [name] => quoted(name),
+            names => {
+                let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
+                format!("({})", names.join(" + "))
+            }
+        };
+        match self {
+            Self::Column(name) => quoted(name),
+            Self::Sum(names) => sum(names),
+            Self::Ratio(above, below) => format!("{} / nullif({}, 0)", sum(above), sum(below)),
+            Self::Part(name, above, below) => {
+                format!(
+                    "{} * {} / nullif({}, 0)",
+                    quoted(name),
+                    sum(above),
+                    sum(below)
+                )
+            }
+            Self::One => "1".to_owned(),
+            Self::Scaled(factor, value) => format!("{factor:e} * {}", value.sql()),
+        }
+    }
+}
+
+/// Sum of columns.
+fn sum(batch: &RecordBatch, names: &[&str]) -> Vec<f64> {
+    let mut columns = names.iter().map(|name| numbers(batch, name));
+    let mut sum = columns.next().unwrap_or_default();
+    for column in columns {
+        for (sum, value) in sum.iter_mut().zip(column) {
+            *sum += value;
+        }
+    }
+    sum
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{name}\"")
+}
+
+impl Condition {
+    fn column(self) -> &'static str {
+        match self {
+            Self::IsNull(name)
+            | Self::NotNull(name)
+            | Self::Is(name, _)
+            | Self::IsNot(name, _)
+            | Self::Zero(name)
+            | Self::NotZero(name) => name,
+        }
+    }
+
+    fn sql(self) -> String {
+        let name = quoted(self.column());
+        match self {
+            Self::IsNull(_) => format!("{name} IS NULL"),
+            Self::NotNull(_) => format!("{name} IS NOT NULL"),
+            Self::Is(_, text) => format!("{name} = '{text}'"),
+            Self::IsNot(_, text) => format!("{name} IS DISTINCT FROM '{text}'"),
+            Self::Zero(_) => format!("{name}::DOUBLE = 0"),
+            Self::NotZero(_) => format!("{name}::DOUBLE <> 0"),
+        }
+    }
+
+    /// Clears the rows that do not meet the condition.
+    fn select(self, batch: &RecordBatch, selected: &mut [bool]) {
+        let mut keep = |meets: &dyn Fn(usize) -> bool| {
+            for (row, selected) in selected.iter_mut().enumerate() {
+                *selected &= meets(row);
+            }
+        };
+        let column = batch.column_by_name(self.column());
+        let is_null = |row| column.is_none_or(|column| column.is_null(row));
+        match self {
+            Self::IsNull(_) => keep(&is_null),
+            Self::NotNull(_) => keep(&|row| !is_null(row)),
+            Self::Is(name, text) => {
+                let texts = Texts::of(batch, name);
+                keep(&|row| texts.get(row) == Some(text));
+            }
+            Self::IsNot(name, text) => {
+                let texts = Texts::of(batch, name);
+                keep(&|row| texts.get(row) != Some(text));
+            }
+            Self::Zero(name) => {
+                let values = numbers(batch, name);
+                keep(&|row| values[row] == 0.0);
+            }
+            Self::NotZero(name) => {
+                let values = numbers(batch, name);
+                keep(&|row| !values[row].is_nan() && values[row] != 0.0);
+            }
+        }
+    }
+}
+
+impl Figure {
+    /// Defaults of a figure: the sum over all rows.
+    pub const SUM: Self = Self {
+        name: "",
+        unit: Unit::Count,
+        help: "",
+        table: "",
+        value: Value::One,
+        rows: &[],
+        over_rows: OverRows::Sum,
+        over_time: OverTime::Sum,
+    };
+
+    /// Adds the columns that it is computed from.
+    pub fn columns(&self, columns: &mut Vec<&'static str>) {
+        self.value.columns(columns);
+        columns.extend(self.rows.iter().map(|condition| condition.column()));
+    }
+
+    /// Values of the rows that count, NaN for null and for all other rows.
+    pub fn values(&self, batch: &RecordBatch) -> Vec<f64> {
+        let mut selected = vec![true; batch.num_rows()];
+        for condition in self.rows {
+            condition.select(batch, &mut selected);
+        }
+        let values = self.value.of(batch).into_iter().zip(selected);
+        values
+            .map(|(value, selected)| if selected { value } else { f64::NAN })
+            .collect()
+    }
+
+    /// A query for the views of the dataset (`views.sql`). `by` are columns of the table: there is one
+    /// row for each of their combinations.
+    pub fn sql(&self, by: &[&str]) -> String {
+        let keys: String = by.iter().map(|name| quoted(name) + ", ").collect();
+        let (sum, value) = ("sum(seconds)", "v");
+        let over_time = match self.over_time {
+            OverTime::Sum => format!("sum({value})"),
+            OverTime::Max => format!("max({value})"),
+            OverTime::Integral => format!("sum({value} * seconds)"),
+            OverTime::Mean => {
+                format!("sum({value} * seconds) / {sum} FILTER ({value} IS NOT NULL)")
+            }
+            OverTime::ShareAtLeast(least) => format!(
+                "100 * coalesce({sum} FILTER ({value} >= {least}), 0) / {sum} FILTER ({value} IS NOT NULL)"
+            ),
+        };
+        let over_rows = match self.over_rows {
+            OverRows::Sum => "sum",
+            OverRows::Mean => "avg",
+            OverRows::Max => "max",
+            OverRows::Min => "min",
+        };
+        let seconds = match self.over_time {
+            OverTime::Sum | OverTime::Max => "",
+            _ => ", max(interval_ns) / 1e9 AS seconds",
+        };
+        let mut sql = format!(
+            "SELECT {keys}{over_time} AS {name} FROM (SELECT {keys}{over_rows}({value}) AS v{seconds} FROM {table}",
+            name = self.name,
+            value = self.value.sql(),
+            table = self.table,
+        );
+        let conditions: Vec<_> = self.rows.iter().map(|condition| condition.sql()).collect();
+        if !conditions.is_empty() {
+            let _ = write!(sql, " WHERE {}", conditions.join(" AND "));
+        }
+        let _ = write!(sql, " GROUP BY {keys}run, host, ts)");
+        if !by.is_empty() {
+            sql.push_str(" GROUP BY ALL");
+        }
+        sql
+    }
+}
+
+/// The aggregate over readings of one figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Accumulator {
+    sum: f64,
+    seconds: f64,
+    max: f64,
+    count: u64,
+}
+
+impl Default for Accumulator {
+    fn default() -> Self {
+        Self {
+            sum: 0.0,
+            seconds: 0.0,
+            max: f64::NEG_INFINITY,
+            count: 0,
+        }
+    }
+}
+
+impl Accumulator {
+    /// Adds the value of a reading that covers `seconds`.
+    pub fn add(&mut self, over: OverTime, value: f64, seconds: f64) {
+        if value.is_nan() {
+            return;
+        }
+        self.count += 1;
+        self.max = self.max.max(value);
+        self.seconds += seconds;
+        self.sum += match over {
+            OverTime::Sum | OverTime::Max => value,
+            OverTime::Mean | OverTime::Integral => value * seconds,
+            OverTime::ShareAtLeast(least) => {
+                if value >= least {
+                    100.0 * seconds
+                } else {
+                    0.0
+                }
+            }
+        };
+    }
+
+    /// Adds the readings of another host.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.max = self.max.max(other.max);
+        self.seconds += other.seconds;
+        self.sum += other.sum;
+    }
+
+    /// The result; `None` without values.
+    pub fn result(&self, over: OverTime) -> Option<f64> {
+        let value = match over {
+            OverTime::Sum | OverTime::Integral => self.sum,
+            OverTime::Max => self.max,
+            OverTime::Mean | OverTime::ShareAtLeast(_) => self.sum / self.seconds,
+        };
+        (self.count != 0 && value.is_finite()).then_some(value)
+    }
+}

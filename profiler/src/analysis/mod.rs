@@ -1,0 +1,9 @@
+//! Figures from stored runs: one declaration gives the value and the SQL that recomputes it.
+
+pub mod catalog;
+pub mod figure;
+pub mod page;
+pub mod rows;
+pub mod scan;
+pub mod stored_run;
+pub mod summary;

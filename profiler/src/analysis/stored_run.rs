@@ -1,0 +1,278 @@
+//! A run on disk: manifests and tables of its hosts, complete or not. Nothing in it is trusted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    io::{self, Read as _},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use arrow::array::RecordBatch;
+use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
+
+use crate::{
+    output::dataset::{
+        Manifest,
+        files::{Directory, host_directory, host_of_directory, is_plain_name},
+        journal,
+        journal_reader::JournalReader,
+        keyed::{self, KeyedRows},
+        manifest::{self, State},
+        parquet_file,
+    },
+    sources::dataset_schema,
+};
+
+/// Limit of the size of a `run.json` in bytes.
+const MAX_MANIFEST: u64 = 64 << 20;
+
+/// A run.
+pub struct StoredRun {
+    /// Its directory as the user named it.
+    pub path: PathBuf,
+    /// Its hosts, by name.
+    pub hosts: Vec<StoredHost>,
+    /// Files that could not be read.
+    pub problems: Vec<String>,
+    directory: Directory,
+}
+
+/// A host of a run.
+pub struct StoredHost {
+    pub name: String,
+    /// Content of its `run.json`.
+    pub manifest: Option<Manifest>,
+    /// Tables with a directory of this host.
+    pub tables: BTreeSet<String>,
+}
+
+impl StoredRun {
+    /// Opens a run.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be read, or is not one of a run.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let directory = Directory::open(path, None)?;
+        let mut hosts: BTreeMap<String, StoredHost> = BTreeMap::new();
+        let mut problems = Vec::new();
+        let host = |name: &str| StoredHost {
+            name: name.to_owned(),
+            manifest: None,
+            tables: BTreeSet::new(),
+        };
+        for name in directory.names()? {
+            if manifest::is_manifest(&name) {
+                match read_manifest(&directory, &name) {
+                    Ok(manifest) => {
+                        let entry = hosts.entry(manifest.hostname.clone());
+                        let host = entry.or_insert_with(|| host(&manifest.hostname));
+                        host.manifest = Some(manifest);
+                    }
+                    Err(error) => problems.push(format!("{name}: {error}")),
+                }
+                continue;
+            }
+            let Ok(table) = directory.sub(&name) else {
+                continue;
+            };
+            for entry in table.names()? {
+                if let Some(of) = host_of_directory(&entry) {
+                    let found = hosts.entry(of.to_owned()).or_insert_with(|| host(of));
+                    found.tables.insert(name.clone());
+                }
+            }
+        }
+        if hosts.is_empty() {
+            let why = "not the directory of a run: neither run.json nor tables";
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            hosts: hosts.into_values().collect(),
+            problems,
+            directory,
+        })
+    }
+
+    /// Name of the run.
+    pub fn id(&self) -> String {
+        let named = self.manifests().map(|manifest| manifest.run_id.clone());
+        let mut named = named.filter(|id| !id.is_empty());
+        named.next().unwrap_or_else(|| {
+            let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+            name.to_string_lossy().into_owned()
+        })
+    }
+
+    /// Manifests of all hosts.
+    pub fn manifests(&self) -> impl Iterator<Item = &Manifest> {
+        self.hosts.iter().filter_map(|host| host.manifest.as_ref())
+    }
+
+    /// Whether its data are incomplete because it is running or was killed.
+    pub fn is_unfinished(&self) -> bool {
+        self.manifests()
+            .any(|manifest| manifest.state == State::Running)
+    }
+
+    /// Passes the rows of a host in a table on, those of Parquet files first. Columns that the files
+    /// do not have are missing in the batches.
+    ///
+    /// # Errors
+    ///
+    /// The files that cannot be read, with the reason; the rows of the others have been passed on.
+    pub fn read(
+        &self,
+        table: &str,
+        host: &StoredHost,
+        columns: &[&str],
+        mut rows: impl FnMut(&RecordBatch),
+    ) -> Result<(), Vec<String>> {
+        if !host.tables.contains(table) {
+            return Ok(());
+        }
+        let place = format!("{table}/{}", host_directory(&host.name));
+        let opened = self.directory.sub(table);
+        let opened = opened.and_then(|table| table.sub(host_directory(&host.name)));
+        let listed = opened.and_then(|directory| Ok((directory.names()?, directory)));
+        let (names, directory) = listed.map_err(|error| vec![format!("{place}: {error}")])?;
+        let numbers = |number: fn(&str) -> Option<u32>| -> BTreeSet<u32> {
+            names.iter().filter_map(|name| number(name)).collect()
+        };
+        let (parts, journals) = (numbers(parquet_file::number), numbers(journal::number));
+        let mut failures = Vec::new();
+        for &part in &parts {
+            let name = parquet_file::name(part);
+            let read = read_part(&directory, &name, columns, &mut rows);
+            failures.extend(read.err().map(|why| format!("{place}/{name}: {why}")));
+        }
+        let mut open = OpenRows::of(table);
+        for &number in journals.difference(&parts) {
+            let name = journal::name(number);
+            let read = read_journal(&directory, &name, |batch| open.add(batch, &mut rows));
+            failures.extend(read.err().map(|why| format!("{place}/{name}: {why}")));
+        }
+        if !open.is_empty() {
+            for &part in &parts {
+                let name = parquet_file::name(part);
+                // A part that cannot be read has been reported above.
+                let _ = read_part(&directory, &name, KEYS, |batch| open.remove(batch));
+            }
+            open.finish(&mut rows);
+        }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(failures)
+        }
+    }
+}
+
+/// Columns of the keys of keyed tables.
+const KEYS: &[&str] = &["pid", "start_ts", "region"];
+
+/// Rows of the journals of a keyed table, in which a row replaces earlier ones with the same key.
+enum OpenRows {
+    /// The table is not keyed.
+    Plain,
+    Keyed(Option<KeyedRows>),
+}
+
+impl OpenRows {
+    fn of(table: &str) -> Self {
+        match dataset_schema().table(table) {
+            Some(table) if table.keyed => Self::Keyed(None),
+            _ => Self::Plain,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        !matches!(self, Self::Keyed(Some(_)))
+    }
+
+    fn add(&mut self, batch: &RecordBatch, rows: &mut impl FnMut(&RecordBatch)) {
+        match self {
+            Self::Plain => rows(batch),
+            Self::Keyed(keyed) => {
+                let keyed = keyed.get_or_insert_with(|| KeyedRows::new(batch.schema()));
+                // Rows without a key are those of another version.
+                let _ = keyed.push(batch.clone());
+            }
+        }
+    }
+
+    /// Removes the rows with keys of `stored`, which are closed.
+    fn remove(&mut self, stored: &RecordBatch) {
+        if let (Self::Keyed(Some(keyed)), Ok(keys)) = (self, keyed::keys(stored)) {
+            let keys: HashSet<_> = keys.into_iter().collect();
+            keyed.remove(|key| keys.contains(key));
+        }
+    }
+
+    fn finish(self, rows: &mut impl FnMut(&RecordBatch)) {
+        if let Self::Keyed(Some(keyed)) = self
+            && let Ok(Some(batch)) = keyed.all()
+        {
+            rows(&batch);
+        }
+    }
+}
+
+fn read_manifest(run: &Directory, name: &str) -> io::Result<Manifest> {
+    let mut text = Vec::new();
+    run.read(name)?
+        .take(MAX_MANIFEST + 1)
+        .read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_MANIFEST {
+        return Err(io::Error::other("too large for a run.json"));
+    }
+    let manifest: Manifest = serde_json::from_slice(&text)?;
+    if !is_plain_name(&manifest.hostname) {
+        return Err(io::Error::other("it does not say of which host it is"));
+    }
+    Ok(manifest)
+}
+
+fn read_part(
+    directory: &Directory,
+    name: &str,
+    columns: &[&str],
+    mut rows: impl FnMut(&RecordBatch),
+) -> Result<(), String> {
+    let first_line = |error: &dyn std::fmt::Display| {
+        let text = error.to_string();
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    let file = directory.read(name).map_err(|error| error.to_string())?;
+    // The decoder can panic on damaged data.
+    let read = catch_unwind(AssertUnwindSafe(|| {
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| first_line(&e))?;
+        let present = reader.schema().fields().iter().map(|field| field.name());
+        let present = present.filter(|name| columns.contains(&name.as_str()));
+        let present: Vec<&str> = present.map(String::as_str).collect();
+        let mask = ProjectionMask::columns(reader.parquet_schema(), present);
+        let batches = reader.with_projection(mask).build();
+        for batch in batches.map_err(|error| first_line(&error))? {
+            rows(&batch.map_err(|error| first_line(&error))?);
+        }
+        Ok(())
+    }));
+    read.map_err(|_| "damaged".to_owned())?
+}
+
+/// A journal that is being written ends anywhere.
+fn read_journal(
+    directory: &Directory,
+    name: &str,
+    mut rows: impl FnMut(&RecordBatch),
+) -> Result<(), String> {
+    let mut read = || -> io::Result<()> {
+        let mut journal = JournalReader::of(directory.read(name)?)?;
+        while let Some(batches) = journal.next_step()? {
+            batches.iter().for_each(&mut rows);
+        }
+        Ok(())
+    };
+    read().map_err(|error| error.to_string())
+}

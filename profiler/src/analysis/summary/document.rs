@@ -1,0 +1,154 @@
+//! The summary as JSON.
+
+use serde_json::{Map, Value, json};
+
+use super::{Figures, Gpu, Node, Summary};
+use crate::{
+    analysis::{
+        catalog::{GPUS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
+        figure::Figure,
+    },
+    support::units::rfc3339,
+};
+
+/// Figures by name: null if the data do not have one.
+pub(super) fn figures(lists: &[&[Figure]], values: &Figures) -> Map<String, Value> {
+    let all = lists.iter().copied().flatten();
+    all.map(|figure| (figure.name.to_owned(), json!(values.get(figure.name))))
+        .collect()
+}
+
+/// Figures of a target with the derived ones.
+fn target(values: &Figures) -> Map<String, Value> {
+    let mut map = figures(&[PROCESSES, TARGET], values);
+    let hours = values.get("cpu_s").map(|seconds| seconds / 3600.0);
+    map.insert("cpu_hours".to_owned(), json!(hours));
+    map
+}
+
+/// Figures as pytyche's `ResourceSummary` has them: rounded, and absent without a value.
+fn resource_summary(values: &Figures) -> Map<String, Value> {
+    const ALWAYS: [&str; 7] = [
+        "peak_vram_mb",
+        "gpu_util_mean_pct",
+        "gpu_util_max_pct",
+        "power_watts_mean",
+        "power_watts_max",
+        "cpu_usr_mean_pct",
+        "cpu_idle_mean_pct",
+    ];
+    let rounded = |value: f64| (value * 10.0).round() / 10.0;
+    let mut map = Map::new();
+    for figure in GPUS
+        .iter()
+        .chain(RESOURCES)
+        .filter(|figure| figure.name != "energy_j")
+    {
+        let value = values.get(figure.name).map(rounded);
+        if value.is_some() || ALWAYS.contains(&figure.name) {
+            map.insert(figure.name.to_owned(), json!(value));
+        }
+    }
+    map
+}
+
+fn gpu(gpu: &Gpu) -> Value {
+    let mut map = resource_summary(&gpu.resources);
+    map.retain(|name, _| !name.starts_with("cpu_"));
+    map.insert("index".to_owned(), json!(gpu.index));
+    map.insert("uuid".to_owned(), json!(gpu.uuid));
+    map.insert("name".to_owned(), json!(gpu.name));
+    map.insert("bdf".to_owned(), json!(gpu.bdf));
+    map.insert("energy_j".to_owned(), json!(gpu.resources.get("energy_j")));
+    Value::Object(map)
+}
+
+fn node(number: usize, node: &Node) -> Value {
+    let mut map = figures(&[NODE], &node.node);
+    map.insert("node".to_owned(), json!(number));
+    map.insert("host".to_owned(), json!(node.host));
+    map.insert(
+        "resource_summary".to_owned(),
+        resource_summary(&node.resources).into(),
+    );
+    map.insert("gpus".to_owned(), node.gpus.iter().map(gpu).collect());
+    map.insert("target".to_owned(), target(&node.target).into());
+    map.insert("tags".to_owned(), json!(node.tags));
+    Value::Object(map)
+}
+
+/// Name, unit, meaning and SQL of the figures.
+pub fn declarations() -> Value {
+    let list = |lists: &[&[Figure]], by: &[&str]| -> Map<String, Value> {
+        let declared = lists.iter().copied().flatten().map(|figure| {
+            let declaration = json!({
+                "unit": figure.unit.symbol(),
+                "help": figure.help,
+                "sql": figure.sql(by),
+            });
+            (figure.name.to_owned(), declaration)
+        });
+        declared.collect()
+    };
+    json!({
+        "target": list(&[PROCESSES, TARGET], &[]),
+        "node": list(&[NODE], &["host"]),
+        "resource_summary": list(&[GPUS, RESOURCES], &["host"]),
+        "region": list(&[REGIONS, REGION_TIMES], &["name"]),
+    })
+}
+
+/// The JSON document of a run.
+pub fn document(summary: &Summary) -> Value {
+    let identity = &summary.identity;
+    let groups = |name: &str, key: Value, values: &Figures| {
+        let mut map = figures(&[PROCESSES], values);
+        map.insert(name.to_owned(), key);
+        Value::Object(map)
+    };
+    let processes = summary.processes.iter().map(|top| {
+        let mut map = figures(&[PROCESSES], &top.figures);
+        let process = &top.process;
+        map.insert("host".to_owned(), json!(top.host));
+        map.insert("pid".to_owned(), json!(process.key.0));
+        map.insert("comm".to_owned(), json!(process.comm));
+        map.insert("cmdline".to_owned(), json!(process.cmdline));
+        map.insert("exit_code".to_owned(), json!(process.exit_code));
+        map.insert("exit_signal".to_owned(), json!(process.exit_signal));
+        Value::Object(map)
+    });
+    let regions = summary.regions.iter().map(|(name, values)| {
+        let mut map = figures(&[REGIONS, REGION_TIMES], values);
+        map.insert("name".to_owned(), json!(name));
+        Value::Object(map)
+    });
+    let losses = identity.losses.iter().map(|(host, loss)| {
+        json!({"host": host, "what": loss.what, "count": loss.count, "why": loss.why})
+    });
+    let jobs = summary.jobs.iter();
+    let ranks = summary.ranks.iter();
+    json!({
+        "run_id": identity.run_id,
+        "path": identity.path,
+        "state": identity.state,
+        "user": identity.user,
+        "scheduler": identity.scheduler,
+        "job_id": identity.job_id,
+        "labels": identity.labels,
+        "target": identity.target,
+        "command": identity.command,
+        "exit_code": identity.exit_code,
+        "start": identity.start.map(rfc3339),
+        "end": identity.end.map(rfc3339),
+        "seconds": identity.seconds(),
+        "hosts": summary.nodes.len(),
+        "total": target(&summary.target),
+        "nodes": summary.nodes.iter().enumerate().map(|(number, of)| node(number, of)).collect::<Vec<_>>(),
+        "jobs": jobs.map(|(job, values)| groups("job_id", json!(job), values)).collect::<Vec<_>>(),
+        "ranks": ranks.map(|(rank, values)| groups("rank", json!(rank), values)).collect::<Vec<_>>(),
+        "regions": regions.collect::<Vec<_>>(),
+        "processes": processes.collect::<Vec<_>>(),
+        "losses": losses.collect::<Vec<_>>(),
+        "problems": summary.problems,
+    })
+}

@@ -1,0 +1,364 @@
+//! Summary of one run: figures of the target, of each node, job, rank and region.
+
+mod document;
+mod identity;
+mod labels;
+mod page;
+mod processes;
+pub mod thresholds;
+
+use std::collections::{BTreeMap, HashMap};
+
+use self::processes::{Process, read_processes};
+pub use self::{
+    document::{declarations, document},
+    identity::Identity,
+    labels::{by_label, by_label_document},
+    page::page,
+    thresholds::Thresholds,
+};
+use super::{
+    catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
+    figure::Figure,
+    rows::{ProcessKey, Texts, integers},
+    scan::{Grouped, Groups, Request, Values, for_each_host, scan},
+    stored_run::{StoredHost, StoredRun},
+};
+
+/// Figures by name.
+#[derive(Clone, Debug, Default)]
+pub struct Figures(BTreeMap<&'static str, f64>);
+
+/// The summary of a run.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    pub identity: Identity,
+    /// Of all nodes.
+    pub target: Figures,
+    pub nodes: Vec<Node>,
+    /// By batch job, if the processes of several are in the run.
+    pub jobs: BTreeMap<String, Figures>,
+    /// By rank of a parallel program.
+    pub ranks: BTreeMap<u64, Figures>,
+    /// By name.
+    pub regions: BTreeMap<String, Figures>,
+    /// Those that used most CPU time or waited most.
+    pub processes: Vec<TopProcess>,
+    /// Number of processes.
+    pub process_count: usize,
+    /// The mount to which the target wrote most, with the bytes.
+    pub top_mount: Option<(String, f64)>,
+    /// Files that could not be read.
+    pub problems: Vec<String>,
+    /// Values before they are results, for sums over runs.
+    values: [Values; 3],
+}
+
+/// A node of a run.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub host: String,
+    pub target: Figures,
+    pub node: Figures,
+    pub resources: Figures,
+    pub gpus: Vec<Gpu>,
+    /// Names of exceeded thresholds.
+    pub tags: Vec<&'static str>,
+}
+
+/// A GPU of a node.
+#[derive(Clone, Debug, Default)]
+pub struct Gpu {
+    /// PCI address.
+    pub bdf: String,
+    pub index: Option<i64>,
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    pub resources: Figures,
+}
+
+/// A process with its figures.
+#[derive(Clone, Debug)]
+pub struct TopProcess {
+    pub host: String,
+    pub process: Process,
+    pub figures: Figures,
+}
+
+impl Figures {
+    fn of(figures: &[Figure], values: Option<&Values>) -> Self {
+        let results = values
+            .map(|values| values.results(figures))
+            .unwrap_or_default();
+        let known = figures.iter().zip(results);
+        Self(
+            known
+                .filter_map(|(figure, value)| Some((figure.name, value?)))
+                .collect(),
+        )
+    }
+
+    /// A figure; `None` if the data do not have it.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+}
+
+/// Processes shown by name.
+const TOP: usize = 5;
+
+/// What one host contributes.
+struct OfHost {
+    requests: Vec<Request<'static>>,
+    processes: Vec<Process>,
+    gpus: HashMap<String, Gpu>,
+    failures: Vec<String>,
+}
+
+/// Order of the requests of a host.
+const OF_PROCESSES: usize = 0;
+const OF_TARGET: usize = 1;
+const IN_NODE: usize = 2;
+const IN_RESOURCES: usize = 3;
+const IN_GPUS: usize = 4;
+const BY_JOB: usize = 5;
+const BY_RANK: usize = 6;
+const BY_PROCESS: usize = 7;
+const BY_GPU: usize = 8;
+const BY_REGION: usize = 9;
+const BY_REGION_TIME: usize = 10;
+const BY_MOUNT: usize = 11;
+
+/// Name of a process among those of its host.
+fn name_of(key: ProcessKey) -> String {
+    format!("{} {}", key.0, key.1)
+}
+
+fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
+    let mut failures = Vec::new();
+    let processes = read_processes(run, host, &mut failures);
+    let named = |name: &dyn Fn(&Process) -> Option<String>| {
+        let of = |process: &Process| Some((process.key, name(process)?));
+        processes.iter().filter_map(of).collect()
+    };
+    let jobs = named(&|process| process.job.clone());
+    let ranks = named(&|process| process.rank.map(|rank| rank.to_string()));
+    let every = named(&|process| Some(name_of(process.key)));
+    let mut requests = vec![
+        Request::new(PROCESSES, Groups::All),
+        Request::new(TARGET, Groups::All),
+        Request::new(NODE, Groups::All),
+        Request::new(RESOURCES, Groups::All),
+        Request::new(GPUS, Groups::All),
+        Request::new(PROCESSES, Groups::Process(jobs)),
+        Request::new(PROCESSES, Groups::Process(ranks)),
+        Request::new(PROCESSES, Groups::Process(every)),
+        Request::new(GPUS, Groups::Column("bdf")),
+        Request::new(REGIONS, Groups::Column("name")),
+        Request::new(REGION_TIMES, Groups::Column("name")),
+        Request::new(MOUNTS, Groups::Column("mount")),
+    ];
+    failures.extend(scan(run, host, &mut requests));
+    let gpus = read_gpus(run, host, &mut failures);
+    OfHost {
+        requests,
+        processes,
+        gpus,
+        failures,
+    }
+}
+
+fn read_gpus(
+    run: &StoredRun,
+    host: &StoredHost,
+    failures: &mut Vec<String>,
+) -> HashMap<String, Gpu> {
+    let mut gpus = HashMap::new();
+    let columns = ["bdf", "index", "uuid", "name", "parent_uuid"];
+    let read = run.read("gpu", host, &columns, |batch| {
+        let [bdfs, uuids, names] = ["bdf", "uuid", "name"].map(|name| Texts::of(batch, name));
+        let parents = Texts::of(batch, "parent_uuid");
+        let indices = integers(batch, "index");
+        for row in 0..batch.num_rows() {
+            if let (Some(bdf), None) = (bdfs.get(row), parents.get(row))
+                && !gpus.contains_key(bdf)
+            {
+                let gpu = Gpu {
+                    bdf: bdf.to_owned(),
+                    index: indices[row],
+                    uuid: uuids.get(row).map(str::to_owned),
+                    name: names.get(row).map(str::to_owned),
+                    resources: Figures::default(),
+                };
+                gpus.insert(bdf.to_owned(), gpu);
+            }
+        }
+    });
+    failures.extend(read.err().into_iter().flatten());
+    gpus
+}
+
+impl OfHost {
+    fn whole(&self, request: usize) -> Option<&Values> {
+        self.requests[request].values.get("")
+    }
+
+    fn figures(&self, request: usize) -> Figures {
+        Figures::of(self.requests[request].figures, self.whole(request))
+    }
+
+    fn node(&mut self, host: &str, thresholds: &Thresholds) -> Node {
+        let mut target = self.figures(OF_PROCESSES);
+        target.0.append(&mut self.figures(OF_TARGET).0);
+        let values = &self.requests[BY_GPU].values;
+        let gpus = std::mem::take(&mut self.gpus).into_values();
+        let mut gpus: Vec<_> = gpus
+            .map(|gpu| Gpu {
+                resources: Figures::of(GPUS, values.get(&gpu.bdf)),
+                ..gpu
+            })
+            .collect();
+        gpus.sort_by(|a, b| (a.index, &a.bdf).cmp(&(b.index, &b.bdf)));
+        let mut resources = self.figures(IN_RESOURCES);
+        resources.0.append(&mut self.figures(IN_GPUS).0);
+        let mut node = Node {
+            host: host.to_owned(),
+            target,
+            node: self.figures(IN_NODE),
+            resources,
+            gpus,
+            tags: Vec::new(),
+        };
+        node.tags = thresholds.exceeded(&node);
+        node
+    }
+
+    /// The processes of the host that used most CPU time or waited most.
+    fn top(&self, host: &str) -> Vec<TopProcess> {
+        let values = &self.requests[BY_PROCESS].values;
+        let mut all: Vec<_> = self
+            .processes
+            .iter()
+            .map(|process| TopProcess {
+                host: host.to_owned(),
+                process: process.clone(),
+                figures: Figures::of(PROCESSES, values.get(&name_of(process.key))),
+            })
+            .collect();
+        keep_top(&mut all);
+        all
+    }
+}
+
+/// Keeps the first of each ranking, in the order of CPU time.
+fn keep_top(processes: &mut Vec<TopProcess>) {
+    let rankings: [fn(&TopProcess) -> f64; 3] = [
+        |process| process.figures.get("cpu_s").unwrap_or(0.0),
+        TopProcess::waited,
+        |process| process.figures.get("file_write_bytes").unwrap_or(0.0),
+    ];
+    let mut kept = vec![false; processes.len()];
+    for (ranking, count) in rankings.into_iter().zip([TOP, 1, 1]) {
+        let mut order: Vec<_> = (0..processes.len()).collect();
+        order.sort_by(|a, b| ranking(&processes[*b]).total_cmp(&ranking(&processes[*a])));
+        for index in order.into_iter().take(count) {
+            kept[index] |= ranking(&processes[index]) > 0.0;
+        }
+    }
+    let mut kept = kept.into_iter();
+    processes.retain(|_| kept.next().unwrap_or(false));
+    let cpu = rankings[0];
+    processes.sort_by(|a, b| cpu(b).total_cmp(&cpu(a)));
+}
+
+impl TopProcess {
+    /// Time in the run queue and blocked, s.
+    fn waited(&self) -> f64 {
+        let of = |name| self.figures.get(name).unwrap_or(0.0);
+        of("runqueue_s") + of("blocked_s")
+    }
+}
+
+fn merged(hosts: &[OfHost], request: usize) -> Grouped {
+    let mut merged = Grouped::new();
+    for host in hosts {
+        for (name, values) in &host.requests[request].values {
+            match merged.get_mut(name) {
+                Some(sum) => sum.merge(values),
+                None => {
+                    merged.insert(name.clone(), values.clone());
+                }
+            }
+        }
+    }
+    merged
+}
+
+/// Summarizes a run.
+pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
+    let mut hosts = for_each_host(&run.hosts, |host| read_host(run, host));
+    let whole = [OF_PROCESSES, OF_TARGET, IN_NODE].map(|request| {
+        let mut merged = merged(&hosts, request);
+        let empty = || {
+            Values::new(
+                hosts
+                    .first()
+                    .map_or(&[], |host| host.requests[request].figures),
+            )
+        };
+        merged.remove("").unwrap_or_else(empty)
+    });
+    let mut target = Figures::of(PROCESSES, Some(&whole[0]));
+    target.0.append(&mut Figures::of(TARGET, Some(&whole[1])).0);
+    target.0.append(&mut Figures::of(NODE, Some(&whole[2])).0);
+    let by = |request: usize, figures| {
+        let groups = merged(&hosts, request).into_iter();
+        groups.map(move |(name, values)| (name, Figures::of(figures, Some(&values))))
+    };
+    let mut regions: BTreeMap<_, _> = by(BY_REGION, REGIONS).collect();
+    for (name, mut times) in by(BY_REGION_TIME, REGION_TIMES) {
+        regions.entry(name).or_default().0.append(&mut times.0);
+    }
+    let mounts = by(BY_MOUNT, MOUNTS).filter_map(|(mount, figures)| {
+        Some((
+            mount,
+            figures
+                .get("mount_write_bytes")
+                .filter(|bytes| *bytes > 0.0)?,
+        ))
+    });
+    let top_mount = mounts.max_by(|a, b| a.1.total_cmp(&b.1));
+    let ranks = by(BY_RANK, PROCESSES);
+    let ranks = ranks
+        .filter_map(|(rank, figures)| Some((rank.parse().ok()?, figures)))
+        .collect();
+    let jobs = by(BY_JOB, PROCESSES).collect();
+    let names: Vec<_> = run.hosts.iter().map(|host| host.name.clone()).collect();
+    let named = || names.iter().zip(&hosts);
+    let mut processes: Vec<_> = named().flat_map(|(name, host)| host.top(name)).collect();
+    keep_top(&mut processes);
+    let process_count = hosts.iter().map(|host| host.processes.len()).sum();
+    let mut problems = run.problems.clone();
+    problems.extend(
+        hosts
+            .iter_mut()
+            .flat_map(|host| std::mem::take(&mut host.failures)),
+    );
+    let named = names.iter().zip(&mut hosts);
+    let nodes = named
+        .map(|(name, host)| host.node(name, thresholds))
+        .collect();
+    Summary {
+        identity: Identity::of(run),
+        target,
+        nodes,
+        jobs,
+        ranks,
+        regions,
+        processes,
+        process_count,
+        top_mount,
+        problems,
+        values: whole,
+    }
+}

@@ -1,0 +1,446 @@
+//! The summary for people.
+
+use super::{Figures, Summary};
+use crate::{
+    analysis::{
+        catalog::{NODE, PROCESSES, REGION_TIMES, REGIONS, TARGET},
+        figure::{Unit, scaled},
+        page::{NULL, Page, PageTable},
+    },
+    output::dataset::manifest::State,
+    support::units::{format_bytes, format_ns, wall_clock},
+};
+
+/// Rows of a table that are shown.
+const ROWS: usize = 16;
+
+impl Figures {
+    /// A figure as text; [`NULL`] if the data do not have it.
+    fn text(&self, name: &str) -> String {
+        self.known(name).unwrap_or_else(|| NULL.to_owned())
+    }
+
+    /// The first figure that is known, as text.
+    fn either(&self, name: &str, other: &str) -> String {
+        self.known(name).unwrap_or_else(|| self.text(other))
+    }
+
+    fn known(&self, name: &str) -> Option<String> {
+        let value = self.get(name)?;
+        Some(unit_of(name).format(value))
+    }
+
+    /// A figure as text, unless it is 0 or not in the data.
+    fn positive(&self, name: &str) -> Option<String> {
+        self.get(name).filter(|value| *value > 0.0)?;
+        self.known(name)
+    }
+}
+
+fn unit_of(name: &str) -> Unit {
+    let all = [PROCESSES, TARGET, NODE, REGIONS, REGION_TIMES].concat();
+    let figure = all.iter().find(|figure| figure.name == name);
+    figure.map_or(Unit::Count, |figure| figure.unit)
+}
+
+fn counted(count: usize, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Parts that are known, separated by commas.
+fn joined(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// `1.2 GiB read, 3.0 MiB written`.
+fn transferred(figures: &Figures, [read, written]: [&str; 2], verbs: [&str; 2]) -> Option<String> {
+    joined([
+        figures
+            .positive(read)
+            .map(|bytes| format!("{bytes} {}", verbs[0])),
+        figures
+            .positive(written)
+            .map(|bytes| format!("{bytes} {}", verbs[1])),
+    ])
+}
+
+impl Summary {
+    fn time(&self) -> Option<String> {
+        let target = &self.target;
+        let cpu = target.get("cpu_s")?;
+        let seconds = self.identity.seconds();
+        let cores = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| {
+            let cpus = target
+                .get("node_cpu_hours")
+                .map(|hours| hours * 3600.0 / seconds);
+            let of = cpus.map_or(String::new(), |cpus| format!(" of {cpus:.0} CPUs"));
+            format!(" ({:.2}{of})", cpu / seconds)
+        });
+        joined([
+            Some(format!(
+                "CPU {}{}",
+                target.text("cpu_s"),
+                cores.unwrap_or_default()
+            )),
+            target.known("user_s").map(|time| format!("user {time}")),
+            target
+                .known("system_s")
+                .map(|time| format!("system {time}")),
+            target
+                .known("runqueue_s")
+                .map(|time| format!("run queue {time}")),
+            target
+                .known("blocked_s")
+                .map(|time| format!("blocked {time}")),
+        ])
+    }
+
+    fn memory(&self) -> Option<String> {
+        let target = &self.target;
+        joined([
+            target
+                .known("peak_pss_bytes")
+                .map(|bytes| format!("peak {bytes} (PSS)")),
+            target
+                .known("peak_rss_bytes")
+                .map(|bytes| format!("peak sum of RSS {bytes}")),
+            target
+                .known("peak_process_bytes")
+                .map(|bytes| format!("largest process {bytes}")),
+            target
+                .positive("peak_swap_bytes")
+                .map(|bytes| format!("swap {bytes}")),
+            target
+                .positive("major_faults")
+                .map(|faults| format!("{faults} major faults")),
+        ])
+    }
+
+    fn files(&self) -> Option<String> {
+        let target = &self.target;
+        let files = ["file_read_bytes", "file_write_bytes"];
+        let mount = self.top_mount.as_ref().map(|(mount, bytes)| {
+            format!("most writes to {mount} ({})", format_bytes(*bytes as u64))
+        });
+        let blocks = ["block_read_bytes", "block_write_bytes"];
+        let storage = ["storage_read_bytes", "storage_write_bytes"];
+        joined([
+            transferred(target, files, ["read", "written"]),
+            mount,
+            transferred(target, storage, ["from storage", "dirtied"]),
+            transferred(target, blocks, ["read from devices", "written to devices"]),
+            target
+                .positive("fsyncs")
+                .map(|count| format!("{count} fsyncs")),
+        ])
+    }
+
+    fn network(&self) -> Option<String> {
+        let target = &self.target;
+        let fabric = transferred(
+            target,
+            ["fabric_rx_bytes", "fabric_tx_bytes"],
+            ["in", "out"],
+        );
+        joined([
+            transferred(
+                target,
+                ["net_rx_bytes", "net_tx_bytes"],
+                ["received", "sent"],
+            ),
+            target
+                .positive("loopback_tx_bytes")
+                .map(|bytes| format!("{bytes} over loopback")),
+            target
+                .positive("tcp_retransmits")
+                .map(|count| format!("{count} retransmits")),
+            fabric.map(|fabric| format!("fabric of the node {fabric}")),
+        ])
+    }
+
+    fn energy(&self) -> Option<String> {
+        let target = &self.target;
+        joined([
+            target.known("target_energy_j").map(|joules| {
+                format!("{joules} of the target (model: packages × share of CPU time)")
+            }),
+            target
+                .known("package_energy_j")
+                .map(|joules| format!("packages {joules}")),
+            target
+                .known("dram_energy_j")
+                .map(|joules| format!("memory {joules}")),
+            target
+                .known("gpu_energy_j")
+                .map(|joules| format!("GPUs {joules}")),
+        ])
+    }
+
+    fn compute(&self) -> Option<String> {
+        let target = &self.target;
+        let seconds = self.identity.seconds();
+        let rate = |name: &str, precision: &str| {
+            let flop = target.get(name).filter(|flop| *flop > 0.0)?;
+            Some(format!("{}{precision}", scaled(flop / seconds?, "FLOP/s")))
+        };
+        let ipc = target.get("instructions").zip(target.get("cycles"));
+        let ipc = ipc.filter(|(_, cycles)| *cycles > 0.0);
+        joined([
+            rate("flop", ""),
+            rate("flop_dp", " double"),
+            rate("flop_sp", " single"),
+            rate("flop_hp", " half"),
+            ipc.map(|(instructions, cycles)| format!("IPC {:.2}", instructions / cycles)),
+        ])
+    }
+
+    fn counts(&self) -> Option<String> {
+        let target = &self.target;
+        joined([
+            target.known("processes"),
+            target
+                .positive("failed_processes")
+                .map(|count| format!("{count} failed")),
+            target
+                .positive("killed_processes")
+                .map(|count| format!("{count} killed by signals")),
+        ])
+    }
+
+    fn profiler(&self) -> Option<String> {
+        let target = &self.target;
+        let cpu = target.get("profiler_cpu_s");
+        let share = cpu.zip(self.identity.seconds()).map(|(cpu, seconds)| {
+            format!(
+                "{} CPU ({:.2} % of one)",
+                format_ns((cpu * 1e9) as u64),
+                100.0 * cpu / seconds
+            )
+        });
+        joined([share, target.known("profiler_rss_bytes")])
+    }
+
+    fn process_table(&self) -> PageTable {
+        let mut table = PageTable::new(&[
+            "CPU", "waited", "read", "written", "memory", "pid", "process",
+        ]);
+        for top in &self.processes {
+            let figures = &top.figures;
+            let process = &top.process;
+            let name = if process.cmdline.is_empty() {
+                &process.comm
+            } else {
+                &process.cmdline
+            };
+            let ended = match (process.exit_code, process.exit_signal) {
+                (Some(code), _) if code != 0 => format!(" (exit code {code})"),
+                (_, Some(signal)) => format!(" (signal {signal})"),
+                _ => String::new(),
+            };
+            table.rows.push(vec![
+                figures.text("cpu_s"),
+                format_ns((top.waited() * 1e9) as u64),
+                figures.either("file_read_bytes", "storage_read_bytes"),
+                figures.either("file_write_bytes", "storage_write_bytes"),
+                figures.text("peak_process_bytes"),
+                process.key.0.to_string(),
+                format!("{}{ended}", shortened(name)),
+            ]);
+        }
+        table
+    }
+
+    fn node_table(&self) -> PageTable {
+        let mut table = PageTable::new(&[
+            "CPU",
+            "of node",
+            "run queue",
+            "read",
+            "written",
+            "memory",
+            "energy",
+            "node",
+        ]);
+        for node in &self.nodes {
+            let tags = if node.tags.is_empty() {
+                String::new()
+            } else {
+                format!(" [{}]", node.tags.join(", "))
+            };
+            table.rows.push(vec![
+                node.target.text("cpu_s"),
+                node.node.text("cpu_avg_utilization_pct"),
+                node.target.text("runqueue_s"),
+                node.target.text("file_read_bytes"),
+                node.target.text("file_write_bytes"),
+                node.target.text("peak_rss_bytes"),
+                node.target.text("target_energy_j"),
+                format!("{}{tags}", node.host),
+            ]);
+        }
+        limited(table)
+    }
+
+    fn region_table(&self) -> PageTable {
+        let mut table = PageTable::new(&[
+            "regions",
+            "time",
+            "longest",
+            "CPU",
+            "run queue",
+            "blocked",
+            "region",
+        ]);
+        let mut regions: Vec<_> = self.regions.iter().collect();
+        let time = |figures: &Figures| figures.get("region_s").unwrap_or(0.0);
+        regions.sort_by(|a, b| time(b.1).total_cmp(&time(a.1)));
+        for (name, figures) in regions {
+            table.rows.push(vec![
+                figures.text("count"),
+                figures.text("region_s"),
+                figures.text("region_max_s"),
+                figures.text("region_cpu_s"),
+                figures.text("region_runqueue_s"),
+                figures.text("region_blocked_s"),
+                name.clone(),
+            ]);
+        }
+        limited(table)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let identity = &self.identity;
+        let mut notes = Vec::new();
+        if identity.state == Some(State::Running) {
+            notes.push(
+                "The run has not ended, or its profiler was killed: this is what there is of it."
+                    .to_owned(),
+            );
+        }
+        if self.process_count == 0 {
+            notes.push("No process was recorded.".to_owned());
+        }
+        let several = self.nodes.len() > 1;
+        let host = |host: &str| {
+            if several {
+                format!("{host}: ")
+            } else {
+                String::new()
+            }
+        };
+        let losses = identity.losses.iter();
+        notes.extend(losses.map(|(of, loss)| format!("{}{loss}", host(of))));
+        notes.extend(self.problems.iter().cloned());
+        if notes.is_empty() {
+            notes.push("Nothing was lost.".to_owned());
+        }
+        notes
+    }
+}
+
+/// A table of groups of processes.
+fn group_table<'a>(name: &str, groups: impl Iterator<Item = (String, &'a Figures)>) -> PageTable {
+    let mut table = PageTable::new(&[
+        "CPU",
+        "run queue",
+        "blocked",
+        "read",
+        "written",
+        "memory",
+        name,
+    ]);
+    for (group, figures) in groups {
+        table.rows.push(vec![
+            figures.text("cpu_s"),
+            figures.text("runqueue_s"),
+            figures.text("blocked_s"),
+            figures.text("file_read_bytes"),
+            figures.text("file_write_bytes"),
+            figures.text("peak_rss_bytes"),
+            group,
+        ]);
+    }
+    limited(table)
+}
+
+fn limited(mut table: PageTable) -> PageTable {
+    table.more = table.rows.len().saturating_sub(ROWS);
+    table.rows.truncate(ROWS);
+    table
+}
+
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 60;
+    if text.chars().count() <= LONGEST {
+        return text.to_owned();
+    }
+    text.chars().take(LONGEST - 1).chain(['…']).collect()
+}
+
+/// One screen about a run.
+pub fn page(summary: &Summary) -> Page {
+    let identity = &summary.identity;
+    let labels = identity
+        .labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"));
+    let job = identity.job_id.as_ref().map(|job| {
+        let scheduler = identity.scheduler.as_deref().unwrap_or("batch");
+        format!("{scheduler} job {job}")
+    });
+    let origin = [
+        job,
+        identity.user.clone(),
+        Some(counted(summary.nodes.len(), "node")),
+    ];
+    let origin: Vec<_> = origin.into_iter().flatten().chain(labels).collect();
+    let when = joined([
+        identity.start.map(wall_clock),
+        identity
+            .seconds()
+            .map(|seconds| format_ns((seconds * 1e9) as u64)),
+        identity.state.map(|state| state.name().to_owned()),
+        identity.exit_code.map(|code| format!("exit code {code}")),
+    ]);
+    let facts = [
+        ("time", summary.time()),
+        ("compute", summary.compute()),
+        ("memory", summary.memory()),
+        ("files", summary.files()),
+        ("network", summary.network()),
+        ("energy", summary.energy()),
+        ("processes", summary.counts()),
+        ("profiler", summary.profiler()),
+    ];
+    let facts = facts
+        .into_iter()
+        .filter_map(|(name, fact)| Some((name, fact?)));
+    let mut tables = vec![summary.process_table()];
+    if summary.nodes.len() > 1 || summary.nodes.iter().any(|node| !node.tags.is_empty()) {
+        tables.push(summary.node_table());
+    }
+    if summary.jobs.len() > 1 {
+        let jobs = summary.jobs.iter();
+        tables.push(group_table(
+            "job",
+            jobs.map(|(job, figures)| (job.clone(), figures)),
+        ));
+    }
+    if summary.ranks.len() > 1 {
+        let ranks = summary.ranks.iter();
+        tables.push(group_table(
+            "rank",
+            ranks.map(|(rank, figures)| (rank.to_string(), figures)),
+        ));
+    }
+    tables.push(summary.region_table());
+    tables.retain(|table| !table.rows.is_empty());
+    Page {
+        title: format!("{}: {}", identity.run_id, origin.join(" · ")),
+        subtitle: when.into_iter().chain([identity.target.clone()]).collect(),
+        facts: facts.collect(),
+        tables,
+        notes: summary.notes(),
+    }
+}

@@ -1,0 +1,83 @@
+//! Thresholds of a site: `[report.thresholds]` in the configuration file.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Node;
+use crate::{
+    config::file::SYSTEM_FILE,
+    failure::{Failure, Reason},
+};
+
+/// Limits above which a node of a run has a tag. None has a default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Thresholds {
+    /// Mean utilization of the node's CPUs, %: tag `high_cpu`.
+    pub cpu_percent: Option<f64>,
+    /// Peak memory of the target, bytes: tag `high_memory`.
+    pub memory_bytes: Option<f64>,
+    /// Bytes read from and written to files: tag `high_io`.
+    pub disk_bytes: Option<f64>,
+    /// CPU time of the target, s: tag `high_cpu_time`.
+    pub cpu_seconds: Option<f64>,
+}
+
+/// The part of the configuration file that is read here.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct File {
+    report: Report,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Report {
+    thresholds: Thresholds,
+}
+
+impl Thresholds {
+    /// Reads the file, `/etc/profiler.toml` if none is given.
+    ///
+    /// # Errors
+    ///
+    /// When a given file cannot be read, or a value is invalid.
+    pub fn read(config: Option<&Path>) -> Result<Self, Failure> {
+        let path = config.unwrap_or(Path::new(SYSTEM_FILE));
+        let fail =
+            |what: String| Failure::new(Reason::Usage, format!("{}: {what}", path.display()));
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(_) if config.is_none() => return Ok(Self::default()),
+            Err(error) => return Err(fail(error.to_string())),
+        };
+        let file: File = toml::from_str(&text).map_err(|error| fail(error.message().to_owned()))?;
+        Ok(file.report.thresholds)
+    }
+
+    /// Tags of the thresholds that the node exceeds.
+    pub fn exceeded(&self, node: &Node) -> Vec<&'static str> {
+        let target = |name| node.target.get(name);
+        let files = [target("file_read_bytes"), target("file_write_bytes")];
+        let files = files.iter().flatten().copied().reduce(|a, b| a + b);
+        [
+            (
+                "high_cpu",
+                self.cpu_percent,
+                node.node.get("cpu_avg_utilization_pct"),
+            ),
+            ("high_memory", self.memory_bytes, target("peak_rss_bytes")),
+            ("high_io", self.disk_bytes, files),
+            ("high_cpu_time", self.cpu_seconds, target("cpu_s")),
+        ]
+        .into_iter()
+        .filter(|(_, limit, value)| {
+            limit
+                .zip(*value)
+                .is_some_and(|(limit, value)| value >= limit)
+        })
+        .map(|(tag, ..)| tag)
+        .collect()
+    }
+}

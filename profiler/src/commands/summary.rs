@@ -1,0 +1,83 @@
+//! `profiler summary`: one screen about a run, or sums over many.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use serde_json::json;
+
+use super::{print, print_json};
+use crate::{
+    analysis::{
+        stored_run::StoredRun,
+        summary::{
+            Summary, Thresholds, by_label, by_label_document, declarations, document, page,
+            summarize,
+        },
+    },
+    failure::{Failure, Reason},
+};
+
+/// Arguments of `profiler summary`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Run directories
+    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    runs: Vec<PathBuf>,
+    /// Print JSON: all figures of all runs, nodes, jobs, ranks and regions
+    #[arg(long)]
+    json: bool,
+    /// Print Markdown
+    #[arg(long, conflicts_with = "json")]
+    md: bool,
+    /// Add the runs up by this label, or by `user`, `job` or `run`
+    #[arg(long, value_name = "LABEL")]
+    by: Option<String>,
+    /// File with [report.thresholds] [default: /etc/profiler.toml]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When a run cannot be read.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let thresholds = Thresholds::read(self.config.as_deref())?;
+        // A decoder that panics on a damaged file is a line of the summary.
+        std::panic::set_hook(Box::new(|_| {}));
+        let summaries = self.runs.iter().map(|path| {
+            let run = StoredRun::open(path).map_err(|error| {
+                Failure::new(Reason::Target, format!("{}: {error}", path.display()))
+            })?;
+            Ok(summarize(&run, &thresholds))
+        });
+        let summaries = summaries.collect::<Result<Vec<_>, Failure>>()?;
+        let _ = std::panic::take_hook();
+        self.print(&summaries)?;
+        Ok(0)
+    }
+
+    fn print(&self, summaries: &[Summary]) -> Result<(), Failure> {
+        if self.json {
+            let runs = match &self.by {
+                Some(key) => by_label_document(summaries, key),
+                None => summaries.iter().map(document).collect(),
+            };
+            return print_json(&json!({ "runs": runs, "figures": declarations() }));
+        }
+        let pages = match &self.by {
+            Some(key) => vec![by_label(summaries, key)],
+            None => summaries.iter().map(page).collect(),
+        };
+        let texts = pages.iter().map(|page| {
+            if self.md {
+                page.markdown()
+            } else {
+                page.text()
+            }
+        });
+        print(texts.collect::<Vec<_>>().join("\n"))
+    }
+}

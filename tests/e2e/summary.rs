@@ -1,0 +1,270 @@
+//! `profiler summary`: each figure equals the result of its SQL in DuckDB, and known counts.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use e2e::{dataset::Dataset, runs::Profiler, setting};
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn profiler(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(setting("PROFILER_BIN"))
+        .args(arguments)
+        .output();
+    let output = output.expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn summary(arguments: &[&str]) -> String {
+    let (code, stdout, stderr) = profiler(&[&["summary"], arguments].concat());
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    stdout
+}
+
+fn document(arguments: &[&str]) -> Value {
+    let text = summary(&[&["--json"], arguments].concat());
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Runs a script as the node `host` of the run `name`.
+fn record(directory: &Path, name: &str, host: &str, label: &str, script: &str) {
+    let status = Command::new(setting("PROFILER_BIN"))
+        .args([
+            "run",
+            "-q",
+            "-i",
+            "100ms",
+            "--run-id",
+            name,
+            "--hostname",
+            host,
+        ])
+        .args(["--label", label, "--out"])
+        .arg(directory)
+        .args(["--", "sh", "-c", script])
+        .env("PROFILER", setting("PROFILER_BIN"))
+        .status();
+    assert!(status.expect("it starts").code().is_some());
+}
+
+const SCRIPT: &str = r#"
+"$PROFILER" mark start compress
+head -c 5000000 /dev/zero | gzip | wc -c >/dev/null
+"$PROFILER" mark end compress
+"$PROFILER" mark start compress
+sleep 0.2
+"$PROFILER" mark end compress
+"$PROFILER" mark gauge jax_peak_bytes 10485760
+head -c 3000000 /dev/zero > "$0"; sync "$0"
+/bin/false
+sh -c 'kill -9 $$'
+sleep 0.3
+exit 3"#;
+
+fn two_hosts() -> (TempDir, Dataset) {
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
+    let script = SCRIPT.replace("\"$0\"", file.to_str().expect("UTF-8"));
+    for host in ["node1", "node2"] {
+        record(directory.path(), "both", host, "size=large", &script);
+    }
+    let data = Dataset::new(directory.path().join("both"));
+    (directory, data)
+}
+
+/// A figure of a document, with the name of its group.
+type Found = (String, String, Option<f64>);
+
+/// The values of a list of figures, by the SQL that the document names.
+fn recomputed(data: &Dataset, declared: &Value, key: Option<&str>) -> Vec<Found> {
+    let declared = declared.as_object().expect("figures");
+    let queries: Vec<_> = declared
+        .iter()
+        .map(|(name, figure)| {
+            let sql = figure["sql"].as_str().expect("SQL");
+            let key = key.unwrap_or("''");
+            format!("SELECT '{name}', {key}, {name}::DOUBLE FROM ({sql})")
+        })
+        .collect();
+    data.rows(&queries.join(" UNION ALL "))
+}
+
+/// Asserts that the figures in `found` are those recomputed for the group `key`.
+fn assert_same(found: &Value, key: &str, recomputed: &[Found]) -> usize {
+    let mut known = 0;
+    for (name, _, expected) in recomputed.iter().filter(|(_, of, _)| of == key) {
+        let value = found[name].as_f64();
+        match (value, expected) {
+            (None, None) => {}
+            (Some(value), Some(expected)) => {
+                known += 1;
+                let error = (value - expected).abs();
+                assert!(
+                    error <= 1e-9 * expected.abs(),
+                    "{key} {name}: {value} instead of {expected}"
+                );
+            }
+            _ => panic!("{key} {name}: {value:?} instead of {expected:?}"),
+        }
+    }
+    known
+}
+
+#[test]
+fn figures_equal_their_sql() {
+    let (_directory, data) = two_hosts();
+    let document = document(&[data.path().to_str().expect("UTF-8")]);
+    let (run, declared) = (&document["runs"][0], &document["figures"]);
+    let target = recomputed(&data, &declared["target"], None);
+    assert!(assert_same(&run["total"], "", &target) > 15);
+    let nodes = recomputed(&data, &declared["node"], Some("host"));
+    let resources = recomputed(&data, &declared["resource_summary"], Some("host"));
+    for node in run["nodes"].as_array().expect("nodes") {
+        let host = node["host"].as_str().expect("a host");
+        assert!(assert_same(node, host, &nodes) > 18);
+        let rounded = node["resource_summary"]["cpu_idle_mean_pct"].as_f64();
+        let exact = resources.iter().find_map(|(name, of, value)| {
+            (name == "cpu_idle_mean_pct" && of == host).then_some(*value)
+        });
+        let difference = rounded.zip(exact.flatten()).map(|(a, b)| (a - b).abs());
+        assert!(difference.expect("a value") <= 0.05 + 1e-9);
+        assert_eq!(node["resource_summary"]["jax_peak_bytes_mb"], 10.0);
+        // No GPU: not 0.
+        assert_eq!(node["resource_summary"]["gpu_util_mean_pct"], Value::Null);
+    }
+    let regions = recomputed(&data, &declared["region"], Some("name"));
+    assert!(assert_same(&run["regions"][0], "compress", &regions) > 8);
+    assert_eq!(run["regions"][0]["count"], 4.0);
+}
+
+#[test]
+fn summary_has_known_counts() {
+    let (_directory, data) = two_hosts();
+    let path = data.path().to_str().expect("UTF-8");
+    let run = document(&[path])["runs"][0].clone();
+    assert_eq!(run["run_id"], "both");
+    assert_eq!(run["labels"]["size"], "large");
+    assert_eq!(run["exit_code"], 3);
+    assert_eq!(run["hosts"], 2);
+    // `false` and the script itself, on both nodes.
+    assert_eq!(run["total"]["failed_processes"], 4.0);
+    assert_eq!(run["total"]["killed_processes"], 2.0);
+    assert!(run["total"]["storage_write_bytes"].as_f64() >= Some(6_000_000.0));
+    let text = summary(&[path]);
+    for expected in [
+        "both: root · 2 nodes · size=large",
+        "complete, exit code 3",
+        "4 failed, 2 killed by signals",
+        "compress",
+        "node2",
+        "Nothing was lost.",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(text.lines().count() <= 40, "one screen: {text}");
+    let markdown = summary(&["--md", path]);
+    assert!(markdown.starts_with("# both: root"), "{markdown}");
+    assert!(markdown.contains("| compress |"), "{markdown}");
+}
+
+#[test]
+fn runs_are_added_up_by_label() {
+    let directory = TempDir::new().expect("a directory");
+    for (name, label) in [("a", "kind=x"), ("b", "kind=x"), ("c", "kind=y")] {
+        record(
+            directory.path(),
+            name,
+            "node",
+            label,
+            "head -c 1000000 /dev/zero >/dev/null",
+        );
+    }
+    let paths = ["a", "b", "c"].map(|name| directory.path().join(name));
+    let paths = paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
+    let document = document(&[&["--by", "kind"][..], &paths].concat());
+    let groups = document["runs"].as_array().expect("groups");
+    let found: Vec<_> = groups
+        .iter()
+        .map(|group| {
+            (
+                group["kind"].as_str(),
+                group["runs"].as_u64(),
+                group["processes"].as_f64(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (Some("x"), Some(2), Some(4.0)),
+            (Some("y"), Some(1), Some(2.0))
+        ]
+    );
+    let text = summary(&[&["--by", "kind"][..], &paths].concat());
+    assert!(text.starts_with("3 runs by kind"), "{text}");
+}
+
+#[test]
+fn tags_appear_only_for_exceeded_thresholds() {
+    let directory = TempDir::new().expect("a directory");
+    record(directory.path(), "run", "node", "a=b", "sleep 0.3");
+    let run = directory.path().join("run");
+    let run = run.to_str().expect("UTF-8");
+    let config = directory.path().join("profiler.toml");
+    let tags = |text: &str| {
+        std::fs::write(&config, text).expect("written");
+        let config = config.to_str().expect("UTF-8");
+        document(&["--config", config, run])["runs"][0]["nodes"][0]["tags"].clone()
+    };
+    assert_eq!(tags(""), serde_json::json!([]));
+    let low = "interval = \"1s\"\n[report.thresholds]\nmemory_bytes = 1000\ncpu_seconds = 1e6\n";
+    assert_eq!(tags(low), serde_json::json!(["high_memory"]));
+    let config = config.to_str().expect("UTF-8");
+    std::fs::write(config, "[report.thresholds]\nmemory = 1\n").expect("written");
+    let (code, _, stderr) = profiler(&["summary", "--config", config, run]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("unknown field `memory`"), "{stderr}");
+    // `run` ignores the table.
+    std::fs::write(config, low).expect("written");
+    let run = Profiler::new()
+        .args(["--config", config])
+        .command(&["true"])
+        .finish();
+    assert_eq!(run.code(), 0, "{}", run.stderr);
+}
+
+#[test]
+fn unfinished_and_damaged_runs_are_summarized() {
+    let running = Profiler::new()
+        .args(["-i", "100ms"])
+        .command(&["sh", "-c", "sleep 0.2; sleep 60"])
+        .start();
+    let run = running.run_dir();
+    std::thread::sleep(Duration::from_millis(800));
+    let path = run.to_str().expect("UTF-8");
+    let text = summary(&[path]);
+    assert!(text.contains("The run has not ended"), "{text}");
+    let found = document(&[path])["runs"][0].clone();
+    assert_eq!(found["total"]["processes"], 3.0);
+    running.signal(Signal::KILL);
+    drop(running);
+
+    let part = run.join("usage").join("host=gone");
+    std::fs::create_dir_all(&part).expect("a directory");
+    std::fs::write(part.join("part-00000.parquet"), "no Parquet").expect("written");
+    let text = summary(&[path]);
+    assert!(
+        text.contains("usage/host=gone/part-00000.parquet: "),
+        "{text}"
+    );
+
+    let empty = TempDir::new().expect("a directory");
+    let (code, _, stderr) = profiler(&["summary", empty.path().to_str().expect("UTF-8")]);
+    assert_eq!(code, Some(3));
+    assert!(stderr.contains("not the directory of a run"), "{stderr}");
+}
