@@ -33,22 +33,23 @@ const ALL: &[&str] = &[
 ];
 const BUSY_PERCENT: Value = Value::Scaled(100.0, &Value::Ratio(BUSY, ALL));
 
-/// Declares figures: name, unit, table, value, conditions, other fields, meaning.
+/// Declares figures: name, unit, table, value, conditions, other aggregates than sums, meaning.
 macro_rules! figures {
     ($($(#[$attribute:meta])* $list:ident {
-        $($name:ident: $unit:ident, $table:literal, $value:expr, $rows:expr $(, $field:ident: $given:expr)*; $help:literal;)*
+        $($name:ident: $unit:ident, $table:literal, $value:expr, $rows:expr $(, $over:ident: $given:expr)*; $help:literal;)*
     })*) => {$(
         $(#[$attribute])*
-        pub const $list: &[Figure] = &[$(Figure {
-            name: stringify!($name),
-            unit: Unit::$unit,
-            help: $help,
-            table: $table,
-            value: $value,
-            rows: $rows,
-            $($field: $given,)*
-            ..Figure::SUM
-        },)*];
+        pub const $list: &[Figure] = &[$(
+            Figure {
+                name: stringify!($name),
+                unit: Unit::$unit,
+                help: $help,
+                table: $table,
+                value: $value,
+                rows: $rows,
+                ..Figure::SUM
+            }$(.$over($given))*,
+        )*];
     )*};
 }
 

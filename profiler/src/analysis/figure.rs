@@ -42,9 +42,9 @@ impl Unit {
     /// A value for people: `1.2 s`, `3.4 GiB`, `56 %`.
     pub fn format(self, value: f64) -> String {
         match self {
-            Self::Seconds => format_ns((value * 1e9).max(0.0) as u64),
-            Self::Bytes => format_bytes(value.max(0.0) as u64),
-            Self::Mebibytes => format_bytes((value * 1_048_576.0).max(0.0) as u64),
+            Self::Seconds => format_ns(whole(value * 1e9)),
+            Self::Bytes => format_bytes(whole(value)),
+            Self::Mebibytes => format_bytes(whole(value * 1_048_576.0)),
             Self::Percent => format!("{value:.1} %"),
             Self::Hours => format!("{} h", significant(value)),
             Self::Count => scaled(value, ""),
@@ -53,6 +53,16 @@ impl Unit {
             Self::Flop => scaled(value, "FLOP"),
         }
     }
+}
+
+/// Without fraction; 0 for negative numbers.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates at the limits"
+)]
+fn whole(value: f64) -> u64 {
+    value as u64
 }
 
 /// Three significant digits.
@@ -312,6 +322,20 @@ impl Figure {
         over_rows: OverRows::Sum,
         over_time: OverTime::Sum,
     };
+
+    /// With another aggregate over the rows of a reading.
+    #[must_use]
+    pub const fn over_rows(mut self, over: OverRows) -> Self {
+        self.over_rows = over;
+        self
+    }
+
+    /// With another aggregate over readings.
+    #[must_use]
+    pub const fn over_time(mut self, over: OverTime) -> Self {
+        self.over_time = over;
+        self
+    }
 
     /// Adds the columns that it is computed from.
     pub fn columns(&self, columns: &mut Vec<&'static str>) {

@@ -20,7 +20,7 @@ Examples:
   profiler run --job 4711                   a batch job on this node, until it ends
   profiler run --node -d 60s                the whole node, for a minute
 
-Then: cd profiles/<run> && duckdb -init views.sql";
+Then: profiler summary profiles/<run>, or cd profiles/<run> && duckdb -init views.sql";
 
 /// Arguments of `profiler run`.
 #[derive(Args, Debug)]

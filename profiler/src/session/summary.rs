@@ -2,15 +2,18 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt::Write as _,
+    fmt::{self, Write as _},
     sync::Arc,
 };
 
 use profiler_ebpf::per_key::{block, net};
 
 use crate::{
-    support::units::{format_bytes, format_ns},
-    tasks::{PerKeyCounters, ProcessId, TaskTable},
+    support::{
+        clock::process_cpu_ns,
+        units::{format_bytes, format_ns},
+    },
+    tasks::{PerKeyCounters, Process, ProcessId, TaskTable},
 };
 
 /// Totals of the session; the dataset has the details.
@@ -31,6 +34,43 @@ pub struct Summary {
     local: Transfer,
     by_name: HashMap<Arc<str>, u64>,
     known: HashSet<ProcessId>,
+    /// Ended processes that lived for less than [`SHORT`].
+    short: u64,
+    /// Ended processes with another status than 0.
+    failed: u64,
+    waiter: Option<Leader>,
+    writer: Option<Leader>,
+    /// CPU time of the profiler before the first sample, ns.
+    own_cpu_before: Option<u64>,
+}
+
+/// Processes that live for less than this are short-lived, ns.
+const SHORT: u64 = 1_000_000_000;
+
+/// The process with the largest value.
+#[derive(Debug)]
+struct Leader {
+    comm: Arc<str>,
+    pid: u32,
+    value: u64,
+}
+
+impl Leader {
+    fn update(leader: &mut Option<Self>, process: &Process, value: u64) {
+        if value > leader.as_ref().map_or(0, |leader| leader.value) {
+            *leader = Some(Self {
+                comm: process.description.comm.clone(),
+                pid: process.id.pid,
+                value,
+            });
+        }
+    }
+}
+
+impl fmt::Display for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (process {})", self.comm, self.pid)
+    }
 }
 
 /// Bytes in and out.
@@ -79,6 +119,7 @@ impl Summary {
                     .or_default() += increase.oncpu;
             }
         }
+        self.own_cpu_before.get_or_insert_with(process_cpu_ns);
         self.peak_rss = self.peak_rss.max(self.rss);
         self.peak_pss = self.peak_pss.max(tasks.pss);
         self.add_transfers(&tasks.per_key);
@@ -88,8 +129,14 @@ impl Summary {
             }
             // A short-lived process has no row with a current value.
             self.peak_rss = self.peak_rss.max(process.peak_rss.unwrap_or(0));
-            if process.end.is_some() {
+            let waited = process.in_run.run_delay + process.in_run.blocked;
+            Leader::update(&mut self.waiter, process, waited);
+            Leader::update(&mut self.writer, process, process.in_run.write_bytes);
+            if let Some(end) = &process.end {
                 self.known.remove(&process.id);
+                let started = tasks.clock.monotonic_of_boottime(process.id.start_boottime);
+                self.short += u64::from(end.at.saturating_sub(started) < SHORT);
+                self.failed += u64::from(end.status.is_some_and(|status| status != 0));
             }
         }
     }
@@ -116,12 +163,17 @@ impl Summary {
 
     /// Lines about `samples` samples, taken during `ns`.
     pub fn text(&self, ns: u64, samples: u64) -> String {
-        let mut text = format!(
-            "{}, {}, {}\n",
-            counted(self.processes, "process", "processes"),
-            format_ns(ns),
-            counted(samples, "sample", "samples"),
-        );
+        let mut text = counted(self.processes, "process", "processes");
+        let parts = [(self.short, "short-lived"), (self.failed, "failed")];
+        let parts = parts.into_iter().filter(|(count, _)| *count != 0);
+        let parts: Vec<_> = parts
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        if !parts.is_empty() {
+            let _ = write!(text, " ({})", parts.join(", "));
+        }
+        let samples = counted(samples, "sample", "samples");
+        let _ = writeln!(text, ", {}, {samples}", format_ns(ns));
         if self.processes == 0 {
             return text;
         }
@@ -144,18 +196,30 @@ impl Summary {
         if !names.is_empty() {
             let _ = writeln!(text, "  top CPU {}", names.join(", "));
         }
+        if let Some(leader) = &self.waiter {
+            let waited = format_ns(leader.value);
+            let _ = writeln!(
+                text,
+                "  waited  {waited} by {leader} for CPUs and I/O, the longest"
+            );
+        }
         let pss = self.peak_pss.map_or("not read".to_owned(), format_bytes);
         let _ = writeln!(
             text,
             "  memory  peak PSS {pss}; peak sum of RSS {} (shared pages counted once per process)",
             format_bytes(self.peak_rss),
         );
-        let _ = writeln!(
-            text,
-            "  storage {} read, {} dirtied",
+        let (read, written) = (
             format_bytes(self.read_bytes),
             format_bytes(self.write_bytes),
         );
+        let _ = write!(text, "  storage {read} read, {written} dirtied");
+        match &self.writer {
+            Some(leader) => {
+                let _ = writeln!(text, ", most by {leader}");
+            }
+            None => text.push('\n'),
+        }
         let rw = ["read", "written"];
         let sr = ["received", "sent"];
         let lines = [
@@ -165,6 +229,13 @@ impl Summary {
                 .line("local", sr, " over loopback and unix sockets"),
         ];
         text.extend(lines.into_iter().flatten());
+        let own = process_cpu_ns() - self.own_cpu_before.unwrap_or(0);
+        let share = 100.0 * own as f64 / ns.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "  profiler {} of CPU time ({share:.2} % of a core)",
+            format_ns(own)
+        );
         text
     }
 }

@@ -17,6 +17,11 @@ pub fn thread_cpu_ns() -> u64 {
     now(ClockId::ThreadCPUTime)
 }
 
+/// CPU time of all threads of this process, ns.
+pub fn process_cpu_ns() -> u64 {
+    now(ClockId::ProcessCPUTime)
+}
+
 /// Reads a clock that is never negative, ns.
 fn now(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);

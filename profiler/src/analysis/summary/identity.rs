@@ -67,7 +67,7 @@ impl Identity {
         identity.state = run
             .manifests()
             .map(|manifest| manifest.state)
-            .max_by_key(rank);
+            .max_by_key(|state| rank(*state));
         for manifest in run.manifests() {
             let host = || manifest.hostname.clone();
             let losses = manifest.sessions().flat_map(|session| &session.losses);
@@ -92,7 +92,7 @@ impl Identity {
 }
 
 /// The state of a run is the worst of its hosts.
-fn rank(state: &State) -> u8 {
+fn rank(state: State) -> u8 {
     match state {
         State::Complete => 0,
         State::Recovered => 1,

@@ -28,17 +28,14 @@ fn groups(summaries: &[Summary], key: &str) -> BTreeMap<Option<String>, Group> {
             "run" => Some(identity.run_id.clone()),
             label => identity.labels.get(label).cloned(),
         };
-        match groups.get_mut(&value) {
-            Some(group) => {
-                group.runs += 1;
-                for (own, other) in group.values.iter_mut().zip(&summary.values) {
-                    own.merge(other);
-                }
+        if let Some(group) = groups.get_mut(&value) {
+            group.runs += 1;
+            for (own, other) in group.values.iter_mut().zip(&summary.values) {
+                own.merge(other);
             }
-            None => {
-                let values = summary.values.clone();
-                groups.insert(value, Group { runs: 1, values });
-            }
+        } else {
+            let values = summary.values.clone();
+            groups.insert(value, Group { runs: 1, values });
         }
     }
     groups

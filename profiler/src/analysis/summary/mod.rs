@@ -179,13 +179,13 @@ fn read_gpus(
         let [bdfs, uuids, names] = ["bdf", "uuid", "name"].map(|name| Texts::of(batch, name));
         let parents = Texts::of(batch, "parent_uuid");
         let indices = integers(batch, "index");
-        for row in 0..batch.num_rows() {
+        for (row, index) in indices.into_iter().enumerate() {
             if let (Some(bdf), None) = (bdfs.get(row), parents.get(row))
                 && !gpus.contains_key(bdf)
             {
                 let gpu = Gpu {
                     bdf: bdf.to_owned(),
-                    index: indices[row],
+                    index,
                     uuid: uuids.get(row).map(str::to_owned),
                     name: names.get(row).map(str::to_owned),
                     resources: Figures::default(),

@@ -8,7 +8,7 @@ use crate::{
         page::{NULL, Page, PageTable},
     },
     output::dataset::manifest::State,
-    support::units::{format_bytes, format_ns, wall_clock},
+    support::units::wall_clock,
 };
 
 /// Rows of a table that are shown.
@@ -121,7 +121,7 @@ impl Summary {
         let target = &self.target;
         let files = ["file_read_bytes", "file_write_bytes"];
         let mount = self.top_mount.as_ref().map(|(mount, bytes)| {
-            format!("most writes to {mount} ({})", format_bytes(*bytes as u64))
+            format!("most writes to {mount} ({})", Unit::Bytes.format(*bytes))
         });
         let blocks = ["block_read_bytes", "block_write_bytes"];
         let storage = ["storage_read_bytes", "storage_write_bytes"];
@@ -214,7 +214,7 @@ impl Summary {
         let share = cpu.zip(self.identity.seconds()).map(|(cpu, seconds)| {
             format!(
                 "{} CPU ({:.2} % of one)",
-                format_ns((cpu * 1e9) as u64),
+                Unit::Seconds.format(cpu),
                 100.0 * cpu / seconds
             )
         });
@@ -240,7 +240,7 @@ impl Summary {
             };
             table.rows.push(vec![
                 figures.text("cpu_s"),
-                format_ns((top.waited() * 1e9) as u64),
+                Unit::Seconds.format(top.waited()),
                 figures.either("file_read_bytes", "storage_read_bytes"),
                 figures.either("file_write_bytes", "storage_write_bytes"),
                 figures.text("peak_process_bytes"),
@@ -399,7 +399,7 @@ pub fn page(summary: &Summary) -> Page {
         identity.start.map(wall_clock),
         identity
             .seconds()
-            .map(|seconds| format_ns((seconds * 1e9) as u64)),
+            .map(|seconds| Unit::Seconds.format(seconds)),
         identity.state.map(|state| state.name().to_owned()),
         identity.exit_code.map(|code| format!("exit code {code}")),
     ]);

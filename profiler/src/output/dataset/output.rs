@@ -97,9 +97,7 @@ impl Output for Dataset {
         let result = self.writer.finish();
         let run = run_dir.display();
         OutputReport {
-            lines: vec![format!(
-                "dataset {run}\n        cd {run} && duckdb -init views.sql"
-            )],
+            lines: vec![format!("dataset {run}\n        profiler summary {run}")],
             lost: losses(&result, &run_dir).into_iter().collect(),
         }
     }
