@@ -8,7 +8,7 @@ use clap::{
 };
 
 use crate::{
-    commands::{self, check, events, mark, recover, run, schema, serve, summary, verify},
+    commands::{self, check, events, mark, recover, report, run, schema, serve, summary, verify},
     config::file,
     failure::Failure,
 };
@@ -55,6 +55,8 @@ pub enum Command {
     Verify(verify::Arguments),
     /// Show where time, bytes and energy of a run went, on one screen
     Summary(summary::Arguments),
+    /// Write a report of a run: one HTML file that opens without network and scripts
+    Report(report::Arguments),
     /// Mark a region, an event or a value of the calling process
     ///
     /// Without a profiler, nothing is sent and the exit code is 0.
@@ -86,6 +88,7 @@ impl Command {
             Self::Recover(arguments) => arguments.run(),
             Self::Verify(arguments) => arguments.run(),
             Self::Summary(arguments) => arguments.run(),
+            Self::Report(arguments) => arguments.run(),
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),

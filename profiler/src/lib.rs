@@ -5,6 +5,7 @@ pub mod analysis;
 #[cfg(test)]
 mod architecture;
 pub mod bpf;
+pub mod charts;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -16,6 +17,7 @@ pub mod output;
 pub mod perf;
 pub mod privileges;
 pub mod procfs;
+pub mod run_report;
 pub mod schema;
 pub mod service;
 pub mod session;

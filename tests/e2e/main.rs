@@ -28,6 +28,7 @@ mod readers;
 mod recipes;
 mod reference_tools;
 mod regions;
+mod report;
 mod retention;
 mod run_end;
 mod run_queue;

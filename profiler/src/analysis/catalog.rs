@@ -6,7 +6,7 @@ use super::figure::{
 };
 
 /// Columns of table `system` and `cpu` in which CPUs work.
-const BUSY: &[&str] = &[
+pub const BUSY: &[&str] = &[
     "user_ns",
     "nice_ns",
     "system_ns",
@@ -17,9 +17,9 @@ const BUSY: &[&str] = &[
     "guest_nice_ns",
 ];
 const IDLE: &[&str] = &["idle_ns", "iowait_ns"];
-const USER: &[&str] = &["user_ns", "nice_ns", "guest_ns", "guest_nice_ns"];
+pub const USER: &[&str] = &["user_ns", "nice_ns", "guest_ns", "guest_nice_ns"];
 /// All columns of CPU time.
-const ALL: &[&str] = &[
+pub const ALL: &[&str] = &[
     "user_ns",
     "nice_ns",
     "system_ns",
@@ -52,6 +52,8 @@ macro_rules! figures {
         )*];
     )*};
 }
+
+pub(crate) use figures;
 
 figures! {
     /// Of processes: of all, or of those of a job, rank or user.
@@ -160,6 +162,8 @@ figures! {
             "Share of the time with a utilization of at least 20 %";
         node_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Column("cpus")), &[], over_time: OverTime::Integral;
             "Online CPUs × time";
+        sampled_s: Seconds, "system", Value::One, &[], over_time: OverTime::Integral;
+            "Time that the samples cover";
         node_unused_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Part("cpus", IDLE, ALL)), &[], over_time: OverTime::Integral;
             "Idle CPUs × time";
         max_t_mem_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;

@@ -78,7 +78,7 @@ fn significant(value: f64) -> String {
 /// A value with a prefix of powers of 1000.
 pub fn scaled(value: f64, unit: &str) -> String {
     let is_whole = unit.is_empty() && value.fract() == 0.0;
-    if is_whole && value.abs() < 100_000.0 {
+    if is_whole && value.abs() < 10_000.0 {
         return format!("{value:.0}");
     }
     let mut scaled = value;
@@ -152,6 +152,17 @@ pub enum OverRows {
     Mean,
     Max,
     Min,
+}
+
+impl OverRows {
+    fn sql(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Mean => "avg",
+            Self::Max => "max",
+            Self::Min => "min",
+        }
+    }
 }
 
 /// Aggregate over readings.
@@ -355,6 +366,31 @@ impl Figure {
             .collect()
     }
 
+    /// A query for the values over time that plots show.
+    pub fn sql_over_time(&self) -> String {
+        let over_rows = self.over_rows.sql();
+        let rate = if self.over_time == OverTime::Sum {
+            " / (max(interval_ns) / 1e9)"
+        } else {
+            ""
+        };
+        format!(
+            "SELECT host, ts, {over_rows}({}){rate} AS {} FROM {}{} GROUP BY host, ts ORDER BY host, ts",
+            self.value.sql(),
+            self.name,
+            self.table,
+            self.sql_conditions(),
+        )
+    }
+
+    fn sql_conditions(&self) -> String {
+        let conditions: Vec<_> = self.rows.iter().map(|condition| condition.sql()).collect();
+        if conditions.is_empty() {
+            return String::new();
+        }
+        format!(" WHERE {}", conditions.join(" AND "))
+    }
+
     /// A query for the views of the dataset (`views.sql`). `by` are columns of the table: there is one
     /// row for each of their combinations.
     pub fn sql(&self, by: &[&str]) -> String {
@@ -371,12 +407,7 @@ impl Figure {
                 "100 * coalesce({sum} FILTER ({value} >= {least}), 0) / {sum} FILTER ({value} IS NOT NULL)"
             ),
         };
-        let over_rows = match self.over_rows {
-            OverRows::Sum => "sum",
-            OverRows::Mean => "avg",
-            OverRows::Max => "max",
-            OverRows::Min => "min",
-        };
+        let over_rows = self.over_rows.sql();
         let seconds = match self.over_time {
             OverTime::Sum | OverTime::Max => "",
             _ => ", max(interval_ns) / 1e9 AS seconds",
@@ -387,10 +418,7 @@ impl Figure {
             value = self.value.sql(),
             table = self.table,
         );
-        let conditions: Vec<_> = self.rows.iter().map(|condition| condition.sql()).collect();
-        if !conditions.is_empty() {
-            let _ = write!(sql, " WHERE {}", conditions.join(" AND "));
-        }
+        sql += &self.sql_conditions();
         let _ = write!(sql, " GROUP BY {keys}run, host, ts)");
         if !by.is_empty() {
             sql.push_str(" GROUP BY ALL");

@@ -5,5 +5,6 @@ pub mod figure;
 pub mod page;
 pub mod rows;
 pub mod scan;
+pub mod series;
 pub mod stored_run;
 pub mod summary;

@@ -11,8 +11,9 @@ use std::{
 use arrow::array::RecordBatch;
 
 use super::{
-    figure::{Accumulator, Figure, OverRows},
+    figure::{Accumulator, Figure, OverRows, OverTime},
     rows::{ProcessKey, Texts, numbers, processes, times},
+    series::{Named, Series, Span},
     stored_run::{StoredHost, StoredRun},
 };
 
@@ -55,21 +56,76 @@ impl Values {
 /// Figures by group.
 pub type Grouped = BTreeMap<String, Values>;
 
+/// Receives the values of readings.
+pub trait Collect {
+    /// Adds the values of a group in the `seconds` until `ts` (µs since 1970-01-01 UTC): `values` are
+    /// indices of figures and their values, NaN for null.
+    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]);
+}
+
+impl Collect for Grouped {
+    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]) {
+        if !self.contains_key(group) {
+            self.insert(group.to_owned(), Values::new(figures));
+        }
+        if let Some(into) = self.get_mut(group) {
+            for &(index, value) in values {
+                into.0[index].add(figures[index].over_time, value, at.1);
+            }
+        }
+    }
+}
+
+/// Figures over time, one map for each figure.
+pub struct OverTimes {
+    pub span: Span,
+    pub series: Vec<Named>,
+}
+
+impl OverTimes {
+    /// Without values.
+    pub fn new(span: Span, figures: &[Figure]) -> Self {
+        let series = vec![Named::new(); figures.len()];
+        Self { span, series }
+    }
+}
+
+impl Collect for OverTimes {
+    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]) {
+        let (ts, seconds) = at;
+        for &(index, value) in values.iter().filter(|(_, value)| !value.is_nan()) {
+            // Increases are shown as rates.
+            let value = match figures[index].over_time {
+                OverTime::Sum if seconds > 0.0 => value / seconds,
+                OverTime::Sum => continue,
+                _ => value,
+            };
+            let named = &mut self.series[index];
+            if !named.contains_key(group) {
+                named.insert(group.to_owned(), Series::new(&self.span));
+            }
+            if let Some(series) = named.get_mut(group) {
+                series.add(&self.span, ts, seconds, value);
+            }
+        }
+    }
+}
+
 /// Figures to compute, and how rows are divided among groups.
-pub struct Request<'a> {
+pub struct Request<'a, C = Grouped> {
     pub figures: &'a [Figure],
     pub groups: Groups,
     /// The result.
-    pub values: Grouped,
+    pub values: C,
 }
 
-impl<'a> Request<'a> {
-    /// A request without values yet.
-    pub fn new(figures: &'a [Figure], groups: Groups) -> Self {
+impl<'a, C: Collect> Request<'a, C> {
+    /// A request whose result is added to `values`.
+    pub fn new(figures: &'a [Figure], groups: Groups, values: C) -> Self {
         Self {
             figures,
             groups,
-            values: Grouped::new(),
+            values,
         }
     }
 
@@ -88,7 +144,11 @@ impl<'a> Request<'a> {
 
 /// Computes figures of a host. Returns the files that cannot be read, with the reason; the figures
 /// have the rows of all others.
-pub fn scan(run: &StoredRun, host: &StoredHost, requests: &mut [Request<'_>]) -> Vec<String> {
+pub fn scan<C: Collect>(
+    run: &StoredRun,
+    host: &StoredHost,
+    requests: &mut [Request<'_, C>],
+) -> Vec<String> {
     let mut failures = Vec::new();
     let figures = requests.iter().flat_map(|request| request.figures);
     let tables: BTreeSet<&str> = figures.map(|figure| figure.table).collect();
@@ -111,12 +171,12 @@ pub fn scan(run: &StoredRun, host: &StoredHost, requests: &mut [Request<'_>]) ->
 }
 
 /// The rows of one reading, which follow one another.
-struct Reading<'a> {
+struct Reading<'a, C> {
     figures: &'a [Figure],
     /// The figures of this table.
     indices: Vec<usize>,
     groups: &'a Groups,
-    into: &'a mut Grouped,
+    into: &'a mut C,
     ts: Option<i64>,
     seconds: f64,
     /// Names of the groups, in the order of `values`.
@@ -162,9 +222,9 @@ impl OfRows {
     }
 }
 
-impl<'a> Reading<'a> {
+impl<'a, C: Collect> Reading<'a, C> {
     /// For the figures of this table, if there are any.
-    fn new(table: &str, request: &'a mut Request<'_>) -> Option<Self> {
+    fn new(table: &str, request: &'a mut Request<'_, C>) -> Option<Self> {
         let figures = request.figures.iter().enumerate();
         let of_table = figures.filter(|(_, figure)| figure.table == table);
         let indices: Vec<_> = of_table.map(|(index, _)| index).collect();
@@ -247,17 +307,18 @@ impl<'a> Reading<'a> {
         number
     }
 
-    /// Adds the values of the reading to those over time.
+    /// Passes the values of the reading on.
     fn end(&mut self) {
+        let Some(ts) = self.ts else { return };
         for group in self.touched.drain(..) {
-            let values = std::mem::take(&mut self.values[group]);
-            let into = self.into.entry(self.names[group].clone());
-            let into = into.or_insert_with(|| Values::new(self.figures));
-            for (&index, of_rows) in self.indices.iter().zip(values) {
-                let figure = &self.figures[index];
-                let value = of_rows.result(figure.over_rows);
-                into.0[index].add(figure.over_time, value, self.seconds);
-            }
+            let values = std::mem::take(&mut self.values[group]).into_iter();
+            let values =
+                self.indices.iter().zip(values).map(|(&index, of_rows)| {
+                    (index, of_rows.result(self.figures[index].over_rows))
+                });
+            let values: Vec<_> = values.collect();
+            let at = (ts, self.seconds);
+            self.into.add(self.figures, &self.names[group], at, &values);
         }
         self.seconds = 0.0;
     }

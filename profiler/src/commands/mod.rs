@@ -4,6 +4,7 @@ pub mod check;
 pub mod events;
 pub mod mark;
 pub mod recover;
+pub mod report;
 pub mod run;
 pub mod schema;
 pub mod serve;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Figures, Gpu, Node, Summary};
+use super::{Figures, Gpu, Node, Summary, findings};
 use crate::{
     analysis::{
         catalog::{GPUS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
@@ -142,6 +142,7 @@ pub fn document(summary: &Summary) -> Value {
         "end": identity.end.map(rfc3339),
         "seconds": identity.seconds(),
         "hosts": summary.nodes.len(),
+        "findings": findings(summary),
         "total": target(&summary.target),
         "nodes": summary.nodes.iter().enumerate().map(|(number, of)| node(number, of)).collect::<Vec<_>>(),
         "jobs": jobs.map(|(job, values)| groups("job_id", json!(job), values)).collect::<Vec<_>>(),

@@ -6,6 +6,7 @@ mod labels;
 mod page;
 mod processes;
 pub mod thresholds;
+mod verdict;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,6 +17,7 @@ pub use self::{
     labels::{by_label, by_label_document},
     page::page,
     thresholds::Thresholds,
+    verdict::{Finding, findings},
 };
 use super::{
     catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
@@ -50,6 +52,8 @@ pub struct Summary {
     pub top_mount: Option<(String, f64)>,
     /// Files that could not be read.
     pub problems: Vec<String>,
+    /// Time that the samples of a node cover, s.
+    sampled_seconds: Option<f64>,
     /// Values before they are results, for sums over runs.
     values: [Values; 3],
 }
@@ -144,19 +148,20 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
     let jobs = named(&|process| process.job.clone());
     let ranks = named(&|process| process.rank.map(|rank| rank.to_string()));
     let every = named(&|process| Some(name_of(process.key)));
+    let request = |figures, groups| Request::new(figures, groups, Grouped::new());
     let mut requests = vec![
-        Request::new(PROCESSES, Groups::All),
-        Request::new(TARGET, Groups::All),
-        Request::new(NODE, Groups::All),
-        Request::new(RESOURCES, Groups::All),
-        Request::new(GPUS, Groups::All),
-        Request::new(PROCESSES, Groups::Process(jobs)),
-        Request::new(PROCESSES, Groups::Process(ranks)),
-        Request::new(PROCESSES, Groups::Process(every)),
-        Request::new(GPUS, Groups::Column("bdf")),
-        Request::new(REGIONS, Groups::Column("name")),
-        Request::new(REGION_TIMES, Groups::Column("name")),
-        Request::new(MOUNTS, Groups::Column("mount")),
+        request(PROCESSES, Groups::All),
+        request(TARGET, Groups::All),
+        request(NODE, Groups::All),
+        request(RESOURCES, Groups::All),
+        request(GPUS, Groups::All),
+        request(PROCESSES, Groups::Process(jobs)),
+        request(PROCESSES, Groups::Process(ranks)),
+        request(PROCESSES, Groups::Process(every)),
+        request(GPUS, Groups::Column("bdf")),
+        request(REGIONS, Groups::Column("name")),
+        request(REGION_TIMES, Groups::Column("name")),
+        request(MOUNTS, Groups::Column("mount")),
     ];
     failures.extend(scan(run, host, &mut requests));
     let gpus = read_gpus(run, host, &mut failures);
@@ -294,6 +299,24 @@ fn merged(hosts: &[OfHost], request: usize) -> Grouped {
     merged
 }
 
+impl Summary {
+    /// Length of the run, s: until its last sample if it has not ended.
+    pub fn seconds(&self) -> Option<f64> {
+        self.identity.seconds().or(self.sampled_seconds)
+    }
+
+    /// Removes command lines and names of users.
+    pub fn redact(&mut self) {
+        self.identity.user = None;
+        self.identity.command.clear();
+        self.identity.target.clear();
+        for top in &mut self.processes {
+            top.process.cmdline.clear();
+            top.process.uid = None;
+        }
+    }
+}
+
 /// Summarizes a run.
 pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let mut hosts = for_each_host(&run.hosts, |host| read_host(run, host));
@@ -348,8 +371,13 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let nodes = named
         .map(|(name, host)| host.node(name, thresholds))
         .collect();
+    // Summed over the nodes.
+    let sampled = target
+        .get("sampled_s")
+        .map(|seconds| seconds / hosts.len().max(1) as f64);
     Summary {
         identity: Identity::of(run),
+        sampled_seconds: sampled,
         target,
         nodes,
         jobs,

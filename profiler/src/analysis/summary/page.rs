@@ -1,6 +1,6 @@
 //! The summary for people.
 
-use super::{Figures, Summary};
+use super::{Figures, Summary, findings};
 use crate::{
     analysis::{
         catalog::{NODE, PROCESSES, REGION_TIMES, REGIONS, TARGET},
@@ -69,7 +69,7 @@ impl Summary {
     fn time(&self) -> Option<String> {
         let target = &self.target;
         let cpu = target.get("cpu_s")?;
-        let seconds = self.identity.seconds();
+        let seconds = self.seconds();
         let cores = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| {
             let cpus = target
                 .get("node_cpu_hours")
@@ -179,7 +179,7 @@ impl Summary {
 
     fn compute(&self) -> Option<String> {
         let target = &self.target;
-        let seconds = self.identity.seconds();
+        let seconds = self.seconds();
         let rate = |name: &str, precision: &str| {
             let flop = target.get(name).filter(|flop| *flop > 0.0)?;
             Some(format!("{}{precision}", scaled(flop / seconds?, "FLOP/s")))
@@ -211,14 +211,25 @@ impl Summary {
     fn profiler(&self) -> Option<String> {
         let target = &self.target;
         let cpu = target.get("profiler_cpu_s");
-        let share = cpu.zip(self.identity.seconds()).map(|(cpu, seconds)| {
-            format!(
-                "{} CPU ({:.2} % of one)",
-                Unit::Seconds.format(cpu),
-                100.0 * cpu / seconds
-            )
+        let share = cpu.zip(self.seconds()).map(|(cpu, seconds)| {
+            let each = 100.0 * cpu / seconds / self.nodes.len().max(1) as f64;
+            let on = if self.nodes.len() > 1 {
+                " on each node"
+            } else {
+                ""
+            };
+            format!("{} CPU ({each:.2} % of one{on})", Unit::Seconds.format(cpu))
         });
         joined([share, target.known("profiler_rss_bytes")])
+    }
+
+    /// The node, if there are several.
+    fn on(&self, host: &str) -> String {
+        if self.nodes.len() > 1 {
+            format!(" on {host}")
+        } else {
+            String::new()
+        }
     }
 
     fn process_table(&self) -> PageTable {
@@ -245,7 +256,7 @@ impl Summary {
                 figures.either("file_write_bytes", "storage_write_bytes"),
                 figures.text("peak_process_bytes"),
                 process.key.0.to_string(),
-                format!("{}{ended}", shortened(name)),
+                format!("{}{ended}{}", shortened(name), self.on(&top.host)),
             ]);
         }
         table
@@ -397,13 +408,18 @@ pub fn page(summary: &Summary) -> Page {
     let origin: Vec<_> = origin.into_iter().flatten().chain(labels).collect();
     let when = joined([
         identity.start.map(wall_clock),
-        identity
+        summary
             .seconds()
             .map(|seconds| Unit::Seconds.format(seconds)),
         identity.state.map(|state| state.name().to_owned()),
         identity.exit_code.map(|code| format!("exit code {code}")),
     ]);
+    let bound = findings(summary).into_iter().next();
     let facts = [
+        (
+            "bound by",
+            bound.map(|bound| format!("{}: {}", bound.name, bound.text)),
+        ),
         ("time", summary.time()),
         ("compute", summary.compute()),
         ("memory", summary.memory()),

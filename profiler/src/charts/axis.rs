@@ -1,0 +1,180 @@
+//! Axes: round numbers between the limits of the data.
+
+use std::fmt::Write as _;
+
+use super::{BOTTOM, LEFT, RIGHT, TOP, WIDTH, escaped, place};
+use crate::analysis::{figure::Unit, series::Span};
+
+/// Unit of a value axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    pub unit: Unit,
+    /// Whether values are rates: the unit per second.
+    pub per_second: bool,
+}
+
+impl Scale {
+    /// A value for people.
+    pub fn format(self, value: f64) -> String {
+        match (self.unit, self.per_second) {
+            // Seconds per second are CPUs or threads.
+            (Unit::Seconds, true) => format!("{value:.2}"),
+            (unit, true) => format!("{}/s", unit.format(value)),
+            (unit, false) => unit.format(value),
+        }
+    }
+
+    /// A label of the axis, in which whole numbers have no fraction.
+    fn label(self, value: f64) -> String {
+        let text = match (self.unit, self.per_second) {
+            (Unit::Seconds, true) => place(value),
+            (Unit::Percent, _) => format!("{} %", place(value)),
+            _ => self.format(value),
+        };
+        text.replace(".0 ", " ").replace(".00 ", " ")
+    }
+
+    /// Distance of the ticks, of which there are at most five up to `max`.
+    fn step(self, max: f64) -> f64 {
+        let base: f64 = if self.unit == Unit::Bytes {
+            1024.0
+        } else {
+            1000.0
+        };
+        let rough = max / 5.0;
+        let power = base.powf((rough.max(1e-300).ln() / base.ln()).floor());
+        let steps = if self.unit == Unit::Bytes {
+            vec![
+                1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
+            ]
+        } else {
+            vec![1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]
+        };
+        let step = steps.into_iter().find(|step| step * power >= rough);
+        step.unwrap_or(base) * power
+    }
+}
+
+/// The drawing area of a plot over time.
+pub struct Area {
+    pub height: f64,
+    pub max: f64,
+    pub span: Span,
+}
+
+impl Area {
+    /// Horizontal place of a position in intervals of the span.
+    pub fn x(&self, position: f64) -> f64 {
+        let width = WIDTH - LEFT - RIGHT;
+        LEFT + width * (position / self.span.intervals as f64).clamp(0.0, 1.0)
+    }
+
+    /// Vertical place of a value.
+    pub fn y(&self, value: f64) -> f64 {
+        let height = self.height - TOP - BOTTOM;
+        TOP + height * (1.0 - (value / self.max).clamp(0.0, 1.0))
+    }
+
+    /// Lines and labels of the value axis.
+    pub fn value_axis(&self, scale: Scale) -> String {
+        let step = scale.step(self.max);
+        let mut axis = String::new();
+        let mut value = 0.0;
+        while value <= self.max * 1.0001 {
+            let y = place(self.y(value));
+            let label = escaped(&scale.label(value));
+            let _ = write!(
+                axis,
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\"/>\
+                 <text class=\"tick\" x=\"{}\" y=\"{y}\" dy=\"3\" text-anchor=\"end\">{label}</text>",
+                WIDTH - RIGHT,
+                LEFT - 5.0,
+            );
+            value += step;
+        }
+        axis
+    }
+
+    /// Labels of the time axis: time since the start of the run.
+    pub fn time_axis(&self) -> String {
+        let seconds = (self.span.end - self.span.start) as f64 / 1e6;
+        let step = time_step(seconds);
+        let (bottom, y) = (self.height - BOTTOM, self.height - 4.0);
+        let mut axis = format!(
+            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{bottom}\" y2=\"{bottom}\"/>",
+            WIDTH - RIGHT
+        );
+        let mut time = 0.0;
+        while time <= seconds {
+            let x = place(self.x(time / self.span.step()));
+            let _ = write!(
+                axis,
+                "<line class=\"axis\" x1=\"{x}\" x2=\"{x}\" y1=\"{bottom}\" y2=\"{}\"/>\
+                 <text class=\"tick\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{}</text>",
+                bottom + 3.0,
+                elapsed(time, step),
+            );
+            time += step;
+        }
+        axis
+    }
+}
+
+/// Seconds between labels of the time axis, of which there are at most nine.
+fn time_step(seconds: f64) -> f64 {
+    const STEPS: [f64; 20] = [
+        0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+        1800.0, 3600.0, 7200.0, 21_600.0, 86_400.0,
+    ];
+    let found = STEPS.into_iter().find(|step| seconds / step <= 8.0);
+    found.unwrap_or_else(|| 86_400.0 * (seconds / 8.0 / 86_400.0).ceil())
+}
+
+/// Time since the start: `30 s`, `1:30`, `2:00 h`.
+fn elapsed(time: f64, step: f64) -> String {
+    if step < 1.0 {
+        return format!("{time:.2} s").replace(".00 ", " ");
+    }
+    let (hours, rest) = ((time / 3600.0).floor(), time % 3600.0);
+    let (minutes, seconds) = ((rest / 60.0).floor(), rest % 60.0);
+    if step < 60.0 && hours == 0.0 && minutes == 0.0 {
+        format!("{seconds:.0} s")
+    } else if step >= 60.0 || hours > 0.0 {
+        format!("{hours:.0}:{minutes:02.0} h")
+    } else {
+        format!("{minutes:.0}:{seconds:02.0}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round() {
+        let bytes = Scale {
+            unit: Unit::Bytes,
+            per_second: true,
+        };
+        assert!((bytes.step(5.0 * 1024.0 * 1024.0) - 1_048_576.0).abs() < 1.0);
+        assert_eq!(bytes.label(2_097_152.0), "2 MiB/s");
+        let percent = Scale {
+            unit: Unit::Percent,
+            per_second: false,
+        };
+        assert!((percent.step(100.0) - 20.0).abs() < 1e-9);
+        let cpus = Scale {
+            unit: Unit::Seconds,
+            per_second: true,
+        };
+        assert!((cpus.step(0.004) - 0.001).abs() < 1e-9);
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(elapsed(0.5, 0.1), "0.50 s");
+        assert_eq!(elapsed(30.0, 10.0), "30 s");
+        assert_eq!(elapsed(90.0, 10.0), "1:30");
+        assert_eq!(elapsed(5400.0, 600.0), "1:30 h");
+    }
+}

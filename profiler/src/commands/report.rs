@@ -1,0 +1,60 @@
+//! `profiler report`: a run as one HTML file.
+
+use std::{fs, path::PathBuf};
+
+use clap::{Args, ValueHint};
+
+use super::print;
+use crate::{
+    analysis::{stored_run::StoredRun, summary::Thresholds},
+    failure::{Failure, Reason},
+    report,
+    run_report::report as html_report,
+};
+
+/// Arguments of `profiler report`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Run directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    run: PathBuf,
+    /// File to write; `-` for the standard output
+    #[arg(short, long, value_name = "FILE", default_value = "report.html", value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+    /// Leave out command lines and users
+    #[arg(long)]
+    redact: bool,
+    /// File with [report.thresholds] [default: /etc/profiler.toml]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When the run cannot be read, or the file not be written.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let thresholds = Thresholds::read(self.config.as_deref())?;
+        // A decoder that panics on a damaged file is a line of the report.
+        std::panic::set_hook(Box::new(|_| {}));
+        let run = StoredRun::open(&self.run).map_err(|error| {
+            Failure::new(Reason::Target, format!("{}: {error}", self.run.display()))
+        })?;
+        let html = html_report(&run, &thresholds, self.redact);
+        let _ = std::panic::take_hook();
+        if self.output.as_os_str() == "-" {
+            print(html)?;
+            return Ok(0);
+        }
+        fs::write(&self.output, html).map_err(|error| {
+            Failure::new(
+                Reason::Output,
+                format!("{}: {error}", self.output.display()),
+            )
+        })?;
+        report!("{}", self.output.display());
+        Ok(0)
+    }
+}

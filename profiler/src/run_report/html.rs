@@ -1,0 +1,95 @@
+//! The HTML of a report.
+
+use std::fmt::Write as _;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use sha2::{Digest as _, Sha256};
+
+use super::sections::Section;
+use crate::{
+    analysis::{
+        page::PageTable,
+        summary::{self, Summary},
+    },
+    charts::escaped,
+};
+
+const STYLE: &str = include_str!("style.css");
+
+/// A paragraph of text.
+pub fn paragraph(text: &str) -> String {
+    format!("<p>{}</p>", escaped(text))
+}
+
+/// Facts as a list.
+pub fn facts(facts: &[(&str, String)]) -> String {
+    let mut html = String::from("<dl>");
+    for (name, fact) in facts {
+        let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(fact));
+    }
+    html + "</dl>"
+}
+
+/// A table.
+pub fn table(table: &PageTable) -> String {
+    let row = |cells: &[String], tag: &str| {
+        let cells = cells
+            .iter()
+            .map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell)));
+        let cells = cells.collect::<Vec<_>>().concat();
+        format!("<tr>{cells}</tr>")
+    };
+    let rows: String = table.rows.iter().map(|cells| row(cells, "td")).collect();
+    let more = if table.more == 0 {
+        String::new()
+    } else {
+        format!("<p class=\"more\">… and {} more</p>", table.more)
+    };
+    format!(
+        "<div class=\"scroll\"><table><thead>{}</thead><tbody>{rows}</tbody></table></div>{more}",
+        row(&table.columns, "th")
+    )
+}
+
+/// The document. Its policy forbids scripts and every request; only this style sheet is allowed.
+pub fn page(summary: &Summary, sections: &[Section]) -> String {
+    let hash = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
+    let page = summary::page(summary);
+    let mut html = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{hash}'\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <title>{}</title><style>{STYLE}</style></head><body><header><h1>{}</h1>",
+        escaped(&page.title),
+        escaped(&page.title),
+    );
+    for line in &page.subtitle {
+        html += &paragraph(line);
+    }
+    html += "</header><nav aria-label=\"Sections\"><ul>";
+    for section in sections {
+        let _ = write!(
+            html,
+            "<li><a href=\"#{}\">{}</a></li>",
+            section.id,
+            escaped(section.title)
+        );
+    }
+    html += "</ul></nav><main>";
+    for section in sections {
+        let _ = write!(
+            html,
+            "<section id=\"{}\"><h2>{}</h2>{}</section>",
+            section.id,
+            escaped(section.title),
+            section.html
+        );
+    }
+    let _ = writeln!(
+        html,
+        "</main><footer>profiler {} · times since the start of the run</footer></body></html>",
+        env!("CARGO_PKG_VERSION")
+    );
+    html
+}

@@ -1,0 +1,22 @@
+//! `profiler report`: a run as one HTML file that needs neither network nor scripts.
+
+mod html;
+mod over_time;
+mod plots;
+mod sections;
+
+use crate::analysis::{
+    stored_run::StoredRun,
+    summary::{Thresholds, summarize},
+};
+
+/// The report of a run.
+pub fn report(run: &StoredRun, thresholds: &Thresholds, redact: bool) -> String {
+    let mut summary = summarize(run, thresholds);
+    if redact {
+        summary.redact();
+    }
+    let over_time = over_time::read(run, &summary, redact);
+    let sections = sections::sections(&summary, &over_time);
+    html::page(&summary, &sections)
+}

@@ -1,0 +1,228 @@
+//! Figures of all hosts over time.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::plots::{BY_CPU, BY_GPU, PLOTTED};
+use crate::analysis::{
+    catalog::PROCESSES,
+    figure::Figure,
+    rows::{ProcessKey, Texts, integers, processes, times},
+    scan::{Groups, OverTimes, Request, for_each_host, scan},
+    series::{Named, Span},
+    stored_run::{StoredHost, StoredRun},
+    summary::Summary,
+};
+
+/// Intervals of a plot.
+const INTERVALS: u64 = 360;
+
+/// Figures over time.
+pub struct OverTime {
+    pub span: Span,
+    /// Whether an interval of the plots has several samples.
+    pub is_reduced: bool,
+    pub hosts: Vec<OfHost>,
+}
+
+/// Those of one host.
+pub struct OfHost {
+    pub name: String,
+    /// Of all processes and of the node.
+    pub figures: BTreeMap<&'static str, Named>,
+    pub cpus: Named,
+    pub gpus: BTreeMap<&'static str, Named>,
+    /// CPU time by rank.
+    pub ranks: Named,
+    pub processes: Vec<Life>,
+    pub regions: Vec<Region>,
+}
+
+/// A process from its start to its end.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub key: ProcessKey,
+    pub name: String,
+    pub end: Option<i64>,
+    pub failed: bool,
+    /// CPU time, ns; `None` if it is unknown.
+    pub cpu: Option<i64>,
+}
+
+/// A region.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub name: String,
+    pub start: i64,
+    pub end: Option<i64>,
+}
+
+/// The time from the first start to the last row of the hosts, and the number of samples in it.
+fn span(run: &StoredRun, summary: &Summary) -> (Span, u64) {
+    let ends = for_each_host(&run.hosts, |host| {
+        let mut range: Option<(i64, i64)> = None;
+        for table in ["timeline", "system", "usage", "process"] {
+            let _ = run.read(table, host, &["ts"], |batch| {
+                for ts in times(batch, "ts").into_iter().flatten() {
+                    let (first, last) = range.unwrap_or((ts, ts));
+                    range = Some((first.min(ts), last.max(ts)));
+                }
+            });
+            if range.is_some() {
+                break;
+            }
+        }
+        range
+    });
+    let ends: Vec<_> = ends.into_iter().flatten().collect();
+    let first = ends.iter().map(|(first, _)| *first).min().unwrap_or(0);
+    let last = ends.iter().map(|(_, last)| *last).max().unwrap_or(0);
+    let started = summary.identity.start.map_or(first, |ns| ns / 1000);
+    // A start that is long before the first row is that of an earlier session or of a wrong clock.
+    let start = if (0..60_000_000).contains(&(first - started)) {
+        started
+    } else {
+        first
+    };
+    let length = u64::try_from(last - start).unwrap_or(0) * 1000;
+    let ticks = summary
+        .identity
+        .interval_ns
+        .map_or(INTERVALS, |interval| length / interval.max(1));
+    let span = Span {
+        start,
+        end: last.max(start + 1),
+        intervals: usize::try_from(ticks.clamp(8, INTERVALS)).unwrap_or(8),
+    };
+    (span, ticks)
+}
+
+/// Reads everything that the plots need.
+pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
+    let (span, ticks) = span(run, summary);
+    let hosts = for_each_host(&run.hosts, |host| {
+        let ranks = ranks(run, host);
+        let request = |figures: &'static [Figure], groups| {
+            Request::new(figures, groups, OverTimes::new(span, figures))
+        };
+        let mut requests = [
+            request(PROCESSES, Groups::All),
+            request(PLOTTED, Groups::All),
+            request(BY_CPU, Groups::Column("cpu")),
+            request(BY_GPU, Groups::Column("bdf")),
+            request(&PROCESSES[..1], Groups::Process(ranks)),
+        ];
+        scan(run, host, &mut requests);
+        let [all, plotted, cpus, gpus, ranks] = requests.map(|request| {
+            let names = request.figures.iter().map(|figure| figure.name);
+            names.zip(request.values.series).collect::<BTreeMap<_, _>>()
+        });
+        let mut figures = all;
+        figures.extend(plotted);
+        fill_idle(&mut figures);
+        OfHost {
+            name: host.name.clone(),
+            figures,
+            cpus: cpus.into_values().next().unwrap_or_default(),
+            gpus,
+            ranks: ranks.into_values().next().unwrap_or_default(),
+            processes: lives(run, host, redact),
+            regions: regions(run, host),
+        }
+    });
+    OverTime {
+        span,
+        is_reduced: ticks > INTERVALS,
+        hosts,
+    }
+}
+
+/// Tables that have rows only for processes with operations have none while there are none: the
+/// value is 0 then, as long as the processes were sampled.
+fn fill_idle(figures: &mut BTreeMap<&'static str, Named>) {
+    const EVENTS: [&str; 4] = ["file_io", "block_io", "net_io", "syscalls"];
+    let sampled = figures
+        .get("cpu_s")
+        .and_then(|named| named.get(""))
+        .cloned();
+    let Some(sampled) = sampled else { return };
+    for figure in PROCESSES
+        .iter()
+        .filter(|figure| EVENTS.contains(&figure.table))
+    {
+        for series in figures
+            .get_mut(figure.name)
+            .into_iter()
+            .flat_map(Named::values_mut)
+        {
+            series.fill(&sampled);
+        }
+    }
+}
+
+fn ranks(run: &StoredRun, host: &StoredHost) -> HashMap<ProcessKey, String> {
+    let mut ranks = HashMap::new();
+    let _ = run.read(
+        "process",
+        host,
+        &["pid", "start_ts", "task_rank"],
+        |batch| {
+            let found = processes(batch)
+                .into_iter()
+                .zip(integers(batch, "task_rank"));
+            ranks.extend(found.filter_map(|(key, rank)| Some((key?, format!("{:06}", rank?)))));
+        },
+    );
+    ranks
+}
+
+fn lives(run: &StoredRun, host: &StoredHost, redact: bool) -> Vec<Life> {
+    const COLUMNS: [&str; 8] = [
+        "pid",
+        "start_ts",
+        "comm",
+        "cmdline",
+        "end_ts",
+        "exit_code",
+        "exit_signal",
+        "oncpu_ns",
+    ];
+    let mut lives = Vec::new();
+    let _ = run.read("process", host, &COLUMNS, |batch| {
+        let [comms, cmdlines] = ["comm", "cmdline"].map(|name| Texts::of(batch, name));
+        let [codes, signals, cpus] =
+            ["exit_code", "exit_signal", "oncpu_ns"].map(|name| integers(batch, name));
+        let ends = times(batch, "end_ts");
+        for (row, key) in processes(batch).into_iter().enumerate() {
+            let Some(key) = key else { continue };
+            let cmdline = cmdlines.get(row).filter(|line| !line.is_empty() && !redact);
+            lives.push(Life {
+                key,
+                name: cmdline.or(comms.get(row)).unwrap_or_default().to_owned(),
+                end: ends[row],
+                failed: codes[row].is_some_and(|code| code != 0) || signals[row].is_some(),
+                cpu: cpus[row],
+            });
+        }
+    });
+    lives
+}
+
+fn regions(run: &StoredRun, host: &StoredHost) -> Vec<Region> {
+    const COLUMNS: [&str; 3] = ["name", "region_start_ts", "region_end_ts"];
+    let mut regions = Vec::new();
+    let _ = run.read("region", host, &COLUMNS, |batch| {
+        let names = Texts::of(batch, "name");
+        let [starts, ends] = ["region_start_ts", "region_end_ts"].map(|name| times(batch, name));
+        for row in 0..batch.num_rows() {
+            if let Some(start) = starts[row] {
+                regions.push(Region {
+                    name: names.get(row).unwrap_or_default().to_owned(),
+                    start,
+                    end: ends[row],
+                });
+            }
+        }
+    });
+    regions.sort_by_key(|region| region.start);
+    regions
+}
