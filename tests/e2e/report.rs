@@ -157,14 +157,18 @@ fn report_is_one_safe_file() {
         .and_then(|rest| rest.split("</style>").next());
     let file = directory.path().join("style");
     fs::write(&file, style.expect("a style sheet")).expect("written");
-    let command = format!("openssl dgst -sha256 -binary {} | base64", file.display());
-    let hash = Command::new("sh")
-        .args(["-c", &command])
+    let hash = Command::new(setting("PROFILER_TEST_PYTHON"))
+        .arg("-c")
+        .arg(
+            "import base64, hashlib, sys
+print(base64.b64encode(hashlib.sha256(open(sys.argv[1], 'rb').read()).digest()).decode())",
+        )
+        .arg(&file)
         .output()
         .expect("it starts");
     let hash = String::from_utf8_lossy(&hash.stdout);
     assert!(
-        policy.contains(&format!("'sha256-{}'", hash.trim())),
+        !hash.trim().is_empty() && policy.contains(&format!("'sha256-{}'", hash.trim())),
         "{hash} {policy}"
     );
     for section in [
