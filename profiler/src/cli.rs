@@ -8,7 +8,9 @@ use clap::{
 };
 
 use crate::{
-    commands::{self, check, events, mark, recover, report, run, schema, serve, summary, verify},
+    commands::{
+        self, check, compare, events, mark, recover, report, run, schema, serve, summary, verify,
+    },
     config::file,
     failure::Failure,
 };
@@ -19,7 +21,7 @@ const LABELS: &str = "PROFILER_LABELS";
 const AFTER_HELP: &str = "\
 Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.
 Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict, \
-7 verify.";
+7 verify, 8 compare --fail-on.";
 
 /// Shows where time, bytes, FLOPS and energy go, for a command, a process tree, a batch job, a
 /// cgroup or a node
@@ -57,6 +59,11 @@ pub enum Command {
     Summary(summary::Arguments),
     /// Write a report of a run: one HTML file that opens without network and scripts
     Report(report::Arguments),
+    /// Compare runs with runs: what differs, whether that is significant, and between which machines
+    ///
+    /// For example `profiler compare old-* -- new-*`. With six or more runs on each side, medians have
+    /// intervals; single runs are compared by their samples.
+    Compare(compare::Arguments),
     /// Mark a region, an event or a value of the calling process
     ///
     /// Without a profiler, nothing is sent and the exit code is 0.
@@ -89,6 +96,7 @@ impl Command {
             Self::Verify(arguments) => arguments.run(),
             Self::Summary(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
+            Self::Compare(arguments) => arguments.run(),
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),

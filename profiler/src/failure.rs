@@ -19,6 +19,8 @@ pub enum Reason {
     Strict = 6,
     /// `verify` found problems.
     VerifyFailed = 7,
+    /// `compare --fail-on` found a difference.
+    Difference = 8,
     /// The command exists but cannot be executed, as in sh(1).
     CannotRun = 126,
     /// The command was not found, as in sh(1).

@@ -4,6 +4,7 @@
 mod cgroup;
 mod coming_from;
 mod command_line;
+mod compare;
 mod crash;
 mod deploy;
 mod engines;

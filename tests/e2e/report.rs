@@ -219,11 +219,17 @@ fn values_over_time_equal_their_sql() {
         .expect("SQL")
         .replace("&quot;", "\"")
         .replace("&#39;", "'");
-    let of_node = sql
-        .split(";\n")
-        .find(|sql| sql.contains("node_memory"))
-        .expect("the node");
-    let max: f64 = data.value(&format!("SELECT max(node_memory)::DOUBLE FROM ({of_node})"));
-    let shown = format!("max {:.1} MiB", max / 1_048_576.0);
-    assert!(figure.contains(&shown), "{shown}: {figure}");
+    for name in ["node_memory", "peak_rss_bytes"] {
+        let query = sql.split(";\n").find(|query| query.contains(name));
+        let query = query.expect("a query");
+        let max: f64 = data.value(&format!("SELECT max({name})::DOUBLE FROM ({query})"));
+        let (mut size, mut unit) = (max / 1024.0, "KiB");
+        for larger in ["MiB", "GiB"] {
+            if size >= 1024.0 {
+                (size, unit) = (size / 1024.0, larger);
+            }
+        }
+        let shown = format!("max {size:.1} {unit}");
+        assert!(figure.contains(&shown), "{shown}: {figure}");
+    }
 }

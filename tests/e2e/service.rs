@@ -245,3 +245,48 @@ fn quota_limits_the_profiles_of_a_user() {
         !profile(ALICE, "fourth").contains("refuses")
     });
 }
+
+#[test]
+fn hundred_clients_at_once_are_served() {
+    const CLIENTS: u32 = 100;
+    let service = Service::start(&["--max-sessions", "100", "--max-sessions-per-user", "50"]);
+    let user = |number: u32| if number.is_multiple_of(2) { ALICE } else { BOB };
+    let start = |number: u32, script: &str| {
+        let mut command = service.profiler(user(number), &format!("run{number}"));
+        command.args(["--source", "process,usage,sched", "--", "sh", "-c", script]);
+        command.stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let wait = "until [ -e go ]; do sleep 0.5; done; exit 3";
+    let clients: Vec<_> = (0..CLIENTS).map(|number| start(number, wait)).collect();
+    for number in 0..CLIENTS {
+        let usage = service.path().join(format!("run{number}/usage"));
+        wait_until("a run", || usage.exists());
+    }
+    let one_more = start(CLIENTS, "true")
+        .wait_with_output()
+        .expect("our child");
+    let stderr = String::from_utf8_lossy(&one_more.stderr);
+    assert!(
+        stderr.contains("the service refuses: 50 profiles of this user"),
+        "{stderr}"
+    );
+    fs::write(service.path().join("go"), "").expect("written");
+    for (number, client) in (0..).zip(clients) {
+        let output = client.wait_with_output().expect("our child");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        let data = service.data(&format!("run{number}"));
+        let rows = data.table("process");
+        let uids: Vec<_> = rows.iter().map(|row| row.u64("uid")).collect();
+        assert!(
+            uids.iter().all(|uid| *uid == Some(user(number).into())),
+            "{uids:?}"
+        );
+        let shells: Vec<_> = rows
+            .iter()
+            .filter(|row| row.text("comm") == Some("sh"))
+            .collect();
+        assert_eq!(shells.len(), 1, "{number}");
+        assert_eq!(shells[0].i64("exit_code"), Some(3));
+    }
+}

@@ -268,3 +268,20 @@ fn unfinished_and_damaged_runs_are_summarized() {
     assert_eq!(code, Some(3));
     assert!(stderr.contains("not the directory of a run"), "{stderr}");
 }
+
+#[test]
+fn runs_of_older_versions_are_summarized() {
+    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/version-2/complete");
+    let path = run.to_str().expect("UTF-8");
+    let text = summary(&[path]);
+    assert!(
+        text.contains("The run has version 2 of the schema"),
+        "{text}"
+    );
+    let found = document(&[path])["runs"][0].clone();
+    assert!(found["total"]["processes"].as_f64() > Some(0.0), "{found}");
+    assert!(found["total"]["cpu_s"].as_f64().is_some(), "{found}");
+    let killed = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/version-2/killed");
+    let text = summary(&[killed.to_str().expect("UTF-8")]);
+    assert!(text.contains("The run has not ended"), "{text}");
+}

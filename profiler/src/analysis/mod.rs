@@ -1,6 +1,7 @@
 //! Figures from stored runs: one declaration gives the value and the SQL that recomputes it.
 
 pub mod catalog;
+pub mod compare;
 pub mod figure;
 pub mod page;
 pub mod rows;

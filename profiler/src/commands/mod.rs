@@ -1,6 +1,7 @@
 //! The subcommands, one module each.
 
 pub mod check;
+pub mod compare;
 pub mod events;
 pub mod mark;
 pub mod recover;

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
 
-use super::sections::Section;
 use crate::{
     analysis::{
         page::PageTable,
@@ -15,6 +14,20 @@ use crate::{
 };
 
 const STYLE: &str = include_str!("style.css");
+
+/// A section.
+pub struct Section {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub html: String,
+}
+
+impl Section {
+    /// A section, unless it is empty.
+    pub fn new(id: &'static str, title: &'static str, html: String) -> Option<Self> {
+        (!html.is_empty()).then_some(Self { id, title, html })
+    }
+}
 
 /// A paragraph of text.
 pub fn paragraph(text: &str) -> String {

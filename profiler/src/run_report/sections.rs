@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
-    html::{paragraph, table},
+    html::{self, Section, paragraph, table},
     over_time::{Life, OfHost, OverTime},
     plots::{self, PlotOf, TOPICS, Topic},
 };
@@ -22,19 +22,6 @@ use crate::{
     },
 };
 
-/// A section.
-pub struct Section {
-    pub id: &'static str,
-    pub title: &'static str,
-    pub html: String,
-}
-
-impl Section {
-    fn new(id: &'static str, title: &'static str, html: String) -> Option<Self> {
-        (!html.is_empty()).then_some(Self { id, title, html })
-    }
-}
-
 /// All sections with content.
 pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
     let found = findings(summary);
@@ -45,7 +32,7 @@ pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
         .filter(|(name, _)| *name != "bound by")
         .cloned()
         .collect();
-    let facts = super::html::facts(&facts);
+    let facts = html::facts(&facts);
     let mut sections = vec![
         Section::new("verdict", "What bounds the run", verdict(&found)),
         Section::new("facts", "Totals", facts),

@@ -29,6 +29,10 @@ pub struct Identity {
     pub exit_code: Option<u8>,
     pub state: Option<State>,
     pub version: String,
+    /// Version of the schema of the first host.
+    pub schema_version: u32,
+    /// Time between the first and the last start of a host, each by its own clock, ns.
+    pub starts_within: i64,
     /// Losses by host.
     pub losses: Vec<(String, Loss)>,
     /// Sources that are not complete, by host.
@@ -56,6 +60,10 @@ impl Identity {
         identity.command.clone_from(&first.command);
         identity.interval_ns = first.config["interval_ns"].as_u64();
         identity.version.clone_from(&first.version);
+        identity.schema_version = first.schema_version;
+        let starts = || run.manifests().map(|manifest| manifest.start_ts);
+        let ends = starts().min().zip(starts().max());
+        identity.starts_within = ends.map_or(0, |(first, last)| last.saturating_sub(first));
         identity.exit_code = run
             .manifests()
             .filter_map(|manifest| manifest.exit_code)

@@ -8,9 +8,12 @@ use crate::{
         page::{NULL, Page, PageTable},
     },
     output::dataset::manifest::State,
+    schema::SCHEMA_VERSION,
     support::units::wall_clock,
 };
 
+/// Nodes of a job start within this time, s.
+const STARTS_WITHIN: f64 = 30.0;
 /// Rows of a table that are shown.
 const ROWS: usize = 16;
 
@@ -328,6 +331,21 @@ impl Summary {
                 "The run has not ended, or its profiler was killed: this is what there is of it."
                     .to_owned(),
             );
+        }
+        if identity.schema_version != SCHEMA_VERSION && identity.schema_version != 0 {
+            notes.push(format!(
+                "The run has version {} of the schema, this program version {SCHEMA_VERSION}: figures \
+                 of columns that it does not have are missing.",
+                identity.schema_version
+            ));
+        }
+        let apart = identity.starts_within as f64 / 1e9;
+        if apart > STARTS_WITHIN {
+            notes.push(format!(
+                "The nodes started within {}, each by its own clock: if they started together, their \
+                 clocks differ.",
+                Unit::Seconds.format(apart)
+            ));
         }
         if self.process_count == 0 {
             notes.push("No process was recorded.".to_owned());

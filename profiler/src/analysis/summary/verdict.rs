@@ -196,7 +196,7 @@ fn page_cache(of: &Evidence<'_>) -> Option<Finding> {
         ),
         rule: "≥ 100 MB/s dirtied and ≥ 50 % system time",
         hint: "Write less, in larger pieces, or with O_DIRECT.",
-        weight: share,
+        weight: of.get("system_s") / of.active(),
     })
 }
 

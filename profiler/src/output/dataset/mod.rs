@@ -6,7 +6,7 @@
 pub mod files;
 pub mod journal;
 pub mod journal_reader;
-pub mod keyed;
+pub(crate) mod keyed;
 pub mod manifest;
 pub mod metadata;
 mod output;

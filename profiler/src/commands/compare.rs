@@ -1,0 +1,101 @@
+//! `profiler compare`: two groups of runs.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
+
+use super::{print, print_json};
+use crate::{
+    analysis::{
+        compare::{Measured, Threshold, compare, document, page},
+        stored_run::StoredRun,
+        summary::{Thresholds, summarize},
+    },
+    failure::{Failure, Reason},
+    report,
+};
+
+/// Arguments of `profiler compare`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Run directories of side A
+    #[arg(required = true, value_name = "A", value_hint = ValueHint::DirPath)]
+    before: Vec<PathBuf>,
+    /// Run directories of side B, after `--`
+    #[arg(required = true, last = true, value_name = "B", value_hint = ValueHint::DirPath)]
+    after: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print Markdown
+    #[arg(long, conflicts_with = "json")]
+    md: bool,
+    /// Exit with 8 if a figure differs significantly by more than this, such as 'cpu_s>+5%'
+    #[arg(long, value_name = "THRESHOLD")]
+    fail_on: Vec<Threshold>,
+}
+
+fn measured(paths: &[PathBuf]) -> Result<Vec<Measured>, Failure> {
+    let thresholds = Thresholds::default();
+    let measured = paths.iter().map(|path| {
+        let run = StoredRun::open(path).map_err(|error| {
+            Failure::new(Reason::Target, format!("{}: {error}", path.display()))
+        })?;
+        let summary = summarize(&run, &thresholds);
+        Ok(Measured::new(&run, summary))
+    });
+    measured.collect()
+}
+
+fn label(paths: &[PathBuf]) -> String {
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy()
+            .into_owned()
+    };
+    match paths {
+        [] => String::new(),
+        [only] => name(only),
+        [first, .., last] => format!("{} … {}", name(first), name(last)),
+    }
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When a run cannot be read, or has no such figure.
+    pub fn run(&self) -> Result<u8, Failure> {
+        std::panic::set_hook(Box::new(|_| {}));
+        let sides = [measured(&self.before)?, measured(&self.after)?];
+        let _ = std::panic::take_hook();
+        let labels = [label(&self.before), label(&self.after)];
+        let comparison = compare(labels, [&sides[0], &sides[1]]);
+        if self.json {
+            print_json(&document(&comparison))?;
+        } else {
+            let page = page(&comparison);
+            print(if self.md {
+                page.markdown()
+            } else {
+                page.text()
+            })?;
+        }
+        let mut has_failed = false;
+        for threshold in &self.fail_on {
+            let exceeded = threshold.exceeded(&comparison);
+            let exceeded = exceeded.map_err(|why| Failure::new(Reason::Usage, why))?;
+            if let Some(why) = exceeded {
+                report!("profiler: {why}");
+                has_failed = true;
+            }
+        }
+        Ok(if has_failed {
+            Reason::Difference as u8
+        } else {
+            0
+        })
+    }
+}
