@@ -95,15 +95,21 @@ impl Area {
         axis
     }
 
+    /// The line under the drawing.
+    pub fn base_line(&self) -> String {
+        let y = self.height - BOTTOM;
+        format!(
+            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\"/>",
+            WIDTH - RIGHT
+        )
+    }
+
     /// Labels of the time axis: time since the start of the run.
-    pub fn time_axis(&self) -> String {
+    pub fn times(&self) -> String {
         let seconds = (self.span.end - self.span.start) as f64 / 1e6;
         let step = time_step(seconds);
         let (bottom, y) = (self.height - BOTTOM, self.height - 4.0);
-        let mut axis = format!(
-            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{bottom}\" y2=\"{bottom}\"/>",
-            WIDTH - RIGHT
-        );
+        let mut axis = String::new();
         let mut time = 0.0;
         while time <= seconds {
             let x = place(self.x(time / self.span.step()));

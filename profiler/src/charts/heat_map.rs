@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{BOTTOM, LEFT, Scale, TOP, axis::Area, escaped, place, svg};
+use super::{BOTTOM, Drawing, LEFT, Scale, TOP, axis::Area, escaped, place};
 use crate::analysis::series::Span;
 
 /// Shades: the classes `h1`… of the style sheet. Nothing is drawn for 0.
@@ -35,7 +35,10 @@ impl HeatMap<'_> {
             max: 1.0,
             span: self.span,
         };
-        let mut content = String::new();
+        let mut drawing = Drawing {
+            times: area.times(),
+            ..Drawing::default()
+        };
         let every = (11.0 / row_height).ceil().max(1.0);
         let mut next_label = 0.0;
         for (number, (label, values)) in rows.iter().enumerate() {
@@ -43,16 +46,16 @@ impl HeatMap<'_> {
             if number as f64 >= next_label {
                 next_label += every;
                 let _ = write!(
-                    content,
+                    drawing.fixed,
                     "<text class=\"tick\" x=\"{}\" y=\"{}\" dy=\"3\" text-anchor=\"end\">{}</text>",
                     LEFT - 5.0,
                     place(y + row_height / 2.0),
                     escaped(&shortened(label)),
                 );
             }
-            draw_row(&area, y, row_height, values, max, &mut content);
+            draw_row(&area, y, row_height, values, max, &mut drawing.stretched);
         }
-        content += &area.time_axis();
+        drawing.fixed += &area.base_line();
         let key = (1..=SHADES).map(|shade| {
             format!(
                 "<rect class=\"h{shade}\" x=\"{}\" width=\"10\" height=\"10\"/>",
@@ -64,7 +67,7 @@ impl HeatMap<'_> {
             key.collect::<String>(),
             escaped(&self.scale.format(max)),
         );
-        svg(height, self.title, &content) + &legend
+        drawing.svg(height, self.title) + &legend
     }
 
     /// The rows, each the mean of several if there are too many.
@@ -162,7 +165,7 @@ mod tests {
             max: Some(100.0),
         }
         .draw();
-        let plot = drawn.split("</svg>").next().expect("a drawing");
+        let plot = drawn.split("<p class").next().expect("a drawing");
         assert_eq!(plot.matches("<rect").count(), 2, "{plot}");
         assert!(
             plot.contains("class=\"h4\"") && plot.contains("class=\"gap\""),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{BOTTOM, COLOURS, LEFT, TOP, axis::Area, escaped, place, svg};
+use super::{BOTTOM, COLOURS, Drawing, LEFT, TOP, axis::Area, escaped, place};
 use crate::analysis::series::Span;
 
 /// A bar.
@@ -29,7 +29,11 @@ pub fn draw(title: &str, span: Span, bars: &[Bar]) -> String {
         max: 1.0,
         span,
     };
-    let mut content = String::new();
+    let mut drawing = Drawing {
+        fixed: area.base_line(),
+        times: area.times(),
+        ..Drawing::default()
+    };
     for bar in bars {
         let (x, end) = (
             area.x(span.position(bar.start)),
@@ -39,7 +43,7 @@ pub fn draw(title: &str, span: Span, bars: &[Bar]) -> String {
         let y = TOP + LANE * bar.lane as f64;
         let label = escaped(&bar.label);
         let _ = write!(
-            content,
+            drawing.stretched,
             "<rect class=\"bar c{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{label}</title></rect>",
             bar.colour % COLOURS,
             place(x),
@@ -59,12 +63,11 @@ pub fn draw(title: &str, span: Span, bars: &[Bar]) -> String {
             (x.max(LEFT) + 3.0, "start")
         };
         let _ = write!(
-            content,
+            drawing.above,
             "<text class=\"lane\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>",
             place(at),
             place(y + 9.5),
         );
     }
-    content += &area.time_axis();
-    svg(height, title, &content)
+    drawing.svg(height, title)
 }

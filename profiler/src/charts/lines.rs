@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{BOTTOM, COLOURS, Scale, TOP, axis::Area, escaped, place, svg};
+use super::{BOTTOM, COLOURS, Drawing, Scale, TOP, axis::Area, escaped, place};
 use crate::analysis::series::Span;
 
 /// A line: means of the intervals, `None` for a gap.
@@ -57,15 +57,19 @@ impl Plot<'_> {
             max: if max > 0.0 { max * 1.04 } else { 1.0 },
             span: self.span,
         };
-        let mut content = area.value_axis(self.scale);
+        let mut drawing = Drawing {
+            fixed: area.value_axis(self.scale) + &area.base_line(),
+            times: area.times(),
+            ..Drawing::default()
+        };
         if self.stacked {
-            self.areas(&area, &mut content);
+            self.areas(&area, &mut drawing.stretched);
         } else {
             for (index, line) in self.lines.iter().enumerate() {
                 let class = index % COLOURS;
-                ranges(&area, line, class, &mut content);
+                ranges(&area, line, class, &mut drawing.stretched);
                 let _ = write!(
-                    content,
+                    drawing.stretched,
                     "<path class=\"line s{class}\" d=\"{}\"/>",
                     path(&area, &line.means)
                 );
@@ -74,14 +78,32 @@ impl Plot<'_> {
         if let Some((limit, name)) = limit {
             let y = place(area.y(limit));
             let _ = write!(
-                content,
+                drawing.above,
                 "<line class=\"limit\" x1=\"64\" x2=\"752\" y1=\"{y}\" y2=\"{y}\"/>\
                  <text class=\"tick\" x=\"750\" y=\"{y}\" dy=\"-3\" text-anchor=\"end\">{}</text>",
                 escaped(name)
             );
         }
-        content += &area.time_axis();
-        svg(HEIGHT, self.title, &content) + &self.legend()
+        drawing.svg(HEIGHT, self.title) + &self.legend() + &self.data()
+    }
+
+    /// The values for scripts. `<` would end the element.
+    fn data(&self) -> String {
+        let per_second = if self.scale.per_second { "/s" } else { "" };
+        let lines: Vec<_> = self
+            .lines
+            .iter()
+            .map(|line| {
+                let values = line.means.iter().map(|value| value.map(rounded));
+                (&line.label, values.collect::<Vec<_>>())
+            })
+            .collect();
+        let data = serde_json::json!({
+            "unit": format!("{}{per_second}", self.scale.unit.symbol()),
+            "lines": lines,
+        });
+        let data = data.to_string().replace('<', "\\u003c");
+        format!("<script type=\"application/json\" class=\"data\">{data}</script>")
     }
 
     fn areas(&self, area: &Area, content: &mut String) {
@@ -133,6 +155,11 @@ impl Plot<'_> {
         }
         legend + "</ul>"
     }
+}
+
+/// Five significant digits.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
 }
 
 /// The range of each interval, where it is wider than the line.

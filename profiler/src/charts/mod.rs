@@ -36,12 +36,37 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// An SVG element with a description for screen readers.
-fn svg(height: f64, title: &str, content: &str) -> String {
-    let title = escaped(title);
-    format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">{content}</svg>"
-    )
+/// Parts of a drawing over time.
+#[derive(Default)]
+struct Drawing {
+    /// Behind everything: axes and labels.
+    fixed: String,
+    /// What zooming stretches.
+    stretched: String,
+    /// In front of everything.
+    above: String,
+    /// Labels of the time axis.
+    times: String,
+}
+
+impl Drawing {
+    /// An SVG element with a description for screen readers.
+    fn svg(&self, height: f64, title: &str) -> String {
+        let title = escaped(title);
+        let width = WIDTH - LEFT - RIGHT;
+        let Self {
+            fixed,
+            stretched,
+            above,
+            times,
+        } = self;
+        format!(
+            "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\
+             {fixed}<svg class=\"view\" x=\"{LEFT}\" y=\"0\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"{LEFT} 0 {width} {height}\" preserveAspectRatio=\"none\">{stretched}</svg>\
+             {above}<g class=\"times\">{times}</g></svg>"
+        )
+    }
 }
 
 /// A number with as few digits as a drawing needs.

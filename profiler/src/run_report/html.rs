@@ -8,12 +8,14 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     analysis::{
         page::PageTable,
+        series::Span,
         summary::{self, Summary},
     },
     charts::escaped,
 };
 
 const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
 
 /// A section.
 pub struct Section {
@@ -64,17 +66,19 @@ pub fn table(table: &PageTable) -> String {
     )
 }
 
-/// The document. Its policy forbids scripts and every request; only this style sheet is allowed.
-pub fn page(summary: &Summary, sections: &[Section]) -> String {
-    let hash = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
+/// The document. Its policy forbids every request, and every style sheet and script but its own.
+pub fn page(summary: &Summary, sections: &[Section], span: &Span) -> String {
+    let [style, script] = [STYLE, SCRIPT].map(|text| STANDARD.encode(Sha256::digest(text)));
     let page = summary::page(summary);
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{hash}'\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>{}</title><style>{STYLE}</style></head><body><header><h1>{}</h1>",
+         <title>{}</title><style>{STYLE}</style></head><body data-seconds=\"{}\" data-intervals=\"{}\"><header><h1>{}</h1>",
         escaped(&page.title),
+        (span.end - span.start) as f64 / 1e6,
+        span.intervals,
         escaped(&page.title),
     );
     for line in &page.subtitle {
@@ -101,7 +105,7 @@ pub fn page(summary: &Summary, sections: &[Section]) -> String {
     }
     let _ = writeln!(
         html,
-        "</main><footer>profiler {} · times since the start of the run</footer></body></html>",
+        "</main><footer>profiler {} · times since the start of the run</footer><script>{SCRIPT}</script></body></html>",
         env!("CARGO_PKG_VERSION")
     );
     html

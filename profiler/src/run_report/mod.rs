@@ -1,4 +1,4 @@
-//! `profiler report`: a run as one HTML file that needs neither network nor scripts.
+//! `profiler report`: a run as one HTML file that needs no network, and is readable without scripts.
 
 mod html;
 mod over_time;
@@ -18,5 +18,5 @@ pub fn report(run: &StoredRun, thresholds: &Thresholds, redact: bool) -> String 
     }
     let over_time = over_time::read(run, &summary, redact);
     let sections = sections::sections(&summary, &over_time);
-    html::page(&summary, &sections)
+    html::page(&summary, &sections, &over_time.span)
 }

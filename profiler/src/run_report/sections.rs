@@ -198,7 +198,7 @@ fn figure_element(name: &str, title: &str, drawing: &str, sql: &[String]) -> Str
         )
     };
     format!(
-        "<figure id=\"{}\"><figcaption>{}</figcaption>{drawing}{source}</figure>",
+        "<figure id=\"plot-{}\"><figcaption>{}</figcaption>{drawing}{source}</figure>",
         escaped(name),
         escaped(title)
     )

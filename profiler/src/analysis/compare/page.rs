@@ -68,7 +68,9 @@ fn table(name: &str, compared: &[&Compared]) -> PageTable {
 /// The largest changes first.
 fn by_change(compared: &[Compared]) -> Vec<&Compared> {
     let change = |of: &Compared| of.ratio.map_or(0.0, |ratio| ratio.value.ln().abs());
-    let mut sorted: Vec<_> = compared.iter().filter(|of| !of.is_primary).collect();
+    let is_used = |of: &&Compared| of.a.value != 0.0 || of.b.value != 0.0;
+    let others = compared.iter().filter(|of| !of.is_primary);
+    let mut sorted: Vec<_> = others.filter(is_used).collect();
     let rank = |of: &Compared| (of.verdict() == Verdict::Same, change(of));
     sorted.sort_by(|a, b| {
         let (a, b) = (rank(a), rank(b));
