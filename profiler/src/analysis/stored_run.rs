@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    io::{self, Read as _},
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
@@ -22,9 +22,6 @@ use crate::{
     },
     sources::dataset_schema,
 };
-
-/// Limit of the size of a `run.json` in bytes.
-const MAX_MANIFEST: u64 = 64 << 20;
 
 /// A run.
 pub struct StoredRun {
@@ -63,12 +60,13 @@ impl StoredRun {
         };
         for name in directory.names()? {
             if manifest::is_manifest(&name) {
-                match read_manifest(&directory, &name) {
-                    Ok(manifest) => {
+                match Manifest::read(&directory, &name) {
+                    Ok(manifest) if is_plain_name(&manifest.hostname) => {
                         let entry = hosts.entry(manifest.hostname.clone());
                         let host = entry.or_insert_with(|| host(&manifest.hostname));
                         host.manifest = Some(manifest);
                     }
+                    Ok(_) => problems.push(format!("{name}: it does not say of which host it is")),
                     Err(error) => problems.push(format!("{name}: {error}")),
                 }
                 continue;
@@ -217,21 +215,6 @@ impl OpenRows {
             rows(&batch);
         }
     }
-}
-
-fn read_manifest(run: &Directory, name: &str) -> io::Result<Manifest> {
-    let mut text = Vec::new();
-    run.read(name)?
-        .take(MAX_MANIFEST + 1)
-        .read_to_end(&mut text)?;
-    if text.len() as u64 > MAX_MANIFEST {
-        return Err(io::Error::other("too large for a run.json"));
-    }
-    let manifest: Manifest = serde_json::from_slice(&text)?;
-    if !is_plain_name(&manifest.hostname) {
-        return Err(io::Error::other("it does not say of which host it is"));
-    }
-    Ok(manifest)
 }
 
 fn read_part(

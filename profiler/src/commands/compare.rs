@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{print, print_json};
+use super::{print, print_json, read_runs};
 use crate::{
     analysis::{
         compare::{Measured, Threshold, compare, document, page},
-        stored_run::StoredRun,
         summary::{Thresholds, summarize},
     },
     failure::{Failure, Reason},
@@ -36,15 +35,9 @@ pub struct Arguments {
 }
 
 fn measured(paths: &[PathBuf]) -> Result<Vec<Measured>, Failure> {
-    let thresholds = Thresholds::default();
-    let measured = paths.iter().map(|path| {
-        let run = StoredRun::open(path).map_err(|error| {
-            Failure::new(Reason::Target, format!("{}: {error}", path.display()))
-        })?;
-        let summary = summarize(&run, &thresholds);
-        Ok(Measured::new(&run, summary))
-    });
-    measured.collect()
+    read_runs(paths, |run| {
+        Measured::new(run, summarize(run, &Thresholds::default()))
+    })
 }
 
 fn label(paths: &[PathBuf]) -> String {
@@ -68,9 +61,7 @@ impl Arguments {
     ///
     /// When a run cannot be read, or has no such figure.
     pub fn run(&self) -> Result<u8, Failure> {
-        std::panic::set_hook(Box::new(|_| {}));
         let sides = [measured(&self.before)?, measured(&self.after)?];
-        let _ = std::panic::take_hook();
         let labels = [label(&self.before), label(&self.after)];
         let comparison = compare(labels, [&sides[0], &sides[1]]);
         if self.json {

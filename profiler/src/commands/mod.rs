@@ -12,11 +12,17 @@ pub mod serve;
 pub mod summary;
 pub mod verify;
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use serde::Serialize;
 
-use crate::failure::{Failure, Reason};
+use crate::{
+    analysis::stored_run::StoredRun,
+    failure::{Failure, Reason},
+};
 
 /// Writes to stdout. A pipe that its reader has closed is no error.
 ///
@@ -33,6 +39,21 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Opens runs and passes each of them on. A decoder that panics on a damaged file is a problem of the
+/// run, and says nothing else.
+fn read_runs<T>(paths: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec<T>, Failure> {
+    std::panic::set_hook(Box::new(|_| {}));
+    let results = paths.iter().map(|path| {
+        let run = StoredRun::open(path).map_err(|error| {
+            Failure::new(Reason::Target, format!("{}: {error}", path.display()))
+        })?;
+        Ok(read(&run))
+    });
+    let results = results.collect();
+    let _ = std::panic::take_hook();
+    results
 }
 
 /// Writes JSON to stdout, one line per value.

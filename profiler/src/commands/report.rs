@@ -4,9 +4,9 @@ use std::{fs, path::PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::print;
+use super::{print, read_runs};
 use crate::{
-    analysis::{stored_run::StoredRun, summary::Thresholds},
+    analysis::summary::Thresholds,
     failure::{Failure, Reason},
     report,
     run_report::report as html_report,
@@ -37,13 +37,8 @@ impl Arguments {
     /// When the run cannot be read, or the file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
-        // A decoder that panics on a damaged file is a line of the report.
-        std::panic::set_hook(Box::new(|_| {}));
-        let run = StoredRun::open(&self.run).map_err(|error| {
-            Failure::new(Reason::Target, format!("{}: {error}", self.run.display()))
-        })?;
-        let html = html_report(&run, &thresholds, self.redact);
-        let _ = std::panic::take_hook();
+        let run = std::slice::from_ref(&self.run);
+        let html = read_runs(run, |run| html_report(run, &thresholds, self.redact))?.concat();
         if self.output.as_os_str() == "-" {
             print(html)?;
             return Ok(0);

@@ -5,16 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::{print, print_json};
+use super::{print, print_json, read_runs};
 use crate::{
-    analysis::{
-        stored_run::StoredRun,
-        summary::{
-            Summary, Thresholds, by_label, by_label_document, declarations, document, page,
-            summarize,
-        },
+    analysis::summary::{
+        Summary, Thresholds, by_label, by_label_document, declarations, document, page, summarize,
     },
-    failure::{Failure, Reason},
+    failure::Failure,
 };
 
 /// Arguments of `profiler summary`.
@@ -45,16 +41,7 @@ impl Arguments {
     /// When a run cannot be read.
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
-        // A decoder that panics on a damaged file is a line of the summary.
-        std::panic::set_hook(Box::new(|_| {}));
-        let summaries = self.runs.iter().map(|path| {
-            let run = StoredRun::open(path).map_err(|error| {
-                Failure::new(Reason::Target, format!("{}: {error}", path.display()))
-            })?;
-            Ok(summarize(&run, &thresholds))
-        });
-        let summaries = summaries.collect::<Result<Vec<_>, Failure>>()?;
-        let _ = std::panic::take_hook();
+        let summaries = read_runs(&self.runs, |run| summarize(run, &thresholds))?;
         self.print(&summaries)?;
         Ok(0)
     }
