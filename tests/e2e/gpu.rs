@@ -100,7 +100,14 @@ fn only_visible_gpus_are_recorded() {
         .finish();
     let rows = finished.dataset().table("gpu");
     assert!(!rows.is_empty());
-    assert!(rows.iter().all(|row| row.text("uuid") == Some("GPU-1")));
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|row| (row.text("uuid"), row.i64("ts")))
+        .collect();
+    assert!(
+        seen.iter().all(|(uuid, _)| *uuid == Some("GPU-1")),
+        "{seen:?}"
+    );
 }
 
 /// Two cards of AMD, with NVIDIA's driver missing.

@@ -67,8 +67,9 @@ enum Environment<V> {
 
 /// An environment is read again after this time, an unknown one at every reading.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-/// Time for an exec(2), during which the environment is empty.
-const EXEC_MS: u32 = 100;
+/// Time for an exec(2) on a busy machine, before and during which the environment can be unreadable
+/// or empty.
+const EXEC: Duration = Duration::from_secs(1);
 /// Limits of environments per reading of the GPUs, and of their length.
 const READ_AT_ONCE: usize = 256;
 const LONGEST: u64 = 256 << 10;
@@ -98,10 +99,8 @@ impl<V: Visible> OfTarget<V> {
         self.known.retain(|pid, _| live.contains(pid));
         let is_first = !pids.is_empty() && self.known.is_empty() && !self.is_known;
         self.read(pids);
-        for _ in 0..if is_first { EXEC_MS } else { 0 } {
-            if self.is_known {
-                break;
-            }
+        let begin = Instant::now();
+        while is_first && !self.is_known && begin.elapsed() < EXEC {
             thread::sleep(Duration::from_millis(1));
             self.read(pids);
         }
