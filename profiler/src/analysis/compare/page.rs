@@ -104,7 +104,10 @@ pub fn page(comparison: &Comparison) -> Page {
             } else {
                 format!(" and {more} more")
             };
-            notes.push(format!("Only in {side}: {}{more}", shown.join(", ")));
+            notes.push(format!(
+                "Only in {side}, of regions and the processes with most CPU time: {}{more}",
+                shown.join(", ")
+            ));
         }
     }
     let mut machines = PageTable::new(&["A", "B", "different machines or settings"]);
