@@ -23,8 +23,7 @@ use crate::{
 /// Attempts to follow all threads of a process while it creates threads.
 const ATTEMPTS: usize = 5;
 
-/// Longest time between an event and its effect in `/proc`, or of a recorded fork and its record,
-/// ns.
+/// Longest time between a fork and its effect in `/proc`, or its record, ns.
 const DELAY_MAX: u64 = 100_000_000;
 
 /// Time after which the record of a thread that `/proc` lists has been written.
@@ -65,6 +64,8 @@ struct Tracked {
     recorded_since: Option<u64>,
     /// End of the last thread that has ended, ns of `CLOCK_MONOTONIC`.
     exit: Option<u64>,
+    /// End of the records of the main thread, ns of `CLOCK_MONOTONIC`.
+    main_exit: Option<u64>,
 }
 
 /// A process in `/proc`.
@@ -162,6 +163,8 @@ impl Lifecycle {
                 {
                     tracked.comm = comm(&name);
                     if is_exec {
+                        // It ended the other threads; a thread that is not the main one has become it.
+                        (tracked.exit, tracked.main_exit) = (None, None);
                         self.changes.push(Change::Exec(tracked.id, tracked.comm));
                     }
                 }
@@ -169,6 +172,9 @@ impl Lifecycle {
             TaskRecord::Exit { task } => {
                 if let Some(tracked) = self.tracked.get_mut(&task.pid) {
                     tracked.exit = Some(time);
+                    if task.tid == task.pid {
+                        tracked.main_exit = Some(time);
+                    }
                 }
             }
         }
@@ -188,6 +194,7 @@ impl Lifecycle {
             comm: creator.comm,
             recorded_since: Some(start_boottime),
             exit: None,
+            main_exit: None,
         };
         let fork = Fork {
             kind: FORK,
@@ -254,6 +261,7 @@ impl Lifecycle {
             comm: listed.comm,
             recorded_since: None,
             exit: None,
+            main_exit: None,
         };
         if let Some(earlier) = self.tracked.insert(listed.pid, tracked)
             && let Some(at) = earlier.exit
@@ -322,14 +330,14 @@ impl Lifecycle {
         tracked.is_some_and(|tracked| tracked.recorded_since.is_some())
     }
 
-    /// Notes that the main thread of a process was running at `now`, ns of `CLOCK_MONOTONIC`. If
-    /// its end was recorded, it has executed a program with the set-uid bit, which the kernel no
-    /// longer records.
+    /// Notes that the main thread of a process was not ending at `now`, ns of `CLOCK_MONOTONIC`. If
+    /// its end was recorded before, it has executed a program with the set-uid bit, which the kernel
+    /// no longer records.
     pub(super) fn is_running(&mut self, pid: u32, now: u64) {
         if let Some(tracked) = self.tracked.get_mut(&pid)
-            && tracked.exit.is_some_and(|exit| exit + DELAY_MAX < now)
+            && tracked.main_exit.is_some_and(|exit| exit < now)
         {
-            (tracked.exit, tracked.recorded_since) = (None, None);
+            (tracked.exit, tracked.main_exit, tracked.recorded_since) = (None, None, None);
             self.unrecorded += 1;
         }
     }
@@ -475,10 +483,19 @@ mod tests {
         let mut lifecycle = lifecycle();
         let known = lifecycle.tracked[&10].id;
         assert!(lifecycle.is_counted(known));
-        exit(&mut lifecycle, 100 * SECOND, 10, 10);
-        // It may still be ending.
-        lifecycle.is_running(10, 100 * SECOND + 1);
+        // Another thread; then an exec by a thread that is not the main one.
+        exit(&mut lifecycle, 98 * SECOND, 10, 12);
+        lifecycle.is_running(10, 99 * SECOND);
+        exit(&mut lifecycle, 99 * SECOND, 10, 10);
+        let exec = TaskRecord::Comm {
+            task: task(10, 10),
+            name: b"next".to_vec(),
+            is_exec: true,
+        };
+        lifecycle.apply(99 * SECOND + 1, exec);
+        lifecycle.is_running(10, 100 * SECOND);
         assert!(lifecycle.is_counted(known));
+        exit(&mut lifecycle, 100 * SECOND, 10, 10);
         lifecycle.is_running(10, 101 * SECOND);
         assert!(!lifecycle.is_counted(known));
         assert_eq!(lifecycle.unrecorded(), 1);

@@ -320,6 +320,11 @@ pub(super) fn has_ended(stat: &Stat) -> bool {
     stat.state == 'X' || stat.state == 'Z' && stat.num_threads <= 1
 }
 
+/// Whether the main thread has ended, or is about to.
+pub(super) fn is_ending(stat: &Stat) -> bool {
+    matches!(stat.state, 'X' | 'Z') || stat.flags & libc::PF_EXITING.cast_unsigned() != 0
+}
+
 /// Status of a zombie as in wait(2). The kernel prints 0 for a process that the reader may not
 /// trace.
 fn exit_status(process: &Process, stat: &Stat) -> Option<u32> {

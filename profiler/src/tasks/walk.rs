@@ -20,7 +20,7 @@ use super::{
     ProcessId,
     lifecycle::{Change, Lifecycle, Listed},
     missed::Missed,
-    observe::{Observer, ThreadWaits, comm, has_ended},
+    observe::{Observer, ThreadWaits, comm, has_ended, is_ending},
     tree_cpu::{CountedSum, CutimeSum, Usage},
 };
 use crate::{
@@ -225,7 +225,7 @@ impl Walker {
                 self.zombies.insert((pid, stat.starttime), usage);
             } else {
                 running.insert(ProcessId::from(&seen.process));
-                if stat.state != 'Z' {
+                if !is_ending(stat) {
                     self.lifecycle.is_running(pid, began);
                 }
             }
