@@ -238,3 +238,300 @@ fn values_over_time_equal_their_sql() {
         assert!(figure.contains(&shown), "{shown}: {figure}");
     }
 }
+
+/// Runs Python with a program and arguments, and returns what it prints.
+fn python(program: &str, arguments: &[&Path]) -> String {
+    let output = Command::new(setting("PROFILER_TEST_PYTHON"))
+        .args(["-c", program])
+        .args(arguments)
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let files = fs::read_dir(directory).expect("a directory");
+    let name = |file: std::io::Result<fs::DirEntry>| file.expect("a file").file_name();
+    let mut names: Vec<_> = files
+        .map(|file| name(file).into_string().expect("UTF-8"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn plots_are_files_for_papers() {
+    let directory = TempDir::new().expect("a directory");
+    let run = record(
+        directory.path(),
+        &[],
+        "head -c 100000000 /dev/zero | gzip >file",
+    );
+    let (svg, png) = (directory.path().join("svg"), directory.path().join("png"));
+    let [svg_option, png_option] = [&svg, &png].map(|path| path.to_str().expect("UTF-8"));
+    let md = directory.path().join("report.md");
+    let arguments = [
+        "report",
+        &run,
+        "--svg",
+        svg_option,
+        "--png",
+        png_option,
+        "--md",
+        md.to_str().expect("UTF-8"),
+        "--width",
+        "85",
+        "--font-size",
+        "6",
+        "--dpi",
+        "300",
+    ];
+    profiler(&arguments);
+    assert!(!directory.path().join("report.html").exists());
+    let files = names(&svg);
+    let pictures = names(&png);
+    assert!(files.contains(&"thread-time.svg".to_owned()), "{files:?}");
+    assert_eq!(files.len(), pictures.len());
+    let text = fs::read_to_string(&md).expect("Markdown");
+    for file in &files {
+        assert!(
+            text.contains(&format!("]({svg_option}/{file})")),
+            "{file}: {text}"
+        );
+    }
+    let facts = python(
+        "import struct, sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1] + '/thread-time.svg').getroot()
+text = open(sys.argv[1] + '/thread-time.svg').read()
+data = open(sys.argv[2] + '/thread-time.png', 'rb').read()
+width, = struct.unpack('>I', data[16:20])
+at = data.index(b'pHYs') + 4
+per_metre, = struct.unpack('>I', data[at:at + 4])
+print(float(root.get('width')), 'var(' in text, 'font-size: 8.00px' in text, width, per_metre)",
+        &[&svg, &png],
+    );
+    // 85 mm are 321.3 CSS pixels and 1004 of 300 per inch; 6 points are 8 CSS pixels.
+    assert_eq!(facts, "321.3 False True 1004 11811");
+}
+
+#[test]
+fn one_plot_is_selected_by_name() {
+    let directory = TempDir::new().expect("a directory");
+    let run = record(directory.path(), &[], "sleep 0.3");
+    let out = directory.path().join("plots");
+    let out = out.to_str().expect("UTF-8");
+    profiler(&[
+        "report",
+        &run,
+        "--svg",
+        out,
+        "--plot",
+        "node-cpu",
+        "--no-title",
+    ]);
+    assert_eq!(names(Path::new(out)), ["node-cpu.svg"]);
+    let svg = fs::read_to_string(Path::new(out).join("node-cpu.svg")).expect("the file");
+    assert!(!svg.contains("class=\"title\""), "{svg}");
+    let output = Command::new(setting("PROFILER_BIN"))
+        .args(["report", &run, "--svg", out, "--plot", "no-such"])
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("no-such") && stderr.contains("node-cpu"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn pdf_without_a_browser_says_what_to_do() {
+    let directory = TempDir::new().expect("a directory");
+    let run = record(directory.path(), &[], "sleep 0.2");
+    let output = Command::new(setting("PROFILER_BIN"))
+        .args(["report", &run, "--pdf", "report.pdf"])
+        .env("PATH", directory.path())
+        .current_dir(directory.path())
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    assert!(
+        stderr.contains("Chromium") && stderr.contains("print it"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn several_runs_are_one_file() {
+    let directory = TempDir::new().expect("a directory");
+    let runs = ["a", "b"].map(|name| {
+        let directory = directory.path().join(name);
+        fs::create_dir(&directory).expect("a directory");
+        record(&directory, &[], "sleep 0.3")
+    });
+    let html = profiler(&["report", "-o", "-", &runs[0], &runs[1]]);
+    assert_eq!(html.matches("<article ").count(), 2);
+    let mut ids: Vec<&str> = html
+        .split(" id=\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "{ids:?}");
+    for id in ["run1-verdict", "run2-verdict", "run2-plot-node-cpu"] {
+        assert!(ids.contains(&id), "{ids:?}");
+    }
+    assert!(html.contains("href=\"#run2-verdict\""));
+}
+
+#[test]
+fn selected_values_equal_the_tables() {
+    let directory = TempDir::new().expect("a directory");
+    let script = "\"$PROFILER\" mark start work; head -c 300000000 /dev/zero | gzip >file
+        \"$PROFILER\" mark end work; sleep 0.2";
+    let run = record(directory.path(), &[], script);
+    let html = profiler(&["report", "-o", "-", &run]);
+    let after = |text: &str, begin: &str, end: &str| {
+        let rest = text.split(begin).nth(1).expect("the beginning");
+        rest.split(end).next().expect("the end").to_owned()
+    };
+    let seconds: f64 = after(&html, "data-seconds=\"", "\"")
+        .parse()
+        .expect("a number");
+    let subjects = after(&html, "class=\"subjects\">", "</script>");
+    let subjects: Value = serde_json::from_str(&subjects).expect("JSON");
+    let data = e2e::dataset::Dataset::new(run.into());
+    let (pid, user): (u32, f64) = data.row(
+        "SELECT pid, sum(u.user_ns)::DOUBLE / 1e9 FROM usage u JOIN process USING (pid, start_ts) \
+         WHERE comm = 'gzip' AND tid IS NULL GROUP BY pid",
+    );
+    let all = subjects.as_object().expect("an object");
+    let gzip = all
+        .iter()
+        .find(|(name, _)| name.starts_with("process ") && name.contains(&format!(" {pid} ")));
+    let (name, gzip) = gzip.expect("the process");
+    let values = gzip["figures"]["user_s"].as_array().expect("values");
+    let sum: f64 = values.iter().filter_map(Value::as_f64).sum();
+    let shown = sum * seconds / values.len() as f64;
+    assert!(
+        (shown - user).abs() < 0.02 * user,
+        "{shown} s, not {user} s"
+    );
+    assert!(
+        html.contains(&format!("<tr data-subject=\"{name}\">")),
+        "{name}"
+    );
+    // The region covers the same part of the run.
+    let (begin, end): (f64, f64) = data.row(
+        "SELECT epoch_us(region_start_ts)::DOUBLE, epoch_us(region_end_ts)::DOUBLE FROM region",
+    );
+    let times = &subjects["region work"]["times"][0];
+    let length = times[1].as_f64().expect("a number") - times[0].as_f64().expect("a number");
+    let expected = (end - begin) / 1e6;
+    assert!(
+        (length * seconds - expected).abs() < 0.01,
+        "{times} of {seconds} s: {expected} s"
+    );
+    // Once in each plot over time.
+    let bands = html
+        .matches("<title>work</title><rect class=\"band\"")
+        .count();
+    assert!(bands >= 5, "{bands}");
+}
+
+#[test]
+fn latencies_over_time_equal_their_sql() {
+    let directory = TempDir::new().expect("a directory");
+    let script = "for i in 1 2 3 4; do head -c 60000000 /dev/zero | gzip >file & done; wait";
+    let run = record(directory.path(), &[], script);
+    let html = profiler(&["report", "-o", "-", &run]);
+    let figure = html
+        .split("<figure id=\"plot-latency-runqueue\">")
+        .nth(1)
+        .expect("a plot");
+    let part = |begin: &str, end: &str| {
+        let rest = figure.split(begin).nth(1).expect("the beginning");
+        rest.split(end).next().expect("the end").to_owned()
+    };
+    let data: Value = serde_json::from_str(&part("class=\"data\">", "</script>")).expect("JSON");
+    let seconds: f64 = html
+        .split("data-seconds=\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next()?.parse().ok())
+        .expect("a number");
+    let mut drawn = 0.0;
+    for row in data["lines"].as_array().expect("rows") {
+        let values = row[1].as_array().expect("values");
+        let sum: f64 = values.iter().filter_map(Value::as_f64).sum();
+        drawn += sum * seconds / values.len() as f64;
+    }
+    let sql = part("<pre>", "</pre>")
+        .replace("&#39;", "'")
+        .replace("&quot;", "\"");
+    let dataset = e2e::dataset::Dataset::new(run.into());
+    let counted: f64 = dataset.value(&format!("SELECT sum(count)::DOUBLE FROM ({sql})"));
+    assert!(counted > 100.0, "{counted}");
+    assert!(
+        (drawn - counted).abs() < 0.02 * counted,
+        "{drawn}, not {counted}"
+    );
+}
+
+#[test]
+fn plots_of_perfmon_have_its_names_and_the_values_of_the_tables() {
+    let directory = TempDir::new().expect("a directory");
+    let script = "head -c 300000000 /dev/zero | gzip >file; sleep 0.3";
+    let run = record(directory.path(), &[], script);
+    let out = directory.path().join("plots");
+    let option = out.to_str().expect("UTF-8");
+    profiler(&["report", &run, "--like", "perfmon", "--svg", option]);
+    let found = names(&out);
+    for stem in [
+        "Average_CPU_Load_all_nodes",
+        "CPU_Load_per_node",
+        "Average_Memory_all_nodes",
+        "Memory_per_node",
+        "Total_Output_Traffic_all_nodes",
+        "Input_Traffic_per_node",
+        "Total_Packets_Output_all_nodes",
+        "Packets_Input_per_node",
+    ] {
+        assert!(found.contains(&format!("{stem}.svg")), "{stem}: {found:?}");
+    }
+    // There is no such device here.
+    assert!(!found.iter().any(|name| name.contains("RAPL")), "{found:?}");
+    let data = e2e::dataset::Dataset::new(run.clone().into());
+    let (mean, max): (f64, f64) = data.row(
+        "SELECT sum(target_cpu * interval_ns) / sum(interval_ns) FILTER (target_cpu IS NOT NULL), \
+         max(target_cpu) FROM timeline",
+    );
+    let svg = fs::read_to_string(out.join("CPU_Load_per_node.svg")).expect("the file");
+    let shown = |name: &str| -> f64 {
+        let rest = svg
+            .split(&format!("{name} CPU Load/Node: "))
+            .nth(1)
+            .expect("a title");
+        rest.split(' ')
+            .next()
+            .expect("a number")
+            .parse()
+            .expect("a number")
+    };
+    assert!(
+        (shown("Average") - mean).abs() < 0.002 * mean + 0.001,
+        "{mean}: {svg}"
+    );
+    assert!((shown("Max") - max).abs() < 0.001, "{max}: {svg}");
+    let html = profiler(&["report", &run, "--like", "perfmon", "-o", "-"]);
+    // CPU and network, for all nodes and for each; pages without plots are left out.
+    assert_eq!(html.matches("<section class=\"page\">").count(), 4);
+    assert!(
+        html.contains("Job ID: run User: root # Nodes: 1 Date: 20"),
+        "{html}"
+    );
+}

@@ -19,6 +19,8 @@ pub enum Unit {
     Joules,
     Watts,
     Flop,
+    /// A unit of another program, in which values are given.
+    Named(&'static str),
 }
 
 impl Unit {
@@ -34,6 +36,7 @@ impl Unit {
             Self::Joules => "J",
             Self::Watts => "W",
             Self::Flop => "FLOP",
+            Self::Named(name) => name,
         }
     }
 }
@@ -51,6 +54,8 @@ impl Unit {
             Self::Joules => scaled(value, "J"),
             Self::Watts => scaled(value, "W"),
             Self::Flop => scaled(value, "FLOP"),
+            Self::Named(name) if value > 0.0 && value < 0.01 => format!("{value:.0e} {name}"),
+            Self::Named(name) => format!("{} {name}", significant(value)),
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct Page {
 pub struct PageTable {
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
+    /// What each row is about, for scripts; empty if they do not need it.
+    pub subjects: Vec<String>,
     /// Rows that are left out.
     pub more: usize,
 }
@@ -101,7 +103,7 @@ impl Page {
 }
 
 /// Text in which nothing is Markdown or HTML.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in printable(text).chars() {
         if r"\`*_[]<>|#~".contains(c) {

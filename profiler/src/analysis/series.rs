@@ -107,6 +107,13 @@ impl Series {
         self.0.iter().map(Interval::mean).collect()
     }
 
+    /// The mean over the time with values.
+    pub fn mean(&self) -> Option<f64> {
+        let integral: f64 = self.0.iter().map(|interval| interval.integral).sum();
+        let seconds: f64 = self.0.iter().map(|interval| interval.seconds).sum();
+        (seconds > 0.0).then(|| integral / seconds)
+    }
+
     /// The largest value.
     pub fn max(&self) -> Option<f64> {
         let values = self.0.iter().filter(|interval| interval.seconds > 0.0);

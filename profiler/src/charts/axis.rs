@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{BOTTOM, LEFT, RIGHT, TOP, WIDTH, escaped, place};
-use crate::analysis::{figure::Unit, series::Span};
+use super::{COLOURS, Frame, escaped, place};
+use crate::analysis::figure::Unit;
 
 /// Unit of a value axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,12 @@ pub struct Scale {
 }
 
 impl Scale {
+    /// Symbol of the unit.
+    pub fn symbol(self) -> String {
+        let per_second = if self.per_second { "/s" } else { "" };
+        format!("{}{per_second}", self.unit.symbol())
+    }
+
     /// A value for people.
     pub fn format(self, value: f64) -> String {
         match (self.unit, self.per_second) {
@@ -55,64 +61,143 @@ impl Scale {
     }
 }
 
-/// The drawing area of a plot over time.
-pub struct Area {
-    pub height: f64,
-    pub max: f64,
-    pub span: Span,
+/// The kind of a value axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// From 0.
+    Linear,
+    /// Powers of 10 from that of the smallest positive value. Values of 0 are on the base line.
+    Logarithmic,
 }
 
-impl Area {
+/// The drawing area of a plot over time.
+pub struct Area<'a> {
+    pub frame: &'a Frame,
+    pub height: f64,
+    pub max: f64,
+    /// The lowest value of a logarithmic axis.
+    pub least: Option<f64>,
+}
+
+impl Area<'_> {
     /// Horizontal place of a position in intervals of the span.
     pub fn x(&self, position: f64) -> f64 {
-        let width = WIDTH - LEFT - RIGHT;
-        LEFT + width * (position / self.span.intervals as f64).clamp(0.0, 1.0)
+        let layout = &self.frame.layout;
+        let share = position / self.frame.span.intervals as f64;
+        layout.left() + layout.inner() * share.clamp(0.0, 1.0)
     }
 
     /// Vertical place of a value.
     pub fn y(&self, value: f64) -> f64 {
-        let height = self.height - TOP - BOTTOM;
-        TOP + height * (1.0 - (value / self.max).clamp(0.0, 1.0))
+        let top = self.frame.layout.top();
+        let share = match self.least {
+            Some(least) if value > least => (value / least).ln() / (self.max / least).ln(),
+            Some(_) => 0.0,
+            None => value / self.max,
+        };
+        top + (self.bottom() - top) * (1.0 - share.clamp(0.0, 1.0))
+    }
+
+    /// Place of the base line.
+    fn bottom(&self) -> f64 {
+        self.height - self.frame.layout.bottom()
+    }
+
+    /// Left and right end.
+    fn sides(&self) -> [f64; 2] {
+        let layout = &self.frame.layout;
+        [layout.left(), layout.width - layout.right()]
     }
 
     /// Lines and labels of the value axis.
     pub fn value_axis(&self, scale: Scale) -> String {
-        let step = scale.step(self.max);
+        let [left, right] = self.sides();
+        let text = self.frame.layout.text;
         let mut axis = String::new();
-        let mut value = 0.0;
-        while value <= self.max * 1.0001 {
+        for value in self.ticks(scale) {
             let y = place(self.y(value));
             let label = escaped(&scale.label(value));
             let _ = write!(
                 axis,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\"/>\
-                 <text class=\"tick\" x=\"{}\" y=\"{y}\" dy=\"3\" text-anchor=\"end\">{label}</text>",
-                WIDTH - RIGHT,
-                LEFT - 5.0,
+                "<line class=\"grid\" x1=\"{left}\" x2=\"{right}\" y1=\"{y}\" y2=\"{y}\"/>\
+                 <text class=\"tick\" x=\"{}\" y=\"{y}\" dy=\"{}\" text-anchor=\"end\">{label}</text>",
+                place(left - 0.5 * text),
+                place(0.3 * text),
             );
-            value += step;
         }
         axis
     }
 
+    /// Values with a line.
+    fn ticks(&self, scale: Scale) -> Vec<f64> {
+        let max = self.max * 1.0001;
+        if let Some(least) = self.least {
+            // At most about eight labels.
+            let every = ((max / least).log10() / 8.0).ceil().max(1.0);
+            let factor = 10_f64.powf(every);
+            let powers = std::iter::successors(Some(least), |value| Some(value * factor));
+            return powers.take_while(|value| *value <= max).collect();
+        }
+        let step = scale.step(self.max);
+        let multiples = std::iter::successors(Some(0.0), |value| Some(value + step));
+        multiples.take_while(|value| *value <= max).collect()
+    }
+
     /// The line under the drawing.
     pub fn base_line(&self) -> String {
-        let y = self.height - BOTTOM;
+        let (y, [left, right]) = (self.bottom(), self.sides());
+        format!("<line class=\"axis\" x1=\"{left}\" x2=\"{right}\" y1=\"{y}\" y2=\"{y}\"/>")
+    }
+
+    /// A line across the drawing at a limit, with its name.
+    pub fn limit(&self, value: f64, name: &str) -> String {
+        let (y, [left, right]) = (place(self.y(value)), self.sides());
         format!(
-            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\"/>",
-            WIDTH - RIGHT
+            "<line class=\"limit\" x1=\"{left}\" x2=\"{right}\" y1=\"{y}\" y2=\"{y}\"/>\
+             <text class=\"tick\" x=\"{}\" y=\"{y}\" dy=\"-3\" text-anchor=\"end\">{}</text>",
+            right - 2.0,
+            escaped(name)
         )
+    }
+
+    /// The regions: a tint, with a line of full colour above it.
+    pub fn bands(&self) -> String {
+        let top = self.frame.layout.top();
+        let edge = 0.3 * self.frame.layout.text;
+        let mut bands = String::new();
+        for band in &self.frame.bands {
+            let span = &self.frame.span;
+            let (x, end) = (
+                self.x(span.position(band.start)),
+                self.x(span.position(band.end)),
+            );
+            let (x, width) = (place(x), place((end - x).max(0.5)));
+            let colour = band.colour % COLOURS;
+            let _ = write!(
+                bands,
+                "<g class=\"c{colour}\"><title>{}</title>\
+                 <rect class=\"band\" x=\"{x}\" y=\"{top}\" width=\"{width}\" height=\"{}\"/>\
+                 <rect class=\"edge\" x=\"{x}\" y=\"{}\" width=\"{width}\" height=\"{edge}\"/></g>",
+                escaped(&band.label),
+                place(self.bottom() - top),
+                place(top - edge),
+            );
+        }
+        bands
     }
 
     /// Labels of the time axis: time since the start of the run.
     pub fn times(&self) -> String {
-        let seconds = (self.span.end - self.span.start) as f64 / 1e6;
-        let step = time_step(seconds);
-        let (bottom, y) = (self.height - BOTTOM, self.height - 4.0);
+        let (span, layout) = (&self.frame.span, &self.frame.layout);
+        let seconds = (span.end - span.start) as f64 / 1e6;
+        // A label needs the width of six letters.
+        let labels = (layout.inner() / (8.0 * layout.text)).clamp(2.0, 8.0);
+        let step = time_step(seconds, labels);
+        let (bottom, y) = (self.bottom(), self.height - 0.4 * layout.text);
         let mut axis = String::new();
         let mut time = 0.0;
         while time <= seconds {
-            let x = place(self.x(time / self.span.step()));
+            let x = place(self.x(time / span.step()));
             let _ = write!(
                 axis,
                 "<line class=\"axis\" x1=\"{x}\" x2=\"{x}\" y1=\"{bottom}\" y2=\"{}\"/>\
@@ -126,14 +211,14 @@ impl Area {
     }
 }
 
-/// Seconds between labels of the time axis, of which there are at most nine.
-fn time_step(seconds: f64) -> f64 {
+/// Seconds between labels of the time axis, of which there are at most `labels` after the first.
+fn time_step(seconds: f64, labels: f64) -> f64 {
     const STEPS: [f64; 20] = [
         0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
         1800.0, 3600.0, 7200.0, 21_600.0, 86_400.0,
     ];
-    let found = STEPS.into_iter().find(|step| seconds / step <= 8.0);
-    found.unwrap_or_else(|| 86_400.0 * (seconds / 8.0 / 86_400.0).ceil())
+    let found = STEPS.into_iter().find(|step| seconds / step <= labels);
+    found.unwrap_or_else(|| 86_400.0 * (seconds / labels / 86_400.0).ceil())
 }
 
 /// Time since the start: `30 s`, `1:30`, `2:00 h`.

@@ -2,107 +2,173 @@
 
 use std::fmt::Write as _;
 
-use super::{BOTTOM, Drawing, LEFT, Scale, TOP, axis::Area, escaped, place};
-use crate::analysis::series::Span;
+use super::{
+    Chart, Drawing, Frame, Legend, Scale, axis::Area, drawing::SHADES, escaped, lines::rounded,
+    place,
+};
 
-/// Shades: the classes `h1`… of the style sheet. Nothing is drawn for 0.
-const SHADES: usize = 8;
+/// Range of logarithmic shades; smaller values have the lightest shade.
+const DECADES: f64 = 4.0;
+/// With more rows, the values for scripts would be most of a report.
+const ROWS_WITH_VALUES: usize = 32;
 /// Rows that are drawn. More are combined.
 const ROWS: usize = 64;
 
-/// A heat map.
-pub struct HeatMap<'a> {
-    pub title: &'a str,
-    pub span: Span,
+/// A heat map. Nothing is drawn for 0.
+#[derive(Clone, Debug)]
+pub struct HeatMap {
     pub scale: Scale,
-    /// Label and values of each row, from the top.
-    pub rows: &'a [(String, Vec<Option<f64>>)],
+    /// The rows from the top.
+    pub rows: Vec<Row>,
     /// The value of the darkest shade; the largest value if `None`.
     pub max: Option<f64>,
+    pub shading: Shading,
 }
 
-impl HeatMap<'_> {
-    /// The drawing with the range of its shades.
-    pub fn draw(&self) -> String {
-        let rows = self.shown();
-        let values = rows.iter().flat_map(|(_, values)| values.iter().flatten());
+/// How values become shades.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shading {
+    Linear,
+    /// Each shade is a factor.
+    Logarithmic,
+}
+
+/// A row of a heat map.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub label: String,
+    /// What the row is about, for scripts.
+    pub subject: Option<String>,
+    pub values: Vec<Option<f64>>,
+}
+
+impl Chart for HeatMap {
+    fn draw(&self, frame: &Frame) -> Drawing {
+        let layout = &frame.layout;
+        let rows = self.shown(frame.span.intervals);
+        let values = rows.iter().flat_map(|row| row.values.iter().flatten());
         let largest = values.copied().fold(0.0, f64::max);
         let max = self.max.unwrap_or(largest).max(f64::MIN_POSITIVE);
-        let row_height = (160.0 / rows.len().max(1) as f64).clamp(3.0, 16.0);
-        let height = TOP + BOTTOM + row_height * rows.len() as f64;
+        let row_height = (layout.height / rows.len().max(1) as f64).clamp(3.0, 1.6 * layout.text);
+        let height = layout.top() + layout.bottom() + row_height * rows.len() as f64;
         let area = Area {
+            frame,
             height,
             max: 1.0,
-            span: self.span,
+            least: None,
         };
         let mut drawing = Drawing {
+            height,
             times: area.times(),
+            legend: Legend::Shades(self.least(max), self.scale.format(max)),
             ..Drawing::default()
         };
-        let every = (11.0 / row_height).ceil().max(1.0);
+        let every = (1.1 * layout.text / row_height).ceil().max(1.0);
         let mut next_label = 0.0;
-        for (number, (label, values)) in rows.iter().enumerate() {
-            let y = TOP + row_height * number as f64;
+        for (number, row) in rows.iter().enumerate() {
+            let y = layout.top() + row_height * number as f64;
+            let subject = subject(row.subject.as_deref());
             if number as f64 >= next_label {
                 next_label += every;
                 let _ = write!(
                     drawing.fixed,
-                    "<text class=\"tick\" x=\"{}\" y=\"{}\" dy=\"3\" text-anchor=\"end\">{}</text>",
-                    LEFT - 5.0,
+                    "<text class=\"tick\"{subject} x=\"{}\" y=\"{}\" dy=\"{}\" text-anchor=\"end\">{}</text>",
+                    place(layout.left() - 0.5 * layout.text),
                     place(y + row_height / 2.0),
-                    escaped(&shortened(label)),
+                    place(0.3 * layout.text),
+                    escaped(&shortened(&row.label)),
                 );
             }
-            draw_row(&area, y, row_height, values, max, &mut drawing.stretched);
+            let _ = write!(drawing.stretched, "<g{subject}>");
+            let shades = row.values.iter().map(|value| self.shade(*value, max));
+            let shades: Vec<_> = shades.collect();
+            draw_row(&area, y, row_height, &shades, &mut drawing.stretched);
+            drawing.stretched += "</g>";
         }
         drawing.fixed += &area.base_line();
-        let key = (1..=SHADES).map(|shade| {
-            format!(
-                "<rect class=\"h{shade}\" x=\"{}\" width=\"10\" height=\"10\"/>",
-                10 * (shade - 1)
-            )
+        drawing.data = (rows.len() <= ROWS_WITH_VALUES).then(|| self.data(&rows));
+        drawing
+    }
+}
+
+/// Attribute that makes an element select what it is about.
+pub(super) fn subject(subject: Option<&str>) -> String {
+    subject.map_or(String::new(), |subject| {
+        format!(" data-subject=\"{}\"", escaped(subject))
+    })
+}
+
+impl HeatMap {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and the number of shades"
+    )]
+    fn shade(&self, value: Option<f64>, max: f64) -> Option<usize> {
+        let share = value? / max;
+        let share = match self.shading {
+            Shading::Linear => share,
+            Shading::Logarithmic if share > 0.0 => 1.0 + share.log10() / DECADES,
+            Shading::Logarithmic => return Some(0),
+        };
+        let least = if share > 0.0 || value? == 0.0 {
+            0.0
+        } else {
+            1e-9
+        };
+        Some((share.clamp(least, 1.0) * SHADES as f64).ceil() as usize)
+    }
+
+    /// The values for scripts.
+    fn data(&self, rows: &[Row]) -> String {
+        let rows = rows.iter().map(|row| {
+            let values = row.values.iter().map(|value| value.map(rounded));
+            (&row.label, values.collect::<Vec<_>>(), "")
         });
-        let legend = format!(
-            "<p class=\"legend\">0 <svg viewBox=\"0 0 80 10\" class=\"key\" aria-hidden=\"true\">{}</svg> {}</p>",
-            key.collect::<String>(),
-            escaped(&self.scale.format(max)),
-        );
-        drawing.svg(height, self.title) + &legend
+        let data = serde_json::json!({
+            "unit": self.scale.symbol(),
+            "lines": rows.collect::<Vec<_>>(),
+            "rows": true,
+        });
+        data.to_string()
+    }
+
+    /// The value of the lightest shade, for people.
+    fn least(&self, max: f64) -> String {
+        match self.shading {
+            Shading::Linear => "0".to_owned(),
+            Shading::Logarithmic => self.scale.format(max / 10_f64.powf(DECADES)),
+        }
     }
 
     /// The rows, each the mean of several if there are too many.
-    fn shown(&self) -> Vec<(String, Vec<Option<f64>>)> {
+    fn shown(&self, intervals: usize) -> Vec<Row> {
         let size = self.rows.len().div_ceil(ROWS).max(1);
         let chunks = self.rows.chunks(size).map(|rows| {
-            let label = match rows {
-                [(only, _)] => only.clone(),
-                [(first, _), .., (last, _)] => format!("{first}–{last}"),
-                [] => String::new(),
+            let [first, .., last] = rows else {
+                return rows[0].clone();
             };
-            let means = (0..self.span.intervals).map(|index| {
-                let values = rows.iter().filter_map(|(_, values)| values[index]);
+            let means = (0..intervals).map(|index| {
+                let values = rows.iter().filter_map(|row| row.values[index]);
                 let values: Vec<f64> = values.collect();
                 (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
             });
-            (label, means.collect())
+            Row {
+                label: format!("{}–{}", first.label, last.label),
+                subject: None,
+                values: means.collect(),
+            }
         });
         chunks.collect()
     }
 }
 
 /// Neighbouring intervals of the same shade are one rectangle.
-fn draw_row(
-    area: &Area,
-    y: f64,
-    height: f64,
-    values: &[Option<f64>],
-    max: f64,
-    content: &mut String,
-) {
+fn draw_row(area: &Area<'_>, y: f64, height: f64, shades: &[Option<usize>], content: &mut String) {
     let mut begin = 0;
-    for index in 1..=values.len() {
-        let present = shade(values[begin], max);
-        if index < values.len() && shade(values[index], max) == present {
+    for index in 1..=shades.len() {
+        let present = shades[begin];
+        if index < shades.len() && shades[index] == present {
             continue;
         }
         if present != Some(0) {
@@ -121,16 +187,6 @@ fn draw_row(
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "between 0 and the number of shades"
-)]
-fn shade(value: Option<f64>, max: f64) -> Option<usize> {
-    let share = (value? / max).clamp(0.0, 1.0);
-    Some((share * SHADES as f64).ceil() as usize)
-}
-
 fn shortened(label: &str) -> String {
     const LONGEST: usize = 10;
     if label.chars().count() <= LONGEST {
@@ -142,34 +198,43 @@ fn shortened(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::figure::Unit;
+    use crate::{
+        analysis::{figure::Unit, series::Span},
+        charts::Layout,
+    };
 
     #[test]
     fn equal_neighbours_are_one_rectangle() {
-        let rows = [(
-            "cpu0".to_owned(),
-            vec![Some(0.0), Some(50.0), Some(50.0), None],
-        )];
-        let drawn = HeatMap {
-            title: "CPUs",
-            span: Span {
-                start: 0,
-                end: 4_000_000,
-                intervals: 4,
-            },
+        let row = Row {
+            label: "cpu0".to_owned(),
+            subject: Some("<cpu>".to_owned()),
+            values: vec![Some(0.0), Some(50.0), Some(50.0), None],
+        };
+        let map = HeatMap {
             scale: Scale {
                 unit: Unit::Percent,
                 per_second: false,
             },
-            rows: &rows,
+            rows: vec![row],
             max: Some(100.0),
-        }
-        .draw();
-        let plot = drawn.split("<p class").next().expect("a drawing");
+            shading: Shading::Linear,
+        };
+        let span = Span {
+            start: 0,
+            end: 4_000_000,
+            intervals: 4,
+        };
+        let drawn = map.draw(&Frame {
+            span,
+            layout: Layout::SCREEN,
+            bands: Vec::new(),
+        });
+        let plot = drawn.stretched;
         assert_eq!(plot.matches("<rect").count(), 2, "{plot}");
         assert!(
             plot.contains("class=\"h4\"") && plot.contains("class=\"gap\""),
             "{plot}"
         );
+        assert!(plot.contains("data-subject=\"&lt;cpu&gt;\""), "{plot}");
     }
 }

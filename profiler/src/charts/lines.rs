@@ -2,13 +2,18 @@
 
 use std::fmt::Write as _;
 
-use super::{BOTTOM, COLOURS, Drawing, Scale, TOP, axis::Area, escaped, place};
-use crate::analysis::series::Span;
+use super::{
+    COLOURS, Chart, Drawing, Entry, Frame, Legend, Scale,
+    axis::{Area, Axis},
+    place,
+};
 
 /// A line: means of the intervals, `None` for a gap.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub label: String,
+    /// Name of the figure, by which scripts find that of a selected process.
+    pub figure: &'static str,
     pub means: Vec<Option<f64>>,
     /// Minimum and maximum of the intervals, if they are shown.
     pub range: Vec<Option<(f64, f64)>>,
@@ -17,49 +22,38 @@ pub struct Line {
 }
 
 /// A plot over time.
-pub struct Plot<'a> {
-    pub title: &'a str,
-    pub span: Span,
+#[derive(Clone, Debug)]
+pub struct Plot {
     pub scale: Scale,
-    pub lines: &'a [Line],
+    pub lines: Vec<Line>,
     /// Whether the values add up.
     pub stacked: bool,
     /// A limit that is drawn if the values come near it, with its name.
-    pub limit: Option<(f64, &'a str)>,
+    pub limit: Option<(f64, &'static str)>,
+    pub axis: Axis,
 }
 
-const HEIGHT: f64 = 170.0;
-
-impl Plot<'_> {
-    fn max(&self) -> f64 {
-        let intervals = self.span.intervals;
-        let top = |index: usize| {
-            if self.stacked {
-                let values = self.lines.iter().filter_map(|line| line.means[index]);
-                return values.sum::<f64>();
-            }
-            let tops = self.lines.iter().filter_map(|line| {
-                let range = line.range.get(index).copied().flatten();
-                range.map(|(_, max)| max).or(line.means[index])
-            });
-            tops.fold(0.0, f64::max)
-        };
-        (0..intervals).map(top).fold(0.0, f64::max)
-    }
-
-    /// The drawing with a legend under it.
-    pub fn draw(&self) -> String {
-        let highest = self.max();
+impl Chart for Plot {
+    fn draw(&self, frame: &Frame) -> Drawing {
+        let highest = self.max(frame.span.intervals);
         let limit = self.limit.filter(|(limit, _)| highest > 0.5 * limit);
         let max = highest.max(limit.map_or(0.0, |(limit, _)| limit));
+        let least = (self.axis == Axis::Logarithmic).then(|| self.least());
+        let max = if max > 0.0 { max * 1.04 } else { 1.0 };
         let area = Area {
-            height: HEIGHT,
-            max: if max > 0.0 { max * 1.04 } else { 1.0 },
-            span: self.span,
+            frame,
+            height: frame.layout.height,
+            // At least one power of ten.
+            max: least.map_or(max, |least| max.max(10.0 * least)),
+            least,
         };
         let mut drawing = Drawing {
+            height: area.height,
             fixed: area.value_axis(self.scale) + &area.base_line(),
+            stretched: area.bands(),
             times: area.times(),
+            legend: self.legend(),
+            data: Some(self.data()),
             ..Drawing::default()
         };
         if self.stacked {
@@ -76,38 +70,59 @@ impl Plot<'_> {
             }
         }
         if let Some((limit, name)) = limit {
-            let y = place(area.y(limit));
-            let _ = write!(
-                drawing.above,
-                "<line class=\"limit\" x1=\"64\" x2=\"752\" y1=\"{y}\" y2=\"{y}\"/>\
-                 <text class=\"tick\" x=\"750\" y=\"{y}\" dy=\"-3\" text-anchor=\"end\">{}</text>",
-                escaped(name)
-            );
+            drawing.above += &area.limit(limit, name);
         }
-        drawing.svg(HEIGHT, self.title) + &self.legend() + &self.data()
+        drawing
+    }
+}
+
+impl Plot {
+    fn max(&self, intervals: usize) -> f64 {
+        let top = |index: usize| {
+            if self.stacked {
+                let values = self.lines.iter().filter_map(|line| line.means[index]);
+                return values.sum::<f64>();
+            }
+            let tops = self.lines.iter().filter_map(|line| {
+                let range = line.range.get(index).copied().flatten();
+                range.map(|(_, max)| max).or(line.means[index])
+            });
+            tops.fold(0.0, f64::max)
+        };
+        (0..intervals).map(top).fold(0.0, f64::max)
     }
 
-    /// The values for scripts. `<` would end the element.
+    /// The power of ten below all positive values.
+    fn least(&self) -> f64 {
+        let values = self
+            .lines
+            .iter()
+            .flat_map(|line| line.means.iter().flatten());
+        let positive = values.copied().filter(|value| *value > 0.0);
+        positive
+            .reduce(f64::min)
+            .map_or(1.0, |least| 10_f64.powf(least.log10().floor()))
+    }
+
+    /// The values for scripts.
     fn data(&self) -> String {
-        let per_second = if self.scale.per_second { "/s" } else { "" };
         let lines: Vec<_> = self
             .lines
             .iter()
             .map(|line| {
                 let values = line.means.iter().map(|value| value.map(rounded));
-                (&line.label, values.collect::<Vec<_>>())
+                (&line.label, values.collect::<Vec<_>>(), line.figure)
             })
             .collect();
         let data = serde_json::json!({
-            "unit": format!("{}{per_second}", self.scale.unit.symbol()),
+            "unit": self.scale.symbol(),
             "lines": lines,
         });
-        let data = data.to_string().replace('<', "\\u003c");
-        format!("<script type=\"application/json\" class=\"data\">{data}</script>")
+        data.to_string()
     }
 
-    fn areas(&self, area: &Area, content: &mut String) {
-        let mut below = vec![0.0; self.span.intervals];
+    fn areas(&self, area: &Area<'_>, content: &mut String) {
+        let mut below = vec![0.0; area.frame.span.intervals];
         for (index, line) in self.lines.iter().enumerate() {
             let above: Vec<f64> = below
                 .iter()
@@ -137,33 +152,28 @@ impl Plot<'_> {
         }
     }
 
-    fn legend(&self) -> String {
-        let mut legend = String::from("<ul class=\"legend\">");
-        for (index, line) in self.lines.iter().enumerate() {
+    fn legend(&self) -> Legend {
+        let entries = self.lines.iter().map(|line| {
             let known: Vec<f64> = line.means.iter().flatten().copied().collect();
             let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
             let max = known.iter().copied().chain(line.max).fold(0.0, f64::max);
-            let _ = write!(
-                legend,
-                "<li><svg viewBox=\"0 0 12 12\" aria-hidden=\"true\"><rect class=\"c{}\" width=\"12\" \
-                 height=\"12\"/></svg> {} <span class=\"values\">mean {}, max {}</span></li>",
-                index % COLOURS,
-                escaped(&line.label),
-                escaped(&self.scale.format(mean)),
-                escaped(&self.scale.format(max)),
-            );
-        }
-        legend + "</ul>"
+            let (mean, max) = (self.scale.format(mean), self.scale.format(max));
+            Entry {
+                label: line.label.clone(),
+                values: format!("mean {mean}, max {max}"),
+            }
+        });
+        Legend::Entries(entries.collect())
     }
 }
 
 /// Five significant digits.
-fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }
 
 /// The range of each interval, where it is wider than the line.
-fn ranges(area: &Area, line: &Line, class: usize, content: &mut String) {
+fn ranges(area: &Area<'_>, line: &Line, class: usize, content: &mut String) {
     let mut shape = String::new();
     for (position, range) in line.range.iter().enumerate() {
         let Some((min, max)) = range else { continue };
@@ -179,7 +189,7 @@ fn ranges(area: &Area, line: &Line, class: usize, content: &mut String) {
 }
 
 /// A path through the values, interrupted at gaps.
-fn path(area: &Area, values: &[Option<f64>]) -> String {
+fn path(area: &Area<'_>, values: &[Option<f64>]) -> String {
     let mut path = String::new();
     let mut is_open = false;
     for (position, value) in values.iter().enumerate() {
@@ -199,42 +209,57 @@ fn path(area: &Area, values: &[Option<f64>]) -> String {
     path
 }
 
-const _: () = assert!(HEIGHT > TOP + BOTTOM);
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::figure::Unit;
+    use crate::{
+        analysis::{figure::Unit, series::Span},
+        charts::{Band, Layout},
+    };
 
     #[test]
     fn gaps_interrupt_the_line_and_text_is_escaped() {
         let line = Line {
             label: "<script>".to_owned(),
+            figure: "",
             means: vec![Some(1.0), None, Some(2.0), Some(4.0)],
             range: vec![Some((1.0, 4.0)), None, None, None],
             max: Some(5.0),
         };
-        let drawn = Plot {
-            title: "a & b",
+        let plot = Plot {
+            scale: Scale {
+                unit: Unit::Count,
+                per_second: true,
+            },
+            lines: vec![line],
+            stacked: false,
+            limit: None,
+            axis: Axis::Linear,
+        };
+        let frame = Frame {
             span: Span {
                 start: 0,
                 end: 4_000_000,
                 intervals: 4,
             },
-            scale: Scale {
-                unit: Unit::Count,
-                per_second: true,
-            },
-            lines: &[line],
-            stacked: false,
-            limit: None,
-        }
-        .draw();
+            layout: Layout::SCREEN,
+            bands: vec![Band {
+                start: 1_000_000,
+                end: 2_000_000,
+                label: "a < b".to_owned(),
+                colour: 9,
+            }],
+        };
+        let drawn = plot.draw(&frame).html(&frame.layout, "a & b");
         assert!(
             !drawn.contains("<script>") && drawn.contains("&lt;script&gt;"),
             "{drawn}"
         );
         assert!(drawn.contains("aria-label=\"a &amp; b\""), "{drawn}");
+        assert!(
+            drawn.contains("<g class=\"c1\"><title>a &lt; b</title>"),
+            "{drawn}"
+        );
         let path = drawn
             .split("class=\"line s0\" d=\"")
             .nth(1)
@@ -242,5 +267,15 @@ mod tests {
         let path = path.split('"').next().expect("an end");
         assert_eq!(path.matches('M').count(), 2, "{path}");
         assert!(drawn.contains("mean 2.33/s, max 5/s"), "{drawn}");
+        let logarithmic = Plot {
+            axis: Axis::Logarithmic,
+            ..plot
+        };
+        // 1 to 10: the labels are the powers of ten.
+        let drawn = logarithmic.draw(&frame).fixed;
+        assert!(
+            drawn.contains(">1/s<") && drawn.contains(">10/s<"),
+            "{drawn}"
+        );
     }
 }

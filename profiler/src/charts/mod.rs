@@ -1,23 +1,99 @@
 //! Drawings as SVG: readable without scripts, on paper, and by people who confuse colours.
 
 mod axis;
+mod drawing;
+pub mod file;
 pub mod heat_map;
-pub mod lines;
 pub mod lanes;
+pub mod lines;
+pub mod png;
 
-pub use self::axis::Scale;
+pub use self::{
+    axis::{Axis, Scale},
+    drawing::{Drawing, Entry, Legend},
+};
+use crate::analysis::series::Span;
 
-/// Width of all drawings, in units of the view box.
-pub const WIDTH: f64 = 760.0;
-/// Space for the labels of the value axis.
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 8.0;
-/// Space for the labels of the time axis.
-const BOTTOM: f64 = 18.0;
-const TOP: f64 = 6.0;
 /// Colours that can be distinguished by most people (Okabe and Ito, 2008); the classes `c0`… of the
 /// style sheet.
 pub const COLOURS: usize = 8;
+
+/// Style sheet of all drawings, with a palette for light and one for dark screens.
+pub const STYLE: &str = include_str!("style.css");
+
+/// What can be drawn.
+pub trait Chart {
+    /// The drawing in a frame.
+    fn draw(&self, frame: &Frame) -> Drawing;
+}
+
+/// What drawings of a run have in common.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub span: Span,
+    pub layout: Layout,
+    /// Regions, which are shown behind all drawings over time.
+    pub bands: Vec<Band>,
+}
+
+/// A region behind a drawing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// µs since 1970-01-01 UTC.
+    pub start: i64,
+    pub end: i64,
+    pub label: String,
+    /// Number of its colour.
+    pub colour: usize,
+}
+
+/// Sizes in CSS pixels (1/96 inch).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layout {
+    pub width: f64,
+    /// Height of drawings with a value axis.
+    pub height: f64,
+    /// Size of the text.
+    pub text: f64,
+}
+
+impl Layout {
+    /// For the report. The script relies on the width and the margins.
+    pub const SCREEN: Self = Self {
+        width: 760.0,
+        height: 170.0,
+        text: 10.0,
+    };
+
+    /// Space for the labels of the value axis.
+    pub fn left(&self) -> f64 {
+        6.4 * self.text
+    }
+
+    /// Space at the right, for half a label of the time axis.
+    pub fn right(&self) -> f64 {
+        0.8 * self.text
+    }
+
+    pub fn top(&self) -> f64 {
+        0.6 * self.text
+    }
+
+    /// Space for the labels of the time axis.
+    pub fn bottom(&self) -> f64 {
+        1.8 * self.text
+    }
+
+    /// Width between the margins.
+    pub fn inner(&self) -> f64 {
+        self.width - self.left() - self.right()
+    }
+
+    /// Width of a text in a wide font.
+    pub fn width_of(&self, text: &str) -> f64 {
+        0.6 * self.text * text.chars().count() as f64
+    }
+}
 
 /// Text in which nothing is markup.
 pub fn escaped(text: &str) -> String {
@@ -34,39 +110,6 @@ pub fn escaped(text: &str) -> String {
         }
     }
     escaped
-}
-
-/// Parts of a drawing over time.
-#[derive(Default)]
-struct Drawing {
-    /// Behind everything: axes and labels.
-    fixed: String,
-    /// What zooming stretches.
-    stretched: String,
-    /// In front of everything.
-    above: String,
-    /// Labels of the time axis.
-    times: String,
-}
-
-impl Drawing {
-    /// An SVG element with a description for screen readers.
-    fn svg(&self, height: f64, title: &str) -> String {
-        let title = escaped(title);
-        let width = WIDTH - LEFT - RIGHT;
-        let Self {
-            fixed,
-            stretched,
-            above,
-            times,
-        } = self;
-        format!(
-            "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\
-             {fixed}<svg class=\"view\" x=\"{LEFT}\" y=\"0\" width=\"{width}\" height=\"{height}\" \
-             viewBox=\"{LEFT} 0 {width} {height}\" preserveAspectRatio=\"none\">{stretched}</svg>\
-             {above}<g class=\"times\">{times}</g></svg>"
-        )
-    }
 }
 
 /// A number with as few digits as a drawing needs.

@@ -1,26 +1,52 @@
-//! `profiler report`: a run as one HTML file.
+//! `profiler report`: runs as one HTML file, Markdown, PDF, and drawings as files.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
 use clap::{Args, ValueHint};
 
 use super::{print, read_runs};
 use crate::{
     analysis::summary::Thresholds,
+    charts::{
+        Layout,
+        file::{self, Appearance},
+        png::Painter,
+    },
     failure::{Failure, Reason},
     report,
-    run_report::report as html_report,
+    run_report::{Picture, Report, html, markdown, perfmon_html},
 };
 
 /// Arguments of `profiler report`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Run directory
-    #[arg(value_hint = ValueHint::DirPath)]
-    run: PathBuf,
-    /// File to write; `-` for the standard output
-    #[arg(short, long, value_name = "FILE", default_value = "report.html", value_hint = ValueHint::FilePath)]
-    output: PathBuf,
+    /// Run directories
+    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    runs: Vec<PathBuf>,
+    /// HTML file to write; `-` for the standard output [default: report.html, if nothing else is written]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+    /// Markdown file to write, with links to the files of --svg or --png
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    md: Option<PathBuf>,
+    /// PDF file to write, on A4; needs Chromium or Chrome
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pdf: Option<PathBuf>,
+    /// Directory for the plots as SVG files
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    svg: Option<PathBuf>,
+    /// Directory for the plots as PNG files
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    png: Option<PathBuf>,
+    #[command(flatten)]
+    plots: Plots,
+    /// The plots and pages of another program, under its names: perfmon of SKA SDP
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "md")]
+    like: Option<Like>,
     /// Leave out command lines and users
     #[arg(long)]
     redact: bool,
@@ -29,27 +55,229 @@ pub struct Arguments {
     config: Option<PathBuf>,
 }
 
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Like {
+    Perfmon,
+}
+
+/// Which plots are written as files, and how.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Plots as files (--svg, --png)")]
+struct Plots {
+    /// Only this plot; repeatable. An unknown name lists all
+    #[arg(long = "plot", value_name = "NAME")]
+    names: Vec<String>,
+    /// Width in mm: 180 is a page, 85 a column of most journals
+    #[arg(long, value_name = "MM", default_value_t = 180.0, value_parser = number(40.0, 1000.0))]
+    width: f64,
+    /// Height of plots with a value axis in mm
+    #[arg(long, value_name = "MM", default_value_t = 45.0, value_parser = number(15.0, 1000.0))]
+    height: f64,
+    /// Font family
+    #[arg(long, value_name = "FAMILY", default_value = file::FONT)]
+    font: String,
+    /// Size of the text in points
+    #[arg(long, value_name = "PT", default_value_t = 8.0, value_parser = number(3.0, 48.0))]
+    font_size: f64,
+    /// Pixels per inch of PNG files
+    #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = number(50.0f32, 1200.0))]
+    dpi: f32,
+    /// No title above the plot, for papers with captions
+    #[arg(long)]
+    no_title: bool,
+}
+
+/// Parses a number within limits.
+fn number<T: Copy + PartialOrd + std::str::FromStr + std::fmt::Display + Send + Sync + 'static>(
+    least: T,
+    most: T,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| match text.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("not a number from {least} to {most}")),
+    }
+}
+
 impl Arguments {
     /// Runs the subcommand and returns the exit code.
     ///
     /// # Errors
     ///
-    /// When the run cannot be read, or the file not be written.
+    /// When a run cannot be read, or a file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
-        let run = std::slice::from_ref(&self.run);
-        let html = read_runs(run, |run| html_report(run, &thresholds, self.redact))?.concat();
-        if self.output.as_os_str() == "-" {
-            print(html)?;
-            return Ok(0);
-        }
-        fs::write(&self.output, html).map_err(|error| {
-            Failure::new(
-                Reason::Output,
-                format!("{}: {error}", self.output.display()),
-            )
+        let reports = read_runs(&self.runs, |run| match self.like {
+            None => Report::new(run, &thresholds, self.redact),
+            Some(Like::Perfmon) => Report::like_perfmon(run, &thresholds, self.redact),
         })?;
-        report!("{}", self.output.display());
+        let html = |reports: &[Report]| match self.like {
+            None => html(reports),
+            Some(Like::Perfmon) => perfmon_html(reports, &self.plots.appearance()),
+        };
+        self.plots.check(&reports)?;
+        let mut pictures = vec![Vec::new(); reports.len()];
+        if let Some(directory) = &self.png {
+            let painter = Painter::with_installed_fonts();
+            self.plots
+                .write(&reports, directory, "png", &mut pictures, |svg| {
+                    painter
+                        .png(&svg, self.plots.dpi)
+                        .map_err(|why| Failure::new(Reason::Output, why))
+                })?;
+        }
+        if let Some(directory) = &self.svg {
+            pictures.iter_mut().for_each(Vec::clear);
+            self.plots
+                .write(&reports, directory, "svg", &mut pictures, |svg| {
+                    Ok(svg.into_bytes())
+                })?;
+        }
+        if let Some(path) = &self.md {
+            write(path, markdown(&reports, &pictures).as_bytes())?;
+        }
+        if let Some(path) = &self.pdf {
+            pdf(&html(&reports), path)?;
+            report!("{}", path.display());
+        }
+        let others = [&self.md, &self.pdf, &self.svg, &self.png];
+        let by_default = others.iter().all(|path| path.is_none());
+        let default = by_default.then(|| PathBuf::from("report.html"));
+        if let Some(path) = self.output.clone().or(default) {
+            write(&path, html(&reports).as_bytes())?;
+        }
         Ok(0)
+    }
+}
+
+/// Writes a file and says so; `-` is the standard output.
+fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    if path.as_os_str() == "-" {
+        return print(content);
+    }
+    fs::write(path, content).map_err(|error| not_written(path, &error))?;
+    report!("{}", path.display());
+    Ok(())
+}
+
+fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(Reason::Output, format!("{}: {error}", path.display()))
+}
+
+/// Names of Chromium and Chrome.
+const BROWSERS: [&str; 6] = [
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome-headless-shell",
+    "chrome",
+];
+
+/// Prints a document with a browser.
+fn pdf(html: &str, path: &Path) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| not_written(path, &error);
+    let directory = tempfile::tempdir().map_err(failed)?;
+    let document = directory.path().join("report.html");
+    fs::write(&document, html).map_err(failed)?;
+    let printed = directory.path().join("report.pdf");
+    for browser in BROWSERS {
+        let mut command = Command::new(browser);
+        command
+            .args(["--headless", "--disable-gpu", "--no-pdf-header-footer"])
+            .args(["--no-first-run", "--disable-background-networking"])
+            .args(["--disable-component-update", "--disable-sync"])
+            .arg(format!(
+                "--user-data-dir={}",
+                directory.path().join("browser").display()
+            ))
+            .arg(format!("--print-to-pdf={}", printed.display()));
+        if rustix::process::geteuid().is_root() {
+            // The sandbox of the browser refuses root. The document has no requests and only our script.
+            command.arg("--no-sandbox");
+        }
+        command.arg(format!("file://{}", document.display()));
+        let output = match command.stdin(Stdio::null()).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            output => output.map_err(failed)?,
+        };
+        let Ok(content) = fs::read(&printed) else {
+            let messages = String::from_utf8_lossy(&output.stderr);
+            let last = messages.lines().last().unwrap_or_default();
+            return Err(Failure::new(
+                Reason::Output,
+                format!("{browser} wrote no PDF: {last}"),
+            ));
+        };
+        return fs::write(path, content).map_err(failed);
+    }
+    Err(Failure::new(
+        Reason::Output,
+        "--pdf needs Chromium or Chrome in PATH; or open the HTML report in any browser and print it",
+    ))
+}
+
+impl Plots {
+    fn is_wanted(&self, figure: &Picture) -> bool {
+        self.names.is_empty() || self.names.contains(&figure.name)
+    }
+
+    /// Refuses names that no run has.
+    fn check(&self, reports: &[Report]) -> Result<(), Failure> {
+        let known = || reports.iter().flat_map(Report::pictures);
+        for name in &self.names {
+            if known().any(|figure| figure.name == *name) {
+                continue;
+            }
+            let mut names: Vec<_> = known().map(|figure| figure.name.as_str()).collect();
+            names.sort_unstable();
+            names.dedup();
+            return Err(Failure::new(
+                Reason::Usage,
+                format!("no plot {name} in the report, but: {}", names.join(", ")),
+            ));
+        }
+        Ok(())
+    }
+
+    fn appearance(&self) -> Appearance {
+        Appearance {
+            layout: Layout {
+                width: file::pixels(self.width),
+                height: file::pixels(self.height),
+                text: file::points(self.font_size),
+            },
+            font: self.font.clone(),
+            with_title: !self.no_title,
+        }
+    }
+
+    /// Writes the plots into a directory, with several runs into one for each. Adds title and path of
+    /// each to `pictures`.
+    fn write(
+        &self,
+        reports: &[Report],
+        directory: &Path,
+        extension: &str,
+        pictures: &mut [Vec<(String, String)>],
+        encode: impl Fn(String) -> Result<Vec<u8>, Failure>,
+    ) -> Result<(), Failure> {
+        let appearance = self.appearance();
+        let mut count = 0;
+        for (report, pictures) in reports.iter().zip(pictures) {
+            let directory = match reports {
+                [_] => directory.to_owned(),
+                _ => directory.join(report.run_id()),
+            };
+            fs::create_dir_all(&directory).map_err(|error| not_written(&directory, &error))?;
+            for figure in report.pictures().filter(|figure| self.is_wanted(figure)) {
+                let svg = file::svg(&*figure.chart, &figure.title, &report.frame, &appearance);
+                let path = directory.join(format!("{}.{extension}", figure.name));
+                fs::write(&path, encode(svg)?).map_err(|error| not_written(&path, &error))?;
+                pictures.push((figure.title.clone(), path.display().to_string()));
+                count += 1;
+            }
+        }
+        report!("{count} plots in {}", directory.display());
+        Ok(())
     }
 }

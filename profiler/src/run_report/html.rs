@@ -1,35 +1,20 @@
-//! The HTML of a report.
+//! The HTML of reports.
 
 use std::fmt::Write as _;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
 
+use super::{
+    Report,
+    section::{Part, Picture, Section},
+};
 use crate::{
-    analysis::{
-        page::PageTable,
-        series::Span,
-        summary::{self, Summary},
-    },
-    charts::escaped,
+    analysis::{page::PageTable, summary},
+    charts::{self, Frame, escaped},
 };
 
-const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
-
-/// A section.
-pub struct Section {
-    pub id: &'static str,
-    pub title: &'static str,
-    pub html: String,
-}
-
-impl Section {
-    /// A section, unless it is empty.
-    pub fn new(id: &'static str, title: &'static str, html: String) -> Option<Self> {
-        (!html.is_empty()).then_some(Self { id, title, html })
-    }
-}
 
 /// A paragraph of text.
 pub fn paragraph(text: &str) -> String {
@@ -47,14 +32,20 @@ pub fn facts(facts: &[(&str, String)]) -> String {
 
 /// A table.
 pub fn table(table: &PageTable) -> String {
-    let row = |cells: &[String], tag: &str| {
+    let row = |cells: &[String], tag: &str, subject: Option<&String>| {
         let cells = cells
             .iter()
             .map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell)));
         let cells = cells.collect::<Vec<_>>().concat();
-        format!("<tr>{cells}</tr>")
+        let subject = subject.map_or(String::new(), |subject| {
+            format!(" data-subject=\"{}\"", escaped(subject))
+        });
+        format!("<tr{subject}>{cells}</tr>")
     };
-    let rows: String = table.rows.iter().map(|cells| row(cells, "td")).collect();
+    let rows = table.rows.iter().enumerate();
+    let rows: String = rows
+        .map(|(number, cells)| row(cells, "td", table.subjects.get(number)))
+        .collect();
     let more = if table.more == 0 {
         String::new()
     } else {
@@ -62,21 +53,47 @@ pub fn table(table: &PageTable) -> String {
     };
     format!(
         "<div class=\"scroll\"><table><thead>{}</thead><tbody>{rows}</tbody></table></div>{more}",
-        row(&table.columns, "th")
+        row(&table.columns, "th", None)
     )
 }
 
-/// The document. Its policy forbids every request, and every style sheet and script but its own.
-pub fn page(summary: &Summary, sections: &[Section], span: &Span) -> String {
-    let [style, script] = [STYLE, SCRIPT].map(|text| STANDARD.encode(Sha256::digest(text)));
-    let page = summary::page(summary);
+fn figure(figure: &Picture, prefix: &str, frame: &Frame) -> String {
+    let drawing = figure.chart.draw(frame).html(&frame.layout, &figure.title);
+    let sql: Vec<_> = figure.sql.iter().map(|sql| escaped(sql)).collect();
+    let source = if sql.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "<details><summary>SQL</summary><pre>{}</pre></details>",
+            sql.join(";\n")
+        )
+    };
+    format!(
+        "<figure id=\"{prefix}plot-{}\"><figcaption>{}</figcaption>{drawing}{source}</figure>",
+        escaped(&figure.name),
+        escaped(&figure.title)
+    )
+}
+
+fn section(section: &Section, prefix: &str, frame: &Frame) -> String {
+    let parts = section.parts.iter().map(|part| match part {
+        Part::Html(html) => html.clone(),
+        Part::Picture(of) => figure(of, prefix, frame),
+    });
+    format!(
+        "<section id=\"{prefix}{}\"><h2>{}</h2>{}</section>",
+        section.id,
+        escaped(section.title),
+        parts.collect::<String>()
+    )
+}
+
+/// Title, links to the sections, and the sections of a run. Names of elements begin with `prefix`.
+fn article(report: &Report, prefix: &str) -> String {
+    let page = summary::page(&report.summary);
+    let span = &report.frame.span;
     let mut html = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>{}</title><style>{STYLE}</style></head><body data-seconds=\"{}\" data-intervals=\"{}\"><header><h1>{}</h1>",
-        escaped(&page.title),
+        "<article data-seconds=\"{}\" data-intervals=\"{}\"><header><h1>{}</h1>",
         (span.end - span.start) as f64 / 1e6,
         span.intervals,
         escaped(&page.title),
@@ -85,28 +102,88 @@ pub fn page(summary: &Summary, sections: &[Section], span: &Span) -> String {
         html += &paragraph(line);
     }
     html += "</header><nav aria-label=\"Sections\"><ul>";
-    for section in sections {
+    for section in &report.sections {
         let _ = write!(
             html,
-            "<li><a href=\"#{}\">{}</a></li>",
+            "<li><a href=\"#{prefix}{}\">{}</a></li>",
             section.id,
             escaped(section.title)
         );
     }
-    html += "</ul></nav><main>";
-    for section in sections {
-        let _ = write!(
-            html,
-            "<section id=\"{}\"><h2>{}</h2>{}</section>",
-            section.id,
-            escaped(section.title),
-            section.html
-        );
+    html += "</ul></nav>";
+    for of in &report.sections {
+        html += &section(of, prefix, &report.frame);
     }
-    let _ = writeln!(
+    // `<` would end the element.
+    let subjects = report.subjects.replace('<', "\\u003c");
+    let _ = write!(
         html,
-        "</main><footer>profiler {} · times since the start of the run</footer><script>{SCRIPT}</script></body></html>",
-        env!("CARGO_PKG_VERSION")
+        "<script type=\"application/json\" class=\"subjects\">{subjects}</script></article>"
     );
     html
+}
+
+/// One row for each run, with a link to it.
+fn overview(reports: &[Report]) -> String {
+    let mut rows = String::new();
+    for (number, report) in reports.iter().enumerate() {
+        let page = summary::page(&report.summary);
+        let fact = |wanted: &str| {
+            let fact = page.facts.iter().find(|(name, _)| *name == wanted);
+            escaped(fact.map_or("–", |(_, fact)| fact))
+        };
+        let _ = write!(
+            rows,
+            "<tr><td><a href=\"#{}verdict\">{}</a></td><td>{}</td><td>{}</td></tr>",
+            prefix(number, reports.len()),
+            escaped(&page.title),
+            page.subtitle
+                .first()
+                .map_or(String::new(), |line| escaped(line)),
+            fact("bound by"),
+        );
+    }
+    format!(
+        "<h1>{} runs</h1><div class=\"scroll overview\"><table><thead><tr><th>run</th><th>time</th>\
+         <th>bound by</th></tr></thead><tbody>{rows}</tbody></table></div>",
+        reports.len()
+    )
+}
+
+/// What names of elements of a run begin with.
+fn prefix(number: usize, runs: usize) -> String {
+    if runs == 1 {
+        String::new()
+    } else {
+        format!("run{}-", number + 1)
+    }
+}
+
+/// The report of all runs as one file.
+pub fn page(reports: &[Report]) -> String {
+    let (title, mut body) = match reports {
+        [only] => (summary::page(&only.summary).title, String::new()),
+        _ => (format!("{} runs", reports.len()), overview(reports)),
+    };
+    for (number, report) in reports.iter().enumerate() {
+        body += &article(report, &prefix(number, reports.len()));
+    }
+    document(&title, &body)
+}
+
+/// A document. Its policy forbids every request, and every style sheet and script but its own.
+pub fn document(title: &str, body: &str) -> String {
+    let style = format!("{}{}", charts::STYLE, include_str!("style.css"));
+    let [style_hash, script_hash] =
+        [style.as_str(), SCRIPT].map(|text| STANDARD.encode(Sha256::digest(text)));
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <title>{}</title><style>{style}</style></head><body><main>{body}</main>\
+         <footer>profiler {} · times since the start of the run</footer><script>{SCRIPT}</script></body></html>\n",
+        escaped(title),
+        env!("CARGO_PKG_VERSION")
+    )
 }

@@ -1,22 +1,85 @@
-//! `profiler report`: a run as one HTML file that needs no network, and is readable without scripts.
+//! `profiler report`: runs as one HTML file that needs no network and is readable without scripts, as
+//! Markdown, and the drawings as files.
 
+mod bands;
 mod html;
+mod latencies;
+mod markdown;
 mod over_time;
+mod perfmon;
 mod plots;
+mod section;
 mod sections;
+mod subjects;
 
-use crate::analysis::{
-    stored_run::StoredRun,
-    summary::{Thresholds, summarize},
+use self::section::Section;
+pub use self::{
+    html::page as html, markdown::markdown, perfmon::html as perfmon_html, section::Picture,
+};
+use crate::{
+    analysis::{
+        stored_run::StoredRun,
+        summary::{Summary, Thresholds, summarize},
+    },
+    charts::{Frame, Layout},
 };
 
 /// The report of a run.
-pub fn report(run: &StoredRun, thresholds: &Thresholds, redact: bool) -> String {
-    let mut summary = summarize(run, thresholds);
-    if redact {
-        summary.redact();
+pub struct Report {
+    summary: Summary,
+    sections: Vec<Section>,
+    /// What all drawings have in common.
+    pub frame: Frame,
+    /// What can be selected, with its figures: JSON for scripts.
+    subjects: String,
+}
+
+impl Report {
+    /// Reads a run; with `redact`, without command lines and users.
+    pub fn new(run: &StoredRun, thresholds: &Thresholds, redact: bool) -> Self {
+        let mut summary = summarize(run, thresholds);
+        if redact {
+            summary.redact();
+        }
+        let over_time = over_time::read(run, &summary, redact);
+        Self {
+            sections: sections::sections(&summary, &over_time),
+            frame: Frame {
+                span: over_time.span,
+                layout: Layout::SCREEN,
+                bands: bands::bands(&over_time),
+            },
+            subjects: subjects::json(&over_time),
+            summary,
+        }
     }
-    let over_time = over_time::read(run, &summary, redact);
-    let sections = sections::sections(&summary, &over_time);
-    html::page(&summary, &sections, &over_time.span)
+
+    /// The plots of perfmon, under its names.
+    pub fn like_perfmon(run: &StoredRun, thresholds: &Thresholds, redact: bool) -> Self {
+        let mut summary = summarize(run, thresholds);
+        if redact {
+            summary.redact();
+        }
+        let (sections, span) = perfmon::sections(run, &summary);
+        Self {
+            sections,
+            frame: Frame {
+                span,
+                layout: Layout::SCREEN,
+                bands: Vec::new(),
+            },
+            subjects: "{}".to_owned(),
+            summary,
+        }
+    }
+
+    /// Name of the run.
+    pub fn run_id(&self) -> &str {
+        &self.summary.identity.run_id
+    }
+
+    /// All drawings.
+    pub fn pictures(&self) -> impl Iterator<Item = &Picture> {
+        self.sections.iter().flat_map(Section::pictures)
+    }
 }

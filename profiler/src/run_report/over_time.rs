@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::plots::{BY_CPU, BY_GPU, PLOTTED};
+use super::{
+    latencies::{Latencies, read_latencies},
+    plots::{BY_CPU, BY_GPU, PLOTTED, of_processes},
+};
 use crate::analysis::{
     catalog::PROCESSES,
     figure::Figure,
@@ -10,11 +13,18 @@ use crate::analysis::{
     scan::{Groups, OverTimes, Request, for_each_host, scan},
     series::{Named, Span},
     stored_run::{StoredHost, StoredRun},
-    summary::Summary,
+    summary::{Summary, process_subject},
 };
 
 /// Intervals of a plot.
 const INTERVALS: u64 = 360;
+/// Processes of a run whose figures can be selected.
+const TOP: usize = 16;
+/// Ranks of a run whose figures can be selected.
+pub const RANKS: usize = 128;
+/// Values of everything that can be selected.
+const VALUES: usize = 100_000;
+const INTERVALS_MIN: usize = 40;
 
 /// Figures over time.
 pub struct OverTime {
@@ -31,8 +41,11 @@ pub struct OfHost {
     pub figures: BTreeMap<&'static str, Named>,
     pub cpus: Named,
     pub gpus: BTreeMap<&'static str, Named>,
-    /// CPU time by rank.
-    pub ranks: Named,
+    /// By rank, with as many digits that names are sorted by number.
+    pub ranks: BTreeMap<&'static str, Named>,
+    /// Of the processes with most CPU time, by their names in scripts.
+    pub top: BTreeMap<&'static str, Named>,
+    pub latencies: Latencies,
     pub processes: Vec<Life>,
     pub regions: Vec<Region>,
 }
@@ -40,6 +53,8 @@ pub struct OfHost {
 /// A process from its start to its end.
 #[derive(Clone, Debug)]
 pub struct Life {
+    /// Name in scripts.
+    pub subject: String,
     pub key: ProcessKey,
     pub name: String,
     pub end: Option<i64>,
@@ -54,6 +69,11 @@ pub struct Region {
     pub name: String,
     pub start: i64,
     pub end: Option<i64>,
+}
+
+/// The time of the plots of a run.
+pub fn span_of(run: &StoredRun, summary: &Summary) -> Span {
+    span(run, summary).0
 }
 
 /// The time from the first start to the last row of the hosts, and the number of samples in it.
@@ -99,20 +119,28 @@ fn span(run: &StoredRun, summary: &Summary) -> (Span, u64) {
 /// Reads everything that the plots need.
 pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
     let (span, ticks) = span(run, summary);
+    let selectable = of_processes();
+    // The values of what can be selected have fewer intervals the more of it there is.
+    let selected = TOP + summary.ranks.len().min(RANKS);
+    let intervals = VALUES / (selected * selectable.len().max(1));
+    let coarse = Span {
+        intervals: span.intervals.min(intervals.max(INTERVALS_MIN)),
+        ..span
+    };
     let hosts = for_each_host(&run.hosts, |host| {
+        let processes = lives(run, host, redact);
         let ranks = ranks(run, host);
-        let request = |figures: &'static [Figure], groups| {
-            Request::new(figures, groups, OverTimes::new(span, figures))
-        };
+        let top = top(&processes, run.hosts.len());
         let mut requests = [
-            request(PROCESSES, Groups::All),
-            request(PLOTTED, Groups::All),
-            request(BY_CPU, Groups::Column("cpu")),
-            request(BY_GPU, Groups::Column("bdf")),
-            request(&PROCESSES[..1], Groups::Process(ranks)),
+            request(span, PROCESSES, Groups::All),
+            request(span, PLOTTED, Groups::All),
+            request(span, BY_CPU, Groups::Column("cpu")),
+            request(span, BY_GPU, Groups::Column("bdf")),
+            request(coarse, &selectable, Groups::Process(ranks)),
+            request(coarse, &selectable, Groups::Process(top)),
         ];
         scan(run, host, &mut requests);
-        let [all, plotted, cpus, gpus, ranks] = requests.map(|request| {
+        let [all, plotted, cpus, gpus, ranks, top] = requests.map(|request| {
             let names = request.figures.iter().map(|figure| figure.name);
             names.zip(request.values.series).collect::<BTreeMap<_, _>>()
         });
@@ -124,8 +152,10 @@ pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
             figures,
             cpus: cpus.into_values().next().unwrap_or_default(),
             gpus,
-            ranks: ranks.into_values().next().unwrap_or_default(),
-            processes: lives(run, host, redact),
+            ranks,
+            top,
+            latencies: read_latencies(run, host, &span),
+            processes,
             regions: regions(run, host),
         }
     });
@@ -134,6 +164,18 @@ pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
         is_reduced: ticks > INTERVALS,
         hosts,
     }
+}
+
+fn request(span: Span, figures: &[Figure], groups: Groups) -> Request<'_, OverTimes> {
+    Request::new(figures, groups, OverTimes::new(span, figures))
+}
+
+/// The processes of a node with most CPU time, and their names in scripts.
+fn top(processes: &[Life], hosts: usize) -> HashMap<ProcessKey, String> {
+    let mut known: Vec<_> = processes.iter().collect();
+    known.sort_by_key(|life| std::cmp::Reverse(life.cpu.unwrap_or(0)));
+    let first = known.into_iter().take((TOP / hosts.max(1)).max(1));
+    first.map(|life| (life.key, life.subject.clone())).collect()
 }
 
 /// Tables that have rows only for processes with operations have none while there are none: the
@@ -196,6 +238,7 @@ fn lives(run: &StoredRun, host: &StoredHost, redact: bool) -> Vec<Life> {
             let Some(key) = key else { continue };
             let cmdline = cmdlines.get(row).filter(|line| !line.is_empty() && !redact);
             lives.push(Life {
+                subject: process_subject(&host.name, key),
                 key,
                 name: cmdline.or(comms.get(row)).unwrap_or_default().to_owned(),
                 end: ends[row],

@@ -89,6 +89,8 @@ pub struct Topic {
     pub id: &'static str,
     pub title: &'static str,
     pub plots: &'static [PlotOf],
+    /// Kinds of latencies, each with the title of its heat map.
+    pub latencies: &'static [(&'static str, &'static str)],
 }
 
 const fn lines(
@@ -120,6 +122,7 @@ const fn stack(
 pub const TOPICS: &[Topic] = &[
     Topic {
         id: "time",
+        latencies: &[],
         title: "Where the time of the threads went",
         plots: &[stack(
             "thread-time",
@@ -134,6 +137,7 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "cpu",
+        latencies: &[("runqueue", "How long threads waited for a CPU")],
         title: "CPUs of the node",
         plots: &[
             stack(
@@ -168,6 +172,7 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "memory",
+        latencies: &[],
         title: "Memory",
         plots: &[
             PlotOf {
@@ -208,6 +213,18 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "io",
+        latencies: &[
+            ("file_read", "How long reads of files took"),
+            ("file_write", "How long writes to files took"),
+            ("fsync", "How long fsync took"),
+            (
+                "block_queue",
+                "How long requests waited for the block device",
+            ),
+            ("block_read", "How long the block device took to read"),
+            ("block_write", "How long the block device took to write"),
+            ("block_flush", "How long the block device took to flush"),
+        ],
         title: "Files and storage",
         plots: &[
             lines(
@@ -235,6 +252,13 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "network",
+        latencies: &[
+            ("tcp_rtt", "Round-trip times of TCP connections"),
+            (
+                "tcp_connect",
+                "How long TCP connections took to be established",
+            ),
+        ],
         title: "Network",
         plots: &[
             lines(
@@ -260,6 +284,7 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "energy",
+        latencies: &[],
         title: "Power",
         plots: &[stack(
             "power",
@@ -272,6 +297,19 @@ pub const TOPICS: &[Topic] = &[
         )],
     },
 ];
+
+/// Figures of processes that are in a plot.
+pub fn of_processes() -> Vec<Figure> {
+    let plots = TOPICS.iter().flat_map(|topic| topic.plots);
+    let names: Vec<_> = plots
+        .flat_map(|plot| plot.lines)
+        .map(|(_, name)| name)
+        .collect();
+    let all = catalog::PROCESSES
+        .iter()
+        .filter(|figure| figure.name == "cpu_s" || names.contains(&&figure.name));
+    all.copied().collect()
+}
 
 /// The figure with this name.
 pub fn figure(name: &str) -> Option<&'static Figure> {

@@ -3,21 +3,24 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
-    html::{self, Section, paragraph, table},
+    bands::colours,
+    html::{self, paragraph, table},
     over_time::{Life, OfHost, OverTime},
     plots::{self, PlotOf, TOPICS, Topic},
+    section::{Part, Picture, Section},
+    subjects::{gpu_subject, rank_number, ranks},
 };
 use crate::{
     analysis::{
         figure::{self, Unit},
         page::PageTable,
         series::{Series, averaged, summed},
-        summary::{self, Finding, Summary, findings},
+        summary::{self, Finding, Summary, findings, node_subject, rank_subject, region_subject},
     },
     charts::{
-        Scale, escaped,
-        heat_map::HeatMap,
-        lanes::{self, Bar},
+        Axis, Scale, escaped,
+        heat_map::{HeatMap, Row, Shading},
+        lanes::{Bar, Lanes},
         lines::{Line, Plot},
     },
 };
@@ -34,25 +37,22 @@ pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
         .collect();
     let facts = html::facts(&facts);
     let mut sections = vec![
-        Section::new("verdict", "What bounds the run", verdict(&found)),
-        Section::new("facts", "Totals", facts),
+        Section::of_text("verdict", "What bounds the run", verdict(&found)),
+        Section::of_text("facts", "Totals", facts),
     ];
     for topic in TOPICS {
-        let mut html = String::new();
-        for plot in topic.plots {
-            html += &drawn(plot, over_time);
-        }
-        html += &added(topic, over_time);
-        sections.push(Section::new(topic.id, topic.title, html));
+        let plots = topic.plots.iter().filter_map(|plot| drawn(plot, over_time));
+        let plots = plots.chain(added(topic, over_time));
+        sections.push(Section::new(topic.id, topic.title, plots.collect()));
     }
     sections.push(Section::new("gpu", "GPUs", gpus(over_time)));
     sections.push(Section::new("nodes", "Nodes and ranks", nodes(over_time)));
     sections.push(Section::new("processes", "Processes", lives(over_time)));
     sections.push(Section::new("regions", "Regions", regions(over_time)));
     let tables: String = page.tables.iter().map(table).collect();
-    sections.push(Section::new("tables", "Tables", tables));
-    sections.push(Section::new("hints", "Hints", hints(&found)));
-    sections.push(Section::new(
+    sections.push(Section::of_text("tables", "Tables", tables));
+    sections.push(Section::of_text("hints", "Hints", hints(&found)));
+    sections.push(Section::of_text(
         "quality",
         "Quality of the data",
         quality(summary, &page.notes),
@@ -129,14 +129,16 @@ fn series_of<'a>(over_time: &'a OverTime, name: &str) -> Vec<&'a Series> {
         .collect()
 }
 
-fn drawn(plot: &PlotOf, over_time: &OverTime) -> String {
+fn drawn(plot: &PlotOf, over_time: &OverTime) -> Option<Part> {
     let mut lines = Vec::new();
     let mut of = None;
+    let mut sql = Vec::new();
     for (label, name) in plot.lines {
         let series = series_of(over_time, name);
         if series.is_empty() {
             continue;
         }
+        sql.extend(plots::figure(name).map(figure::Figure::sql_over_time));
         let scale = *of.get_or_insert_with(|| scale(name));
         let range = match series.as_slice() {
             [only] if over_time.is_reduced => {
@@ -149,6 +151,7 @@ fn drawn(plot: &PlotOf, over_time: &OverTime) -> String {
         };
         lines.push(Line {
             label: (*label).to_owned(),
+            figure: name,
             means: combined(scale, &series),
             range,
             max: match series.as_slice() {
@@ -157,58 +160,41 @@ fn drawn(plot: &PlotOf, over_time: &OverTime) -> String {
             },
         });
     }
-    let Some(scale) = of else {
-        return String::new();
-    };
     let is_nothing = |line: &Line| line.means.iter().flatten().all(|value| *value == 0.0);
     if lines.iter().all(is_nothing) {
-        return String::new();
+        return None;
     }
     let limit = plot.limit.and_then(|(name, text)| {
         let means = summed(&series_of(over_time, name));
         Some((means.into_iter().flatten().reduce(f64::max)?, text))
     });
-    let drawing = Plot {
-        title: plot.title,
-        span: over_time.span,
-        scale,
-        lines: &lines,
+    let chart = Plot {
+        scale: of?,
+        lines,
         stacked: plot.stacked,
         limit,
-    }
-    .draw();
-    let sql = plot.lines.iter().filter_map(|(_, name)| {
-        let series = series_of(over_time, name);
-        let figure = plots::figure(name)?;
-        (!series.is_empty()).then(|| figure.sql_over_time())
-    });
-    figure_element(plot.name, plot.title, &drawing, &sql.collect::<Vec<_>>())
-}
-
-fn figure_element(name: &str, title: &str, drawing: &str, sql: &[String]) -> String {
-    let source = if sql.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "<details><summary>SQL</summary><pre>{}</pre></details>",
-            sql.iter()
-                .map(|sql| escaped(sql))
-                .collect::<Vec<_>>()
-                .join(";\n")
-        )
+        axis: Axis::Linear,
     };
-    format!(
-        "<figure id=\"plot-{}\"><figcaption>{}</figcaption>{drawing}{source}</figure>",
-        escaped(name),
-        escaped(title)
-    )
+    Some(Part::Picture(Picture {
+        sql,
+        ..Picture::new(plot.name, plot.title, chart)
+    }))
 }
 
 /// Drawings of a topic that are no lines.
-fn added(topic: &Topic, over_time: &OverTime) -> String {
-    if topic.id != "cpu" {
-        return String::new();
+fn added(topic: &Topic, over_time: &OverTime) -> Vec<Part> {
+    let mut parts: Vec<_> = (topic.id == "cpu")
+        .then(|| cpus(over_time))
+        .flatten()
+        .into_iter()
+        .collect();
+    for (kind, title) in topic.latencies {
+        parts.extend(latencies(kind, title, over_time));
     }
+    parts
+}
+
+fn cpus(over_time: &OverTime) -> Option<Part> {
     let several = over_time.hosts.len() > 1;
     let mut rows: Vec<_> = over_time
         .hosts
@@ -225,46 +211,102 @@ fn added(topic: &Topic, over_time: &OverTime) -> String {
             } else {
                 format!("CPU {cpu}")
             };
-            ((host.name.clone(), number), (label, series.means()))
+            (
+                (host.name.clone(), number),
+                row(label, None, series.means()),
+            )
         })
         .collect();
     rows.sort_by(|a, b| a.0.cmp(&b.0));
-    let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
+    let rows = rows.into_iter().map(|(_, row)| row).collect();
     heat_map(
         "cpu-heat",
         "Utilization of each CPU",
         scale("cpu_busy"),
-        &rows,
+        rows,
         Some(100.0),
-        over_time,
     )
 }
 
+/// How long operations took: their number by octave of the duration.
+fn latencies(kind: &str, title: &str, over_time: &OverTime) -> Option<Part> {
+    let mut octaves: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    let of_hosts = over_time.hosts.iter();
+    for (octave, counts) in of_hosts
+        .filter_map(|host| host.latencies.get(kind))
+        .flatten()
+    {
+        let sums = octaves
+            .entry(*octave)
+            .or_insert_with(|| vec![0.0; counts.len()]);
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    let (first, last) = (*octaves.keys().next()?, *octaves.keys().next_back()?);
+    let rows = (first..=last).rev().map(|octave| {
+        let least = if octave == 0 {
+            0.0
+        } else {
+            f64::exp2(octave.into()) / 1e9
+        };
+        let label = format!("≥ {}", Unit::Seconds.format(least));
+        let counts = octaves.get(&octave);
+        let counts = counts.cloned().unwrap_or_default();
+        let mut values: Vec<_> = counts.into_iter().map(Some).collect();
+        values.resize(over_time.span.intervals, Some(0.0));
+        row(label, None, values)
+    });
+    let scale = Scale {
+        unit: Unit::Count,
+        per_second: true,
+    };
+    let chart = HeatMap {
+        scale,
+        rows: rows.collect(),
+        max: None,
+        shading: Shading::Logarithmic,
+    };
+    let name = format!("latency-{}", kind.replace('_', "-"));
+    let sql = format!(
+        "SELECT ts, bucket, sum(count) AS count FROM (SELECT ts, unnest(buckets) AS count, \
+         generate_subscripts(buckets, 1) - 1 AS bucket FROM latency WHERE kind = '{kind}' AND tid IS \
+         NULL) GROUP BY ALL ORDER BY ALL"
+    );
+    Some(Part::Picture(Picture {
+        sql: vec![sql],
+        ..Picture::new(&name, title, chart)
+    }))
+}
+
+fn row(label: String, subject: Option<String>, values: Vec<Option<f64>>) -> Row {
+    Row {
+        label,
+        subject,
+        values,
+    }
+}
+
+/// A heat map, if it has several rows.
 fn heat_map(
     name: &str,
     title: &str,
     scale: Scale,
-    rows: &[(String, Vec<Option<f64>>)],
+    rows: Vec<Row>,
     max: Option<f64>,
-    over_time: &OverTime,
-) -> String {
-    if rows.len() < 2 {
-        return String::new();
-    }
-    let drawing = HeatMap {
-        title,
-        span: over_time.span,
+) -> Option<Part> {
+    let chart = HeatMap {
         scale,
         rows,
         max,
-    }
-    .draw();
-    figure_element(name, title, &drawing, &[])
+        shading: Shading::Linear,
+    };
+    (chart.rows.len() > 1).then(|| Part::Picture(Picture::new(name, title, chart)))
 }
 
-fn gpus(over_time: &OverTime) -> String {
+fn gpus(over_time: &OverTime) -> Vec<Part> {
     let several = over_time.hosts.len() > 1;
-    let mut html = String::new();
+    let mut parts = Vec::new();
     for (name, title) in [
         ("gpu_utilization", "Utilization of the GPUs"),
         ("gpu_memory", "Memory in use on the GPUs"),
@@ -278,85 +320,101 @@ fn gpus(over_time: &OverTime) -> String {
                 } else {
                     bdf.clone()
                 };
-                rows.push((label, series.means()));
+                let subject = gpu_subject(&host.name, bdf);
+                rows.push(row(label, Some(subject), series.means()));
             }
         }
         if rows.len() > 8 {
-            html += &heat_map(name, title, scale(name), &rows, None, over_time);
+            parts.extend(heat_map(name, title, scale(name), rows, None));
             continue;
         }
-        let lines = rows.into_iter().map(|(label, means)| Line {
-            label,
-            means,
+        let lines = rows.into_iter().map(|row| Line {
+            label: row.label,
+            figure: name,
+            means: row.values,
             range: Vec::new(),
             max: None,
         });
         let lines: Vec<_> = lines.collect();
         if !lines.is_empty() {
-            let drawing = Plot {
-                title,
-                span: over_time.span,
+            let chart = Plot {
                 scale: scale(name),
-                lines: &lines,
+                lines,
                 stacked: false,
                 limit: None,
-            }
-            .draw();
-            html += &figure_element(name, title, &drawing, &[]);
+                axis: Axis::Linear,
+            };
+            parts.push(Part::Picture(Picture::new(name, title, chart)));
         }
     }
-    html
+    parts
 }
 
-fn nodes(over_time: &OverTime) -> String {
-    let hosts = over_time.hosts.iter();
-    let cpu = |host: &OfHost| host.figures.get("cpu_s")?.get("").map(Series::means);
-    let rows: Vec<_> = hosts
-        .filter_map(|host| Some((host.name.clone(), cpu(host)?)))
-        .collect();
-    let mut html = heat_map(
-        "nodes-cpu",
-        "CPUs used by the target on each node",
-        scale("cpu_s"),
-        &rows,
-        None,
-        over_time,
-    );
-    let mut ranks: BTreeMap<&str, Vec<&Series>> = BTreeMap::new();
-    for host in &over_time.hosts {
-        for (rank, series) in &host.ranks {
-            ranks.entry(rank).or_default().push(series);
+/// Metrics by which nodes and ranks are compared.
+const COMPARED: [(&str, &str); 6] = [
+    ("cpu_s", "CPUs used"),
+    ("runqueue_s", "Threads in the run queue"),
+    ("blocked_s", "Threads blocked"),
+    ("peak_rss_bytes", "Memory"),
+    ("file_write_bytes", "Bytes written to files"),
+    ("net_rx_bytes", "Bytes received over TCP and UDP"),
+];
+
+/// Name of a figure without its unit.
+fn plot_name(figure: &str) -> String {
+    let name = figure.trim_end_matches("_s").trim_end_matches("_bytes");
+    name.replace('_', "-")
+}
+
+fn nodes(over_time: &OverTime) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let ranks = ranks(over_time);
+    for (name, metric) in COMPARED {
+        let is_used = |rows: &[Row]| {
+            let mut values = rows.iter().flat_map(|row| row.values.iter().flatten());
+            values.any(|value| *value > 0.0)
+        };
+        let of_node = |host: &OfHost| host.figures.get(name)?.get("").map(Series::means);
+        let rows = over_time.hosts.iter().filter_map(|host| {
+            let subject = Some(node_subject(&host.name));
+            Some(row(host.name.clone(), subject, of_node(host)?))
+        });
+        let title = format!("{metric} by the target on each node");
+        let rows: Vec<_> = rows.collect();
+        if is_used(&rows) {
+            let plot = format!("nodes-{}", plot_name(name));
+            parts.extend(heat_map(&plot, &title, scale(name), rows, None));
+        }
+        let rows = ranks.iter().filter_map(|(rank, figures)| {
+            let rank = rank_number(rank);
+            let values = figures.get(name)?.clone();
+            Some(row(
+                format!("rank {rank}"),
+                Some(rank_subject(rank)),
+                values,
+            ))
+        });
+        let rows: Vec<_> = rows.collect();
+        if is_used(&rows) {
+            let title = format!("{metric} by each rank");
+            let plot = format!("ranks-{}", plot_name(name));
+            parts.extend(heat_map(&plot, &title, scale(name), rows, None));
         }
     }
-    let rows = ranks.into_iter().map(|(rank, series)| {
-        let rank = rank.trim_start_matches('0');
-        (
-            format!("rank {}", if rank.is_empty() { "0" } else { rank }),
-            summed(&series),
-        )
-    });
-    html += &heat_map(
-        "ranks-cpu",
-        "CPUs used by each rank",
-        scale("cpu_s"),
-        &rows.collect::<Vec<_>>(),
-        None,
-        over_time,
-    );
-    html
+    parts
 }
 
 /// Processes with a lane of their own.
 const LANES: usize = 40;
 
-fn lives(over_time: &OverTime) -> String {
+fn lives(over_time: &OverTime) -> Vec<Part> {
     let all: Vec<&Life> = over_time
         .hosts
         .iter()
         .flat_map(|host| &host.processes)
         .collect();
     if all.is_empty() {
-        return String::new();
+        return Vec::new();
     }
     let span = over_time.span;
     let cpu = |life: &Life| life.cpu.unwrap_or(0);
@@ -365,33 +423,26 @@ fn lives(over_time: &OverTime) -> String {
     shown.sort_by_key(|life| std::cmp::Reverse((cpu(life), length(life))));
     shown.truncate(LANES);
     shown.sort_by_key(|life| (life.key.1, life.key.0));
-    let bars: Vec<_> = shown
-        .iter()
-        .enumerate()
-        .map(|(lane, life)| Bar {
-            start: life.key.1,
-            end: life.end.unwrap_or(span.end),
-            label: shortened(&life.name),
-            // The colour of failures.
-            colour: if life.failed { 5 } else { 0 },
-            lane,
-        })
-        .collect();
+    let bars = shown.iter().enumerate().map(|(lane, life)| Bar {
+        start: life.key.1,
+        end: life.end.unwrap_or(span.end),
+        label: shortened(&life.name),
+        subject: Some(life.subject.clone()),
+        // The colour of failures.
+        colour: if life.failed { 5 } else { 0 },
+        lane,
+    });
     let title = "Processes from start to end, those with most CPU time; orange: failed";
-    let mut html = figure_element(
-        "process-lives",
-        title,
-        &lanes::draw(title, span, &bars),
-        &[],
-    );
+    let chart = Lanes(bars.collect());
+    let mut parts = vec![Part::Picture(Picture::new("process-lives", title, chart))];
     if all.len() > shown.len() {
-        html += &folded(&all, over_time);
+        parts.push(folded(&all, over_time));
     }
-    html
+    parts
 }
 
 /// All processes as a rate of starts.
-fn folded(all: &[&Life], over_time: &OverTime) -> String {
+fn folded(all: &[&Life], over_time: &OverTime) -> Part {
     let span = over_time.span;
     let mut starts = vec![Some(0.0); span.intervals];
     for life in all.iter().filter(|life| life.key.1 >= span.start) {
@@ -402,35 +453,32 @@ fn folded(all: &[&Life], over_time: &OverTime) -> String {
         }
     }
     let title = format!("Processes started per second, all {}", all.len());
-    let line = Line {
-        label: "starts".to_owned(),
-        means: starts,
-        range: Vec::new(),
-        max: None,
-    };
-    let scale = Scale {
-        unit: Unit::Count,
-        per_second: true,
-    };
-    let drawing = Plot {
-        title: &title,
-        span,
-        scale,
-        lines: &[line],
+    let chart = Plot {
+        scale: Scale {
+            unit: Unit::Count,
+            per_second: true,
+        },
+        lines: vec![Line {
+            label: "starts".to_owned(),
+            figure: "",
+            means: starts,
+            range: Vec::new(),
+            max: None,
+        }],
         stacked: false,
         limit: None,
-    }
-    .draw();
-    figure_element("process-starts", &title, &drawing, &[])
+        axis: Axis::Linear,
+    };
+    Part::Picture(Picture::new("process-starts", &title, chart))
 }
 
 /// Regions that are drawn.
 const REGIONS: usize = 2000;
 const REGION_LANES: usize = 40;
 
-fn regions(over_time: &OverTime) -> String {
+fn regions(over_time: &OverTime) -> Vec<Part> {
     let span = over_time.span;
-    let mut colours: BTreeMap<&str, usize> = BTreeMap::new();
+    let colours = colours(over_time);
     let mut ends: Vec<i64> = Vec::new();
     let mut bars = Vec::new();
     let all = over_time.hosts.iter().flat_map(|host| &host.regions);
@@ -451,18 +499,17 @@ fn regions(over_time: &OverTime) -> String {
         } else {
             ends[lane] = end;
         }
-        let next = colours.len();
-        let colour = *colours.entry(&region.name).or_insert(next);
         bars.push(Bar {
             start: region.start,
             end,
             label: shortened(&region.name),
-            colour,
+            subject: Some(region_subject(&region.name)),
+            colour: colours[region.name.as_str()],
             lane,
         });
     }
     if bars.is_empty() {
-        return String::new();
+        return Vec::new();
     }
     let title = if bars.len() < count {
         format!(
@@ -472,12 +519,11 @@ fn regions(over_time: &OverTime) -> String {
     } else {
         "Regions that the application marked".to_owned()
     };
-    figure_element(
+    vec![Part::Picture(Picture::new(
         "region-lanes",
         &title,
-        &lanes::draw(&title, span, &bars),
-        &[],
-    )
+        Lanes(bars),
+    ))]
 }
 
 fn shortened(text: &str) -> String {

@@ -15,7 +15,7 @@ pub use self::{
     document::{declarations, document},
     identity::Identity,
     labels::{by_label, by_label_document},
-    page::page,
+    page::{node_subject, page, process_subject, rank_subject, region_subject},
     thresholds::Thresholds,
     verdict::{Finding, findings},
 };

@@ -6,6 +6,7 @@ use crate::{
         catalog::{NODE, PROCESSES, REGION_TIMES, REGIONS, TARGET},
         figure::{Unit, scaled},
         page::{NULL, Page, PageTable},
+        rows::ProcessKey,
     },
     output::dataset::manifest::State,
     schema::SCHEMA_VERSION,
@@ -252,6 +253,7 @@ impl Summary {
                 (_, Some(signal)) => format!(" (signal {signal})"),
                 _ => String::new(),
             };
+            table.subjects.push(process_subject(&top.host, process.key));
             table.rows.push(vec![
                 figures.text("cpu_s"),
                 Unit::Seconds.format(top.waited()),
@@ -282,6 +284,7 @@ impl Summary {
             } else {
                 format!(" [{}]", node.tags.join(", "))
             };
+            table.subjects.push(node_subject(&node.host));
             table.rows.push(vec![
                 node.target.text("cpu_s"),
                 node.node.text("cpu_avg_utilization_pct"),
@@ -310,6 +313,7 @@ impl Summary {
         let time = |figures: &Figures| figures.get("region_s").unwrap_or(0.0);
         regions.sort_by(|a, b| time(b.1).total_cmp(&time(a.1)));
         for (name, figures) in regions {
+            table.subjects.push(region_subject(name));
             table.rows.push(vec![
                 figures.text("count"),
                 figures.text("region_s"),
@@ -380,6 +384,7 @@ fn group_table<'a>(name: &str, groups: impl Iterator<Item = (String, &'a Figures
         name,
     ]);
     for (group, figures) in groups {
+        table.subjects.push(format!("{name} {group}"));
         table.rows.push(vec![
             figures.text("cpu_s"),
             figures.text("runqueue_s"),
@@ -391,6 +396,26 @@ fn group_table<'a>(name: &str, groups: impl Iterator<Item = (String, &'a Figures
         ]);
     }
     limited(table)
+}
+
+/// Name of a process in scripts.
+pub fn process_subject(host: &str, (pid, start): ProcessKey) -> String {
+    format!("process {host} {pid} {start}")
+}
+
+/// Name of a node in scripts.
+pub fn node_subject(host: &str) -> String {
+    format!("node {host}")
+}
+
+/// Name of a region in scripts.
+pub fn region_subject(name: &str) -> String {
+    format!("region {name}")
+}
+
+/// Name of a rank in scripts.
+pub fn rank_subject(rank: &str) -> String {
+    format!("rank {rank}")
 }
 
 fn limited(mut table: PageTable) -> PageTable {
