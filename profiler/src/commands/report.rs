@@ -149,7 +149,7 @@ impl Arguments {
     }
 }
 
-/// Writes a file and says so; `-` is the standard output.
+/// Writes a file and prints its name; `-` is the standard output.
 fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
     if path.as_os_str() == "-" {
         return print(content);
