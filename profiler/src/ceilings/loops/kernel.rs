@@ -1,9 +1,10 @@
 //! Kernels on registers with a known number of floating-point operations.
 
-/// Registers for the values x; two more hold the constants m and c.
-pub const REGISTERS: usize = 8;
+use super::instructions::REGISTERS;
 
-/// A loop written in assembly, so that the compiler does not change the number of instructions.
+/// A loop written in assembly, so that the compiler does not change the number of instructions. Each
+/// x is a chain of dependent instructions; `REGISTERS` of them keep all units of the CPU busy. Two more
+/// registers hold the constants m and c.
 pub struct Kernel {
     pub name: &'static str,
     pub precision: Precision,
@@ -98,8 +99,10 @@ impl Kernel {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kernels;
+    use super::{
+        super::{instructions, kernels},
+        *,
+    };
 
     const ITERATIONS: u64 = 100;
 
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn kernels_compute_the_declared_flops() {
         let mut checked = 0;
-        for kernel in crate::available() {
+        for kernel in kernels() {
             match kernel.precision {
                 Precision::Single => check!(kernel, f32),
                 Precision::Double => check!(kernel, f64),
@@ -143,9 +146,9 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = kernels::all().iter().map(|kernel| kernel.name).collect();
+        let mut names: Vec<_> = instructions::all().iter().map(|kernel| kernel.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), kernels::all().len());
+        assert_eq!(names.len(), instructions::all().len());
     }
 }
