@@ -4,6 +4,7 @@ mod axis;
 pub mod heat_map;
 pub mod lines;
 pub mod lanes;
+pub mod roofline;
 
 pub use self::axis::Scale;
 

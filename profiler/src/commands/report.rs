@@ -6,7 +6,10 @@ use clap::{Args, ValueHint};
 
 use super::{print, read_runs};
 use crate::{
-    analysis::summary::Thresholds,
+    analysis::{
+        roofline::Sources,
+        summary::{Thresholds, ceilings_file},
+    },
     failure::{Failure, Reason},
     report,
     run_report::report as html_report,
@@ -24,7 +27,11 @@ pub struct Arguments {
     /// Leave out command lines and users
     #[arg(long)]
     redact: bool,
-    /// File with [report.thresholds] [default: /etc/profiler.toml]
+    /// File with ceilings of the roofline, for example of the site; those of `profiler ceilings` are
+    /// found without it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    ceilings: Option<PathBuf>,
+    /// File with [report] [default: /etc/profiler.toml]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
@@ -37,8 +44,11 @@ impl Arguments {
     /// When the run cannot be read, or the file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
+        let site = ceilings_file(self.config.as_deref())?;
+        let files = self.ceilings.iter().chain(&site).map(PathBuf::as_path);
+        let sources = Sources::read(files)?;
         let run = std::slice::from_ref(&self.run);
-        let html = read_runs(run, |run| html_report(run, &thresholds, self.redact))?.concat();
+        let html = read_runs(run, |run| html_report(run, &thresholds, &sources, self.redact))?.concat();
         if self.output.as_os_str() == "-" {
             print(html)?;
             return Ok(0);
