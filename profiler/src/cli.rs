@@ -9,7 +9,8 @@ use clap::{
 
 use crate::{
     commands::{
-        self, ceilings, check, compare, events, mark, recover, report, run, schema, serve, summary, verify,
+        self, ceilings, check, compare, events, mark, recover, report, run, schema, serve, summary,
+        verify,
     },
     config::file,
     failure::Failure,

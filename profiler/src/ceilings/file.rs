@@ -112,9 +112,22 @@ impl Ceilings {
             format!("{line}{}", error.message())
         })?;
         let rates = ceilings.flops.iter().map(|flops| flops.per_second);
-        let rates = rates.chain(ceilings.bandwidth.iter().map(|bandwidth| bandwidth.per_second));
-        let rates = rates.chain(ceilings.memory.iter().map(|memory| memory.transfers_per_second));
-        match rates.into_iter().find(|rate| !rate.is_finite() || *rate <= 0.0) {
+        let rates = rates.chain(
+            ceilings
+                .bandwidth
+                .iter()
+                .map(|bandwidth| bandwidth.per_second),
+        );
+        let rates = rates.chain(
+            ceilings
+                .memory
+                .iter()
+                .map(|memory| memory.transfers_per_second),
+        );
+        match rates
+            .into_iter()
+            .find(|rate| !rate.is_finite() || *rate <= 0.0)
+        {
             Some(rate) => Err(format!("{rate}: not a positive rate")),
             None => Ok(ceilings),
         }
@@ -142,7 +155,9 @@ impl Ceilings {
             Failure::new(Reason::Output, message)
         };
         let text = toml::to_string(self).map_err(Failure::internal)?;
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
         if let Some(directory) = directory {
             fs::create_dir_all(directory).map_err(fail)?;
         }
@@ -165,9 +180,16 @@ impl Ceilings {
         let words = name.unwrap_or("cpu").to_lowercase();
         let words = words.split(|c: char| !c.is_ascii_alphanumeric());
         let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-        let facts = self.machine.iter().map(|(name, fact)| format!("{name}={fact}\n"));
+        let facts = self
+            .machine
+            .iter()
+            .map(|(name, fact)| format!("{name}={fact}\n"));
         let hash = Sha256::digest(facts.collect::<String>());
-        let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        let hash: String = hash
+            .iter()
+            .take(4)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         format!("{}-{hash}.toml", words.join("-"))
     }
 }
@@ -180,8 +202,7 @@ pub fn directories() -> Vec<PathBuf> {
     }
     let named = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = named("XDG_STATE_HOME").map(PathBuf::from);
-    let state =
-        state.or_else(|| Some(Path::new(&named("HOME")?).join(".local").join("state")));
+    let state = state.or_else(|| Some(Path::new(&named("HOME")?).join(".local").join("state")));
     let own = state.map(|state| state.join("profiler").join("ceilings"));
     own.into_iter().chain([system]).collect()
 }
@@ -190,7 +211,10 @@ pub fn directories() -> Vec<PathBuf> {
 pub fn stored(directory: &Path) -> (Vec<Ceilings>, Vec<String>) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "toml")
+    });
     paths.sort();
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     for path in paths {
@@ -233,7 +257,10 @@ mod tests {
         let (found, problems) = stored(path.parent().expect("a directory"));
         assert_eq!(found, [ceilings]);
         assert_eq!(problems.len(), 1);
-        assert!(problems[0].contains("broken.toml: line 1: "), "{problems:?}");
+        assert!(
+            problems[0].contains("broken.toml: line 1: "),
+            "{problems:?}"
+        );
     }
 
     #[test]

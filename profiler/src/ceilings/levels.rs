@@ -109,7 +109,9 @@ mod tests {
 
     fn sizes(cpus: &[usize]) -> Vec<(String, u64)> {
         let levels = levels(&two_sockets(), cpus).into_iter();
-        levels.map(|level| (level.name, level.bytes >> 10)).collect()
+        levels
+            .map(|level| (level.name, level.bytes >> 10))
+            .collect()
     }
 
     #[test]

@@ -80,7 +80,9 @@ impl Machine {
         &'a self,
         other: &'a Self,
     ) -> Option<(&'a str, &'a str, Option<&'a str>)> {
-        let facts = self.iter().map(|(name, fact)| (name, fact, other.get(name)));
+        let facts = self
+            .iter()
+            .map(|(name, fact)| (name, fact, other.get(name)));
         let mut differing = facts.filter(|(name, fact, there)| !equal(name, fact, *there));
         differing.next()
     }
@@ -150,7 +152,10 @@ mod tests {
     #[test]
     fn unknown_facts_are_refused() {
         let error = toml::from_str::<Machine>("cpu_modell = 3").expect_err("a typing error");
-        assert!(error.message().contains("unknown fact `cpu_modell`"), "{error}");
+        assert!(
+            error.message().contains("unknown fact `cpu_modell`"),
+            "{error}"
+        );
     }
 
     #[test]

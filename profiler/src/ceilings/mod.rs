@@ -10,12 +10,6 @@ mod threads;
 
 use std::{io, time::Duration};
 
-use self::{
-    levels::{DRAM, Level, levels},
-    loads::Loads,
-    loops::Triad,
-    threads::{REPETITIONS, Work, measure},
-};
 pub use self::{
     busy::reasons as busy,
     file::{Bandwidth, Ceilings, Flops, Memory, Precision, directories, stored},
@@ -23,7 +17,15 @@ pub use self::{
     machine::{COLUMNS as MACHINE_COLUMNS, Machine},
     threads::allowed_cpus,
 };
-use crate::{host::Host, procfs::meminfo::MemInfo, sources::host::caches, support::units::format_bytes};
+use self::{
+    levels::{DRAM, Level, levels},
+    loads::Loads,
+    loops::Triad,
+    threads::{REPETITIONS, Work, measure},
+};
+use crate::{
+    host::Host, procfs::meminfo::MemInfo, sources::host::caches, support::units::format_bytes,
+};
 
 /// Length of a repetition. A level of the memory takes 2.5 s, on one CPU and again on all.
 const REPETITION: Duration = Duration::from_millis(250);
@@ -131,8 +133,8 @@ impl Plan {
             match what {
                 What::Flops(kernel) => ceilings.flops.push(Flops {
                     precision: match kernel.precision {
-                        loops::Precision::Single => Precision::Single,
-                        loops::Precision::Double => Precision::Double,
+                        loops::kernel::Precision::Single => Precision::Single,
+                        loops::kernel::Precision::Double => Precision::Double,
                     },
                     name: Some(name),
                     cpus: count,
@@ -175,10 +177,11 @@ impl What {
                 } else {
                     level.bytes / 3
                 };
-                let elements = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
-                let mut triad = Triad::new(elements);
+                // Whole lines of a cache.
+                let elements = (bytes / 8).next_multiple_of(8);
+                let mut triad = Triad::new(usize::try_from(elements).unwrap_or(usize::MAX));
                 Work {
-                    per_iteration: triad.elements() as u64 * Triad::BYTES,
+                    per_iteration: elements * Triad::BYTES,
                     run: Box::new(move |iterations| triad.run(iterations)),
                 }
             }
@@ -216,7 +219,11 @@ mod tests {
         let host = Host::probe(directory.path(), "/sys", None);
         let plan = Plan::new(&host, &[0]);
         assert_eq!(plan.omitted.len(), 1);
-        assert!(plan.omitted[0].starts_with("DRAM on 1 CPUs: needs "), "{:?}", plan.omitted);
+        assert!(
+            plan.omitted[0].starts_with("DRAM on 1 CPUs: needs "),
+            "{:?}",
+            plan.omitted
+        );
         let all = plan.steps.iter().map(|step| step.what.name());
         assert!(all.into_iter().all(|name| !name.contains("DRAM")));
     }

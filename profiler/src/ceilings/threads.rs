@@ -41,7 +41,9 @@ pub struct Rate {
 /// When the kernel does not tell.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect())
 }
 
 /// Measures the work on these CPUs, with one thread on each. `prepare` runs on each of the threads,

@@ -88,7 +88,8 @@ impl Axes {
             let marks = plot.marks.iter().map(|mark| (mark.intensity, mark.flops));
             marks.chain(plot.dots.iter().map(|dot| (dot.intensity, dot.flops)))
         };
-        let of = |roofs: &[Roof]| -> Vec<f64> { roofs.iter().map(|roof| roof.per_second).collect() };
+        let of =
+            |roofs: &[Roof]| -> Vec<f64> { roofs.iter().map(|roof| roof.per_second).collect() };
         let (compute, memory) = (of(plot.compute), of(plot.memory));
         // The roofs meet there.
         let ridges = compute
@@ -236,12 +237,16 @@ impl Plot<'_> {
             let _ = write!(
                 svg,
                 "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"{}\" d=\"M{} {}H{RIGHT}\"/>",
-                if Some(roof.per_second) == compute { 1.8 } else { 1.0 },
+                if Some(roof.per_second) == compute {
+                    1.8
+                } else {
+                    1.0
+                },
                 place(start),
                 place(y),
             );
             // Under the line, if the label of the one above it is in the way.
-            let dy = if y - above < 16.0 { 11.0 } else { -4.0 };
+            let dy: f64 = if y - above < 16.0 { 11.0 } else { -4.0 };
             above = y + dy.max(0.0);
             let _ = write!(
                 svg,
@@ -261,7 +266,11 @@ impl Plot<'_> {
             let _ = write!(
                 svg,
                 "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"{}\" d=\"M{} {}L{} {}\"/>",
-                if Some(roof.per_second) == memory { 1.8 } else { 1.0 },
+                if Some(roof.per_second) == memory {
+                    1.8
+                } else {
+                    1.0
+                },
                 place(x),
                 place(y),
                 place(to_x),
@@ -309,7 +318,10 @@ impl Plot<'_> {
         let mut size = 1.5;
         let cells = loop {
             let mut cells: BTreeMap<(i64, i64), &Dot> = BTreeMap::new();
-            let inside = self.dots.iter().filter(|dot| axes.contain(dot.intensity, dot.flops));
+            let inside = self
+                .dots
+                .iter()
+                .filter(|dot| axes.contain(dot.intensity, dot.flops));
             for dot in inside {
                 let cell = |value: f64| whole(value / size);
                 let key = (cell(axes.x(dot.intensity)), cell(axes.y(dot.flops)));
@@ -386,13 +398,24 @@ fn label_place(
     width: f64,
     taken: &mut Vec<(f64, f64, f64)>,
 ) -> Option<(f64, f64, &'static str)> {
-    let places = [(9.0, 3.5), (9.0, 14.0), (9.0, -8.0), (-9.0, 3.5), (-9.0, 14.0), (-9.0, -8.0)];
+    let places = [
+        (9.0, 3.5),
+        (9.0, 14.0),
+        (9.0, -8.0),
+        (-9.0, 3.5),
+        (-9.0, 14.0),
+        (-9.0, -8.0),
+    ];
     let (left, y, x, anchor) = places.into_iter().find_map(|(dx, dy)| {
-        let (left, anchor) = if dx > 0.0 { (x + dx, "start") } else { (x + dx - width, "end") };
+        let (left, anchor) = if dx > 0.0 {
+            (x + dx, "start")
+        } else {
+            (x + dx - width, "end")
+        };
         let y = y + dy;
-        let is_free = taken.iter().all(|(from, to, at)| {
-            left > *to || left + width < *from || (y - at).abs() > 10.0
-        });
+        let is_free = taken
+            .iter()
+            .all(|(from, to, at)| left > *to || left + width < *from || (y - at).abs() > 10.0);
         let fits = left > LEFT && left + width < RIGHT && y < BOTTOM && y > TOP + 8.0;
         (is_free && fits).then_some((left, y, x + dx, anchor))
     })?;
@@ -443,7 +466,13 @@ mod tests {
             marks: &marks,
         };
         let axes = Axes::of(&plot);
-        assert_eq!(axes, Axes { x: (0.0, 2.0), y: (10.0, 12.0) });
+        assert_eq!(
+            axes,
+            Axes {
+                x: (0.0, 2.0),
+                y: (10.0, 12.0)
+            }
+        );
         // One power of ten is as long everywhere.
         let length = axes.x(10.0) - axes.x(1.0);
         assert!((axes.x(100.0) - axes.x(10.0) - length).abs() < 1e-9);
@@ -466,7 +495,10 @@ mod tests {
     #[test]
     fn text_is_escaped_and_points_outside_are_counted() {
         let (compute, memory) = ([roof(1e12)], [roof(1e11)]);
-        let marks = [mark(1.0, 1e3, Shape::Diamond), mark(1.0, 1e11, Shape::Square)];
+        let marks = [
+            mark(1.0, 1e3, Shape::Diamond),
+            mark(1.0, 1e11, Shape::Square),
+        ];
         let dots = [Dot {
             intensity: 1.0,
             flops: 5e10,
@@ -481,9 +513,15 @@ mod tests {
             marks: &marks,
         };
         let svg = plot.draw();
-        assert!(svg.contains("&lt;roof&gt;") && !svg.contains("<roof>"), "{svg}");
+        assert!(
+            svg.contains("&lt;roof&gt;") && !svg.contains("<roof>"),
+            "{svg}"
+        );
         assert!(svg.contains("data-name=\"a &amp; b\""), "{svg}");
-        assert!(svg.contains("stroke-dasharray") && svg.contains("class=\"h8\""), "{svg}");
+        assert!(
+            svg.contains("stroke-dasharray") && svg.contains("class=\"h8\""),
+            "{svg}"
+        );
         // Nine powers of ten are not drawn.
         assert_eq!(plot.outside(), 1);
         assert!(!svg.contains("class=\"c5\""), "{svg}");

@@ -78,7 +78,10 @@ impl Arguments {
             Some(directory.join(ceilings.file_name()))
         });
         let path = path.ok_or_else(|| {
-            Failure::new(Reason::Output, "no directory to write to: use --output FILE")
+            Failure::new(
+                Reason::Output,
+                "no directory to write to: use --output FILE",
+            )
         })?;
         if path.as_os_str() != "-" {
             ceilings.write(&path)?;

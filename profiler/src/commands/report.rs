@@ -48,7 +48,10 @@ impl Arguments {
         let files = self.ceilings.iter().chain(&site).map(PathBuf::as_path);
         let sources = Sources::read(files)?;
         let run = std::slice::from_ref(&self.run);
-        let html = read_runs(run, |run| html_report(run, &thresholds, &sources, self.redact))?.concat();
+        let html = read_runs(run, |run| {
+            html_report(run, &thresholds, &sources, self.redact)
+        })?
+        .concat();
         if self.output.as_os_str() == "-" {
             print(html)?;
             return Ok(0);

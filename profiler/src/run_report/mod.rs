@@ -20,6 +20,9 @@ pub fn report(run: &StoredRun, thresholds: &Thresholds, sources: &Sources, redac
     }
     let over_time = over_time::read(run, &summary, redact);
     let mut sections = sections::sections(&summary, &over_time);
-    roofline::insert(roofline::section(run, sources, &over_time.span), &mut sections);
+    roofline::insert(
+        roofline::section(run, sources, &over_time.span),
+        &mut sections,
+    );
     html::page(&summary, &sections, &over_time.span)
 }

@@ -41,7 +41,9 @@ pub fn section(run: &StoredRun, sources: &Sources, span: &Span) -> Option<Sectio
 /// Places the section after the regions.
 pub fn insert(section: Option<Section>, sections: &mut Vec<Section>) {
     let before = ["tables", "hints", "quality"];
-    let at = sections.iter().position(|section| before.contains(&section.id));
+    let at = sections
+        .iter()
+        .position(|section| before.contains(&section.id));
     if let Some(section) = section {
         sections.insert(at.unwrap_or(sections.len()), section);
     }
@@ -61,7 +63,10 @@ fn about(roofline: &Roofline) -> String {
     } else {
         " A region has the share of each sample that it covers in time: all that the target did then."
     };
-    format!("Operations of the target: {}. {bytes}{regions}", roofline.precisions)
+    format!(
+        "Operations of the target: {}. {bytes}{regions}",
+        roofline.precisions
+    )
 }
 
 fn positive(point: &Point) -> Option<(f64, f64)> {
@@ -97,10 +102,15 @@ fn figure(roofline: &Roofline, span: &Span) -> String {
         mark(node, if labelled { &node.name } else { "" }, Shape::Square);
     }
     if marks.is_empty() {
-        return paragraph("No sample has both operations and bytes above 0: there is nothing to plot.");
+        return paragraph(
+            "No sample has both operations and bytes above 0: there is nothing to plot.",
+        );
     }
     let length = (span.end - span.start).max(1) as f64;
-    let dots = roofline.ticks.iter().filter(|tick| tick.flop > 0.0 && tick.bytes > 0.0);
+    let dots = roofline
+        .ticks
+        .iter()
+        .filter(|tick| tick.flop > 0.0 && tick.bytes > 0.0);
     let dots: Vec<_> = dots
         .map(|tick| Dot {
             intensity: tick.flop / tick.bytes,
@@ -177,9 +187,15 @@ fn legend(marks: &[Mark], dots: usize, outside: &str) -> String {
         item(shape, &format!("{count} nodes"));
     }
     let shape = "<circle class=\"h2\" cx=\"3\" cy=\"6\" r=\"2.5\"/><circle class=\"h8\" cx=\"9\" cy=\"6\" r=\"2.5\"/>";
-    item(shape, &format!("{dots} samples, from light (first) to dark (last){outside}"));
+    item(
+        shape,
+        &format!("{dots} samples, from light (first) to dark (last){outside}"),
+    );
     let shape = "<path stroke=\"currentColor\" stroke-width=\"1.5\" stroke-dasharray=\"1.5 2\" d=\"M0 6H12\"/>";
-    item(shape, "largest values of a sample: the ceilings are not below");
+    item(
+        shape,
+        "largest values of a sample: the ceilings are not below",
+    );
     html + "</ul>"
 }
 
@@ -250,13 +266,24 @@ fn points(roofline: &Roofline) -> PageTable {
 }
 
 fn ceilings(roofline: &Roofline) -> PageTable {
-    let mut table = PageTable::new(&["per second", "spread", "CPUs", "in the plot", "ceiling", "origin"]);
+    let mut table = PageTable::new(&[
+        "per second",
+        "spread",
+        "CPUs",
+        "in the plot",
+        "ceiling",
+        "origin",
+    ]);
     let rows = roofline.ceilings.iter().map(|ceiling| {
-        let spread = ceiling.spread.map(|spread| format!("{:.1} %", 100.0 * spread));
+        let spread = ceiling
+            .spread
+            .map(|spread| format!("{:.1} %", 100.0 * spread));
         vec![
             ceiling.limit.format(ceiling.per_second),
             spread.unwrap_or_else(|| "–".to_owned()),
-            ceiling.cpus.map_or_else(|| "all".to_owned(), |cpus| cpus.to_string()),
+            ceiling
+                .cpus
+                .map_or_else(|| "all".to_owned(), |cpus| cpus.to_string()),
             if ceiling.drawn { "yes" } else { "no" }.to_owned(),
             ceiling.limit.name(),
             ceiling.provenance.text(),
@@ -280,7 +307,11 @@ mod tests {
     #[test]
     fn the_section_follows_the_regions() {
         let new = |id| Section::new(id, "title", "x".to_owned());
-        let mut sections: Vec<_> = ["regions", "tables", "quality"].map(new).into_iter().flatten().collect();
+        let mut sections: Vec<_> = ["regions", "tables", "quality"]
+            .map(new)
+            .into_iter()
+            .flatten()
+            .collect();
         insert(new("roofline"), &mut sections);
         insert(None, &mut sections);
         let ids: Vec<_> = sections.iter().map(|section| section.id).collect();

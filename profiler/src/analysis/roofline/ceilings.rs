@@ -190,9 +190,10 @@ impl Sources {
         let mut measured: Vec<_> = measured.collect();
         // The latest first.
         measured.sort_by(|a, b| b.1.measured.cmp(&a.1.measured));
-        let site = self.site.iter().map(|(path, ceilings)| {
-            (Provenance::Site(path.clone()), ceilings)
-        });
+        let site = self
+            .site
+            .iter()
+            .map(|(path, ceilings)| (Provenance::Site(path.clone()), ceilings));
         let mut has_measured = false;
         for (provenance, file) in measured.into_iter().chain(site) {
             let is_measured = matches!(provenance, Provenance::Measured(_));
@@ -252,7 +253,12 @@ fn of_file(file: &Ceilings, provenance: &Provenance) -> Vec<Ceiling> {
     });
     let memory = file.bandwidth.iter().map(|bandwidth: &Bandwidth| {
         let limit = Limit::Bandwidth(bandwidth.level.clone(), bandwidth.access.clone());
-        ceiling(limit, bandwidth.per_second, bandwidth.spread, bandwidth.cpus)
+        ceiling(
+            limit,
+            bandwidth.per_second,
+            bandwidth.spread,
+            bandwidth.cpus,
+        )
     });
     let (mut flops, mut memory): (Vec<_>, Vec<_>) = (flops.collect(), memory.collect());
     for ceilings in [&mut flops, &mut memory] {
@@ -281,9 +287,8 @@ fn draw(ceilings: &mut [Ceiling], columns: &[&str]) {
         let found = ceilings.iter().position(wanted);
         let Some(found) = found else { return };
         let provenance = ceilings[found].provenance.word();
-        let same = |ceiling: &&mut Ceiling| {
-            wanted(ceiling) && ceiling.provenance.word() == provenance
-        };
+        let same =
+            |ceiling: &&mut Ceiling| wanted(ceiling) && ceiling.provenance.word() == provenance;
         let all = ceilings.iter_mut().filter(same);
         if let Some(highest) = all.max_by(|a, b| a.per_second.total_cmp(&b.per_second)) {
             highest.drawn = true;
@@ -362,7 +367,9 @@ impl Machines {
                 drawn: false,
             }
         };
-        [(Precision::Double, 1), (Precision::Single, 2)].map(peak).to_vec()
+        [(Precision::Double, 1), (Precision::Single, 2)]
+            .map(peak)
+            .to_vec()
     }
 }
 
@@ -370,7 +377,9 @@ impl Machines {
 /// the same.
 fn per_cycle(microarchitecture: &str) -> Option<u32> {
     let of = |name: &str| PER_CYCLE.iter().find(|(known, _)| *known == name);
-    let mut all = microarchitecture.split(" or ").map(|name| Some(of(name)?.1));
+    let mut all = microarchitecture
+        .split(" or ")
+        .map(|name| Some(of(name)?.1));
     let first = all.next()??;
     all.all(|other| other == Some(first)).then_some(first)
 }
@@ -389,7 +398,10 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
             let facts = MACHINE_COLUMNS.iter().map(|name| (*name, text(name)));
             found.machine = Machine::of(facts);
             found.microarchitecture = text("microarchitecture");
-            found.cores = numbers(batch, "cores").first().copied().filter(|cores| *cores > 0.0);
+            found.cores = numbers(batch, "cores")
+                .first()
+                .copied()
+                .filter(|cores| *cores > 0.0);
         }
     });
     let mut columns = vec!["frequency"];
@@ -398,7 +410,11 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
     let _ = run.read("cpu", host, &columns, |batch| {
         let times: Vec<_> = BUSY.iter().map(|name| numbers(batch, name)).collect();
         for (row, frequency) in numbers(batch, "frequency").into_iter().enumerate() {
-            let time: f64 = times.iter().map(|times| times[row]).filter(|ns| !ns.is_nan()).sum();
+            let time: f64 = times
+                .iter()
+                .map(|times| times[row])
+                .filter(|ns| !ns.is_nan())
+                .sum();
             if !frequency.is_nan() {
                 cycles += frequency * time;
                 busy += time;
@@ -497,7 +513,10 @@ mod tests {
         let other = MEASURED.replace("Example 9", "Example 8");
         let sources = Sources {
             measured: vec![file(&other)],
-            site: vec![("site.toml".to_owned(), file(&other.replace("measured", "#")))],
+            site: vec![(
+                "site.toml".to_owned(),
+                file(&other.replace("measured", "#")),
+            )],
             problems: vec!["x.toml: damaged".to_owned()],
         };
         let (ceilings, notes) = sources.ceilings(&machines("unknown"), BOTH);
@@ -526,12 +545,17 @@ mod tests {
 
     #[test]
     fn theory_has_the_names_of_the_event_tables() {
-        let names = perfevents::Catalog::builtin().iter().map(|uarch| uarch.name.clone());
+        let names = perfevents::Catalog::builtin()
+            .iter()
+            .map(|uarch| uarch.name.clone());
         let names: Vec<_> = names.collect();
         for (name, _) in PER_CYCLE {
             assert!(names.iter().any(|known| known == name), "{name}");
         }
-        assert_eq!(per_cycle("Skylake-SP or Cascade Lake-SP / Cooper Lake"), Some(32));
+        assert_eq!(
+            per_cycle("Skylake-SP or Cascade Lake-SP / Cooper Lake"),
+            Some(32)
+        );
         assert_eq!(per_cycle("Zen 4 or Zen 5"), None);
         assert_eq!(per_cycle("Zen 9"), None);
     }

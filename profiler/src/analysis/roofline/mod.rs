@@ -4,13 +4,13 @@
 mod ceilings;
 mod points;
 
-pub use self::{
-    ceilings::{Ceiling, Limit, Provenance, Sources},
-    points::{Owner, Point, Tick},
-};
 use self::{
     ceilings::Machines,
     points::{Points, sql},
+};
+pub use self::{
+    ceilings::{Ceiling, Limit, Provenance, Sources},
+    points::{Owner, Point, Tick},
 };
 use super::stored_run::StoredRun;
 

@@ -21,9 +21,18 @@ const BANDWIDTH: &str = "node_mem_bw";
 const PRECISIONS: &[(&[&str], &str)] = &[
     (ALL, "all precisions"),
     (BY_PRECISION, "double, single and half precision"),
-    (&["target_dp_flops", "target_sp_flops"], "double and single precision"),
-    (&["target_dp_flops", "target_hp_flops"], "double and half precision"),
-    (&["target_sp_flops", "target_hp_flops"], "single and half precision"),
+    (
+        &["target_dp_flops", "target_sp_flops"],
+        "double and single precision",
+    ),
+    (
+        &["target_dp_flops", "target_hp_flops"],
+        "double and half precision",
+    ),
+    (
+        &["target_sp_flops", "target_hp_flops"],
+        "single and half precision",
+    ),
     (&["target_dp_flops"], "only double precision was counted"),
     (&["target_sp_flops"], "only single precision was counted"),
     (&["target_hp_flops"], "only half precision was counted"),
@@ -130,7 +139,9 @@ impl Points {
         let columns = PRECISIONS.iter().find(|(names, _)| *names == columns)?.0;
         let is_node = run.manifests().all(|manifest| {
             let words = manifest.command.iter();
-            words.take_while(|word| *word != "--").any(|word| word == "--node")
+            words
+                .take_while(|word| *word != "--")
+                .any(|word| word == "--node")
         });
         let of_target = hosts.iter().all(|host| host.of_target) || is_node;
         let hosts: Vec<_> = hosts
@@ -140,13 +151,21 @@ impl Points {
                 (host.name, ticks.collect::<Vec<_>>(), host.regions)
             })
             .collect();
-        let mut ticks: Vec<_> = hosts.iter().flat_map(|(_, ticks, _)| ticks).copied().collect();
+        let mut ticks: Vec<_> = hosts
+            .iter()
+            .flat_map(|(_, ticks, _)| ticks)
+            .copied()
+            .collect();
         ticks.sort_by_key(|tick| tick.ts);
         (!ticks.is_empty()).then_some(Self {
             hosts,
             ticks,
             columns,
-            owner: if of_target { Owner::Target } else { Owner::Node },
+            owner: if of_target {
+                Owner::Target
+            } else {
+                Owner::Node
+            },
         })
     }
 
@@ -219,7 +238,11 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
     let _ = run.read("timeline", host, &columns, |batch| {
         let of = |name| numbers(batch, name);
         let (intervals, bandwidths) = (of("interval_ns"), of(BANDWIDTH));
-        let flops: Vec<_> = ALL.iter().chain(BY_PRECISION).map(|name| of(name)).collect();
+        let flops: Vec<_> = ALL
+            .iter()
+            .chain(BY_PRECISION)
+            .map(|name| of(name))
+            .collect();
         for (index, ts) in times(batch, "ts").into_iter().enumerate() {
             let Some(ts) = ts else { continue };
             rows.push(Row {
@@ -233,15 +256,20 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
     let last = rows.iter().map(|row| row.ts).max();
     let mut of_target = false;
     if rows.iter().any(|row| !row.bandwidth.is_nan()) {
-        let _ = run.read("perf_metric", host, &["metric", "scope", "value"], |batch| {
-            let [metrics, scopes] = ["metric", "scope"].map(|name| Texts::of(batch, name));
-            let values = numbers(batch, "value");
-            of_target |= values.iter().enumerate().any(|(row, value)| {
-                metrics.get(row) == Some("mem_bw")
-                    && scopes.get(row) == Some("target")
-                    && !value.is_nan()
-            });
-        });
+        let _ = run.read(
+            "perf_metric",
+            host,
+            &["metric", "scope", "value"],
+            |batch| {
+                let [metrics, scopes] = ["metric", "scope"].map(|name| Texts::of(batch, name));
+                let values = numbers(batch, "value");
+                of_target |= values.iter().enumerate().any(|(row, value)| {
+                    metrics.get(row) == Some("mem_bw")
+                        && scopes.get(row) == Some("target")
+                        && !value.is_nan()
+                });
+            },
+        );
     }
     OfHost {
         name: host.name.clone(),
@@ -263,7 +291,10 @@ fn regions(run: &StoredRun, host: &StoredHost, last: Option<i64>) -> BTreeMap<St
             if let (Some(name), Some(start), Some(end)) = (names.get(row), starts[row], end)
                 && ops.get(row) != Some("event")
             {
-                regions.entry(name.to_owned()).or_default().push((start, end));
+                regions
+                    .entry(name.to_owned())
+                    .or_default()
+                    .push((start, end));
             }
         }
     });
@@ -342,9 +373,9 @@ pub(super) fn counted(columns: &[&str]) -> BTreeSet<Precision> {
         ("target_hp_flops", Precision::Half),
     ];
     let all = columns == ALL;
-    let counted = known.into_iter().filter(|(name, precision)| {
-        columns.contains(name) || all && *precision != Precision::Half
-    });
+    let counted = known
+        .into_iter()
+        .filter(|(name, precision)| columns.contains(name) || all && *precision != Precision::Half);
     counted.map(|(_, precision)| precision).collect()
 }
 
@@ -361,7 +392,11 @@ mod tests {
             bytes: 2.0,
         };
         // Two instances at the same time count once.
-        let spans = merged(vec![(500_000, 1_250_000), (0, 750_000), (2_000_000, 2_500_000)]);
+        let spans = merged(vec![
+            (500_000, 1_250_000),
+            (0, 750_000),
+            (2_000_000, 2_500_000),
+        ]);
         assert_eq!(spans, [(0, 1_250_000), (2_000_000, 2_500_000)]);
         for (ts, share) in [
             (1_000_000, 1.0),

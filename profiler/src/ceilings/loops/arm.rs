@@ -24,7 +24,16 @@ macro_rules! for_each_x {
 /// Loads a register from its place in the state, or stores it.
 macro_rules! transfer {
     ($x:literal ($instruction:literal $register:literal $tail:literal)) => {
-        concat!($instruction, " ", $register, $x, ", [{state}, #{size}*", $x, $tail, "]")
+        concat!(
+            $instruction,
+            " ",
+            $register,
+            $x,
+            ", [{state}, #{size}*",
+            $x,
+            $tail,
+            "]"
+        )
     };
 }
 

@@ -7,16 +7,13 @@
 #[cfg(target_arch = "aarch64")]
 #[path = "arm.rs"]
 mod instructions;
-mod kernel;
+pub mod kernel;
 mod triad;
 #[cfg(target_arch = "x86_64")]
 #[path = "x86.rs"]
 mod instructions;
 
-pub use self::{
-    kernel::{Kernel, Precision},
-    triad::Triad,
-};
+pub use self::{kernel::Kernel, triad::Triad};
 
 /// Kernels on registers that this machine supports.
 pub fn kernels() -> impl Iterator<Item = Kernel> {
