@@ -9,7 +9,8 @@ use clap::{
 
 use crate::{
     commands::{
-        self, check, compare, events, mark, recover, report, run, schema, serve, summary, verify,
+        self, ceilings, check, compare, events, mark, recover, report, run, schema, serve, summary,
+        verify,
     },
     config::file,
     failure::Failure,
@@ -64,6 +65,11 @@ pub enum Command {
     /// For example `profiler compare old-* -- new-*`. With six or more runs on each side, medians have
     /// intervals; single runs are compared by their samples.
     Compare(compare::Arguments),
+    /// Measure the peak performance and the bandwidths of this machine, for the roofline of reports
+    ///
+    /// Runs loops of known work on one CPU and on all, for each instruction set, and each level of the
+    /// memory: about a minute on an idle node. Nothing else measures them, in particular no job.
+    Ceilings(ceilings::Arguments),
     /// Mark a region, an event or a value of the calling process
     ///
     /// Without a profiler, nothing is sent and the exit code is 0.
@@ -97,6 +103,7 @@ impl Command {
             Self::Summary(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Compare(arguments) => arguments.run(),
+            Self::Ceilings(arguments) => arguments.run(),
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),

@@ -5,6 +5,7 @@ pub mod analysis;
 #[cfg(test)]
 mod architecture;
 pub mod bpf;
+pub mod ceilings;
 pub mod charts;
 pub mod cli;
 pub mod commands;

@@ -31,6 +31,7 @@ mod reference_tools;
 mod regions;
 mod report;
 mod retention;
+mod roofline;
 mod run_end;
 mod run_queue;
 mod run_table;

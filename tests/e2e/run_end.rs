@@ -65,9 +65,13 @@ fn run_ends_after_its_duration() {
          FROM overhead, (SELECT min(ts) AS first FROM system)",
     );
     let most = 600_000_000 + i64::try_from(stalls.as_nanos()).expect("short");
+    let ticks: Vec<(i64, Option<i64>)> = finished.any_dataset().rows(
+        "SELECT epoch_ns(ts) - epoch_ns(min(ts) OVER ()), late_ns FROM overhead \
+         WHERE late_ns IS NOT NULL ORDER BY ts",
+    );
     assert!(
         (500_000_000..most).contains(&sampled),
-        "{sampled} ns, {stalls:?}"
+        "{sampled} ns, {stalls:?}, ticks and their delays {ticks:?}"
     );
 }
 

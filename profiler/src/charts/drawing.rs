@@ -34,17 +34,38 @@ pub enum Legend {
 /// Entry of a legend.
 #[derive(Clone, Debug)]
 pub struct Entry {
+    /// SVG elements in a square of 12 units.
+    pub key: String,
     pub label: String,
     /// Mean and largest value.
     pub values: String,
+}
+
+impl Entry {
+    /// An entry with a square of the colour with this number.
+    pub fn coloured(colour: usize, label: String, values: String) -> Self {
+        let key = format!(
+            "<rect class=\"c{}\" width=\"12\" height=\"12\"/>",
+            colour % COLOURS
+        );
+        Self { key, label, values }
+    }
 }
 
 /// Shades of heat maps: the classes `h1`… of the style sheet.
 pub const SHADES: usize = 8;
 
 impl Drawing {
+    /// Whether it has a time axis.
+    fn is_over_time(&self) -> bool {
+        !self.times.is_empty()
+    }
+
     /// The drawing without the element around it.
     pub fn content(&self, layout: &Layout) -> String {
+        if !self.is_over_time() {
+            return format!("{}{}", self.fixed, self.above);
+        }
         let (left, width, height) = (layout.left(), layout.inner(), self.height);
         let Self {
             fixed,
@@ -68,8 +89,13 @@ impl Drawing {
             let data = data.replace('<', "\\u003c");
             format!("<script type=\"application/json\" class=\"data\">{data}</script>")
         });
+        let class = if self.is_over_time() {
+            "chart"
+        } else {
+            "still"
+        };
         format!(
-            "<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">{}</svg>{}{data}",
+            "<svg class=\"{class}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">{}</svg>{}{data}",
             layout.width,
             self.height,
             escaped(title),
@@ -84,11 +110,10 @@ impl Legend {
         match self {
             Self::None => String::new(),
             Self::Entries(entries) => {
-                let entries = entries.iter().enumerate().map(|(index, entry)| {
+                let entries = entries.iter().map(|entry| {
                     format!(
-                        "<li><svg viewBox=\"0 0 12 12\" aria-hidden=\"true\"><rect class=\"c{}\" width=\"12\" \
-                         height=\"12\"/></svg> {} <span class=\"values\">{}</span></li>",
-                        index % COLOURS,
+                        "<li><svg viewBox=\"0 0 12 12\" aria-hidden=\"true\">{}</svg> {} <span class=\"values\">{}</span></li>",
+                        entry.key,
                         escaped(&entry.label),
                         escaped(&entry.values)
                     )
@@ -113,7 +138,7 @@ impl Legend {
             Self::Entries(entries) => {
                 let mut svg = String::new();
                 let (mut x, mut y) = (layout.left(), top + 0.3 * row);
-                for (index, entry) in entries.iter().enumerate() {
+                for entry in entries {
                     let text = format!("{} {}", entry.label, entry.values);
                     let width = square + layout.width_of(&text) + 2.0 * layout.text;
                     if x + width > layout.width && x > layout.left() {
@@ -121,13 +146,12 @@ impl Legend {
                     }
                     let _ = write!(
                         svg,
-                        "<rect class=\"c{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\
+                        "<g transform=\"translate({} {}) scale({:.3})\">{}</g>\
                          <text class=\"lane\" x=\"{}\" y=\"{}\">{} <tspan class=\"soft\">{}</tspan></text>",
-                        index % COLOURS,
                         place(x),
                         place(y),
-                        place(square),
-                        place(square),
+                        square / 12.0,
+                        entry.key,
                         place(x + square + 0.4 * layout.text),
                         place(y + square),
                         escaped(&entry.label),

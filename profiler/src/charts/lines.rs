@@ -153,15 +153,13 @@ impl Plot {
     }
 
     fn legend(&self) -> Legend {
-        let entries = self.lines.iter().map(|line| {
+        let entries = self.lines.iter().enumerate().map(|(index, line)| {
             let known: Vec<f64> = line.means.iter().flatten().copied().collect();
             let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
             let max = known.iter().copied().chain(line.max).fold(0.0, f64::max);
             let (mean, max) = (self.scale.format(mean), self.scale.format(max));
-            Entry {
-                label: line.label.clone(),
-                values: format!("mean {mean}, max {max}"),
-            }
+            let values = format!("mean {mean}, max {max}");
+            Entry::coloured(index, line.label.clone(), values)
         });
         Legend::Entries(entries.collect())
     }

@@ -7,6 +7,7 @@ pub mod heat_map;
 pub mod lanes;
 pub mod lines;
 pub mod png;
+pub mod roofline;
 
 pub use self::{
     axis::{Axis, Scale},

@@ -1,5 +1,6 @@
 //! The subcommands, one module each.
 
+pub mod ceilings;
 pub mod check;
 pub mod compare;
 pub mod events;

@@ -10,7 +10,10 @@ use clap::{Args, ValueHint};
 
 use super::{print, read_runs};
 use crate::{
-    analysis::summary::Thresholds,
+    analysis::{
+        roofline::Sources,
+        summary::{Thresholds, ceilings_file},
+    },
     charts::{
         Layout,
         file::{self, Appearance},
@@ -50,7 +53,11 @@ pub struct Arguments {
     /// Leave out command lines and users
     #[arg(long)]
     redact: bool,
-    /// File with [report.thresholds] [default: /etc/profiler.toml]
+    /// File with ceilings of the roofline, for example of the site; those of `profiler ceilings` are
+    /// found without it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    ceilings: Option<PathBuf>,
+    /// File with [report] [default: /etc/profiler.toml]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
@@ -106,8 +113,11 @@ impl Arguments {
     /// When a run cannot be read, or a file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
+        let site = ceilings_file(self.config.as_deref())?;
+        let files = self.ceilings.iter().chain(&site).map(PathBuf::as_path);
+        let sources = Sources::read(files)?;
         let reports = read_runs(&self.runs, |run| match self.like {
-            None => Report::new(run, &thresholds, self.redact),
+            None => Report::new(run, &thresholds, &sources, self.redact),
             Some(Like::Perfmon) => Report::like_perfmon(run, &thresholds, self.redact),
         })?;
         let html = |reports: &[Report]| match self.like {

@@ -8,6 +8,7 @@ mod markdown;
 mod over_time;
 mod perfmon;
 mod plots;
+mod roofline;
 mod section;
 mod sections;
 mod subjects;
@@ -18,6 +19,7 @@ pub use self::{
 };
 use crate::{
     analysis::{
+        roofline::Sources,
         stored_run::StoredRun,
         summary::{Summary, Thresholds, summarize},
     },
@@ -35,15 +37,21 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads a run; with `redact`, without command lines and users.
-    pub fn new(run: &StoredRun, thresholds: &Thresholds, redact: bool) -> Self {
+    /// Reads a run; with `redact`, without command lines and users. Ceilings of the roofline are from
+    /// `sources`.
+    pub fn new(run: &StoredRun, thresholds: &Thresholds, sources: &Sources, redact: bool) -> Self {
         let mut summary = summarize(run, thresholds);
         if redact {
             summary.redact();
         }
         let over_time = over_time::read(run, &summary, redact);
+        let mut sections = sections::sections(&summary, &over_time);
+        roofline::insert(
+            roofline::section(run, sources, &over_time.span),
+            &mut sections,
+        );
         Self {
-            sections: sections::sections(&summary, &over_time),
+            sections,
             frame: Frame {
                 span: over_time.span,
                 layout: Layout::SCREEN,

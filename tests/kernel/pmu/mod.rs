@@ -6,6 +6,7 @@ use e2e::{
     workload_driver::WorkloadDriver,
 };
 
+mod roofline;
 mod timeline;
 
 use crate::{

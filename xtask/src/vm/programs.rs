@@ -15,7 +15,7 @@ use crate::{
 pub struct Programs {
     pub profiler: PathBuf,
     /// Workloads of the tests.
-    pub workloads: [PathBuf; 2],
+    pub workloads: [PathBuf; 3],
     pub init: PathBuf,
     /// The test binary.
     pub tests: PathBuf,
@@ -38,6 +38,7 @@ pub fn build(workspace: &Workspace, arch: &Arch, suite: &str) -> Result<Programs
         "--bin=profiler",
         "--bin=workload",
         "--bin=workload-net",
+        "--bin=workload-flops",
         "--bin=guest-init",
         "--test",
         suite,
@@ -59,7 +60,11 @@ pub fn build(workspace: &Workspace, arch: &Arch, suite: &str) -> Result<Programs
     };
     Ok(Programs {
         profiler: find("bin", "profiler")?,
-        workloads: [find("bin", "workload")?, find("bin", "workload-net")?],
+        workloads: [
+            find("bin", "workload")?,
+            find("bin", "workload-net")?,
+            find("bin", "workload-flops")?,
+        ],
         init: find("bin", "guest-init")?,
         tests: find("test", suite)?,
     })

@@ -16,7 +16,7 @@ pub use self::{
     identity::Identity,
     labels::{by_label, by_label_document},
     page::{node_subject, page, process_subject, rank_subject, region_subject},
-    thresholds::Thresholds,
+    thresholds::{Thresholds, ceilings_file},
     verdict::{Finding, findings},
 };
 use super::{

@@ -1,6 +1,6 @@
-//! Thresholds of a site: `[report.thresholds]` in the configuration file.
+//! Settings of a site for reports: `[report]` in the configuration file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -35,15 +35,13 @@ struct File {
 #[serde(default, deny_unknown_fields)]
 struct Report {
     thresholds: Thresholds,
+    /// File with ceilings of the roofline.
+    ceilings: Option<PathBuf>,
 }
 
-impl Thresholds {
+impl Report {
     /// Reads the file, `/etc/profiler.toml` if none is given.
-    ///
-    /// # Errors
-    ///
-    /// When a given file cannot be read, or a value is invalid.
-    pub fn read(config: Option<&Path>) -> Result<Self, Failure> {
+    fn read(config: Option<&Path>) -> Result<Self, Failure> {
         let path = config.unwrap_or(Path::new(SYSTEM_FILE));
         let fail =
             |what: String| Failure::new(Reason::Usage, format!("{}: {what}", path.display()));
@@ -53,7 +51,27 @@ impl Thresholds {
             Err(error) => return Err(fail(error.to_string())),
         };
         let file: File = toml::from_str(&text).map_err(|error| fail(error.message().to_owned()))?;
-        Ok(file.report.thresholds)
+        Ok(file.report)
+    }
+}
+
+/// The file with ceilings that the site names: `ceilings` in `[report]`.
+///
+/// # Errors
+///
+/// When a given file cannot be read, or a value is invalid.
+pub fn ceilings_file(config: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    Ok(Report::read(config)?.ceilings)
+}
+
+impl Thresholds {
+    /// Reads the file, `/etc/profiler.toml` if none is given.
+    ///
+    /// # Errors
+    ///
+    /// When a given file cannot be read, or a value is invalid.
+    pub fn read(config: Option<&Path>) -> Result<Self, Failure> {
+        Ok(Report::read(config)?.thresholds)
     }
 
     /// Tags of the thresholds that the node exceeds.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
+pub(crate) use self::topology::{Cache, caches};
 use super::{Source, SourceSpec, TickContext};
 use crate::{
     columns,
@@ -126,7 +127,7 @@ struct Facts {
 impl Facts {
     fn open(host: &Host) -> Result<Self> {
         let host = host.clone();
-        let mut worker = Worker::start("host", || move |()| read(&host, std::env::vars_os()))?;
+        let mut worker = Worker::start("host", || move |()| facts(&host))?;
         worker.ask(())?;
         Ok(Self {
             worker: Some(worker),
@@ -155,6 +156,11 @@ impl Source for Facts {
     }
 }
 
+/// The facts about this machine.
+pub(crate) fn facts(host: &Host) -> HostRow {
+    read(host, std::env::vars_os())
+}
+
 /// Reads all facts; those that cannot be read are null.
 fn read(
     host: &Host,
@@ -163,7 +169,7 @@ fn read(
     let cpu = processor::Processor::read(host);
     let counts = topology::Counts::read(&host.sysfs);
     let numa = topology::numa(&host.sysfs);
-    let caches = topology::caches(&host.sysfs);
+    let caches = caches(&host.sysfs);
     let software = software::Software::read(host, cpu.is_virtual());
     let meminfo = std::fs::read(host.procfs.join("meminfo"));
     let meminfo = meminfo.map_or_else(|_| MemInfo::default(), |text| MemInfo::parse(&text));

@@ -72,17 +72,17 @@ fn online(sysfs: &Path) -> Vec<usize> {
 
 /// One cache, which several CPUs may share.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Cache {
-    level: u32,
-    r#type: String,
-    size: Option<u64>,
-    line: Option<u64>,
-    ways: Option<u64>,
-    shared_cpus: String,
+pub(crate) struct Cache {
+    pub(crate) level: u32,
+    pub(crate) r#type: String,
+    pub(crate) size: Option<u64>,
+    pub(crate) line: Option<u64>,
+    pub(crate) ways: Option<u64>,
+    pub(crate) shared_cpus: String,
 }
 
 /// All caches, by level, then by CPU.
-pub(super) fn caches(sysfs: &Path) -> Vec<Cache> {
+pub(crate) fn caches(sysfs: &Path) -> Vec<Cache> {
     let mut seen = HashSet::new();
     let mut caches = Vec::new();
     for cpu in online(sysfs) {

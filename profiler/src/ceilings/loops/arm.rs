@@ -2,7 +2,59 @@
 
 use std::arch::{asm, is_aarch64_feature_detected};
 
-use crate::state::{Form, Kernel, Precision};
+use super::kernel::{Form, Kernel, Precision};
+
+/// Registers for the values x: enough for four instructions per cycle with a latency of six cycles.
+pub const REGISTERS: usize = 24;
+
+/// Lines of a macro, one for each register that holds an x.
+macro_rules! for_each_x {
+    ($line:ident $arguments:tt) => {
+        for_each_x!(
+            $line $arguments;
+            "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11"
+            "12" "13" "14" "15" "16" "17" "18" "19" "20" "21" "22" "23"
+        )
+    };
+    ($line:ident $arguments:tt; $($x:literal)*) => {
+        concat!($($line!($x $arguments), "\n"),*)
+    };
+}
+
+/// Loads a register from its place in the state, or stores it.
+macro_rules! transfer {
+    ($x:literal ($instruction:literal $register:literal $tail:literal)) => {
+        concat!(
+            $instruction,
+            " ",
+            $register,
+            $x,
+            ", [{state}, #{size}*",
+            $x,
+            $tail,
+            "]"
+        )
+    };
+}
+
+/// The instruction on each x; `$shape` is the arrangement of a register, `$operands` the other
+/// operands.
+macro_rules! each {
+    ($x:literal ($instruction:literal $register:literal $shape:literal $operands:literal)) => {
+        concat!($instruction, " ", $register, $x, $shape, ", ", $operands)
+    };
+    ($($argument:literal),*) => { for_each_x!(each ($($argument)*)) };
+}
+
+/// The instruction on each x, with x as the first source operand as well.
+macro_rules! twice {
+    ($x:literal ($instruction:literal $register:literal $shape:literal $operands:literal)) => {
+        concat!(
+            $instruction, " ", $register, $x, $shape, ", ", $register, $x, $shape, ", ", $operands
+        )
+    };
+    ($($argument:literal),*) => { for_each_x!(twice ($($argument)*)) };
+}
 
 /// Defines a function that loads the registers, repeats the instructions, and stores the registers.
 /// `$register` is the kind of register, `$size` their distance: in bytes or, with `$tail`, in
@@ -14,61 +66,26 @@ macro_rules! code {
             unsafe {
                 asm!(
                     $start,
-                    concat!("ldr ", $register, "16, [{state}, #0*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "17, [{state}, #1*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "18, [{state}, #2*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "19, [{state}, #3*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "20, [{state}, #4*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "21, [{state}, #5*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "22, [{state}, #6*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "23, [{state}, #7*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "24, [{state}, #8*{size}", $tail, "]"),
-                    concat!("ldr ", $register, "25, [{state}, #9*{size}", $tail, "]"),
+                    for_each_x!(transfer ("ldr" $register $tail)),
+                    transfer!("24" ("ldr" $register $tail)),
+                    transfer!("25" ("ldr" $register $tail)),
                     "2:",
                     $($instruction,)*
                     "subs {iterations}, {iterations}, #1",
                     "b.ne 2b",
-                    concat!("str ", $register, "16, [{state}, #0*{size}", $tail, "]"),
-                    concat!("str ", $register, "17, [{state}, #1*{size}", $tail, "]"),
-                    concat!("str ", $register, "18, [{state}, #2*{size}", $tail, "]"),
-                    concat!("str ", $register, "19, [{state}, #3*{size}", $tail, "]"),
-                    concat!("str ", $register, "20, [{state}, #4*{size}", $tail, "]"),
-                    concat!("str ", $register, "21, [{state}, #5*{size}", $tail, "]"),
-                    concat!("str ", $register, "22, [{state}, #6*{size}", $tail, "]"),
-                    concat!("str ", $register, "23, [{state}, #7*{size}", $tail, "]"),
+                    for_each_x!(transfer ("str" $register $tail)),
                     state = in(reg) state,
                     iterations = inout(reg) iterations => _,
                     size = const $size,
-                    out("v16") _, out("v17") _, out("v18") _, out("v19") _, out("v20") _,
-                    out("v21") _, out("v22") _, out("v23") _, out("v24") _, out("v25") _,
-                    out("p0") _,
+                    out("v0") _, out("v1") _, out("v2") _, out("v3") _, out("v4") _, out("v5") _,
+                    out("v6") _, out("v7") _, out("v8") _, out("v9") _, out("v10") _, out("v11") _,
+                    out("v12") _, out("v13") _, out("v14") _, out("v15") _, out("v16") _,
+                    out("v17") _, out("v18") _, out("v19") _, out("v20") _, out("v21") _,
+                    out("v22") _, out("v23") _, out("v24") _, out("v25") _, out("p0") _,
                     options(nostack),
                 );
             }
         }
-    };
-}
-
-/// The instruction on each x; `$shape` is the arrangement of a register, `$operands` the other
-/// operands.
-macro_rules! each {
-    ($instruction:literal, $register:literal, $shape:literal, $operands:literal) => {
-        each!($instruction, $register, $shape, $operands; "16" "17" "18" "19" "20" "21" "22" "23")
-    };
-    ($instruction:literal, $register:literal, $shape:literal, $operands:literal; $($x:literal)*) => {
-        concat!($($instruction, " ", $register, $x, $shape, ", ", $operands, "\n"),*)
-    };
-}
-
-/// The instruction on each x, with x as the first source operand as well.
-macro_rules! twice {
-    ($instruction:literal, $register:literal, $shape:literal, $operands:literal) => {
-        twice!($instruction, $register, $shape, $operands; "16" "17" "18" "19" "20" "21" "22" "23")
-    };
-    ($instruction:literal, $register:literal, $shape:literal, $operands:literal; $($x:literal)*) => {
-        concat!($(
-            $instruction, " ", $register, $x, $shape, ", ", $register, $x, $shape, ", ", $operands, "\n"
-        ),*)
     };
 }
 

@@ -2,7 +2,58 @@
 
 use std::arch::{asm, is_x86_feature_detected};
 
-use crate::state::{Form, Kernel, Precision};
+use super::kernel::{Form, Kernel, Precision};
+
+/// Registers for the values x: enough for two instructions per cycle with a latency of six cycles.
+pub const REGISTERS: usize = 12;
+
+/// Lines of a macro, one for each register that holds an x.
+macro_rules! for_each_x {
+    ($line:ident $arguments:tt) => {
+        for_each_x!($line $arguments; "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11")
+    };
+    ($line:ident $arguments:tt; $($x:literal)*) => {
+        concat!($($line!($x $arguments), "\n"),*)
+    };
+}
+
+/// Loads a register from its place in the state.
+macro_rules! load {
+    ($x:literal ($load:literal $register:literal)) => {
+        concat!($load, " ", $register, $x, ", [{state} + {size}*", $x, "]")
+    };
+}
+
+/// Stores a register.
+macro_rules! store {
+    ($x:literal ($load:literal $register:literal)) => {
+        concat!($load, " [{state} + {size}*", $x, "], ", $register, $x)
+    };
+}
+
+/// x = x op register, with SSE's two operands.
+macro_rules! two {
+    ($x:literal ($instruction:literal $register:literal $operand:literal)) => {
+        concat!($instruction, " ", $register, $x, ", ", $register, $operand)
+    };
+    ($($argument:literal),*) => { for_each_x!(two ($($argument)*)) };
+}
+
+/// x = x op register, with AVX's three operands.
+macro_rules! three {
+    ($x:literal ($instruction:literal $register:literal $operand:literal)) => {
+        concat!($instruction, " ", $register, $x, ", ", $register, $x, ", ", $register, $operand)
+    };
+    ($($argument:literal),*) => { for_each_x!(three ($($argument)*)) };
+}
+
+/// x = x * m + c.
+macro_rules! fused {
+    ($x:literal ($instruction:literal $register:literal)) => {
+        concat!($instruction, " ", $register, $x, ", ", $register, "12, ", $register, "13")
+    };
+    ($($argument:literal),*) => { for_each_x!(fused ($($argument)*)) };
+}
 
 /// Defines a function that loads the registers, repeats the instructions, and stores the registers.
 /// `$register` is the kind of register, `$size` its size in bytes.
@@ -12,72 +63,25 @@ macro_rules! code {
             // SAFETY: see `Kernel::code`.
             unsafe {
                 asm!(
-                    concat!($load, " ", $register, "0, [{state}]"),
-                    concat!($load, " ", $register, "1, [{state} + 1*{size}]"),
-                    concat!($load, " ", $register, "2, [{state} + 2*{size}]"),
-                    concat!($load, " ", $register, "3, [{state} + 3*{size}]"),
-                    concat!($load, " ", $register, "4, [{state} + 4*{size}]"),
-                    concat!($load, " ", $register, "5, [{state} + 5*{size}]"),
-                    concat!($load, " ", $register, "6, [{state} + 6*{size}]"),
-                    concat!($load, " ", $register, "7, [{state} + 7*{size}]"),
-                    concat!($load, " ", $register, "8, [{state} + 8*{size}]"),
-                    concat!($load, " ", $register, "9, [{state} + 9*{size}]"),
+                    for_each_x!(load ($load $register)),
+                    load!("12" ($load $register)),
+                    load!("13" ($load $register)),
                     "2:",
                     $($instruction,)*
                     "dec {iterations}",
                     "jnz 2b",
-                    concat!($load, " [{state}], ", $register, "0"),
-                    concat!($load, " [{state} + 1*{size}], ", $register, "1"),
-                    concat!($load, " [{state} + 2*{size}], ", $register, "2"),
-                    concat!($load, " [{state} + 3*{size}], ", $register, "3"),
-                    concat!($load, " [{state} + 4*{size}], ", $register, "4"),
-                    concat!($load, " [{state} + 5*{size}], ", $register, "5"),
-                    concat!($load, " [{state} + 6*{size}], ", $register, "6"),
-                    concat!($load, " [{state} + 7*{size}], ", $register, "7"),
+                    for_each_x!(store ($load $register)),
                     $end,
                     state = in(reg) state,
                     iterations = inout(reg) iterations => _,
                     size = const $size,
                     out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
                     out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+                    out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _,
                     options(nostack),
                 );
             }
         }
-    };
-}
-
-/// x = x op register, with SSE's two operands.
-macro_rules! two {
-    ($instruction:literal, $register:literal, $operand:literal) => {
-        two!($instruction, $register, $operand; "0" "1" "2" "3" "4" "5" "6" "7")
-    };
-    ($instruction:literal, $register:literal, $operand:literal; $($x:literal)*) => {
-        concat!($($instruction, " ", $register, $x, ", ", $register, $operand, "\n"),*)
-    };
-}
-
-/// x = x op register, with AVX's three operands.
-macro_rules! three {
-    ($instruction:literal, $register:literal, $operand:literal) => {
-        three!($instruction, $register, $operand; "0" "1" "2" "3" "4" "5" "6" "7")
-    };
-    ($instruction:literal, $register:literal, $operand:literal; $($x:literal)*) => {
-        concat!($(
-            $instruction, " ", $register, $x, ", ", $register, $x, ", ", $register, $operand, "\n"
-        ),*)
-    };
-}
-
-/// x = x * m + c.
-macro_rules! fused {
-    ($instruction:literal, $register:literal) => {
-        fused!($instruction, $register; "0" "1" "2" "3" "4" "5" "6" "7")
-    };
-    ($instruction:literal, $register:literal; $($x:literal)*) => {
-        concat!($(
-            $instruction, " ", $register, $x, ", ", $register, "8, ", $register, "9\n"
-        ),*)
     };
 }
 
@@ -86,7 +90,7 @@ code!(
     "xmm",
     4,
     "movss",
-    [two!("mulss", "xmm", "8"), two!("addss", "xmm", "9")],
+    [two!("mulss", "xmm", "12"), two!("addss", "xmm", "13")],
     ""
 );
 code!(
@@ -94,7 +98,7 @@ code!(
     "xmm",
     8,
     "movsd",
-    [two!("mulsd", "xmm", "8"), two!("addsd", "xmm", "9")],
+    [two!("mulsd", "xmm", "12"), two!("addsd", "xmm", "13")],
     ""
 );
 code!(
@@ -102,7 +106,7 @@ code!(
     "xmm",
     16,
     "movups",
-    [two!("mulps", "xmm", "8"), two!("addps", "xmm", "9")],
+    [two!("mulps", "xmm", "12"), two!("addps", "xmm", "13")],
     ""
 );
 code!(
@@ -110,7 +114,7 @@ code!(
     "xmm",
     16,
     "movupd",
-    [two!("mulpd", "xmm", "8"), two!("addpd", "xmm", "9")],
+    [two!("mulpd", "xmm", "12"), two!("addpd", "xmm", "13")],
     ""
 );
 code!(
@@ -118,7 +122,7 @@ code!(
     "ymm",
     32,
     "vmovups",
-    [three!("vmulps", "ymm", "8"), three!("vaddps", "ymm", "9")],
+    [three!("vmulps", "ymm", "12"), three!("vaddps", "ymm", "13")],
     "vzeroupper"
 );
 code!(
@@ -126,7 +130,7 @@ code!(
     "ymm",
     32,
     "vmovupd",
-    [three!("vmulpd", "ymm", "8"), three!("vaddpd", "ymm", "9")],
+    [three!("vmulpd", "ymm", "12"), three!("vaddpd", "ymm", "13")],
     "vzeroupper"
 );
 code!(
@@ -166,7 +170,7 @@ code!(
     "zmm",
     64,
     "vmovups",
-    [three!("vmulps", "zmm", "8"), three!("vaddps", "zmm", "9")],
+    [three!("vmulps", "zmm", "12"), three!("vaddps", "zmm", "13")],
     "vzeroupper"
 );
 code!(
@@ -174,7 +178,7 @@ code!(
     "zmm",
     64,
     "vmovupd",
-    [three!("vmulpd", "zmm", "8"), three!("vaddpd", "zmm", "9")],
+    [three!("vmulpd", "zmm", "12"), three!("vaddpd", "zmm", "13")],
     "vzeroupper"
 );
 code!(
