@@ -2,8 +2,10 @@
 
 mod axis;
 pub mod heat_map;
-pub mod lines;
+pub mod intervals;
 pub mod lanes;
+pub mod lines;
+pub mod pair;
 
 pub use self::axis::Scale;
 

@@ -13,8 +13,9 @@ pub mod summary;
 pub mod verify;
 
 use std::{
+    fs,
     io::{self, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use serde::Serialize;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use crate::{
     analysis::stored_run::StoredRun,
     failure::{Failure, Reason},
+    report,
 };
 
 /// Writes to stdout. A pipe that its reader has closed is no error.
@@ -54,6 +56,17 @@ fn read_runs<T>(paths: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec
     let results = results.collect();
     let _ = std::panic::take_hook();
     results
+}
+
+/// Writes a document to a file and reports its name; `-` is stdout.
+fn write_html(output: &Path, html: &str) -> Result<(), Failure> {
+    if output.as_os_str() == "-" {
+        return print(html);
+    }
+    fs::write(output, html)
+        .map_err(|error| Failure::new(Reason::Output, format!("{}: {error}", output.display())))?;
+    report!("{}", output.display());
+    Ok(())
 }
 
 /// Writes JSON to stdout, one line per value.

@@ -1,16 +1,11 @@
 //! `profiler report`: a run as one HTML file.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::{print, read_runs};
-use crate::{
-    analysis::summary::Thresholds,
-    failure::{Failure, Reason},
-    report,
-    run_report::report as html_report,
-};
+use super::{read_runs, write_html};
+use crate::{analysis::summary::Thresholds, failure::Failure, run_report::report as html_report};
 
 /// Arguments of `profiler report`.
 #[derive(Args, Debug)]
@@ -39,17 +34,7 @@ impl Arguments {
         let thresholds = Thresholds::read(self.config.as_deref())?;
         let run = std::slice::from_ref(&self.run);
         let html = read_runs(run, |run| html_report(run, &thresholds, self.redact))?.concat();
-        if self.output.as_os_str() == "-" {
-            print(html)?;
-            return Ok(0);
-        }
-        fs::write(&self.output, html).map_err(|error| {
-            Failure::new(
-                Reason::Output,
-                format!("{}: {error}", self.output.display()),
-            )
-        })?;
-        report!("{}", self.output.display());
+        write_html(&self.output, &html)?;
         Ok(0)
     }
 }

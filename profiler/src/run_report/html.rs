@@ -66,22 +66,56 @@ pub fn table(table: &PageTable) -> String {
     )
 }
 
+/// What a document has besides its sections.
+pub struct Frame {
+    pub title: String,
+    pub subtitle: Vec<String>,
+    /// Attributes of the body.
+    pub attributes: String,
+    /// Rules of this kind of document, after those that all have.
+    pub style: &'static str,
+    /// `None` for a document without scripts.
+    pub script: Option<&'static str>,
+    pub footer: &'static str,
+}
+
+impl Frame {
+    /// That of the report of a run.
+    pub fn of_run(summary: &Summary, span: &Span) -> Self {
+        let page = summary::page(summary);
+        let seconds = (span.end - span.start) as f64 / 1e6;
+        Self {
+            title: page.title,
+            subtitle: page.subtitle,
+            attributes: format!(
+                " data-seconds=\"{seconds}\" data-intervals=\"{}\"",
+                span.intervals
+            ),
+            style: "",
+            script: Some(SCRIPT),
+            footer: "times since the start of the run",
+        }
+    }
+}
+
 /// The document. Its policy forbids every request, and every style sheet and script but its own.
-pub fn page(summary: &Summary, sections: &[Section], span: &Span) -> String {
-    let [style, script] = [STYLE, SCRIPT].map(|text| STANDARD.encode(Sha256::digest(text)));
-    let page = summary::page(summary);
+pub fn page(frame: &Frame, sections: &[Section]) -> String {
+    let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
+    let style = format!("{STYLE}{}", frame.style);
+    let mut policy = format!("default-src 'none'; style-src 'sha256-{}'", hash(&style));
+    if let Some(script) = frame.script {
+        let _ = write!(policy, "; script-src 'sha256-{}'", hash(script));
+    }
+    let title = escaped(&frame.title);
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>{}</title><style>{STYLE}</style></head><body data-seconds=\"{}\" data-intervals=\"{}\"><header><h1>{}</h1>",
-        escaped(&page.title),
-        (span.end - span.start) as f64 / 1e6,
-        span.intervals,
-        escaped(&page.title),
+         <title>{title}</title><style>{style}</style></head><body{}><header><h1>{title}</h1>",
+        frame.attributes,
     );
-    for line in &page.subtitle {
+    for line in &frame.subtitle {
         html += &paragraph(line);
     }
     html += "</header><nav aria-label=\"Sections\"><ul>";
@@ -103,10 +137,15 @@ pub fn page(summary: &Summary, sections: &[Section], span: &Span) -> String {
             section.html
         );
     }
+    let script = frame
+        .script
+        .map(|script| format!("<script>{script}</script>"));
     let _ = writeln!(
         html,
-        "</main><footer>profiler {} · times since the start of the run</footer><script>{SCRIPT}</script></body></html>",
-        env!("CARGO_PKG_VERSION")
+        "</main><footer>profiler {} · {}</footer>{}</body></html>",
+        env!("CARGO_PKG_VERSION"),
+        frame.footer,
+        script.unwrap_or_default()
     );
     html
 }
