@@ -204,7 +204,9 @@ fn p_values_are_those_of_the_permutation_test() {
     let directory = TempDir::new().expect("a directory");
     let record = |number: u32| {
         let name = format!("r{number}");
-        record(directory.path(), &name, &[], &[WORKLOAD, "cpu", "20"])
+        // Long enough for samples of the memory.
+        let script = "\"$WORKLOAD\" cpu 20; sleep 0.4";
+        record(directory.path(), &name, &[], &["sh", "-c", script])
     };
     let runs: Vec<_> = (0..12).map(record).collect();
     let output = Command::new(setting("PROFILER_BIN"))

@@ -187,13 +187,14 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
                 .map(|node| (text(node, "host"), &node["resource_summary"]))
                 .collect(),
             "gpu" => {
-                let of = |node: &'_ Value| {
-                    let gpus = node["gpus"].as_array().expect("GPUs").iter();
-                    let named = gpus
-                        .map(|gpu| (format!("{} {}", text(node, "host"), text(gpu, "bdf")), gpu));
-                    named.collect::<Vec<_>>()
-                };
-                nodes.iter().flat_map(of).collect()
+                let mut gpus = Vec::new();
+                for node in nodes {
+                    for gpu in node["gpus"].as_array().expect("GPUs") {
+                        let (host, bdf) = (text(node, "host"), text(gpu, "bdf"));
+                        gpus.push((format!("{host} {bdf}"), gpu));
+                    }
+                }
+                gpus
             }
             "mount" => match &run["top_mount"] {
                 Value::Null => Vec::new(),

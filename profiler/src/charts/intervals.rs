@@ -21,7 +21,7 @@ const TOP: f64 = 8.0;
 const BOTTOM: f64 = 34.0;
 /// Space for labels and for notes.
 const LEFT: f64 = 250.0;
-const RIGHT: f64 = 170.0;
+const RIGHT: f64 = 190.0;
 /// The axis shows at least this factor in both directions.
 const LEAST_RANGE: f64 = 1.05;
 /// Values beyond this factor are drawn at the edge.

@@ -6,7 +6,7 @@ use super::{
     html::{self, Frame, Section, paragraph, table},
     over_time::{self, OverTime},
     plots::{self, PlotOf, TOPICS},
-    sections::{combined, figure_element, scale, series_of, shortened},
+    sections::{combined, figure_element, scale, series_of},
 };
 use crate::{
     analysis::{
@@ -174,10 +174,24 @@ fn all_over_time(comparison: &Comparison, shown: &[Shown; 2]) -> String {
     paragraph(&text) + &plots
 }
 
+/// A name without its middle: commands differ at the begin and at the end.
+fn abbreviated(name: &str) -> String {
+    const LONGEST: usize = 42;
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= LONGEST {
+        return name.to_owned();
+    }
+    let (begin, end) = (
+        &letters[..LONGEST / 2],
+        &letters[letters.len() - LONGEST / 2 + 1..],
+    );
+    begin.iter().chain(&['…']).chain(end).collect()
+}
+
 fn ratio(of: &Compared) -> Option<Ratio> {
     let ratio = of.ratio?;
     Some(Ratio {
-        label: shortened(&of.name).chars().take(40).collect(),
+        label: abbreviated(&of.name),
         note: of.change_with_interval(),
         value: ratio.value,
         interval: ratio.interval,

@@ -480,7 +480,7 @@ fn regions(over_time: &OverTime) -> String {
     )
 }
 
-pub(super) fn shortened(text: &str) -> String {
+fn shortened(text: &str) -> String {
     const LONGEST: usize = 70;
     if text.chars().count() <= LONGEST {
         return text.to_owned();

@@ -348,6 +348,140 @@ impl Comparison {
 mod tests {
     use super::*;
 
+    fn measured(values: &[(&'static str, f64)]) -> Measured {
+        let mut summary = Summary::default();
+        for (name, value) in values {
+            match *name {
+                "wall_s" => {
+                    summary.identity.start = Some(0);
+                    #[expect(clippy::cast_possible_truncation, reason = "some seconds")]
+                    let end = (value * 1e9) as i64;
+                    summary.identity.end = Some(end);
+                }
+                name => summary.target = summary.target.with(name, *value),
+            }
+        }
+        Measured {
+            summary,
+            machine: Machine::default(),
+            samples: BTreeMap::new(),
+        }
+    }
+
+    /// All divisions of 12 runs into two groups of 6. The p-value is the share of divisions that
+    /// differ as much, so that by definition a share of at most 5 % of them has one of at most 5 %,
+    /// whatever the values are; Holm's correction keeps that for any of the primary figures. Nothing
+    /// here is random. For programs that do not differ, and runs whose order does not matter, all
+    /// divisions are equally likely: then this share is the rate of false alarms.
+    #[test]
+    fn alarms_of_all_divisions() {
+        let mut state = 1_u64;
+        let mut noise = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 40) as f64 / f64::from(1_u32 << 24)
+        };
+        // Few large values, equal values, and a figure that depends on another one.
+        let runs: Vec<_> = (0..12)
+            .map(|_| {
+                let wall = 1.0 + 0.1 * noise() + 5.0 * noise().powi(20);
+                measured(&[
+                    ("wall_s", wall),
+                    ("cpu_s", 0.9 * wall + 0.01 * noise()),
+                    ("peak_rss_bytes", 1e6 * (1.0 + (3.0 * noise()).floor())),
+                    ("target_energy_j", 50.0 * noise()),
+                ])
+            })
+            .collect();
+        let (mut divisions, mut alarms, mut lowest) = (0, 0, f64::INFINITY);
+        for division in (0..1_u32 << 12).filter(|of| of.count_ones() == 6) {
+            let side = |bit: u32| -> Vec<&Measured> {
+                let runs = runs.iter().zip(0..);
+                let chosen = runs.filter(|(_, run)| division >> run & 1 == bit);
+                chosen.map(|(run, _)| run).collect()
+            };
+            let compared = compare(Default::default(), [&side(0), &side(1)]);
+            let p = compared.primary().filter_map(|figure| figure.p);
+            let smallest = p.fold(1.0, f64::min);
+            assert_eq!(compared.primary().count(), 4);
+            divisions += 1;
+            alarms += u32::from(smallest <= ALPHA);
+            lowest = lowest.min(smallest);
+        }
+        assert_eq!(divisions, 924);
+        assert!(f64::from(alarms) <= ALPHA * 924.0, "{alarms}");
+        // The two divisions that separate a figure completely are found.
+        assert!(alarms >= 2, "{alarms}");
+        assert!((lowest - 4.0 * 2.0 / 924.0).abs() < 1e-9, "{lowest}");
+    }
+
+    #[test]
+    fn a_change_from_zero_is_found() {
+        let of =
+            |name: &'static str, values: [f64; 6]| values.map(|value| measured(&[(name, value)]));
+        let none = of("fsyncs", [0.0; 6]);
+        let some = of("fsyncs", [5.0, 6.0, 7.0, 8.0, 9.0, 5.5]);
+        let [a, b] = [&none, &some].map(|runs| runs.iter().collect::<Vec<_>>());
+        let verdict = |a: &[&Measured], b: &[&Measured]| {
+            let found = compare(Default::default(), [a, b]);
+            let threshold: Threshold = "fsyncs>+5%".parse().unwrap();
+            (
+                found.figures[0].verdict(),
+                threshold.exceeded(&found).unwrap(),
+            )
+        };
+        let why = "fsyncs>+5%: fsyncs differs: 0 and 6.50".to_owned();
+        assert_eq!(verdict(&a, &b), (Verdict::More, Some(why)));
+        assert_eq!(verdict(&b, &a), (Verdict::Less, None));
+        assert_eq!(verdict(&a, &a), (Verdict::Same, None));
+    }
+
+    #[test]
+    fn small_commands_are_not_tested() {
+        let run = |index: usize, factor: f64| {
+            let mut run = measured(&[]);
+            let kept = &mut run.summary.commands.kept;
+            let mut add = |name: &str, rank, cpu_s| {
+                let template = name.to_owned();
+                let of = crate::analysis::summary::Use {
+                    processes: 1,
+                    cpu_s,
+                };
+                kept.insert(crate::analysis::summary::Command { template, rank }, of);
+            };
+            let noise = 1.0 + 0.001 * index as f64;
+            add("solver", Some(0), Some(10.0 * noise));
+            add("solver", Some(1), Some(10.0 * factor * noise));
+            add("small", None, Some(1e-4 * factor * noise));
+            add("unknown", None, None);
+            add(
+                if factor > 1.0 { "only b" } else { "only a" },
+                None,
+                Some(1.0),
+            );
+            run
+        };
+        let [a, b] =
+            [1.0, 2.0].map(|factor| (0..6).map(|index| run(index, factor)).collect::<Vec<_>>());
+        let (a, b): (Vec<_>, Vec<_>) = (a.iter().collect(), b.iter().collect());
+        let found = compare(Default::default(), [&a, &b]);
+        let verdicts: Vec<_> = found
+            .processes
+            .iter()
+            .map(|of| (of.name.as_str(), of.verdict(), of.p.is_some()))
+            .collect();
+        assert_eq!(
+            verdicts,
+            [
+                ("small", Verdict::Same, false),
+                ("solver (rank 0)", Verdict::Same, true),
+                ("solver (rank 1)", Verdict::More, true),
+            ]
+        );
+        assert_eq!(found.unmatched, [["only a"], ["only b"]]);
+    }
+
     #[test]
     fn verdicts_need_significance_and_an_effect() {
         let a = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02];

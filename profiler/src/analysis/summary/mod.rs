@@ -106,6 +106,13 @@ impl Figures {
         )
     }
 
+    /// The figures with one more.
+    #[cfg(test)]
+    pub(crate) fn with(mut self, name: &'static str, value: f64) -> Self {
+        self.0.insert(name, value);
+        self
+    }
+
     /// A figure; `None` if the data do not have it.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()

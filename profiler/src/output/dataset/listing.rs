@@ -81,3 +81,38 @@ impl Listing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn damaged_and_foreign_entries_are_listed() {
+        let run = tempfile::TempDir::new().unwrap();
+        let path = |name: &str| run.path().join(name);
+        fs::create_dir_all(path("usage/host=a")).unwrap();
+        fs::create_dir(path("usage/other")).unwrap();
+        fs::write(path("notes.txt"), "").unwrap();
+        fs::write(path("run.b.json"), "{").unwrap();
+        let large = fs::File::create(path("run.json")).unwrap();
+        large.set_len((64 << 20) + 1).unwrap();
+        let open = || Directory::open(run.path(), None).unwrap();
+        let listing = Listing::read(&open()).unwrap();
+        assert_eq!(listing.directories, [("usage".to_owned(), "a".to_owned())]);
+        let mut foreign = listing.foreign;
+        foreign.sort();
+        assert_eq!(foreign, ["notes.txt", "usage/other"]);
+        assert!(listing.manifests.is_empty());
+        let problems = listing.problems.join("\n");
+        assert!(
+            problems.contains("run.json: too large for a run.json"),
+            "{problems}"
+        );
+        assert!(problems.contains("run.b.json: EOF"), "{problems}");
+        fs::remove_dir_all(path("usage")).unwrap();
+        let error = Listing::read(&open()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}
