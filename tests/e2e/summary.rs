@@ -324,7 +324,7 @@ const MADE: [(&str, &[&str]); 4] = [
 fn replace(data: &Dataset, table: &str, columns: &[&str]) {
     let typed = columns.iter().map(|column| {
         let (value, name) = column.rsplit_once(" AS ").expect("a name");
-        format!("({value})::{} AS {name}", "TYPE")
+        format!("({value})::TYPE AS {name}")
     });
     let typed: Vec<_> = typed.collect();
     let directory = data.path().join(table);
