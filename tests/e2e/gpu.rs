@@ -13,6 +13,19 @@ use tempfile::TempDir;
 
 use crate::cgroup::Group;
 
+/// Builds the stub library in a directory; the script has its values.
+pub fn put_library(directory: &Path, script: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/tests/nvml/stub.c");
+    let library = directory.join("libnvidia-ml.so.1");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&library)
+        .arg(source)
+        .status();
+    assert!(built.expect("a C compiler").success());
+    fs::write(directory.join("libnvidia-ml.so.1.script"), script).expect("written");
+}
+
 /// This machine with NVIDIA's driver and the stub library.
 struct Machine(TempDir);
 
@@ -26,15 +39,7 @@ impl Machine {
                 symlink(entry.path(), sysfs.join(entry.file_name())).expect("a link");
             }
         }
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/tests/nvml/stub.c");
-        let library = directory.path().join("libnvidia-ml.so.1");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(&library)
-            .arg(source)
-            .status();
-        assert!(built.expect("a C compiler").success());
-        fs::write(directory.path().join("libnvidia-ml.so.1.script"), script).expect("written");
+        put_library(directory.path(), script);
         Self(directory)
     }
 

@@ -1,6 +1,7 @@
-//! An hour of load by processes, cgroups and marks, and a thousand kills: `cargo xtask test soak`.
+//! An hour of load by processes, cgroups and marks, a thousand kills, and a hundred comparisons of
+//! equal programs: `cargo xtask test soak`.
 //!
-//! `PROFILER_SOAK_SECONDS` and `PROFILER_SOAK_KILLS` shorten it.
+//! `PROFILER_SOAK_SECONDS`, `PROFILER_SOAK_KILLS` and `PROFILER_SOAK_PAIRS` shorten it.
 
 use std::{
     fs,
@@ -17,7 +18,7 @@ use e2e::{
     runs::{ProcessGroup, Profiler, Running},
 };
 
-use crate::{WORKLOAD, cgroup::Group, crash};
+use crate::{WORKLOAD, cgroup::Group, compare, crash};
 
 fn number(variable: &str, usual: u64) -> u64 {
     let given = std::env::var(variable).ok();
@@ -134,4 +135,63 @@ fn marks(running: &Running, over: &AtomicBool) -> u64 {
 #[test]
 fn random_kills() {
     crash::kill_and_recover(number("PROFILER_SOAK_KILLS", 1000));
+}
+
+/// Least number of alarms of `pairs` comparisons that a rate of 5 % exceeds in less than one of 1,000
+/// cases.
+fn most_alarms(pairs: u64) -> u64 {
+    let pairs_f = pairs as f64;
+    let mut probability = 0.95_f64.powf(pairs_f);
+    let mut below = probability;
+    let mut alarms = 0;
+    while below < 0.999 {
+        alarms += 1;
+        probability *= (pairs_f - alarms as f64 + 1.0) / alarms as f64 * 0.05 / 0.95;
+        below += probability;
+    }
+    alarms
+}
+
+/// Two groups of five runs of the same program differ significantly in a primary figure in at most
+/// 5 % of the comparisons. Which of two runs belongs to which group is drawn, so that a machine that
+/// becomes slower affects both.
+#[test]
+fn equal_programs_rarely_differ() {
+    const RUNS: usize = 5;
+    let pairs = number("PROFILER_SOAK_PAIRS", 100);
+    let seed = Instant::now().elapsed().subsec_nanos() ^ std::process::id();
+    let mut state = u64::from(seed) | 1;
+    let mut toss = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 40 & 1 == 1
+    };
+    let (mut alarms, mut significant) = (0, 0);
+    for _ in 0..pairs {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let mut sides = [Vec::new(), Vec::new()];
+        for number in 0..RUNS {
+            let first = usize::from(toss());
+            for side in [first, 1 - first] {
+                let name = format!("{side}-{number}");
+                let command = [WORKLOAD, "cpu", "20"];
+                sides[side].push(compare::record(directory.path(), &name, &[], &command));
+            }
+        }
+        let [a, b] = sides.each_ref().map(|runs| runs.iter().collect::<Vec<_>>());
+        let found = compare::document(&a, &b);
+        let primary = compare::primary(&found);
+        assert!(primary.len() >= 3, "{found}");
+        let is_alarm = |figure: &&serde_json::Value| figure["verdict"] != "same";
+        let is_significant = |figure: &&serde_json::Value| figure["p"].as_f64() <= Some(0.05);
+        alarms += u64::from(primary.iter().any(|figure| is_alarm(figure)));
+        significant += u64::from(primary.iter().any(|figure| is_significant(figure)));
+    }
+    println!("{alarms} alarms, {significant} comparisons with p ≤ 0.05, of {pairs}");
+    let most = most_alarms(pairs);
+    assert!(
+        significant <= most,
+        "{significant} of {pairs}, at most {most}"
+    );
 }

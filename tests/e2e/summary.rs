@@ -1,8 +1,13 @@
 //! `profiler summary`: each figure equals the result of its SQL in DuckDB, and known counts.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{collections::BTreeSet, path::Path, process::Command, time::Duration};
 
-use e2e::{dataset::Dataset, runs::Profiler, setting};
+use e2e::{
+    dataset::Dataset,
+    runs::Profiler,
+    setting,
+    sysfs::{Rising, Sysfs},
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -140,6 +145,290 @@ fn figures_equal_their_sql() {
     let regions = recomputed(&data, &declared["region"], Some("name"));
     assert!(assert_same(&run["regions"][0], "compress", &regions) > 8);
     assert_eq!(run["regions"][0]["count"], 4.0);
+}
+
+/// The groups of declared figures: name in `figures`, and the column that divides it.
+const GROUPS: [(&str, Option<&str>); 6] = [
+    ("target", None),
+    ("node", Some("host")),
+    ("resource_summary", Some("host")),
+    ("gpu", Some("host || ' ' || bdf")),
+    ("mount", Some("mount")),
+    ("region", Some("name")),
+];
+
+/// Figures of a document that are not null: group and name. Asserts that each is the result of its
+/// SQL, and that it is null if that is null.
+fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
+    let path = data.path().to_str().expect("UTF-8");
+    let document = document(&[path]);
+    let (run, declared) = (&document["runs"][0], &document["figures"]);
+    let declared_groups = declared.as_object().expect("groups").keys();
+    let known_groups: BTreeSet<_> = GROUPS
+        .iter()
+        .map(|(group, _)| (*group).to_owned())
+        .collect();
+    assert_eq!(
+        declared_groups.cloned().collect::<BTreeSet<_>>(),
+        known_groups
+    );
+    let mut known = BTreeSet::new();
+    for (group, key) in GROUPS {
+        let text = |value: &Value, name: &str| value[name].as_str().expect("a text").to_owned();
+        let nodes = run["nodes"].as_array().expect("nodes");
+        let found: Vec<(String, &Value)> = match group {
+            "target" => vec![(String::new(), &run["total"])],
+            "node" => nodes
+                .iter()
+                .map(|node| (text(node, "host"), node))
+                .collect(),
+            "resource_summary" => nodes
+                .iter()
+                .map(|node| (text(node, "host"), &node["resource_summary"]))
+                .collect(),
+            "gpu" => {
+                let mut gpus = Vec::new();
+                for node in nodes {
+                    for gpu in node["gpus"].as_array().expect("GPUs") {
+                        let (host, bdf) = (text(node, "host"), text(gpu, "bdf"));
+                        gpus.push((format!("{host} {bdf}"), gpu));
+                    }
+                }
+                gpus
+            }
+            "mount" => match &run["top_mount"] {
+                Value::Null => Vec::new(),
+                mount => vec![(text(mount, "mount"), mount)],
+            },
+            "region" => {
+                let regions = run["regions"].as_array().expect("regions");
+                regions
+                    .iter()
+                    .map(|region| (text(region, "name"), region))
+                    .collect()
+            }
+            group => panic!("no group {group}"),
+        };
+        // Those of `ResourceSummary` have one digit after the point, or are absent.
+        let is_rounded = ["resource_summary", "gpu"].contains(&group);
+        let sql = recomputed(data, &declared[group], key);
+        for (key, found) in found {
+            let mut count = 0;
+            for (name, _, expected) in sql.iter().filter(|(_, of, _)| *of == key) {
+                if group == "resource_summary" && name == "energy_j" {
+                    // Only of single GPUs.
+                    continue;
+                }
+                count += 1;
+                let margin = if is_rounded && name != "energy_j" {
+                    0.05
+                } else {
+                    0.0
+                };
+                match (found[name].as_f64(), expected) {
+                    (None, None) => {}
+                    (Some(value), Some(expected)) => {
+                        let error = (value - expected).abs();
+                        assert!(
+                            error <= margin + 1e-9 * expected.abs().max(1.0),
+                            "{key} {name}: {value} instead of {expected}"
+                        );
+                        known.insert((group.to_owned(), name.clone()));
+                    }
+                    (value, _) => panic!("{group} {key} {name}: {value:?} instead of {expected:?}"),
+                }
+            }
+            assert!(count > 0, "no {group} {key} in {sql:?}");
+        }
+    }
+    known
+}
+
+/// All declared figures: group and name.
+fn declared(data: &Dataset) -> BTreeSet<(String, String)> {
+    let document = document(&[data.path().to_str().expect("UTF-8")]);
+    let groups = document["figures"].as_object().expect("groups").clone();
+    let names = groups.into_iter().flat_map(|(group, figures)| {
+        let figures = figures.as_object().expect("figures").clone();
+        figures
+            .into_iter()
+            .map(move |(name, _)| (group.clone(), name))
+    });
+    names
+        .filter(|(group, name)| (group.as_str(), name.as_str()) != ("resource_summary", "energy_j"))
+        .collect()
+}
+
+/// A run with simulated power meters, ports and GPUs of AMD, system calls, and all that [`SCRIPT`]
+/// does.
+fn powered_run() -> (Rising, TempDir, Dataset) {
+    let powered = crate::timeline::powered();
+    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let file = directory.path().join("file");
+    let script = SCRIPT.replace("\"$0\"", file.to_str().expect("UTF-8"));
+    let python = setting("PROFILER_TEST_PYTHON");
+    let script = format!("{python} -c '{EXCHANGE}'\n{script}");
+    let status = Command::new(setting("PROFILER_BIN"))
+        .args(["run", "-q", "-i", "100ms", "--run-id", "run", "--sysfs"])
+        .args([powered.path(), "--source", "+syscalls", "--out"])
+        .arg(directory.path())
+        .args(["--", "sh", "-c", &script])
+        .env("PROFILER", setting("PROFILER_BIN"))
+        .status();
+    assert_eq!(status.expect("it starts").code(), Some(3));
+    let data = Dataset::new(directory.path().join("run"));
+    (powered, directory, data)
+}
+
+/// TCP within the host.
+const EXCHANGE: &str = "import socket
+a = socket.create_server((\"127.0.0.1\", 0)); b = socket.create_connection(a.getsockname()); c, _ = a.accept()
+b.sendall(bytes(100000)); c.recv(100000, socket.MSG_WAITALL)";
+
+/// Values that not every machine has: those of hardware counters, of all methods of counting file and
+/// network I/O, of other hosts, and of GPUs whose driver reports more. Each expression replaces a
+/// column of the table.
+const MADE: [(&str, &[&str]); 4] = [
+    (
+        "timeline",
+        &[
+            "1e9 * hash(ts) / 2e19 AS target_flops",
+            "2e9 * hash(ts) / 2e19 AS target_dp_flops",
+            "3e9 * hash(ts) / 2e19 AS target_sp_flops",
+            "4e9 * hash(ts) / 2e19 AS target_hp_flops",
+            "hash(ts) % 1000000 AS target_cycles",
+            "hash(ts) % 3000000 AS target_instructions",
+            "hash(ts) % 70000 AS target_energy_by_cycles_uj",
+        ],
+    ),
+    (
+        "file_io",
+        &[
+            "'vfs' AS method",
+            "'/made' AS mount",
+            "hash(ts, pid) % 100 AS fsyncs",
+        ],
+    ),
+    (
+        "net_io",
+        &[
+            "'remote' AS scope",
+            "hash(ts, pid) % 1000 AS tx_segments",
+            "hash(ts, pid) % 30 AS retransmits",
+        ],
+    ),
+    ("gpu", &["hash(ts, bdf) % 101 AS memory_utilization"]),
+];
+
+/// Replaces columns of the Parquet files of a table. Their types remain.
+fn replace(data: &Dataset, table: &str, columns: &[&str]) {
+    let typed = columns.iter().map(|column| {
+        let (value, name) = column.rsplit_once(" AS ").expect("a name");
+        format!("({value})::TYPE AS {name}")
+    });
+    let typed: Vec<_> = typed.collect();
+    let directory = data.path().join(table);
+    let mut files = data.files();
+    files.retain(|file| file.starts_with(&directory));
+    assert!(!files.is_empty(), "no {table}");
+    for file in files {
+        let file = file.to_str().expect("UTF-8");
+        let source = format!("read_parquet('{file}', hive_partitioning = false)");
+        let types: Vec<(String, String)> = data.rows(&format!(
+            "SELECT column_name, column_type FROM (DESCRIBE SELECT * FROM {source})"
+        ));
+        let typed = typed.iter().map(|column| {
+            let name = column.rsplit(' ').next();
+            let of = types
+                .iter()
+                .find(|(column, _)| Some(column.as_str()) == name);
+            let (_, of) = of.unwrap_or_else(|| panic!("no {name:?} in {table}"));
+            column.replace("TYPE", of)
+        });
+        let typed: Vec<_> = typed.collect();
+        let new = format!("{file}.new");
+        let _: Vec<(u64,)> = data.rows(&format!(
+            "COPY (SELECT * REPLACE ({}) FROM {source}) TO '{new}' (FORMAT parquet)",
+            typed.join(", ")
+        ));
+        std::fs::rename(new, file).expect("renamed");
+    }
+}
+
+/// Every declared figure is recomputed from its SQL in a run in which it is not null: a run of two
+/// nodes, one with simulated devices, and the same with values that this machine cannot have.
+#[test]
+fn every_figure_is_recomputed() {
+    let (_directory, data) = two_hosts();
+    let mut known = assert_recomputed(&data);
+    let (_powered, _other, data) = powered_run();
+    known.append(&mut assert_recomputed(&data));
+    for expected in [
+        ("target", "target_energy_j"),
+        ("target", "energy_j"),
+        ("target", "syscalls"),
+        ("node", "package_energy_j"),
+        ("node", "dram_energy_j"),
+        ("node", "gpu_energy_j"),
+        ("node", "fabric_tx_bytes"),
+        ("gpu", "energy_j"),
+        ("resource_summary", "gpu_util_mean_pct"),
+    ] {
+        let expected = (expected.0.to_owned(), expected.1.to_owned());
+        assert!(known.contains(&expected), "{expected:?} is null");
+    }
+    for (table, columns) in MADE {
+        replace(&data, table, columns);
+    }
+    known.append(&mut assert_recomputed(&data));
+    let never: Vec<_> = declared(&data).difference(&known).cloned().collect();
+    assert!(never.is_empty(), "null in all runs: {never:?}");
+}
+
+/// Figures of the GPUs of NVIDIA's library, of all and of each.
+#[test]
+fn figures_of_gpus_equal_their_sql() {
+    let sysfs = Sysfs::without(&["drm"]);
+    sysfs.driver("nvidia");
+    let library = TempDir::new().expect("a directory");
+    crate::gpu::put_library(
+        library.path(),
+        "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\n\
+         gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\n",
+    );
+    let sysfs = sysfs.start();
+    let finished = Profiler::new()
+        .env("LD_LIBRARY_PATH", library.path())
+        .args(["-i", "100ms", "--sysfs", sysfs.path()])
+        .command(&["sleep", "1"])
+        .finish();
+    let data = finished.dataset();
+    let known = assert_recomputed(&data);
+    for name in [
+        "gpu_util_mean_pct",
+        "mem_util_max_pct",
+        "power_watts_max",
+        "energy_j",
+    ] {
+        let of_gpu = ("gpu".to_owned(), name.to_owned());
+        assert!(known.contains(&of_gpu), "{name}: {known:?}");
+    }
+    let run = document(&[data.path().to_str().expect("UTF-8")])["runs"][0].clone();
+    let node = &run["nodes"][0];
+    let resources = &node["resource_summary"];
+    assert_eq!(resources["gpu_util_mean_pct"], 60.0);
+    assert_eq!(resources["gpu_util_max_pct"], 80.0);
+    assert_eq!(resources["mem_util_mean_pct"], 20.0);
+    assert_eq!(resources["power_watts_mean"], 200.0);
+    let gpus = node["gpus"].as_array().expect("GPUs");
+    let found: Vec<_> = gpus
+        .iter()
+        .map(|gpu| (gpu["uuid"].as_str(), gpu["power_watts_max"].as_f64()))
+        .collect();
+    assert_eq!(
+        found,
+        [(Some("GPU-0"), Some(300.0)), (Some("GPU-1"), Some(100.0))]
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use e2e::{
 };
 
 /// Simulated RAPL zones (packages of 50 W and 15 W, memory of 8 W), two ports and two GPUs.
-fn powered() -> Rising {
+pub fn powered() -> Rising {
     let mut sysfs = Sysfs::without(&["drm", "infiniband", "powercap"]);
     sysfs.zone("intel-rapl:0", "package-0", 50);
     sysfs.zone("intel-rapl:0:0", "dram", 8);

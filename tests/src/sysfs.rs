@@ -46,6 +46,15 @@ impl Sysfs {
         fs::write(path, format!("{text}\n")).expect("written");
     }
 
+    /// Creates the directory of a driver, which reports it as loaded.
+    pub fn driver(&self, name: &str) {
+        let module = self.directory.path().join("module");
+        fs::remove_file(&module).expect("a link");
+        fs::create_dir(&module).expect("a directory");
+        links(Path::new("/sys/module"), &module, &[name]);
+        fs::create_dir(module.join(name)).expect("a directory");
+    }
+
     /// Creates a counter that rises by `rate` per µs.
     pub fn rise(&mut self, file: &str, rate: u64) {
         self.put(file, "0000000000000");

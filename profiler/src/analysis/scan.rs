@@ -28,7 +28,7 @@ pub enum Groups {
 }
 
 /// Figures of a group.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Values(Vec<Accumulator>);
 
 impl Values {

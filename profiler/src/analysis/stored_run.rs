@@ -13,11 +13,12 @@ use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuild
 use crate::{
     output::dataset::{
         Manifest,
-        files::{Directory, host_directory, host_of_directory, is_plain_name},
+        files::{Directory, host_directory},
         journal,
         journal_reader::JournalReader,
         keyed::{self, KeyedRows},
-        manifest::{self, State},
+        listing::Listing,
+        manifest::State,
         parquet_file,
     },
     sources::dataset_schema,
@@ -35,6 +36,7 @@ pub struct StoredRun {
 }
 
 /// A host of a run.
+#[derive(Default)]
 pub struct StoredHost {
     pub name: String,
     /// Content of its `run.json`.
@@ -51,44 +53,21 @@ impl StoredRun {
     /// When the directory cannot be read, or is not one of a run.
     pub fn open(path: &Path) -> io::Result<Self> {
         let directory = Directory::open(path, None)?;
+        let listing = Listing::read(&directory)?;
         let mut hosts: BTreeMap<String, StoredHost> = BTreeMap::new();
-        let mut problems = Vec::new();
-        let host = |name: &str| StoredHost {
-            name: name.to_owned(),
-            manifest: None,
-            tables: BTreeSet::new(),
-        };
-        for name in directory.names()? {
-            if manifest::is_manifest(&name) {
-                match Manifest::read(&directory, &name) {
-                    Ok(manifest) if is_plain_name(&manifest.hostname) => {
-                        let entry = hosts.entry(manifest.hostname.clone());
-                        let host = entry.or_insert_with(|| host(&manifest.hostname));
-                        host.manifest = Some(manifest);
-                    }
-                    Ok(_) => problems.push(format!("{name}: it does not say of which host it is")),
-                    Err(error) => problems.push(format!("{name}: {error}")),
-                }
-                continue;
-            }
-            let Ok(table) = directory.sub(&name) else {
-                continue;
-            };
-            for entry in table.names()? {
-                if let Some(of) = host_of_directory(&entry) {
-                    let found = hosts.entry(of.to_owned()).or_insert_with(|| host(of));
-                    found.tables.insert(name.clone());
-                }
-            }
+        for (name, manifest) in listing.manifests {
+            hosts.entry(name).or_default().manifest = Some(manifest);
         }
-        if hosts.is_empty() {
-            let why = "not the directory of a run: neither run.json nor tables";
-            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        for (table, name) in listing.directories {
+            hosts.entry(name).or_default().tables.insert(table);
         }
+        let named = hosts.into_iter();
         Ok(Self {
             path: path.to_owned(),
-            hosts: hosts.into_values().collect(),
-            problems,
+            hosts: named
+                .map(|(name, host)| StoredHost { name, ..host })
+                .collect(),
+            problems: listing.problems,
             directory,
         })
     }

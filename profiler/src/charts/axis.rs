@@ -31,7 +31,7 @@ impl Scale {
     }
 
     /// A label of the axis, in which whole numbers have no fraction.
-    fn label(self, value: f64) -> String {
+    pub(super) fn label(self, value: f64) -> String {
         let text = match (self.unit, self.per_second) {
             (Unit::Seconds, true) => place(value),
             (Unit::Percent, _) => format!("{} %", place(value)),
@@ -41,7 +41,7 @@ impl Scale {
     }
 
     /// Distance of the ticks, of which there are at most five up to `max`.
-    fn step(self, max: f64) -> f64 {
+    pub(super) fn step(self, max: f64) -> f64 {
         let base: f64 = if self.unit == Unit::Bytes {
             1024.0
         } else {
@@ -212,7 +212,7 @@ impl Area<'_> {
 }
 
 /// Seconds between labels of the time axis, of which there are at most `labels` after the first.
-fn time_step(seconds: f64, labels: f64) -> f64 {
+pub(super) fn time_step(seconds: f64, labels: f64) -> f64 {
     const STEPS: [f64; 20] = [
         0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
         1800.0, 3600.0, 7200.0, 21_600.0, 86_400.0,
@@ -222,7 +222,7 @@ fn time_step(seconds: f64, labels: f64) -> f64 {
 }
 
 /// Time since the start: `30 s`, `1:30`, `2:00 h`.
-fn elapsed(time: f64, step: f64) -> String {
+pub(super) fn elapsed(time: f64, step: f64) -> String {
     if step < 1.0 {
         return format!("{time:.2} s").replace(".00 ", " ");
     }

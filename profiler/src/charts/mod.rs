@@ -4,8 +4,10 @@ mod axis;
 mod drawing;
 pub mod file;
 pub mod heat_map;
+pub mod intervals;
 pub mod lanes;
 pub mod lines;
+pub mod pair;
 pub mod png;
 pub mod roofline;
 

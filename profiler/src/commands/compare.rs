@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{print, print_json, read_runs};
+use super::{print, print_json, read_runs, write};
 use crate::{
     analysis::{
         compare::{Measured, Threshold, compare, document, page},
@@ -12,6 +12,7 @@ use crate::{
     },
     failure::{Failure, Reason},
     report,
+    run_report::{Shown, comparison as html_comparison},
 };
 
 /// Arguments of `profiler compare`.
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// Print Markdown
     #[arg(long, conflicts_with = "json")]
     md: bool,
+    /// Write HTML to this file instead; `-` for the standard output
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["json", "md"])]
+    output: Option<PathBuf>,
     /// Exit with 8 if a figure differs significantly by more than this, such as 'cpu_s>+5%'
     #[arg(long, value_name = "THRESHOLD")]
     fail_on: Vec<Threshold>,
@@ -38,6 +42,14 @@ fn measured(paths: &[PathBuf]) -> Result<Vec<Measured>, Failure> {
     read_runs(paths, |run| {
         Measured::new(run, summarize(run, &Thresholds::default()))
     })
+}
+
+/// The run of a side that is shown over time.
+fn shown(paths: &[PathBuf], runs: &[Measured]) -> Result<Shown, Failure> {
+    let median = Measured::median(runs);
+    let path = std::slice::from_ref(&paths[median]);
+    let mut shown = read_runs(path, |run| Shown::read(run, &runs[median].summary))?;
+    Ok(shown.remove(0))
 }
 
 fn label(paths: &[PathBuf]) -> String {
@@ -63,8 +75,15 @@ impl Arguments {
     pub fn run(&self) -> Result<u8, Failure> {
         let sides = [measured(&self.before)?, measured(&self.after)?];
         let labels = [label(&self.before), label(&self.after)];
-        let comparison = compare(labels, [&sides[0], &sides[1]]);
-        if self.json {
+        let [a, b] = sides.each_ref().map(|runs| runs.iter().collect::<Vec<_>>());
+        let comparison = compare(labels, [&a, &b]);
+        if let Some(output) = &self.output {
+            let shown = [
+                shown(&self.before, &sides[0])?,
+                shown(&self.after, &sides[1])?,
+            ];
+            write(output, html_comparison(&comparison, &shown).as_bytes())?;
+        } else if self.json {
             print_json(&document(&comparison))?;
         } else {
             let page = page(&comparison);

@@ -14,8 +14,9 @@ pub mod summary;
 pub mod verify;
 
 use std::{
+    fs,
     io::{self, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use serde::Serialize;
@@ -23,6 +24,7 @@ use serde::Serialize;
 use crate::{
     analysis::stored_run::StoredRun,
     failure::{Failure, Reason},
+    report,
 };
 
 /// Writes to stdout. A pipe that its reader has closed is no error.
@@ -55,6 +57,17 @@ fn read_runs<T>(paths: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec
     let results = results.collect();
     let _ = std::panic::take_hook();
     results
+}
+
+/// Writes a file and reports its name; `-` is stdout.
+fn write(output: &Path, content: &[u8]) -> Result<(), Failure> {
+    if output.as_os_str() == "-" {
+        return print(content);
+    }
+    fs::write(output, content)
+        .map_err(|error| Failure::new(Reason::Output, format!("{}: {error}", output.display())))?;
+    report!("{}", output.display());
+    Ok(())
 }
 
 /// Writes JSON to stdout, one line per value.

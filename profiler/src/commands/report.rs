@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueHint};
 
-use super::{print, read_runs};
+use super::{read_runs, write};
 use crate::{
     analysis::{
         roofline::Sources,
@@ -157,16 +157,6 @@ impl Arguments {
         }
         Ok(0)
     }
-}
-
-/// Writes a file and prints its name; `-` is the standard output.
-fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
-    if path.as_os_str() == "-" {
-        return print(content);
-    }
-    fs::write(path, content).map_err(|error| not_written(path, &error))?;
-    report!("{}", path.display());
-    Ok(())
 }
 
 fn not_written(path: &Path, error: &std::io::Error) -> Failure {

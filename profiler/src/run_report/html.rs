@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Report,
-    section::{Part, Picture, Section},
+    section::{Part, Section},
 };
 use crate::{
     analysis::{page::PageTable, summary},
@@ -57,9 +57,9 @@ pub fn table(table: &PageTable) -> String {
     )
 }
 
-fn figure(figure: &Picture, prefix: &str, frame: &Frame) -> String {
-    let drawing = figure.chart.draw(frame).html(&frame.layout, &figure.title);
-    let sql: Vec<_> = figure.sql.iter().map(|sql| escaped(sql)).collect();
+/// A drawing with its title and the queries for its values. Names of elements begin with `prefix`.
+pub fn figure(prefix: &str, name: &str, title: &str, drawing: &str, sql: &[String]) -> String {
+    let sql: Vec<_> = sql.iter().map(|sql| escaped(sql)).collect();
     let source = if sql.is_empty() {
         String::new()
     } else {
@@ -70,15 +70,18 @@ fn figure(figure: &Picture, prefix: &str, frame: &Frame) -> String {
     };
     format!(
         "<figure id=\"{prefix}plot-{}\"><figcaption>{}</figcaption>{drawing}{source}</figure>",
-        escaped(&figure.name),
-        escaped(&figure.title)
+        escaped(name),
+        escaped(title)
     )
 }
 
 fn section(section: &Section, prefix: &str, frame: &Frame) -> String {
     let parts = section.parts.iter().map(|part| match part {
         Part::Html(html) => html.clone(),
-        Part::Picture(of) => figure(of, prefix, frame),
+        Part::Picture(of) => {
+            let drawing = of.chart.draw(frame).html(&frame.layout, &of.title);
+            figure(prefix, &of.name, &of.title, &drawing, &of.sql)
+        }
     });
     format!(
         "<section id=\"{prefix}{}\"><h2>{}</h2>{}</section>",
@@ -88,21 +91,20 @@ fn section(section: &Section, prefix: &str, frame: &Frame) -> String {
     )
 }
 
-/// Title, links to the sections, and the sections of a run. Names of elements begin with `prefix`.
-fn article(report: &Report, prefix: &str) -> String {
-    let page = summary::page(&report.summary);
-    let span = &report.frame.span;
-    let mut html = format!(
-        "<article data-seconds=\"{}\" data-intervals=\"{}\"><header><h1>{}</h1>",
-        (span.end - span.start) as f64 / 1e6,
-        span.intervals,
-        escaped(&page.title),
-    );
-    for line in &page.subtitle {
+/// Title, links to the sections, and the sections. Names of elements begin with `prefix`.
+pub fn content(
+    title: &str,
+    subtitle: &[String],
+    sections: &[Section],
+    prefix: &str,
+    frame: &Frame,
+) -> String {
+    let mut html = format!("<header><h1>{}</h1>", escaped(title));
+    for line in subtitle {
         html += &paragraph(line);
     }
     html += "</header><nav aria-label=\"Sections\"><ul>";
-    for section in &report.sections {
+    for section in sections {
         let _ = write!(
             html,
             "<li><a href=\"#{prefix}{}\">{}</a></li>",
@@ -111,16 +113,22 @@ fn article(report: &Report, prefix: &str) -> String {
         );
     }
     html += "</ul></nav>";
-    for of in &report.sections {
-        html += &section(of, prefix, &report.frame);
-    }
+    let sections = sections.iter().map(|of| section(of, prefix, frame));
+    html + &sections.collect::<String>()
+}
+
+fn article(report: &Report, prefix: &str) -> String {
+    let page = summary::page(&report.summary);
+    let frame = &report.frame;
     // `<` would end the element.
     let subjects = report.subjects.replace('<', "\\u003c");
-    let _ = write!(
-        html,
-        "<script type=\"application/json\" class=\"subjects\">{subjects}</script></article>"
-    );
-    html
+    format!(
+        "<article data-seconds=\"{}\" data-intervals=\"{}\">{}\
+         <script type=\"application/json\" class=\"subjects\">{subjects}</script></article>",
+        (frame.span.end - frame.span.start) as f64 / 1e6,
+        frame.span.intervals,
+        content(&page.title, &page.subtitle, &report.sections, prefix, frame),
+    )
 }
 
 /// One row for each run, with a link to it.
@@ -168,22 +176,54 @@ pub fn page(reports: &[Report]) -> String {
     for (number, report) in reports.iter().enumerate() {
         body += &article(report, &prefix(number, reports.len()));
     }
-    document(&title, &body)
+    Document {
+        title,
+        body,
+        style: "",
+        is_interactive: true,
+        footer: "times since the start of the run",
+    }
+    .html()
 }
 
-/// A document. Its policy forbids every request, and every style sheet and script but its own.
-pub fn document(title: &str, body: &str) -> String {
-    let style = format!("{}{}", charts::STYLE, include_str!("style.css"));
-    let [style_hash, script_hash] =
-        [style.as_str(), SCRIPT].map(|text| STANDARD.encode(Sha256::digest(text)));
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>{}</title><style>{style}</style></head><body><main>{body}</main>\
-         <footer>profiler {} · times since the start of the run</footer><script>{SCRIPT}</script></body></html>\n",
-        escaped(title),
-        env!("CARGO_PKG_VERSION")
-    )
+/// A document.
+pub struct Document {
+    pub title: String,
+    pub body: String,
+    /// Rules of this kind of document, after those that all have.
+    pub style: &'static str,
+    /// Whether it has the script of reports.
+    pub is_interactive: bool,
+    pub footer: &'static str,
+}
+
+impl Document {
+    /// The file. Its policy forbids every request, and every style sheet and script but its own.
+    pub fn html(&self) -> String {
+        let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
+        let style = format!(
+            "{}{}{}",
+            charts::STYLE,
+            include_str!("style.css"),
+            self.style
+        );
+        let mut policy = format!("default-src 'none'; style-src 'sha256-{}'", hash(&style));
+        let mut script = String::new();
+        if self.is_interactive {
+            let _ = write!(policy, "; script-src 'sha256-{}'", hash(SCRIPT));
+            script = format!("<script>{SCRIPT}</script>");
+        }
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+             <meta name=\"color-scheme\" content=\"light dark\">\
+             <title>{}</title><style>{style}</style></head><body><main>{}</main>\
+             <footer>profiler {} · {}</footer>{script}</body></html>\n",
+            escaped(&self.title),
+            self.body,
+            env!("CARGO_PKG_VERSION"),
+            self.footer,
+        )
+    }
 }

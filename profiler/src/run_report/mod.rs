@@ -1,7 +1,8 @@
-//! `profiler report`: runs as one HTML file that needs no network and is readable without scripts, as
-//! Markdown, and the drawings as files.
+//! `profiler report` and `profiler compare`: runs, or two groups of runs, as one HTML file that needs
+//! no network and is readable without scripts, as Markdown, and the drawings as files.
 
 mod bands;
+mod comparison;
 mod html;
 mod latencies;
 mod markdown;
@@ -15,7 +16,11 @@ mod subjects;
 
 use self::section::Section;
 pub use self::{
-    html::page as html, markdown::markdown, perfmon::html as perfmon_html, section::Picture,
+    comparison::{Shown, comparison},
+    html::page as html,
+    markdown::markdown,
+    perfmon::html as perfmon_html,
+    section::Picture,
 };
 use crate::{
     analysis::{

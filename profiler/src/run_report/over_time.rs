@@ -35,6 +35,7 @@ pub struct OverTime {
 }
 
 /// Those of one host.
+#[derive(Default)]
 pub struct OfHost {
     pub name: String,
     /// Of all processes and of the node.

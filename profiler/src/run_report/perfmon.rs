@@ -6,7 +6,7 @@
 
 use super::{
     Report,
-    html::document,
+    html::Document,
     over_time,
     section::{Part, Picture, Section},
 };
@@ -386,7 +386,14 @@ pub fn html(reports: &[Report], appearance: &Appearance) -> String {
             body += &page(&header, section, &report.frame, appearance);
         }
     }
-    document("Job report", &body)
+    Document {
+        title: "Job report".to_owned(),
+        body,
+        style: include_str!("perfmon.css"),
+        is_interactive: false,
+        footer: "times since the start of the run",
+    }
+    .html()
 }
 
 fn page(header: &str, section: &Section, frame: &Frame, appearance: &Appearance) -> String {

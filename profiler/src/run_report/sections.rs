@@ -101,7 +101,7 @@ fn hints(found: &[Finding]) -> String {
 }
 
 /// The scale of a figure over time.
-fn scale(name: &str) -> Scale {
+pub(super) fn scale(name: &str) -> Scale {
     let figure = plots::figure(name);
     let unit = figure.map_or(Unit::Count, |figure| figure.unit);
     // FLOP and bytes of gauges that are rates already.
@@ -114,14 +114,14 @@ fn scale(name: &str) -> Scale {
 }
 
 /// Combines the series of all hosts: percentages are averaged, everything else is added up.
-fn combined(scale: Scale, series: &[&Series]) -> Vec<Option<f64>> {
+pub(super) fn combined(scale: Scale, series: &[&Series]) -> Vec<Option<f64>> {
     match scale.unit {
         Unit::Percent => averaged(series),
         _ => summed(series),
     }
 }
 
-fn series_of<'a>(over_time: &'a OverTime, name: &str) -> Vec<&'a Series> {
+pub(super) fn series_of<'a>(over_time: &'a OverTime, name: &str) -> Vec<&'a Series> {
     let hosts = over_time.hosts.iter();
     hosts
         .filter_map(|host| host.figures.get(name)?.get(""))

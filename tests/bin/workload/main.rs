@@ -6,6 +6,7 @@
 //! | `workload files OPERATION DIRECTORY CALLS` | file operations (`files/mod.rs`) |
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
 //! | `workload forks RATE` | processes started per second (`forks.rs`) |
+//! | `workload cpu MS …` | this much CPU time, however busy the machine is |
 //! | `workload spin ROUNDS` | a known number of instructions (`spin.rs`) |
 
 mod cmdline;
@@ -27,7 +28,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::{
+    thread::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
         ["spin", rounds] => {
             spin::spin(rounds.parse().expect("a number"));
         }
+        ["cpu", milliseconds, ..] => use_cpu(milliseconds.parse().expect("a number")),
         ["cmdline", bytes] => cmdline::main(bytes.parse().expect("a number")),
         ["forks", per_second] => forks::main(per_second.parse().expect("a number")),
         // Tests of command lines pass arguments without a meaning.
@@ -46,6 +51,14 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+fn use_cpu(milliseconds: u64) {
+    let time = Duration::from_millis(milliseconds);
+    let used = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("positive");
+    while used() < time {
+        spin::spin(10_000);
+    }
 }
 
 fn execute_commands(threads: usize) -> ExitCode {

@@ -93,7 +93,7 @@ impl Machine {
 }
 
 /// Facts that differ. A fact that one side does not know is no difference.
-pub fn differences(sides: [&[Measured]; 2]) -> Vec<Difference> {
+pub fn differences(sides: [&[&Measured]; 2]) -> Vec<Difference> {
     let facts = sides.map(|runs| {
         let mut facts: BTreeMap<&'static str, BTreeSet<String>> = BTreeMap::new();
         for run in runs {

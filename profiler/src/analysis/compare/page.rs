@@ -7,19 +7,32 @@ use crate::analysis::page::{NULL, Page, PageTable};
 const ROWS: usize = 20;
 
 impl Compared {
+    /// The change: `+5.0 %`.
+    fn change(&self) -> String {
+        let ratio = self.ratio.map(|ratio| percent(ratio.value));
+        ratio.unwrap_or_else(|| NULL.to_owned())
+    }
+
+    fn interval(&self) -> Option<String> {
+        let (low, high) = self.ratio?.interval?;
+        Some(format!("{} to {}", percent(low), percent(high)))
+    }
+
+    /// The change: `+5.0 % (+4.0 % to +6.0 %)`.
+    pub fn change_with_interval(&self) -> String {
+        let change = self.change();
+        match self.interval() {
+            Some(interval) => format!("{change} ({interval})").replace(" % to", " to"),
+            None => change,
+        }
+    }
+
     fn row(&self) -> Vec<String> {
         let mark = match self.verdict() {
             Verdict::Same => "~",
             Verdict::More => "▲",
             Verdict::Less => "▼",
         };
-        let change = self
-            .ratio
-            .map_or(NULL.to_owned(), |ratio| percent(ratio.value));
-        let interval = self.ratio.and_then(|ratio| ratio.interval);
-        let interval = interval.map_or(NULL.to_owned(), |(low, high)| {
-            format!("{} to {}", percent(low), percent(high))
-        });
         let p = self.p.map_or(NULL.to_owned(), |p| format!("{p:.3}"));
         let needed = self.needed.filter(|_| self.verdict() == Verdict::Same);
         let is_change = self
@@ -29,8 +42,8 @@ impl Compared {
         vec![
             self.value(self.a),
             self.value(self.b),
-            change,
-            interval,
+            self.change(),
+            self.interval().unwrap_or_else(|| NULL.to_owned()),
             p,
             needed.map_or(String::new(), |needed| needed.to_string()),
             mark.to_owned(),
@@ -47,7 +60,7 @@ fn percent(ratio: f64) -> String {
     format!("{:+.1} %", 100.0 * (ratio - 1.0))
 }
 
-fn table(name: &str, compared: &[&Compared]) -> PageTable {
+fn table(name: &str, compared: &[&Compared], rows: usize) -> PageTable {
     let columns = [
         "A",
         "B",
@@ -60,41 +73,109 @@ fn table(name: &str, compared: &[&Compared]) -> PageTable {
     ];
     let mut table = PageTable::new(&columns);
     table.rows = compared.iter().map(|compared| compared.row()).collect();
-    table.more = table.rows.len().saturating_sub(ROWS);
-    table.rows.truncate(ROWS);
+    table.more = table.rows.len().saturating_sub(rows);
+    table.rows.truncate(rows);
     table
 }
 
-/// The largest changes first.
-fn by_change(compared: &[Compared]) -> Vec<&Compared> {
-    let change = |of: &Compared| of.ratio.map_or(0.0, |ratio| ratio.value.ln().abs());
+/// The significant differences first, of these the largest.
+fn sorted(compared: &[Compared], size: fn(&Compared) -> f64) -> Vec<&Compared> {
     let is_used = |of: &&Compared| of.a.value != 0.0 || of.b.value != 0.0;
     let others = compared.iter().filter(|of| !of.is_primary);
     let mut sorted: Vec<_> = others.filter(is_used).collect();
-    let rank = |of: &Compared| (of.verdict() == Verdict::Same, change(of));
     sorted.sort_by(|a, b| {
-        let (a, b) = (rank(a), rank(b));
-        a.0.cmp(&b.0).then(b.1.total_cmp(&a.1))
+        let is_same = |of: &Compared| of.verdict() == Verdict::Same;
+        is_same(a)
+            .cmp(&is_same(b))
+            .then(size(b).total_cmp(&size(a)))
     });
     sorted
 }
 
+fn relative(of: &Compared) -> f64 {
+    of.ratio.map_or(0.0, |ratio| ratio.value.ln().abs())
+}
+
+fn absolute(of: &Compared) -> f64 {
+    (of.b.value - of.a.value).abs()
+}
+
+/// The tables of a comparison, some of them without rows.
+pub struct Tables {
+    pub machines: PageTable,
+    pub primary: PageTable,
+    pub figures: PageTable,
+    pub processes: PageTable,
+    pub regions: PageTable,
+}
+
+/// All tables, with at most `rows` rows.
+pub fn tables(comparison: &Comparison, rows: usize) -> Tables {
+    let mut machines = PageTable::new(&["A", "B", "different machines or settings"]);
+    for difference in &comparison.machines {
+        machines.rows.push(vec![
+            difference.a.join(" | "),
+            difference.b.join(" | "),
+            difference.what.to_owned(),
+        ]);
+    }
+    let primary: Vec<_> = comparison.primary().collect();
+    let others = sorted(&comparison.figures, relative);
+    let processes = sorted(&comparison.processes, absolute);
+    let regions = sorted(&comparison.regions, absolute);
+    Tables {
+        machines,
+        primary: table("figure", &primary, rows),
+        figures: table("other figures", &others, rows),
+        processes: table("CPU time of processes", &processes, rows),
+        regions: table("time of regions", &regions, rows),
+    }
+}
+
+impl Comparison {
+    /// The figures that are tested by themselves.
+    pub fn primary(&self) -> impl Iterator<Item = &Compared> {
+        self.figures.iter().filter(|figure| figure.is_primary)
+    }
+
+    /// How the values are to be read.
+    pub fn subtitle(&self) -> String {
+        let [a, b] = self.runs.map(|runs| match runs {
+            1 => "1 run".to_owned(),
+            runs => format!("{runs} runs"),
+        });
+        format!("A: {a}, B: {b}; medians; ▲ more, ▼ less, ~ not significant or below 2 %")
+    }
+
+    /// What a reader has to know about the statistics and what is not compared.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.runs == [1, 1] {
+            notes.push(
+                "One run each: intervals are within the runs. Whether the next run differs as much is \
+                 unknown."
+                    .to_owned(),
+            );
+        } else if let Some(least) = self.too_few() {
+            notes.push(format!(
+                "Too few runs to find any difference with a confidence of 95 %: {least} on each side are \
+                 needed."
+            ));
+        }
+        for (side, left_out) in ["A", "B"].iter().zip(self.left_out) {
+            if left_out > 0 {
+                notes.push(format!(
+                    "The {left_out} commands with least CPU time of a run of {side} are not compared."
+                ));
+            }
+        }
+        notes
+    }
+}
+
 /// One page about a comparison.
 pub fn page(comparison: &Comparison) -> Page {
-    let [a, b] = comparison.runs;
-    let mut notes = Vec::new();
-    if (a, b) == (1, 1) {
-        notes.push(
-            "One run each: intervals are within the runs. Whether the next run differs as much is \
-             unknown."
-                .to_owned(),
-        );
-    } else if let Some(least) = comparison.too_few() {
-        notes.push(format!(
-            "Too few runs to find any difference with a confidence of 95 %: {least} on each side are \
-             needed."
-        ));
-    }
+    let mut notes = comparison.notes();
     for (side, names) in ["A", "B"].iter().zip(&comparison.unmatched) {
         if !names.is_empty() {
             let shown: Vec<_> = names.iter().take(8).cloned().collect();
@@ -105,37 +186,23 @@ pub fn page(comparison: &Comparison) -> Page {
                 format!(" and {more} more")
             };
             notes.push(format!(
-                "Only in {side}, of regions and the processes with most CPU time: {}{more}",
+                "Processes and regions only in {side}: {}{more}",
                 shown.join(", ")
             ));
         }
     }
-    let mut machines = PageTable::new(&["A", "B", "different machines or settings"]);
-    for difference in &comparison.machines {
-        machines.rows.push(vec![
-            difference.a.join(" | "),
-            difference.b.join(" | "),
-            difference.what.to_owned(),
-        ]);
-    }
-    let primary: Vec<_> = comparison
-        .figures
-        .iter()
-        .filter(|figure| figure.is_primary)
-        .collect();
+    let tables = tables(comparison, ROWS);
     let mut tables = vec![
-        machines,
-        table("figure", &primary),
-        table("other figures", &by_change(&comparison.figures)),
-        table("CPU time of processes", &by_change(&comparison.processes)),
-        table("time of regions", &by_change(&comparison.regions)),
+        tables.machines,
+        tables.primary,
+        tables.figures,
+        tables.processes,
+        tables.regions,
     ];
     tables.retain(|table| !table.rows.is_empty());
     Page {
         title: format!("A {} – B {}", comparison.labels[0], comparison.labels[1]),
-        subtitle: vec![format!(
-            "{a} and {b} runs; medians; ▲ more, ▼ less, ~ not significant or below 2 %"
-        )],
+        subtitle: vec![comparison.subtitle()],
         facts: Vec::new(),
         tables,
         notes,

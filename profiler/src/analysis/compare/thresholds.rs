@@ -62,16 +62,28 @@ impl Threshold {
                 known.join(", ")
             ));
         };
-        let Some(ratio) = figure.ratio else {
-            return Ok(None);
+        let verdict = figure.verdict();
+        let (is_beyond, change) = match figure.ratio {
+            Some(ratio) if self.more => (ratio.value > self.factor, ratio.value),
+            Some(ratio) => (ratio.value < self.factor, ratio.value),
+            // From or to 0.
+            None => (true, f64::INFINITY),
         };
-        let is_beyond = if self.more {
-            ratio.value > self.factor && figure.verdict() == Verdict::More
+        let is_worse = verdict
+            == if self.more {
+                Verdict::More
+            } else {
+                Verdict::Less
+            };
+        let differs = if change.is_finite() {
+            format!("differs by {:+.1} %", 100.0 * (change - 1.0))
         } else {
-            ratio.value < self.factor && figure.verdict() == Verdict::Less
+            let value = |value| figure.unit.format(value);
+            let (a, b) = (value(figure.a.value), value(figure.b.value));
+            format!("differs: {a} and {b}")
         };
-        let percent = 100.0 * (ratio.value - 1.0);
-        Ok(is_beyond.then(|| format!("{}: {} differs by {percent:+.1} %", self.text, self.figure)))
+        let why = || format!("{}: {} {differs}", self.text, self.figure);
+        Ok((is_beyond && is_worse).then(why))
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{Figures, Gpu, Node, Summary, findings};
 use crate::{
     analysis::{
-        catalog::{GPUS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
+        catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
         figure::Figure,
     },
     support::units::rfc3339,
@@ -94,6 +94,8 @@ pub fn declarations() -> Value {
         "target": list(&[PROCESSES, TARGET], &[]),
         "node": list(&[NODE], &["host"]),
         "resource_summary": list(&[GPUS, RESOURCES], &["host"]),
+        "gpu": list(&[GPUS], &["host", "bdf"]),
+        "mount": list(&[MOUNTS], &["mount"]),
         "region": list(&[REGIONS, REGION_TIMES], &["name"]),
     })
 }
@@ -147,6 +149,9 @@ pub fn document(summary: &Summary) -> Value {
         "nodes": summary.nodes.iter().enumerate().map(|(number, of)| node(number, of)).collect::<Vec<_>>(),
         "jobs": jobs.map(|(job, values)| groups("job_id", json!(job), values)).collect::<Vec<_>>(),
         "ranks": ranks.map(|(rank, values)| groups("rank", json!(rank), values)).collect::<Vec<_>>(),
+        "top_mount": summary.top_mount.as_ref().map(|(mount, bytes)| {
+            json!({"mount": mount, "mount_write_bytes": bytes})
+        }),
         "regions": regions.collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),
         "losses": losses.collect::<Vec<_>>(),

@@ -1,5 +1,6 @@
 //! Summary of one run: figures of the target, of each node, job, rank and region.
 
+mod commands;
 mod document;
 mod identity;
 mod labels;
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use self::processes::{Process, read_processes};
 pub use self::{
+    commands::{Command, Commands, Use},
     document::{declarations, document},
     identity::Identity,
     labels::{by_label, by_label_document},
@@ -32,7 +34,7 @@ use super::{
 pub struct Figures(BTreeMap<&'static str, f64>);
 
 /// The summary of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Summary {
     pub identity: Identity,
     /// Of all nodes.
@@ -46,6 +48,8 @@ pub struct Summary {
     pub regions: BTreeMap<String, Figures>,
     /// Those that used most CPU time or waited most.
     pub processes: Vec<TopProcess>,
+    /// All processes by command.
+    pub commands: Commands,
     /// Number of processes.
     pub process_count: usize,
     /// The mount to which the target wrote most, with the bytes.
@@ -100,6 +104,13 @@ impl Figures {
                 .filter_map(|(figure, value)| Some((figure.name, value?)))
                 .collect(),
         )
+    }
+
+    /// The figures with one more.
+    #[cfg(test)]
+    pub(crate) fn with(mut self, name: &'static str, value: f64) -> Self {
+        self.0.insert(name, value);
+        self
     }
 
     /// A figure; `None` if the data do not have it.
@@ -238,8 +249,8 @@ impl OfHost {
         node
     }
 
-    /// The processes of the host that used most CPU time or waited most.
-    fn top(&self, host: &str) -> Vec<TopProcess> {
+    /// The processes of the host that used most CPU time or waited most, and all by command.
+    fn top(&self, host: &str) -> (Vec<TopProcess>, Commands) {
         let values = &self.requests[BY_PROCESS].values;
         let mut all: Vec<_> = self
             .processes
@@ -250,8 +261,9 @@ impl OfHost {
                 figures: Figures::of(PROCESSES, values.get(&name_of(process.key))),
             })
             .collect();
+        let commands = Commands::of(&all);
         keep_top(&mut all);
-        all
+        (all, commands)
     }
 }
 
@@ -314,6 +326,7 @@ impl Summary {
             top.process.cmdline.clear();
             top.process.uid = None;
         }
+        self.commands = Commands::default();
     }
 }
 
@@ -357,8 +370,13 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         .collect();
     let jobs = by(BY_JOB, PROCESSES).collect();
     let names: Vec<_> = run.hosts.iter().map(|host| host.name.clone()).collect();
-    let named = || names.iter().zip(&hosts);
-    let mut processes: Vec<_> = named().flat_map(|(name, host)| host.top(name)).collect();
+    let mut commands = Commands::default();
+    let mut processes = Vec::new();
+    for (name, host) in names.iter().zip(&hosts) {
+        let (mut top, of_host) = host.top(name);
+        processes.append(&mut top);
+        commands.merge(of_host);
+    }
     keep_top(&mut processes);
     let process_count = hosts.iter().map(|host| host.processes.len()).sum();
     let mut problems = run.problems.clone();
@@ -384,6 +402,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         ranks,
         regions,
         processes,
+        commands,
         process_count,
         top_mount,
         problems,

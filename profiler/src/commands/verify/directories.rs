@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Read as _},
+    io,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -13,64 +13,27 @@ use super::{
     All, Directories, Report,
     files::{Contents, Place},
 };
-use crate::{
-    job::announcement,
-    output::dataset::{
-        files::{Directory, host_directory, host_of_directory, is_plain_name},
-        manifest::{self, Manifest},
-        views,
-    },
+use crate::output::dataset::{
+    files::{Directory, host_directory},
+    listing::Listing,
+    manifest::Manifest,
 };
 
-/// Limit of the size of a `run.json` in bytes.
-const MAX_MANIFEST: u64 = 64 << 20;
 /// Directories that are read at the same time.
 const READERS: usize = 8;
 
 impl Report {
-    /// Reads the manifests of all hosts, and lists their directories.
+    /// Lists the manifests and directories of all hosts.
     pub(super) fn overview(
         &mut self,
         run: &Directory,
     ) -> io::Result<(BTreeMap<String, Manifest>, Directories)> {
-        let mut manifests = BTreeMap::new();
-        let mut directories = Vec::new();
-        for name in run.names()? {
-            if manifest::is_manifest(&name) {
-                match read_manifest(run, &name) {
-                    Ok(manifest) if !is_plain_name(&manifest.hostname) => {
-                        self.problem(format!("{name}: it does not say of which host it is"));
-                    }
-                    Ok(manifest) => {
-                        let host = manifest.hostname.clone();
-                        if manifests.insert(host.clone(), manifest).is_some() {
-                            self.problem(format!("{name}: another file about {host}"));
-                        }
-                    }
-                    Err(error) => self.problem(format!("{name}: {error}")),
-                }
-                continue;
-            }
-            let Ok(table) = run.sub(&name) else {
-                if !views::is_description(&name) && !announcement::is_file(&name) {
-                    self.note(format!("{name}: not of the profiler"));
-                }
-                continue;
-            };
-            let names = table.names();
-            if let Err(error) = &names {
-                self.problem(format!("{name}: {error}"));
-            }
-            for entry in names.unwrap_or_default() {
-                match host_of_directory(&entry) {
-                    Some(host) if table.sub(&entry).is_ok() => {
-                        directories.push((name.clone(), host.to_owned()));
-                    }
-                    _ => self.note(format!("{name}/{entry}: not of the profiler")),
-                }
-            }
+        let listing = Listing::read(run)?;
+        self.problems.extend(listing.problems);
+        for name in listing.foreign {
+            self.note(format!("{name}: not of the profiler"));
         }
-        Ok((manifests, directories))
+        Ok((listing.manifests, listing.directories))
     }
 
     /// Reads all directories, several at the same time.
@@ -120,15 +83,4 @@ impl Report {
         }
         all
     }
-}
-
-fn read_manifest(run: &Directory, name: &str) -> io::Result<Manifest> {
-    let mut text = Vec::new();
-    run.read(name)?
-        .take(MAX_MANIFEST + 1)
-        .read_to_end(&mut text)?;
-    if text.len() as u64 > MAX_MANIFEST {
-        return Err(io::Error::other("too large for a run.json"));
-    }
-    Ok(serde_json::from_slice(&text)?)
 }

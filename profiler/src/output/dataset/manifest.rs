@@ -21,7 +21,7 @@ use crate::{
 pub const FILE: &str = "run.json";
 
 /// Limit of the size of the file in bytes: its content is not trusted.
-const MAX_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// State of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -359,10 +359,14 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// When it cannot be read or is not JSON.
+    /// When it cannot be read, is too large or is not JSON.
     pub fn read(run: &Directory, name: &str) -> io::Result<Self> {
-        let file = io::BufReader::new(run.read(name)?.take(MAX_BYTES));
-        Ok(serde_json::from_reader(file)?)
+        let mut text = Vec::new();
+        run.read(name)?.take(MAX_BYTES + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(io::Error::other("too large for a run.json"));
+        }
+        Ok(serde_json::from_slice(&text)?)
     }
 
     fn to_json(&self) -> io::Result<Vec<u8>> {

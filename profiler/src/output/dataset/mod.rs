@@ -7,6 +7,7 @@ pub mod files;
 pub mod journal;
 pub mod journal_reader;
 pub(crate) mod keyed;
+pub mod listing;
 pub mod manifest;
 pub mod metadata;
 mod output;

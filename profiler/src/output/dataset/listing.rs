@@ -1,0 +1,118 @@
+//! What a run's directory contains: manifests of its hosts, and directories of its tables. Nothing in
+//! it is trusted.
+
+use std::{collections::BTreeMap, io};
+
+use super::{
+    files::{Directory, host_of_directory, is_plain_name},
+    manifest::{self, Manifest},
+    views,
+};
+use crate::job::announcement;
+
+/// Content of a run's directory.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// By host.
+    pub manifests: BTreeMap<String, Manifest>,
+    /// Table and host of every directory with rows.
+    pub directories: Vec<(String, String)>,
+    /// Manifests and directories that cannot be read, with the reason.
+    pub problems: Vec<String>,
+    /// Files and directories that the profiler has not created.
+    pub foreign: Vec<String>,
+}
+
+impl Listing {
+    /// Reads the directory `run`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or is not that of a run.
+    pub fn read(run: &Directory) -> io::Result<Self> {
+        let mut listing = Self::default();
+        for name in run.names()? {
+            if manifest::is_manifest(&name) {
+                listing.add_manifest(&name, Manifest::read(run, &name));
+                continue;
+            }
+            match run.sub(&name) {
+                Ok(table) => listing.add_table(&name, &table),
+                Err(_) if views::is_description(&name) || announcement::is_file(&name) => {}
+                Err(_) => listing.foreign.push(name),
+            }
+        }
+        if listing.manifests.is_empty() && listing.directories.is_empty() {
+            let why = "not the directory of a run: neither run.json nor tables";
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        Ok(listing)
+    }
+
+    fn add_manifest(&mut self, name: &str, read: io::Result<Manifest>) {
+        let problem = match read {
+            Ok(manifest) if !is_plain_name(&manifest.hostname) => {
+                "it does not say of which host it is".to_owned()
+            }
+            Ok(manifest) => {
+                let host = manifest.hostname.clone();
+                if self.manifests.insert(host.clone(), manifest).is_none() {
+                    return;
+                }
+                format!("another file about {host}")
+            }
+            Err(error) => error.to_string(),
+        };
+        self.problems.push(format!("{name}: {problem}"));
+    }
+
+    fn add_table(&mut self, name: &str, table: &Directory) {
+        let names = table.names().unwrap_or_else(|error| {
+            self.problems.push(format!("{name}: {error}"));
+            Vec::new()
+        });
+        for entry in names {
+            match host_of_directory(&entry) {
+                Some(host) if table.sub(&entry).is_ok() => {
+                    self.directories.push((name.to_owned(), host.to_owned()));
+                }
+                _ => self.foreign.push(format!("{name}/{entry}")),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn damaged_and_foreign_entries_are_listed() {
+        let run = tempfile::TempDir::new().unwrap();
+        let path = |name: &str| run.path().join(name);
+        fs::create_dir_all(path("usage/host=a")).unwrap();
+        fs::create_dir(path("usage/other")).unwrap();
+        fs::write(path("notes.txt"), "").unwrap();
+        fs::write(path("run.b.json"), "{").unwrap();
+        let large = fs::File::create(path("run.json")).unwrap();
+        large.set_len((64 << 20) + 1).unwrap();
+        let open = || Directory::open(run.path(), None).unwrap();
+        let listing = Listing::read(&open()).unwrap();
+        assert_eq!(listing.directories, [("usage".to_owned(), "a".to_owned())]);
+        let mut foreign = listing.foreign;
+        foreign.sort();
+        assert_eq!(foreign, ["notes.txt", "usage/other"]);
+        assert!(listing.manifests.is_empty());
+        let problems = listing.problems.join("\n");
+        assert!(
+            problems.contains("run.json: too large for a run.json"),
+            "{problems}"
+        );
+        assert!(problems.contains("run.b.json: EOF"), "{problems}");
+        fs::remove_dir_all(path("usage")).unwrap();
+        let error = Listing::read(&open()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}
