@@ -99,17 +99,22 @@ impl Dataset {
 }
 
 /// Runs a script of `tests/scripts` and returns the JSON that it prints.
-pub fn python(script: &str, args: &[&str]) -> Value {
-    let output = Command::new(setting("PROFILER_TEST_PYTHON"))
+pub fn python(name: &str, args: &[&str]) -> Value {
+    script("PROFILER_TEST_PYTHON", name, args)
+}
+
+/// [`python`] with the interpreter that this setting names.
+pub fn script(interpreter: &str, name: &str, args: &[&str]) -> Value {
+    let output = Command::new(setting(interpreter))
         .arg(
             Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("scripts")
-                .join(script),
+                .join(name),
         )
         .args(args)
         .output()
         .expect("python starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script} {args:?}:\n{stderr}");
+    assert!(output.status.success(), "{name} {args:?}:\n{stderr}");
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
