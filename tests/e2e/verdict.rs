@@ -1,7 +1,10 @@
 //! Verdicts about workloads of known bottleneck. Those that need other memory or counters than this
-//! machine's are in `system/swap.rs` and `kernel/pmu/verdict.rs`.
+//! machine's are in `system/bounds.rs` and `kernel/pmu/verdict.rs`.
 
-use e2e::setting;
+use e2e::{
+    dataset::{Dataset, script},
+    setting,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -14,10 +17,7 @@ use crate::{
 fn findings(options: &[&str], script: &str) -> Vec<Value> {
     let directory = TempDir::new().expect("a directory");
     let run = record(directory.path(), options, script);
-    let document: Value =
-        serde_json::from_str(&profiler(&["summary", "--json", &run])).expect("JSON");
-    let findings = document["runs"][0]["findings"].as_array();
-    findings.expect("a list").clone()
+    Dataset::new(run.into()).findings()
 }
 
 /// Asserts what bounds the run of a script, and returns the sentence about it.
@@ -81,9 +81,10 @@ fn quiet_node_has_no_verdict() {
     let directory = TempDir::new().expect("a directory");
     // A cgroup without work, in which only a shell waits for a moment.
     let run = record(directory.path(), &["--source", "system"], "sleep 0.5");
-    let document: Value =
-        serde_json::from_str(&profiler(&["summary", "--json", &run])).expect("JSON");
-    assert_eq!(document["runs"][0]["findings"], serde_json::json!([]));
+    assert_eq!(
+        Dataset::new(run.clone().into()).findings(),
+        [Value::Null; 0]
+    );
     let html = profiler(&["report", "-o", "-", &run]);
     assert!(
         html.contains("Not known: no resource was used so much"),
@@ -98,15 +99,7 @@ fn python(program: &str) -> String {
 
 #[test]
 fn fsyncs_are_storage() {
-    let storm = python(
-        "import os, time
-file = os.open(\"file\", os.O_WRONLY | os.O_CREAT)
-end = time.monotonic() + 3
-while time.monotonic() < end:
-    os.write(file, b\"x\" * 4096)
-    os.fsync(file)",
-    );
-    assert_bound_by("storage", &storm);
+    assert_bound_by("storage", &format!("exec {WORKLOAD} fsync . 3000"));
 }
 
 #[test]
@@ -186,4 +179,34 @@ for one, other in [socket.socketpair() for _ in range(3)]:
         found.iter().all(|one| one["name"] != "lock contention"),
         "{found:#?}"
     );
+}
+
+/// A run that computes, with counters of another machine.
+fn with_counters(run: &str, ipc: f64, memory: f64) -> Vec<Value> {
+    let [ipc, memory] = [ipc, memory].map(|number| number.to_string());
+    script(
+        "PROFILER_TEST_PYTHON",
+        "set_counters.py",
+        &[run, &ipc, &memory],
+    );
+    Dataset::new(run.into()).findings()
+}
+
+/// No guest and no emulated PMU counts the waits for memory: the counts of this run are made up.
+#[test]
+fn memory_access() {
+    let directory = TempDir::new().expect("a directory");
+    let run = record(directory.path(), &[], &format!("{BURN} burn 2"));
+    let found = with_counters(&run, 0.4, 9e9);
+    assert_eq!(found[0]["name"], "memory access", "{found:#?}");
+    let text = found[0]["text"].as_str().expect("a text");
+    assert!(
+        text.contains("executed 0.40 instructions per cycle"),
+        "{text}"
+    );
+    // Few instructions for another reason, and much traffic without waits.
+    for (ipc, memory) in [(0.4, 1e8), (2.0, 9e9)] {
+        let found = with_counters(&run, ipc, memory);
+        assert_eq!(found[0]["name"], "compute", "{found:#?}");
+    }
 }

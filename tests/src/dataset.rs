@@ -61,6 +61,18 @@ impl Dataset {
         serde_json::from_slice(&json).expect("run.json is JSON")
     }
 
+    /// What bounds the run according to `profiler summary`, the finding that explains most first.
+    pub fn findings(&self) -> Vec<Value> {
+        let output = Command::new(setting("PROFILER_BIN"))
+            .args(["summary", "--json"])
+            .arg(&self.path)
+            .output()
+            .expect("the profiler starts");
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let findings = document["runs"][0]["findings"].as_array();
+        findings.expect("a list").clone()
+    }
+
     /// Asserts that the run is complete and that no journal or temporary file is left.
     pub fn assert_complete(&self) {
         assert_eq!(self.manifest()["state"], "complete");

@@ -6,12 +6,13 @@
 //! | `workload files OPERATION DIRECTORY CALLS` | file operations (`files/mod.rs`) |
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
 //! | `workload forks RATE` | processes started per second (`forks.rs`) |
-//! | `workload lock THREADS MILLISECONDS` | threads that hold one lock in turn (`contention.rs`) |
+//! | `workload lock THREADS MILLISECONDS` | threads that hold one lock in turn (`bounds.rs`) |
 //! | `workload sweep BYTES MILLISECONDS` | writes to all pages of a memory, again and again |
+//! | `workload fsync DIRECTORY MILLISECONDS` | writes of one block, each followed by fsync |
 //! | `workload spin ROUNDS` | a known number of instructions (`spin.rs`) |
 
+mod bounds;
 mod cmdline;
-mod contention;
 mod files;
 mod forks;
 mod spin;
@@ -40,14 +41,17 @@ fn main() -> ExitCode {
         ["spin", rounds] => {
             spin::spin(rounds.parse().expect("a number"));
         }
-        ["lock", threads, milliseconds] => contention::fight(
+        ["lock", threads, milliseconds] => bounds::fight(
             threads.parse().expect("a number"),
             milliseconds.parse().expect("a number"),
         ),
-        ["sweep", bytes, milliseconds] => contention::sweep(
+        ["sweep", bytes, milliseconds] => bounds::sweep(
             bytes.parse().expect("a number"),
             milliseconds.parse().expect("a number"),
         ),
+        ["fsync", directory, milliseconds] => {
+            bounds::fsync(directory.as_ref(), milliseconds.parse().expect("a number"))
+        }
         ["cmdline", bytes] => cmdline::main(bytes.parse().expect("a number")),
         ["forks", per_second] => forks::main(per_second.parse().expect("a number")),
         // Tests of command lines pass arguments without a meaning.

@@ -7,6 +7,7 @@ use e2e::{
 };
 
 mod timeline;
+mod verdict;
 
 use crate::{
     WORKLOAD,

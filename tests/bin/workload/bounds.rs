@@ -1,7 +1,10 @@
-//! Threads that wait for each other, and memory that does not fit.
+//! Workloads that one resource bounds.
 
 use std::{
+    fs,
     hint::black_box,
+    io::Write as _,
+    path::Path,
     sync::Mutex,
     thread,
     time::{Duration, Instant},
@@ -39,4 +42,16 @@ pub fn sweep(bytes: usize, milliseconds: u64) {
         }
         black_box(&mut memory);
     }
+}
+
+/// Appends blocks to a file in this directory, and forces each of them to the device.
+pub fn fsync(directory: &Path, milliseconds: u64) {
+    let path = directory.join("fsync");
+    let mut file = fs::File::create(&path).expect("a file");
+    let end = Instant::now() + Duration::from_millis(milliseconds);
+    while Instant::now() < end {
+        file.write_all(&[1; 4096]).expect("written");
+        file.sync_all().expect("synced");
+    }
+    fs::remove_file(path).expect("our file");
 }
