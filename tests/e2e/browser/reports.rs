@@ -124,7 +124,7 @@ impl Report {
 
     /// Two GPUs that do nothing.
     pub fn of_gpus() -> Self {
-        let idle = "gpu0 utilization 3 1\ngpu1 utilization 5 1\n";
+        let idle = "gpu0 pci 0 1 0\ngpu0 utilization 3 1\ngpu1 pci 0 2 0\ngpu1 utilization 5 1\n";
         let machine = Machine::new(&format!("{GPU}{idle}"));
         let run = machine
             .profiler()
@@ -170,7 +170,8 @@ impl Report {
     pub fn without_rows() -> Self {
         let running = long_run();
         running.signal(Signal::KILL);
-        let run = running.finish().any_dataset();
+        let ended = running.finish();
+        let run = ended.any_dataset();
         for entry in fs::read_dir(run.path()).expect("a directory").flatten() {
             if entry.path().is_dir() {
                 fs::remove_dir_all(entry.path()).expect("removed");
