@@ -27,10 +27,10 @@ pub fn put_library(directory: &Path, script: &str) {
 }
 
 /// This machine with NVIDIA's driver and the stub library.
-struct Machine(TempDir);
+pub struct Machine(TempDir);
 
 impl Machine {
-    fn new(script: &str) -> Self {
+    pub fn new(script: &str) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let sysfs = directory.path().join("sys");
         fs::create_dir_all(sysfs.join("module/nvidia")).expect("a directory");
@@ -47,14 +47,15 @@ impl Machine {
         self.0.path().join(name)
     }
 
-    fn profiler(&self) -> Profiler {
+    pub fn profiler(&self) -> Profiler {
         Profiler::new()
             .env("LD_LIBRARY_PATH", self.0.path())
             .args([Path::new("--sysfs"), &self.path("sys")])
     }
 }
 
-const GPU: &str = "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu1 uuid GPU-1\n";
+/// Two GPUs.
+pub const GPU: &str = "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu1 uuid GPU-1\n";
 
 #[test]
 fn gpu_and_its_process_are_recorded() {

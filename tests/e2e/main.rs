@@ -1,6 +1,7 @@
 //! End-to-end tests: the running kernel, real workloads, real readers. Run by `cargo xtask test
 //! e2e`.
 
+mod browser;
 mod cgroup;
 mod coming_from;
 mod command_line;
@@ -44,6 +45,7 @@ mod system;
 mod timeline;
 mod unprivileged;
 mod usage;
+mod verdict;
 mod xtask;
 
 /// Path of the program `bin/workload`.

@@ -1,13 +1,11 @@
-//! `profiler report`: one file that needs nothing, with escaped names; and verdicts about workloads of
-//! known bottleneck.
+//! `profiler report`: one file that needs nothing, with escaped names.
 
 use std::{fs, path::Path, process::Command};
 
 use e2e::setting;
-use serde_json::Value;
 use tempfile::TempDir;
 
-fn profiler(arguments: &[&str]) -> String {
+pub fn profiler(arguments: &[&str]) -> String {
     let output = Command::new(setting("PROFILER_BIN"))
         .args(arguments)
         .output();
@@ -18,7 +16,7 @@ fn profiler(arguments: &[&str]) -> String {
 }
 
 /// Records a script and returns the directory of the run.
-fn record(directory: &Path, options: &[&str], script: &str) -> String {
+pub fn record(directory: &Path, options: &[&str], script: &str) -> String {
     let status = Command::new(setting("PROFILER_BIN"))
         .args(["run", "-q", "-i", "100ms", "--run-id", "run", "--out"])
         .arg(directory)
@@ -29,85 +27,6 @@ fn record(directory: &Path, options: &[&str], script: &str) -> String {
         .status();
     assert!(status.expect("it starts").code().is_some());
     directory.join("run").to_str().expect("UTF-8").to_owned()
-}
-
-/// Names of the findings, the first one first.
-fn findings(options: &[&str], script: &str) -> Vec<String> {
-    let directory = TempDir::new().expect("a directory");
-    let run = record(directory.path(), options, script);
-    let document: Value =
-        serde_json::from_str(&profiler(&["summary", "--json", &run])).expect("JSON");
-    let findings = document["runs"][0]["findings"].as_array().expect("a list");
-    let names = findings
-        .iter()
-        .map(|finding| finding["name"].as_str().expect("a name").to_owned());
-    names.collect()
-}
-
-fn assert_bound_by(expected: &str, script: &str) {
-    let found = findings(&[], script);
-    assert_eq!(
-        found.first().map(String::as_str),
-        Some(expected),
-        "{found:?}"
-    );
-}
-
-/// Uses a CPU for the given CPU seconds.
-const BURN: &str = "burn() { (ulimit -t $1; while :; do :; done) 2>/dev/null; }; ";
-
-#[test]
-fn compute() {
-    assert_bound_by("compute", &format!("{BURN} burn 2"));
-}
-
-#[test]
-fn run_queue() {
-    let more = "for i in $(seq $((3 * $(nproc)))); do burn 1 & done; wait";
-    assert_bound_by("run queue", &format!("{BURN} {more}"));
-}
-
-#[test]
-fn storage() {
-    let script = "dd if=/dev/zero of=file bs=1M count=200 2>/dev/null; sync
-        for i in 1 2 3 4 5 6; do dd if=file of=/dev/null bs=64k iflag=direct 2>/dev/null; done";
-    assert_bound_by("storage", script);
-}
-
-#[test]
-fn process_creation() {
-    let script = "end=$((SECONDS + 3)); while [ $SECONDS -lt $end ]; do /bin/true; done";
-    assert_bound_by("process creation", script);
-}
-
-#[test]
-fn imbalance() {
-    let ranks = "for rank in $(seq 0 15); do
-            SLURM_JOB_ID=77 SLURM_PROCID=$rank SLURM_STEP_ID=0 bash -c \
-                'burn() { (ulimit -t $1; while :; do :; done) 2>/dev/null; }
-                 if [ $SLURM_PROCID = 5 ]; then burn 3; else timeout 0.05 sh -c \"while :; do :; done\"; fi' &
-        done; wait; true";
-    assert_bound_by("imbalance", ranks);
-}
-
-#[test]
-fn asleep() {
-    assert_bound_by("asleep", "sleep 2");
-}
-
-#[test]
-fn quiet_node_has_no_verdict() {
-    let directory = TempDir::new().expect("a directory");
-    // A cgroup without work, in which only a shell waits for a moment.
-    let run = record(directory.path(), &["--source", "system"], "sleep 0.5");
-    let document: Value =
-        serde_json::from_str(&profiler(&["summary", "--json", &run])).expect("JSON");
-    assert_eq!(document["runs"][0]["findings"], serde_json::json!([]));
-    let html = profiler(&["report", "-o", "-", &run]);
-    assert!(
-        html.contains("Not known: no resource was used so much"),
-        "{html}"
-    );
 }
 
 #[test]

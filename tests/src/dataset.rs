@@ -61,6 +61,18 @@ impl Dataset {
         serde_json::from_slice(&json).expect("run.json is JSON")
     }
 
+    /// What bounds the run according to `profiler summary`, the finding that explains most first.
+    pub fn findings(&self) -> Vec<Value> {
+        let output = Command::new(setting("PROFILER_BIN"))
+            .args(["summary", "--json"])
+            .arg(&self.path)
+            .output()
+            .expect("the profiler starts");
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let findings = document["runs"][0]["findings"].as_array();
+        findings.expect("a list").clone()
+    }
+
     /// Asserts that the run is complete and that no journal or temporary file is left.
     pub fn assert_complete(&self) {
         assert_eq!(self.manifest()["state"], "complete");
@@ -99,17 +111,22 @@ impl Dataset {
 }
 
 /// Runs a script of `tests/scripts` and returns the JSON that it prints.
-pub fn python(script: &str, args: &[&str]) -> Value {
-    let output = Command::new(setting("PROFILER_TEST_PYTHON"))
+pub fn python(name: &str, args: &[&str]) -> Value {
+    script("PROFILER_TEST_PYTHON", name, args)
+}
+
+/// [`python`] with the interpreter that this setting names.
+pub fn script(interpreter: &str, name: &str, args: &[&str]) -> Value {
+    let output = Command::new(setting(interpreter))
         .arg(
             Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("scripts")
-                .join(script),
+                .join(name),
         )
         .args(args)
         .output()
         .expect("python starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script} {args:?}:\n{stderr}");
+    assert!(output.status.success(), "{name} {args:?}:\n{stderr}");
     serde_json::from_slice(&output.stdout).expect("JSON")
 }

@@ -21,6 +21,14 @@ pub struct Environment {
     packages: &'static [&'static str],
 }
 
+/// Name of a package's module.
+fn module<'a>(package: &&'a str) -> &'a str {
+    match *package {
+        "pillow" => "PIL",
+        name => name,
+    }
+}
+
 /// Environment of the end-to-end tests.
 pub const TESTS: Environment = Environment {
     directory: "venv",
@@ -43,6 +51,14 @@ pub const READERS: Environment = Environment {
         "pyarrow",
         "pyspark",
     ],
+};
+
+/// Driver of a browser, and readers of what it draws.
+pub const BROWSER: Environment = Environment {
+    directory: "venv-browser",
+    requirements: "requirements-browser.txt",
+    sources: None,
+    packages: &["pillow", "playwright", "pypdfium2"],
 };
 
 /// Fails unless the pinned versions for this Python are installed.
@@ -86,10 +102,13 @@ impl Environment {
         for requirements in self.requirements(workspace) {
             shell::run_quietly(python().args(["-c", CHECK]).arg(requirements)).ok()?;
         }
-        let names = self.packages.join(", ");
+        let modules: Vec<_> = self.packages.iter().map(module).collect();
         let program = format!(
-            "import {names}\n\
-             print(', '.join(f'{{m.__name__}} {{m.__version__}}' for m in ({names})))"
+            "import {}\n\
+             from importlib.metadata import version\n\
+             print(', '.join(f'{{p}} {{version(p)}}' for p in {:?}))",
+            modules.join(", "),
+            self.packages
         );
         let versions = shell::stdout(python().args(["-c", program.as_str()])).ok()?;
         Some(versions.trim().to_owned())
@@ -153,12 +172,12 @@ pub fn remedy() -> String {
 mod tests {
     use std::path::Path;
 
-    use super::{Environment, READERS, TESTS};
+    use super::{BROWSER, Environment, READERS, TESTS};
 
     /// pip then refuses packages that have no hash or are not listed.
     #[test]
     fn all_requirements_have_versions_and_hashes() {
-        for environment in [TESTS, READERS] {
+        for environment in [TESTS, READERS, BROWSER] {
             check(&environment);
         }
     }

@@ -108,6 +108,12 @@ figures! {
             "TCP segments sent";
         tcp_retransmits: Count, "net_io", Value::Column("retransmits"), &[IsNull("tid")];
             "TCP segments retransmitted";
+        read_write_calls: Count, "usage", Value::Sum(&["read_syscalls", "write_syscalls"]), &[IsNull("tid")];
+            "Read and write system calls on files, pipes, sockets and devices";
+        messages: Count, "net_io", Value::Sum(&["tx_calls", "rx_calls"]), &[IsNull("tid")];
+            "Calls that send or receive over TCP, UDP and unix sockets";
+        futex_calls: Count, "syscalls", Value::Column("count"), &[IsNull("tid"), Is("syscall", "futex")];
+            "futex calls, with which threads wait for locks (with --source +syscalls)";
         syscalls: Count, "syscalls", Value::Column("count"), &[IsNull("tid")];
             "System calls (with --source +syscalls)";
         energy_j: Joules, "process", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[];
@@ -134,6 +140,8 @@ figures! {
             "CPU cycles";
         instructions: Count, "timeline", Value::Column("target_instructions"), &[];
             "Completed instructions";
+        memory_traffic_bytes: Bytes, "timeline", Value::Column("node_mem_bw"), &[], over_time: OverTime::Integral;
+            "Bytes read from and written to memory: of the node, or of the target if the CPU can attribute them";
         peak_pss_bytes: Bytes, "timeline", Value::Column("target_pss_sum"), &[], over_time: OverTime::Max;
             "Largest memory of the target on a node: shared pages are divided among the processes that map them";
         target_energy_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];

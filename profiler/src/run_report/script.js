@@ -146,8 +146,9 @@
       return steps.find(step => span / step <= 8) || span / 8;
     };
     function zoom(begin, end) {
-      [from, to] = [Math.max(0, begin), Math.min(1, end)];
-      if (to - from < 2 / intervals) return;
+      const [first, last] = [Math.max(0, begin), Math.min(1, end)];
+      if (last - first < 2 / intervals) return;
+      [from, to] = [first, last];
       const width = to - from;
       for (const { view, times, lanes, height } of charts) {
         view.setAttribute("viewBox", `${LEFT + from * WIDTH} 0 ${width * WIDTH} ${height}`);
@@ -287,9 +288,11 @@
         headings.forEach(other => other.removeAttribute("aria-sort"));
         heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
         const text = row => row.cells[column].textContent;
-        const order = column === headings.length - 1
-          ? (a, b) => text(b).localeCompare(text(a))
-          : (a, b) => number(text(b)) - number(text(a));
+        const order = (a, b) => {
+          const more = column === headings.length - 1 ? 0 : number(text(b)) - number(text(a));
+          // Texts without a number, or with the same.
+          return more || text(b).localeCompare(text(a));
+        };
         body.append(...[...body.rows].sort((a, b) => (descending ? 1 : -1) * order(a, b)));
       });
       heading.replaceChildren(button);

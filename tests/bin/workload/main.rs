@@ -7,8 +7,12 @@
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
 //! | `workload forks RATE` | processes started per second (`forks.rs`) |
 //! | `workload cpu MS …` | this much CPU time, however busy the machine is |
+//! | `workload lock THREADS MILLISECONDS` | threads that hold one lock in turn (`bounds.rs`) |
+//! | `workload sweep BYTES MILLISECONDS` | writes to all pages of a memory, again and again |
+//! | `workload fsync DIRECTORY MILLISECONDS` | writes of one block, each followed by fsync |
 //! | `workload spin ROUNDS` | a known number of instructions (`spin.rs`) |
 
+mod bounds;
 mod cmdline;
 mod files;
 mod forks;
@@ -42,6 +46,17 @@ fn main() -> ExitCode {
             spin::spin(rounds.parse().expect("a number"));
         }
         ["cpu", milliseconds, ..] => use_cpu(milliseconds.parse().expect("a number")),
+        ["lock", threads, milliseconds] => bounds::fight(
+            threads.parse().expect("a number"),
+            milliseconds.parse().expect("a number"),
+        ),
+        ["sweep", bytes, milliseconds] => bounds::sweep(
+            bytes.parse().expect("a number"),
+            milliseconds.parse().expect("a number"),
+        ),
+        ["fsync", directory, milliseconds] => {
+            bounds::fsync(directory.as_ref(), milliseconds.parse().expect("a number"))
+        }
         ["cmdline", bytes] => cmdline::main(bytes.parse().expect("a number")),
         ["forks", per_second] => forks::main(per_second.parse().expect("a number")),
         // Tests of command lines pass arguments without a meaning.

@@ -2,6 +2,7 @@
 //! machine (`cargo xtask test system`).
 
 mod boot;
+mod bounds;
 mod commands;
 mod limits;
 mod pressure;

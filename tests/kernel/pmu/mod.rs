@@ -8,6 +8,7 @@ use e2e::{
 
 mod roofline;
 mod timeline;
+mod verdict;
 
 use crate::{
     WORKLOAD,

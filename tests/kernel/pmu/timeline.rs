@@ -25,7 +25,7 @@ const METRICS: [(&str, &str, u32); 7] = [
 ];
 
 /// An event table for this CPU with all metrics, if the CPU has none.
-fn table() -> Option<tempfile::TempDir> {
+pub fn table() -> Option<tempfile::TempDir> {
     let register = "/sys/devices/system/cpu/cpu0/regs/identification/midr_el1";
     let midr = fs::read_to_string(register).ok()?;
     let midr = u32::from_str_radix(midr.trim().trim_start_matches("0x"), 16).expect("a number");

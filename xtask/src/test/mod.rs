@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long)]
     list: bool,
     /// Filters, such as names of tests, for the runner of `unit`, `e2e`, `kernels`, `devices`,
-    /// `counters`, `system`, `jobs`, `hostile`, `readers`, `fuzz`, `gpu`, `oar` and `soak`
+    /// `counters`, `system`, `jobs`, `hostile`, `readers`, `browser`, `fuzz`, `gpu`, `oar` and `soak`
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -72,6 +72,8 @@ enum Tier {
     /// Spark, Dask, DataFusion, polars and others read every table; requires Python 3.11 or later
     /// and Java
     Readers,
+    /// Reports in a browser; requires Debian's Chromium and Python 3.11 or later
+    Browser,
     /// Parsers on inputs of libFuzzer, one minute each; `PROFILER_FUZZ_SECONDS` changes the time
     Fuzz,
     /// NVIDIA GPUs compared with nvidia-smi; only on request
@@ -224,6 +226,7 @@ impl Tier {
             Self::Jobs => return rust::jobs(workspace, filter),
             Self::Hostile => return rust::hostile(workspace, filter),
             Self::Readers => return rust::readers(workspace, filter),
+            Self::Browser => return rust::browser(workspace, filter),
             Self::Fuzz => return fuzz::run(workspace, filter),
             Self::System => return vm::system::test(workspace, filter),
             Self::Gpu => return rust::gpu(workspace, filter),

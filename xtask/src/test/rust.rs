@@ -29,12 +29,15 @@ const NEED_JOBS: &str = "jobs::";
 const HOSTILE: &str = "hostile::";
 /// Tests that need the programs of the tier `readers`.
 const NEED_READERS: &str = "engines::";
+/// Tests that need a browser.
+const NEED_BROWSER: &str = "browser::";
 /// Tests that need OAR.
 const NEED_OAR: &str = "oar::";
 /// Tests that need hours.
 const SOAK: &str = "soak::";
 /// End-to-end tests that are excluded from the tier `e2e`.
-const EXCLUDED: [&str; 9] = [
+const EXCLUDED: [&str; 10] = [
+    NEED_BROWSER,
     NEED_COUNTERS,
     NEED_DEVICES,
     NEED_GPU,
@@ -125,6 +128,13 @@ pub fn readers(workspace: &Workspace, filter: &[String]) -> Result<String> {
     on_kernel(workspace, Tests::Readers, filter)
 }
 
+/// The tier `browser`, with Debian's Chromium.
+pub fn browser(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    apt::obtain(&[("chromium", "chromium")], "a browser that opens reports")?;
+    python::BROWSER.obtain(workspace)?;
+    on_kernel(workspace, Tests::Browser, filter)
+}
+
 /// The tier `oar`, in a Debian below `target/`.
 pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
     apt::obtain(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
@@ -159,6 +169,10 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
             python::READERS.interpreter(workspace),
         )
         .env(
+            "PROFILER_TEST_BROWSER",
+            python::BROWSER.interpreter(workspace),
+        )
+        .env(
             "PROFILER_TEST_EVERY_TABLE",
             workspace.target.join("release/examples/every_table"),
         )
@@ -183,6 +197,8 @@ enum Tests {
     Gpu,
     /// End-to-end tests that need Slurm and Open MPI.
     Jobs,
+    /// End-to-end tests that need a browser.
+    Browser,
     /// End-to-end tests that need OAR.
     Oar,
     /// Attacks.
@@ -218,6 +234,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             Tests::Counters => format!("package({END_TO_END}) & test(/^{NEED_COUNTERS}/)"),
             Tests::Gpu => format!("package({END_TO_END}) & test(/^{NEED_GPU}/)"),
             Tests::Jobs => format!("package({END_TO_END}) & test(/^{NEED_JOBS}/)"),
+            Tests::Browser => format!("package({END_TO_END}) & test(/^{NEED_BROWSER}/)"),
             Tests::Oar => format!("package({END_TO_END}) & test(/^{NEED_OAR}/)"),
             Tests::Hostile => format!("package({END_TO_END}) & test(/^{HOSTILE}/)"),
             Tests::Readers => format!("package({END_TO_END}) & test(/^{NEED_READERS}/)"),
@@ -258,6 +275,7 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
         Tests::Counters => command.args(["--test-threads=1", NEED_COUNTERS]),
         Tests::Gpu => command.args(["--test-threads=1", NEED_GPU]),
         Tests::Jobs => command.args(["--test-threads=1", NEED_JOBS]),
+        Tests::Browser => command.args(["--test-threads=1", NEED_BROWSER]),
         Tests::Oar => command.args(["--test-threads=1", NEED_OAR]),
         Tests::Hostile => command.args(["--test-threads=1", HOSTILE]),
         Tests::Readers => command.args(["--test-threads=1", NEED_READERS]),

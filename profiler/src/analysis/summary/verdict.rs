@@ -49,6 +49,11 @@ impl Evidence<'_> {
     fn active(&self) -> f64 {
         self.cpu + self.runqueue + self.blocked
     }
+
+    /// Whether threads mostly run.
+    fn computes(&self) -> bool {
+        self.cpu / self.active() >= 0.8 && self.cpu / self.seconds >= 0.5
+    }
 }
 
 fn seconds(value: f64) -> String {
@@ -59,39 +64,119 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// A rule: the finding, if the evidence suffices.
-type Rule = fn(&Evidence<'_>) -> Option<Finding>;
+/// A rule that may explain a run.
+struct Rule {
+    name: &'static str,
+    /// Its condition, as in docs/reports.md.
+    condition: &'static str,
+    hint: &'static str,
+    /// The sentence with the numbers, and the part of the time that it explains; `None` if the
+    /// evidence does not suffice.
+    apply: fn(&Evidence<'_>) -> Option<(String, f64)>,
+}
 
-const RULES: [Rule; 10] = [
-    run_queue,
-    storage,
-    memory_pressure,
-    forks,
-    network,
-    imbalance,
-    page_cache,
-    gpu_idle,
-    compute,
-    asleep,
+const RULES: [Rule; 12] = [
+    Rule {
+        name: "run queue",
+        condition: "run queue ≥ 20 % of run queue and CPU time, and ≥ 0.1 threads on average",
+        hint: "More threads are runnable than CPUs are allowed: start fewer, or allocate more CPUs.",
+        apply: run_queue,
+    },
+    // Before storage, which has the waits for swap too.
+    Rule {
+        name: "memory",
+        condition: "≥ 20 major faults per second and ≥ 1 MiB swapped out",
+        hint: "The working set does not fit into memory: allocate more, or use fewer processes per node.",
+        apply: memory_pressure,
+    },
+    Rule {
+        name: "storage",
+        condition: "uninterruptible waits ≥ 25 % of the active time (CPU, run queue, blocked), and ≥ 0.1 threads",
+        hint: "Larger requests, fewer fsyncs, read-ahead or a faster file system.",
+        apply: storage,
+    },
+    Rule {
+        name: "process creation",
+        condition: "≥ 100 processes per second with ≤ 5 ms of CPU time each",
+        hint: "Work in one process instead of many: builtins of the shell, or a library.",
+        apply: forks,
+    },
+    Rule {
+        name: "network",
+        condition: "≥ 1 % of the TCP segments were sent again, and ≥ 10",
+        hint: "Packets are lost: look for errors and drops of the interfaces in table netdev.",
+        apply: network,
+    },
+    Rule {
+        name: "lock contention",
+        condition: "a process with ≥ 1.5 threads and ≥ 0.3 CPUs: ≥ 1,000 voluntary switches per second, of which reads, writes and messages explain at most half, mean sleep ≤ 10 ms, sleep ≥ 40 % of the time of its threads; if `syscalls` is recorded, futex calls ≥ half of the switches",
+        hint: "Shorten critical sections, divide the lock, or use fewer threads. `--source +syscalls` counts futex calls.",
+        apply: lock_contention,
+    },
+    Rule {
+        name: "imbalance",
+        condition: "CPU time of a rank ≥ 1.25 × mean",
+        hint: "Divide the work more evenly: the other ranks wait for this one.",
+        apply: imbalance,
+    },
+    Rule {
+        name: "page cache",
+        condition: "≥ 100 MB/s dirtied and ≥ 50 % system time",
+        hint: "Write less, in larger pieces, or with O_DIRECT.",
+        apply: page_cache,
+    },
+    Rule {
+        name: "GPU idle",
+        condition: "mean utilization of the GPUs < 30 %",
+        hint: "Prepare data in parallel, use larger batches, or run without GPUs.",
+        apply: gpu_idle,
+    },
+    Rule {
+        name: "memory access",
+        condition: "CPU time ≥ 80 % of the active time, ≥ 0.5 CPUs, ≤ 0.7 instructions per cycle, and ≥ 2 GB/s from memory for each CPU in use",
+        hint: "The CPUs wait for data: improve locality (blocking, layout, huge pages), or use fewer threads per socket.",
+        apply: memory_access,
+    },
+    Rule {
+        name: "compute",
+        condition: "CPU time ≥ 80 % of the active time, and ≥ 0.5 CPUs",
+        hint: "Find the hot code; whether the CPUs compute or wait for memory is told by hardware counters.",
+        apply: compute,
+    },
+    Rule {
+        name: "asleep",
+        condition: "active for less than 10 % of the run, and a thread slept for half of it",
+        hint: "The program waits for a timer, input, or another process; `top CPU` of its peers may tell.",
+        apply: asleep,
+    },
 ];
 
-fn run_queue(of: &Evidence<'_>) -> Option<Finding> {
+fn run_queue(of: &Evidence<'_>) -> Option<(String, f64)> {
     let share = of.runqueue / (of.cpu + of.runqueue);
-    (share >= 0.2 && of.runqueue / of.seconds >= 0.1).then(|| Finding {
-        name: "run queue",
-        text: format!(
+    (share >= 0.2 && of.runqueue / of.seconds >= 0.1).then(|| {
+        let text = format!(
             "Threads ran for {} and waited {} for a CPU: {} of the time in which they could have run.",
             seconds(of.cpu),
             seconds(of.runqueue),
             percent(share)
-        ),
-        rule: "run queue ≥ 20 % of run queue and CPU time",
-        hint: "More threads are runnable than CPUs are allowed: start fewer, or allocate more CPUs.",
-        weight: of.runqueue / of.active(),
+        );
+        (text, of.runqueue / of.active())
     })
 }
 
-fn storage(of: &Evidence<'_>) -> Option<Finding> {
+fn memory_pressure(of: &Evidence<'_>) -> Option<(String, f64)> {
+    let faults = of.rate("major_faults");
+    let swap = of.get("peak_swap_bytes");
+    (faults >= 20.0 && swap >= 1_048_576.0).then(|| {
+        let text = format!(
+            "{faults:.0} page faults per second waited for I/O, and {} of the target were swapped out.",
+            Unit::Bytes.format(swap)
+        );
+        (text, 1.0)
+    })
+}
+
+fn storage(of: &Evidence<'_>) -> Option<(String, f64)> {
     let share = of.blocked / of.active();
     let bytes = of.get("storage_read_bytes") + of.get("storage_write_bytes");
     (share >= 0.25 && of.blocked / of.seconds >= 0.1).then(|| {
@@ -101,68 +186,76 @@ fn storage(of: &Evidence<'_>) -> Option<Finding> {
         } else {
             String::new()
         };
-        Finding {
-            name: "storage",
-            text: format!(
-                "Threads were blocked for {}, {} of their active time, while {} were moved from and to \
-                 storage.{synced}",
-                seconds(of.blocked),
-                percent(share),
-                Unit::Bytes.format(bytes)
-            ),
-            rule: "uninterruptible waits ≥ 25 % of active time",
-            hint: "Larger requests, fewer fsyncs, read-ahead or a faster file system.",
-            weight: share,
-        }
+        let text = format!(
+            "Threads were blocked for {}, {} of their active time, while {} were moved from and to \
+             storage.{synced}",
+            seconds(of.blocked),
+            percent(share),
+            Unit::Bytes.format(bytes)
+        );
+        (text, share)
     })
 }
 
-fn memory_pressure(of: &Evidence<'_>) -> Option<Finding> {
-    let faults = of.rate("major_faults");
-    let swap = of.get("peak_swap_bytes");
-    (faults >= 20.0 && swap >= 1_048_576.0).then(|| Finding {
-        name: "memory",
-        text: format!(
-            "{faults:.0} page faults per second waited for I/O, and {} of the target were swapped out.",
-            Unit::Bytes.format(swap)
-        ),
-        rule: "≥ 20 major faults/s and ≥ 1 MiB of swap",
-        hint: "The working set does not fit into memory: allocate more, or use fewer processes per node.",
-        weight: 0.9,
-    })
-}
-
-fn forks(of: &Evidence<'_>) -> Option<Finding> {
+fn forks(of: &Evidence<'_>) -> Option<(String, f64)> {
     let rate = of.rate("processes");
     let each = of.cpu / of.get("processes").max(1.0);
-    (rate >= 100.0 && each <= 0.005).then(|| Finding {
-        name: "process creation",
-        text: format!(
+    (rate >= 100.0 && each <= 0.005).then(|| {
+        let text = format!(
             "{rate:.0} processes started per second, and used {} of CPU time each.",
             seconds(each)
-        ),
-        rule: "≥ 100 processes/s with ≤ 5 ms of CPU time each",
-        hint: "Work in one process instead of many: builtins of the shell, or a library.",
-        weight: 0.5,
+        );
+        (text, 0.5)
     })
 }
 
-fn network(of: &Evidence<'_>) -> Option<Finding> {
+fn network(of: &Evidence<'_>) -> Option<(String, f64)> {
     let (segments, again) = (of.get("tcp_segments"), of.get("tcp_retransmits"));
     let share = again / segments.max(1.0);
-    (share >= 0.01 && again >= 10.0).then(|| Finding {
-        name: "network",
-        text: format!(
+    (share >= 0.01 && again >= 10.0).then(|| {
+        let text = format!(
             "{again:.0} of {segments:.0} TCP segments were sent again ({:.1} %).",
             100.0 * share
-        ),
-        rule: "retransmits ≥ 1 % of segments",
-        hint: "Packets are lost: look for errors and drops of the interfaces in table netdev.",
-        weight: 0.8,
+        );
+        (text, 0.8)
     })
 }
 
-fn imbalance(of: &Evidence<'_>) -> Option<Finding> {
+/// Threads that wait for each other sleep and are woken all the time, while one of them works. A
+/// thread that waits for a pipe, a socket or a file makes a call each time; one that waits for a lock
+/// makes none that is counted by default.
+fn lock_contention(of: &Evidence<'_>) -> Option<(String, f64)> {
+    let records_calls = of.summary.target.get("syscalls").is_some();
+    of.summary.processes.iter().find_map(|process| {
+        let get = |name| process.figures.get(name);
+        let known = |name| get(name).unwrap_or(0.0);
+        let (cpu, sleep) = (get("cpu_s")?, get("sleep_s")?);
+        let switches = get("voluntary_switches")?;
+        let calls = get("read_write_calls")? + known("messages");
+        let all = cpu + sleep + known("runqueue_s") + known("blocked_s");
+        let (threads, cpus) = (all / of.seconds, cpu / of.seconds);
+        let share = sleep / all;
+        let is_contended = threads >= 1.5
+            && cpus >= 0.3
+            && switches / of.seconds >= 1000.0
+            && calls <= 0.5 * switches
+            && sleep / switches <= 0.01
+            && share >= 0.4
+            && (!records_calls || known("futex_calls") >= 0.5 * switches);
+        is_contended.then(|| {
+            let text = format!(
+                "The threads of {} ({threads:.1} on average) used {cpus:.2} CPUs, and went to sleep {:.0} \
+                 times per second for {} each, mostly without reading, writing or sending.",
+                process.process.comm,
+                switches / of.seconds,
+                seconds(sleep / switches)
+            );
+            (text, share)
+        })
+    })
+}
+
+fn imbalance(of: &Evidence<'_>) -> Option<(String, f64)> {
     let ranks = of.summary.ranks.iter();
     let times: Vec<_> = ranks
         .filter_map(|(rank, figures)| Some((*rank, figures.get("cpu_s")?)))
@@ -170,83 +263,84 @@ fn imbalance(of: &Evidence<'_>) -> Option<Finding> {
     let mean = times.iter().map(|(_, time)| time).sum::<f64>() / times.len().max(1) as f64;
     let (slowest, longest) = times.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let ratio = longest / mean;
-    (times.len() >= 2 && ratio >= 1.25 && mean / of.seconds >= QUIET).then(|| Finding {
-        name: "imbalance",
-        text: format!(
+    (times.len() >= 2 && ratio >= 1.25 && mean / of.seconds >= QUIET).then(|| {
+        let text = format!(
             "Rank {slowest} used {} of CPU time, {ratio:.2} times the mean of {} ranks ({}).",
             seconds(longest),
             times.len(),
             seconds(mean)
-        ),
-        rule: "CPU time of a rank ≥ 1.25 × mean",
-        hint: "Divide the work more evenly: the other ranks wait for this one.",
-        weight: 1.0 - 1.0 / ratio,
+        );
+        (text, 1.0 - 1.0 / ratio)
     })
 }
 
-fn page_cache(of: &Evidence<'_>) -> Option<Finding> {
+fn page_cache(of: &Evidence<'_>) -> Option<(String, f64)> {
     let rate = of.rate("storage_write_bytes");
     let share = of.get("system_s") / of.cpu.max(f64::MIN_POSITIVE);
-    (rate >= 100e6 && share >= 0.5).then(|| Finding {
-        name: "page cache",
-        text: format!(
+    (rate >= 100e6 && share >= 0.5).then(|| {
+        let text = format!(
             "{}/s were written to the page cache; {} of the CPU time was spent in the kernel.",
             Unit::Bytes.format(rate),
             percent(share)
-        ),
-        rule: "≥ 100 MB/s dirtied and ≥ 50 % system time",
-        hint: "Write less, in larger pieces, or with O_DIRECT.",
-        weight: of.get("system_s") / of.active(),
+        );
+        (text, of.get("system_s") / of.active())
     })
 }
 
-fn gpu_idle(of: &Evidence<'_>) -> Option<Finding> {
+fn gpu_idle(of: &Evidence<'_>) -> Option<(String, f64)> {
     let nodes = of.summary.nodes.iter();
     let means: Vec<_> = nodes
         .filter_map(|node| node.resources.get("gpu_util_mean_pct"))
         .collect();
     let mean = means.iter().sum::<f64>() / means.len().max(1) as f64;
-    (!means.is_empty() && mean < 30.0).then(|| Finding {
-        name: "GPU idle",
-        text: format!(
+    (!means.is_empty() && mean < 30.0).then(|| {
+        let text = format!(
             "The GPUs computed {mean:.0} % of the time, while the CPUs used {:.2} cores.",
             of.cpu / of.seconds
-        ),
-        rule: "mean utilization of the GPUs < 30 %",
-        hint: "Prepare data in parallel, use larger batches, or run without GPUs.",
-        weight: 1.0 - mean / 100.0,
+        );
+        (text, 1.0 - mean / 100.0)
     })
 }
 
-fn compute(of: &Evidence<'_>) -> Option<Finding> {
+/// CPUs that execute few instructions while much is read from memory.
+fn memory_access(of: &Evidence<'_>) -> Option<(String, f64)> {
+    let get = |name| of.summary.target.get(name);
+    let ipc = get("instructions")? / get("cycles").filter(|cycles| *cycles > 0.0)?;
+    let rate = get("memory_traffic_bytes")? / of.cpu;
+    (of.computes() && ipc <= 0.7 && rate >= 2e9).then(|| {
+        let text = format!(
+            "The CPUs executed {ipc:.2} instructions per cycle, while {}/s were moved from and to memory for \
+             each CPU in use.",
+            Unit::Bytes.format(rate)
+        );
+        // More specific than `compute`.
+        (text, 0.4)
+    })
+}
+
+fn compute(of: &Evidence<'_>) -> Option<(String, f64)> {
     let share = of.cpu / of.active();
-    let cores = of.cpu / of.seconds;
-    (share >= 0.8 && cores >= 0.5).then(|| Finding {
-        name: "compute",
-        text: format!(
-            "Threads ran on {cores:.2} of {:.0} CPUs on average, {} of their active time.",
+    of.computes().then(|| {
+        let text = format!(
+            "Threads ran on {:.2} of {:.0} CPUs on average, {} of their active time.",
+            of.cpu / of.seconds,
             of.cpus,
             percent(share)
-        ),
-        rule: "CPU time ≥ 80 % of active time, and ≥ 0.5 CPUs",
-        hint: "Find the hot code; whether the CPUs compute or wait for memory is told by hardware counters.",
+        );
         // Everything that is more specific comes first.
-        weight: 0.2 * share,
+        (text, 0.2 * share)
     })
 }
 
-fn asleep(of: &Evidence<'_>) -> Option<Finding> {
+fn asleep(of: &Evidence<'_>) -> Option<(String, f64)> {
     let share = of.active() / of.seconds;
-    (share < 0.1 && of.sleep >= 0.5 * of.seconds).then(|| Finding {
-        name: "asleep",
-        text: format!(
+    (share < 0.1 && of.sleep >= 0.5 * of.seconds).then(|| {
+        let text = format!(
             "Threads were active for {} of {} and slept otherwise.",
             seconds(of.active()),
             seconds(of.seconds)
-        ),
-        rule: "active < 10 % of the run",
-        hint: "The program waits for a timer, input, or another process; `top CPU` of its peers may tell.",
-        weight: 0.1,
+        );
+        (text, 0.1)
     })
 }
 
@@ -268,7 +362,35 @@ pub fn findings(summary: &Summary) -> Vec<Finding> {
         blocked: get("blocked_s").unwrap_or(0.0),
         sleep: get("sleep_s").unwrap_or(0.0),
     };
-    let mut findings: Vec<_> = RULES.iter().filter_map(|rule| rule(&evidence)).collect();
+    let found = |rule: &Rule| {
+        let (text, weight) = (rule.apply)(&evidence)?;
+        Some(Finding {
+            name: rule.name,
+            text,
+            rule: rule.condition,
+            hint: rule.hint,
+            weight,
+        })
+    };
+    let mut findings: Vec<_> = RULES.iter().filter_map(found).collect();
     findings.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULES;
+
+    #[test]
+    fn all_rules_are_documented() {
+        let documentation = include_str!("../../../../docs/reports.md");
+        let rows = RULES.map(|rule| format!("| {} | {} |\n", rule.name, rule.condition));
+        for row in &rows {
+            assert!(documentation.contains(row), "docs/reports.md without {row}");
+        }
+        let table = documentation.split("| name | rule |\n|---|---|\n").nth(1);
+        let documented = table.expect("a table").lines();
+        let count = documented.take_while(|line| line.starts_with('|')).count();
+        assert_eq!(count, rows.len());
+    }
 }

@@ -1,0 +1,142 @@
+//! Facts that `scripts/browser.py` prints.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Size of an element on the screen.
+#[derive(Debug, Deserialize)]
+pub struct BoxOf {
+    pub width: f64,
+    pub height: f64,
+    pub left: f64,
+    pub right: f64,
+    pub is_visible: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Section {
+    pub id: String,
+    /// Text of the link to it.
+    pub link: String,
+    pub heading: Option<String>,
+    pub is_visible: bool,
+    pub height: f64,
+}
+
+/// Statistics of a picture.
+#[derive(Debug, Deserialize)]
+pub struct Image {
+    pub width: u64,
+    pub height: u64,
+    pub colours: u64,
+    pub background: [u8; 3],
+    /// Share of the pixels that are not background.
+    pub drawn: f64,
+}
+
+/// A report that is opened, printed, and opened without scripts.
+#[derive(Debug, Deserialize)]
+pub struct Page {
+    pub console: Vec<String>,
+    pub errors: Vec<String>,
+    pub requests: Vec<String>,
+    pub policy: String,
+    pub paint_ms: f64,
+    pub sections: Vec<Section>,
+    pub drawings: Vec<BoxOf>,
+    pub tables: Vec<BoxOf>,
+    pub buttons: u64,
+    pub scrolls_sideways: bool,
+    pub light: Image,
+    pub dark: Image,
+    pub pages: u64,
+    pub page_points: (f64, f64),
+    pub pdf_bytes: u64,
+    pub printed_text: String,
+    pub print: Vec<Image>,
+    pub without_scripts: WithoutScripts,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct WithoutScripts {
+    pub sections: Vec<Section>,
+    pub drawings: Vec<BoxOf>,
+    pub tables: Vec<BoxOf>,
+    pub buttons: u64,
+}
+
+/// Left edge and width of the visible part of each drawing.
+pub type Views = Vec<(f64, f64)>;
+
+/// Values of a plot that the report contains.
+#[derive(Debug, Deserialize)]
+pub struct Data {
+    pub unit: String,
+    pub lines: Vec<(String, Vec<Option<f64>>)>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Tooltip {
+    /// Position of the mouse in the visible part, 0 to 1.
+    pub share: f64,
+    pub text: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Csv {
+    pub name: String,
+    pub text: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct TableRow {
+    pub cells: Vec<String>,
+    pub hidden: bool,
+}
+
+/// A column after a click on its heading.
+#[derive(Debug, Deserialize)]
+pub struct Sorted {
+    pub column: usize,
+    pub order: Option<String>,
+    pub cells: Vec<String>,
+}
+
+/// A table whose headings were clicked one after the other, each twice, and in which a word was
+/// searched.
+#[derive(Debug, Deserialize)]
+pub struct Table {
+    pub headings: Vec<String>,
+    pub rows: Vec<TableRow>,
+    pub sorted: Vec<Sorted>,
+    pub word: String,
+    /// Rows during the search and after it, if the table can be searched.
+    pub searched: Option<Vec<TableRow>>,
+    pub cleared: Option<Vec<TableRow>>,
+}
+
+/// A report whose controls are used.
+#[derive(Debug, Deserialize)]
+pub struct Use {
+    pub console: Vec<String>,
+    pub errors: Vec<String>,
+    pub requests: Vec<String>,
+    pub seconds: f64,
+    pub intervals: usize,
+    pub figure: String,
+    pub data: Data,
+    pub whole: Views,
+    pub whole_csv: Csv,
+    pub tooltips: Vec<Tooltip>,
+    pub dragged: Views,
+    pub dragged_tooltip: Tooltip,
+    pub dragged_csv: Csv,
+    pub keys: BTreeMap<String, Views>,
+    pub dragged_back: Views,
+    pub too_short: Views,
+    pub too_short_tooltip: Tooltip,
+    pub reset: Views,
+    pub tip_is_hidden: bool,
+    pub tables: Vec<Table>,
+}
