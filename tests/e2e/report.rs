@@ -3,6 +3,7 @@
 use std::{fs, path::Path, process::Command};
 
 use e2e::setting;
+use serde_json::Value;
 use tempfile::TempDir;
 
 pub fn profiler(arguments: &[&str]) -> String {

@@ -35,6 +35,11 @@ struct Axis {
     high: f64,
 }
 
+/// Candidates for labels.
+const FACTORS: [f64; 13] = [
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+];
+
 impl Axis {
     fn of(ratios: &[Ratio]) -> Self {
         let ends = ratios.iter().flat_map(|ratio| {
@@ -71,9 +76,6 @@ impl Axis {
                     .collect();
             }
         }
-        const FACTORS: [f64; 13] = [
-            0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
-        ];
         let inside = |tick: &f64| tick.ln() >= self.low && tick.ln() <= self.high;
         let all: Vec<f64> = FACTORS.into_iter().filter(inside).collect();
         if all.len() <= 7 {
