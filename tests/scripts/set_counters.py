@@ -18,5 +18,5 @@ for path in glob.glob(f"{run}/timeline/host=*/part-*.parquet"):
     for name, values in columns.items():
         index = table.schema.get_field_index(name)
         table = table.set_column(index, table.schema.field(index), pa.array(values, pa.float64()))
-    pq.write_table(table, path)
+    pq.write_table(table, path, compression="zstd")
 print("{}")
