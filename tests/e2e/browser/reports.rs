@@ -157,7 +157,7 @@ impl Report {
         Self::of(run.dataset().path())
     }
 
-    /// A run of which nobody has recovered the journals.
+    /// A run whose journals are not recovered.
     pub fn of_killed_run() -> Self {
         let running = long_run();
         sleep(Duration::from_millis(1500));
