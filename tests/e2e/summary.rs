@@ -393,8 +393,8 @@ fn figures_of_gpus_equal_their_sql() {
     let library = TempDir::new().expect("a directory");
     crate::gpu::put_library(
         library.path(),
-        "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\n\
-         gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\n",
+        "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\ngpu0 pci 0 193 0\n\
+         gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\ngpu1 pci 0 194 0\n",
     );
     let sysfs = sysfs.start();
     let finished = Profiler::new()
