@@ -163,6 +163,7 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
     let path = data.path().to_str().expect("UTF-8");
     let document = document(&[path]);
     let (run, declared) = (&document["runs"][0], &document["figures"]);
+    assert_eq!(run["problems"], serde_json::json!([]));
     let declared_groups = declared.as_object().expect("groups").keys();
     let known_groups: BTreeSet<_> = GROUPS
         .iter()
@@ -348,7 +349,7 @@ fn replace(data: &Dataset, table: &str, columns: &[&str]) {
         let typed: Vec<_> = typed.collect();
         let new = format!("{file}.new");
         let _: Vec<(u64,)> = data.rows(&format!(
-            "COPY (SELECT * REPLACE ({}) FROM {source}) TO '{new}' (FORMAT parquet)",
+            "COPY (SELECT * REPLACE ({}) FROM {source}) TO '{new}' (FORMAT parquet, COMPRESSION zstd)",
             typed.join(", ")
         ));
         std::fs::rename(new, file).expect("renamed");
