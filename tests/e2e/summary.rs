@@ -163,6 +163,7 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
     let path = data.path().to_str().expect("UTF-8");
     let document = document(&[path]);
     let (run, declared) = (&document["runs"][0], &document["figures"]);
+    assert_eq!(run["problems"], serde_json::json!([]));
     let declared_groups = declared.as_object().expect("groups").keys();
     let known_groups: BTreeSet<_> = GROUPS
         .iter()
@@ -348,7 +349,7 @@ fn replace(data: &Dataset, table: &str, columns: &[&str]) {
         let typed: Vec<_> = typed.collect();
         let new = format!("{file}.new");
         let _: Vec<(u64,)> = data.rows(&format!(
-            "COPY (SELECT * REPLACE ({}) FROM {source}) TO '{new}' (FORMAT parquet)",
+            "COPY (SELECT * REPLACE ({}) FROM {source}) TO '{new}' (FORMAT parquet, COMPRESSION zstd)",
             typed.join(", ")
         ));
         std::fs::rename(new, file).expect("renamed");
@@ -393,8 +394,8 @@ fn figures_of_gpus_equal_their_sql() {
     let library = TempDir::new().expect("a directory");
     crate::gpu::put_library(
         library.path(),
-        "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\n\
-         gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\n",
+        "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\ngpu0 pci 0 193 0\n\
+         gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\ngpu1 pci 0 194 0\n",
     );
     let sysfs = sysfs.start();
     let finished = Profiler::new()

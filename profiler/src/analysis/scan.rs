@@ -178,12 +178,13 @@ struct Reading<'a, C> {
     groups: &'a Groups,
     into: &'a mut C,
     ts: Option<i64>,
-    seconds: f64,
     /// Names of the groups, in the order of `values`.
     names: Vec<String>,
     numbers: HashMap<String, usize>,
     /// By group and figure.
     values: Vec<Vec<OfRows>>,
+    /// By group: the time that its rows cover.
+    seconds: Vec<f64>,
     /// Groups with rows in this reading.
     touched: Vec<usize>,
 }
@@ -234,10 +235,10 @@ impl<'a, C: Collect> Reading<'a, C> {
             groups: &request.groups,
             into: &mut request.values,
             ts: None,
-            seconds: 0.0,
             names: Vec::new(),
             numbers: HashMap::new(),
             values: Vec::new(),
+            seconds: Vec::new(),
             touched: Vec::new(),
         })
     }
@@ -269,7 +270,7 @@ impl<'a, C: Collect> Reading<'a, C> {
                 self.values[group] = vec![NONE; columns.len()];
                 self.touched.push(group);
             }
-            self.seconds = self.seconds.max(intervals[row] / 1e9);
+            self.seconds[group] = self.seconds[group].max(intervals[row] / 1e9);
             for (of_rows, (over, values)) in self.values[group].iter_mut().zip(&columns) {
                 of_rows.add(*over, values[row]);
             }
@@ -303,6 +304,7 @@ impl<'a, C: Collect> Reading<'a, C> {
         let number = self.names.len();
         self.names.push(name.to_owned());
         self.values.push(Vec::new());
+        self.seconds.push(0.0);
         self.numbers.insert(name.to_owned(), number);
         number
     }
@@ -317,10 +319,9 @@ impl<'a, C: Collect> Reading<'a, C> {
                     (index, of_rows.result(self.figures[index].over_rows))
                 });
             let values: Vec<_> = values.collect();
-            let at = (ts, self.seconds);
+            let at = (ts, std::mem::take(&mut self.seconds[group]));
             self.into.add(self.figures, &self.names[group], at, &values);
         }
-        self.seconds = 0.0;
     }
 }
 

@@ -35,11 +35,6 @@ struct Axis {
     high: f64,
 }
 
-/// Candidates for labels.
-const FACTORS: [f64; 13] = [
-    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
-];
-
 impl Axis {
     fn of(ratios: &[Ratio]) -> Self {
         let ends = ratios.iter().flat_map(|ratio| {
@@ -76,13 +71,20 @@ impl Axis {
                     .collect();
             }
         }
-        let inside = |tick: &f64| tick.ln() >= self.low && tick.ln() <= self.high;
-        let all: Vec<f64> = FACTORS.into_iter().filter(inside).collect();
-        if all.len() <= 7 {
-            return all;
-        }
-        let tens = [0.01, 0.1, 1.0, 10.0, 100.0];
-        tens.into_iter().filter(inside).collect()
+        const NEAR: [f64; 11] = [0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0];
+        const FACTORS: [f64; 13] = [
+            0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+        ];
+        const TENS: [f64; 5] = [0.01, 0.1, 1.0, 10.0, 100.0];
+        let inside = |ticks: &[f64]| -> Vec<f64> {
+            let inside = |tick: &f64| tick.ln() >= self.low && tick.ln() <= self.high;
+            ticks.iter().copied().filter(inside).collect()
+        };
+        let is_near = self.low >= 0.1_f64.ln() && self.high <= 10.0_f64.ln();
+        let choices = [inside(&NEAR), inside(&FACTORS)];
+        let mut choices = choices.into_iter().skip(usize::from(!is_near));
+        let few = choices.find(|ticks| ticks.len() <= 7);
+        few.unwrap_or_else(|| inside(&TENS))
     }
 }
 
