@@ -277,7 +277,7 @@ mod tests {
         for (old, new, why) in [
             ("'double'", "'quad'", "line 8: unknown variant `quad`"),
             ("2.5e11", "-1.0", "-1: not a positive rate"),
-            ("level", "levle", "line 11: unknown field `levle`"),
+            ("level", "height", "line 11: unknown field `height`"),
         ] {
             let error = Ceilings::parse(&SITE.replace(old, new)).expect_err("invalid");
             assert!(error.starts_with(why), "{error}");

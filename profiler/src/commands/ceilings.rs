@@ -26,7 +26,7 @@ pub struct Arguments {
     /// CPUs to use, such as 0-15,32 [default: all on which this process may run]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// Measure although the node is busy; the file says so
+    /// Measure although the node is busy; the reasons are stored with the result
     #[arg(long)]
     force: bool,
     /// Print the results as JSON
