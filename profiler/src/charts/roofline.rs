@@ -25,6 +25,10 @@ pub struct Roof {
     pub label: String,
 }
 
+/// Keeps a label readable on lines and dots.
+const HALO: &str =
+    "paint-order=\"stroke\" stroke=\"Canvas\" stroke-width=\"3\" stroke-linejoin=\"round\"";
+
 /// Shape of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -250,7 +254,7 @@ impl Plot<'_> {
             above = y + dy.max(0.0);
             let _ = write!(
                 svg,
-                "<text class=\"lane\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                "<text class=\"lane\" {HALO} x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
                 RIGHT - 4.0,
                 place(y + dy),
                 escaped(&roof.label)
@@ -280,7 +284,7 @@ impl Plot<'_> {
             let (at_x, at_y) = (x + 0.06 * (to_x - x), y + 0.06 * (to_y - y));
             let _ = write!(
                 svg,
-                "<text class=\"lane\" x=\"{0}\" y=\"{1}\" dy=\"-5\" transform=\"rotate({2:.2} {0} {1})\">{3}</text>",
+                "<text class=\"lane\" {HALO} x=\"{0}\" y=\"{1}\" dy=\"-5\" transform=\"rotate({2:.2} {0} {1})\">{3}</text>",
                 place(at_x),
                 place(at_y),
                 angle,
@@ -382,7 +386,7 @@ impl Plot<'_> {
             if let Some((x, y, anchor)) = label_place(x, y, width, &mut labels) {
                 let _ = write!(
                     svg,
-                    "<text class=\"lane\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>",
+                    "<text class=\"lane\" {HALO} x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>",
                     place(x),
                     place(y)
                 );

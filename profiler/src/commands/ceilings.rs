@@ -13,7 +13,10 @@ use crate::{
     failure::{Failure, Reason},
     host::{Host, cpu_list, cpu_list_text},
     report,
-    support::{clock::Clock, units::wall_clock},
+    support::{
+        clock::{Clock, monotonic_ns},
+        units::wall_clock,
+    },
 };
 
 /// Arguments of `profiler ceilings`.
@@ -116,8 +119,7 @@ impl Arguments {
 
 fn now() -> String {
     let clock = Clock::new();
-    let text = wall_clock(clock.wall_ns(crate::support::clock::monotonic_ns()));
-    format!("{text} UTC")
+    wall_clock(clock.wall_ns(monotonic_ns()))
 }
 
 /// A line that replaces itself on a terminal.

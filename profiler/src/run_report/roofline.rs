@@ -125,7 +125,7 @@ fn figure(roofline: &Roofline, span: &Span) -> String {
             per_second: roof.per_second,
             label: format!(
                 "{} {} ({})",
-                roof.limit.name(),
+                roof.limit.name().replace(" precision", ""),
                 roof.limit.format(roof.per_second),
                 roof.provenance.word()
             ),
@@ -194,7 +194,7 @@ fn legend(marks: &[Mark], dots: usize, outside: &str) -> String {
     let shape = "<path stroke=\"currentColor\" stroke-width=\"1.5\" stroke-dasharray=\"1.5 2\" d=\"M0 6H12\"/>";
     item(
         shape,
-        "largest values of a sample: the ceilings are not below",
+        "largest values of a sample: the ceilings are not below them",
     );
     html + "</ul>"
 }
@@ -232,8 +232,8 @@ fn points(roofline: &Roofline) -> PageTable {
             Some(_) => scaled(value / point.seconds, unit),
             None => none(),
         };
-        let under = positive(point).and_then(|(intensity, flops)| {
-            let (ceiling, by_memory) = roofline.attainable(intensity)?;
+        let under = positive(point).and_then(|(_, flops)| {
+            let (ceiling, by_memory) = roofline.attainable(point)?;
             let share = format!("{:.1} %", 100.0 * flops / ceiling);
             Some((share, if by_memory { "memory" } else { "compute" }))
         });
