@@ -185,12 +185,9 @@ impl Ceilings {
             .iter()
             .map(|(name, fact)| format!("{name}={fact}\n"));
         let hash = Sha256::digest(facts.collect::<String>());
-        let hash: String = hash
-            .iter()
-            .take(4)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        format!("{}-{hash}.toml", words.join("-"))
+        let hash = hash.iter().take(4);
+        let hash = hash.fold(0, |hash: u32, byte| hash << 8 | u32::from(*byte));
+        format!("{}-{hash:08x}.toml", words.join("-"))
     }
 }
 

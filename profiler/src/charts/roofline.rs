@@ -173,13 +173,13 @@ impl Axes {
                 power += 1.0;
             }
         }
-        let middle = (TOP + BOTTOM) / 2.0;
+        let middle = f64::midpoint(TOP, BOTTOM);
         let _ = write!(
             svg,
             "<path class=\"axis\" fill=\"none\" d=\"{minor}M{LEFT} {TOP}V{BOTTOM}H{RIGHT}V{TOP}Z\"/>\
              <text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">Arithmetic intensity, FLOP per byte of main memory</text>\
              <text class=\"tick\" x=\"12\" y=\"{middle}\" text-anchor=\"middle\" transform=\"rotate(-90 12 {middle})\">Performance, GFLOP/s</text>",
-            (LEFT + RIGHT) / 2.0,
+            f64::midpoint(LEFT, RIGHT),
             HEIGHT - 6.0,
         );
         svg
@@ -232,34 +232,6 @@ impl Plot<'_> {
     fn draw_roofs(&self, axes: &Axes, svg: &mut String) {
         let highest = |roofs: &[Roof]| roofs.iter().map(|roof| roof.per_second).reduce(f64::max);
         let (compute, memory) = (highest(self.compute), highest(self.memory));
-        let mut roofs: Vec<_> = self.compute.iter().collect();
-        roofs.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
-        let mut above = f64::NEG_INFINITY;
-        for roof in roofs {
-            let y = axes.y(roof.per_second);
-            let start = memory.map_or(LEFT, |memory| axes.x(roof.per_second / memory).max(LEFT));
-            let _ = write!(
-                svg,
-                "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"{}\" d=\"M{} {}H{RIGHT}\"/>",
-                if Some(roof.per_second) == compute {
-                    1.8
-                } else {
-                    1.0
-                },
-                place(start),
-                place(y),
-            );
-            // Under the line, if the label of the one above it is in the way.
-            let dy: f64 = if y - above < 16.0 { 11.0 } else { -4.0 };
-            above = y + dy.max(0.0);
-            let _ = write!(
-                svg,
-                "<text class=\"lane\" {HALO} x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-                RIGHT - 4.0,
-                place(y + dy),
-                escaped(&roof.label)
-            );
-        }
         for roof in self.memory {
             let top = compute.unwrap_or(f64::INFINITY);
             let Some((start, end)) = axes.slope(roof.per_second, top) else {
@@ -288,6 +260,34 @@ impl Plot<'_> {
                 place(at_x),
                 place(at_y),
                 angle,
+                escaped(&roof.label)
+            );
+        }
+        let mut roofs: Vec<_> = self.compute.iter().collect();
+        roofs.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
+        let mut above = f64::NEG_INFINITY;
+        for roof in roofs {
+            let y = axes.y(roof.per_second);
+            let start = memory.map_or(LEFT, |memory| axes.x(roof.per_second / memory).max(LEFT));
+            let _ = write!(
+                svg,
+                "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"{}\" d=\"M{} {}H{RIGHT}\"/>",
+                if Some(roof.per_second) == compute {
+                    1.8
+                } else {
+                    1.0
+                },
+                place(start),
+                place(y),
+            );
+            // Under the line, if the label of the one above it is in the way.
+            let dy: f64 = if y - above < 16.0 { 11.0 } else { -4.0 };
+            above = y + dy.max(0.0);
+            let _ = write!(
+                svg,
+                "<text class=\"lane\" {HALO} x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                RIGHT - 4.0,
+                place(y + dy),
                 escaped(&roof.label)
             );
         }

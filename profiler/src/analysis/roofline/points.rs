@@ -126,17 +126,20 @@ struct Row {
 /// Start and end, µs since 1970-01-01 UTC.
 type Span = (i64, i64);
 
+/// Times by the name of a region, in order and without overlap.
+type Regions = BTreeMap<String, Vec<Span>>;
+
 /// What one node contributes.
 struct OfHost {
     name: String,
     rows: Vec<Row>,
-    regions: BTreeMap<String, Vec<Span>>,
+    regions: Regions,
     of_target: bool,
 }
 
 /// Samples and regions of all nodes.
 pub(super) struct Points {
-    hosts: Vec<(String, Vec<Tick>, BTreeMap<String, Vec<Span>>)>,
+    hosts: Vec<(String, Vec<Tick>, Regions)>,
     pub(super) ticks: Vec<Tick>,
     /// Columns that add up to the operations.
     pub(super) columns: &'static [&'static str],
@@ -306,9 +309,9 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
 }
 
 /// Regions by name. One that has not ended lasts until the last sample.
-fn regions(run: &StoredRun, host: &StoredHost, last: Option<i64>) -> BTreeMap<String, Vec<Span>> {
+fn regions(run: &StoredRun, host: &StoredHost, last: Option<i64>) -> Regions {
     const COLUMNS: [&str; 4] = ["name", "op", "region_start_ts", "region_end_ts"];
-    let mut regions: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+    let mut regions = Regions::new();
     let _ = run.read("region", host, &COLUMNS, |batch| {
         let [names, ops] = ["name", "op"].map(|name| Texts::of(batch, name));
         let [starts, ends] = ["region_start_ts", "region_end_ts"].map(|name| times(batch, name));
