@@ -86,10 +86,8 @@ impl Arguments {
                 "no directory to write to: use --output FILE",
             )
         })?;
-        if path.as_os_str() != "-" {
-            ceilings.write(&path)?;
-            report!("{}", path.display());
-        }
+        ceilings.write(&path)?;
+        report!("{}", path.display());
         if self.json {
             print_json(&ceilings)?;
         } else {
