@@ -25,7 +25,7 @@ SIZE = {"width": 1100, "height": 900}
 
 # Sections: target of each link of the navigation, heading, whether it is visible.
 SECTIONS = """() => [...document.querySelectorAll('nav a')].map(link => {
-    const section = document.querySelector('main > section' + link.getAttribute('href'));
+    const section = document.querySelector('main section' + link.getAttribute('href'));
     const heading = section && section.querySelector('h2');
     return {
         id: link.getAttribute('href').slice(1),
@@ -236,13 +236,39 @@ def table_facts(table):
     return facts
 
 
+def selection(page, reader):
+    """A click on the first row of processes, and Escape."""
+    row = page.locator("tr[data-subject^='process ']").first
+    subject = row.get_attribute("data-subject")
+    row.click()
+    subjects = json.loads(page.locator("script.subjects").text_content())
+    state = lambda: {
+        "chip": page.locator(".chip").inner_text() if page.locator(".chip").is_visible() else None,
+        "filtered": page.locator("figure.filtered").count(),
+        "hidden": page.locator("figure.off").count(),
+        "rows": page.locator("tr[data-subject^='process ']").evaluate_all(
+            "rows => rows.filter(row => row.getClientRects().length).length"
+        ),
+    }
+    facts = {
+        "subject": subject,
+        "figures": subjects[subject]["figures"],
+        "during": state(),
+        "csv": reader.csv(),
+    }
+    reader.plot.focus()
+    page.keyboard.press("Escape")
+    facts["after"] = state()
+    return facts
+
+
 def use(browser):
     page, heard = browser.open()
     reader = Reader(page)
     facts = {
-        "seconds": float(page.locator("body").get_attribute("data-seconds")),
+        "seconds": float(page.locator("article").get_attribute("data-seconds")),
         "figure": reader.figure.get_attribute("id"),
-        "intervals": int(page.locator("body").get_attribute("data-intervals")),
+        "intervals": int(page.locator("article").get_attribute("data-intervals")),
         "data": json.loads(reader.figure.locator("script.data").text_content()),
         "whole": reader.views(),
         "tooltips": [reader.tooltip(share) for share in [0.1, 0.33, 0.5, 0.9]],
@@ -272,6 +298,7 @@ def use(browser):
     page.mouse.move(2, 2)
     facts["tip_is_hidden"] = page.locator(".tip").is_hidden()
 
+    facts["selection"] = selection(page, reader)
     tables = page.locator("main table")
     facts["tables"] = [table_facts(tables.nth(index)) for index in range(tables.count())]
     return facts | heard

@@ -15,7 +15,7 @@ for file in files:
     with duckdb.connect() as db:
         db.execute(
             f"COPY (SELECT * REPLACE ({columns}) "
-            f"FROM read_parquet('{file}', hive_partitioning = false)) TO '{new}' (FORMAT parquet)"
+            f"FROM read_parquet('{file}', hive_partitioning = false)) TO '{new}' (FORMAT parquet, COMPRESSION zstd)"
         )
     new.rename(file)
 print(json.dumps(len(files)))

@@ -185,12 +185,9 @@ impl Ceilings {
             .iter()
             .map(|(name, fact)| format!("{name}={fact}\n"));
         let hash = Sha256::digest(facts.collect::<String>());
-        let hash: String = hash
-            .iter()
-            .take(4)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        format!("{}-{hash}.toml", words.join("-"))
+        let hash = hash.iter().take(4);
+        let hash = hash.fold(0, |hash: u32, byte| hash << 8 | u32::from(*byte));
+        format!("{}-{hash:08x}.toml", words.join("-"))
     }
 }
 
@@ -277,7 +274,7 @@ mod tests {
         for (old, new, why) in [
             ("'double'", "'quad'", "line 8: unknown variant `quad`"),
             ("2.5e11", "-1.0", "-1: not a positive rate"),
-            ("level", "levle", "line 11: unknown field `levle`"),
+            ("level", "height", "line 11: unknown field `height`"),
         ] {
             let error = Ceilings::parse(&SITE.replace(old, new)).expect_err("invalid");
             assert!(error.starts_with(why), "{error}");

@@ -151,9 +151,9 @@ mod tests {
 
     #[test]
     fn unknown_facts_are_refused() {
-        let error = toml::from_str::<Machine>("cpu_modell = 3").expect_err("a typing error");
+        let error = toml::from_str::<Machine>("cpu_name = 3").expect_err("a typing error");
         assert!(
-            error.message().contains("unknown fact `cpu_modell`"),
+            error.message().contains("unknown fact `cpu_name`"),
             "{error}"
         );
     }

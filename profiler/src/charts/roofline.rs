@@ -193,13 +193,13 @@ impl Axes {
                 power += 1.0;
             }
         }
-        let middle = (self.top + self.bottom) / 2.0;
+        let middle = f64::midpoint(self.top, self.bottom);
         let _ = write!(
             svg,
             "<path class=\"axis\" fill=\"none\" d=\"{minor}M{left} {top}V{bottom}H{right}V{top}Z\"/>\
              <text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">Arithmetic intensity, FLOP per byte of main memory</text>\
              <text class=\"tick\" x=\"{0:.1}\" y=\"{middle}\" text-anchor=\"middle\" transform=\"rotate(-90 {0:.1} {middle})\">Performance, GFLOP/s</text>",
-            (self.left + self.right) / 2.0,
+            f64::midpoint(self.left, self.right),
             self.height - 0.6 * text,
         );
         svg
@@ -256,6 +256,37 @@ impl Plot {
         let right = axes.right;
         let highest = |roofs: &[Roof]| roofs.iter().map(|roof| roof.per_second).reduce(f64::max);
         let (compute, memory) = (highest(&self.compute), highest(&self.memory));
+        for roof in &self.memory {
+            let top = compute.unwrap_or(f64::INFINITY);
+            let Some((start, end)) = axes.slope(roof.per_second, top) else {
+                continue;
+            };
+            let (x, y) = (axes.x(start), axes.y(start * roof.per_second));
+            let (to_x, to_y) = (axes.x(end), axes.y(end * roof.per_second));
+            let _ = write!(
+                svg,
+                "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"{}\" d=\"M{} {}L{} {}\"/>",
+                if Some(roof.per_second) == memory {
+                    1.8
+                } else {
+                    1.0
+                },
+                place(x),
+                place(y),
+                place(to_x),
+                place(to_y),
+            );
+            let angle = (to_y - y).atan2(to_x - x).to_degrees();
+            let (at_x, at_y) = (x + 0.06 * (to_x - x), y + 0.06 * (to_y - y));
+            let _ = write!(
+                svg,
+                "<text class=\"lane halo\" x=\"{0}\" y=\"{1}\" dy=\"-5\" transform=\"rotate({2:.2} {0} {1})\">{3}</text>",
+                place(at_x),
+                place(at_y),
+                angle,
+                escaped(&roof.label)
+            );
+        }
         let mut roofs: Vec<_> = self.compute.iter().collect();
         roofs.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
         let mut above = f64::NEG_INFINITY;
@@ -284,40 +315,9 @@ impl Plot {
             above = y + dy.max(0.0);
             let _ = write!(
                 svg,
-                "<text class=\"lane\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                "<text class=\"lane halo\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
                 axes.right - 4.0,
                 place(y + dy),
-                escaped(&roof.label)
-            );
-        }
-        for roof in &self.memory {
-            let top = compute.unwrap_or(f64::INFINITY);
-            let Some((start, end)) = axes.slope(roof.per_second, top) else {
-                continue;
-            };
-            let (x, y) = (axes.x(start), axes.y(start * roof.per_second));
-            let (to_x, to_y) = (axes.x(end), axes.y(end * roof.per_second));
-            let _ = write!(
-                svg,
-                "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"{}\" d=\"M{} {}L{} {}\"/>",
-                if Some(roof.per_second) == memory {
-                    1.8
-                } else {
-                    1.0
-                },
-                place(x),
-                place(y),
-                place(to_x),
-                place(to_y),
-            );
-            let angle = (to_y - y).atan2(to_x - x).to_degrees();
-            let (at_x, at_y) = (x + 0.06 * (to_x - x), y + 0.06 * (to_y - y));
-            let _ = write!(
-                svg,
-                "<text class=\"lane\" x=\"{0}\" y=\"{1}\" dy=\"-5\" transform=\"rotate({2:.2} {0} {1})\">{3}</text>",
-                place(at_x),
-                place(at_y),
-                angle,
                 escaped(&roof.label)
             );
         }
@@ -419,7 +419,7 @@ impl Plot {
             if let Some((x, y, anchor)) = label_place(axes, x, y, width, &mut labels) {
                 let _ = write!(
                     svg,
-                    "<text class=\"lane\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>",
+                    "<text class=\"lane halo\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>",
                     place(x),
                     place(y)
                 );

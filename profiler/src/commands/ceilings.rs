@@ -13,7 +13,10 @@ use crate::{
     failure::{Failure, Reason},
     host::{Host, cpu_list, cpu_list_text},
     report,
-    support::{clock::Clock, units::wall_clock},
+    support::{
+        clock::{Clock, monotonic_ns},
+        units::wall_clock,
+    },
 };
 
 /// Arguments of `profiler ceilings`.
@@ -26,7 +29,7 @@ pub struct Arguments {
     /// CPUs to use, such as 0-15,32 [default: all on which this process may run]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// Measure although the node is busy; the file says so
+    /// Measure although the node is busy; the reasons are stored with the result
     #[arg(long)]
     force: bool,
     /// Print the results as JSON
@@ -83,10 +86,8 @@ impl Arguments {
                 "no directory to write to: use --output FILE",
             )
         })?;
-        if path.as_os_str() != "-" {
-            ceilings.write(&path)?;
-            report!("{}", path.display());
-        }
+        ceilings.write(&path)?;
+        report!("{}", path.display());
         if self.json {
             print_json(&ceilings)?;
         } else {
@@ -116,8 +117,7 @@ impl Arguments {
 
 fn now() -> String {
     let clock = Clock::new();
-    let text = wall_clock(clock.wall_ns(crate::support::clock::monotonic_ns()));
-    format!("{text} UTC")
+    wall_clock(clock.wall_ns(monotonic_ns()))
 }
 
 /// A line that replaces itself on a terminal.

@@ -126,7 +126,7 @@ fn picture(roofline: &Roofline, span: &Span) -> Part {
             per_second: roof.per_second,
             label: format!(
                 "{} {} ({})",
-                roof.limit.name(),
+                roof.limit.name().replace(" precision", ""),
                 roof.limit.format(roof.per_second),
                 roof.provenance.word()
             ),
@@ -187,7 +187,7 @@ fn legend(marks: &[Mark], dots: usize, outside: &str) -> Vec<Entry> {
     let order = format!("from light (first) to dark (last){outside}");
     entries.push(entry(key, format!("{dots} samples"), order));
     let key = "<path stroke=\"currentColor\" stroke-width=\"1.5\" stroke-dasharray=\"1.5 2\" d=\"M0 6H12\"/>";
-    let what = "the ceilings are not below".to_owned();
+    let what = "the ceilings are not below them".to_owned();
     entries.push(entry(key, "largest values of a sample".to_owned(), what));
     entries
 }
@@ -225,8 +225,8 @@ fn points(roofline: &Roofline) -> PageTable {
             Some(_) => scaled(value / point.seconds, unit),
             None => none(),
         };
-        let under = positive(point).and_then(|(intensity, flops)| {
-            let (ceiling, by_memory) = roofline.attainable(intensity)?;
+        let under = positive(point).and_then(|(_, flops)| {
+            let (ceiling, by_memory) = roofline.attainable(point)?;
             let share = format!("{:.1} %", 100.0 * flops / ceiling);
             Some((share, if by_memory { "memory" } else { "compute" }))
         });

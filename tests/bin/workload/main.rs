@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             milliseconds.parse().expect("a number"),
         ),
         ["fsync", directory, milliseconds] => {
-            bounds::fsync(directory.as_ref(), milliseconds.parse().expect("a number"))
+            bounds::fsync(directory.as_ref(), milliseconds.parse().expect("a number"));
         }
         ["cmdline", bytes] => cmdline::main(bytes.parse().expect("a number")),
         ["forks", per_second] => forks::main(per_second.parse().expect("a number")),

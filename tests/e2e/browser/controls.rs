@@ -1,5 +1,7 @@
 //! Zoom, cursor, values and tables of a report.
 
+use std::fmt::Write as _;
+
 use super::{
     facts::{Csv, Data, Table, TableRow, Tooltip, Use, Views},
     reports::Report,
@@ -41,6 +43,16 @@ fn parsed(text: &str, unit: &str) -> (f64, f64) {
     (value * factor, 0.5 * factor / 10_f64.powf(decimals as f64))
 }
 
+/// Number of the interval at a share of the run.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between 0 and the number of intervals"
+)]
+fn interval(share: f64, of: &Use) -> usize {
+    (share.clamp(0.0, 1.0) * of.intervals as f64).floor() as usize
+}
+
 /// Asserts that a tooltip has the time under the mouse, and all values of that time.
 #[track_caller]
 fn assert_tooltip(tooltip: &Tooltip, of: &Use, from: f64, to: f64) {
@@ -57,11 +69,9 @@ fn assert_tooltip(tooltip: &Tooltip, of: &Use, from: f64, to: f64) {
     let lines: Vec<_> = lines.collect();
     assert_eq!(lines.len(), of.data.lines.len(), "{text}");
     // The interval before or after it, if the mouse is at their boundary.
-    let near = [-0.001, 0.001].map(|more| {
-        let index = (at / of.seconds + more) * of.intervals as f64;
-        (index as usize).min(of.intervals - 1)
-    });
-    for (line, (label, values)) in lines.iter().zip(&of.data.lines) {
+    let near =
+        [-0.001, 0.001].map(|more| interval(at / of.seconds + more, of).min(of.intervals - 1));
+    for (line, (label, values, _)) in lines.iter().zip(&of.data.lines) {
         let (name, shown) = line.split_once(": ").expect("a label");
         assert_eq!(name, label);
         let found = near.iter().any(|index| match values[*index] {
@@ -81,19 +91,20 @@ fn assert_csv(csv: &Csv, of: &Use, from: f64, to: f64) {
     assert_eq!(csv.name, format!("{}.csv", of.figure));
     let Data { unit, lines } = &of.data;
     let mut heading = String::from("seconds");
-    for (label, _) in lines {
-        heading += &format!(",\"{label} ({unit})\"");
+    for (label, ..) in lines {
+        let _ = write!(heading, ",\"{label} ({unit})\"");
     }
     let mut rows = csv.text.lines();
     assert_eq!(rows.next(), Some(heading.as_str()));
     let count = of.intervals as f64;
-    let (first, last) = (
-        (from * count).floor() as usize,
-        (to * count).ceil() as usize,
-    );
     let rows: Vec<_> = rows.collect();
     // An end of the range can be a pixel beside the boundary of an interval.
-    assert!(rows.len().abs_diff(last - first) <= 2, "{}", rows.len());
+    let expected = (to - from) * count;
+    assert!(
+        (rows.len() as f64 - expected).abs() <= 3.0,
+        "{}",
+        rows.len()
+    );
     for row in rows {
         let mut cells = row.split(',');
         let time: f64 = cells
@@ -101,11 +112,11 @@ fn assert_csv(csv: &Csv, of: &Use, from: f64, to: f64) {
             .and_then(|cell| cell.parse().ok())
             .expect("a time");
         let share = time / of.seconds;
-        let interval = 1.0 / count;
-        assert!(share > from - interval && share < to + interval, "{row}");
-        let index = (share * count) as usize;
+        let length = 1.0 / count;
+        assert!(share > from - length && share < to + length, "{row}");
+        let index = interval(share, of);
         let cells: Vec<Option<f64>> = cells.map(|cell| cell.parse().ok()).collect();
-        let expected: Vec<_> = lines.iter().map(|(_, values)| values[index]).collect();
+        let expected: Vec<_> = lines.iter().map(|(_, values, _)| values[index]).collect();
         assert_eq!(cells, expected, "{row}");
     }
 }
@@ -184,6 +195,41 @@ fn assert_searches(table: &Table) {
     assert_eq!(cleared.len(), table.rows.len());
 }
 
+/// Asserts that a selected process is shown alone.
+fn assert_selects(of: &Use) {
+    let selection = &of.selection;
+    let pid = selection.subject.split(' ').nth(2).expect("a pid");
+    let chip = selection.during.chip.as_deref().expect("a button");
+    assert!(chip.starts_with(&format!("process {pid}, ")), "{chip}");
+    assert_eq!(selection.during.rows, 1);
+    assert!(selection.during.filtered >= 1, "{selection:?}");
+    // CPUs of the node, for example.
+    assert!(selection.during.hidden >= 1, "{selection:?}");
+    let after = &selection.after;
+    assert_eq!((&after.chip, after.filtered, after.hidden), (&None, 0, 0));
+    assert!(after.rows > 1, "{after:?}");
+    // The saved values are those of the process.
+    let mut rows = selection.csv.text.lines();
+    let heading = rows.next().expect("a heading");
+    let shown: Vec<_> = of
+        .data
+        .lines
+        .iter()
+        .filter(|(.., figure)| selection.figures.contains_key(figure))
+        .collect();
+    assert_eq!(heading.matches(',').count(), shown.len(), "{heading}");
+    let rows: Vec<&str> = rows.collect();
+    for (column, (label, _, figure)) in shown.into_iter().enumerate() {
+        let cell = |row: &&str| {
+            row.split(',')
+                .nth(column + 1)
+                .and_then(|cell| cell.parse().ok())
+        };
+        let cells: Vec<Option<f64>> = rows.iter().map(cell).collect();
+        assert_eq!(cells, selection.figures[figure], "{label}");
+    }
+}
+
 fn table<'a>(of: &'a Use, heading: &str) -> &'a Table {
     let mut tables = of.tables.iter();
     let table = tables.find(|table| table.headings.iter().any(|name| name == heading));
@@ -219,6 +265,7 @@ pub fn check(report: &Report) {
     assert_shown(&of.reset, 0.0, 1.0);
     assert!(of.tip_is_hidden);
 
+    assert_selects(&of);
     for table in &of.tables {
         assert_sorts(table);
         assert_searches(table);

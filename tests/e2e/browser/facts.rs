@@ -73,7 +73,31 @@ pub type Views = Vec<(f64, f64)>;
 #[derive(Debug, Deserialize)]
 pub struct Data {
     pub unit: String,
-    pub lines: Vec<(String, Vec<Option<f64>>)>,
+    /// Label, values, and name of the figure.
+    pub lines: Vec<(String, Vec<Option<f64>>, String)>,
+}
+
+/// What a click on a process did.
+#[derive(Debug, Deserialize)]
+pub struct Selection {
+    /// Name of the process in the report.
+    pub subject: String,
+    /// Its values by figure.
+    pub figures: BTreeMap<String, Vec<Option<f64>>>,
+    pub during: Selected,
+    pub csv: Csv,
+    pub after: Selected,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Selected {
+    /// Text of the button that ends the selection.
+    pub chip: Option<String>,
+    /// Drawings that show only the process.
+    pub filtered: usize,
+    pub hidden: usize,
+    /// Visible rows of processes.
+    pub rows: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,5 +162,6 @@ pub struct Use {
     pub too_short_tooltip: Tooltip,
     pub reset: Views,
     pub tip_is_hidden: bool,
+    pub selection: Selection,
     pub tables: Vec<Table>,
 }

@@ -1,8 +1,7 @@
 //! Ceilings of the machine of a run: measured on it, from a file of the site, or from theory.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
-use super::points::counted;
 use crate::{
     analysis::{
         catalog::BUSY,
@@ -95,7 +94,7 @@ impl Provenance {
     /// Text for people.
     pub fn text(&self) -> String {
         match self {
-            Self::Measured(date) => format!("measured {date}"),
+            Self::Measured(when) => format!("measured {when}"),
             Self::Site(path) => format!("file {path}"),
             Self::Theory(formula) => format!("theory: {formula}"),
         }
@@ -174,12 +173,14 @@ impl Sources {
     pub(super) fn ceilings(
         &self,
         machines: &Machines,
-        columns: &[&str],
+        precisions: &BTreeSet<Precision>,
     ) -> (Vec<Ceiling>, Vec<String>) {
         let mut notes = self.problems.clone();
         let mut ceilings = Vec::new();
         let measured = self.measured.iter().map(|ceilings| {
-            let date = ceilings.measured.clone().unwrap_or_default();
+            let date = ceilings.measured.as_deref().unwrap_or_default();
+            // Without the time.
+            let date = date.split(' ').next().unwrap_or_default().to_owned();
             let busy = if ceilings.busy.is_empty() {
                 ""
             } else {
@@ -227,7 +228,7 @@ impl Sources {
             notes.push(why.to_owned());
         }
         ceilings.extend(machines.theory());
-        draw(&mut ceilings, columns);
+        draw(&mut ceilings, precisions);
         (ceilings, notes)
     }
 }
@@ -275,10 +276,9 @@ fn of_file(file: &Ceilings, provenance: &Provenance) -> Vec<Ceiling> {
     flops
 }
 
-/// Selects the ceilings for the plot: of each precision that was counted, and of the memory, the
+/// Selects the ceilings for the plot: of each precision with operations, and of the memory, the
 /// highest of the most reliable origin; and that of operations on single numbers, if it was measured.
-fn draw(ceilings: &mut [Ceiling], columns: &[&str]) {
-    let counted = counted(columns);
+fn draw(ceilings: &mut [Ceiling], precisions: &BTreeSet<Precision>) {
     let is_scalar = |ceiling: &Ceiling| match &ceiling.limit {
         Limit::Flops(_, Some(name)) => name.contains("scalar"),
         _ => false,
@@ -294,11 +294,11 @@ fn draw(ceilings: &mut [Ceiling], columns: &[&str]) {
             highest.drawn = true;
         }
     };
-    for precision in &counted {
+    for precision in precisions {
         first(&|ceiling| matches!(&ceiling.limit, Limit::Flops(of, _) if of == precision));
     }
     first(&|ceiling| matches!(&ceiling.limit, Limit::Bandwidth(level, _) if level == MAIN_MEMORY));
-    if let Some(precision) = counted.first() {
+    if let Some(precision) = precisions.first() {
         first(&|ceiling| {
             matches!(&ceiling.limit, Limit::Flops(of, _) if of == precision) && is_scalar(ceiling)
         });
@@ -429,7 +429,9 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
 mod tests {
     use super::*;
 
-    const BOTH: &[&str] = &["target_dp_flops", "target_sp_flops"];
+    fn both() -> BTreeSet<Precision> {
+        BTreeSet::from([Precision::Double, Precision::Single])
+    }
 
     fn machines(microarchitecture: &str) -> Machines {
         let known = [("cpu_model_name", Some("Example 9".to_owned()))];
@@ -466,7 +468,7 @@ mod tests {
         bandwidth = [{ level = 'DRAM', per_second = 90e9 }]";
 
     fn drawn(sources: &Sources, machines: &Machines) -> Vec<(String, f64, &'static str)> {
-        let (ceilings, _) = sources.ceilings(machines, BOTH);
+        let (ceilings, _) = sources.ceilings(machines, &both());
         let drawn = ceilings.iter().filter(|ceiling| ceiling.drawn);
         drawn
             .map(|ceiling| {
@@ -503,7 +505,7 @@ mod tests {
                 named("single precision", 320.0, "theory"),
             ]
         );
-        let (_, notes) = sources.ceilings(&machines("Zen 3"), BOTH);
+        let (_, notes) = sources.ceilings(&machines("Zen 3"), &both());
         assert!(notes[0].contains("run `profiler ceilings`"), "{notes:?}");
         assert!(drawn(&Sources::default(), &machines("Zen 3 + X")).is_empty());
     }
@@ -519,7 +521,7 @@ mod tests {
             )],
             problems: vec!["x.toml: damaged".to_owned()],
         };
-        let (ceilings, notes) = sources.ceilings(&machines("unknown"), BOTH);
+        let (ceilings, notes) = sources.ceilings(&machines("unknown"), &both());
         assert!(ceilings.is_empty(), "{ceilings:?}");
         assert_eq!(
             notes[..2],
@@ -539,8 +541,13 @@ mod tests {
             ..Sources::default()
         };
         let drawn = drawn(&sources, &machines("Zen 3"));
-        assert!(drawn.iter().any(|(_, giga, _)| *giga == 151.0), "{drawn:?}");
-        assert!(drawn.iter().all(|(_, giga, _)| *giga != 150.0), "{drawn:?}");
+        let of = |giga| {
+            drawn
+                .iter()
+                .filter(|roof| (roof.1, roof.2) == (giga, "measured"))
+                .count()
+        };
+        assert_eq!((of(151.0), of(150.0)), (1, 0), "{drawn:?}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub use self::{
     points::{Owner, Point, Tick},
 };
 use super::stored_run::StoredRun;
+use crate::ceilings::Precision;
 
 /// The roofline of a run.
 #[derive(Clone, Debug)]
@@ -39,9 +40,17 @@ pub struct Roofline {
 pub fn roofline(run: &StoredRun, sources: &Sources) -> Option<Roofline> {
     let points = Points::read(run)?;
     let machines = Machines::read(run);
-    let (ceilings, notes) = sources.ceilings(&machines, points.columns);
+    let whole = points.whole();
+    let precisions = whole
+        .by_precision()
+        .flat_map(|(precision, _)| match precision {
+            Some(known) => vec![known],
+            None => vec![Precision::Double, Precision::Single],
+        });
+    let precisions = precisions.collect();
+    let (ceilings, notes) = sources.ceilings(&machines, &precisions);
     Some(Roofline {
-        run: points.whole(),
+        run: whole,
         nodes: points.nodes(),
         regions: points.regions(),
         precisions: points.precisions(),
@@ -71,15 +80,26 @@ impl Roofline {
         self.ceilings.iter().filter(|ceiling| ceiling.drawn)
     }
 
-    /// The lowest ceiling above an intensity, FLOP/s, and whether it is that of the memory; `None`
-    /// without the ceilings of both.
-    pub fn attainable(&self, intensity: f64) -> Option<(f64, bool)> {
-        let highest = |wanted: fn(&Limit) -> bool| {
+    /// The largest performance that the ceilings allow for the operations and bytes of a point, FLOP/s,
+    /// and whether the memory limits it; `None` unless the ceilings of both are known.
+    ///
+    /// Operations of several precisions follow one another, each at the ceiling of its precision.
+    pub fn attainable(&self, point: &Point) -> Option<(f64, bool)> {
+        let highest = |wanted: &dyn Fn(&Limit) -> bool| {
             let drawn = self.drawn().filter(|ceiling| wanted(&ceiling.limit));
             drawn.map(|ceiling| ceiling.per_second).reduce(f64::max)
         };
-        let compute = highest(|limit| matches!(limit, Limit::Flops(..)))?;
-        let memory = highest(|limit| matches!(limit, Limit::Bandwidth(..)))? * intensity;
-        Some((compute.min(memory), memory < compute))
+        let mut seconds = 0.0;
+        for (precision, flop) in point.by_precision() {
+            seconds += flop
+                / highest(&|limit| match limit {
+                    Limit::Flops(of, _) => precision.is_none_or(|precision| precision == *of),
+                    Limit::Bandwidth(..) => false,
+                })?;
+        }
+        let bandwidth = highest(&|limit| matches!(limit, Limit::Bandwidth(..)))?;
+        let memory_seconds = point.bytes / bandwidth;
+        let longest = seconds.max(memory_seconds);
+        (longest > 0.0).then(|| (point.flop / longest, memory_seconds > seconds))
     }
 }

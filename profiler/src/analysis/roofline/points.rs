@@ -1,6 +1,6 @@
 //! Operations and bytes of samples, and their sums by node and region.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::{
     analysis::{
@@ -55,7 +55,12 @@ pub struct Tick {
     pub seconds: f64,
     pub flop: f64,
     pub bytes: f64,
+    /// Operations by precision.
+    parts: Parts,
 }
+
+/// Operations of unknown, double, single and half precision.
+type Parts = [f64; 4];
 
 /// Operations and bytes of a number of samples.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +69,7 @@ pub struct Point {
     pub seconds: f64,
     pub flop: f64,
     pub bytes: f64,
+    parts: Parts,
 }
 
 impl Point {
@@ -73,6 +79,7 @@ impl Point {
             seconds: 0.0,
             flop: 0.0,
             bytes: 0.0,
+            parts: Parts::default(),
         }
     }
 
@@ -80,6 +87,21 @@ impl Point {
         self.seconds += tick.seconds * share;
         self.flop += tick.flop * share;
         self.bytes += tick.bytes * share;
+        for (sum, part) in self.parts.iter_mut().zip(tick.parts) {
+            *sum += part * share;
+        }
+    }
+
+    /// Precisions with operations, and how many; `None` is an unknown precision.
+    pub fn by_precision(&self) -> impl Iterator<Item = (Option<Precision>, f64)> {
+        let precisions = [
+            None,
+            Some(Precision::Double),
+            Some(Precision::Single),
+            Some(Precision::Half),
+        ];
+        let parts = precisions.into_iter().zip(self.parts);
+        parts.filter(|(_, flop)| *flop > 0.0)
     }
 
     /// FLOP/s; `None` without time.
@@ -97,24 +119,27 @@ impl Point {
 struct Row {
     ts: i64,
     seconds: f64,
-    flops: [f64; 4],
+    flops: Parts,
     bandwidth: f64,
 }
 
 /// Start and end, µs since 1970-01-01 UTC.
 type Span = (i64, i64);
 
+/// Times by the name of a region, in order and without overlap.
+type Regions = BTreeMap<String, Vec<Span>>;
+
 /// What one node contributes.
 struct OfHost {
     name: String,
     rows: Vec<Row>,
-    regions: BTreeMap<String, Vec<Span>>,
+    regions: Regions,
     of_target: bool,
 }
 
 /// Samples and regions of all nodes.
 pub(super) struct Points {
-    hosts: Vec<(String, Vec<Tick>, BTreeMap<String, Vec<Span>>)>,
+    hosts: Vec<(String, Vec<Tick>, Regions)>,
     pub(super) ticks: Vec<Tick>,
     /// Columns that add up to the operations.
     pub(super) columns: &'static [&'static str],
@@ -215,17 +240,21 @@ impl Points {
 impl Row {
     /// The sample, if all columns and the bandwidth are known.
     fn tick(&self, columns: &[&str]) -> Option<Tick> {
-        let all = ALL.iter().chain(BY_PRECISION).zip(self.flops);
-        let flops: f64 = all
-            .filter(|(name, _)| columns.contains(name))
-            .map(|(_, value)| value)
-            .sum();
+        let mut rates = Parts::default();
+        let names = ALL.iter().chain(BY_PRECISION);
+        for ((rate, name), value) in rates.iter_mut().zip(names).zip(self.flops) {
+            if columns.contains(name) {
+                *rate = value;
+            }
+        }
+        let flops: f64 = rates.iter().sum();
         let known = !flops.is_nan() && !self.bandwidth.is_nan() && self.seconds > 0.0;
         known.then(|| Tick {
             ts: self.ts,
             seconds: self.seconds,
             flop: flops * self.seconds,
             bytes: self.bandwidth * self.seconds,
+            parts: rates.map(|rate| rate * self.seconds),
         })
     }
 }
@@ -280,9 +309,9 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
 }
 
 /// Regions by name. One that has not ended lasts until the last sample.
-fn regions(run: &StoredRun, host: &StoredHost, last: Option<i64>) -> BTreeMap<String, Vec<Span>> {
+fn regions(run: &StoredRun, host: &StoredHost, last: Option<i64>) -> Regions {
     const COLUMNS: [&str; 4] = ["name", "op", "region_start_ts", "region_end_ts"];
-    let mut regions: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+    let mut regions = Regions::new();
     let _ = run.read("region", host, &COLUMNS, |batch| {
         let [names, ops] = ["name", "op"].map(|name| Texts::of(batch, name));
         let [starts, ends] = ["region_start_ts", "region_end_ts"].map(|name| times(batch, name));
@@ -365,20 +394,6 @@ pub(super) fn sql(columns: &[&str]) -> Vec<String> {
     ]
 }
 
-/// Precisions of the operations that columns count. If they are unknown: the usual ones.
-pub(super) fn counted(columns: &[&str]) -> BTreeSet<Precision> {
-    let known = [
-        ("target_dp_flops", Precision::Double),
-        ("target_sp_flops", Precision::Single),
-        ("target_hp_flops", Precision::Half),
-    ];
-    let all = columns == ALL;
-    let counted = known
-        .into_iter()
-        .filter(|(name, precision)| columns.contains(name) || all && *precision != Precision::Half);
-    counted.map(|(_, precision)| precision).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -390,6 +405,7 @@ mod tests {
             seconds: 1.0,
             flop: 8.0,
             bytes: 2.0,
+            parts: [0.0, 8.0, 0.0, 0.0],
         };
         // Two instances at the same time count once.
         let spans = merged(vec![
@@ -413,6 +429,8 @@ mod tests {
         point.add(&tick(3_000_000), 0.5);
         assert_eq!(point.flops(), Some(8.0));
         assert_eq!(point.intensity(), Some(4.0));
+        let parts: Vec<_> = point.by_precision().collect();
+        assert_eq!(parts, [(Some(Precision::Double), 6.0)]);
         assert_eq!(Point::new("none").intensity(), None);
     }
 
