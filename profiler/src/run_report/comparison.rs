@@ -11,6 +11,7 @@ use super::{
 use crate::{
     analysis::{
         compare::{Compared, Comparison, Verdict, tables},
+        figure::Figure,
         stored_run::StoredRun,
         summary::Summary,
     },
@@ -129,7 +130,7 @@ fn over_time(shown: &[Shown; 2], columns: &[Column], plot: &PlotOf) -> String {
                 combined(scale, series)
             });
         }
-        sql.extend(plots::figure(name).map(|figure| figure.sql_over_time()));
+        sql.extend(plots::figure(name).map(Figure::sql_over_time));
     }
     let Some(scale) = of else {
         return String::new();
