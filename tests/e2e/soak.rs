@@ -185,8 +185,8 @@ fn equal_programs_rarely_differ() {
         assert!(primary.len() >= 3, "{found}");
         let is_alarm = |figure: &&serde_json::Value| figure["verdict"] != "same";
         let is_significant = |figure: &&serde_json::Value| figure["p"].as_f64() <= Some(0.05);
-        alarms += u64::from(primary.iter().any(|figure| is_alarm(figure)));
-        significant += u64::from(primary.iter().any(|figure| is_significant(figure)));
+        alarms += u64::from(primary.iter().any(is_alarm));
+        significant += u64::from(primary.iter().any(is_significant));
     }
     println!("{alarms} alarms, {significant} comparisons with p ≤ 0.05, of {pairs}");
     let most = most_alarms(pairs);

@@ -28,6 +28,13 @@ const LEAST_RANGE: f64 = 1.05;
 /// Values beyond this factor are drawn at the edge.
 const MOST_RANGE: f64 = 100.0;
 
+/// Factors with labels: for axes within 0.1 to 10, and for others.
+const NEAR: [f64; 11] = [0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0];
+const FACTORS: [f64; 13] = [
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+];
+const TENS: [f64; 5] = [0.01, 0.1, 1.0, 10.0, 100.0];
+
 /// The axis: the logarithms of its ends.
 #[derive(Clone, Copy)]
 struct Axis {
