@@ -133,7 +133,7 @@ def page_facts(browser, prefix):
     page.context.close()
     with pypdfium2.PdfDocument(f"{prefix}.pdf") as document:
         facts["pages"] = len(document)
-        facts["page_points"] = document[0].get_size()
+        facts["size_in_points"] = document[0].get_size()
         facts["printed_text"] = document[0].get_textpage().get_text_range()
         images = [page.render(scale=100 / 72).to_pil() for page in document]
     for number, image_of_page in enumerate(images, 1):

@@ -51,7 +51,7 @@ pub struct Page {
     pub light: Image,
     pub dark: Image,
     pub pages: u64,
-    pub page_points: (f64, f64),
+    pub size_in_points: (f64, f64),
     pub pdf_bytes: u64,
     pub printed_text: String,
     pub print: Vec<Image>,

@@ -86,7 +86,7 @@ fn assert_opens(report: &Report, expected: &Expected<'_>) -> Page {
     assert!(page.light.height >= 600, "{:?}", page.light);
 
     // Black on white paper, also for readers with a dark browser.
-    let (width, height) = page.page_points;
+    let (width, height) = page.size_in_points;
     assert!((width - 595.0).abs() < 2.0 && (height - 842.0).abs() < 2.0);
     assert!(page.pdf_bytes > 10_000, "{}", page.pdf_bytes);
     // A screen of this width has at most the content of one page on 1100 pixels.
