@@ -42,12 +42,6 @@ struct Axis {
     high: f64,
 }
 
-const NEAR: [f64; 11] = [0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0];
-const FACTORS: [f64; 13] = [
-    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
-];
-const TENS: [f64; 5] = [0.01, 0.1, 1.0, 10.0, 100.0];
-
 impl Axis {
     fn of(ratios: &[Ratio]) -> Self {
         let ends = ratios.iter().flat_map(|ratio| {
