@@ -115,7 +115,7 @@ fn points_are_those_of_the_sql() {
     let known: u64 = data.value(&format!("SELECT count(*) FROM ({samples})"));
     assert!(known > 5 && known < all, "{known} of {all} samples");
     assert!(
-        section.contains(&format!("{known} samples, from light")),
+        section.contains(&format!("</svg> {known} samples <")),
         "{section}"
     );
     let marks = marks(section);
