@@ -2,9 +2,11 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
 };
+
+use rustix::io::Errno;
 
 /// Limit of a command line. `prctl(PR_SET_MM_MAP)` makes one of any length from pages that need no
 /// memory.
@@ -49,13 +51,36 @@ pub(crate) fn executable(procfs: &Path, pid: u32) -> Option<PathBuf> {
 }
 
 /// Reads at most `limit` bytes of a file.
+///
+/// What is in the memory of a process is whole only if one read(2) returns it: exec(2) and exit(2)
+/// end the file between two of them.
 pub(crate) fn bounded(path: &Path, limit: usize) -> io::Result<Content> {
-    let mut bytes = Vec::new();
-    let beyond = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)?.take(beyond).read_to_end(&mut bytes)?;
+    let beyond = limit.saturating_add(1);
+    let mut bytes = read_once(path, beyond.min(COMMON))?;
+    if bytes.len() == COMMON {
+        bytes = read_once(path, beyond)?;
+    }
     let truncated = bytes.len() > limit;
     bytes.truncate(limit);
     Ok(Content { bytes, truncated })
+}
+
+/// Length of most of these files.
+const COMMON: usize = 8 << 10;
+
+/// Reads until the end or `length` bytes, in as few calls as the kernel allows.
+fn read_once(path: &Path, length: usize) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes)) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -77,6 +102,30 @@ mod tests {
             assert_eq!(content.bytes, bytes.as_bytes());
             assert_eq!(content.truncated, truncated);
         }
+    }
+
+    /// A process that executes a program all the time.
+    #[test]
+    fn environments_are_whole_during_exec() {
+        let script = "i=$1; [ $i -gt 0 ] && exec sh -c \"$0\" \"$0\" $((i-1))";
+        let child = std::process::Command::new("sh")
+            .args(["-c", script, script, "2000"])
+            .env_clear()
+            .env("FIRST", "x".repeat(500))
+            .env("LAST", "47114711")
+            .spawn();
+        let mut child = child.expect("a shell");
+        let mut lengths = std::collections::BTreeMap::new();
+        while child.try_wait().expect("a child").is_none() {
+            if let Ok(content) = read(Path::new("/proc"), child.id(), "environ", ENVIRON_MAX) {
+                *lengths.entry(content.bytes.len()).or_insert(0) += 1;
+            }
+        }
+        // The shell adds PWD, among others: the first environment is another one.
+        assert!(lengths.values().sum::<u32>() > 1000, "{lengths:?}");
+        let whole = lengths.keys().filter(|length| **length > 0);
+        assert!(whole.clone().all(|length| *length > 500), "{lengths:?}");
+        assert!(whole.count() <= 3, "{lengths:?}");
     }
 
     #[test]

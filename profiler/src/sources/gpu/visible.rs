@@ -2,12 +2,12 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::File,
-    io::Read as _,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
+
+use crate::procfs::process_file::{self, ENVIRON_MAX};
 
 /// GPUs that an environment makes visible; the default is all of them.
 pub(super) trait Visible: Clone + Default {
@@ -70,9 +70,8 @@ const READ_AGAIN: Duration = Duration::from_secs(5);
 /// Time for an exec(2) on a busy machine, before and during which the environment can be unreadable
 /// or empty.
 const EXEC: Duration = Duration::from_secs(1);
-/// Limits of environments per reading of the GPUs, and of their length.
+/// Limit of environments per reading of the GPUs.
 const READ_AT_ONCE: usize = 256;
-const LONGEST: u64 = 256 << 10;
 /// Longer lists cannot be valid: a UUID has 40 characters.
 const LONGEST_LIST: usize = 4096;
 
@@ -119,7 +118,8 @@ impl<V: Visible> OfTarget<V> {
         // New processes first.
         due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
         for pid in due.into_iter().take(READ_AT_ONCE) {
-            let text = environment(&self.procfs, pid).unwrap_or_default();
+            let content = process_file::read(&self.procfs, pid, "environ", ENVIRON_MAX);
+            let text = content.map_or_else(|_| Vec::new(), |content| content.bytes);
             let known = self.known.entry(pid).or_insert((now, Environment::Unknown));
             known.0 = now;
             if !text.is_empty() {
@@ -143,13 +143,6 @@ impl<V: Visible> OfTarget<V> {
             self.is_known = true;
         }
     }
-}
-
-fn environment(procfs: &Path, pid: u32) -> Option<Vec<u8>> {
-    let file = File::open(procfs.join(format!("{pid}/environ"))).ok()?;
-    let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
-    Some(text)
 }
 
 #[cfg(test)]
