@@ -297,6 +297,7 @@ const MADE: [(&str, &[&str]); 4] = [
             "2e9 * hash(ts) / 2e19 AS target_dp_flops",
             "3e9 * hash(ts) / 2e19 AS target_sp_flops",
             "4e9 * hash(ts) / 2e19 AS target_hp_flops",
+            "5e9 * hash(ts) / 2e19 AS node_mem_bw",
             "hash(ts) % 1000000 AS target_cycles",
             "hash(ts) % 3000000 AS target_instructions",
             "hash(ts) % 70000 AS target_energy_by_cycles_uj",

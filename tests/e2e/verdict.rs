@@ -17,7 +17,21 @@ use crate::{
 fn findings(options: &[&str], script: &str) -> Vec<Value> {
     let directory = TempDir::new().expect("a directory");
     let run = record(directory.path(), options, script);
-    Dataset::new(run.into()).findings()
+    let data = Dataset::new(run.into());
+    let mut findings = data.findings();
+    if others(&data) > 0.1 {
+        // Every workload waits for CPUs then.
+        findings.retain(|finding| finding["name"] != "run queue");
+    }
+    findings
+}
+
+/// Part of the CPUs that processes outside the target used, or the hypervisor.
+fn others(data: &Dataset) -> f64 {
+    data.value(
+        "SELECT 1 - (sum(idle_ns + iowait_ns) + (SELECT sum(user_ns + system_ns) FROM usage WHERE tid IS NULL)) \
+         / sum(user_ns + nice_ns + system_ns + idle_ns + iowait_ns + irq_ns + softirq_ns + steal_ns) FROM system",
+    )
 }
 
 /// Asserts what bounds the run of a script, and returns the sentence about it.
@@ -45,7 +59,10 @@ fn compute() {
 #[test]
 fn run_queue() {
     let more = "for i in $(seq $((3 * $(nproc)))); do burn 1 & done; wait";
-    assert_bound_by("run queue", &format!("{BURN} {more}"));
+    let directory = TempDir::new().expect("a directory");
+    let run = record(directory.path(), &[], &format!("{BURN} {more}"));
+    let found = Dataset::new(run.into()).findings();
+    assert_eq!(found[0]["name"], "run queue", "{found:#?}");
 }
 
 #[test]
