@@ -58,7 +58,7 @@ pub enum Command {
     Verify(verify::Arguments),
     /// Show where time, bytes and energy of a run went, on one screen
     Summary(summary::Arguments),
-    /// Write a report of a run: one HTML file that opens without network
+    /// Write reports of runs: HTML that opens without network, plots as files, PDF, Markdown
     Report(report::Arguments),
     /// Compare runs with runs: what differs, whether that is significant, and between which machines
     ///

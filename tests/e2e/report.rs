@@ -216,10 +216,7 @@ fn plots_are_files_for_papers() {
     assert_eq!(files.len(), pictures.len());
     let text = fs::read_to_string(&md).expect("Markdown");
     for file in &files {
-        assert!(
-            text.contains(&format!("]({svg_option}/{file})")),
-            "{file}: {text}"
-        );
+        assert!(text.contains(&format!("](<svg/{file}>)")), "{file}: {text}");
     }
     let facts = python(
         "import struct, sys, xml.etree.ElementTree as tree
@@ -254,6 +251,12 @@ fn one_plot_is_selected_by_name() {
     assert_eq!(names(Path::new(out)), ["node-cpu.svg"]);
     let svg = fs::read_to_string(Path::new(out).join("node-cpu.svg")).expect("the file");
     assert!(!svg.contains("class=\"title\""), "{svg}");
+    // Options of files without files would have no effect.
+    let output = Command::new(setting("PROFILER_BIN"))
+        .args(["report", &run, "--plot", "node-cpu"])
+        .output()
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
     let output = Command::new(setting("PROFILER_BIN"))
         .args(["report", &run, "--svg", out, "--plot", "no-such"])
         .output()
@@ -307,6 +310,13 @@ fn several_runs_are_one_file() {
         assert!(ids.contains(&id), "{ids:?}");
     }
     assert!(html.contains("href=\"#run2-verdict\""));
+    // Both have the id "run": no plot replaces another.
+    let plots = directory.path().join("plots");
+    let option = plots.to_str().expect("UTF-8");
+    profiler(&[
+        "report", "--svg", option, "--plot", "node-cpu", &runs[0], &runs[1],
+    ]);
+    assert_eq!(names(&plots), ["run1", "run2"]);
 }
 
 #[test]

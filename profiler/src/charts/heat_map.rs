@@ -1,6 +1,6 @@
 //! A value by row and time as shades.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
     Chart, Drawing, Frame, Legend, Scale, axis::Area, drawing::SHADES, escaped, lines::rounded,
@@ -163,8 +163,10 @@ impl HeatMap {
     }
 }
 
-/// Neighbouring intervals of the same shade are one rectangle.
+/// Intervals of the same shade are parts of one path, neighbouring ones one line.
 fn draw_row(area: &Area<'_>, y: f64, height: f64, shades: &[Option<usize>], content: &mut String) {
+    let mut paths: BTreeMap<Option<usize>, String> = BTreeMap::new();
+    let middle = place(y + (height - 0.5) / 2.0);
     let mut begin = 0;
     for index in 1..=shades.len() {
         let present = shades[begin];
@@ -172,18 +174,19 @@ fn draw_row(area: &Area<'_>, y: f64, height: f64, shades: &[Option<usize>], cont
             continue;
         }
         if present != Some(0) {
-            let class = present.map_or("gap".to_owned(), |shade| format!("h{shade}"));
             let (x, end) = (area.x(begin as f64), area.x(index as f64));
-            let _ = write!(
-                content,
-                "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
-                place(x),
-                place(y),
-                place(end - x),
-                place(height - 0.5),
-            );
+            let path = paths.entry(present).or_default();
+            let _ = write!(path, "M{} {middle}H{}", place(x), place(end));
         }
         begin = index;
+    }
+    let width = place(height - 0.5);
+    for (shade, path) in paths {
+        let class = shade.map_or("gap".to_owned(), |shade| format!("h{shade}"));
+        let _ = write!(
+            content,
+            "<path class=\"cell {class}\" stroke-width=\"{width}\" d=\"{path}\"/>"
+        );
     }
 }
 
@@ -204,7 +207,7 @@ mod tests {
     };
 
     #[test]
-    fn equal_neighbours_are_one_rectangle() {
+    fn equal_neighbours_are_one_line() {
         let row = Row {
             label: "cpu0".to_owned(),
             subject: Some("<cpu>".to_owned()),
@@ -230,9 +233,9 @@ mod tests {
             bands: Vec::new(),
         });
         let plot = drawn.stretched;
-        assert_eq!(plot.matches("<rect").count(), 2, "{plot}");
+        assert_eq!(plot.matches('M').count(), 2, "{plot}");
         assert!(
-            plot.contains("class=\"h4\"") && plot.contains("class=\"gap\""),
+            plot.contains("class=\"cell h4\"") && plot.contains("class=\"cell gap\""),
             "{plot}"
         );
         assert!(plot.contains("data-subject=\"&lt;cpu&gt;\""), "{plot}");

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use clap::{Args, ValueHint};
+use clap::{ArgGroup, Args, ValueHint};
 
 use super::{read_runs, write};
 use crate::{
@@ -26,6 +26,8 @@ use crate::{
 
 /// Arguments of `profiler report`.
 #[derive(Args, Debug)]
+#[group(skip)]
+#[command(group(ArgGroup::new("files").multiple(true)))]
 pub struct Arguments {
     /// Run directories
     #[arg(required = true, value_hint = ValueHint::DirPath)]
@@ -40,13 +42,11 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pdf: Option<PathBuf>,
     /// Directory for the plots as SVG files
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", group = "files", value_hint = ValueHint::DirPath)]
     svg: Option<PathBuf>,
     /// Directory for the plots as PNG files
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", group = "files", value_hint = ValueHint::DirPath)]
     png: Option<PathBuf>,
-    #[command(flatten)]
-    plots: Plots,
     /// The plots and pages of another program, under its names: perfmon of SKA SDP
     #[arg(long, value_name = "PROGRAM", conflicts_with = "md")]
     like: Option<Like>,
@@ -60,6 +60,9 @@ pub struct Arguments {
     /// File with [report] [default: /etc/profiler.toml]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
+    // Last, because its heading is that of all options after it.
+    #[command(flatten)]
+    plots: Plots,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -72,25 +75,25 @@ enum Like {
 #[command(next_help_heading = "Plots as files (--svg, --png)")]
 struct Plots {
     /// Only this plot; repeatable. An unknown name lists all
-    #[arg(long = "plot", value_name = "NAME")]
+    #[arg(long = "plot", requires = "files", value_name = "NAME")]
     names: Vec<String>,
     /// Width in mm: 180 is a page, 85 a column of most journals
-    #[arg(long, value_name = "MM", default_value_t = 180.0, value_parser = number(40.0, 1000.0))]
+    #[arg(long, requires = "files", value_name = "MM", default_value_t = 180.0, value_parser = number(40.0, 1000.0))]
     width: f64,
     /// Height of plots with a value axis in mm
-    #[arg(long, value_name = "MM", default_value_t = 45.0, value_parser = number(15.0, 1000.0))]
+    #[arg(long, requires = "files", value_name = "MM", default_value_t = 45.0, value_parser = number(15.0, 1000.0))]
     height: f64,
     /// Font family
-    #[arg(long, value_name = "FAMILY", default_value = file::FONT)]
+    #[arg(long, requires = "files", value_name = "FAMILY", default_value = file::FONT)]
     font: String,
     /// Size of the text in points
-    #[arg(long, value_name = "PT", default_value_t = 8.0, value_parser = number(3.0, 48.0))]
+    #[arg(long, requires = "files", value_name = "PT", default_value_t = 8.0, value_parser = number(3.0, 48.0))]
     font_size: f64,
     /// Pixels per inch of PNG files
-    #[arg(long, value_name = "N", default_value_t = 200.0, value_parser = number(50.0f32, 1200.0))]
+    #[arg(long, requires = "files", value_name = "N", default_value_t = 200.0, value_parser = number(50.0f32, 1200.0))]
     dpi: f32,
     /// No title above the plot, for papers with captions
-    #[arg(long)]
+    #[arg(long, requires = "files")]
     no_title: bool,
 }
 
@@ -143,6 +146,10 @@ impl Arguments {
                 })?;
         }
         if let Some(path) = &self.md {
+            let from = path.parent().unwrap_or(Path::new(""));
+            for (_, picture) in pictures.iter_mut().flatten() {
+                *picture = relative(picture, from);
+            }
             write(path, markdown(&reports, &pictures).as_bytes())?;
         }
         if let Some(path) = &self.pdf {
@@ -216,6 +223,13 @@ fn pdf(html: &str, path: &Path) -> Result<(), Failure> {
     ))
 }
 
+/// A path as seen from a directory: below it without its name, otherwise absolute.
+fn relative(path: &Path, from: &Path) -> PathBuf {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (path, from) = (absolute(path), absolute(from));
+    path.strip_prefix(from).map_or(path.clone(), Path::to_owned)
+}
+
 impl Plots {
     fn is_wanted(&self, figure: &Picture) -> bool {
         self.names.is_empty() || self.names.contains(&figure.name)
@@ -258,22 +272,23 @@ impl Plots {
         reports: &[Report],
         directory: &Path,
         extension: &str,
-        pictures: &mut [Vec<(String, String)>],
+        pictures: &mut [Vec<(String, PathBuf)>],
         encode: impl Fn(String) -> Result<Vec<u8>, Failure>,
     ) -> Result<(), Failure> {
         let appearance = self.appearance();
         let mut count = 0;
-        for (report, pictures) in reports.iter().zip(pictures) {
+        for (number, (report, pictures)) in (1..).zip(reports.iter().zip(pictures)) {
+            // As in the names of the elements of the HTML: ids of runs need not be different.
             let directory = match reports {
                 [_] => directory.to_owned(),
-                _ => directory.join(report.run_id()),
+                _ => directory.join(format!("run{number}")),
             };
             fs::create_dir_all(&directory).map_err(|error| not_written(&directory, &error))?;
             for figure in report.pictures().filter(|figure| self.is_wanted(figure)) {
                 let svg = file::svg(&*figure.chart, &figure.title, &report.frame, &appearance);
                 let path = directory.join(format!("{}.{extension}", figure.name));
                 fs::write(&path, encode(svg)?).map_err(|error| not_written(&path, &error))?;
-                pictures.push((figure.title.clone(), path.display().to_string()));
+                pictures.push((figure.title.clone(), path));
                 count += 1;
             }
         }

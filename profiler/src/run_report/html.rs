@@ -21,8 +21,11 @@ pub fn paragraph(text: &str) -> String {
     format!("<p>{}</p>", escaped(text))
 }
 
-/// Facts as a list.
+/// Facts as a list; nothing if there are none.
 pub fn facts(facts: &[(&str, String)]) -> String {
+    if facts.is_empty() {
+        return String::new();
+    }
     let mut html = String::from("<dl>");
     for (name, fact) in facts {
         let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(fact));

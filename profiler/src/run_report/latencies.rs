@@ -73,12 +73,24 @@ fn spread(intervals: &mut [f64], span: &Span, (end, seconds): (i64, f64), count:
     let end = span.position(end);
     let begin = end - seconds.max(1e-9) / span.step();
     let length = end - begin;
-    for (index, value) in intervals.iter_mut().enumerate() {
+    let limit = intervals.len();
+    let (first, until) = (whole(begin, limit), whole(end.ceil(), limit));
+    for (index, value) in intervals.iter_mut().enumerate().take(until).skip(first) {
         let covered = end.min(index as f64 + 1.0) - begin.max(index as f64);
         if covered > 0.0 {
             *value += count * covered / length / span.step();
         }
     }
+}
+
+/// A position as an index, within the limits.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between 0 and the limit"
+)]
+fn whole(position: f64, limit: usize) -> usize {
+    position.clamp(0.0, limit as f64) as usize
 }
 
 #[cfg(test)]

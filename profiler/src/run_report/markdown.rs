@@ -1,6 +1,6 @@
 //! A report as Markdown: verdict, facts, tables, and links to the drawings.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::PathBuf};
 
 use super::Report;
 use crate::analysis::{
@@ -9,7 +9,7 @@ use crate::analysis::{
 };
 
 /// All runs. `pictures` are titles and paths of the drawings of each run.
-pub fn markdown(reports: &[Report], pictures: &[Vec<(String, String)>]) -> String {
+pub fn markdown(reports: &[Report], pictures: &[Vec<(String, PathBuf)>]) -> String {
     let mut text = String::new();
     for (number, report) in reports.iter().enumerate() {
         if number > 0 {
@@ -31,7 +31,7 @@ pub fn markdown(reports: &[Report], pictures: &[Vec<(String, String)>]) -> Strin
             );
         }
         for (title, path) in pictures.get(number).into_iter().flatten() {
-            let _ = write!(text, "\n![{}]({path})\n", escaped(title));
+            let _ = write!(text, "\n![{}](<{}>)\n", escaped(title), path.display());
         }
     }
     text

@@ -86,11 +86,6 @@ impl Report {
         }
     }
 
-    /// Name of the run.
-    pub fn run_id(&self) -> &str {
-        &self.summary.identity.run_id
-    }
-
     /// All drawings.
     pub fn pictures(&self) -> impl Iterator<Item = &Picture> {
         self.sections.iter().flat_map(Section::pictures)

@@ -22,9 +22,6 @@ const INTERVALS: u64 = 360;
 const TOP: usize = 16;
 /// Ranks of a run whose figures can be selected.
 pub const RANKS: usize = 128;
-/// Values of everything that can be selected.
-const VALUES: usize = 100_000;
-const INTERVALS_MIN: usize = 40;
 
 /// Figures over time.
 pub struct OverTime {
@@ -54,6 +51,7 @@ pub struct OfHost {
 /// A process from its start to its end.
 #[derive(Clone, Debug)]
 pub struct Life {
+    pub host: String,
     /// Name in scripts.
     pub subject: String,
     pub key: ProcessKey,
@@ -121,24 +119,18 @@ fn span(run: &StoredRun, summary: &Summary) -> (Span, u64) {
 pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
     let (span, ticks) = span(run, summary);
     let selectable = of_processes();
-    // The values of what can be selected have fewer intervals the more of it there is.
-    let selected = TOP + summary.ranks.len().min(RANKS);
-    let intervals = VALUES / (selected * selectable.len().max(1));
-    let coarse = Span {
-        intervals: span.intervals.min(intervals.max(INTERVALS_MIN)),
-        ..span
-    };
+    let lives = for_each_host(&run.hosts, |host| lives(run, host, redact));
+    let top = top(&lives);
     let hosts = for_each_host(&run.hosts, |host| {
-        let processes = lives(run, host, redact);
         let ranks = ranks(run, host);
-        let top = top(&processes, run.hosts.len());
+        let top = top.get(&host.name).cloned().unwrap_or_default();
         let mut requests = [
             request(span, PROCESSES, Groups::All),
             request(span, PLOTTED, Groups::All),
             request(span, BY_CPU, Groups::Column("cpu")),
             request(span, BY_GPU, Groups::Column("bdf")),
-            request(coarse, &selectable, Groups::Process(ranks)),
-            request(coarse, &selectable, Groups::Process(top)),
+            request(span, &selectable, Groups::Process(ranks)),
+            request(span, &selectable, Groups::Process(top)),
         ];
         scan(run, host, &mut requests);
         let [all, plotted, cpus, gpus, ranks, top] = requests.map(|request| {
@@ -156,14 +148,16 @@ pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
             ranks,
             top,
             latencies: read_latencies(run, host, &span),
-            processes,
+            processes: Vec::new(),
             regions: regions(run, host),
         }
     });
+    let hosts = hosts.into_iter().zip(lives);
+    let hosts = hosts.map(|(host, processes)| OfHost { processes, ..host });
     OverTime {
         span,
         is_reduced: ticks > INTERVALS,
-        hosts,
+        hosts: hosts.collect(),
     }
 }
 
@@ -171,12 +165,16 @@ fn request(span: Span, figures: &[Figure], groups: Groups) -> Request<'_, OverTi
     Request::new(figures, groups, OverTimes::new(span, figures))
 }
 
-/// The processes of a node with most CPU time, and their names in scripts.
-fn top(processes: &[Life], hosts: usize) -> HashMap<ProcessKey, String> {
-    let mut known: Vec<_> = processes.iter().collect();
+/// The processes of the run with most CPU time, by node, and their names in scripts.
+fn top(lives: &[Vec<Life>]) -> HashMap<String, HashMap<ProcessKey, String>> {
+    let mut known: Vec<_> = lives.iter().flatten().collect();
     known.sort_by_key(|life| std::cmp::Reverse(life.cpu.unwrap_or(0)));
-    let first = known.into_iter().take((TOP / hosts.max(1)).max(1));
-    first.map(|life| (life.key, life.subject.clone())).collect()
+    let mut top: HashMap<String, HashMap<ProcessKey, String>> = HashMap::new();
+    for life in known.into_iter().take(TOP) {
+        let of_host = top.entry(life.host.clone()).or_default();
+        of_host.insert(life.key, life.subject.clone());
+    }
+    top
 }
 
 /// Tables that have rows only for processes with operations have none while there are none: the
@@ -239,6 +237,7 @@ fn lives(run: &StoredRun, host: &StoredHost, redact: bool) -> Vec<Life> {
             let Some(key) = key else { continue };
             let cmdline = cmdlines.get(row).filter(|line| !line.is_empty() && !redact);
             lives.push(Life {
+                host: host.name.clone(),
                 subject: process_subject(&host.name, key),
                 key,
                 name: cmdline.or(comms.get(row)).unwrap_or_default().to_owned(),

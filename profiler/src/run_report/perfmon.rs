@@ -15,7 +15,7 @@ use crate::{
         catalog::figures,
         figure::{
             Condition::{Is, IsNull},
-            Figure, OverRows, OverTime, Unit, Value,
+            Figure, OverTime, Unit, Value,
         },
         scan::{Groups, OverTimes, Request, for_each_host, scan},
         series::{Series, Span, summed},
@@ -65,13 +65,13 @@ figures! {
 
     /// Of a node and socket.
     OF_SOCKETS {
-        package: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "package")], over_rows: OverRows::Max;
+        package: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "package")];
             "Power of the package";
-        dram: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "dram")], over_rows: OverRows::Max;
+        dram: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "dram")];
             "Power of the memory";
-        core: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "core")], over_rows: OverRows::Max;
+        core: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "core")];
             "Power of the cores";
-        uncore: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "uncore")], over_rows: OverRows::Max;
+        uncore: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "uncore")];
             "Power of the uncore";
     }
 }

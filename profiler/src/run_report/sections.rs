@@ -540,18 +540,30 @@ fn quality(summary: &Summary, notes: &[String]) -> String {
         let _ = write!(html, "<li>{}</li>", escaped(note));
     }
     html += "</ul>";
+    // Nodes of a job mostly lack the same.
+    let mut nodes: BTreeMap<(&str, String, &str), Vec<&str>> = BTreeMap::new();
+    for (host, source) in &summary.identity.sources {
+        let state = format!("{:?}", source.status).to_lowercase();
+        let why = source.why.as_deref().unwrap_or_default();
+        let of = nodes.entry((&source.name, state, why)).or_default();
+        of.push(host);
+    }
     let several = summary.nodes.len() > 1;
     let mut sources = PageTable::new(if several {
-        &["node", "source", "state", "why"]
+        &["nodes", "source", "state", "why"]
     } else {
         &["source", "state", "why"]
     });
-    for (host, source) in &summary.identity.sources {
-        let state = format!("{:?}", source.status).to_lowercase();
-        let why = source.why.clone().unwrap_or_default();
-        let mut row = vec![source.name.clone(), state, why];
+    for ((name, state, why), hosts) in nodes {
+        let mut row = vec![name.to_owned(), state, why.to_owned()];
         if several {
-            row.insert(0, host.clone());
+            row.insert(
+                0,
+                match hosts.as_slice() {
+                    [only] => (*only).to_owned(),
+                    hosts => hosts.len().to_string(),
+                },
+            );
         }
         sources.rows.push(row);
     }

@@ -28,20 +28,45 @@ pub fn rank_number(name: &str) -> &str {
     if number.is_empty() { "0" } else { number }
 }
 
-/// All figures of each subject, by the names of scripts.
+/// Values of all subjects together: more would be most of a report.
+const VALUES: usize = 60_000;
+/// Values of a figure, however many there are.
+const LEAST: usize = 20;
+
+/// Values over time.
+type Values = Vec<Option<f64>>;
+
+/// Label and figures of each subject, by the names of scripts.
 #[derive(Default)]
-struct Subjects(BTreeMap<String, (String, Map<String, Value>)>);
+struct Subjects(BTreeMap<String, (String, BTreeMap<String, Values>)>);
 
 impl Subjects {
-    fn add(&mut self, subject: String, label: &str, figure: &str, values: &[Option<f64>]) {
+    fn add(&mut self, subject: String, label: &str, figure: &str, values: Values) {
         if values.iter().all(|value| value.unwrap_or(0.0) == 0.0) {
             return;
         }
-        let values = values.iter().map(|value| value.map(rounded));
         let entry = self.0.entry(subject);
-        let (_, figures) = entry.or_insert_with(|| (label.to_owned(), Map::new()));
-        figures.insert(figure.to_owned(), values.collect());
+        let (_, figures) = entry.or_insert_with(|| (label.to_owned(), BTreeMap::new()));
+        figures.insert(figure.to_owned(), values);
     }
+
+    /// Neighbouring values that are combined, so that all are not too many.
+    fn combined(&self) -> usize {
+        let figures = self.0.values().flat_map(|(_, figures)| figures.values());
+        let longest = figures.clone().map(Vec::len).max().unwrap_or(0);
+        let each = (VALUES / figures.count().max(1)).max(LEAST);
+        longest.div_ceil(each).max(1)
+    }
+}
+
+/// Means of `count` neighbours each.
+fn thinned(values: &[Option<f64>], count: usize) -> Vec<Option<f64>> {
+    let chunks = values.chunks(count).map(|chunk| {
+        let known: Vec<f64> = chunk.iter().flatten().copied().collect();
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        (!known.is_empty()).then(|| rounded(mean))
+    });
+    chunks.collect()
 }
 
 /// The document for scripts: of each subject its label, the figures over time by name, and for
@@ -53,12 +78,7 @@ pub fn json(over_time: &OverTime) -> String {
         for (figure, gpus) in &host.gpus {
             for (bdf, series) in gpus {
                 let label = format!("GPU {bdf} of {}", host.name);
-                subjects.add(
-                    gpu_subject(&host.name, bdf),
-                    &label,
-                    figure,
-                    &series.means(),
-                );
+                subjects.add(gpu_subject(&host.name, bdf), &label, figure, series.means());
             }
         }
     }
@@ -66,7 +86,7 @@ pub fn json(over_time: &OverTime) -> String {
         for (figure, values) in figures {
             let rank = rank_number(rank);
             let label = format!("rank {rank}");
-            subjects.add(rank_subject(rank), &label, figure, &values);
+            subjects.add(rank_subject(rank), &label, figure, values);
         }
     }
     if (2..=NODES).contains(&over_time.hosts.len()) {
@@ -74,13 +94,18 @@ pub fn json(over_time: &OverTime) -> String {
             let label = format!("node {}", host.name);
             for (figure, named) in &host.figures {
                 if let Some(series) = named.get("") {
-                    subjects.add(node_subject(&host.name), &label, figure, &series.means());
+                    subjects.add(node_subject(&host.name), &label, figure, series.means());
                 }
             }
         }
     }
+    let count = subjects.combined();
     let mut document = Map::new();
     for (subject, (label, figures)) in subjects.0 {
+        let figures = figures.into_iter();
+        let figures: Map<_, _> = figures
+            .map(|(figure, values)| (figure, json!(thinned(&values, count))))
+            .collect();
         document.insert(subject, json!({ "label": label, "figures": figures }));
     }
     for (name, times) in regions(over_time) {
@@ -103,7 +128,7 @@ fn add_processes(host: &OfHost, subjects: &mut Subjects) {
                 continue;
             };
             let label = format!("process {pid}, {name}");
-            subjects.add(subject.clone(), &label, figure, &series.means());
+            subjects.add(subject.clone(), &label, figure, series.means());
         }
     }
 }
@@ -142,4 +167,22 @@ fn regions(over_time: &OverTime) -> BTreeMap<&str, Vec<[f64; 2]>> {
         }
     }
     regions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_values_are_combined() {
+        let mut subjects = Subjects::default();
+        for number in 0..1000 {
+            subjects.add(number.to_string(), "", "cpu_s", vec![Some(1.0); 360]);
+        }
+        assert_eq!(subjects.combined(), 6);
+        assert_eq!(Subjects::default().combined(), 1);
+        let values = [Some(1.0), None, Some(3.0), None, None, Some(7.0)];
+        assert_eq!(thinned(&values, 2), [Some(1.0), Some(3.0), Some(7.0)]);
+        assert_eq!(thinned(&values, 3), [Some(2.0), Some(7.0)]);
+    }
 }
