@@ -31,6 +31,7 @@ mod recipes;
 mod reference_tools;
 mod regions;
 mod report;
+mod report_input;
 mod retention;
 mod roofline;
 mod run_end;

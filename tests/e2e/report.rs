@@ -159,6 +159,48 @@ fn values_over_time_equal_their_sql() {
     }
 }
 
+/// Every value of every plot over time, recomputed by another program from the SQL beside the plot.
+#[test]
+fn plots_equal_their_sql() {
+    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let script = "for rank in 0 1; do
+            SLURM_JOB_ID=7 SLURM_PROCID=$rank bash -c 'head -c 200000000 /dev/zero | gzip >$0' file$rank &
+        done
+        dd if=/dev/zero of=direct bs=1M count=20 oflag=direct 2>/dev/null; wait; sync direct; sleep 0.3";
+    for host in ["node1", "node2"] {
+        record(directory.path(), &["--hostname", host], script);
+    }
+    let run = directory.path().join("run");
+    let run = run.to_str().expect("UTF-8");
+    let report = directory.path().join("report.html");
+    let report = report.to_str().expect("UTF-8");
+    profiler(&["report", "-o", report, run]);
+    let compared = e2e::dataset::python("report_values.py", &[run, report]);
+    let compared: Vec<(String, String, usize, f64)> =
+        serde_json::from_value(compared).expect("comparisons");
+    for (plot, line, _, difference) in &compared {
+        assert!(*difference < 1e-3, "{plot}, {line}: {difference}");
+    }
+    for plot in [
+        "thread-time",
+        "node-cpu",
+        "cpu-heat",
+        "switches",
+        "memory",
+        "faults",
+        "process-time",
+        "storage",
+        "block",
+        "disk-write",
+        "nodes-cpu",
+        "ranks-cpu",
+    ] {
+        let of_plot = compared.iter().filter(|(name, ..)| name == plot);
+        let values: usize = of_plot.map(|(_, _, values, _)| values).sum();
+        assert!(values > 10, "{plot}: {compared:?}");
+    }
+}
+
 /// Runs Python with a program and arguments, and returns what it prints.
 fn python(program: &str, arguments: &[&Path]) -> String {
     let output = Command::new(setting("PROFILER_TEST_PYTHON"))

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::Path, process::Command, time::Duration};
 
 use e2e::{
     dataset::Dataset,
-    runs::Profiler,
+    runs::{Finished, Profiler},
     setting,
     sysfs::{Rising, Sysfs},
 };
@@ -383,27 +383,47 @@ fn every_figure_is_recomputed() {
         replace(&data, table, columns);
     }
     known.append(&mut assert_recomputed(&data));
+    let finished = gpu_run();
+    let data = finished.dataset();
+    replace(&data, "gpu_process", &["hash(ts) % 101 AS sm_utilization"]);
+    known.append(&mut assert_recomputed(&data));
     let never: Vec<_> = declared(&data).difference(&known).cloned().collect();
     assert!(never.is_empty(), "null in all runs: {never:?}");
 }
 
-/// Figures of the GPUs of NVIDIA's library, of all and of each.
-#[test]
-fn figures_of_gpus_equal_their_sql() {
+/// A process that uses two GPUs of NVIDIA's library.
+fn gpu_run() -> Finished {
+    let mut target = Command::new("sleep").arg("60").spawn().expect("started");
+    let pid = target.id();
     let sysfs = Sysfs::without(&["drm"]);
     sysfs.driver("nvidia");
     let library = TempDir::new().expect("a directory");
     crate::gpu::put_library(
         library.path(),
-        "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\ngpu0 pci 0 193 0\n\
-         gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\ngpu1 pci 0 194 0\n",
+        &format!(
+            "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\ngpu0 pci 0 193 0\n\
+             gpu0 compute {pid} 4096 4294967295 4294967295\ngpu0 samples {pid} 100 60 0 0 0\n\
+             gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\ngpu1 pci 0 194 0\n\
+             gpu1 compute {pid} 1024 4294967295 4294967295\n"
+        ),
     );
     let sysfs = sysfs.start();
     let finished = Profiler::new()
         .env("LD_LIBRARY_PATH", library.path())
-        .args(["-i", "100ms", "--sysfs", sysfs.path()])
-        .command(&["sleep", "1"])
+        .args(["-i", "100ms", "-d", "1s", "--sysfs", sysfs.path()])
+        .pid(pid)
         .finish();
+    target
+        .kill()
+        .and_then(|()| target.wait())
+        .expect("our child");
+    finished
+}
+
+/// Figures of the GPUs of NVIDIA's library, of all and of each.
+#[test]
+fn figures_of_gpus_equal_their_sql() {
+    let finished = gpu_run();
     let data = finished.dataset();
     let known = assert_recomputed(&data);
     for name in [
@@ -416,6 +436,13 @@ fn figures_of_gpus_equal_their_sql() {
         assert!(known.contains(&of_gpu), "{name}: {known:?}");
     }
     let run = document(&[data.path().to_str().expect("UTF-8")])["runs"][0].clone();
+    assert_eq!(run["total"]["gpu_memory_bytes"], 5120.0);
+    assert_eq!(run["processes"][0]["gpu_memory_bytes"], 5120.0);
+    let text = summary(&[data.path().to_str().expect("UTF-8")]);
+    assert!(
+        text.contains("GPU memory") && text.contains("5.0 KiB"),
+        "{text}"
+    );
     let node = &run["nodes"][0];
     let resources = &node["resource_summary"];
     assert_eq!(resources["gpu_util_mean_pct"], 60.0);

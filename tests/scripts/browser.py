@@ -2,6 +2,8 @@
 
 browser.py page REPORT PREFIX   what loading, screenshots and printing gave; images are PREFIX-*.png
 browser.py use REPORT           what happens when a reader uses its controls
+browser.py device REPORT        what a click on the second GPU of a legend shows
+browser.py pdf FILE             pages, size of the first one, and text of a PDF
 """
 
 import json
@@ -58,7 +60,7 @@ PAINT = """async () => {
     return null;
 }"""
 
-DRAWINGS = "main svg.chart"
+DRAWINGS = "main figure > svg"
 TABLES = "main table"
 
 
@@ -114,7 +116,6 @@ def page_facts(browser, prefix):
         "scrolls_sideways": page.evaluate(
             "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
         ),
-        "verdict": page.locator("#verdict").inner_text(),
     }
     # What the browser reports after the page is loaded.
     page.wait_for_timeout(200)
@@ -304,11 +305,41 @@ def use(browser):
     return facts | heard
 
 
+def device(browser):
+    page, heard = browser.open()
+    entry = page.locator("#gpu li[data-subject]").nth(1)
+    entry.click()
+    plots = page.evaluate(
+        """() => [...document.querySelectorAll('figure.filtered')].map(figure => ({
+            id: figure.id,
+            lines: [...figure.querySelectorAll('.own .line')].map(line => line.getAttribute('class')),
+        }))"""
+    )
+    return {
+        "subject": entry.get_attribute("data-subject"),
+        "chip": page.locator(".chip").inner_text(),
+        "plots": plots,
+        "errors": heard["errors"],
+    }
+
+
+def pdf_facts(path):
+    with pypdfium2.PdfDocument(path) as document:
+        texts = [page.get_textpage().get_text_range() for page in document]
+        return [len(document), document[0].get_size(), "\n".join(texts)]
+
+
 def main():
     command, report = sys.argv[1:3]
+    if command == "pdf":
+        json.dump(pdf_facts(report), sys.stdout)
+        return
     with sync_playwright() as playwright:
         browser = Browser(playwright, "file://" + os.path.abspath(report))
-        facts = page_facts(browser, sys.argv[3]) if command == "page" else use(browser)
+        if command == "page":
+            facts = page_facts(browser, sys.argv[3])
+        else:
+            facts = {"use": use, "device": device}[command](browser)
         browser.chromium.close()
     json.dump(facts, sys.stdout)
 

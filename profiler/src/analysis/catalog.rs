@@ -116,6 +116,10 @@ figures! {
             "futex calls, with which threads wait for locks (with --source +syscalls)";
         syscalls: Count, "syscalls", Value::Column("count"), &[IsNull("tid")];
             "System calls (with --source +syscalls)";
+        gpu_s: Seconds, "gpu_process", Value::Scaled(1e-2, &Value::Column("sm_utilization")), &[IsNull("tid")], over_time: OverTime::Integral;
+            "Share of the SMs of NVIDIA GPUs in use × time, summed over the GPUs";
+        gpu_memory_bytes: Bytes, "gpu_process", Value::Column("memory_used"), &[IsNull("tid")], over_time: OverTime::Max;
+            "Largest device memory in use on all GPUs of a node";
         energy_j: Joules, "process", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[];
             "Energy of the packages, divided by the share of the node's CPU time: a model, not a measurement";
         processes: Count, "process", Value::One, &[];

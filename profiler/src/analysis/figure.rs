@@ -142,6 +142,8 @@ pub enum Condition {
     NotNull(&'static str),
     /// A text.
     Is(&'static str, &'static str),
+    /// One of several texts.
+    IsOneOf(&'static str, &'static [&'static str]),
     /// Another text, or null.
     IsNot(&'static str, &'static str),
     /// A truth value or number that is 0.
@@ -276,6 +278,7 @@ impl Condition {
             Self::IsNull(name)
             | Self::NotNull(name)
             | Self::Is(name, _)
+            | Self::IsOneOf(name, _)
             | Self::IsNot(name, _)
             | Self::Zero(name)
             | Self::NotZero(name) => name,
@@ -288,6 +291,7 @@ impl Condition {
             Self::IsNull(_) => format!("{name} IS NULL"),
             Self::NotNull(_) => format!("{name} IS NOT NULL"),
             Self::Is(_, text) => format!("{name} = '{text}'"),
+            Self::IsOneOf(_, texts) => format!("{name} IN ('{}')", texts.join("', '")),
             Self::IsNot(_, text) => format!("{name} IS DISTINCT FROM '{text}'"),
             Self::Zero(_) => format!("{name}::DOUBLE = 0"),
             Self::NotZero(_) => format!("{name}::DOUBLE <> 0"),
@@ -309,6 +313,10 @@ impl Condition {
             Self::Is(name, text) => {
                 let texts = Texts::of(batch, name);
                 keep(&|row| texts.get(row) == Some(text));
+            }
+            Self::IsOneOf(name, wanted) => {
+                let texts = Texts::of(batch, name);
+                keep(&|row| texts.get(row).is_some_and(|text| wanted.contains(&text)));
             }
             Self::IsNot(name, text) => {
                 let texts = Texts::of(batch, name);
@@ -371,8 +379,23 @@ impl Figure {
             .collect()
     }
 
-    /// A query for the values over time that plots show.
-    pub fn sql_over_time(&self) -> String {
+    /// A query for the values over time that plots show. `by` are columns of the table.
+    pub fn sql_over_time(&self, by: &[&str]) -> String {
+        self.sql_over_time_of(self.table, by)
+    }
+
+    /// A query for the values over time of each rank.
+    pub fn sql_of_ranks(&self) -> String {
+        let rows = format!(
+            "(SELECT rows.*, task_rank FROM {} AS rows JOIN process USING (host, pid, start_ts) \
+             WHERE task_rank IS NOT NULL)",
+            self.table
+        );
+        self.sql_over_time_of(&rows, &["task_rank"])
+    }
+
+    fn sql_over_time_of(&self, rows: &str, by: &[&str]) -> String {
+        let by: String = by.iter().map(|name| quoted(name) + ", ").collect();
         let over_rows = self.over_rows.sql();
         let rate = if self.over_time == OverTime::Sum {
             " / (max(interval_ns) / 1e9)"
@@ -380,10 +403,10 @@ impl Figure {
             ""
         };
         format!(
-            "SELECT host, ts, {over_rows}({}){rate} AS {} FROM {}{} GROUP BY host, ts ORDER BY host, ts",
+            "SELECT host, {by}ts, max(interval_ns) / 1e9 AS seconds, {over_rows}({}){rate} AS {} FROM \
+             {rows}{} GROUP BY host, {by}ts ORDER BY host, {by}ts",
             self.value.sql(),
             self.name,
-            self.table,
             self.sql_conditions(),
         )
     }

@@ -32,13 +32,15 @@ pub enum Legend {
 }
 
 /// Entry of a legend.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Entry {
     /// SVG elements in a square of 12 units.
     pub key: String,
     pub label: String,
     /// Mean and largest value.
     pub values: String,
+    /// What it is about, for scripts.
+    pub subject: Option<String>,
 }
 
 impl Entry {
@@ -48,8 +50,20 @@ impl Entry {
             "<rect class=\"c{}\" width=\"12\" height=\"12\"/>",
             colour % COLOURS
         );
-        Self { key, label, values }
+        Self {
+            key,
+            label,
+            values,
+            subject: None,
+        }
     }
+}
+
+/// Attribute that makes an element select what it is about.
+pub(super) fn subject(subject: Option<&str>) -> String {
+    subject.map_or(String::new(), |subject| {
+        format!(" data-subject=\"{}\"", escaped(subject))
+    })
 }
 
 /// Shades of heat maps: the classes `h1`… of the style sheet.
@@ -112,7 +126,8 @@ impl Legend {
             Self::Entries(entries) => {
                 let entries = entries.iter().map(|entry| {
                     format!(
-                        "<li><svg viewBox=\"0 0 12 12\" aria-hidden=\"true\">{}</svg> {} <span class=\"values\">{}</span></li>",
+                        "<li{}><svg viewBox=\"0 0 12 12\" aria-hidden=\"true\">{}</svg> {} <span class=\"values\">{}</span></li>",
+                        subject(entry.subject.as_deref()),
                         entry.key,
                         escaped(&entry.label),
                         escaped(&entry.values)

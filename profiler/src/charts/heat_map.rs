@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
-    Chart, Drawing, Frame, Legend, Scale, axis::Area, drawing::SHADES, escaped, lines::rounded,
+    Chart, Drawing, Frame, Legend, Scale,
+    axis::Area,
+    drawing::{SHADES, subject},
+    escaped,
+    lines::rounded,
     place,
 };
 
@@ -89,13 +93,6 @@ impl Chart for HeatMap {
         drawing.data = (rows.len() <= ROWS_WITH_VALUES).then(|| self.data(&rows));
         drawing
     }
-}
-
-/// Attribute that makes an element select what it is about.
-pub(super) fn subject(subject: Option<&str>) -> String {
-    subject.map_or(String::new(), |subject| {
-        format!(" data-subject=\"{}\"", escaped(subject))
-    })
 }
 
 impl HeatMap {

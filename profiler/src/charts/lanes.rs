@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{COLOURS, Chart, Drawing, Frame, axis::Area, escaped, heat_map::subject, place};
+use super::{COLOURS, Chart, Drawing, Frame, axis::Area, drawing::subject, escaped, place};
 
 /// Bars over time.
 #[derive(Clone, Debug)]

@@ -9,9 +9,11 @@ use super::{
 };
 
 /// A line: means of the intervals, `None` for a gap.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Line {
     pub label: String,
+    /// What the line is about, for scripts; `None` for the whole run.
+    pub subject: Option<String>,
     /// Name of the figure, by which scripts find that of a selected process.
     pub figure: &'static str,
     pub means: Vec<Option<f64>>,
@@ -111,7 +113,8 @@ impl Plot {
             .iter()
             .map(|line| {
                 let values = line.means.iter().map(|value| value.map(rounded));
-                (&line.label, values.collect::<Vec<_>>(), line.figure)
+                let values: Vec<_> = values.collect();
+                (&line.label, values, line.figure, &line.subject)
             })
             .collect();
         let data = serde_json::json!({
@@ -159,7 +162,10 @@ impl Plot {
             let max = known.iter().copied().chain(line.max).fold(0.0, f64::max);
             let (mean, max) = (self.scale.format(mean), self.scale.format(max));
             let values = format!("mean {mean}, max {max}");
-            Entry::coloured(index, line.label.clone(), values)
+            Entry {
+                subject: line.subject.clone(),
+                ..Entry::coloured(index, line.label.clone(), values)
+            }
         });
         Legend::Entries(entries.collect())
     }
@@ -219,10 +225,10 @@ mod tests {
     fn gaps_interrupt_the_line_and_text_is_escaped() {
         let line = Line {
             label: "<script>".to_owned(),
-            figure: "",
             means: vec![Some(1.0), None, Some(2.0), Some(4.0)],
             range: vec![Some((1.0, 4.0)), None, None, None],
             max: Some(5.0),
+            ..Line::default()
         };
         let plot = Plot {
             scale: Scale {

@@ -1,6 +1,7 @@
 //! Drawings as SVG: readable without scripts, on paper, and by people who confuse colours.
 
 mod axis;
+pub mod bars;
 mod drawing;
 pub mod file;
 pub mod heat_map;

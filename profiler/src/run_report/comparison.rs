@@ -5,14 +5,13 @@ use std::{collections::HashMap, fmt::Write as _};
 use super::{
     html::{Document, content, figure, paragraph, table},
     over_time::{self, OverTime},
-    plots::{self, PlotOf, TOPICS},
+    plots::{self, PlotOf, TOPICS, scale},
     section::Section,
-    sections::{combined, scale, series_of},
+    sections::{combined, series_of},
 };
 use crate::{
     analysis::{
         compare::{Compared, Comparison, Verdict, tables},
-        figure::Figure,
         stored_run::StoredRun,
         summary::Summary,
     },
@@ -131,7 +130,7 @@ fn over_time(shown: &[Shown; 2], columns: &[Column], plot: &PlotOf) -> String {
                 combined(scale, series)
             });
         }
-        sql.extend(plots::figure(name).map(Figure::sql_over_time));
+        sql.extend(plots::figure(name).map(|figure| figure.sql_over_time(&[])));
     }
     let Some(scale) = of else {
         return String::new();

@@ -126,8 +126,9 @@ fn article(report: &Report, prefix: &str) -> String {
     // `<` would end the element.
     let subjects = report.subjects.replace('<', "\\u003c");
     format!(
-        "<article data-seconds=\"{}\" data-intervals=\"{}\">{}\
+        "<article data-start=\"{}\" data-seconds=\"{}\" data-intervals=\"{}\">{}\
          <script type=\"application/json\" class=\"subjects\">{subjects}</script></article>",
+        frame.span.start,
         (frame.span.end - frame.span.start) as f64 / 1e6,
         frame.span.intervals,
         content(&page.title, &page.subtitle, &report.sections, prefix, frame),

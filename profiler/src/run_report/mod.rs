@@ -3,12 +3,15 @@
 
 mod bands;
 mod comparison;
+mod devices;
+mod heat_maps;
 mod html;
 mod latencies;
 mod markdown;
 mod over_time;
 mod perfmon;
 mod plots;
+mod processes;
 mod roofline;
 mod section;
 mod sections;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     latencies::{Latencies, read_latencies},
-    plots::{BY_CPU, BY_GPU, PLOTTED, of_processes},
+    plots::{BY_CPU, DEVICES, PLOTTED, of_processes},
 };
 use crate::analysis::{
     catalog::PROCESSES,
@@ -38,7 +38,8 @@ pub struct OfHost {
     /// Of all processes and of the node.
     pub figures: BTreeMap<&'static str, Named>,
     pub cpus: Named,
-    pub gpus: BTreeMap<&'static str, Named>,
+    /// By name of the device.
+    pub devices: BTreeMap<&'static str, Named>,
     /// By rank, with as many digits that names are sorted by number.
     pub ranks: BTreeMap<&'static str, Named>,
     /// Of the processes with most CPU time, by their names in scripts.
@@ -124,19 +125,22 @@ pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
     let hosts = for_each_host(&run.hosts, |host| {
         let ranks = ranks(run, host);
         let top = top.get(&host.name).cloned().unwrap_or_default();
-        let mut requests = [
+        let mut requests = vec![
             request(span, PROCESSES, Groups::All),
             request(span, PLOTTED, Groups::All),
             request(span, BY_CPU, Groups::Column("cpu")),
-            request(span, BY_GPU, Groups::Column("bdf")),
             request(span, &selectable, Groups::Process(ranks)),
             request(span, &selectable, Groups::Process(top)),
         ];
+        let devices = DEVICES.iter();
+        requests.extend(devices.map(|of| request(span, of.figures, Groups::Column(of.column))));
         scan(run, host, &mut requests);
-        let [all, plotted, cpus, gpus, ranks, top] = requests.map(|request| {
+        let mut results = requests.into_iter().map(|request| {
             let names = request.figures.iter().map(|figure| figure.name);
             names.zip(request.values.series).collect::<BTreeMap<_, _>>()
         });
+        let mut next = || results.next().unwrap_or_default();
+        let [all, plotted, cpus, ranks, top] = std::array::from_fn(|_| next());
         let mut figures = all;
         figures.extend(plotted);
         fill_idle(&mut figures);
@@ -144,7 +148,7 @@ pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
             name: host.name.clone(),
             figures,
             cpus: cpus.into_values().next().unwrap_or_default(),
-            gpus,
+            devices: results.flatten().collect(),
             ranks,
             top,
             latencies: read_latencies(run, host, &span),

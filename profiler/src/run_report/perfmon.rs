@@ -319,10 +319,8 @@ impl Metric {
 fn line(label: String, means: Vec<Option<f64>>) -> Line {
     Line {
         label,
-        figure: "",
         means,
-        range: Vec::new(),
-        max: None,
+        ..Line::default()
     }
 }
 

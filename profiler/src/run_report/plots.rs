@@ -1,14 +1,21 @@
 //! The plots over time.
 
-use crate::analysis::{
-    catalog::{self, figures},
-    figure::{
-        Condition::{Is, IsNull},
-        Figure, OverRows, OverTime, Unit, Value,
+use crate::{
+    analysis::{
+        catalog::{self, figures},
+        figure::{
+            Condition::{self, Is, IsNot, IsNull, Zero},
+            Figure, OverRows, OverTime, Unit, Value,
+        },
     },
+    charts::Scale,
 };
 
 const ALL: &[&str] = catalog::ALL;
+const METRIC: Value = Value::Column("value");
+const SHARE: Value = Value::Scaled(100.0, &METRIC);
+/// Rows of the target or, if all CPUs are counted, of the node.
+const WHOLE: Condition = Condition::IsOneOf("scope", &["target", "node"]);
 
 figures! {
     /// Of the node and the target, besides those of summaries.
@@ -33,20 +40,34 @@ figures! {
             "Share of the time in which a task waited for memory";
         psi_io: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["psi_io_some_ns"], &["interval_ns"])), &[], over_time: OverTime::Mean;
             "Share of the time in which a task waited for I/O";
-        node_net_rx: Bytes, "netdev", Value::Column("rx_bytes"), &[Is("kind", "physical")];
-            "Received by the physical interfaces of the node";
-        node_net_tx: Bytes, "netdev", Value::Column("tx_bytes"), &[Is("kind", "physical")];
-            "Sent by the physical interfaces of the node";
         ipc: Count, "timeline", Value::Column("target_ipc"), &[], over_time: OverTime::Mean;
             "Instructions per cycle";
-        flops: Flop, "timeline", Value::Column("target_flops"), &[], over_time: OverTime::Mean;
+        flops: Flop, "timeline", Value::Column("target_flops"), &[], over_time: OverTime::Integral;
             "Floating-point operations per second";
-        dp_flops: Flop, "timeline", Value::Column("target_dp_flops"), &[], over_time: OverTime::Mean;
+        dp_flops: Flop, "timeline", Value::Column("target_dp_flops"), &[], over_time: OverTime::Integral;
             "Floating-point operations per second in double precision";
-        sp_flops: Flop, "timeline", Value::Column("target_sp_flops"), &[], over_time: OverTime::Mean;
+        sp_flops: Flop, "timeline", Value::Column("target_sp_flops"), &[], over_time: OverTime::Integral;
             "Floating-point operations per second in single precision";
-        mem_bw: Bytes, "timeline", Value::Column("node_mem_bw"), &[], over_time: OverTime::Mean;
+        mem_bw: Bytes, "timeline", Value::Column("node_mem_bw"), &[], over_time: OverTime::Integral;
             "Bandwidth of the memory";
+        mem_bw_local: Bytes, "perf_metric", METRIC, &[WHOLE, Is("metric", "llc_miss_local_bw")], over_time: OverTime::Integral;
+            "Read by the cores from memory of their own node";
+        mem_bw_remote: Bytes, "perf_metric", METRIC, &[WHOLE, Is("metric", "llc_miss_remote_bw")], over_time: OverTime::Integral;
+            "Read by the cores from memory of other nodes";
+        retiring: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "retiring")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Share of pipeline slots that did useful work";
+        bad_speculation: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "bad_speculation")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Share of pipeline slots whose work was discarded";
+        frontend_bound: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "frontend_bound")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Share of pipeline slots that waited for instructions";
+        backend_bound: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "backend_bound")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Share of pipeline slots that waited for data or execution units";
+        smt_contention: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "smt_contention")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Share of pipeline slots that the other thread of the core used";
+        vector_dp: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "vec_ratio_dp")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Share of vector instructions in the double-precision arithmetic";
+        vector_sp: Percent, "perf_metric", SHARE, &[WHOLE, Is("metric", "vec_ratio_sp")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Share of vector instructions in the single-precision arithmetic";
         package_power: Watts, "timeline", Value::Column("package_power"), &[], over_time: OverTime::Mean;
             "Power of all packages";
         dram_power: Watts, "timeline", Value::Column("dram_power"), &[], over_time: OverTime::Mean;
@@ -72,7 +93,82 @@ figures! {
         gpu_watts: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
             "Power";
     }
+
+    /// Of each disk.
+    BY_DISK {
+        disk_read: Bytes, "disk", Value::Column("read_bytes"), &[Zero("partition")];
+            "Read from the disk";
+        disk_write: Bytes, "disk", Value::Column("write_bytes"), &[Zero("partition")];
+            "Written to the disk";
+        disk_busy: Percent, "disk", Value::Scaled(100.0, &Value::Ratio(&["busy_ns"], &["interval_ns"])), &[Zero("partition")], over_time: OverTime::Mean;
+            "Share of the time with a request in flight";
+    }
+
+    /// Of each network interface.
+    BY_INTERFACE {
+        interface_rx: Bytes, "netdev", Value::Column("rx_bytes"), &[IsNot("kind", "loopback")];
+            "Received by the interface";
+        interface_tx: Bytes, "netdev", Value::Column("tx_bytes"), &[IsNot("kind", "loopback")];
+            "Sent by the interface";
+    }
 }
+
+/// A kind of device, whose figures are plotted device by device.
+pub struct DeviceKind {
+    /// What a device is called.
+    pub noun: &'static str,
+    /// Column with its name.
+    pub column: &'static str,
+    pub figures: &'static [Figure],
+    /// Names of the figures, each with the title of its plot.
+    pub plots: &'static [(&'static str, &'static str)],
+    /// Whether devices without any use are shown.
+    pub with_idle: bool,
+}
+
+/// All kinds of devices.
+pub const DEVICES: &[&DeviceKind] = &[&GPU, &DISK, &INTERFACE];
+
+const GPU: DeviceKind = DeviceKind {
+    noun: "GPU",
+    column: "bdf",
+    figures: BY_GPU,
+    plots: &[
+        ("gpu_utilization", "Utilization of the GPUs"),
+        ("gpu_memory", "Memory in use on the GPUs"),
+        ("gpu_watts", "Power of the GPUs"),
+    ],
+    with_idle: true,
+};
+
+const DISK: DeviceKind = DeviceKind {
+    noun: "disk",
+    column: "device",
+    figures: BY_DISK,
+    plots: &[
+        ("disk_read", "Bytes read from each disk of the node"),
+        ("disk_write", "Bytes written to each disk of the node"),
+        (
+            "disk_busy",
+            "Share of the time with requests in flight, by disk",
+        ),
+    ],
+    with_idle: false,
+};
+
+const INTERFACE: DeviceKind = DeviceKind {
+    noun: "interface",
+    column: "device",
+    figures: BY_INTERFACE,
+    plots: &[
+        (
+            "interface_rx",
+            "Bytes received by each interface of the node",
+        ),
+        ("interface_tx", "Bytes sent by each interface of the node"),
+    ],
+    with_idle: false,
+};
 
 /// A plot: figures by name, each with its label.
 pub struct PlotOf {
@@ -91,6 +187,17 @@ pub struct Topic {
     pub plots: &'static [PlotOf],
     /// Kinds of latencies, each with the title of its heat map.
     pub latencies: &'static [(&'static str, &'static str)],
+    pub devices: Option<&'static DeviceKind>,
+}
+
+impl Topic {
+    const EMPTY: Self = Self {
+        id: "",
+        title: "",
+        plots: &[],
+        latencies: &[],
+        devices: None,
+    };
 }
 
 const fn lines(
@@ -122,7 +229,6 @@ const fn stack(
 pub const TOPICS: &[Topic] = &[
     Topic {
         id: "time",
-        latencies: &[],
         title: "Where the time of the threads went",
         plots: &[stack(
             "thread-time",
@@ -134,6 +240,7 @@ pub const TOPICS: &[Topic] = &[
                 ("blocked", "blocked_s"),
             ],
         )],
+        ..Topic::EMPTY
     },
     Topic {
         id: "cpu",
@@ -160,6 +267,22 @@ pub const TOPICS: &[Topic] = &[
                     ("single", "sp_flops"),
                 ],
             ),
+            stack(
+                "top-down",
+                "Slots of the pipeline",
+                &[
+                    ("useful work", "retiring"),
+                    ("discarded work", "bad_speculation"),
+                    ("front end: waiting for instructions", "frontend_bound"),
+                    ("back end: waiting for data or units", "backend_bound"),
+                    ("other thread of the core", "smt_contention"),
+                ],
+            ),
+            lines(
+                "vector-share",
+                "Vector instructions in the floating-point arithmetic",
+                &[("double", "vector_dp"), ("single", "vector_sp")],
+            ),
             lines(
                 "switches",
                 "Context switches of the target",
@@ -169,10 +292,10 @@ pub const TOPICS: &[Topic] = &[
                 ],
             ),
         ],
+        ..Topic::EMPTY
     },
     Topic {
         id: "memory",
-        latencies: &[],
         title: "Memory",
         plots: &[
             PlotOf {
@@ -209,10 +332,20 @@ pub const TOPICS: &[Topic] = &[
                 "Bandwidth of the memory",
                 &[("node", "mem_bw")],
             ),
+            lines(
+                "numa",
+                "Bytes that the cores read from memory",
+                &[
+                    ("of their own NUMA node", "mem_bw_local"),
+                    ("of other nodes", "mem_bw_remote"),
+                ],
+            ),
         ],
+        ..Topic::EMPTY
     },
     Topic {
         id: "io",
+        devices: Some(&DISK),
         latencies: &[
             ("file_read", "How long reads of files took"),
             ("file_write", "How long writes to files took"),
@@ -252,6 +385,7 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "network",
+        devices: Some(&INTERFACE),
         latencies: &[
             ("tcp_rtt", "Round-trip times of TCP connections"),
             (
@@ -275,16 +409,28 @@ pub const TOPICS: &[Topic] = &[
                 "TCP segments sent again",
                 &[("target", "tcp_retransmits")],
             ),
-            lines(
-                "interfaces",
-                "Bytes over the interfaces of the node",
-                &[("received", "node_net_rx"), ("sent", "node_net_tx")],
-            ),
         ],
     },
     Topic {
+        id: "gpu",
+        title: "GPUs",
+        plots: &[
+            lines(
+                "gpu-time",
+                "GPUs used by the target",
+                &[("target", "gpu_s")],
+            ),
+            lines(
+                "gpu-target-memory",
+                "Memory of GPUs held by the target",
+                &[("target", "gpu_memory_bytes")],
+            ),
+        ],
+        devices: Some(&GPU),
+        ..Topic::EMPTY
+    },
+    Topic {
         id: "energy",
-        latencies: &[],
         title: "Power",
         plots: &[stack(
             "power",
@@ -295,6 +441,7 @@ pub const TOPICS: &[Topic] = &[
                 ("GPUs", "gpu_power"),
             ],
         )],
+        ..Topic::EMPTY
     },
 ];
 
@@ -313,10 +460,23 @@ pub fn of_processes() -> Vec<Figure> {
 
 /// The figure with this name.
 pub fn figure(name: &str) -> Option<&'static Figure> {
-    let all = catalog::PROCESSES
+    let of_devices = DEVICES.iter().flat_map(|kind| kind.figures);
+    let mut all = catalog::PROCESSES
         .iter()
         .chain(PLOTTED)
         .chain(BY_CPU)
-        .chain(BY_GPU);
-    all.into_iter().find(|figure| figure.name == name)
+        .chain(of_devices);
+    all.find(|figure| figure.name == name)
+}
+
+/// The scale of a figure over time.
+pub fn scale(name: &str) -> Scale {
+    let figure = figure(name);
+    let unit = figure.map_or(Unit::Count, |figure| figure.unit);
+    let over_time = figure.map(|figure| figure.over_time);
+    Scale {
+        unit,
+        // Integrals are of rates, sums are shown as rates.
+        per_second: matches!(over_time, Some(OverTime::Sum | OverTime::Integral)),
+    }
 }

@@ -157,6 +157,7 @@ fn legend(marks: &[Mark], dots: usize, outside: &str) -> Vec<Entry> {
         key: key.to_owned(),
         label,
         values,
+        subject: None,
     };
     let mut entries = Vec::new();
     let mut nodes = 0;

@@ -72,7 +72,8 @@
       const figures = subjects[selected]?.figures;
       const lines = data?.lines ?? [];
       if (!figures) return lines;
-      return lines.flatMap(([label, , figure]) => figures[figure] ? [[label, figures[figure], figure]] : []);
+      const isShown = ([, , figure, subject]) => figures[figure] && (!subject || subject === selected);
+      return lines.flatMap(line => isShown(line) ? [[line[0], figures[line[2]], line[2]]] : []);
     };
     const chip = element("button", { type: "button", className: "chip", hidden: true, title: "Show everything" });
     chip.addEventListener("click", () => select(null));

@@ -1,11 +1,14 @@
-//! What a reader can select in a report: processes, ranks, nodes, GPUs and regions, with their
-//! figures over time or their times.
+//! What a reader can select in a report: processes, ranks, nodes, devices and regions, with
+//! their figures over time or their times.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::over_time::{OfHost, OverTime, RANKS};
+use super::{
+    over_time::{OfHost, OverTime, RANKS},
+    plots::{DEVICES, DeviceKind},
+};
 use crate::{
     analysis::{
         series::{Named, Series, summed},
@@ -17,9 +20,9 @@ use crate::{
 /// Nodes whose figures can be selected: all figures of more would be too many.
 const NODES: usize = 16;
 
-/// Name of a GPU in scripts.
-pub fn gpu_subject(host: &str, bdf: &str) -> String {
-    format!("gpu {host} {bdf}")
+/// Name of a device in scripts.
+pub fn device_subject(kind: &DeviceKind, host: &str, device: &str) -> String {
+    format!("{} {host} {device}", kind.noun)
 }
 
 /// Number of a rank without the zeros that sort it.
@@ -75,10 +78,13 @@ pub fn json(over_time: &OverTime) -> String {
     let mut subjects = Subjects::default();
     for host in &over_time.hosts {
         add_processes(host, &mut subjects);
-        for (figure, gpus) in &host.gpus {
-            for (bdf, series) in gpus {
-                let label = format!("GPU {bdf} of {}", host.name);
-                subjects.add(gpu_subject(&host.name, bdf), &label, figure, series.means());
+        for kind in DEVICES {
+            for figure in kind.figures {
+                for (device, series) in host.devices.get(figure.name).into_iter().flatten() {
+                    let label = format!("{} {device} of {}", kind.noun, host.name);
+                    let subject = device_subject(kind, &host.name, device);
+                    subjects.add(subject, &label, figure.name, series.means());
+                }
             }
         }
     }

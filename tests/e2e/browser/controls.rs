@@ -71,7 +71,7 @@ fn assert_tooltip(tooltip: &Tooltip, of: &Use, from: f64, to: f64) {
     // The interval before or after it, if the mouse is at their boundary.
     let near =
         [-0.001, 0.001].map(|more| interval(at / of.seconds + more, of).min(of.intervals - 1));
-    for (line, (label, values, _)) in lines.iter().zip(&of.data.lines) {
+    for (line, (label, values, ..)) in lines.iter().zip(&of.data.lines) {
         let (name, shown) = line.split_once(": ").expect("a label");
         assert_eq!(name, label);
         let found = near.iter().any(|index| match values[*index] {
@@ -116,7 +116,7 @@ fn assert_csv(csv: &Csv, of: &Use, from: f64, to: f64) {
         assert!(share > from - length && share < to + length, "{row}");
         let index = interval(share, of);
         let cells: Vec<Option<f64>> = cells.map(|cell| cell.parse().ok()).collect();
-        let expected: Vec<_> = lines.iter().map(|(_, values, _)| values[index]).collect();
+        let expected: Vec<_> = lines.iter().map(|(_, values, ..)| values[index]).collect();
         assert_eq!(cells, expected, "{row}");
     }
 }
@@ -215,11 +215,11 @@ fn assert_selects(of: &Use) {
         .data
         .lines
         .iter()
-        .filter(|(.., figure)| selection.figures.contains_key(figure))
+        .filter(|(_, _, figure, _)| selection.figures.contains_key(figure))
         .collect();
     assert_eq!(heading.matches(',').count(), shown.len(), "{heading}");
     let rows: Vec<&str> = rows.collect();
-    for (column, (label, _, figure)) in shown.into_iter().enumerate() {
+    for (column, (label, _, figure, _)) in shown.into_iter().enumerate() {
         let cell = |row: &&str| {
             row.split(',')
                 .nth(column + 1)

@@ -69,12 +69,15 @@ pub struct WithoutScripts {
 /// Left edge and width of the visible part of each drawing.
 pub type Views = Vec<(f64, f64)>;
 
+/// Label, values, figure, and what the line is about.
+pub type LineData = (String, Vec<Option<f64>>, String, Option<String>);
+
 /// Values of a plot that the report contains.
 #[derive(Debug, Deserialize)]
 pub struct Data {
     pub unit: String,
     /// Label, values, and name of the figure.
-    pub lines: Vec<(String, Vec<Option<f64>>, String)>,
+    pub lines: Vec<LineData>,
 }
 
 /// What a click on a process did.
@@ -164,4 +167,20 @@ pub struct Use {
     pub tip_is_hidden: bool,
     pub selection: Selection,
     pub tables: Vec<Table>,
+}
+
+/// What a click on a device shows.
+#[derive(Debug, Deserialize)]
+pub struct Device {
+    pub subject: String,
+    pub chip: String,
+    pub plots: Vec<DevicePlot>,
+    pub errors: Vec<String>,
+}
+
+/// A plot that shows the device alone: its name, and the classes of its lines.
+#[derive(Debug, Deserialize)]
+pub struct DevicePlot {
+    pub id: String,
+    pub lines: Vec<String>,
 }

@@ -16,9 +16,6 @@ use self::{
 const LARGEST_BYTES: u64 = 2_000_000;
 const LONGEST_PAINT_MS: f64 = 1000.0;
 
-/// Sections that every report has.
-const ALWAYS: [&str; 2] = ["verdict", "quality"];
-
 /// What a report must have beside the sections of every report.
 struct Expected<'a> {
     sections: &'a [&'a str],
@@ -26,6 +23,7 @@ struct Expected<'a> {
     tables: usize,
     /// Text that is on the first printed page.
     text: &'a str,
+    is_interactive: bool,
 }
 
 fn assert_image(name: &str, image: &Image, is_dark: bool) {
@@ -40,7 +38,7 @@ fn assert_image(name: &str, image: &Image, is_dark: bool) {
 fn assert_sections(sections: &[Section], expected: &Expected<'_>) {
     let ids: BTreeSet<_> = sections.iter().map(|section| section.id.as_str()).collect();
     assert_eq!(ids.len(), sections.len(), "an id twice: {sections:?}");
-    for id in ALWAYS.iter().chain(expected.sections) {
+    for id in expected.sections {
         assert!(ids.contains(id), "no section {id}: {ids:?}");
     }
     for section in sections {
@@ -102,7 +100,7 @@ fn assert_opens(report: &Report, expected: &Expected<'_>) -> Page {
     assert!(text.contains(expected.text), "{}: {text}", expected.text);
 
     // Without scripts everything is there but the controls.
-    assert!(page.buttons > 0 || expected.drawings == 0);
+    assert_eq!(page.buttons > 0, expected.is_interactive);
     let still = &page.without_scripts;
     assert_eq!(still.buttons, 0);
     assert_sections(&still.sections, expected);
@@ -117,10 +115,20 @@ fn assert_opens(report: &Report, expected: &Expected<'_>) -> Page {
 fn demo_opens_and_obeys() {
     let report = Report::of_demo();
     let expected = Expected {
-        sections: &["facts", "time", "cpu", "memory", "processes", "tables"],
+        sections: &[
+            "verdict",
+            "quality",
+            "facts",
+            "time",
+            "cpu",
+            "memory",
+            "processes",
+            "tables",
+        ],
         drawings: 8,
         tables: 1,
         text: "complete, exit code 0",
+        is_interactive: true,
     };
     assert_opens(&report, &expected);
     controls::check(&report);
@@ -130,10 +138,13 @@ fn demo_opens_and_obeys() {
 fn sixty_four_hosts_open() {
     let report = Report::of_many_hosts(64);
     let expected = Expected {
-        sections: &["facts", "time", "cpu", "memory", "nodes", "tables"],
+        sections: &[
+            "verdict", "quality", "facts", "time", "cpu", "memory", "nodes", "tables",
+        ],
         drawings: 8,
         tables: 2,
         text: "64 nodes",
+        is_interactive: true,
     };
     assert_opens(&report, &expected);
 }
@@ -142,12 +153,22 @@ fn sixty_four_hosts_open() {
 fn gpu_job_opens() {
     let report = Report::of_gpus();
     let expected = Expected {
-        sections: &["facts", "gpu", "processes"],
+        sections: &["verdict", "quality", "facts", "gpu", "processes"],
         drawings: 3,
         tables: 1,
         text: "complete, exit code 0",
+        is_interactive: true,
     };
     assert_opens(&report, &expected);
+    // The second GPU alone, in its own colour.
+    let device = report.device();
+    assert_eq!(device.errors, [""; 0]);
+    assert!(device.subject.ends_with("0000:02:00.0"), "{device:?}");
+    assert!(device.chip.contains("GPU 0000:02:00.0"), "{device:?}");
+    let utilization = device.plots.iter();
+    let mut utilization = utilization.filter(|plot| plot.id == "plot-gpu-utilization");
+    let plot = utilization.next().expect("the plot of the utilization");
+    assert_eq!(plot.lines, ["line s1"]);
     assert!(report.text().contains("The GPUs computed 4 % of the time"));
 }
 
@@ -155,10 +176,19 @@ fn gpu_job_opens() {
 fn run_without_privileges_opens() {
     let report = Report::without_privileges();
     let expected = Expected {
-        sections: &["facts", "time", "cpu", "memory", "processes"],
+        sections: &[
+            "verdict",
+            "quality",
+            "facts",
+            "time",
+            "cpu",
+            "memory",
+            "processes",
+        ],
         drawings: 5,
         tables: 1,
         text: "nobody",
+        is_interactive: true,
     };
     let page = assert_opens(&report, &expected);
     assert!(
@@ -172,10 +202,11 @@ fn run_without_privileges_opens() {
 fn losses_are_in_the_report() {
     let report = Report::with_losses();
     let expected = Expected {
-        sections: &["facts", "processes"],
+        sections: &["verdict", "quality", "facts", "processes"],
         drawings: 1,
         tables: 1,
         text: "complete",
+        is_interactive: true,
     };
     assert_opens(&report, &expected);
     assert!(report.text().contains("operations lost"), "no loss");
@@ -185,10 +216,19 @@ fn losses_are_in_the_report() {
 fn killed_run_opens() {
     let report = Report::of_killed_run();
     let expected = Expected {
-        sections: &["facts", "time", "cpu", "memory", "processes"],
+        sections: &[
+            "verdict",
+            "quality",
+            "facts",
+            "time",
+            "cpu",
+            "memory",
+            "processes",
+        ],
         drawings: 5,
         tables: 1,
         text: "running",
+        is_interactive: true,
     };
     assert_opens(&report, &expected);
     assert!(report.text().contains("The run has not ended"));
@@ -198,10 +238,44 @@ fn killed_run_opens() {
 fn run_without_rows_opens() {
     let report = Report::without_rows();
     let expected = Expected {
-        sections: &[],
+        sections: &["verdict", "quality"],
         drawings: 0,
         tables: 0,
         text: "Not known",
+        is_interactive: true,
     };
     assert_opens(&report, &expected);
+}
+
+#[test]
+fn comparison_opens() {
+    let report = Report::of_comparison();
+    let expected = Expected {
+        sections: &["figures", "time"],
+        drawings: 2,
+        tables: 2,
+        text: "One run each",
+        is_interactive: false,
+    };
+    assert_opens(&report, &expected);
+}
+
+/// The PDF of the profiler itself, not that of the browser's menu.
+#[test]
+fn pdf_has_all_sections() {
+    let (pages, (width, height), text) = Report::pdf_of_demo();
+    assert!((2..=12).contains(&pages), "{pages} pages");
+    assert!(
+        (width - 595.0).abs() < 2.0 && (height - 842.0).abs() < 2.0,
+        "{width} × {height}"
+    );
+    for section in [
+        "What bounds the run",
+        "Totals",
+        "Where the time of the threads went",
+        "Processes",
+        "Quality of the data",
+    ] {
+        assert!(text.contains(section), "{section}: {text}");
+    }
 }

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-use super::facts::{Page, Use};
+use super::facts::{Device, Page, Use};
 use crate::gpu::{GPU, Machine};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/demo.sh");
@@ -40,6 +40,48 @@ impl Report {
         let stderr = String::from_utf8_lossy(&written.stderr);
         assert!(written.status.success(), "{stderr}");
         report
+    }
+
+    /// Compares two runs of the demo.
+    pub fn of_comparison() -> Self {
+        let runs = [(); 2].map(|()| {
+            Profiler::new()
+                .args(["-i", "100ms"])
+                .command(&["sh", DEMO])
+                .finish()
+        });
+        let [a, b] = runs.each_ref().map(|run| run.dataset().path().to_owned());
+        let directory = TempDir::new().expect("a directory");
+        let report = Self { directory };
+        let written = Command::new(setting("PROFILER_BIN"))
+            .args(["compare", "-o"])
+            .args([&report.path(), &a, Path::new("--"), &b])
+            .output()
+            .expect("it starts");
+        let stderr = String::from_utf8_lossy(&written.stderr);
+        assert!(written.status.success(), "{stderr}");
+        report
+    }
+
+    /// The PDF that the profiler makes of a run of the demo: number of pages, size of the first one in
+    /// points, all text.
+    pub fn pdf_of_demo() -> (usize, (f64, f64), String) {
+        let run = Profiler::new()
+            .args(["-i", "100ms"])
+            .command(&["sh", DEMO])
+            .finish();
+        let directory = TempDir::new().expect("a directory");
+        let pdf = directory.path().join("report.pdf");
+        let written = Command::new(setting("PROFILER_BIN"))
+            .args(["report", "--pdf"])
+            .args([&pdf, run.dataset().path()])
+            .output()
+            .expect("it starts");
+        let stderr = String::from_utf8_lossy(&written.stderr);
+        assert!(written.status.success(), "{stderr}");
+        let pdf = pdf.display().to_string();
+        let facts = script("PROFILER_TEST_BROWSER", "browser.py", &["pdf", &pdf]);
+        serde_json::from_value(facts).expect("facts")
     }
 
     fn path(&self) -> PathBuf {
@@ -80,6 +122,11 @@ impl Report {
     /// Opens, prints, and opens it without scripts.
     pub fn page(&self) -> Page {
         self.facts("page")
+    }
+
+    /// Clicks on the second GPU of a legend.
+    pub fn device(&self) -> Device {
+        self.facts("device")
     }
 
     /// Uses its controls.
@@ -184,6 +231,7 @@ impl Report {
 fn long_run() -> Running {
     Profiler::new()
         .args(["-i", "100ms"])
-        .command(&["sh", "-c", "head -c 100M /dev/zero | sha256sum; sleep 60"])
+        // The command outlives a killed profiler, and keeps its output open.
+        .command(&["sh", "-c", "head -c 100M /dev/zero | sha256sum; sleep 4"])
         .start()
 }

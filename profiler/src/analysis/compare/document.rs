@@ -36,6 +36,7 @@ pub fn document(comparison: &Comparison) -> Value {
         "processes": list(&comparison.processes),
         "regions": list(&comparison.regions),
         "only_in": { "a": comparison.unmatched[0], "b": comparison.unmatched[1] },
+        "doubts": { "a": comparison.doubts[0], "b": comparison.doubts[1] },
         "left_out": { "a": comparison.left_out[0], "b": comparison.left_out[1] },
         "within_one_run": comparison.runs == [1, 1],
     })

@@ -91,6 +91,8 @@ pub struct Comparison {
     pub left_out: [usize; 2],
     /// Runs on each side.
     pub runs: [usize; 2],
+    /// What is missing in the runs of each side, with the number of runs.
+    pub doubts: [BTreeMap<String, usize>; 2],
 }
 
 impl Compared {
@@ -262,6 +264,13 @@ pub fn compare(labels: [String; 2], sides: [&[&Measured]; 2]) -> Comparison {
         processes,
         regions,
         unmatched,
+        doubts: sides.map(|runs| {
+            let mut doubts = BTreeMap::new();
+            for text in runs.iter().flat_map(|run| run.summary.doubts()) {
+                *doubts.entry(text).or_insert(0) += 1;
+            }
+            doubts
+        }),
         left_out: sides.map(|runs| {
             let left_out = runs.iter().map(|run| run.summary.commands.left_out);
             left_out.max().unwrap_or(0)

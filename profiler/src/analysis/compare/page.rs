@@ -5,6 +5,8 @@ use crate::analysis::page::{NULL, Page, PageTable};
 
 /// Rows of a table of others than primary figures.
 const ROWS: usize = 20;
+/// Doubts about the runs of a side that are shown.
+const DOUBTS: usize = 8;
 
 impl Compared {
     /// The change: `+5.0 %`.
@@ -161,6 +163,22 @@ impl Comparison {
                 "Too few runs to find any difference with a confidence of 95 %: {least} on each side are \
                  needed."
             ));
+        }
+        for ((side, runs), doubts) in ["A", "B"].iter().zip(self.runs).zip(&self.doubts) {
+            for (text, count) in doubts.iter().take(DOUBTS) {
+                let of = match (runs, *count) {
+                    (1, _) => String::new(),
+                    (runs, count) if count >= runs => format!(", all {runs} runs"),
+                    (runs, count) => format!(", {count} of {runs} runs"),
+                };
+                notes.push(format!("{side}{of}: {text}"));
+            }
+            let more = doubts.len().saturating_sub(DOUBTS);
+            if more > 0 {
+                notes.push(format!(
+                    "{side}: {more} more; `profiler summary` shows them."
+                ));
+            }
         }
         for (side, left_out) in ["A", "B"].iter().zip(self.left_out) {
             if left_out > 0 {

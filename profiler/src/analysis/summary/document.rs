@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Figures, Gpu, Node, Summary, findings};
+use super::{Figures, Gpu, Node, Summary, findings, region_energy};
 use crate::{
     analysis::{
         catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
@@ -90,13 +90,18 @@ pub fn declarations() -> Value {
         });
         declared.collect()
     };
+    let mut region = list(&[REGIONS, REGION_TIMES], &["name"]);
+    region.insert(
+        region_energy::NAME.to_owned(),
+        json!({ "unit": "J", "help": region_energy::HELP, "sql": region_energy::SQL }),
+    );
     json!({
         "target": list(&[PROCESSES, TARGET], &[]),
         "node": list(&[NODE], &["host"]),
         "resource_summary": list(&[GPUS, RESOURCES], &["host"]),
         "gpu": list(&[GPUS], &["host", "bdf"]),
         "mount": list(&[MOUNTS], &["mount"]),
-        "region": list(&[REGIONS, REGION_TIMES], &["name"]),
+        "region": region,
     })
 }
 
@@ -121,6 +126,8 @@ pub fn document(summary: &Summary) -> Value {
     });
     let regions = summary.regions.iter().map(|(name, values)| {
         let mut map = figures(&[REGIONS, REGION_TIMES], values);
+        let energy = json!(values.get(region_energy::NAME));
+        map.insert(region_energy::NAME.to_owned(), energy);
         map.insert("name".to_owned(), json!(name));
         Value::Object(map)
     });

@@ -6,12 +6,12 @@ mod identity;
 mod labels;
 mod page;
 mod processes;
+mod region_energy;
 pub mod thresholds;
 mod verdict;
 
 use std::collections::{BTreeMap, HashMap};
 
-use self::processes::{Process, read_processes};
 pub use self::{
     commands::{Command, Commands, Use},
     document::{declarations, document},
@@ -20,6 +20,10 @@ pub use self::{
     page::{node_subject, page, process_subject, rank_subject, region_subject},
     thresholds::{Thresholds, ceilings_file},
     verdict::{Finding, findings},
+};
+use self::{
+    processes::{Process, read_processes},
+    region_energy::read_region_energies,
 };
 use super::{
     catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
@@ -46,7 +50,7 @@ pub struct Summary {
     pub ranks: BTreeMap<u64, Figures>,
     /// By name.
     pub regions: BTreeMap<String, Figures>,
-    /// Those that used most CPU time or waited most.
+    /// Those that used most CPU time, waited or wrote most, or held most memory of GPUs.
     pub processes: Vec<TopProcess>,
     /// All processes by command.
     pub commands: Commands,
@@ -119,14 +123,15 @@ impl Figures {
     }
 }
 
-/// Processes shown by name.
-const TOP: usize = 5;
+/// Processes that are kept by name.
+const TOP: usize = 16;
 
 /// What one host contributes.
 struct OfHost {
     requests: Vec<Request<'static>>,
     processes: Vec<Process>,
     gpus: HashMap<String, Gpu>,
+    region_energies: BTreeMap<String, f64>,
     failures: Vec<String>,
 }
 
@@ -176,10 +181,12 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
     ];
     failures.extend(scan(run, host, &mut requests));
     let gpus = read_gpus(run, host, &mut failures);
+    let region_energies = read_region_energies(run, host, &mut failures);
     OfHost {
         requests,
         processes,
         gpus,
+        region_energies,
         failures,
     }
 }
@@ -262,20 +269,21 @@ impl OfHost {
             })
             .collect();
         let commands = Commands::of(&all);
-        keep_top(&mut all);
+        keep_top(&mut all, TOP);
         (all, commands)
     }
 }
 
 /// Keeps the first of each ranking, in the order of CPU time.
-fn keep_top(processes: &mut Vec<TopProcess>) {
-    let rankings: [fn(&TopProcess) -> f64; 3] = [
+fn keep_top(processes: &mut Vec<TopProcess>, count: usize) {
+    let rankings: [fn(&TopProcess) -> f64; 4] = [
         |process| process.figures.get("cpu_s").unwrap_or(0.0),
         TopProcess::waited,
         |process| process.figures.get("file_write_bytes").unwrap_or(0.0),
+        |process| process.figures.get("gpu_memory_bytes").unwrap_or(0.0),
     ];
     let mut kept = vec![false; processes.len()];
-    for (ranking, count) in rankings.into_iter().zip([TOP, 1, 1]) {
+    for (ranking, count) in rankings.into_iter().zip([count, 1, 1, 1]) {
         let mut order: Vec<_> = (0..processes.len()).collect();
         order.sort_by(|a, b| ranking(&processes[*b]).total_cmp(&ranking(&processes[*a])));
         for index in order.into_iter().take(count) {
@@ -355,6 +363,10 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     for (name, mut times) in by(BY_REGION_TIME, REGION_TIMES) {
         regions.entry(name).or_default().0.append(&mut times.0);
     }
+    for (name, energy) in hosts.iter().flat_map(|host| &host.region_energies) {
+        let figures = &mut regions.entry(name.clone()).or_default().0;
+        *figures.entry(region_energy::NAME).or_insert(0.0) += energy;
+    }
     let mounts = by(BY_MOUNT, MOUNTS).filter_map(|(mount, figures)| {
         Some((
             mount,
@@ -377,7 +389,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         processes.append(&mut top);
         commands.merge(of_host);
     }
-    keep_top(&mut processes);
+    keep_top(&mut processes, TOP);
     let process_count = hosts.iter().map(|host| host.processes.len()).sum();
     let mut problems = run.problems.clone();
     problems.extend(

@@ -1,6 +1,6 @@
 //! The summary for people.
 
-use super::{Figures, Summary, findings};
+use super::{Figures, Summary, findings, keep_top, region_energy};
 use crate::{
     analysis::{
         catalog::{NODE, PROCESSES, REGION_TIMES, REGIONS, TARGET},
@@ -15,6 +15,8 @@ use crate::{
 
 /// Nodes of a job start within this time, s.
 const STARTS_WITHIN: f64 = 30.0;
+/// Processes with most CPU time that are shown.
+const PROCESSES_SHOWN: usize = 5;
 /// Rows of a table that are shown.
 const ROWS: usize = 16;
 
@@ -42,6 +44,9 @@ impl Figures {
 }
 
 fn unit_of(name: &str) -> Unit {
+    if name == region_energy::NAME {
+        return Unit::Joules;
+    }
     let all = [PROCESSES, TARGET, NODE, REGIONS, REGION_TIMES].concat();
     let figure = all.iter().find(|figure| figure.name == name);
     figure.map_or(Unit::Count, |figure| figure.unit)
@@ -237,10 +242,14 @@ impl Summary {
     }
 
     fn process_table(&self) -> PageTable {
-        let mut table = PageTable::new(&[
-            "CPU", "waited", "read", "written", "memory", "pid", "process",
-        ]);
-        for top in &self.processes {
+        let mut shown = self.processes.clone();
+        keep_top(&mut shown, PROCESSES_SHOWN);
+        let has_gpus = self.target.get("gpu_memory_bytes").is_some();
+        let mut headings = vec!["CPU", "waited", "read", "written", "memory"];
+        headings.extend(has_gpus.then_some("GPU memory"));
+        headings.extend(["pid", "process"]);
+        let mut table = PageTable::new(&headings);
+        for top in &shown {
             let figures = &top.figures;
             let process = &top.process;
             let name = if process.cmdline.is_empty() {
@@ -254,15 +263,19 @@ impl Summary {
                 _ => String::new(),
             };
             table.subjects.push(process_subject(&top.host, process.key));
-            table.rows.push(vec![
+            let mut row = vec![
                 figures.text("cpu_s"),
                 Unit::Seconds.format(top.waited()),
                 figures.either("file_read_bytes", "storage_read_bytes"),
                 figures.either("file_write_bytes", "storage_write_bytes"),
                 figures.text("peak_process_bytes"),
+            ];
+            row.extend(has_gpus.then(|| figures.text("gpu_memory_bytes")));
+            row.extend([
                 process.key.0.to_string(),
                 format!("{}{ended}{}", shortened(name), self.on(&top.host)),
             ]);
+            table.rows.push(row);
         }
         table
     }
@@ -300,34 +313,34 @@ impl Summary {
     }
 
     fn region_table(&self) -> PageTable {
-        let mut table = PageTable::new(&[
-            "regions",
-            "time",
-            "longest",
-            "CPU",
-            "run queue",
-            "blocked",
-            "region",
-        ]);
         let mut regions: Vec<_> = self.regions.iter().collect();
+        let energy = |figures: &Figures| figures.get(region_energy::NAME);
+        let has_energy = regions.iter().any(|(_, figures)| energy(figures).is_some());
+        let mut headings = vec!["regions", "time", "longest", "CPU", "run queue", "blocked"];
+        headings.extend(has_energy.then_some("energy"));
+        headings.push("region");
+        let mut table = PageTable::new(&headings);
         let time = |figures: &Figures| figures.get("region_s").unwrap_or(0.0);
         regions.sort_by(|a, b| time(b.1).total_cmp(&time(a.1)));
         for (name, figures) in regions {
             table.subjects.push(region_subject(name));
-            table.rows.push(vec![
+            let mut row = vec![
                 figures.text("count"),
                 figures.text("region_s"),
                 figures.text("region_max_s"),
                 figures.text("region_cpu_s"),
                 figures.text("region_runqueue_s"),
                 figures.text("region_blocked_s"),
-                name.clone(),
-            ]);
+            ];
+            row.extend(has_energy.then(|| figures.text(region_energy::NAME)));
+            row.push(name.clone());
+            table.rows.push(row);
         }
         limited(table)
     }
 
-    fn notes(&self) -> Vec<String> {
+    /// What a reader has to know before the figures are believed: what is missing, and why.
+    pub fn doubts(&self) -> Vec<String> {
         let identity = &self.identity;
         let mut notes = Vec::new();
         if identity.state == Some(State::Running) {
@@ -365,6 +378,11 @@ impl Summary {
         let losses = identity.losses.iter();
         notes.extend(losses.map(|(of, loss)| format!("{}{loss}", host(of))));
         notes.extend(self.problems.iter().cloned());
+        notes
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.doubts();
         if notes.is_empty() {
             notes.push("Nothing was lost.".to_owned());
         }
