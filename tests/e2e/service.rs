@@ -2,10 +2,15 @@
 
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    io::ErrorKind,
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _},
+        net::UnixStream,
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use e2e::{dataset::Dataset, runs::wait_until, setting};
@@ -289,4 +294,52 @@ fn hundred_clients_at_once_are_served() {
         assert_eq!(shells.len(), 1, "{number}");
         assert_eq!(shells[0].i64("exit_code"), Some(3));
     }
+}
+
+/// bind(2) makes the file before listen(2) and chmod(2).
+#[test]
+fn the_socket_exists_when_clients_can_connect() {
+    for _ in 0..20 {
+        let directory = TempDir::new().expect("a directory");
+        let socket = directory.path().join("socket");
+        let mut process = Command::new(setting("PROFILER_BIN"))
+            .args(["serve", "--socket"])
+            .arg(&socket)
+            .process_group(0)
+            .spawn()
+            .expect("it starts");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let connected = loop {
+            match UnixStream::connect(&socket) {
+                Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < deadline => {}
+                connected => break connected.map(drop),
+            }
+        };
+        let mode = fs::metadata(&socket).map(|found| found.mode() & 0o777);
+        process
+            .kill()
+            .and_then(|()| process.wait())
+            .expect("our child");
+        connected.expect("a connection");
+        assert_eq!(mode.expect("a socket"), 0o666);
+    }
+}
+
+#[test]
+fn only_sockets_of_ended_services_are_replaced() {
+    let service = Service::start(&[]);
+    let socket = service.path().join("socket");
+    let file = service.path().join("file");
+    fs::write(&file, "content").expect("written");
+    for (path, why) in [(&socket, "a service is running there"), (&file, "exists")] {
+        let output = Command::new(setting("PROFILER_BIN"))
+            .args(["serve", "--socket"])
+            .arg(path)
+            .output()
+            .expect("it starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+    }
+    assert_eq!(fs::read_to_string(&file).expect("the file"), "content");
 }

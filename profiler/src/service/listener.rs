@@ -2,12 +2,13 @@
 
 use std::{
     collections::HashMap,
+    fs::{self, Metadata, Permissions},
     io,
     os::unix::{
-        fs::PermissionsExt as _,
+        fs::{FileTypeExt as _, PermissionsExt as _},
         net::{UnixListener, UnixStream},
     },
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -130,23 +131,25 @@ fn profile(mut command: Command, client: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Binds the socket, and removes that of a service that has ended.
+/// Binds the socket, and replaces that of a service that has ended.
+///
+/// It gets its name when clients can connect: bind(2) makes the file before listen(2) and chmod(2).
 fn bind(socket: &Path) -> io::Result<UnixListener> {
     if let (Some(directory), true) = (socket.parent(), socket == Path::new(SOCKET)) {
         runtime_directory::make(directory)?;
     }
-    let bound = UnixListener::bind(socket);
-    let listener = match bound {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if UnixStream::connect(socket).is_ok() {
-                return Err(io::Error::other("a service is running there"));
-            }
-            std::fs::remove_file(socket)?;
-            UnixListener::bind(socket)?
-        }
-        bound => bound?,
-    };
-    let path: PathBuf = socket.to_owned();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    if UnixStream::connect(socket).is_ok() {
+        return Err(io::Error::other("a service is running there"));
+    }
+    let is_socket = |found: &Metadata| found.file_type().is_socket();
+    if fs::symlink_metadata(socket).is_ok_and(|found| !is_socket(&found)) {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let mut new = socket.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    let _ = fs::remove_file(&new);
+    let listener = UnixListener::bind(&new)?;
+    fs::set_permissions(&new, Permissions::from_mode(0o666))?;
+    fs::rename(&new, socket)?;
     Ok(listener)
 }
