@@ -1,6 +1,7 @@
 //! End-to-end tests: the running kernel, real workloads, real readers. Run by `cargo xtask test
 //! e2e`.
 
+mod allocation;
 mod browser;
 mod cgroup;
 mod coming_from;

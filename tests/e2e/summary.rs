@@ -289,7 +289,11 @@ b.sendall(bytes(100000)); c.recv(100000, socket.MSG_WAITALL)";
 /// Values that not every machine has: those of hardware counters, of all methods of counting file and
 /// network I/O, of other hosts, and of GPUs whose driver reports more. Each expression replaces a
 /// column of the table.
-const MADE: [(&str, &[&str]); 4] = [
+const MADE: [(&str, &[&str]); 5] = [
+    (
+        "process",
+        &["1.5 AS cpu_quota", "hash(pid) % 1000 AS memory_limit"],
+    ),
     (
         "timeline",
         &[

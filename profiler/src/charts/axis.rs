@@ -197,13 +197,19 @@ impl Area<'_> {
         let mut axis = String::new();
         let mut time = 0.0;
         while time <= seconds {
-            let x = place(self.x(time / span.step()));
+            let (x, label) = (self.x(time / span.step()), elapsed(time, step));
+            // The last label is not cut off.
+            let (at, anchor) = if x + layout.width_of(&label) / 2.0 > layout.width {
+                (layout.width, "end")
+            } else {
+                (x, "middle")
+            };
+            let (x, at) = (place(x), place(at));
             let _ = write!(
                 axis,
                 "<line class=\"axis\" x1=\"{x}\" x2=\"{x}\" y1=\"{bottom}\" y2=\"{}\"/>\
-                 <text class=\"tick\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{}</text>",
+                 <text class=\"tick\" x=\"{at}\" y=\"{y}\" text-anchor=\"{anchor}\">{label}</text>",
                 bottom + 3.0,
-                elapsed(time, step),
             );
             time += step;
         }

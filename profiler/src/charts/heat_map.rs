@@ -151,7 +151,7 @@ impl HeatMap {
                 (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
             });
             Row {
-                label: format!("{}–{}", first.label, last.label),
+                label: range(&first.label, &last.label),
                 subject: None,
                 values: means.collect(),
             }
@@ -187,12 +187,31 @@ fn draw_row(area: &Area<'_>, y: f64, height: f64, shades: &[Option<usize>], cont
     }
 }
 
+/// `CPU 0–7` of `CPU 0` and `CPU 7`.
+fn range(first: &str, last: &str) -> String {
+    match (first.rsplit_once(' '), last.rsplit_once(' ')) {
+        (Some((of, first)), Some((same, last))) if of == same => format!("{of} {first}–{last}"),
+        _ => format!("{first}–{last}"),
+    }
+}
+
+/// The label as long as there is space. The number of a CPU remains after the name of its node.
 fn shortened(label: &str) -> String {
     const LONGEST: usize = 10;
-    if label.chars().count() <= LONGEST {
+    let length = label.chars().count();
+    if length <= LONGEST {
         return label.to_owned();
     }
-    label.chars().take(LONGEST - 1).chain(['…']).collect()
+    let number = label.find(' ').map_or("", |space| &label[space..]);
+    let number = Some(number).filter(|number| number.chars().count() < LONGEST - 2);
+    let number = number.unwrap_or_default();
+    let rest = LONGEST - 1 - number.chars().count();
+    label
+        .chars()
+        .take(rest)
+        .chain(['…'])
+        .chain(number.chars())
+        .collect()
 }
 
 #[cfg(test)]
@@ -202,6 +221,17 @@ mod tests {
         analysis::{figure::Unit, series::Span},
         charts::Layout,
     };
+
+    #[test]
+    fn labels_keep_the_number() {
+        assert_eq!(range("CPU 0", "CPU 7"), "CPU 0–7");
+        assert_eq!(range("node1 8", "node2 3"), "node1 8–node2 3");
+        assert_eq!(range("node1", "node2"), "node1–node2");
+        assert_eq!(shortened("rank 127"), "rank 127");
+        assert_eq!(shortened("node017.example.org 12"), "node01… 12");
+        assert_eq!(shortened("node017.example.org"), "node017.e…");
+        assert_eq!(shortened("node1 8–node2 3"), "node1 8–n…");
+    }
 
     #[test]
     fn equal_neighbours_are_one_line() {

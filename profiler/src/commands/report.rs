@@ -3,7 +3,9 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::{ArgGroup, Args, ValueHint};
@@ -180,6 +182,23 @@ const BROWSERS: [&str; 6] = [
     "chrome",
 ];
 
+/// Time that a browser has; a report takes it seconds.
+const BROWSER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Waits for a process, and kills it after the timeout.
+fn ends_in_time(mut child: Child) -> std::io::Result<bool> {
+    let deadline = Instant::now() + BROWSER_TIMEOUT;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
+}
+
 /// Prints a document with a browser.
 fn pdf(html: &str, path: &Path) -> Result<(), Failure> {
     let failed = |error: std::io::Error| not_written(path, &error);
@@ -203,19 +222,27 @@ fn pdf(html: &str, path: &Path) -> Result<(), Failure> {
             command.arg("--no-sandbox");
         }
         command.arg(format!("file://{}", document.display()));
-        let output = match command.stdin(Stdio::null()).output() {
+        let messages = directory.path().join("messages");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&messages).map_err(failed)?);
+        let child = match command.spawn() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            output => output.map_err(failed)?,
+            child => child.map_err(failed)?,
         };
-        let Ok(content) = fs::read(&printed) else {
-            let messages = String::from_utf8_lossy(&output.stderr);
-            let last = messages.lines().last().unwrap_or_default();
-            return Err(Failure::new(
-                Reason::Output,
-                format!("{browser} wrote no PDF: {last}"),
-            ));
+        let in_time = ends_in_time(child).map_err(failed)?;
+        if let (true, Ok(content)) = (in_time, fs::read(&printed)) {
+            return fs::write(path, content).map_err(failed);
+        }
+        let messages = fs::read(&messages).unwrap_or_default();
+        let messages = String::from_utf8_lossy(&messages);
+        let why = match messages.lines().last() {
+            _ if !in_time => format!("it did not end within {} s", BROWSER_TIMEOUT.as_secs()),
+            last => last.unwrap_or_default().to_owned(),
         };
-        return fs::write(path, content).map_err(failed);
+        let why = format!("{browser} wrote no PDF: {why}");
+        return Err(Failure::new(Reason::Output, why));
     }
     Err(Failure::new(
         Reason::Output,

@@ -80,11 +80,7 @@ fn protected_directory(
     job: &JobCgroup,
 ) -> Option<PathBuf> {
     let hierarchy = cgroups.hierarchy(controllers)?;
-    let below = path.get(..job.directory_len)?.trim_start_matches('/');
-    let root = hierarchy.root.trim_matches('/');
-    let directory = hierarchy
-        .mount_point
-        .join(Path::new(below).strip_prefix(root).ok()?);
+    let directory = hierarchy.directory(path.get(..job.directory_len)?)?;
     let accounts = accounts(job.scheduler);
     let above = directory.ancestors().skip(1);
     let mut above = above.take_while(|above| above.starts_with(&hierarchy.mount_point));

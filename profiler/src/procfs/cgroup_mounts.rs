@@ -1,6 +1,6 @@
 //! Mounted control group hierarchies (`cgroups(7)`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::mounts::Mount;
 
@@ -31,6 +31,16 @@ pub struct Hierarchy {
     pub mount_point: PathBuf,
     /// Cgroup at the mount point; not `/` in some containers.
     pub root: String,
+}
+
+impl Hierarchy {
+    /// Directory of a cgroup with a path as in `/proc/PID/cgroup`; `None` if it is not below the
+    /// mount.
+    pub(crate) fn directory(&self, path: &str) -> Option<PathBuf> {
+        let below = Path::new(path.trim_start_matches('/'));
+        let below = below.strip_prefix(self.root.trim_matches('/')).ok()?;
+        Some(self.mount_point.join(below))
+    }
 }
 
 /// All mounted hierarchies.

@@ -1,6 +1,7 @@
 //! Readers of `/proc` and `/sys`. Each takes the root directory as a parameter, so that tests can
 //! use fixtures.
 
+pub mod cgroup_limits;
 pub mod cgroup_mounts;
 pub mod cgroup_names;
 pub mod cpu_list;

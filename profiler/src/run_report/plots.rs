@@ -176,8 +176,8 @@ pub struct PlotOf {
     pub title: &'static str,
     pub lines: &'static [(&'static str, &'static str)],
     pub stacked: bool,
-    /// Name of a figure whose largest value is a limit.
-    pub limit: Option<(&'static str, &'static str)>,
+    /// Names of figures, the first known of which is drawn as a limit: its total or largest value.
+    pub limits: &'static [(&'static str, &'static str)],
 }
 
 /// Plots of a topic.
@@ -210,7 +210,7 @@ const fn lines(
         title,
         lines,
         stacked: false,
-        limit: None,
+        limits: &[],
     }
 }
 
@@ -230,16 +230,19 @@ pub const TOPICS: &[Topic] = &[
     Topic {
         id: "time",
         title: "Where the time of the threads went",
-        plots: &[stack(
-            "thread-time",
-            "Threads of the target on a CPU, in the run queue and blocked (sleep is not shown)",
-            &[
-                ("user mode", "user_s"),
-                ("kernel", "system_s"),
-                ("run queue", "runqueue_s"),
-                ("blocked", "blocked_s"),
-            ],
-        )],
+        plots: &[PlotOf {
+            limits: &[("allowed_cpus", "CPUs that it may use")],
+            ..stack(
+                "thread-time",
+                "Threads of the target on a CPU, in the run queue and blocked (sleep is not shown)",
+                &[
+                    ("user mode", "user_s"),
+                    ("kernel", "system_s"),
+                    ("run queue", "runqueue_s"),
+                    ("blocked", "blocked_s"),
+                ],
+            )
+        }],
         ..Topic::EMPTY
     },
     Topic {
@@ -299,7 +302,10 @@ pub const TOPICS: &[Topic] = &[
         title: "Memory",
         plots: &[
             PlotOf {
-                limit: Some(("memory_total", "memory of the node")),
+                limits: &[
+                    ("memory_limit_bytes", "limit of the cgroups"),
+                    ("memory_total", "memory of the node"),
+                ],
                 ..lines(
                     "memory",
                     "Memory in use",

@@ -169,7 +169,9 @@
         const ticks = [];
         for (let time = Math.ceil(from * seconds / every) * every; time <= to * seconds; time += every) {
           const x = LEFT + (time / seconds - from) / width * WIDTH;
-          const label = shape("text", { class: "tick", x, y: height - 4, "text-anchor": "middle" });
+          // The last label is not cut off.
+          const at = x > RIGHT - 12 ? { x: RIGHT + 8, "text-anchor": "end" } : { x, "text-anchor": "middle" };
+          const label = shape("text", { class: "tick", y: height - 4, ...at });
           label.textContent = clock(time, seconds);
           ticks.push(shape("line", { class: "axis", x1: x, x2: x, y1: height - 18, y2: height - 15 }), label);
         }

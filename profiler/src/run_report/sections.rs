@@ -42,7 +42,8 @@ pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
         Section::of_text("facts", "Totals", facts),
     ];
     for topic in TOPICS {
-        let plots = topic.plots.iter().filter_map(|plot| drawn(plot, over_time));
+        let plots = topic.plots.iter();
+        let plots = plots.filter_map(|plot| drawn(plot, summary, over_time));
         let mut parts: Vec<_> = plots.chain(added(topic, over_time)).collect();
         if topic.id == "time" {
             parts.extend(process_times(summary));
@@ -119,7 +120,7 @@ pub(super) fn series_of<'a>(over_time: &'a OverTime, name: &str) -> Vec<&'a Seri
         .collect()
 }
 
-fn drawn(plot: &PlotOf, over_time: &OverTime) -> Option<Part> {
+fn drawn(plot: &PlotOf, summary: &Summary, over_time: &OverTime) -> Option<Part> {
     let mut lines = Vec::new();
     let mut of = None;
     let mut sql = Vec::new();
@@ -155,15 +156,19 @@ fn drawn(plot: &PlotOf, over_time: &OverTime) -> Option<Part> {
     if lines.iter().all(is_nothing) {
         return None;
     }
-    let limit = plot.limit.and_then(|(name, text)| {
-        let means = summed(&series_of(over_time, name));
-        Some((means.into_iter().flatten().reduce(f64::max)?, text))
+    let mut limits = plot.limits.iter().filter_map(|(name, text)| {
+        let means = || summed(&series_of(over_time, name)).into_iter().flatten();
+        let value = summary
+            .target
+            .get(name)
+            .or_else(|| means().reduce(f64::max));
+        Some((value?, *text))
     });
     let chart = Plot {
         scale: of?,
         lines,
         stacked: plot.stacked,
-        limit,
+        limit: limits.next(),
         axis: Axis::Linear,
     };
     Some(Part::Picture(Picture {

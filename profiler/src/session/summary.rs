@@ -11,7 +11,7 @@ use profiler_ebpf::per_key::{block, net};
 use crate::{
     support::{
         clock::process_cpu_ns,
-        units::{format_bytes, format_ns},
+        units::{counted, format_bytes, format_ns},
     },
     tasks::{PerKeyCounters, Process, ProcessId, TaskTable},
 };
@@ -163,7 +163,7 @@ impl Summary {
 
     /// Lines about `samples` samples, taken during `ns`.
     pub fn text(&self, ns: u64, samples: u64) -> String {
-        let mut text = counted(self.processes, "process", "processes");
+        let mut text = counted(self.processes, "process");
         let parts = [(self.short, "short-lived"), (self.failed, "failed")];
         let parts = parts.into_iter().filter(|(count, _)| *count != 0);
         let parts: Vec<_> = parts
@@ -172,7 +172,7 @@ impl Summary {
         if !parts.is_empty() {
             let _ = write!(text, " ({})", parts.join(", "));
         }
-        let samples = counted(samples, "sample", "samples");
+        let samples = counted(samples, "sample");
         let _ = writeln!(text, ", {}, {samples}", format_ns(ns));
         if self.processes == 0 {
             return text;
@@ -238,8 +238,4 @@ impl Summary {
         );
         text
     }
-}
-
-fn counted(count: u64, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
 }

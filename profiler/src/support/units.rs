@@ -180,6 +180,12 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{size:.1} PiB")
 }
 
+/// A number of things: `1 process`, `2 processes`.
+pub fn counted(count: u64, one: &str) -> String {
+    let plural = if one.ends_with('s') { "es" } else { "s" };
+    format!("{count} {one}{}", if count == 1 { "" } else { plural })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 //! They are read once per sample for all sources, by the BPF programs or, if BPF cannot be used,
 //! from `/proc`.
 
+mod allocation;
 mod budget;
 mod cmdline;
 pub mod counters;
@@ -38,6 +39,7 @@ use anyhow::{Context as _, Result};
 use hashbrown::{HashMap, HashSet};
 
 pub use self::{
+    allocation::Allocation,
     budget::Budget,
     cmdline::Cmdline,
     details::Details,

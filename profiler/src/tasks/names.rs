@@ -7,11 +7,12 @@ use std::{
 
 use profiler_ebpf::event::{Environment, Exec, VARIABLE_MAX};
 
-use super::{Budget, Cmdline, ProcessId};
+use super::{Allocation, Budget, Cmdline, ProcessId, allocation};
 use crate::{
     host::{Cgroups, Host},
     job::{JobCgroup, JobEnvironment, JobNumbers, Membership, trust},
     procfs::{
+        cgroup_limits::CgroupLimits,
         process_cgroup,
         process_file::{self, CMDLINE_MAX, ENVIRON_MAX, SMALL_MAX},
         process_stat,
@@ -31,6 +32,8 @@ pub struct Description {
     /// Path of the cgroup: of version 2, or if that is the root, of the first hierarchy of version
     /// 1 in which the process is not in the root.
     pub cgroup: Option<Arc<str>>,
+    /// CPUs and memory that it may use.
+    pub allocation: Option<Allocation>,
     /// Batch job.
     pub job: Membership,
 }
@@ -42,6 +45,7 @@ impl Default for Description {
             exe: None,
             cmdline: None,
             cgroup: None,
+            allocation: None,
             job: Membership::default(),
         }
     }
@@ -53,6 +57,7 @@ pub(super) struct Names {
     cmdline: Option<Cmdline>,
     exe: Option<Arc<str>>,
     cgroup: Cgroup,
+    allocation: Option<Allocation>,
     environment: Option<JobEnvironment>,
     /// Bytes read from the memory of the process.
     pub(super) bytes: usize,
@@ -71,6 +76,12 @@ impl Names {
             cgroup: Cgroup::read(procfs, cgroups, id.pid),
             ..Self::default()
         };
+        if let Some(cpus) = allocation::cpus(procfs, id.pid)
+            && names.cgroup.path.is_some()
+        {
+            let limits = CgroupLimits::read(cgroups, &names.cgroup.lines);
+            names.allocation = Some(Allocation { cpus, limits });
+        }
         if let (Some(job), Some(directory)) = (&names.cgroup.job, &names.cgroup.job_directory) {
             names.cgroup.job_number = job_numbers.find(procfs, directory, job);
         }
@@ -97,6 +108,8 @@ impl Names {
 /// Cgroup of a process.
 #[derive(Debug, Default)]
 struct Cgroup {
+    /// `/proc/PID/cgroup`.
+    lines: String,
     path: Option<Arc<str>>,
     /// The job that the cgroup proves, and its directory.
     job: Option<JobCgroup>,
@@ -117,6 +130,7 @@ impl Cgroup {
         let (job, job_directory) = trust::proven_job(cgroups, &lines).unzip();
         Self {
             path: path.filter(|_| !has_left),
+            lines: lines.into_owned(),
             job,
             job_directory: job_directory.flatten(),
             job_number: None,
@@ -140,6 +154,7 @@ impl Description {
             job_numbers.insert_of(job, Arc::clone(number));
         }
         self.set_cgroup(names.cgroup, job_numbers);
+        self.allocation = names.allocation.or(self.allocation.take());
         if let Some(environment) = &names.environment {
             self.job.set_environment(environment);
         }
@@ -178,8 +193,19 @@ impl Description {
             .as_ref()
             .is_none_or(|job| job_numbers.is_known(job));
         cgroup.job = cgroup.job.filter(|_| has_number);
+        // The limits are those of the parent if the cgroup is.
+        if cgroup.path.is_some() && cgroup.path != self.cgroup {
+            self.allocation = None;
+        }
+        let needs_limits = cgroup.path.is_some() && self.allocation.is_none();
         self.set_cgroup(cgroup, job_numbers);
-        !is_whole || !has_number
+        if let (Some(allocation), Some(cpus)) =
+            (&mut self.allocation, allocation::cpus_after_exec(id.pid))
+            && allocation.cpus != cpus
+        {
+            allocation.cpus = cpus;
+        }
+        !is_whole || !has_number || needs_limits
     }
 
     /// Applies an exec of which only the command name is known. The other names are read from

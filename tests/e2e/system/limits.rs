@@ -39,6 +39,8 @@ impl Limited {
         let mut command = Command::new("systemd-run");
         command.args(["--scope", "--quiet", "--property=IOAccounting=yes"]);
         command.args(["--property=CPUAccounting=yes", "--property=MemorySwapMax=0"]);
+        // More than the workload uses.
+        command.arg("--property=CPUQuota=150%");
         command.arg(format!("--property={limit}={LIMIT}"));
         command.arg(format!("--unit={name}")).arg(WORKLOAD);
         let workload = WorkloadDriver::start(command, 1);
@@ -115,6 +117,12 @@ fn limited_cgroup_matches_kernel_accounting() {
     let data = ended.dataset();
     data.assert_complete();
 
+    let processes = data.table("process");
+    let allowed = last(&processes, limited.workload.pid());
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").expect("sysfs");
+    assert_eq!(allowed.text("allowed_cpus"), Some(online.trim()));
+    assert_eq!(allowed.f64("cpu_quota"), Some(1.5));
+    assert_eq!(allowed.u64("memory_limit"), Some(LIMIT));
     let usage = data.table("usage");
     let resident = anonymous(last(&usage, limited.workload.pid()));
     assert!(resident > TOUCHED, "{resident}");

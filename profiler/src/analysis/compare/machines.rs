@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Measured;
-use crate::analysis::{rows::Texts, stored_run::StoredRun, summary::Summary};
+use crate::analysis::{figure::Unit, rows::Texts, stored_run::StoredRun, summary::Summary};
 
 /// Facts about the nodes of a run, by name.
 #[derive(Clone, Debug, Default)]
@@ -71,8 +71,14 @@ impl Machine {
             "incomplete sources",
             missing.into_iter().collect::<Vec<_>>().join(", "),
         );
-        // Other processes of the node, as a share of its CPUs.
         let get = |name| summary.target.get(name);
+        if let Some(cpus) = get("allowed_cpus") {
+            add("allowed CPUs", cpus.to_string());
+        }
+        if let Some(bytes) = get("memory_limit_bytes") {
+            add("memory limit", Unit::Bytes.format(bytes));
+        }
+        // Other processes of the node, as a share of its CPUs.
         if let (Some(all), Some(idle), Some(own)) = (
             get("node_cpu_hours"),
             get("node_unused_cpu_hours"),

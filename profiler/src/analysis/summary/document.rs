@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Figures, Gpu, Node, Summary, findings, region_energy};
+use super::{DerivedFigure, Figures, Gpu, Node, OF_REGIONS, OF_TARGETS, Summary, findings};
 use crate::{
     analysis::{
         catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
@@ -18,9 +18,16 @@ pub(super) fn figures(lists: &[&[Figure]], values: &Figures) -> Map<String, Valu
         .collect()
 }
 
+fn add_derived(map: &mut Map<String, Value>, derived: &[DerivedFigure], values: &Figures) {
+    for figure in derived {
+        map.insert(figure.name.to_owned(), json!(values.get(figure.name)));
+    }
+}
+
 /// Figures of a target with the derived ones.
 fn target(values: &Figures) -> Map<String, Value> {
     let mut map = figures(&[PROCESSES, TARGET], values);
+    add_derived(&mut map, &OF_TARGETS, values);
     let hours = values.get("cpu_s").map(|seconds| seconds / 3600.0);
     map.insert("cpu_hours".to_owned(), json!(hours));
     map
@@ -79,7 +86,7 @@ fn node(number: usize, node: &Node) -> Value {
 
 /// Name, unit, meaning and SQL of the figures.
 pub fn declarations() -> Value {
-    let list = |lists: &[&[Figure]], by: &[&str]| -> Map<String, Value> {
+    let list = |lists: &[&[Figure]], by: &[&str], derived: &[DerivedFigure]| {
         let declared = lists.iter().copied().flatten().map(|figure| {
             let declaration = json!({
                 "unit": figure.unit.symbol(),
@@ -88,20 +95,23 @@ pub fn declarations() -> Value {
             });
             (figure.name.to_owned(), declaration)
         });
-        declared.collect()
+        let derived = derived.iter().map(|figure| {
+            let declaration = json!({
+                "unit": figure.unit.symbol(),
+                "help": figure.help,
+                "sql": figure.sql,
+            });
+            (figure.name.to_owned(), declaration)
+        });
+        declared.chain(derived).collect::<Map<_, _>>()
     };
-    let mut region = list(&[REGIONS, REGION_TIMES], &["name"]);
-    region.insert(
-        region_energy::NAME.to_owned(),
-        json!({ "unit": "J", "help": region_energy::HELP, "sql": region_energy::SQL }),
-    );
     json!({
-        "target": list(&[PROCESSES, TARGET], &[]),
-        "node": list(&[NODE], &["host"]),
-        "resource_summary": list(&[GPUS, RESOURCES], &["host"]),
-        "gpu": list(&[GPUS], &["host", "bdf"]),
-        "mount": list(&[MOUNTS], &["mount"]),
-        "region": region,
+        "target": list(&[PROCESSES, TARGET], &[], &OF_TARGETS),
+        "node": list(&[NODE], &["host"], &[]),
+        "resource_summary": list(&[GPUS, RESOURCES], &["host"], &[]),
+        "gpu": list(&[GPUS], &["host", "bdf"], &[]),
+        "mount": list(&[MOUNTS], &["mount"], &[]),
+        "region": list(&[REGIONS, REGION_TIMES], &["name"], &OF_REGIONS),
     })
 }
 
@@ -126,8 +136,7 @@ pub fn document(summary: &Summary) -> Value {
     });
     let regions = summary.regions.iter().map(|(name, values)| {
         let mut map = figures(&[REGIONS, REGION_TIMES], values);
-        let energy = json!(values.get(region_energy::NAME));
-        map.insert(region_energy::NAME.to_owned(), energy);
+        add_derived(&mut map, &OF_REGIONS, values);
         map.insert("name".to_owned(), json!(name));
         Value::Object(map)
     });

@@ -1,5 +1,6 @@
 //! Summary of one run: figures of the target, of each node, job, rank and region.
 
+mod allocation;
 mod commands;
 mod document;
 mod identity;
@@ -12,6 +13,11 @@ mod verdict;
 
 use std::collections::{BTreeMap, HashMap};
 
+use self::{
+    allocation::{read_allocation, sum_allocations},
+    processes::{Process, read_processes},
+    region_energy::read_region_energies,
+};
 pub use self::{
     commands::{Command, Commands, Use},
     document::{declarations, document},
@@ -21,13 +27,9 @@ pub use self::{
     thresholds::{Thresholds, ceilings_file},
     verdict::{Finding, findings},
 };
-use self::{
-    processes::{Process, read_processes},
-    region_energy::read_region_energies,
-};
 use super::{
     catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
-    figure::Figure,
+    figure::{Figure, Unit},
     rows::{ProcessKey, Texts, integers},
     scan::{Grouped, Groups, Request, Values, for_each_host, scan},
     stored_run::{StoredHost, StoredRun},
@@ -36,6 +38,21 @@ use super::{
 /// Figures by name.
 #[derive(Clone, Debug, Default)]
 pub struct Figures(BTreeMap<&'static str, f64>);
+
+/// A figure that is no aggregate over one table.
+#[derive(Clone, Copy, Debug)]
+struct DerivedFigure {
+    name: &'static str,
+    unit: Unit,
+    help: &'static str,
+    /// Query for its values.
+    sql: &'static str,
+}
+
+/// Those of a target.
+const OF_TARGETS: [DerivedFigure; 2] = [allocation::CPUS, allocation::MEMORY];
+/// Those of a region.
+const OF_REGIONS: [DerivedFigure; 1] = [region_energy::ENERGY];
 
 /// The summary of a run.
 #[derive(Clone, Debug, Default)]
@@ -131,6 +148,7 @@ struct OfHost {
     requests: Vec<Request<'static>>,
     processes: Vec<Process>,
     gpus: HashMap<String, Gpu>,
+    allocation: Figures,
     region_energies: BTreeMap<String, f64>,
     failures: Vec<String>,
 }
@@ -182,10 +200,13 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
     failures.extend(scan(run, host, &mut requests));
     let gpus = read_gpus(run, host, &mut failures);
     let region_energies = read_region_energies(run, host, &mut failures);
+    let mut allocation = Figures::default();
+    read_allocation(run, host, &mut allocation, &mut failures);
     OfHost {
         requests,
         processes,
         gpus,
+        allocation,
         region_energies,
         failures,
     }
@@ -233,6 +254,7 @@ impl OfHost {
     fn node(&mut self, host: &str, thresholds: &Thresholds) -> Node {
         let mut target = self.figures(OF_PROCESSES);
         target.0.append(&mut self.figures(OF_TARGET).0);
+        target.0.append(&mut self.allocation.0.clone());
         let values = &self.requests[BY_GPU].values;
         let gpus = std::mem::take(&mut self.gpus).into_values();
         let mut gpus: Vec<_> = gpus
@@ -355,6 +377,8 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let mut target = Figures::of(PROCESSES, Some(&whole[0]));
     target.0.append(&mut Figures::of(TARGET, Some(&whole[1])).0);
     target.0.append(&mut Figures::of(NODE, Some(&whole[2])).0);
+    let allocations: Vec<_> = hosts.iter().map(|host| host.allocation.clone()).collect();
+    sum_allocations(&allocations, &mut target);
     let by = |request: usize, figures| {
         let groups = merged(&hosts, request).into_iter();
         groups.map(move |(name, values)| (name, Figures::of(figures, Some(&values))))
@@ -365,7 +389,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     }
     for (name, energy) in hosts.iter().flat_map(|host| &host.region_energies) {
         let figures = &mut regions.entry(name.clone()).or_default().0;
-        *figures.entry(region_energy::NAME).or_insert(0.0) += energy;
+        *figures.entry(region_energy::ENERGY.name).or_insert(0.0) += energy;
     }
     let mounts = by(BY_MOUNT, MOUNTS).filter_map(|(mount, figures)| {
         Some((

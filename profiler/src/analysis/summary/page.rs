@@ -1,6 +1,8 @@
 //! The summary for people.
 
-use super::{Figures, Summary, findings, keep_top, region_energy};
+use super::{
+    Figures, OF_REGIONS, OF_TARGETS, Summary, allocation, findings, keep_top, region_energy::ENERGY,
+};
 use crate::{
     analysis::{
         catalog::{NODE, PROCESSES, REGION_TIMES, REGIONS, TARGET},
@@ -10,7 +12,7 @@ use crate::{
     },
     output::dataset::manifest::State,
     schema::SCHEMA_VERSION,
-    support::units::wall_clock,
+    support::units::{counted, wall_clock},
 };
 
 /// Nodes of a job start within this time, s.
@@ -44,16 +46,12 @@ impl Figures {
 }
 
 fn unit_of(name: &str) -> Unit {
-    if name == region_energy::NAME {
-        return Unit::Joules;
-    }
     let all = [PROCESSES, TARGET, NODE, REGIONS, REGION_TIMES].concat();
-    let figure = all.iter().find(|figure| figure.name == name);
-    figure.map_or(Unit::Count, |figure| figure.unit)
-}
-
-fn counted(count: usize, one: &str) -> String {
-    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+    let all = all.iter().map(|figure| (figure.name, figure.unit));
+    let derived = OF_TARGETS.into_iter().chain(OF_REGIONS);
+    let mut all = all.chain(derived.map(|figure| (figure.name, figure.unit)));
+    all.find(|known| known.0 == name)
+        .map_or(Unit::Count, |(_, unit)| unit)
 }
 
 /// Parts that are known, separated by commas.
@@ -80,10 +78,9 @@ impl Summary {
         let cpu = target.get("cpu_s")?;
         let seconds = self.seconds();
         let cores = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| {
-            let cpus = target
-                .get("node_cpu_hours")
-                .map(|hours| hours * 3600.0 / seconds);
-            let of = cpus.map_or(String::new(), |cpus| format!(" of {cpus:.0} CPUs"));
+            let of = target
+                .known(allocation::CPUS.name)
+                .map_or(String::new(), |cpus| format!(" of {cpus} allowed CPUs"));
             format!(" ({:.2}{of})", cpu / seconds)
         });
         joined([
@@ -118,11 +115,17 @@ impl Summary {
                 .known("peak_process_bytes")
                 .map(|bytes| format!("largest process {bytes}")),
             target
+                .known(allocation::MEMORY.name)
+                .map(|bytes| format!("limit {bytes}")),
+            target
                 .positive("peak_swap_bytes")
                 .map(|bytes| format!("swap {bytes}")),
-            target
-                .positive("major_faults")
-                .map(|faults| format!("{faults} major faults")),
+            target.positive("major_faults").map(|faults| {
+                format!(
+                    "{faults} major fault{}",
+                    if faults == "1" { "" } else { "s" }
+                )
+            }),
         ])
     }
 
@@ -314,7 +317,7 @@ impl Summary {
 
     fn region_table(&self) -> PageTable {
         let mut regions: Vec<_> = self.regions.iter().collect();
-        let energy = |figures: &Figures| figures.get(region_energy::NAME);
+        let energy = |figures: &Figures| figures.get(ENERGY.name);
         let has_energy = regions.iter().any(|(_, figures)| energy(figures).is_some());
         let mut headings = vec!["regions", "time", "longest", "CPU", "run queue", "blocked"];
         headings.extend(has_energy.then_some("energy"));
@@ -332,7 +335,7 @@ impl Summary {
                 figures.text("region_runqueue_s"),
                 figures.text("region_blocked_s"),
             ];
-            row.extend(has_energy.then(|| figures.text(region_energy::NAME)));
+            row.extend(has_energy.then(|| figures.text(ENERGY.name)));
             row.push(name.clone());
             table.rows.push(row);
         }
@@ -464,7 +467,7 @@ pub fn page(summary: &Summary) -> Page {
     let origin = [
         job,
         identity.user.clone(),
-        Some(counted(summary.nodes.len(), "node")),
+        Some(counted(summary.nodes.len() as u64, "node")),
     ];
     let origin: Vec<_> = origin.into_iter().flatten().chain(labels).collect();
     let when = joined([

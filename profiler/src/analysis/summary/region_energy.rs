@@ -4,17 +4,18 @@
 
 use std::collections::BTreeMap;
 
+use super::DerivedFigure;
 use crate::analysis::{
+    figure::Unit,
     rows::{Texts, numbers, times},
     stored_run::{StoredHost, StoredRun},
 };
 
-/// Name of the figure.
-pub const NAME: &str = "region_energy_j";
-/// Meaning.
-pub const HELP: &str = "Energy of the target × share of its CPU time used by the region, while the region ran: a model, not a measurement";
-/// Query for its values.
-pub const SQL: &str = r"WITH part AS (
+pub(super) const ENERGY: DerivedFigure = DerivedFigure {
+    name: "region_energy_j",
+    unit: Unit::Joules,
+    help: "Energy of the target × share of its CPU time used by the region, while the region ran: a model, not a measurement",
+    sql: r"WITH part AS (
   SELECT host, ts AS stop, ts - to_microseconds((interval_ns // 1000)::BIGINT) AS start,
     target_energy_uj / 1e6 AS joules, target_cpu / 100 * interval_ns / 1e9 AS cpu_s
   FROM timeline WHERE target_energy_uj IS NOT NULL AND target_cpu IS NOT NULL
@@ -32,7 +33,8 @@ pub const SQL: &str = r"WITH part AS (
       ON used.host = part.host AND part.stop > used.start AND part.start < used.stop
   ) GROUP BY used.host, used.region
 )
-SELECT name, sum(cpu_s * joules / nullif(of_s, 0)) AS region_energy_j FROM shared GROUP BY name";
+SELECT name, sum(cpu_s * joules / nullif(of_s, 0)) AS region_energy_j FROM shared GROUP BY name",
+};
 
 /// A sample of the target: its time (µs), energy (J) and CPU time (s).
 struct Sample {

@@ -25,8 +25,6 @@ struct Evidence<'a> {
     summary: &'a Summary,
     /// Length of the run, s.
     seconds: f64,
-    /// CPUs of all nodes.
-    cpus: f64,
     cpu: f64,
     runqueue: f64,
     blocked: f64,
@@ -321,10 +319,11 @@ fn memory_access(of: &Evidence<'_>) -> Option<(String, f64)> {
 fn compute(of: &Evidence<'_>) -> Option<(String, f64)> {
     let share = of.cpu / of.active();
     of.computes().then(|| {
+        let allowed = of.summary.target.get("allowed_cpus");
+        let allowed = allowed.map_or(String::new(), |cpus| format!(" of {cpus} allowed"));
         let text = format!(
-            "Threads ran on {:.2} of {:.0} CPUs on average, {} of their active time.",
+            "Threads ran on {:.2}{allowed} CPUs on average, {} of their active time.",
             of.cpu / of.seconds,
-            of.cpus,
             percent(share)
         );
         // Everything that is more specific comes first.
@@ -356,7 +355,6 @@ pub fn findings(summary: &Summary) -> Vec<Finding> {
     let evidence = Evidence {
         summary,
         seconds,
-        cpus: get("node_cpu_hours").unwrap_or(0.0) * 3600.0 / seconds,
         cpu,
         runqueue: get("runqueue_s").unwrap_or(0.0),
         blocked: get("blocked_s").unwrap_or(0.0),

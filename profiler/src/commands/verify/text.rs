@@ -10,7 +10,7 @@ use crate::{
     output::dataset::manifest::State,
     support::{
         log::harmless,
-        units::{format_bytes, format_ns, rfc3339},
+        units::{counted, format_bytes, format_ns, rfc3339},
     },
 };
 
@@ -26,10 +26,10 @@ impl Report {
             text,
             "{}: {}, {}, {} in {}, {}",
             self.path.display(),
-            count(self.hosts.len() as u64, "host"),
-            count(self.tables.len() as u64, "table"),
-            count(sum(|table| table.rows), "row"),
-            count(sum(|table| table.parts), "part"),
+            counted(self.hosts.len() as u64, "host"),
+            counted(self.tables.len() as u64, "table"),
+            counted(sum(|table| table.rows), "row"),
+            counted(sum(|table| table.parts), "part"),
             format_bytes(sum(|table| table.bytes)),
         );
         self.table_of_hosts(&mut text);
@@ -43,8 +43,8 @@ impl Report {
             let _ = writeln!(
                 text,
                 "  {table}: {} in {}, {}{remark}",
-                count(of.rows, "row"),
-                count(of.parts, "part"),
+                counted(of.rows, "row"),
+                counted(of.parts, "part"),
                 format_bytes(of.bytes)
             );
         }
@@ -151,10 +151,6 @@ fn shown(text: &mut String, kind: &str, lines: &[String]) {
     if lines.len() > LINES {
         let _ = writeln!(text, "  and {} more of these", lines.len() - LINES);
     }
-}
-
-fn count(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The longest time between two ticks.

@@ -123,7 +123,13 @@ impl Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.count, self.what)?;
+        let what = if self.what == "ticks" {
+            "samples"
+        } else {
+            &*self.what
+        };
+        let one = what.strip_suffix('s').filter(|_| self.count == 1);
+        write!(f, "{} {}", self.count, one.unwrap_or(what))?;
         if let Some(uid) = self.uid {
             write!(f, " of user {uid}")?;
         }

@@ -35,6 +35,9 @@ columns! {
         argv: Option<Words> = Label("", "List of the arguments, as long as `cmdline`"),
         cmdline_truncated: Option<bool> = Label("", "Whether `cmdline` is truncated: to 64 KiB, and while many processes have long command lines to less, but never below 256 bytes"),
         cgroup: Option<Label> = Label("", "Path of the cgroup: that of v2 or, if that is the root, of the first v1 hierarchy in which the process has a group"),
+        allowed_cpus: Option<Label> = Label("", "CPUs on which the process may run, as a list such as 0-3,8: affinity of its threads at its start, or when it was first seen, which cpusets limit"),
+        cpu_quota: Option<f64> = Gauge("1", "CPU time per time that its cgroups allow together; null without a limit"),
+        memory_limit: Option<u64> = Gauge("bytes", "Smallest memory limit of its cgroups; null without a limit"),
         end_ts: Option<Timestamp> = Label("us", "Time at which the last thread ended; null while the process lives"),
         exit_code: Option<i32> = Label("", "Exit code; null if the process was killed by a signal or its exit was not observed"),
         exit_signal: Option<i32> = Label("", "Signal that killed the process"),
@@ -192,6 +195,7 @@ impl Processes {
         let io = |value: u64| counts_io.then_some(value);
         let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
         let names = &process.description;
+        let allocation = names.allocation.as_ref();
         let cmdline = names.cmdline.clone();
         let cmdline = cmdline.map(|cmdline| cmdline.within(&mut self.room, process.uid));
         let (in_run, life) = (&process.in_run, &process.totals);
@@ -208,6 +212,9 @@ impl Processes {
                 .map(|cmdline| Words(cmdline.args().map(str::to_owned).collect())),
             cmdline: cmdline.map(|cmdline| cmdline.joined()),
             cgroup: label(&names.cgroup),
+            allowed_cpus: allocation.map(|allocation| (&allocation.cpus).into()),
+            cpu_quota: allocation.and_then(|allocation| allocation.limits.cpus),
+            memory_limit: allocation.and_then(|allocation| allocation.limits.memory),
             end_ts: process.end.map(|end| ctx.tasks.clock.wall(end.at)),
             exit_code,
             exit_signal,

@@ -1,0 +1,165 @@
+//! Limits of control groups: memory and CPU time.
+
+use std::{fs, path::Path};
+
+use super::{cgroup_mounts::Cgroups, process_cgroup};
+
+/// Directories that are read for a cgroup. Users can nest theirs without limit.
+const DEPTH_MAX: usize = 64;
+/// Without a limit, version 1 has the largest multiple of the page size.
+const UNLIMITED: u64 = 1 << 60;
+
+/// The smallest limits of a cgroup and those that contain it; `None` if there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CgroupLimits {
+    /// Memory, bytes.
+    pub memory: Option<u64>,
+    /// CPU time per time.
+    pub cpus: Option<f64>,
+}
+
+impl CgroupLimits {
+    /// Reads the limits of a process from the lines of its `/proc/PID/cgroup`.
+    pub(crate) fn read(cgroups: &Cgroups, lines: &str) -> Self {
+        let mut limits = Self::default();
+        for line in process_cgroup::lines(lines) {
+            let Some(hierarchy) = cgroups.hierarchy(line.controllers) else {
+                continue;
+            };
+            let Some(directory) = hierarchy.directory(line.path) else {
+                continue;
+            };
+            let directories = directory.ancestors();
+            let directories =
+                directories.take_while(|path| path.starts_with(&hierarchy.mount_point));
+            for directory in directories.take(DEPTH_MAX) {
+                limits = limits.and(Self::of_directory(directory));
+            }
+        }
+        limits
+    }
+
+    fn of_directory(directory: &Path) -> Self {
+        let read = |name: &str| fs::read_to_string(directory.join(name)).ok();
+        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+        let memory = number("memory.max").or_else(|| number("memory.limit_in_bytes"));
+        let quota = read("cpu.max").or_else(|| {
+            let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(read);
+            Some(format!("{} {}", quota?, period?))
+        });
+        Self {
+            memory: memory.filter(|bytes| *bytes < UNLIMITED),
+            cpus: quota.and_then(|quota| cpus(&quota)),
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        let smaller = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::min);
+        Self {
+            memory: self.memory.into_iter().chain(other.memory).min(),
+            cpus: smaller(self.cpus, other.cpus),
+        }
+    }
+}
+
+/// `quota period` in µs; the quota is `max` or negative if there is none.
+fn cpus(text: &str) -> Option<f64> {
+    let mut words = text.split_whitespace();
+    let quota: u32 = words.next()?.parse().ok()?;
+    let period: u32 = words.next()?.parse().ok()?;
+    (period > 0).then(|| f64::from(quota) / f64::from(period))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::cgroup_mounts::Hierarchy;
+
+    fn write(directory: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(directory).expect("made");
+        for (name, text) in files {
+            fs::write(directory.join(name), text).expect("written");
+        }
+    }
+
+    fn hierarchy(controllers: &[&str], mount_point: &Path, root: &str) -> Hierarchy {
+        Hierarchy {
+            controllers: controllers.iter().map(|&name| name.to_owned()).collect(),
+            mount_point: mount_point.to_owned(),
+            root: root.to_owned(),
+        }
+    }
+
+    #[test]
+    fn smallest_limit_of_a_cgroup_and_its_ancestors() {
+        let mount = tempfile::tempdir().expect("a directory");
+        // In a container, the root of the mount has limits, too.
+        write(
+            mount.path(),
+            &[("memory.max", "3000\n"), ("cpu.max", "150000 100000\n")],
+        );
+        write(
+            &mount.path().join("a"),
+            &[("memory.max", "1000\n"), ("cpu.max", "max 100000\n")],
+        );
+        write(
+            &mount.path().join("a/b"),
+            &[("memory.max", "max\n"), ("cpu.max", "200000 100000\n")],
+        );
+        let v2 = |root| Cgroups {
+            v1: Vec::new(),
+            v2: Some(hierarchy(&[], mount.path(), root)),
+        };
+        let limited = |memory, cpus| CgroupLimits { memory, cpus };
+        let of = |lines: &str| CgroupLimits::read(&v2("/"), lines);
+        assert_eq!(of("0::/a/b\n"), limited(Some(1000), Some(1.5)));
+        assert_eq!(of("0::/\n"), limited(Some(3000), Some(1.5)));
+        assert_eq!(of("4:cpu:/a\ngarbage\n"), limited(None, None));
+        let nested = CgroupLimits::read(&v2("/outer"), "0::/outer/a\n");
+        assert_eq!(nested, limited(Some(1000), Some(1.5)));
+        let outside = CgroupLimits::read(&v2("/outer"), "0::/elsewhere\n");
+        assert_eq!(outside, limited(None, None));
+    }
+
+    #[test]
+    fn controllers_of_version_1_have_hierarchies_of_their_own() {
+        let mounts = tempfile::tempdir().expect("a directory");
+        let [memory, cpu] = ["memory", "cpu,cpuacct"].map(|name| mounts.path().join(name));
+        write(
+            &memory,
+            &[("memory.limit_in_bytes", "9223372036854771712\n")],
+        );
+        write(&memory.join("job"), &[("memory.limit_in_bytes", "4096\n")]);
+        write(
+            &cpu,
+            &[
+                ("cpu.cfs_quota_us", "-1\n"),
+                ("cpu.cfs_period_us", "100000\n"),
+            ],
+        );
+        write(
+            &cpu.join("job"),
+            &[
+                ("cpu.cfs_quota_us", "50000\n"),
+                ("cpu.cfs_period_us", "100000\n"),
+            ],
+        );
+        let cgroups = Cgroups {
+            v1: vec![
+                hierarchy(&["memory"], &memory, "/"),
+                hierarchy(&["cpu", "cpuacct"], &cpu, "/"),
+            ],
+            v2: None,
+        };
+        let of = |lines: &str| CgroupLimits::read(&cgroups, lines);
+        let both = of("9:memory:/job\n4:cpu,cpuacct:/job\n0::/\n");
+        assert_eq!(
+            both,
+            CgroupLimits {
+                memory: Some(4096),
+                cpus: Some(0.5)
+            }
+        );
+        assert_eq!(of("9:memory:/\n4:cpu,cpuacct:/\n"), CgroupLimits::default());
+    }
+}

@@ -1,0 +1,98 @@
+//! CPUs and memory that a process may use.
+
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
+
+use crate::procfs::{cgroup_limits::CgroupLimits, cpu_list::cpu_list_text};
+
+/// Threads of a process that are read.
+const THREADS_MAX: usize = 1024;
+/// Words of an affinity mask: above every CPU number of a kernel (`NR_CPUS` is at most 8,192).
+const WORDS: usize = 8192 / 64;
+
+/// CPUs and memory that a process may use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocation {
+    /// CPUs on which any of its threads may run, as a list of the kernel: affinity, which cpusets
+    /// limit.
+    pub cpus: Arc<str>,
+    /// Limits of its cgroups.
+    pub limits: CgroupLimits,
+}
+
+/// CPUs of a process: of all its threads, because libraries bind each to CPUs of its own.
+pub(super) fn cpus(procfs: &Path, pid: u32) -> Option<Arc<str>> {
+    let tasks = fs::read_dir(procfs.join(format!("{pid}/task"))).ok()?;
+    let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    let of_threads = tids.take(THREADS_MAX).filter_map(affinity);
+    listed(of_threads.flatten().collect())
+}
+
+/// CPUs of the main thread, which is the only one after an exec.
+pub(super) fn cpus_after_exec(pid: u32) -> Option<Arc<str>> {
+    listed(affinity(pid)?)
+}
+
+/// CPUs of a thread. The masks of libraries end at CPU 1023, with which the kernel refuses the call
+/// on a machine with more.
+fn affinity(tid: u32) -> Option<BTreeSet<usize>> {
+    let mut mask = [0_u64; WORDS];
+    // SAFETY: the kernel writes at most as many bytes as the mask has.
+    let written = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            tid,
+            size_of_val(&mask),
+            mask.as_mut_ptr(),
+        )
+    };
+    let cpus = (0..64 * WORDS).filter(|cpu| mask[cpu / 64] >> (cpu % 64) & 1 == 1);
+    (written > 0).then(|| cpus.collect())
+}
+
+fn listed(cpus: BTreeSet<usize>) -> Option<Arc<str>> {
+    let cpus: Vec<usize> = cpus.into_iter().collect();
+    (!cpus.is_empty()).then(|| cpu_list_text(&cpus).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use rustix::thread::{CpuSet, sched_setaffinity};
+
+    use super::*;
+    use crate::procfs::cpu_list::cpu_list;
+
+    #[test]
+    fn threads_are_bound_to_different_cpus() {
+        let only = |cpu| {
+            let mut set = CpuSet::new();
+            set.set(cpu);
+            sched_setaffinity(None, &set).expect("an own thread");
+        };
+        let before = affinity(0).expect("an own thread");
+        let (first, last) = (
+            *before.first().expect("a CPU"),
+            *before.last().expect("a CPU"),
+        );
+        assert_ne!(first, last, "the test needs two CPUs");
+        // Its other threads are those of the test program, without a binding.
+        let (bound, is_bound) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            only(last);
+            bound
+                .send(rustix::thread::gettid().as_raw_pid())
+                .expect("a receiver");
+            let _ = ended.recv();
+        });
+        let tid = is_bound.recv().expect("a sender").cast_unsigned();
+        assert_eq!(cpus_after_exec(tid).as_deref(), Some(&*last.to_string()));
+        let all = cpus(Path::new("/proc"), std::process::id()).expect("this process");
+        let all = cpu_list(&all).expect("a list");
+        assert!(all.contains(&first) && all.contains(&last), "{all:?}");
+        drop(end);
+        thread.join().expect("it ends");
+        assert_eq!(cpus(Path::new("/nowhere"), std::process::id()), None);
+    }
+}
