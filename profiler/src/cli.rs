@@ -9,8 +9,8 @@ use clap::{
 
 use crate::{
     commands::{
-        self, ceilings, check, compare, events, mark, recover, report, run, schema, serve, summary,
-        verify,
+        self, ceilings, check, compare, events, export, mark, recover, report, run, schema, serve,
+        summary, verify,
     },
     config::file,
     failure::Failure,
@@ -65,6 +65,11 @@ pub enum Command {
     /// For example `profiler compare old-* -- new-*`. With six or more runs on each side, medians have
     /// intervals; single runs are compared by their samples.
     Compare(compare::Arguments),
+    /// Write runs as files of other formats
+    ///
+    /// For example `profiler export csv RUN -o tables`, or `profiler export feather RUN --table usage
+    /// -o usage.feather`. Files get their names when all are complete.
+    Export(export::Arguments),
     /// Measure the peak performance and the bandwidths of this machine, for the roofline of reports
     ///
     /// Runs loops of known work on one CPU and on all, for each instruction set, and each level of the
@@ -103,6 +108,7 @@ impl Command {
             Self::Summary(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Compare(arguments) => arguments.run(),
+            Self::Export(arguments) => arguments.run(),
             Self::Ceilings(arguments) => arguments.run(),
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),

@@ -10,6 +10,7 @@ pub mod charts;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod export;
 pub mod failure;
 pub mod host;
 pub mod job;

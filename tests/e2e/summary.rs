@@ -387,7 +387,7 @@ fn every_figure_is_recomputed() {
         replace(&data, table, columns);
     }
     known.append(&mut assert_recomputed(&data));
-    let finished = gpu_run();
+    let finished = gpu_run([80, 40]);
     let data = finished.dataset();
     replace(&data, "gpu_process", &["hash(ts) % 101 AS sm_utilization"]);
     known.append(&mut assert_recomputed(&data));
@@ -395,8 +395,9 @@ fn every_figure_is_recomputed() {
     assert!(never.is_empty(), "null in all runs: {never:?}");
 }
 
-/// A process that uses two GPUs of NVIDIA's library.
-fn gpu_run() -> Finished {
+/// A process that uses two GPUs of NVIDIA's library, in percent of the time.
+pub fn gpu_run(utilization: [u32; 2]) -> Finished {
+    let [first, second] = utilization;
     let mut target = Command::new("sleep").arg("60").spawn().expect("started");
     let pid = target.id();
     let sysfs = Sysfs::without(&["drm"]);
@@ -405,9 +406,9 @@ fn gpu_run() -> Finished {
     crate::gpu::put_library(
         library.path(),
         &format!(
-            "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization 80 30\ngpu0 pci 0 193 0\n\
+            "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization {first} 30\ngpu0 pci 0 193 0\n\
              gpu0 compute {pid} 4096 4294967295 4294967295\ngpu0 samples {pid} 100 60 0 0 0\n\
-             gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization 40 10\ngpu1 pci 0 194 0\n\
+             gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization {second} 10\ngpu1 pci 0 194 0\n\
              gpu1 compute {pid} 1024 4294967295 4294967295\n"
         ),
     );
@@ -427,7 +428,7 @@ fn gpu_run() -> Finished {
 /// Figures of the GPUs of NVIDIA's library, of all and of each.
 #[test]
 fn figures_of_gpus_equal_their_sql() {
-    let finished = gpu_run();
+    let finished = gpu_run([80, 40]);
     let data = finished.dataset();
     let known = assert_recomputed(&data);
     for name in [

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::{
     WORKLOAD,
     report::{profiler, record},
+    summary::gpu_run,
 };
 
 /// The findings of the run of a script, the one that explains most first.
@@ -91,6 +92,18 @@ fn imbalance() {
 #[test]
 fn asleep() {
     assert_bound_by("asleep", "sleep 2");
+}
+
+/// 25 % on average; 60 % is no finding.
+#[test]
+fn gpu_idle() {
+    let first = |utilization| {
+        let finished = gpu_run(utilization);
+        let found = finished.dataset().findings();
+        found.first().map(|finding| finding["name"].clone())
+    };
+    assert_eq!(first([30, 20]), Some("GPU idle".into()));
+    assert_ne!(first([80, 40]), Some("GPU idle".into()));
 }
 
 #[test]

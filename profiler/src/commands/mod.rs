@@ -4,6 +4,7 @@ pub mod ceilings;
 pub mod check;
 pub mod compare;
 pub mod events;
+pub mod export;
 pub mod mark;
 pub mod recover;
 pub mod report;
@@ -44,19 +45,29 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     }
 }
 
-/// Opens runs and passes each of them on. A decoder that panics on a damaged file is a problem of the
-/// run, and says nothing else.
-fn read_runs<T>(paths: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec<T>, Failure> {
+fn open_run(path: &Path) -> Result<StoredRun, Failure> {
+    StoredRun::open(path)
+        .map_err(|error| Failure::new(Reason::Target, format!("{}: {error}", path.display())))
+}
+
+/// Opens runs.
+fn open_runs(paths: &[PathBuf]) -> Result<Vec<StoredRun>, Failure> {
+    paths.iter().map(|path| open_run(path)).collect()
+}
+
+/// Reads stored data. A decoder that panics on a damaged file is a problem of the run, and says
+/// nothing else.
+fn quietly<T>(read: impl FnOnce() -> T) -> T {
     std::panic::set_hook(Box::new(|_| {}));
-    let results = paths.iter().map(|path| {
-        let run = StoredRun::open(path).map_err(|error| {
-            Failure::new(Reason::Target, format!("{}: {error}", path.display()))
-        })?;
-        Ok(read(&run))
-    });
-    let results = results.collect();
+    let result = read();
     let _ = std::panic::take_hook();
-    results
+    result
+}
+
+/// Opens runs and passes each of them on.
+fn read_runs<T>(paths: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec<T>, Failure> {
+    let results = paths.iter().map(|path| Ok(read(&open_run(path)?)));
+    quietly(|| results.collect())
 }
 
 /// Writes a file and reports its name; `-` is stdout.

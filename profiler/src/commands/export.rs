@@ -1,0 +1,148 @@
+//! `profiler export`: stored runs as files of other formats.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::{open_runs, quietly};
+use crate::{
+    analysis::stored_run::StoredRun,
+    export::{
+        Selection,
+        files::{Destination, Files, create_directory},
+        selection::Moment,
+        tables,
+    },
+    failure::{Failure, Reason},
+    report,
+    schema::Table,
+    sources::dataset_schema,
+};
+
+/// Arguments of `profiler export`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Format
+    format: Format,
+    /// Run directories
+    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    runs: Vec<PathBuf>,
+    /// File to write, or directory if the format has several; `-` for the standard output
+    #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    output: PathBuf,
+    /// Only this table, as one file; otherwise all tables, in a directory
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// Only rows after this time: since the start of the run (`90s`), or RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
+    from: Option<Moment>,
+    /// Only rows before this time
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
+    to: Option<Moment>,
+    /// Only rows at the time of regions of this name, on their node
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+    /// Only processes of this batch job
+    #[arg(long, value_name = "ID")]
+    jobid: Option<String>,
+    /// Replace existing files
+    #[arg(long)]
+    force: bool,
+}
+
+/// Formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables as CSV
+    Csv,
+    /// Tables as JSON, an array of objects
+    Json,
+    /// Tables as JSON, one object per line
+    Ndjson,
+    /// Tables as Feather (Arrow IPC)
+    Feather,
+    /// Tables as Parquet, one file for all parts and nodes
+    Parquet,
+}
+
+impl Format {
+    fn of_tables(self) -> tables::Format {
+        match self {
+            Self::Csv => tables::Format::Csv,
+            Self::Json => tables::Format::Json,
+            Self::Ndjson => tables::Format::Ndjson,
+            Self::Feather => tables::Format::Feather,
+            Self::Parquet => tables::Format::Parquet,
+        }
+    }
+}
+
+impl Arguments {
+    /// Runs the subcommand and returns the exit code.
+    ///
+    /// # Errors
+    ///
+    /// When a run cannot be read completely, or a file not be written.
+    pub fn run(&self) -> Result<u8, Failure> {
+        let runs = open_runs(&self.runs)?;
+        let mut files = Files::new(self.force);
+        let problems = quietly(|| self.write_tables(&runs, self.format.of_tables(), &mut files))?;
+        for path in files.commit()? {
+            report!("{}", path.display());
+        }
+        if problems.is_empty() {
+            return Ok(0);
+        }
+        for problem in &problems {
+            report!("profiler: {problem}");
+        }
+        let message = "rows of these files are missing in the export";
+        Err(Failure::new(Reason::Output, message))
+    }
+
+    fn selection(&self) -> Selection {
+        Selection {
+            from: self.from,
+            to: self.to,
+            region: self.region.clone(),
+            job: self.jobid.clone(),
+        }
+    }
+
+    fn write_tables(
+        &self,
+        runs: &[StoredRun],
+        format: tables::Format,
+        files: &mut Files,
+    ) -> Result<Vec<String>, Failure> {
+        let selection = self.selection();
+        let mut write = |table: &Table, path: &Path| {
+            files.write(&Destination::of(path), |output| {
+                tables::write(runs, table, &selection, format, output)
+            })
+        };
+        if let Some(name) = &self.table {
+            let table = dataset_schema().table(name).ok_or_else(|| {
+                let names = dataset_schema().tables().map(|table| table.name);
+                let names: Vec<_> = names.collect();
+                let message = format!("no table {name}, but: {}", names.join(", "));
+                Failure::new(Reason::Usage, message)
+            })?;
+            return write(table, &self.output);
+        }
+        if self.output.as_os_str() == "-" {
+            let message = "the standard output takes one table: add --table NAME";
+            return Err(Failure::new(Reason::Usage, message));
+        }
+        create_directory(&self.output)?;
+        let mut problems: Vec<String> = Vec::new();
+        for table in dataset_schema().tables() {
+            let hosts = || runs.iter().flat_map(|run| &run.hosts);
+            if hosts().any(|host| host.tables.contains(table.name)) {
+                let name = format!("{}.{}", table.name, format.extension());
+                problems.extend(write(table, &self.output.join(name))?);
+            }
+        }
+        Ok(problems)
+    }
+}

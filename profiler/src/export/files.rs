@@ -1,0 +1,175 @@
+//! Files that appear at once, when all of them are complete.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, BufWriter, Write},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+use crate::failure::{Failure, Reason};
+
+/// Files of an export. They have other names until [`commit`](Self::commit); dropped before, they
+/// are removed.
+pub struct Files {
+    force: bool,
+    written: Vec<(NamedTempFile, PathBuf)>,
+}
+
+/// Where a file of an export goes.
+pub enum Destination {
+    Stdout,
+    File(PathBuf),
+}
+
+impl Destination {
+    /// `-` is the standard output.
+    pub fn of(path: &Path) -> Self {
+        if path.as_os_str() == "-" {
+            Self::Stdout
+        } else {
+            Self::File(path.to_owned())
+        }
+    }
+}
+
+fn failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Reason::Output, format!("{}: {error}", path.display()))
+}
+
+impl Files {
+    /// No files. `force` is whether existing files are replaced.
+    pub fn new(force: bool) -> Self {
+        Self {
+            force,
+            written: Vec::new(),
+        }
+    }
+
+    /// Writes a file by `write`.
+    ///
+    /// # Errors
+    ///
+    /// When the file exists and is not to be replaced, or cannot be written.
+    pub fn write<T>(
+        &mut self,
+        destination: &Destination,
+        write: impl FnOnce(&mut (dyn Write + Send)) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match destination {
+            Destination::Stdout => {
+                let mut output = BufWriter::new(io::stdout());
+                let result = write(&mut output)?;
+                match output.flush() {
+                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                        Err(failure(Path::new("standard output"), &error))
+                    }
+                    _ => Ok(result),
+                }
+            }
+            Destination::File(path) => {
+                let file = self.begin(path)?;
+                let mut output = BufWriter::new(file.as_file());
+                let in_file = |failed: Failure| {
+                    Failure::new(failed.reason, format!("{}: {failed}", path.display()))
+                };
+                let result = write(&mut output).map_err(in_file)?;
+                output.flush().map_err(|error| failure(path, &error))?;
+                drop(output);
+                self.written.push((file, path.clone()));
+                Ok(result)
+            }
+        }
+    }
+
+    fn begin(&self, path: &Path) -> Result<NamedTempFile, Failure> {
+        if !self.force && path.symlink_metadata().is_ok() {
+            return Err(exists(path));
+        }
+        let directory = path.parent().filter(|parent| *parent != Path::new(""));
+        // As open(2) would create it; the umask applies.
+        tempfile::Builder::new()
+            .prefix(".profiler-export-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory.unwrap_or(Path::new(".")))
+            .map_err(|error| failure(path, &error))
+    }
+
+    /// Gives all files their names, and returns these.
+    ///
+    /// # Errors
+    ///
+    /// When a file exists by now, or cannot be renamed. Those before it have their names.
+    pub fn commit(self) -> Result<Vec<PathBuf>, Failure> {
+        let mut paths = Vec::new();
+        for (file, path) in self.written {
+            let named = if self.force {
+                file.persist(&path)
+            } else {
+                file.persist_noclobber(&path)
+            };
+            let result: Result<File, _> = named;
+            result.map_err(|error| match error.error.kind() {
+                io::ErrorKind::AlreadyExists => exists(&path),
+                _ => failure(&path, &error.error),
+            })?;
+            paths.push(path);
+        }
+        Ok(paths)
+    }
+}
+
+fn exists(path: &Path) -> Failure {
+    let message = format!("{} exists; --force replaces it", path.display());
+    Failure::new(Reason::Output, message)
+}
+
+/// Creates a directory for several files.
+///
+/// # Errors
+///
+/// When there is a file of this name, for example.
+pub fn create_directory(path: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(path).map_err(|error| failure(path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(files: &mut Files, path: &Path, text: &str) -> Result<(), Failure> {
+        files.write(&Destination::of(path), |output| {
+            output.write_all(text.as_bytes()).map_err(Failure::internal)
+        })
+    }
+
+    #[test]
+    fn files_appear_together_and_replace_only_by_force() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
+        let names = || fs::read_dir(directory.path()).expect("there").count();
+        let mut files = Files::new(false);
+        put(&mut files, &a, "1").expect("written");
+        assert!(!a.exists());
+        let failed = files.write(&Destination::of(&b), |_| {
+            Err::<(), _>(Failure::new(Reason::Output, "no"))
+        });
+        assert!(failed.is_err_and(|why| why.message == format!("{}: no", b.display())));
+        drop(files);
+        assert_eq!(names(), 0);
+
+        let mut files = Files::new(false);
+        put(&mut files, &a, "1").expect("written");
+        put(&mut files, &b, "2").expect("written");
+        assert_eq!(files.commit().expect("renamed"), [a.clone(), b.clone()]);
+        let refused = put(&mut Files::new(false), &a, "3").expect_err("it exists");
+        assert!(refused.message.contains("--force"), "{refused}");
+        let mut files = Files::new(true);
+        put(&mut files, &a, "3").expect("written");
+        files.commit().expect("replaced");
+        assert_eq!(fs::read_to_string(&a).expect("there"), "3");
+        assert_eq!(names(), 2);
+    }
+}

@@ -1,0 +1,15 @@
+//! Stored runs as files of other formats.
+//!
+//! Each format is one file here. [`tables`] converts any table of the dataset, the others what other
+//! programs expect. Rows are read and written in batches, so that the memory does not grow with the
+//! run.
+
+mod csv;
+mod feather;
+pub mod files;
+mod json;
+mod parquet;
+pub mod selection;
+pub mod tables;
+
+pub use self::selection::Selection;

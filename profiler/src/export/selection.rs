@@ -1,0 +1,174 @@
+//! Which rows of a run are exported.
+
+use std::collections::HashSet;
+
+use arrow::{array::RecordBatch, compute::kernels::cast_utils::string_to_timestamp_nanos};
+
+use crate::{
+    analysis::{
+        rows::{ProcessKey, Texts, numbers, processes, times},
+        stored_run::{StoredHost, StoredRun},
+    },
+    output::dataset::Manifest,
+    support::units::duration,
+};
+
+/// A time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Since the start of the run, µs.
+    Since(i64),
+    /// µs since 1970-01-01 UTC.
+    At(i64),
+}
+
+impl Moment {
+    /// `90s` since the start of the run, or RFC 3339.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let micros = |since: std::time::Duration| i64::try_from(since.as_micros()).ok();
+        if let Some(since) = duration(text).ok().and_then(micros) {
+            return Ok(Self::Since(since));
+        }
+        string_to_timestamp_nanos(text)
+            .map(|ns| Self::At(ns / 1000))
+            .map_err(|_| "neither a duration like 90s nor a time like 2026-01-31T12:00:00Z".into())
+    }
+
+    /// µs since 1970-01-01 UTC.
+    fn in_run(self, run: &StoredRun) -> i64 {
+        match self {
+            Self::At(ts) => ts,
+            Self::Since(since) => {
+                let sessions = run.manifests().flat_map(Manifest::sessions);
+                let start = sessions.map(|session| session.start_ts / 1000).min();
+                start.unwrap_or(0).saturating_add(since)
+            }
+        }
+    }
+}
+
+/// Options that select rows.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    pub from: Option<Moment>,
+    pub to: Option<Moment>,
+    /// Name of regions.
+    pub region: Option<String>,
+    /// Batch job.
+    pub job: Option<String>,
+}
+
+/// The rows of a host that a selection has.
+pub struct Selected {
+    /// Times of which a row must overlap one, µs; none if all rows do.
+    times: Option<Vec<(i64, i64)>>,
+    /// Processes to which a row must belong if it belongs to any.
+    processes: Option<HashSet<ProcessKey>>,
+}
+
+/// Columns that decide, besides those that are exported.
+pub const COLUMNS: [&str; 8] = [
+    "ts",
+    "interval_ns",
+    "pid",
+    "start_ts",
+    "end_ts",
+    "region_start_ts",
+    "region_end_ts",
+    "name",
+];
+
+impl Selection {
+    /// What it selects on a host. Files that cannot be read are added to `failures`.
+    pub fn on(&self, run: &StoredRun, host: &StoredHost, failures: &mut Vec<String>) -> Selected {
+        let from = self.from.map_or(i64::MIN, |from| from.in_run(run));
+        let to = self.to.map_or(i64::MAX, |to| to.in_run(run));
+        let mut times = vec![(from, to)];
+        if let Some(name) = &self.region {
+            times.clear();
+            let columns = ["name", "region_start_ts", "region_end_ts"];
+            let read = run.read("region", host, &columns, |batch| {
+                let names = Texts::of(batch, "name");
+                let [starts, ends] =
+                    ["region_start_ts", "region_end_ts"].map(|name| self::times(batch, name));
+                for row in 0..batch.num_rows() {
+                    if let (Some(of), Some(start)) = (names.get(row), starts[row])
+                        && of == name
+                    {
+                        let end = ends[row].unwrap_or(i64::MAX);
+                        times.push((start.max(from), end.min(to)));
+                    }
+                }
+            });
+            failures.extend(read.err().into_iter().flatten());
+        }
+        let processes = self.job.as_ref().map(|job| {
+            let mut members = HashSet::new();
+            let read = run.read("process", host, &["pid", "start_ts", "job_id"], |batch| {
+                let jobs = Texts::of(batch, "job_id");
+                let rows = processes(batch).into_iter().enumerate();
+                let of_job = rows.filter(|(row, _)| jobs.get(*row) == Some(job));
+                members.extend(of_job.filter_map(|(_, key)| key));
+            });
+            failures.extend(read.err().into_iter().flatten());
+            members
+        });
+        let is_limited = self.region.is_some() || self.from.is_some() || self.to.is_some();
+        Selected {
+            times: is_limited.then_some(times),
+            processes,
+        }
+    }
+}
+
+impl Selected {
+    /// Whether each row is selected; `None` if all are.
+    pub fn rows(&self, batch: &RecordBatch) -> Option<Vec<bool>> {
+        if self.times.is_none() && self.processes.is_none() {
+            return None;
+        }
+        let mut selected = vec![true; batch.num_rows()];
+        if let Some(times) = &self.times {
+            for (row, (begin, end)) in spans(batch).into_iter().enumerate() {
+                let overlaps = |(from, to): &(i64, i64)| begin < *to && end > *from;
+                selected[row] = times.iter().any(overlaps);
+            }
+        }
+        if let Some(members) = &self.processes {
+            for (row, key) in processes(batch).into_iter().enumerate() {
+                selected[row] &= key.is_none_or(|key| members.contains(&key));
+            }
+        }
+        Some(selected)
+    }
+}
+
+/// The time of each row, µs: of a process or region its life, otherwise the interval until `ts`. Rows
+/// without a time are in all.
+fn spans(batch: &RecordBatch) -> Vec<(i64, i64)> {
+    let has = |name: &str| batch.column_by_name(name).is_some();
+    let life = [("region_start_ts", "region_end_ts"), ("start_ts", "end_ts")];
+    if let Some((start, end)) = life.into_iter().find(|(_, end)| has(end)) {
+        let ends = times(batch, end)
+            .into_iter()
+            .map(|end| end.unwrap_or(i64::MAX));
+        let starts = times(batch, start)
+            .into_iter()
+            .map(|start| start.unwrap_or(i64::MIN));
+        return starts.zip(ends).collect();
+    }
+    if !has("ts") {
+        return vec![(i64::MIN, i64::MAX); batch.num_rows()];
+    }
+    let lengths = numbers(batch, "interval_ns");
+    let spans = times(batch, "ts").into_iter().zip(lengths);
+    spans
+        .map(|(ts, length)| {
+            let end = ts.unwrap_or(i64::MAX);
+            #[expect(clippy::cast_possible_truncation, reason = "saturates; null is 0")]
+            let length = (length / 1e3) as i64;
+            // A moment has a length, so that it overlaps the time that it is in.
+            (end.saturating_sub(length.max(1)), end)
+        })
+        .collect()
+}
