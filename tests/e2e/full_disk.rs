@@ -18,10 +18,10 @@ use e2e::{
 use crate::WORKLOAD;
 
 /// A tmpfs for the output.
-struct Disk(tempfile::TempDir);
+pub struct Disk(tempfile::TempDir);
 
 impl Disk {
-    fn new(size: &str) -> Self {
+    pub fn new(size: &str) -> Self {
         let directory = tempfile::TempDir::new().expect("a directory");
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
@@ -31,7 +31,7 @@ impl Disk {
         Self(directory)
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 

@@ -11,6 +11,7 @@ mod crash;
 mod deploy;
 mod engines;
 mod errors;
+mod export;
 mod full_disk;
 mod golden;
 mod gpu;
