@@ -6,6 +6,7 @@ pub mod figure;
 pub mod page;
 pub mod roofline;
 pub mod rows;
+pub mod samples;
 pub mod scan;
 pub mod series;
 pub mod stored_run;

@@ -5,10 +5,20 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use arrow::array::RecordBatch;
-use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
+use arrow::array::{BooleanArray, RecordBatch};
+use arrow_select::filter::filter_record_batch;
+use parquet::{
+    arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
+    file::{
+        metadata::{ParquetMetaData, RowGroupMetaData},
+        statistics::Statistics,
+    },
+};
+
+use super::rows::times;
 
 use crate::{
     output::dataset::{
@@ -29,10 +39,12 @@ pub struct StoredRun {
     /// Its directory as the user named it.
     pub path: PathBuf,
     /// Its hosts, by name.
-    pub hosts: Vec<StoredHost>,
+    pub hosts: Arc<[StoredHost]>,
     /// Files that could not be read.
     pub problems: Vec<String>,
-    directory: Directory,
+    directory: Arc<Directory>,
+    /// Rows that are read of tables with samples: those after the first time until the second.
+    times: Option<(i64, i64)>,
 }
 
 /// A host of a run.
@@ -68,8 +80,35 @@ impl StoredRun {
                 .map(|(name, host)| StoredHost { name, ..host })
                 .collect(),
             problems: listing.problems,
-            directory,
+            directory: Arc::new(directory),
+            times: None,
         })
+    }
+
+    /// The run with the samples after one time until another, µs since 1970-01-01 UTC. Tables with a row
+    /// per process or region remain whole.
+    #[must_use]
+    pub fn between(&self, from: i64, to: i64) -> Self {
+        Self {
+            path: self.path.clone(),
+            hosts: Arc::clone(&self.hosts),
+            problems: Vec::new(),
+            directory: Arc::clone(&self.directory),
+            times: Some((from, to)),
+        }
+    }
+
+    /// Times of the first and the last row of a table, µs since 1970-01-01 UTC.
+    pub fn span(&self, table: &str, host: &StoredHost) -> Option<(i64, i64)> {
+        let mut span: Option<(i64, i64)> = None;
+        // What cannot be read is reported by those who read the rows.
+        let _ = self.read(table, host, &["ts"], |batch| {
+            for ts in times(batch, "ts").into_iter().flatten() {
+                let (first, last) = span.unwrap_or((ts, ts));
+                span = Some((first.min(ts), last.max(ts)));
+            }
+        });
+        span
     }
 
     /// Name of the run.
@@ -119,9 +158,18 @@ impl StoredRun {
         };
         let (parts, journals) = (numbers(parquet_file::number), numbers(journal::number));
         let mut failures = Vec::new();
+        let is_keyed = dataset_schema()
+            .table(table)
+            .is_some_and(|table| table.keyed);
+        let times = self.times.filter(|_| !is_keyed);
+        let columns = [columns, times.map_or(&[], |_| &["ts"])].concat();
+        let mut rows = |batch: &RecordBatch| match times {
+            Some(times) => rows(&within(batch, times)),
+            None => rows(batch),
+        };
         for &part in &parts {
             let name = parquet_file::name(part);
-            let read = read_part(&directory, &name, columns, &mut rows);
+            let read = read_part(&directory, &name, &columns, times, &mut rows);
             failures.extend(read.err().map(|why| format!("{place}/{name}: {why}")));
         }
         let mut open = OpenRows::of(table);
@@ -134,7 +182,7 @@ impl StoredRun {
             for &part in &parts {
                 let name = parquet_file::name(part);
                 // A part that cannot be read has been reported above.
-                let _ = read_part(&directory, &name, KEYS, |batch| open.remove(batch));
+                let _ = read_part(&directory, &name, KEYS, None, |batch| open.remove(batch));
             }
             open.finish(&mut rows);
         }
@@ -200,6 +248,7 @@ fn read_part(
     directory: &Directory,
     name: &str,
     columns: &[&str],
+    times: Option<(i64, i64)>,
     mut rows: impl FnMut(&RecordBatch),
 ) -> Result<(), String> {
     let first_line = |error: &dyn std::fmt::Display| {
@@ -214,6 +263,11 @@ fn read_part(
         let present = present.filter(|name| columns.contains(&name.as_str()));
         let present: Vec<&str> = present.map(String::as_str).collect();
         let mask = ProjectionMask::columns(reader.parquet_schema(), present);
+        let groups = times.map(|times| groups_within(reader.metadata(), times));
+        let reader = match groups {
+            Some(groups) => reader.with_row_groups(groups),
+            None => reader,
+        };
         let batches = reader.with_projection(mask).build();
         for batch in batches.map_err(|error| first_line(&error))? {
             rows(&batch.map_err(|error| first_line(&error))?);
@@ -221,6 +275,41 @@ fn read_part(
         Ok(())
     }));
     read.map_err(|_| "damaged".to_owned())?
+}
+
+/// Row groups that can have rows of these times, by their statistics.
+fn groups_within(metadata: &ParquetMetaData, (from, to): (i64, i64)) -> Vec<usize> {
+    let groups = metadata.row_groups().iter().enumerate();
+    let has_rows = |group: &RowGroupMetaData| {
+        let column = group
+            .columns()
+            .iter()
+            .find(|column| column.column_path().string() == "ts");
+        match column.and_then(|column| column.statistics()) {
+            Some(Statistics::Int64(ts)) => {
+                ts.min_opt().is_none_or(|first| *first <= to)
+                    && ts.max_opt().is_none_or(|last| *last > from)
+            }
+            _ => true,
+        }
+    };
+    groups
+        .filter(|(_, group)| has_rows(group))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+/// The rows of these times, if the batch has times.
+fn within(batch: &RecordBatch, (from, to): (i64, i64)) -> RecordBatch {
+    if batch.column_by_name("ts").is_none() {
+        return batch.clone();
+    }
+    let times = times(batch, "ts").into_iter();
+    let is_within: BooleanArray = times
+        .map(|ts| Some(ts.is_some_and(|ts| ts > from && ts <= to)))
+        .collect();
+    // Both have the same length.
+    filter_record_batch(batch, &is_within).unwrap_or_else(|_| batch.slice(0, 0))
 }
 
 /// A journal that is being written ends anywhere.

@@ -1,6 +1,9 @@
 //! `profiler export`: stored runs as files of other formats.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum, ValueHint};
 
@@ -10,6 +13,7 @@ use crate::{
     export::{
         Selection,
         files::{Destination, Files, create_directory},
+        perfpy,
         selection::Moment,
         tables,
     },
@@ -17,6 +21,7 @@ use crate::{
     report,
     schema::Table,
     sources::dataset_schema,
+    support::units::{counted, positive},
 };
 
 /// Arguments of `profiler export`.
@@ -33,6 +38,9 @@ pub struct Arguments {
     /// Only this table, as one file; otherwise all tables, in a directory
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
+    /// Time between samples, of formats with samples: increases are added up, other values averaged
+    #[arg(long, value_name = "TIME", value_parser = positive)]
+    every: Option<Duration>,
     /// Only rows after this time: since the start of the run (`90s`), or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
     from: Option<Moment>,
@@ -63,17 +71,20 @@ enum Format {
     Feather,
     /// Tables as Parquet, one file for all parts and nodes
     Parquet,
+    /// Reports of perf.py for each node, as one JSON file, with the names of the nodes in `nodes.json`
+    Perfpy,
 }
 
 impl Format {
-    fn of_tables(self) -> tables::Format {
-        match self {
+    fn of_tables(self) -> Option<tables::Format> {
+        Some(match self {
             Self::Csv => tables::Format::Csv,
             Self::Json => tables::Format::Json,
             Self::Ndjson => tables::Format::Ndjson,
             Self::Feather => tables::Format::Feather,
             Self::Parquet => tables::Format::Parquet,
-        }
+            Self::Perfpy => return None,
+        })
     }
 }
 
@@ -86,9 +97,18 @@ impl Arguments {
     pub fn run(&self) -> Result<u8, Failure> {
         let runs = open_runs(&self.runs)?;
         let mut files = Files::new(self.force);
-        let problems = quietly(|| self.write_tables(&runs, self.format.of_tables(), &mut files))?;
-        for path in files.commit()? {
-            report!("{}", path.display());
+        let problems = quietly(|| match self.format.of_tables() {
+            Some(format) => self.write_tables(&runs, format, &mut files),
+            None => self.write_samples(&runs, &mut files),
+        })?;
+        let paths = files.commit()?;
+        if let [path, _, _, ..] = paths.as_slice() {
+            let count = counted(paths.len() as u64, "file");
+            report!("{count} in {}", path.parent().unwrap_or(path).display());
+        } else {
+            for path in &paths {
+                report!("{}", path.display());
+            }
         }
         if problems.is_empty() {
             return Ok(0);
@@ -109,12 +129,41 @@ impl Arguments {
         }
     }
 
+    /// Formats of other programs, which know one run.
+    fn write_samples(&self, runs: &[StoredRun], files: &mut Files) -> Result<Vec<String>, Failure> {
+        let [run] = runs else {
+            let message = "this format has one run; export each to a file of its own";
+            return Err(Failure::new(Reason::Usage, message));
+        };
+        if self.table.is_some() {
+            let message = "--table is for formats of tables";
+            return Err(Failure::new(Reason::Usage, message));
+        }
+        let selection = self.selection();
+        let destination = Destination::of(&self.output);
+        let problems = files.write(&destination, |output| {
+            perfpy::write(run, &selection, self.every, output)
+        })?;
+        if let Destination::File(path) = &destination {
+            let nodes = Destination::File(path.with_file_name("nodes.json"));
+            files.write(&nodes, |output| {
+                writeln!(output, "{:#}", perfpy::nodes(run))
+                    .map_err(|error| Failure::new(Reason::Output, error.to_string()))
+            })?;
+        }
+        Ok(problems)
+    }
+
     fn write_tables(
         &self,
         runs: &[StoredRun],
         format: tables::Format,
         files: &mut Files,
     ) -> Result<Vec<String>, Failure> {
+        if self.every.is_some() {
+            let message = "--every is for formats with samples";
+            return Err(Failure::new(Reason::Usage, message));
+        }
         let selection = self.selection();
         let mut write = |table: &Table, path: &Path| {
             files.write(&Destination::of(path), |output| {
@@ -137,7 +186,7 @@ impl Arguments {
         create_directory(&self.output)?;
         let mut problems: Vec<String> = Vec::new();
         for table in dataset_schema().tables() {
-            let hosts = || runs.iter().flat_map(|run| &run.hosts);
+            let hosts = || runs.iter().flat_map(|run| run.hosts.iter());
             if hosts().any(|host| host.tables.contains(table.name)) {
                 let name = format!("{}.{}", table.name, format.extension());
                 problems.extend(write(table, &self.output.join(name))?);

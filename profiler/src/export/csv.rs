@@ -4,7 +4,7 @@ use std::io::Write;
 
 use arrow::{array::RecordBatch, csv::Writer, csv::WriterBuilder};
 
-use super::tables::{RowWriter, failed};
+use super::output::{RowWriter, failed};
 use crate::failure::Failure;
 
 pub struct Csv<W: Write>(Writer<W>);

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use arrow::{array::RecordBatch, datatypes::SchemaRef, ipc::writer::FileWriter};
 
-use super::tables::{RowWriter, failed};
+use super::output::{RowWriter, failed};
 use crate::failure::Failure;
 
 pub struct Feather<W: Write>(FileWriter<W>);

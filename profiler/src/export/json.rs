@@ -10,7 +10,7 @@ use arrow::{
     },
 };
 
-use super::tables::{RowWriter, failed};
+use super::output::{RowWriter, failed};
 use crate::failure::Failure;
 
 pub struct Json<W: Write, F: JsonFormat>(Writer<W, F>);

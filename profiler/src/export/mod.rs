@@ -8,8 +8,11 @@ mod csv;
 mod feather;
 pub mod files;
 mod json;
+mod output;
 mod parquet;
+pub mod perfpy;
 pub mod selection;
+mod series;
 pub mod tables;
 
 pub use self::selection::Selection;

@@ -9,7 +9,7 @@ use parquet::{
     file::properties::WriterProperties,
 };
 
-use super::tables::{RowWriter, failed};
+use super::output::{RowWriter, failed};
 use crate::failure::Failure;
 
 /// Rows that are held in memory.

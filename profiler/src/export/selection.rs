@@ -122,6 +122,16 @@ impl Selection {
 }
 
 impl Selected {
+    /// Whether a sample of the `seconds` until `ts` is selected.
+    pub fn has(&self, ts: i64, seconds: f64) -> bool {
+        #[expect(clippy::cast_possible_truncation, reason = "saturates")]
+        let begin = ts.saturating_sub((seconds * 1e6) as i64);
+        self.times.as_ref().is_none_or(|times| {
+            let mut times = times.iter();
+            times.any(|(from, to)| begin < *to && ts > *from)
+        })
+    }
+
     /// Whether each row is selected; `None` if all are.
     pub fn rows(&self, batch: &RecordBatch) -> Option<Vec<bool>> {
         if self.times.is_none() && self.processes.is_none() {

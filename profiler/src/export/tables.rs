@@ -1,7 +1,7 @@
 //! Tables of the dataset: the rows of all nodes in one file, with the columns of the schema, `host` and
 //! `run`.
 
-use std::{fmt::Display, io::Write, sync::Arc};
+use std::{io::Write, sync::Arc};
 
 use arrow::{
     array::{
@@ -16,14 +16,11 @@ use super::{
     csv::Csv,
     feather::Feather,
     json::Json,
+    output::{RowWriter, failed},
     parquet::Parquet,
     selection::{self, Selection},
 };
-use crate::{
-    analysis::stored_run::StoredRun,
-    failure::{Failure, Reason},
-    schema::Table,
-};
+use crate::{analysis::stored_run::StoredRun, failure::Failure, schema::Table};
 
 /// Formats of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +30,6 @@ pub enum Format {
     Ndjson,
     Feather,
     Parquet,
-}
-
-/// Receives rows.
-pub trait RowWriter {
-    fn write(&mut self, rows: &RecordBatch) -> Result<(), Failure>;
-    fn finish(self: Box<Self>) -> Result<(), Failure>;
-}
-
-/// An error of a writer as a failure.
-pub fn failed(error: impl Display) -> Failure {
-    let text = error.to_string();
-    Failure::new(Reason::Output, text.lines().next().unwrap_or_default())
 }
 
 impl Format {
@@ -104,7 +89,7 @@ pub fn write(
     let mut failures = Vec::new();
     for run in runs {
         let id = run.id();
-        for host in &run.hosts {
+        for host in run.hosts.iter() {
             let selected = selection.on(run, host, &mut failures);
             let mut result = Ok(());
             let read = run.read(table.name, host, &columns, |batch| {

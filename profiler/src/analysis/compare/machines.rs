@@ -47,7 +47,7 @@ impl Machine {
             facts.entry(what).or_default().insert(value);
         };
         let columns = COLUMNS.map(|(column, _)| column);
-        for host in &run.hosts {
+        for host in run.hosts.iter() {
             let _ = run.read("host", host, &columns, |batch| {
                 for (column, what) in COLUMNS {
                     let values = Texts::of(batch, column);

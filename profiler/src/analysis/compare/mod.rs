@@ -128,7 +128,7 @@ impl Measured {
     /// Reads what the comparison needs.
     pub fn new(run: &StoredRun, summary: Summary) -> Self {
         let mut samples: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
-        for host in &run.hosts {
+        for host in run.hosts.iter() {
             let columns = SAMPLED.map(|(_, column)| column);
             // What cannot be read is among the problems of the summary.
             let _ = run.read("timeline", host, &columns, |batch| {

@@ -1,0 +1,97 @@
+//! perf.py: a list of reports for each node, by number, and the names of the nodes in `nodes.json`.
+
+use std::{collections::BTreeMap, fmt::Write as _, io::Write, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{output::failed, selection::Selection, series::Series};
+use crate::{
+    analysis::{catalog::NODE, figure::Figure, samples::Sample, stored_run::StoredRun},
+    failure::Failure,
+};
+
+/// Keys of a report, each with its figure; totals are those since the start of the run.
+const KEYS: [(&str, &str); 11] = [
+    ("cpu_pct_per_cpu_avg", "max_t_cpu_pct_per_cpu_avg"),
+    ("cpu_pct_per_cpu_min", "max_t_cpu_pct_per_cpu_min"),
+    ("cpu_pct_per_cpu_max", "max_t_cpu_pct_per_cpu_max"),
+    ("mem_percent", "max_t_mem_percent"),
+    ("disk_usage_percent", "max_t_disk_usage_percent"),
+    ("disk_io_read_mb", "total_disk_io_read_mb"),
+    ("disk_io_write_mb", "total_disk_io_write_mb"),
+    ("net_io_lo_sent_mb", "total_net_io_lo_sent_mb"),
+    ("net_io_ext_sent_mb", "total_net_io_ext_sent_mb"),
+    ("net_io_lo_recv_mb", "total_net_io_lo_recv_mb"),
+    ("net_io_ext_recv_mb", "total_net_io_ext_recv_mb"),
+];
+/// The file system is read less often than the rest: its last value counts.
+const KEPT: &str = "disk_usage_percent";
+
+/// Writes the reports of all nodes. Returns the files that cannot be read, with the reason.
+///
+/// # Errors
+///
+/// When the output cannot be written.
+pub fn write(
+    run: &StoredRun,
+    selection: &Selection,
+    every: Option<Duration>,
+    output: &mut dyn Write,
+) -> Result<Vec<String>, Failure> {
+    let figures: Vec<Figure> = KEYS.iter().filter_map(|(_, name)| figure(name)).collect();
+    let series = Series {
+        run,
+        selection,
+        every,
+    };
+    let mut failures = Vec::new();
+    let mut put = |text: &str| output.write_all(text.as_bytes()).map_err(failed);
+    put("{")?;
+    for (number, host) in run.hosts.iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        put(&format!("{comma}\n    \"{number}\": ["))?;
+        let mut before: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut separator = "";
+        series.of_host(host, &figures, &mut failures, |ts, sample| {
+            let report = report(&mut before, ts, sample);
+            put(&format!("{separator}\n        {report}"))?;
+            separator = ",";
+            Ok(())
+        })?;
+        put("\n    ]")?;
+    }
+    put("\n}\n")?;
+    Ok(failures)
+}
+
+/// Names of the nodes by number.
+pub fn nodes(run: &StoredRun) -> Value {
+    let hosts = run.hosts.iter().enumerate();
+    let named = hosts.map(|(number, host)| (number.to_string(), json!(host.name)));
+    Value::Object(named.collect())
+}
+
+fn figure(name: &str) -> Option<Figure> {
+    NODE.iter().find(|figure| figure.name == name).copied()
+}
+
+/// A report as JSON, with the keys in the order of perf.py.
+fn report(before: &mut BTreeMap<&'static str, f64>, ts: i64, sample: &Sample) -> String {
+    let mut report = String::from("{");
+    for ((key, name), value) in KEYS.into_iter().zip(&sample.values) {
+        let known = before.get(key).copied();
+        let value = match (value.is_nan(), name.starts_with("total_")) {
+            (false, true) => value + known.unwrap_or(0.0),
+            (false, false) => *value,
+            (true, is_total) if is_total || key == KEPT => known.unwrap_or(f64::NAN),
+            (true, _) => f64::NAN,
+        };
+        if !value.is_nan() {
+            before.insert(key, value);
+        }
+        // NaN becomes null.
+        let _ = write!(report, "\"{key}\":{},", json!(value));
+    }
+    let _ = write!(report, "\"timestamp\":{}}}", json!(ts as f64 / 1e6));
+    report
+}
