@@ -86,8 +86,7 @@ pub fn measure<'a>(
         });
         ended.collect::<io::Result<Vec<_>>>()
     })?;
-    let sum = |repetition: usize| of_threads.iter().map(|rates| rates[repetition]).sum();
-    Ok(Rate::of(std::array::from_fn(sum)))
+    Ok(Rate::of_threads(&of_threads))
 }
 
 fn pin(cpu: usize) -> io::Result<()> {
@@ -128,6 +127,12 @@ fn rate(work: &mut Work<'_>, chunk: u64, duration: Duration) -> f64 {
 }
 
 impl Rate {
+    /// The repetitions of all threads, which run at the same time.
+    fn of_threads(rates: &[[f64; REPETITIONS]]) -> Self {
+        let sum = |repetition: usize| rates.iter().map(|rates| rates[repetition]).sum();
+        Self::of(std::array::from_fn(sum))
+    }
+
     fn of(mut repetitions: [f64; REPETITIONS]) -> Self {
         repetitions.sort_by(f64::total_cmp);
         let median = repetitions[REPETITIONS / 2];
@@ -176,19 +181,19 @@ mod tests {
     #[test]
     fn work_of_all_threads_is_added() {
         let cpus = allowed_cpus().expect("the affinity");
-        let twice = [cpus[0], cpus[0]];
-        // Each iteration sleeps: two threads do twice the work on one CPU.
-        let sleeping = |cpus: &[usize]| {
-            let rate = measure(cpus, Duration::from_millis(40), || Work {
-                run: Box::new(|iterations| {
-                    thread::sleep(Duration::from_micros(500 * iterations));
-                }),
+        let threads = AtomicU64::new(0);
+        let rate = measure(&[cpus[0], cpus[0]], Duration::from_millis(1), || {
+            threads.fetch_add(1, Ordering::Relaxed);
+            Work {
+                run: Box::new(|_| thread::sleep(Duration::from_micros(100))),
                 per_iteration: 7,
-            });
-            rate.expect("the CPU is allowed").median
-        };
-        let ratio = sleeping(&twice) / sleeping(&twice[..1]);
-        assert!((1.6..2.4).contains(&ratio), "{ratio}");
+            }
+        });
+        assert!(rate.expect("the CPU is allowed").median > 0.0);
+        assert_eq!(threads.into_inner(), 2);
+        let of_threads = [[1.0, 2.0, 3.0, 4.0, 5.0], [50.0, 40.0, 30.0, 20.0, 10.0]];
+        let rate = Rate::of_threads(&of_threads);
+        assert!((rate.median - 33.0).abs() < 1e-9, "{rate:?}");
     }
 
     #[test]
