@@ -262,7 +262,7 @@ fn declared(data: &Dataset) -> BTreeSet<(String, String)> {
 
 /// A run with simulated power meters, ports and GPUs of AMD, system calls, and all that [`SCRIPT`]
 /// does.
-fn powered_run() -> (Rising, TempDir, Dataset) {
+pub fn powered_run() -> (Rising, TempDir, Dataset) {
     let powered = crate::timeline::powered();
     let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let file = directory.path().join("file");
@@ -327,7 +327,7 @@ const MADE: [(&str, &[&str]); 5] = [
 ];
 
 /// Replaces columns of the Parquet files of a table. Their types remain.
-fn replace(data: &Dataset, table: &str, columns: &[&str]) {
+pub fn replace(data: &Dataset, table: &str, columns: &[&str]) {
     let typed = columns.iter().map(|column| {
         let (value, name) = column.rsplit_once(" AS ").expect("a name");
         format!("({value})::TYPE AS {name}")

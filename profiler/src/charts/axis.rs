@@ -153,8 +153,9 @@ impl Area<'_> {
     pub fn limit(&self, value: f64, name: &str) -> String {
         let (y, [left, right]) = (place(self.y(value)), self.sides());
         format!(
-            "<line class=\"limit\" x1=\"{left}\" x2=\"{right}\" y1=\"{y}\" y2=\"{y}\"/>\
-             <text class=\"tick\" x=\"{}\" y=\"{y}\" dy=\"-3\" text-anchor=\"end\">{}</text>",
+            "<line class=\"under\" x1=\"{left}\" x2=\"{right}\" y1=\"{y}\" y2=\"{y}\"/>\
+             <line class=\"limit\" x1=\"{left}\" x2=\"{right}\" y1=\"{y}\" y2=\"{y}\"/>\
+             <text class=\"lane halo\" x=\"{}\" y=\"{y}\" dy=\"-3\" text-anchor=\"end\">{}</text>",
             right - 2.0,
             escaped(name)
         )

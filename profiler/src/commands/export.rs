@@ -13,7 +13,7 @@ use crate::{
     export::{
         Selection,
         files::{Destination, Files, create_directory},
-        perfpy,
+        perfpy, pytyche,
         selection::Moment,
         tables,
     },
@@ -73,6 +73,8 @@ enum Format {
     Parquet,
     /// Reports of perf.py for each node, as one JSON file, with the names of the nodes in `nodes.json`
     Perfpy,
+    /// Files of pytyche in a directory: GPUs and CPUs as CSV, their summary, the log of the run
+    Pytyche,
 }
 
 impl Format {
@@ -83,7 +85,7 @@ impl Format {
             Self::Ndjson => tables::Format::Ndjson,
             Self::Feather => tables::Format::Feather,
             Self::Parquet => tables::Format::Parquet,
-            Self::Perfpy => return None,
+            Self::Perfpy | Self::Pytyche => return None,
         })
     }
 }
@@ -140,6 +142,9 @@ impl Arguments {
             return Err(Failure::new(Reason::Usage, message));
         }
         let selection = self.selection();
+        if self.format == Format::Pytyche {
+            return pytyche::write(run, &selection, self.every, files, &self.output);
+        }
         let destination = Destination::of(&self.output);
         let problems = files.write(&destination, |output| {
             perfpy::write(run, &selection, self.every, output)

@@ -4,6 +4,7 @@
 //! programs expect. Rows are read and written in batches, so that the memory does not grow with the
 //! run.
 
+mod clock;
 mod csv;
 mod feather;
 pub mod files;
@@ -11,6 +12,7 @@ mod json;
 mod output;
 mod parquet;
 pub mod perfpy;
+pub mod pytyche;
 pub mod selection;
 mod series;
 pub mod tables;

@@ -74,6 +74,8 @@ figures! {
             "Power of all memory";
         gpu_power: Watts, "timeline", Value::Column("gpu_power_sum"), &[], over_time: OverTime::Mean;
             "Power of all GPUs";
+        target_energy: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
+            "Energy of the packages × share of the node's CPU time used by the target: a model";
         profiler_cpu: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("part", "controller")];
             "CPU time of the profiler";
     }
@@ -104,6 +106,28 @@ figures! {
             "Share of the time with a request in flight";
     }
 
+    /// Of each mount, by the target.
+    BY_MOUNT {
+        mount_read: Bytes, "file_io", Value::Column("read_bytes"), &[IsNull("tid"), IsNot("method", "accounting")];
+            "Returned by reads of files of the mount";
+        mount_write: Bytes, "file_io", Value::Column("write_bytes"), &[IsNull("tid"), IsNot("method", "accounting")];
+            "Accepted by writes to files of the mount";
+    }
+
+    /// Of each adapter of a high-speed network.
+    BY_ADAPTER {
+        adapter_rx: Bytes, "fabric", Value::Column("rx_bytes"), &[];
+            "Received by the ports of the adapter";
+        adapter_tx: Bytes, "fabric", Value::Column("tx_bytes"), &[];
+            "Sent by the ports of the adapter";
+    }
+
+    /// Of each power domain, on all sockets.
+    BY_DOMAIN {
+        domain_energy: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[];
+            "Energy of the domain";
+    }
+
     /// Of each network interface.
     BY_INTERFACE {
         interface_rx: Bytes, "netdev", Value::Column("rx_bytes"), &[IsNot("kind", "loopback")];
@@ -127,7 +151,7 @@ pub struct DeviceKind {
 }
 
 /// All kinds of devices.
-pub const DEVICES: &[&DeviceKind] = &[&GPU, &DISK, &INTERFACE];
+pub const DEVICES: &[&DeviceKind] = &[&GPU, &DISK, &MOUNT, &INTERFACE, &ADAPTER, &DOMAIN];
 
 const GPU: DeviceKind = DeviceKind {
     noun: "GPU",
@@ -153,6 +177,48 @@ const DISK: DeviceKind = DeviceKind {
             "Share of the time with requests in flight, by disk",
         ),
     ],
+    with_idle: false,
+};
+
+const MOUNT: DeviceKind = DeviceKind {
+    noun: "mount",
+    column: "mount",
+    figures: BY_MOUNT,
+    plots: &[
+        (
+            "mount_read",
+            "Bytes that the target read from files, by mount",
+        ),
+        (
+            "mount_write",
+            "Bytes that the target wrote to files, by mount",
+        ),
+    ],
+    with_idle: false,
+};
+
+const ADAPTER: DeviceKind = DeviceKind {
+    noun: "adapter",
+    column: "device",
+    figures: BY_ADAPTER,
+    plots: &[
+        (
+            "adapter_rx",
+            "Bytes received by each adapter of the high-speed network",
+        ),
+        (
+            "adapter_tx",
+            "Bytes sent by each adapter of the high-speed network",
+        ),
+    ],
+    with_idle: false,
+};
+
+const DOMAIN: DeviceKind = DeviceKind {
+    noun: "domain",
+    column: "domain",
+    figures: BY_DOMAIN,
+    plots: &[("domain_energy", "Power of each domain, all sockets")],
     with_idle: false,
 };
 
@@ -187,7 +253,7 @@ pub struct Topic {
     pub plots: &'static [PlotOf],
     /// Kinds of latencies, each with the title of its heat map.
     pub latencies: &'static [(&'static str, &'static str)],
-    pub devices: Option<&'static DeviceKind>,
+    pub devices: &'static [&'static DeviceKind],
 }
 
 impl Topic {
@@ -196,7 +262,7 @@ impl Topic {
         title: "",
         plots: &[],
         latencies: &[],
-        devices: None,
+        devices: &[],
     };
 }
 
@@ -351,7 +417,7 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "io",
-        devices: Some(&DISK),
+        devices: &[&DISK, &MOUNT],
         latencies: &[
             ("file_read", "How long reads of files took"),
             ("file_write", "How long writes to files took"),
@@ -391,7 +457,7 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "network",
-        devices: Some(&INTERFACE),
+        devices: &[&INTERFACE, &ADAPTER],
         latencies: &[
             ("tcp_rtt", "Round-trip times of TCP connections"),
             (
@@ -432,21 +498,29 @@ pub const TOPICS: &[Topic] = &[
                 &[("target", "gpu_memory_bytes")],
             ),
         ],
-        devices: Some(&GPU),
+        devices: &[&GPU],
         ..Topic::EMPTY
     },
     Topic {
         id: "energy",
         title: "Power",
-        plots: &[stack(
-            "power",
-            "Power",
-            &[
-                ("packages", "package_power"),
-                ("memory", "dram_power"),
-                ("GPUs", "gpu_power"),
-            ],
-        )],
+        plots: &[
+            stack(
+                "power",
+                "Power",
+                &[
+                    ("packages", "package_power"),
+                    ("memory", "dram_power"),
+                    ("GPUs", "gpu_power"),
+                ],
+            ),
+            lines(
+                "target-power",
+                "Power of the packages by share of the CPU time (model)",
+                &[("target", "target_energy")],
+            ),
+        ],
+        devices: &[&DOMAIN],
         ..Topic::EMPTY
     },
 ];
@@ -480,9 +554,13 @@ pub fn scale(name: &str) -> Scale {
     let figure = figure(name);
     let unit = figure.map_or(Unit::Count, |figure| figure.unit);
     let over_time = figure.map(|figure| figure.over_time);
-    Scale {
-        unit,
-        // Integrals are of rates, sums are shown as rates.
-        per_second: matches!(over_time, Some(OverTime::Sum | OverTime::Integral)),
+    // Integrals are of rates, sums are shown as rates.
+    let per_second = matches!(over_time, Some(OverTime::Sum | OverTime::Integral));
+    match unit {
+        Unit::Joules if per_second => Scale {
+            unit: Unit::Watts,
+            per_second: false,
+        },
+        unit => Scale { unit, per_second },
     }
 }

@@ -187,13 +187,9 @@ fn added(topic: &Topic, over_time: &OverTime) -> Vec<Part> {
     for (kind, title) in topic.latencies {
         parts.extend(latencies(kind, title, over_time));
     }
-    parts.extend(
-        topic
-            .devices
-            .map(|kind| devices(kind, over_time))
-            .into_iter()
-            .flatten(),
-    );
+    for kind in topic.devices {
+        parts.extend(devices(kind, over_time));
+    }
     parts
 }
 
