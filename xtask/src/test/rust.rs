@@ -113,6 +113,11 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
         ("systemd-analyze", "systemd"),
     ];
     apt::obtain(&PROGRAMS, "batch jobs to profile")?;
+    // Debian's openmpi-bin has the compilers without their headers.
+    let compile = ["-fsyntax-only", "-include", "mpi.h", "-x", "c", "/dev/null"];
+    if shell::run_quietly(Command::new("mpicc").args(compile)).is_err() {
+        apt::obtain(&[("mpi.h", "libopenmpi-dev")], "MPI programs to profile")?;
+    }
     on_kernel(workspace, Tests::Jobs, filter)
 }
 
