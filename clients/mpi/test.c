@@ -41,9 +41,9 @@ static void collectives(int rank, int size, const char *path) {
     }
     /* The others wait for the last process. */
     MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == size - 1) wait_ms(50);
+    if (rank == size - 1) wait_ms(300);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 1) wait_ms(50);
+    if (rank == 1) wait_ms(300);
     MPI_Bcast(from, 16, MPI_INT, 1, MPI_COMM_WORLD);
 
     MPI_Reduce(from, to, 4, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);

@@ -7,7 +7,7 @@ program test
     call MPI_Comm_rank(MPI_COMM_WORLD, rank)
     values = rank
     call MPI_Barrier(MPI_COMM_WORLD)
-    if (rank == 0) call execute_command_line("sleep 0.1")
+    if (rank == 0) call execute_command_line("sleep 0.3")
     call MPI_Allreduce(MPI_IN_PLACE, values, 4, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD)
     call with_module(rank)
     call with_header(rank)

@@ -78,7 +78,8 @@ fn gauges(data: &Dataset) -> Vec<(String, f64, Option<String>)> {
 fn c_marks_are_recorded() {
     let directory = TempDir::new().expect("a directory");
     let program = test_program(&directory);
-    let data = run(&[program.to_str().expect("UTF-8"), "marks"]).dataset();
+    let run = run(&[program.to_str().expect("UTF-8"), "marks"]);
+    let data = run.dataset();
     let attributes =
         r#"{"epoch":-3,"file \"x\"":"a\\b\n\u0001","infinite":null,"rate":0.5,"shape":[2,3]}"#;
     let (region, finished) = ("region", Some("finished"));
@@ -166,7 +167,8 @@ fn cxx_regions_end_with_their_scopes() {
     let program = directory.path().join("program");
     let options = ["-std=c++11", "-pedantic", "-Wconversion"];
     compile("c++", &options, "c/test.cc", &program);
-    let data = run(&[program.to_str().expect("UTF-8")]).dataset();
+    let run = run(&[program.to_str().expect("UTF-8")]);
+    let data = run.dataset();
     let rows: Vec<(String, String, Option<u64>)> =
         data.rows("SELECT name, status, parent_region FROM region ORDER BY region");
     let row = |name: &str, parent| (name.to_owned(), "finished".to_owned(), parent);
