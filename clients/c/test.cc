@@ -1,4 +1,4 @@
-// The header in C++, with the state that test.c has in the same program.
+// The header in C++: nested regions that end with their scopes.
 #include "profiler_mark.h"
 
 int main() {
