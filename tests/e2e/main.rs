@@ -4,6 +4,7 @@
 mod allocation;
 mod browser;
 mod cgroup;
+mod clients;
 mod coming_from;
 mod command_line;
 mod compare;

@@ -3,6 +3,7 @@
 pub mod cluster;
 mod deploy;
 mod ending;
+mod mpi;
 mod service;
 
 use std::{

@@ -14,27 +14,29 @@ use e2e::{
 
 const PAGE: &str = include_str!("../../../docs/regions.md");
 
-/// The two code blocks of a language: the function to copy, and a program that uses it.
+/// Directory of the clients.
+const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients");
+
+/// The code blocks of a language, which are one program.
 fn program(language: &str) -> String {
     let fence = format!("```{language}\n");
-    let blocks: Vec<_> = PAGE
-        .split(&fence)
-        .skip(1)
+    let blocks = PAGE.split(&fence).skip(1);
+    let blocks: Vec<_> = blocks
         .map(|rest| rest.split_once("```").expect("an end").0)
         .collect();
-    let [snippet, usage] = blocks[..] else {
-        panic!("{language}: {} blocks", blocks.len())
-    };
-    let lines = snippet.lines().count();
-    assert!(lines < 20, "{language}: {lines} lines");
-    format!("{snippet}\n{usage}")
+    assert!(!blocks.is_empty(), "{language}: no code");
+    for block in &blocks {
+        let lines = block.lines().count();
+        assert!(lines < 20, "{language}: {lines} lines");
+    }
+    blocks.join("\n")
 }
 
 /// Profiles a program in its own directory.
 fn run(directory: &Path, command: &[&str]) -> Finished {
     let bin = PathBuf::from(setting("PROFILER_BIN"));
     let path = format!(
-        "{}:{}",
+        "{}:{CLIENTS}/bash:{}",
         bin.parent().expect("a directory").display(),
         setting("PATH")
     );
@@ -141,14 +143,20 @@ fn bash() {
     check(
         "bash",
         &run.dataset(),
-        &[("write", "finished"), ("fail", "error")],
+        &[
+            ("prepare", "finished"),
+            ("write", "finished"),
+            ("fail", "error"),
+        ],
     );
 }
 
 #[test]
 fn c() {
     let directory = tempfile::TempDir::new().expect("a directory");
-    let options = ["-O1", "-Wall", "-Wextra", "-Werror"];
+    let header = format!("-I{CLIENTS}/c");
+    // The program does not call the second function.
+    let options = ["-O1", "-Wall", "-Wextra", "-Wno-unused-function", &header];
     let program = compiled(
         directory.path(),
         Path::new("cc"),
@@ -165,7 +173,16 @@ fn rust() {
     let directory = tempfile::TempDir::new().expect("a directory");
     // From the cargo that runs the tests, because sudo can change PATH.
     let compiler = Path::new(env!("CARGO")).with_file_name("rustc");
-    let options = ["--edition=2024"];
+    let library = directory.path().join("libprofiler_mark.rlib");
+    let library = library.to_str().expect("UTF-8");
+    let built = Command::new(&compiler)
+        .args(["--edition=2024", "--crate-type=lib"])
+        .args(["--crate-name=profiler_mark", "-o", library])
+        .arg(format!("{CLIENTS}/rust/profiler-mark/src/lib.rs"))
+        .status();
+    assert!(built.expect("rustc starts").success());
+    let client = format!("profiler_mark={library}");
+    let options = ["--edition=2024", "--extern", &client];
     let program = compiled(
         directory.path(),
         &compiler,

@@ -16,18 +16,24 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         "--",
         "--deny=warnings",
     ]))?;
-    // Outside the workspace; in the same directory, because most dependencies are the same.
-    shell::run(workspace.cargo().args([
-        "clippy",
-        "--quiet",
-        "--locked",
-        "--manifest-path",
-        "tests/fuzz/Cargo.toml",
-        "--target-dir",
-        "target",
-        "--",
-        "--deny=warnings",
-    ]))?;
+    // Outside the workspace; the first in the same directory, because most dependencies are the same.
+    for (manifest, target) in [
+        ("tests/fuzz/Cargo.toml", "target"),
+        ("clients/rust/profiler-mark/Cargo.toml", "target/clients"),
+    ] {
+        shell::run(workspace.cargo().args([
+            "clippy",
+            "--quiet",
+            "--locked",
+            "--all-features",
+            "--manifest-path",
+            manifest,
+            "--target-dir",
+            target,
+            "--",
+            "--deny=warnings",
+        ]))?;
+    }
     shell::run(
         workspace
             .cargo()

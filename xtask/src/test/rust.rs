@@ -63,6 +63,14 @@ pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
             .args(["test", "--quiet", "--release", "--workspace", "--doc"])
             .args(["--exclude", END_TO_END]),
     )?;
+    // Outside the workspace.
+    shell::run(
+        workspace
+            .cargo()
+            .args(["test", "--quiet", "--locked", "--all-features"])
+            .args(["--manifest-path", "clients/rust/profiler-mark/Cargo.toml"])
+            .args(["--target-dir", "target/clients"]),
+    )?;
     Ok(tests)
 }
 
@@ -73,6 +81,7 @@ pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
         ("ss", "iproute2"),
     ];
     apt::obtain(&READERS, "independent readers of the same values")?;
+    apt::obtain(&[("c++", "g++")], "a C++ program that sends marks")?;
     on_kernel(workspace, Tests::EndToEnd, filter)
 }
 
@@ -113,6 +122,11 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
         ("systemd-analyze", "systemd"),
     ];
     apt::obtain(&PROGRAMS, "batch jobs to profile")?;
+    // Debian's openmpi-bin has the compilers without their headers.
+    let compile = ["-fsyntax-only", "-include", "mpi.h", "-x", "c", "/dev/null"];
+    if shell::run_quietly(Command::new("mpicc").args(compile)).is_err() {
+        apt::obtain(&[("mpi.h", "libopenmpi-dev")], "MPI programs to profile")?;
+    }
     on_kernel(workspace, Tests::Jobs, filter)
 }
 
