@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::{env, fs, io::stdin, panic, process::Command, thread, time::Duration};
+use std::{env, fs, io::stdin, panic, thread, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ fn drops_are_reported() {
     use std::{io::Write as _, os::unix::net::UnixDatagram, process::Stdio};
     let path = env::temp_dir().join(format!("profiler-mark-{}-full.sock", std::process::id()));
     let socket = UnixDatagram::bind(&path).expect("a socket");
-    let mut child = common::scenario("flood", &[])
+    let mut child = common::scenario("flood")
         .env("PROFILER_SOCKET", &path)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -154,36 +154,8 @@ fn nothing_happens_without_a_profiler() {
         Some(""),
         Some(&*"x".repeat(200)),
     ] {
-        let mut command = common::scenario("all_marks", &[]);
+        let mut command = common::scenario("all_marks");
         command.envs(path.map(|path| ("PROFILER_SOCKET", path)));
         assert!(command.output().expect("it starts").status.success());
     }
-}
-
-/// With the profiler of `PROFILER_BIN`, if it is set.
-#[test]
-fn profiler_records_the_regions() {
-    let Some(profiler) = env::var_os("PROFILER_BIN") else {
-        return;
-    };
-    let profiler = profiler.to_str().expect("UTF-8");
-    let directory = env::temp_dir().join(format!("profiler-mark-{}", std::process::id()));
-    let out = directory.to_str().expect("UTF-8");
-    let wrapper = [
-        profiler, "run", "--quiet", "--out", out, "--run-id", "run", "--",
-    ];
-    let run = common::scenario("from_threads", &wrapper)
-        .output()
-        .expect("the profiler starts");
-    assert!(run.status.success(), "{run:?}");
-    let summary = Command::new(profiler)
-        .args(["summary", "--json"])
-        .arg(directory.join("run"))
-        .output()
-        .expect("the profiler starts");
-    let summary: Value = serde_json::from_slice(&summary.stdout).expect("JSON");
-    fs::remove_dir_all(directory).expect("our directory");
-    let regions = &summary["runs"][0]["regions"];
-    assert_eq!(regions[0]["name"], "thread", "{regions}");
-    assert_eq!(regions[0]["count"], 200.0, "{regions}");
 }

@@ -11,12 +11,9 @@ use std::{
 use serde_json::Value;
 
 /// `cargo test` for this scenario only.
-pub fn scenario(name: &str, wrapper: &[&str]) -> Command {
-    let own = env::current_exe().expect("a path");
-    let words = [wrapper, &[own.to_str().expect("UTF-8")]].concat();
-    let mut command = Command::new(words[0]);
+pub fn scenario(name: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("a path"));
     command
-        .args(&words[1..])
         .args(["--exact", name, "--ignored", "--quiet"])
         .env_remove("PROFILER_SOCKET");
     command
@@ -31,7 +28,7 @@ pub fn marks(name: &str) -> Vec<Value> {
         .set_read_timeout(Some(Duration::from_millis(200)))
         .expect("a timeout");
     let runner = thread::spawn({
-        let mut command = scenario(name, &[]);
+        let mut command = scenario(name);
         command.env("PROFILER_SOCKET", &path);
         move || command.output().expect("the scenario starts")
     });
