@@ -15,24 +15,14 @@ use crate::{
 };
 
 /// The findings of the run of a script, the one that explains most first.
+///
+/// Its processes have the highest priority of normal ones, so that they hardly wait for those of other
+/// tests.
 fn findings(options: &[&str], script: &str) -> Vec<Value> {
     let directory = TempDir::new().expect("a directory");
-    let run = record(directory.path(), options, script);
-    let data = Dataset::new(run.into());
-    let mut findings = data.findings();
-    if others(&data) > 0.1 {
-        // Every workload waits for CPUs then.
-        findings.retain(|finding| finding["name"] != "run queue");
-    }
-    findings
-}
-
-/// Part of the CPUs that processes outside the target used, or the hypervisor.
-fn others(data: &Dataset) -> f64 {
-    data.value(
-        "SELECT 1 - (sum(idle_ns + iowait_ns) + (SELECT sum(user_ns + system_ns) FROM usage WHERE tid IS NULL)) \
-         / sum(user_ns + nice_ns + system_ns + idle_ns + iowait_ns + irq_ns + softirq_ns + steal_ns) FROM system",
-    )
+    let script = format!("renice -n -20 $$ >/dev/null; {script}");
+    let run = record(directory.path(), options, &script);
+    Dataset::new(run.into()).findings()
 }
 
 /// Asserts what bounds the run of a script, and returns the sentence about it.
@@ -175,9 +165,14 @@ fn lossless_network_is_no_loss() {
     );
 }
 
+/// Threads that share a lock, of real-time priority: each wakeup would wait for other tests.
+fn locking() -> String {
+    format!("exec chrt --fifo 1 {WORKLOAD} lock 6 3000")
+}
+
 #[test]
 fn lock_contention() {
-    let text = assert_bound_by("lock contention", &format!("exec {WORKLOAD} lock 6 3000"));
+    let text = assert_bound_by("lock contention", &locking());
     // The main thread, which waits for the six others, is one of them.
     let threads = text.strip_prefix("The threads of workload (");
     let threads = threads.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
@@ -187,8 +182,7 @@ fn lock_contention() {
 /// With futex calls, which tell locks from timers.
 #[test]
 fn lock_contention_with_system_calls() {
-    let script = format!("exec {WORKLOAD} lock 6 3000");
-    assert_bound_with(&["--source", "+syscalls"], "lock contention", &script);
+    assert_bound_with(&["--source", "+syscalls"], "lock contention", &locking());
 }
 
 /// Threads that sleep as often and as short, but wait for each other's messages.
