@@ -3,10 +3,13 @@
 
 use std::{fs, path::Path, process::Command};
 
-use e2e::{dataset::Dataset, setting};
+use e2e::{
+    dataset::{Dataset, python},
+    setting,
+};
 use tempfile::TempDir;
 
-use crate::{full_disk::Disk, report::record};
+use crate::{full_disk::Disk, report::record, summary::gpu_run};
 
 /// Exit code and stderr of `profiler export`.
 fn export(arguments: &[&str]) -> (i32, String) {
@@ -248,4 +251,76 @@ fn reports_of_perfpy_equal_their_sql() {
     let last =
         |reports: &[serde_json::Value]| reports.last().map(|last| last["disk_io_write_mb"].clone());
     assert_eq!(last(thinned), last(reports));
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).expect("written")).expect("JSON")
+}
+
+#[test]
+fn parser_of_pytyche_finds_the_same_summary() {
+    let finished = gpu_run([80, 40]);
+    let data = finished.dataset();
+    let directory = TempDir::new().expect("a directory");
+    let output = directory.path().join("pytyche");
+    let (code, stderr) = export(&["pytyche", text(data.path()), "-o", text(&output)]);
+    assert_eq!(code, 0, "{stderr}");
+    let parsed = python("pytyche.py", &[text(&output)]);
+    let summary = json(&output.join("resource_summary.json"));
+    for (key, value) in summary.as_object().expect("an object") {
+        let found = parsed[key].as_f64().expect(key);
+        let difference = (found - value.as_f64().expect(key)).abs();
+        assert!(difference <= 0.1, "{key}: {found}, not {value}");
+    }
+    let known = [
+        "peak_vram_mb",
+        "gpu_util_mean_pct",
+        "gpu_util_max_pct",
+        "power_watts_mean",
+        "mem_util_max_pct",
+    ];
+    let known = known.map(|key| summary[key].as_f64());
+    assert_eq!(
+        known,
+        [
+            Some(2048.0),
+            Some(60.0),
+            Some(80.0),
+            Some(200.0),
+            Some(30.0)
+        ]
+    );
+}
+
+#[test]
+fn log_of_pytyche_has_the_marks_in_order() {
+    const MARKS: &str = "\
+        \"$PROFILER\" mark start fit --attr epoch=3; sleep 0.2; \"$PROFILER\" mark end fit; \
+        \"$PROFILER\" mark event checkpoint --attr ts=mine; \"$PROFILER\" mark phase compile 3.25; \
+        \"$PROFILER\" mark gauge jax_peak_bytes 10485760 --unit bytes; sleep 0.2";
+    let directory = TempDir::new().expect("a directory");
+    let run = record(directory.path(), &[], MARKS);
+    let output = directory.path().join("pytyche");
+    assert_eq!(export(&["pytyche", &run, "-o", text(&output)]).0, 0);
+    let log = fs::read_to_string(output.join("run_log.jsonl")).expect("written");
+    let entries = log.lines().map(serde_json::from_str::<serde_json::Value>);
+    let entries: Vec<_> = entries.map(|entry| entry.expect("JSON")).collect();
+    let types: Vec<_> = entries.iter().map(|entry| entry["type"].as_str()).collect();
+    assert_eq!(types, ["phase", "event", "phase", "gauge"].map(Some));
+    assert_eq!(
+        (&entries[0]["name"], &entries[0]["epoch"]),
+        (&"fit".into(), &3.into())
+    );
+    let seconds = entries[0]["seconds"].as_f64().expect("a number");
+    assert!((0.2..2.0).contains(&seconds), "{seconds}");
+    assert_eq!(
+        (&entries[1]["event"], &entries[1]["data"]["ts"]),
+        (&"checkpoint".into(), &"mine".into())
+    );
+    assert_eq!(entries[2]["seconds"], 3.25);
+    assert_eq!(entries[3]["value"], 10_485_760.0);
+    let times: Vec<_> = entries.iter().map(|entry| entry["ts"].as_str()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    let summary = json(&output.join("resource_summary.json"));
+    assert_eq!(summary["jax_peak_bytes_mb"], 10.0);
 }

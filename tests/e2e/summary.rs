@@ -406,9 +406,9 @@ pub fn gpu_run(utilization: [u32; 2]) -> Finished {
     crate::gpu::put_library(
         library.path(),
         &format!(
-            "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization {first} 30\ngpu0 pci 0 193 0\n\
+            "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization {first} 30\ngpu0 pci 0 193 0\ngpu0 memory 8589934592 0 2147483648\n\
              gpu0 compute {pid} 4096 4294967295 4294967295\ngpu0 samples {pid} 100 60 0 0 0\n\
-             gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization {second} 10\ngpu1 pci 0 194 0\n\
+             gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization {second} 10\ngpu1 pci 0 194 0\ngpu1 memory 8589934592 0 1073741824\n\
              gpu1 compute {pid} 1024 4294967295 4294967295\n"
         ),
     );

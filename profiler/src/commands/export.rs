@@ -104,9 +104,9 @@ impl Arguments {
             None => self.write_samples(&runs, &mut files),
         })?;
         let paths = files.commit()?;
-        if let [path, _, _, ..] = paths.as_slice() {
+        if paths.len() > 2 {
             let count = counted(paths.len() as u64, "file");
-            report!("{count} in {}", path.parent().unwrap_or(path).display());
+            report!("{count} in {}", self.output.display());
         } else {
             for path in &paths {
                 report!("{}", path.display());
