@@ -135,6 +135,11 @@ class Region:
             json = _Mark(json).fields(attrs, None, None, self.generated).json
         channel.send(json)
 
+    def leave_context(self) -> None:
+        """Keep the region open, but do not make it the parent of what follows."""
+        if self._channel is not None:
+            _current.set(self._previous)
+
     def update(self, **attrs: Any) -> None:
         """Add attributes, stored when the region ends."""
         if self._channel is not None:

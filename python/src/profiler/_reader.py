@@ -332,7 +332,8 @@ class Table:
         """The rows as a data frame of pandas, with types that have nulls."""
         import pandas
 
-        return self.arrow(columns, filter).to_pandas(types_mapper=pandas.ArrowDtype)
+        frame: pandas.DataFrame = self.arrow(columns, filter).to_pandas(types_mapper=pandas.ArrowDtype)
+        return frame
 
     def pl(self, columns: Optional[list[str]] = None, filter: Any = None) -> polars.DataFrame:
         """The rows as a data frame of polars."""

@@ -218,7 +218,7 @@ def task(
     """
 
     def decorator(function: F) -> F:
-        label = name or getattr(function, "__name__", type(function).__name__)
+        label = name or str(getattr(function, "__name__", type(function).__name__))
         fields = {"kind": kind, "group": group, "tags": tags}
         arguments = _arguments(function) if used else lambda args, kwargs: None
 
