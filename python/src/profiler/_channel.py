@@ -50,7 +50,7 @@ class Channel:
                 self._dropped += dropped + 1
 
 
-# None while nobody profiles this process. Read it as an attribute of this module: it changes.
+# None while no profiler runs this process. Read it as an attribute of this module: it changes.
 active: Optional[Channel] = None
 
 

@@ -81,7 +81,7 @@ class Region:
     _after: Optional[dict[str, Any]]
     _channel: Optional[_channel.Channel]
 
-    # Keywords are not named here, because that would cost 0.1 µs while nobody profiles.
+    # Keywords are not named here, because that would cost 0.1 µs while no profiler runs.
     def __init__(self, name: str, **fields: Any) -> None:
         self._name = name
         self._fields = fields
