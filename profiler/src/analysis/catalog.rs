@@ -31,7 +31,7 @@ pub const ALL: &[&str] = &[
     "guest_ns",
     "guest_nice_ns",
 ];
-const BUSY_PERCENT: Value = Value::Scaled(100.0, &Value::Ratio(BUSY, ALL));
+pub(super) const BUSY_PERCENT: Value = Value::Scaled(100.0, &Value::Ratio(BUSY, ALL));
 
 /// Declares figures: name, unit, table, value, conditions, other aggregates than sums, meaning.
 macro_rules! figures {

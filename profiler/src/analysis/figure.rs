@@ -403,20 +403,22 @@ impl Figure {
             ""
         };
         format!(
-            "SELECT host, {by}ts, max(interval_ns) / 1e9 AS seconds, {over_rows}({}){rate} AS {} FROM \
-             {rows}{} GROUP BY host, {by}ts ORDER BY host, {by}ts",
+            "SELECT host, {by}ts, max(interval_ns) / 1e9 AS seconds, {over_rows}({}){}{rate} AS {} FROM \
+             {rows} GROUP BY host, {by}ts ORDER BY host, {by}ts",
             self.value.sql(),
+            // A reading has its time from all rows.
+            self.sql_rows(" FILTER (", ")"),
             self.name,
-            self.sql_conditions(),
         )
     }
 
-    fn sql_conditions(&self) -> String {
+    /// The conditions for rows, if there are any, between `before` and `after`.
+    fn sql_rows(&self, before: &str, after: &str) -> String {
         let conditions: Vec<_> = self.rows.iter().map(|condition| condition.sql()).collect();
         if conditions.is_empty() {
             return String::new();
         }
-        format!(" WHERE {}", conditions.join(" AND "))
+        format!("{before}{}{after}", conditions.join(" AND "))
     }
 
     /// A query for the views of the dataset (`views.sql`). `by` are columns of the table: there is one
@@ -446,7 +448,7 @@ impl Figure {
             value = self.value.sql(),
             table = self.table,
         );
-        sql += &self.sql_conditions();
+        sql += &self.sql_rows(" WHERE ", "");
         let _ = write!(sql, " GROUP BY {keys}run, host, ts)");
         if !by.is_empty() {
             sql.push_str(" GROUP BY ALL");

@@ -4,6 +4,7 @@ pub mod catalog;
 pub mod compare;
 pub mod figure;
 pub mod page;
+pub mod perfmon;
 pub mod roofline;
 pub mod rows;
 pub mod samples;

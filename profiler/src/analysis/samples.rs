@@ -1,6 +1,6 @@
 //! The values of each reading, for formats with samples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{
     figure::{Figure, OverTime},
@@ -16,31 +16,71 @@ pub struct Sample {
     pub values: Vec<f64>,
 }
 
-/// Samples of a group by time, µs since 1970-01-01 UTC.
+/// Numbers of the values in a sample, by number of the figure and group.
+pub type Places = HashMap<(usize, String), Vec<usize>>;
+
+/// Samples by time, µs since 1970-01-01 UTC.
 #[derive(Clone, Debug, Default)]
-pub struct Samples(pub BTreeMap<i64, Sample>);
+pub struct Samples {
+    pub by_time: BTreeMap<i64, Sample>,
+    /// Others do not count.
+    places: Places,
+    /// Number of values.
+    width: usize,
+}
+
+impl Samples {
+    /// None yet, of `width` values.
+    pub fn new(places: Places, width: usize) -> Self {
+        Self {
+            by_time: BTreeMap::new(),
+            places,
+            width,
+        }
+    }
+
+    /// Adds the values of others of the same width.
+    pub fn merge(&mut self, others: Self) {
+        for (ts, other) in others.by_time {
+            let Some(own) = self.by_time.get_mut(&ts) else {
+                self.by_time.insert(ts, other);
+                continue;
+            };
+            own.seconds = own.seconds.min(other.seconds);
+            let known = other.values.iter().enumerate();
+            for (place, value) in known.filter(|(_, value)| !value.is_nan()) {
+                own.values[place] = *value;
+            }
+        }
+    }
+}
 
 impl Collect for Samples {
-    fn add(&mut self, figures: &[Figure], _group: &str, at: (i64, f64), values: &[(usize, f64)]) {
-        let sample = self.0.entry(at.0).or_insert_with(|| Sample {
+    fn add(&mut self, _figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]) {
+        let sample = self.by_time.entry(at.0).or_insert_with(|| Sample {
             seconds: at.1,
-            values: vec![f64::NAN; figures.len()],
+            values: vec![f64::NAN; self.width],
         });
         // Some tables have rows only at every tenth reading, for example.
         sample.seconds = sample.seconds.min(at.1);
         for &(index, value) in values {
-            sample.values[index] = value;
+            let places = self.places.get(&(index, group.to_owned()));
+            for &place in places.into_iter().flatten() {
+                sample.values[place] = value;
+            }
         }
     }
 }
 
 impl Sample {
-    /// Adds the sample that follows: increases are added up, other values averaged.
-    pub fn append(&mut self, figures: &[Figure], next: &Self) {
+    /// Adds the sample that follows: increases are added up, other values averaged. `over_time` has an
+    /// entry for each value.
+    pub fn append(&mut self, over_time: &[OverTime], next: &Self) {
         let seconds = self.seconds + next.seconds;
-        self.values.resize(figures.len(), f64::NAN);
-        for ((value, next_value), figure) in self.values.iter_mut().zip(&next.values).zip(figures) {
-            *value = match figure.over_time {
+        self.values.resize(over_time.len(), f64::NAN);
+        let values = self.values.iter_mut().zip(&next.values);
+        for ((value, next_value), over_time) in values.zip(over_time) {
+            *value = match over_time {
                 _ if value.is_nan() => *next_value,
                 _ if next_value.is_nan() => *value,
                 OverTime::Sum => *value + next_value,
@@ -61,14 +101,22 @@ mod tests {
         let index = |name: &str| NODE.iter().position(|figure| figure.name == name);
         let mean = index("cpu_avg_utilization_pct").expect("declared");
         let sum = index("total_disk_io_read_mb").expect("declared");
-        let mut samples = Samples::default();
+        let places = [
+            ((mean, String::new()), vec![0]),
+            ((sum, String::new()), vec![1]),
+        ];
+        let mut samples = Samples::new(places.into(), 2);
         samples.add(NODE, "", (1, 1.0), &[(mean, 10.0), (sum, 5.0)]);
         samples.add(NODE, "", (2, 3.0), &[(mean, 50.0)]);
+        samples.add(NODE, "another", (2, 3.0), &[(mean, 70.0)]);
+        let mut others = Samples::new(Places::new(), 2);
+        others.add(NODE, "", (3, 1.0), &[]);
+        samples.merge(others);
         let mut all = Sample::default();
-        for sample in samples.0.values() {
-            all.append(NODE, sample);
+        for sample in samples.by_time.values() {
+            all.append(&[OverTime::Mean, OverTime::Sum], sample);
         }
-        assert_eq!((all.values[mean], all.values[sum]), (40.0, 5.0));
-        assert!((all.seconds - 4.0).abs() < 1e-9);
+        assert_eq!(all.values, [40.0, 5.0]);
+        assert!((all.seconds - 5.0).abs() < 1e-9);
     }
 }

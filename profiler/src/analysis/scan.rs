@@ -23,9 +23,13 @@ pub enum Groups {
     All,
     /// By a text that the process of the row has; rows of other processes do not count.
     Process(HashMap<ProcessKey, String>),
-    /// By a column of the table.
-    Column(&'static str),
+    /// By columns of the table. Rows without the first one do not count; nulls in the others are left
+    /// out of the name.
+    Columns(Vec<&'static str>),
 }
+
+/// Between the parts of the name of a group of several columns.
+pub const SEPARATOR: &str = "\u{1f}";
 
 /// Figures of a group.
 #[derive(Clone, Debug, Default)]
@@ -133,10 +137,10 @@ impl<'a, C: Collect> Request<'a, C> {
     fn columns(&self, table: &str, columns: &mut Vec<&'static str>) {
         for figure in self.figures.iter().filter(|figure| figure.table == table) {
             figure.columns(columns);
-            match self.groups {
+            match &self.groups {
                 Groups::All => {}
                 Groups::Process(_) => columns.extend(["pid", "start_ts"]),
-                Groups::Column(name) => columns.push(name),
+                Groups::Columns(names) => columns.extend(names),
             }
         }
     }
@@ -288,10 +292,11 @@ impl<'a, C: Collect> Reading<'a, C> {
                     .map(|process| name(process).map(|name| self.number(name)))
                     .collect()
             }
-            Groups::Column(name) => {
-                let texts = Texts::of(batch, name);
-                let rows = 0..batch.num_rows();
-                rows.map(|row| texts.get(row).map(|name| self.number(name)))
+            Groups::Columns(names) => {
+                let names = names_of_groups(batch, names);
+                names
+                    .into_iter()
+                    .map(|name| name.map(|name| self.number(&name)))
                     .collect()
             }
         }
@@ -323,6 +328,17 @@ impl<'a, C: Collect> Reading<'a, C> {
             self.into.add(self.figures, &self.names[group], at, &values);
         }
     }
+}
+
+/// The name of the group of each row, by these columns.
+pub fn names_of_groups(batch: &RecordBatch, columns: &[&str]) -> Vec<Option<String>> {
+    let columns: Vec<_> = columns.iter().map(|name| Texts::of(batch, name)).collect();
+    let name = |row| {
+        columns.first()?.get(row)?;
+        let parts: Vec<_> = columns.iter().filter_map(|texts| texts.get(row)).collect();
+        Some(parts.join(SEPARATOR))
+    };
+    (0..batch.num_rows()).map(name).collect()
 }
 
 /// Calls `work` for each host, several at the same time, and returns the results in the order of the

@@ -83,16 +83,13 @@ impl Series {
         }
     }
 
-    /// Fills gaps with 0 where another figure has values.
+    /// Adds values of 0 for the time in which another figure has values and this one has none.
     pub fn fill(&mut self, known: &Self) {
         for (own, known) in self.0.iter_mut().zip(&known.0) {
-            if own.seconds == 0.0 && known.seconds > 0.0 {
-                *own = Interval {
-                    min: 0.0,
-                    max: 0.0,
-                    integral: 0.0,
-                    seconds: known.seconds,
-                };
+            if own.seconds < known.seconds {
+                own.seconds = known.seconds;
+                own.min = own.min.min(0.0);
+                own.max = own.max.max(0.0);
             }
         }
     }
@@ -194,6 +191,17 @@ mod tests {
         assert_eq!((interval.min, interval.max), (1.0, 100.0));
         let mean = interval.mean().unwrap();
         assert!((mean - 10.9).abs() < 1e-9, "{mean}");
+    }
+
+    #[test]
+    fn time_without_operations_counts() {
+        let (mut series, mut sampled) = (Series::new(&SPAN), Series::new(&SPAN));
+        series.add(&SPAN, 11_500_000, 0.25, 8.0);
+        sampled.add(&SPAN, 13_000_000, 2.0, 1.0);
+        series.fill(&sampled);
+        assert_eq!(series.means()[..4], [None, Some(2.0), Some(0.0), None]);
+        let interval = series.intervals()[1];
+        assert_eq!((interval.min, interval.max), (0.0, 8.0));
     }
 
     #[test]

@@ -13,8 +13,9 @@ use crate::{
     export::{
         Selection,
         files::{Destination, Files, create_directory},
-        perfpy, pytyche,
+        perfmon, perfpy, pytyche,
         selection::Moment,
+        series::Series,
         tables,
     },
     failure::{Failure, Reason},
@@ -71,6 +72,8 @@ enum Format {
     Feather,
     /// Tables as Parquet, one file for all parts and nodes
     Parquet,
+    /// Files of SKA SDP's perfmon in a directory: metrics as JSON and data frames, facts of the nodes
+    Perfmon,
     /// Reports of perf.py for each node, as one JSON file, with the names of the nodes in `nodes.json`
     Perfpy,
     /// Files of pytyche in a directory: GPUs and CPUs as CSV, their summary, the log of the run
@@ -85,7 +88,7 @@ impl Format {
             Self::Ndjson => tables::Format::Ndjson,
             Self::Feather => tables::Format::Feather,
             Self::Parquet => tables::Format::Parquet,
-            Self::Perfpy | Self::Pytyche => return None,
+            Self::Perfmon | Self::Perfpy | Self::Pytyche => return None,
         })
     }
 }
@@ -141,14 +144,18 @@ impl Arguments {
             let message = "--table is for formats of tables";
             return Err(Failure::new(Reason::Usage, message));
         }
-        let selection = self.selection();
-        if self.format == Format::Pytyche {
-            return pytyche::write(run, &selection, self.every, files, &self.output);
+        let series = Series {
+            run,
+            selection: &self.selection(),
+            every: self.every,
+        };
+        match self.format {
+            Format::Perfmon => return perfmon::write(&series, files, &self.output),
+            Format::Pytyche => return pytyche::write(&series, files, &self.output),
+            _ => {}
         }
         let destination = Destination::of(&self.output);
-        let problems = files.write(&destination, |output| {
-            perfpy::write(run, &selection, self.every, output)
-        })?;
+        let problems = files.write(&destination, |output| perfpy::write(&series, output))?;
         if let Destination::File(path) = &destination {
             let nodes = Destination::File(path.with_file_name("nodes.json"));
             files.write(&nodes, |output| {

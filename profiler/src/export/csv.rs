@@ -21,6 +21,6 @@ impl<W: Write> RowWriter for Csv<W> {
     }
 
     fn finish(self: Box<Self>) -> Result<(), Failure> {
-        Ok(())
+        self.0.into_inner().flush().map_err(failed)
     }
 }

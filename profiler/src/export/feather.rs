@@ -22,7 +22,8 @@ impl<W: Write> RowWriter for Feather<W> {
         self.0.write(rows).map_err(failed)
     }
 
-    fn finish(mut self: Box<Self>) -> Result<(), Failure> {
-        self.0.finish().map_err(failed)
+    fn finish(self: Box<Self>) -> Result<(), Failure> {
+        let output = self.0.into_inner();
+        output.map_err(failed)?.flush().map_err(failed)
     }
 }

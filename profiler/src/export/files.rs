@@ -39,6 +39,11 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
     Failure::new(Reason::Output, format!("{}: {error}", path.display()))
 }
 
+/// A failure with the name of the file.
+pub fn in_file(path: &Path, failed: &Failure) -> Failure {
+    Failure::new(failed.reason, format!("{}: {failed}", path.display()))
+}
+
 impl Files {
     /// No files. `force` is whether existing files are replaced.
     pub fn new(force: bool) -> Self {
@@ -70,31 +75,33 @@ impl Files {
                 }
             }
             Destination::File(path) => {
-                let file = self.begin(path)?;
-                let mut output = BufWriter::new(file.as_file());
-                let in_file = |failed: Failure| {
-                    Failure::new(failed.reason, format!("{}: {failed}", path.display()))
-                };
-                let result = write(&mut output).map_err(in_file)?;
+                let mut output = self.begin(path)?;
+                let result = write(&mut output).map_err(|why| in_file(path, &why))?;
                 output.flush().map_err(|error| failure(path, &error))?;
-                drop(output);
-                self.written.push((file, path.clone()));
                 Ok(result)
             }
         }
     }
 
-    fn begin(&self, path: &Path) -> Result<NamedTempFile, Failure> {
+    /// Begins a file. The caller writes it, flushes it, and names it in errors.
+    ///
+    /// # Errors
+    ///
+    /// When the file exists and is not to be replaced, or cannot be created.
+    pub fn begin(&mut self, path: &Path) -> Result<BufWriter<File>, Failure> {
         if !self.force && path.symlink_metadata().is_ok() {
             return Err(exists(path));
         }
         let directory = path.parent().filter(|parent| *parent != Path::new(""));
         // As open(2) would create it; the umask applies.
-        tempfile::Builder::new()
+        let file = tempfile::Builder::new()
             .prefix(".profiler-export-")
             .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory.unwrap_or(Path::new(".")))
-            .map_err(|error| failure(path, &error))
+            .tempfile_in(directory.unwrap_or(Path::new(".")));
+        let opened = file.and_then(|file| Ok((file.as_file().try_clone()?, file)));
+        let (output, file) = opened.map_err(|error| failure(path, &error))?;
+        self.written.push((file, path.to_owned()));
+        Ok(BufWriter::new(output))
     }
 
     /// Gives all files their names, and returns these.

@@ -33,6 +33,7 @@ impl<W: Write, F: JsonFormat> RowWriter for Json<W, F> {
     }
 
     fn finish(mut self: Box<Self>) -> Result<(), Failure> {
-        self.0.finish().map_err(failed)
+        self.0.finish().map_err(failed)?;
+        self.0.into_inner().flush().map_err(failed)
     }
 }

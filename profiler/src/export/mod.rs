@@ -11,10 +11,11 @@ pub mod files;
 mod json;
 mod output;
 mod parquet;
+pub mod perfmon;
 pub mod perfpy;
 pub mod pytyche;
 pub mod selection;
-mod series;
+pub mod series;
 pub mod tables;
 
 pub use self::selection::Selection;

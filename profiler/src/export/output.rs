@@ -9,6 +9,7 @@ use crate::failure::{Failure, Reason};
 /// Receives rows.
 pub trait RowWriter {
     fn write(&mut self, rows: &RecordBatch) -> Result<(), Failure>;
+    /// Writes what it holds, and flushes the output.
     fn finish(self: Box<Self>) -> Result<(), Failure>;
 }
 

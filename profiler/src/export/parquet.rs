@@ -34,6 +34,7 @@ impl<W: Write + Send> RowWriter for Parquet<W> {
     }
 
     fn finish(self: Box<Self>) -> Result<(), Failure> {
-        self.0.close().map_err(failed).map(|_| ())
+        let output = self.0.into_inner();
+        output.map_err(failed)?.flush().map_err(failed)
     }
 }

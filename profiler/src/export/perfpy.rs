@@ -1,10 +1,13 @@
 //! perf.py: a list of reports for each node, by number, and the names of the nodes in `nodes.json`.
 
-use std::{collections::BTreeMap, fmt::Write as _, io::Write, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, io::Write};
 
 use serde_json::{Value, json};
 
-use super::{output::failed, selection::Selection, series::Series};
+use super::{
+    output::failed,
+    series::{Column, Series},
+};
 use crate::{
     analysis::{catalog::NODE, figure::Figure, samples::Sample, stored_run::StoredRun},
     failure::Failure,
@@ -32,27 +35,18 @@ const KEPT: &str = "disk_usage_percent";
 /// # Errors
 ///
 /// When the output cannot be written.
-pub fn write(
-    run: &StoredRun,
-    selection: &Selection,
-    every: Option<Duration>,
-    output: &mut dyn Write,
-) -> Result<Vec<String>, Failure> {
-    let figures: Vec<Figure> = KEYS.iter().filter_map(|(_, name)| figure(name)).collect();
-    let series = Series {
-        run,
-        selection,
-        every,
-    };
+pub fn write(series: &Series<'_>, output: &mut dyn Write) -> Result<Vec<String>, Failure> {
+    let figures = KEYS.iter().filter_map(|(_, name)| figure(name));
+    let columns: Vec<Column> = figures.map(Column::of).collect();
     let mut failures = Vec::new();
     let mut put = |text: &str| output.write_all(text.as_bytes()).map_err(failed);
     put("{")?;
-    for (number, host) in run.hosts.iter().enumerate() {
+    for (number, host) in series.run.hosts.iter().enumerate() {
         let comma = if number == 0 { "" } else { "," };
         put(&format!("{comma}\n    \"{number}\": ["))?;
         let mut before: BTreeMap<&str, f64> = BTreeMap::new();
         let mut separator = "";
-        series.of_host(host, &figures, &mut failures, |ts, sample| {
+        series.of_host(host, &columns, &mut failures, |ts, sample| {
             let report = report(&mut before, ts, sample);
             put(&format!("{separator}\n        {report}"))?;
             separator = ",";

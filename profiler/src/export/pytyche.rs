@@ -3,7 +3,6 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use serde_json::{Map, Value, json};
@@ -12,8 +11,8 @@ use super::{
     clock,
     files::{Destination, Files, create_directory},
     output::failed,
-    selection::{Selected, Selection},
-    series::Series,
+    selection::Selected,
+    series::{Column, Series},
 };
 use crate::{
     analysis::{
@@ -32,12 +31,11 @@ use crate::{
 ///
 /// When the output cannot be written.
 pub fn write(
-    run: &StoredRun,
-    selection: &Selection,
-    every: Option<Duration>,
+    series: &Series<'_>,
     files: &mut Files,
     directory: &Path,
 ) -> Result<Vec<String>, Failure> {
+    let run = series.run;
     let mut failures = Vec::new();
     for host in run.hosts.iter() {
         let directory = match run.hosts.len() {
@@ -45,18 +43,13 @@ pub fn write(
             _ => directory.join(&host.name),
         };
         create_directory(&directory)?;
-        let series = Series {
-            run,
-            selection,
-            every,
-        };
         let of_host = OfHost {
             run,
             host,
-            selected: selection.on(run, host, &mut failures),
+            selected: series.selection.on(run, host, &mut failures),
             directory,
         };
-        of_host.write(&series, files, &mut failures)?;
+        of_host.write(series, files, &mut failures)?;
     }
     Ok(failures)
 }
@@ -134,8 +127,10 @@ impl OfHost<'_> {
         })?;
         files.write(&place("cpu_metrics.csv"), |output| {
             writeln!(output, "timestamp,usr_pct,idle_pct").map_err(failed)?;
-            let figures = ["cpu_usr_mean_pct", "cpu_idle_mean_pct"].map(figure);
-            series.of_host(self.host, &figures, failures, |ts, sample| {
+            let columns = ["cpu_usr_mean_pct", "cpu_idle_mean_pct"]
+                .map(figure)
+                .map(Column::of);
+            series.of_host(self.host, &columns, failures, |ts, sample| {
                 let [user, idle] = [sample.values[0], sample.values[1]];
                 summary.user.add(user);
                 summary.idle.add(idle);

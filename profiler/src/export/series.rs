@@ -1,12 +1,12 @@
 //! Samples of a node, read in parts, so that the memory does not grow with the run.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::selection::Selection;
 use crate::{
     analysis::{
-        figure::Figure,
-        samples::{Sample, Samples},
+        figure::{Figure, OverTime},
+        samples::{Places, Sample, Samples},
         scan::{Groups, Request, scan},
         stored_run::{StoredHost, StoredRun},
     },
@@ -15,6 +15,82 @@ use crate::{
 
 /// Length of a part, µs.
 const PART: i64 = 600_000_000;
+
+/// A value of each sample: a figure of all rows, or of a group of them.
+#[derive(Clone, Debug)]
+pub struct Column {
+    pub figure: Figure,
+    /// Columns by which rows are grouped, none for all rows.
+    pub by: &'static [&'static str],
+    /// Name of the group.
+    pub group: String,
+}
+
+impl Column {
+    /// Of all rows.
+    pub fn of(figure: Figure) -> Self {
+        Self {
+            figure,
+            by: &[],
+            group: String::new(),
+        }
+    }
+
+    /// Of the rows that have these values in the columns `by`.
+    pub fn of_group(figure: Figure, by: &'static [&'static str], group: &str) -> Self {
+        Self {
+            figure,
+            by,
+            group: group.to_owned(),
+        }
+    }
+}
+
+/// Figures with the same groups.
+struct Grouping {
+    by: &'static [&'static str],
+    figures: Vec<Figure>,
+    places: Places,
+}
+
+impl Grouping {
+    fn of(columns: &[Column]) -> Vec<Self> {
+        let mut groupings: Vec<Self> = Vec::new();
+        for (place, column) in columns.iter().enumerate() {
+            let found = groupings.iter().position(|of| of.by == column.by);
+            let number = found.unwrap_or_else(|| {
+                groupings.push(Self {
+                    by: column.by,
+                    figures: Vec::new(),
+                    places: Places::new(),
+                });
+                groupings.len() - 1
+            });
+            let Self {
+                figures, places, ..
+            } = &mut groupings[number];
+            let named = figures
+                .iter()
+                .position(|figure| figure.name == column.figure.name);
+            let figure = named.unwrap_or_else(|| {
+                figures.push(column.figure);
+                figures.len() - 1
+            });
+            let key = (figure, column.group.clone());
+            places.entry(key).or_default().push(place);
+        }
+        groupings
+    }
+
+    fn request(&self, width: usize) -> Request<'_, Samples> {
+        let groups = match self.by {
+            [] => Groups::All,
+            by => Groups::Columns(by.to_vec()),
+        };
+        let samples = Samples::new(self.places.clone(), width);
+        Request::new(&self.figures, groups, samples)
+    }
+}
 
 /// Samples of a run.
 pub struct Series<'a> {
@@ -26,7 +102,7 @@ pub struct Series<'a> {
 
 impl Series<'_> {
     /// Passes the samples of a host on, with their times in µs since 1970-01-01 UTC. Each has a value
-    /// of the first figure. Files that cannot be read are added to `failures`.
+    /// in the first column. Files that cannot be read are added to `failures`.
     ///
     /// # Errors
     ///
@@ -34,29 +110,39 @@ impl Series<'_> {
     pub fn of_host(
         &self,
         host: &StoredHost,
-        figures: &[Figure],
+        columns: &[Column],
         failures: &mut Vec<String>,
         mut each: impl FnMut(i64, &Sample) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let selected = self.selection.on(self.run, host, failures);
         let every = self.every.map_or(0.0, |every| every.as_secs_f64());
         // Tables have rows at different times if one source is read less often than another.
-        let spans = figures
-            .iter()
-            .filter_map(|figure| self.run.span(figure.table, host));
+        let tables: BTreeSet<&str> = columns.iter().map(|column| column.figure.table).collect();
+        let spans = tables
+            .into_iter()
+            .filter_map(|table| self.run.span(table, host));
         let Some((first, last)) = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) else {
             return Ok(());
         };
-        let mut early = vec![f64::NAN; figures.len()];
+        let groupings = Grouping::of(columns);
+        let over_time: Vec<OverTime> = columns
+            .iter()
+            .map(|column| column.figure.over_time)
+            .collect();
+        let mut early = vec![f64::NAN; columns.len()];
         let mut pending: Option<(i64, Sample)> = None;
         let mut begin = first - 1;
         while begin < last {
             let end = begin.saturating_add(PART);
             let part = self.run.between(begin, end);
-            let mut requests = [Request::new(figures, Groups::All, Samples::default())];
+            let requests = groupings.iter().map(|of| of.request(columns.len()));
+            let mut requests: Vec<_> = requests.collect();
             failures.extend(scan(&part, host, &mut requests));
-            let [Request { values, .. }] = requests;
-            for (ts, mut sample) in values.0 {
+            let mut samples = Samples::default();
+            for request in requests {
+                samples.merge(request.values);
+            }
+            for (ts, mut sample) in samples.by_time {
                 // Sources without intervals have values at the start of the run.
                 for (value, early) in sample.values.iter_mut().zip(&mut early) {
                     if value.is_nan() {
@@ -73,7 +159,7 @@ impl Series<'_> {
                 }
                 let (time, all) = pending.get_or_insert_with(|| (ts, Sample::default()));
                 *time = ts;
-                all.append(figures, &sample);
+                all.append(&over_time, &sample);
                 // Samples are not exactly one interval apart.
                 if all.seconds >= 0.99 * every
                     && let Some((time, sample)) = pending.take()

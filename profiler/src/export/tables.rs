@@ -44,9 +44,10 @@ impl Format {
         }
     }
 
-    fn writer<'a>(
+    /// A writer for rows of a schema.
+    pub fn writer<'a>(
         self,
-        output: &'a mut (dyn Write + Send),
+        output: impl Write + Send + 'a,
         schema: &SchemaRef,
     ) -> Result<Box<dyn RowWriter + 'a>, Failure> {
         Ok(match self {

@@ -128,13 +128,15 @@ pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
         let mut requests = vec![
             request(span, PROCESSES, Groups::All),
             request(span, PLOTTED, Groups::All),
-            request(span, BY_CPU, Groups::Column("cpu")),
+            request(span, BY_CPU, Groups::Columns(vec!["cpu"])),
             request(span, &selectable, Groups::Process(ranks)),
             request(span, &selectable, Groups::Process(top)),
         ];
         let devices = DEVICES.iter();
-        requests.extend(devices.map(|of| request(span, of.figures, Groups::Column(of.column))));
+        requests
+            .extend(devices.map(|of| request(span, of.figures, Groups::Columns(vec![of.column]))));
         scan(run, host, &mut requests);
+        fill_idle(&mut requests);
         let mut results = requests.into_iter().map(|request| {
             let names = request.figures.iter().map(|figure| figure.name);
             names.zip(request.values.series).collect::<BTreeMap<_, _>>()
@@ -143,7 +145,6 @@ pub fn read(run: &StoredRun, summary: &Summary, redact: bool) -> OverTime {
         let [all, plotted, cpus, ranks, top] = std::array::from_fn(|_| next());
         let mut figures = all;
         figures.extend(plotted);
-        fill_idle(&mut figures);
         OfHost {
             name: host.name.clone(),
             figures,
@@ -183,23 +184,25 @@ fn top(lives: &[Vec<Life>]) -> HashMap<String, HashMap<ProcessKey, String>> {
 
 /// Tables that have rows only for processes with operations have none while there are none: the
 /// value is 0 then, as long as the processes were sampled.
-fn fill_idle(figures: &mut BTreeMap<&'static str, Named>) {
+fn fill_idle(requests: &mut [Request<'_, OverTimes>]) {
     const EVENTS: [&str; 4] = ["file_io", "block_io", "net_io", "syscalls"];
-    let sampled = figures
-        .get("cpu_s")
-        .and_then(|named| named.get(""))
-        .cloned();
-    let Some(sampled) = sampled else { return };
-    for figure in PROCESSES
-        .iter()
-        .filter(|figure| EVENTS.contains(&figure.table))
-    {
-        for series in figures
-            .get_mut(figure.name)
-            .into_iter()
-            .flat_map(Named::values_mut)
-        {
-            series.fill(&sampled);
+    let sampled = |request: &Request<'_, OverTimes>| {
+        let place = request
+            .figures
+            .iter()
+            .position(|figure| figure.name == "cpu_s");
+        place.map_or_else(Named::new, |place| request.values.series[place].clone())
+    };
+    let of_host = requests.first().map_or_else(Named::new, sampled);
+    for request in requests {
+        let of_group = sampled(request);
+        let figures = request.figures.iter().zip(&mut request.values.series);
+        for (_, named) in figures.filter(|(figure, _)| EVENTS.contains(&figure.table)) {
+            for (group, series) in named {
+                if let Some(sampled) = of_group.get(group).or_else(|| of_host.get("")) {
+                    series.fill(sampled);
+                }
+            }
         }
     }
 }

@@ -12,11 +12,8 @@ use super::{
 };
 use crate::{
     analysis::{
-        catalog::figures,
-        figure::{
-            Condition::{Is, IsNull},
-            Figure, OverTime, Unit, Value,
-        },
+        figure::{Figure, Unit},
+        perfmon::{OF_NODES, OF_SOCKETS},
         scan::{Groups, OverTimes, Request, for_each_host, scan},
         series::{Series, Span, summed},
         stored_run::StoredRun,
@@ -29,52 +26,6 @@ use crate::{
     },
     support::units::wall_clock,
 };
-
-figures! {
-    /// Of a node.
-    OF_NODES {
-        cpu_load: Percent, "timeline", Value::Column("target_cpu"), &[], over_time: OverTime::Mean;
-            "CPU time of the target over the interval; 100 is one CPU";
-        memory: Bytes, "timeline", Value::Column("target_rss_sum"), &[], over_time: OverTime::Max;
-            "Sum of the resident memory of the processes";
-        llc_bandwidth: Bytes, "perf_metric", Value::Column("value"), &[Is("scope", "target"), IsNull("tid"), Is("metric", "llc_miss_local_bw")], over_time: OverTime::Mean;
-            "Bandwidth of misses of the last-level cache served by the own node's memory";
-        llc_remote_bandwidth: Bytes, "perf_metric", Value::Column("value"), &[Is("scope", "target"), IsNull("tid"), Is("metric", "llc_miss_remote_bw")], over_time: OverTime::Mean;
-            "Bandwidth of misses of the last-level cache served by other memory";
-        read_bandwidth: Bytes, "perf_metric", Value::Column("value"), &[Is("scope", "target"), IsNull("tid"), Is("metric", "mem_read_bw_est")], over_time: OverTime::Mean;
-            "Estimated bandwidth of reads from memory";
-        node_read_bandwidth: Bytes, "perf_metric", Value::Column("value"), &[Is("scope", "node"), Is("metric", "mem_read_bw")], over_time: OverTime::Mean;
-            "Bandwidth of reads from memory by the whole node";
-        tx_bytes: Bytes, "netdev", Value::Column("tx_bytes"), &[];
-            "Bytes sent by all interfaces";
-        rx_bytes: Bytes, "netdev", Value::Column("rx_bytes"), &[];
-            "Bytes received by all interfaces";
-        tx_packets: Count, "netdev", Value::Column("tx_packets"), &[];
-            "Packets sent by all interfaces";
-        rx_packets: Count, "netdev", Value::Column("rx_packets"), &[];
-            "Packets received by all interfaces";
-        fabric_tx_bytes: Bytes, "fabric", Value::Column("tx_bytes"), &[];
-            "Bytes sent by all ports";
-        fabric_rx_bytes: Bytes, "fabric", Value::Column("rx_bytes"), &[];
-            "Bytes received by all ports";
-        fabric_tx_packets: Count, "fabric", Value::Column("tx_packets"), &[];
-            "Packets sent by all ports";
-        fabric_rx_packets: Count, "fabric", Value::Column("rx_packets"), &[];
-            "Packets received by all ports";
-    }
-
-    /// Of a node and socket.
-    OF_SOCKETS {
-        package: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "package")];
-            "Power of the package";
-        dram: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "dram")];
-            "Power of the memory";
-        core: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "core")];
-            "Power of the cores";
-        uncore: Joules, "energy", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[Is("domain", "uncore")];
-            "Power of the uncore";
-    }
-}
 
 /// How nodes are combined.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,7 +138,7 @@ fn read(run: &StoredRun, span: Span) -> Vec<OfNode> {
         };
         let mut requests = [
             request(OF_NODES, Groups::All),
-            request(OF_SOCKETS, Groups::Column("socket")),
+            request(OF_SOCKETS, Groups::Columns(vec!["socket"])),
         ];
         // What cannot be read is among the problems of the summary.
         scan(run, host, &mut requests);

@@ -192,10 +192,10 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
         request(PROCESSES, Groups::Process(jobs)),
         request(PROCESSES, Groups::Process(ranks)),
         request(PROCESSES, Groups::Process(every)),
-        request(GPUS, Groups::Column("bdf")),
-        request(REGIONS, Groups::Column("name")),
-        request(REGION_TIMES, Groups::Column("name")),
-        request(MOUNTS, Groups::Column("mount")),
+        request(GPUS, Groups::Columns(vec!["bdf"])),
+        request(REGIONS, Groups::Columns(vec!["name"])),
+        request(REGION_TIMES, Groups::Columns(vec!["name"])),
+        request(MOUNTS, Groups::Columns(vec!["mount"])),
     ];
     failures.extend(scan(run, host, &mut requests));
     let gpus = read_gpus(run, host, &mut failures);
