@@ -182,6 +182,21 @@ mod tests {
         }
     }
 
+    /// pip refuses a package without them.
+    #[test]
+    fn files_of_the_package_exist() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+        let project = std::fs::read_to_string(package.join("pyproject.toml")).expect("a file");
+        let file = |key: &str| {
+            let mut lines = project.lines();
+            let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+            package.join(value.expect(key).trim_matches('"'))
+        };
+        for key in ["readme", "path"] {
+            assert!(file(key).is_file(), "{}", file(key).display());
+        }
+    }
+
     fn check(environment: &Environment) {
         let mut names = Vec::new();
         for file in [environment.requirements]

@@ -6,11 +6,13 @@ mod background;
 pub mod deny;
 pub mod failures;
 mod fuzz;
+mod leftovers;
 mod lint;
 mod new_source;
 mod rust;
 
 use std::{
+    num::NonZero,
     path::Path,
     process::ExitCode,
     thread,
@@ -26,13 +28,17 @@ use crate::{docs, perfevents, shell, vm, workspace::Workspace};
 /// `cargo xtask test`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Tiers to run [default: all except `gpu`, `oar` and `soak`]
+    /// Tiers to run [default: `fmt`, `lint`, `docs`, `unit`, `e2e` and `hostile`]
     tiers: Vec<Tier>,
+    /// All tiers except `gpu`, `oar` and `soak`
+    #[arg(long, conflicts_with = "tiers")]
+    all: bool,
     /// List the tiers
     #[arg(long)]
     list: bool,
-    /// Filters, such as names of tests, for the runner of `unit`, `e2e`, `kernels`, `devices`,
-    /// `counters`, `system`, `jobs`, `hostile`, `readers`, `browser`, `fuzz`, `gpu`, `oar` and `soak`
+    /// Filters, such as names of tests, for the runner of `unit`, `e2e`, `long`, `kernels`,
+    /// `devices`, `counters`, `system`, `jobs`, `hostile`, `readers`, `browser`, `fuzz`, `gpu`, `oar`
+    /// and `soak`
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -55,6 +61,8 @@ enum Tier {
     NewSource,
     /// The complete program on this kernel; requires root, BTF and Python
     E2e,
+    /// The end-to-end tests that take longest; requirements of `e2e`
+    Long,
     /// Other kernels in virtual machines; requires QEMU and Debian's packages
     Kernels,
     /// Devices simulated by modules in a virtual machine; requires QEMU, gcc and Debian's packages
@@ -85,8 +93,19 @@ enum Tier {
     Soak,
 }
 
-/// Tiers that run only on request.
+/// Tiers that run without arguments, and in CI.
+const DEFAULT: [Tier; 6] = [
+    Tier::Fmt,
+    Tier::Lint,
+    Tier::Docs,
+    Tier::Unit,
+    Tier::E2e,
+    Tier::Hostile,
+];
+/// Tiers that run only by name.
 const NAMED: [Tier; 3] = [Tier::Gpu, Tier::Oar, Tier::Soak];
+/// With fewer CPUs, other tiers would disturb those that measure.
+const CPUS_FOR_BACKGROUND: usize = 4;
 
 struct TierResult {
     tier: Tier,
@@ -106,13 +125,17 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let is_requested =
-        |tier: &&Tier| args.tiers.contains(tier) || args.tiers.is_empty() && !NAMED.contains(*tier);
+    let is_requested = |tier: &&Tier| match (args.all, &args.tiers[..]) {
+        (true, _) => !NAMED.contains(*tier),
+        (false, []) => DEFAULT.contains(*tier),
+        (false, tiers) => tiers.contains(tier),
+    };
     let requested: Vec<Tier> = Tier::value_variants()
         .iter()
         .filter(is_requested)
         .copied()
         .collect();
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let (isolated, measuring): (Vec<_>, Vec<_>) = requested
         .iter()
         .copied()
@@ -120,7 +143,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
     let filter = &args.filter;
     let here = |tier: Tier| tier.run(workspace, filter);
     let background = |tier| background::run(workspace, tier, filter);
-    if isolated.is_empty() || measuring.is_empty() {
+    if isolated.is_empty() || measuring.is_empty() || cpus < CPUS_FOR_BACKGROUND {
         return report(&run_all(&requested, here));
     }
     // Both groups need the object.
@@ -219,6 +242,7 @@ impl Tier {
             Self::Unit => return rust::unit(workspace, filter),
             Self::NewSource => return new_source::run(workspace),
             Self::E2e => return rust::end_to_end(workspace, filter),
+            Self::Long => return rust::long(workspace, filter),
             Self::Kernels => return vm::test(workspace, filter),
             Self::Devices => return vm::devices(workspace, filter),
             Self::Counters if has_counters() => return rust::counters(workspace, filter),

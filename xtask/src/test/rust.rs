@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::failures::Failures;
+use super::{failures::Failures, leftovers::RunDirectory};
 use crate::{
     apt, bpf, python, shell,
     vm::{NEED_COUNTERS, NEED_DEVICES, NEED_SYSTEM},
@@ -35,7 +35,25 @@ const NEED_BROWSER: &str = "browser::";
 const NEED_OAR: &str = "oar::";
 /// Tests that need hours.
 const SOAK: &str = "soak::";
-/// End-to-end tests that are excluded from the tier `e2e`.
+/// Tests of the tier `long`: half of the time of all end-to-end tests. Modules end with `::`.
+const LONG: [&str; 15] = [
+    "coming_from::",
+    "compare::five_percent_are_found_with_ten_runs",
+    "crash::every_sample_is_recovered_after_twenty_kills",
+    "job_search::hanging_scheduler_is_not_waited_for",
+    "many_nodes::split_by_job_writes_one_run_per_job",
+    "process::no_fork_is_lost_while_attaching",
+    "recipes::every_recipe_runs_on_its_dataset",
+    "report_input::clocks_that_differ_are_named",
+    "roofline::measured_ceilings_are_in_the_report",
+    "run_table::killed_run_is_in_the_table_after_recovery",
+    "service::hundred_clients_at_once_are_served",
+    "service::processes_that_start_during_a_reading_have_rows",
+    "summary::every_figure_is_recomputed",
+    "timeline::timeline_columns_match_duckdb_over_the_other_tables",
+    "unprivileged::all_processes_of_a_command_have_births_and_ends",
+];
+/// Other end-to-end tests that are excluded from the tier `e2e`.
 const EXCLUDED: [&str; 10] = [
     NEED_BROWSER,
     NEED_COUNTERS,
@@ -74,15 +92,27 @@ pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
     Ok(tests)
 }
 
+/// The tier `e2e`.
 pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    obtain_programs()?;
+    on_kernel(workspace, Tests::EndToEnd, filter)
+}
+
+/// The tier `long`.
+pub fn long(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    obtain_programs()?;
+    on_kernel(workspace, Tests::Long, filter)
+}
+
+/// Programs that end-to-end tests start.
+fn obtain_programs() -> Result<()> {
     const READERS: [(&str, &str); 3] = [
         ("perf", "linux-perf"),
         ("bpftrace", "bpftrace"),
         ("ss", "iproute2"),
     ];
     apt::obtain(&READERS, "independent readers of the same values")?;
-    apt::obtain(&[("c++", "g++")], "a C++ program that sends marks")?;
-    on_kernel(workspace, Tests::EndToEnd, filter)
+    apt::obtain(&[("c++", "g++")], "a C++ program that sends marks")
 }
 
 /// The tier `counters` on this machine's PMU.
@@ -205,6 +235,8 @@ enum Tests {
     Unit,
     /// End-to-end tests.
     EndToEnd,
+    /// The end-to-end tests that take longest.
+    Long,
     /// End-to-end tests that need a PMU.
     Counters,
     /// End-to-end tests that need a GPU.
@@ -242,8 +274,13 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
         let selected = match tests {
             Tests::Unit => format!("not package({END_TO_END})"),
             Tests::EndToEnd => {
-                let without = EXCLUDED.map(|name| format!(" - test(/^{name}/)"));
-                format!("package({END_TO_END}){}", without.concat())
+                let without = EXCLUDED.iter().chain(&LONG);
+                let without = without.map(|name| format!(" - test(/^{name}/)"));
+                format!("package({END_TO_END}){}", without.collect::<String>())
+            }
+            Tests::Long => {
+                let names = LONG.join("|");
+                format!("package({END_TO_END}) & test(/^({names})/)")
             }
             Tests::Counters => format!("package({END_TO_END}) & test(/^{NEED_COUNTERS}/)"),
             Tests::Gpu => format!("package({END_TO_END}) & test(/^{NEED_GPU}/)"),
@@ -283,9 +320,11 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
     match tests {
         Tests::Unit => &mut command,
         Tests::EndToEnd => {
-            let skipped = EXCLUDED.into_iter().flat_map(|name| ["--skip", name]);
+            let skipped = EXCLUDED.into_iter().chain(LONG);
+            let skipped = skipped.flat_map(|name| ["--skip", name]);
             command.arg("--test-threads=1").args(skipped)
         }
+        Tests::Long => command.arg("--test-threads=1").args(LONG),
         Tests::Counters => command.args(["--test-threads=1", NEED_COUNTERS]),
         Tests::Gpu => command.args(["--test-threads=1", NEED_GPU]),
         Tests::Jobs => command.args(["--test-threads=1", NEED_JOBS]),
@@ -298,10 +337,13 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
     command
 }
 
-/// Runs the test runner and counts the tests. It fails if no test ran.
+/// Runs the test runner; returns the number of tests, and which of them were flaky. It fails if no
+/// test ran.
 fn run(command: &mut Command) -> Result<String> {
     let name = shell::display(command);
+    let directory = RunDirectory::create()?;
     let mut child = command
+        .env("TMPDIR", directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -311,32 +353,53 @@ fn run(command: &mut Command) -> Result<String> {
     let errors = thread::spawn(move || stderr.map(|pipe| relay(pipe, std::io::stderr())));
     let printed = stdout.map(|pipe| relay(pipe, std::io::stdout()));
     let printed = [printed, errors.join().unwrap_or_default()].map(Option::unwrap_or_default);
-    let count: u64 = printed.iter().map(|(passed, _)| passed).sum();
+    let count: u64 = printed.iter().map(|printed| printed.passed).sum();
+    let flaky: Vec<_> = printed.iter().flat_map(|printed| &printed.flaky).collect();
+    let flaky = flaky.iter().fold(String::new(), |text, test| {
+        let separator = if text.is_empty() { "; flaky: " } else { ", " };
+        text + separator + test
+    });
     let status = child
         .wait()
         .with_context(|| format!("waiting for `{name}`"))?;
     if !status.success() {
-        let failures = printed.map(|(_, failures)| failures.text()).concat();
-        bail!("`{name}` failed ({status}){failures}");
+        let failures = printed.map(|printed| printed.failures.text()).concat();
+        bail!("`{name}` failed ({status}){flaky}{failures}");
     }
     if count == 0 {
         bail!("`{name}` ran no tests");
     }
-    Ok(format!("{count} tests"))
+    Ok(format!("{count} tests{flaky}"))
 }
 
-/// Copies the output; returns the number of passed tests and the messages of failures.
-fn relay(from: impl Read, mut to: impl Write) -> (u64, Failures) {
-    let mut passed = 0;
-    let mut failures = Failures::default();
+/// What a test runner has printed.
+#[derive(Default)]
+struct Printed {
+    /// Number of passed tests.
+    passed: u64,
+    /// Tests that passed only when they were repeated.
+    flaky: Vec<String>,
+    failures: Failures,
+}
+
+/// Copies the output of a test runner.
+fn relay(from: impl Read, mut to: impl Write) -> Printed {
+    let mut printed = Printed::default();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         // A closed stdout must not stop the tests.
         let _ = to.write_all(&line).and_then(|()| to.write_all(b"\n"));
         let line = String::from_utf8_lossy(&line);
-        passed += passed_tests(&line).unwrap_or(0);
-        failures.line(&line);
+        printed.passed += passed_tests(&line).unwrap_or(0);
+        printed.flaky.extend(flaky_test(&line).map(str::to_owned));
+        printed.failures.line(&line);
     }
-    (passed, failures)
+    printed
+}
+
+/// The test of nextest's `FLAKY 2/3 [   0.1s] (3/3) e2e::e2e process::exit_codes`.
+fn flaky_test(line: &str) -> Option<&str> {
+    let line = line.trim_start().strip_prefix("FLAKY ")?;
+    line.rsplit(' ').next()
 }
 
 /// Parses nextest's `Summary [ 0.1s] 3 tests run: 3 passed, 0 skipped` and libtest's
@@ -360,7 +423,7 @@ fn host_triple() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::passed_tests;
+    use super::{flaky_test, passed_tests};
 
     #[test]
     fn counts_the_tests_of_both_runners() {
@@ -370,5 +433,20 @@ mod tests {
         let libtest = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
         assert_eq!(passed_tests(libtest), Some(3));
         assert_eq!(passed_tests("        PASS [   0.005s] xtask passed"), None);
+    }
+
+    #[test]
+    fn repeated_tests_are_named() {
+        let line = "   FLAKY 2/3 [   0.006s] (3/3) e2e::e2e process::exit_codes";
+        assert_eq!(flaky_test(line), Some("process::exit_codes"));
+        let summary = "     Summary [   0.133s] 3 tests run: 3 passed (1 flaky), 0 skipped";
+        assert_eq!(
+            (flaky_test(summary), passed_tests(summary)),
+            (None, Some(3))
+        );
+        assert_eq!(
+            flaky_test("  TRY 2 PASS [   0.006s] (3/3) e2e::e2e a"),
+            None
+        );
     }
 }

@@ -1,0 +1,346 @@
+//! What tests leave on this machine when they are killed: processes, mounts, loop devices, cgroups,
+//! sockets and files. They change the results of later tests.
+//!
+//! The tests of a run have a directory for temporary files. It is `TMPDIR` of everything they start,
+//! which identifies their processes, mounts and devices. The run holds a lock on it.
+
+use std::{
+    env, fs,
+    fs::File,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    process::{self, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, Signal, geteuid, kill_process},
+};
+
+use crate::shell::{self, progress};
+
+const PREFIX: &str = "profiler-tests-";
+/// Cgroups that tests create at the root of a hierarchy, followed by the pid of the test.
+const CGROUPS: [&str; 2] = ["e2e-", "profiler-test-"];
+/// Those of a real or simulated Slurm, which are of the tests if no slurmd runs.
+const SLURM_CGROUPS: [&str; 2] = ["slurm_", "slurmstepd.scope"];
+/// Sockets of profilers of root.
+const SOCKETS: &str = "/run/profiler";
+
+/// Directory for the temporary files of one run of tests. What the tests leave is removed when it is
+/// dropped.
+pub struct RunDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDirectory {
+    /// Removes what earlier runs left, and creates the directory.
+    pub fn create() -> Result<Self> {
+        report("an earlier run", &remove_earlier());
+        let path = env::temp_dir().join(format!("{PREFIX}{}", process::id()));
+        let create = || {
+            fs::create_dir(&path)?;
+            // Tests start programs of other users.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o1777))?;
+            let lock = File::open(&path)?;
+            flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            Ok::<_, std::io::Error>(lock)
+        };
+        let lock = create().with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        let mut removed = remove(&self.path);
+        removed.extend(remove_unused_sockets(Path::new(SOCKETS)));
+        report("this run", &removed);
+    }
+}
+
+fn report(whose: &str, removed: &[String]) {
+    if !removed.is_empty() {
+        progress(&format!(
+            "removed what tests of {whose} left: {}",
+            removed.join(", ")
+        ));
+    }
+}
+
+/// Removes what runs that have ended left, and returns what it was.
+fn remove_earlier() -> Vec<String> {
+    let mut removed = Vec::new();
+    for path in entries(&env::temp_dir()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Other users can create directories with this name.
+        let is_own = fs::symlink_metadata(&path)
+            .is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw());
+        if !name.starts_with(PREFIX) || !is_own {
+            continue;
+        }
+        let lock = File::open(&path);
+        let has_ended =
+            lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
+        if has_ended {
+            removed.extend(remove(&path));
+        }
+    }
+    // Those whose directory is gone.
+    removed.extend(remove_cgroups());
+    removed.extend(remove_unused_sockets(Path::new(SOCKETS)));
+    removed
+}
+
+/// Removes the directory of a run, and everything that refers to it.
+fn remove(directory: &Path) -> Vec<String> {
+    let mut removed = end_processes(directory);
+    removed.extend(remove_cgroups());
+    removed.extend(unmount(directory));
+    removed.extend(detach_devices(directory));
+    let files = entries(directory);
+    match fs::remove_dir_all(directory) {
+        Ok(()) if files.is_empty() => {}
+        Ok(()) => removed.push(format!("temporary files: {}", files.len())),
+        Err(error) => progress(&format!("{} remains: {error}", directory.display())),
+    }
+    removed
+}
+
+/// Kills processes until none is left.
+fn end_processes(directory: &Path) -> Vec<String> {
+    let mut ended = Vec::new();
+    let all_ended = wait_until(|| {
+        let left = processes(directory);
+        for (pid, name) in &left {
+            // It can have ended.
+            let _ = kill_process(*pid, Signal::KILL);
+            if !ended.contains(name) {
+                ended.push(name.clone());
+            }
+        }
+        left.is_empty()
+    });
+    if !all_ended {
+        progress(&format!("cannot end all of {}", ended.join(", ")));
+    }
+    ended
+}
+
+/// Waits for a condition; false after a timeout.
+fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    const POLL: Duration = Duration::from_millis(20);
+    let begin = Instant::now();
+    loop {
+        if condition() {
+            return true;
+        }
+        if begin.elapsed() > TIMEOUT {
+            return false;
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Processes whose `TMPDIR` is the directory: pid, and name with pid. Zombies have no environment.
+fn processes(directory: &Path) -> Vec<(Pid, String)> {
+    let variable = format!("TMPDIR={}", directory.display());
+    let mut found = Vec::new();
+    for path in entries(Path::new("/proc")) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(pid) = name.parse().ok().and_then(Pid::from_raw) else {
+            continue;
+        };
+        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        let mut entries = environment.split(|byte| *byte == 0);
+        if entries.any(|entry| entry == variable.as_bytes()) {
+            let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
+            found.push((pid, format!("process {name} ({})", comm.trim())));
+        }
+    }
+    found
+}
+
+/// Removes the cgroups of tests.
+fn remove_cgroups() -> Vec<String> {
+    let has_slurm = entries(Path::new("/proc")).iter().any(|path| {
+        // Zombies have no program.
+        fs::read_link(path.join("exe")).is_ok_and(|program| program.ends_with("slurmd"))
+    });
+    let is_of_tests = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut pids = CGROUPS.iter().filter_map(|prefix| {
+            let pid = name.strip_prefix(prefix)?;
+            pid.parse::<u32>().ok()
+        });
+        let [v1, v2] = SLURM_CGROUPS;
+        pids.any(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+            || !has_slurm && (name.starts_with(v1) || name.ends_with(v2))
+    };
+    let roots = mounts().into_iter().filter(|mount| mount.is_cgroup);
+    let parents = roots.flat_map(|mount| [mount.point.join("system.slice"), mount.point]);
+    parents
+        .flat_map(|parent| entries(&parent))
+        .filter(is_of_tests)
+        .filter(|path| {
+            // It stays busy for a moment after its last member has ended.
+            let is_removed = wait_until(|| remove_cgroup(path));
+            if !is_removed {
+                progress(&format!(
+                    "cgroup {} remains: it has processes",
+                    path.display()
+                ));
+            }
+            is_removed
+        })
+        .map(|path| format!("cgroup {}", path.display()))
+        .collect()
+}
+
+/// Removes a cgroup and those below it, unless one of them has a process.
+fn remove_cgroup(path: &Path) -> bool {
+    for below in entries(path).iter().filter(|below| below.is_dir()) {
+        remove_cgroup(below);
+    }
+    fs::remove_dir(path).is_ok()
+}
+
+fn unmount(directory: &Path) -> Vec<String> {
+    let mut removed = Vec::new();
+    // The last mount of a point covers the others.
+    for mount in mounts().iter().rev() {
+        if mount.point.starts_with(directory) {
+            let mut command = Command::new("umount");
+            match shell::run_quietly(command.arg("-l").arg(&mount.point)) {
+                Ok(()) => removed.push(format!("mount {}", mount.point.display())),
+                Err(error) => progress(&format!("{error:#}")),
+            }
+        }
+    }
+    removed
+}
+
+struct Mount {
+    point: PathBuf,
+    is_cgroup: bool,
+}
+
+/// The mounts of this namespace, in the order of mounting.
+fn mounts() -> Vec<Mount> {
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mount = |line: &str| {
+        let mut fields = line.split(' ').skip(1);
+        Some(Mount {
+            // Paths of the tests have no characters that are escaped.
+            point: fields.next()?.into(),
+            is_cgroup: fields.next()?.starts_with("cgroup"),
+        })
+    };
+    text.lines().filter_map(mount).collect()
+}
+
+/// Detaches loop devices whose image is below the directory, also if it has been deleted.
+fn detach_devices(directory: &Path) -> Vec<String> {
+    let mut detached = Vec::new();
+    for path in entries(Path::new("/sys/block")) {
+        let image = fs::read_to_string(path.join("loop/backing_file")).unwrap_or_default();
+        if !Path::new(image.trim()).starts_with(directory) {
+            continue;
+        }
+        let device = Path::new("/dev").join(path.file_name().unwrap_or_default());
+        match shell::run_quietly(Command::new("losetup").arg("--detach").arg(&device)) {
+            Ok(()) => detached.push(device.display().to_string()),
+            Err(error) => progress(&format!("{error:#}")),
+        }
+    }
+    detached
+}
+
+/// Removes sockets that no process has.
+fn remove_unused_sockets(directory: &Path) -> Vec<String> {
+    // Before the sockets in use are read: others can be created in the meantime.
+    let files = entries(directory);
+    let used = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let is_unused = |path: &PathBuf| {
+        let is_used = || {
+            let mut paths = used.lines().filter_map(|line| line.split(' ').next_back());
+            paths.any(|used| Path::new(used) == path)
+        };
+        path.extension()
+            .is_some_and(|extension| extension == "sock")
+            && !is_used()
+    };
+    files
+        .into_iter()
+        .filter(is_unused)
+        .filter(|path| fs::remove_file(path).is_ok())
+        .map(|path| format!("socket {}", path.display()))
+        .collect()
+}
+
+/// The paths of a directory's entries; none if it cannot be read.
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::{net::UnixDatagram, process::ExitStatusExt as _},
+        process::{Child, Command},
+    };
+
+    use super::{RunDirectory, remove, remove_unused_sockets};
+
+    fn sleep(command: &mut Command) -> Child {
+        command.arg("60").spawn().expect("sleep starts")
+    }
+
+    /// The signal with which a child has ended.
+    fn signal(mut child: Child) -> Option<i32> {
+        child.wait().expect("our child").signal()
+    }
+
+    #[test]
+    fn everything_of_a_run_is_removed() {
+        let run = RunDirectory::create().expect("a directory");
+        let directory = run.path().join("one");
+        fs::create_dir(&directory).expect("created");
+        let marked = sleep(Command::new("sleep").env("TMPDIR", &directory));
+        let mut other = sleep(Command::new("sleep").env("TMPDIR", run.path()));
+        fs::write(directory.join("file"), "").expect("written");
+        let expected = [
+            format!("process {} (sleep)", marked.id()),
+            "temporary files: 1".to_owned(),
+        ];
+        assert_eq!(remove(&directory), expected);
+        assert_eq!(signal(marked), Some(9));
+        assert!(!directory.exists());
+        assert_eq!(other.try_wait().expect("our child"), None);
+        drop(run);
+        assert_eq!(signal(other), Some(9));
+    }
+
+    #[test]
+    fn sockets_in_use_are_kept() {
+        let run = tempfile::TempDir::new().expect("a directory");
+        let [used, unused] = ["used.sock", "unused.sock"].map(|name| run.path().join(name));
+        let socket = UnixDatagram::bind(&used).expect("bound");
+        drop(UnixDatagram::bind(&unused).expect("bound"));
+        let removed = remove_unused_sockets(run.path());
+        assert_eq!(removed, [format!("socket {}", unused.display())]);
+        assert!(used.exists() && !unused.exists());
+        drop(socket);
+    }
+}
