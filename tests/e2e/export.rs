@@ -5,6 +5,7 @@ use std::{fs, path::Path, process::Command};
 
 use e2e::{
     dataset::{Dataset, python},
+    runs::Profiler,
     setting,
 };
 use tempfile::TempDir;
@@ -170,47 +171,54 @@ fn damaged_files_are_named_and_the_others_exported() {
     assert!(sched.lines().count() > 1);
 }
 
-/// The query for the reports of perf.py, and the reports.
-#[test]
-fn reports_of_perfpy_equal_their_sql() {
-    const QUERY: &str = "
-        WITH c AS (SELECT host, ts, 100.0 * (user_ns + nice_ns + system_ns + irq_ns + softirq_ns + steal_ns
-              + guest_ns + guest_nice_ns) / nullif(user_ns + nice_ns + system_ns + idle_ns + iowait_ns + irq_ns
-              + softirq_ns + steal_ns + guest_ns + guest_nice_ns, 0) AS pct FROM cpu),
-          cc AS (SELECT host, ts, avg(pct) AS mean, min(pct) AS least, max(pct) AS most FROM c GROUP BY ALL),
-          m AS (SELECT host, ts, 100.0 * memory_used / memory_total AS memory FROM system),
-          d AS (SELECT host, ts, sum(sum(write_bytes)) OVER w / 1048576.0 AS written FROM disk
-            WHERE NOT partition GROUP BY host, ts WINDOW w AS (PARTITION BY host ORDER BY ts)),
-          n AS (SELECT host, ts, sum(sum(tx_bytes) FILTER (kind = 'loopback')) OVER w / 1048576.0 AS lo
-            FROM netdev GROUP BY host, ts WINDOW w AS (PARTITION BY host ORDER BY ts)),
-          f AS (SELECT host, ts, 100.0 * used / (used + available) AS disk FROM filesystem WHERE mount = '/')
-        SELECT mean, least, most, memory, disk, written, lo, epoch(cc.ts) FROM cc LEFT JOIN m USING (host, ts)
-          LEFT JOIN d USING (host, ts) LEFT JOIN n USING (host, ts)
-          ASOF LEFT JOIN f ON f.host = cc.host AND cc.ts >= f.ts ORDER BY cc.ts";
-    const KEYS: [&str; 8] = [
-        "cpu_pct_per_cpu_avg",
-        "cpu_pct_per_cpu_min",
-        "cpu_pct_per_cpu_max",
-        "mem_percent",
-        "disk_usage_percent",
-        "disk_io_write_mb",
-        "net_io_lo_sent_mb",
-        "timestamp",
-    ];
+/// Reports of perf.py, in the order of [`KEYS`].
+const QUERY: &str = "
+    WITH c AS (SELECT host, ts, 100.0 * (user_ns + nice_ns + system_ns + irq_ns + softirq_ns + steal_ns
+          + guest_ns + guest_nice_ns) / nullif(user_ns + nice_ns + system_ns + idle_ns + iowait_ns + irq_ns
+          + softirq_ns + steal_ns + guest_ns + guest_nice_ns, 0) AS pct FROM cpu),
+      cc AS (SELECT host, ts, avg(pct) AS mean, min(pct) AS least, max(pct) AS most FROM c GROUP BY ALL),
+      m AS (SELECT host, ts, 100.0 * memory_used / memory_total AS memory FROM system),
+      d AS (SELECT host, ts, sum(sum(write_bytes)) OVER w / 1048576.0 AS written FROM disk
+        WHERE NOT partition GROUP BY host, ts WINDOW w AS (PARTITION BY host ORDER BY ts)),
+      n AS (SELECT host, ts, sum(sum(tx_bytes) FILTER (kind = 'loopback')) OVER w / 1048576.0 AS lo
+        FROM netdev GROUP BY host, ts WINDOW w AS (PARTITION BY host ORDER BY ts)),
+      f AS (SELECT host, ts, 100.0 * used / (used + available) AS disk FROM filesystem WHERE mount = '/')
+    SELECT mean, least, most, memory, disk, written, lo, epoch(cc.ts) FROM cc LEFT JOIN m USING (host, ts)
+      LEFT JOIN d USING (host, ts) LEFT JOIN n USING (host, ts)
+      ASOF LEFT JOIN f ON f.host = cc.host AND cc.ts >= f.ts ORDER BY cc.ts";
+const KEYS: [&str; 8] = [
+    "cpu_pct_per_cpu_avg",
+    "cpu_pct_per_cpu_min",
+    "cpu_pct_per_cpu_max",
+    "mem_percent",
+    "disk_usage_percent",
+    "disk_io_write_mb",
+    "net_io_lo_sent_mb",
+    "timestamp",
+];
+
+/// Reports of a run as perfpy has them.
+fn reports(run: &str, options: &[&str]) -> Vec<serde_json::Value> {
     let directory = TempDir::new().expect("a directory");
-    let run = run(&directory);
     let path = directory.path().join("perf.json");
-    assert_eq!(export(&["perfpy", &run, "-o", text(&path)]).0, 0);
-    let exported: serde_json::Value =
-        serde_json::from_slice(&fs::read(&path).expect("written")).expect("JSON");
+    let arguments = [&["perfpy", run, "-o", text(&path)], options].concat();
+    assert_eq!(export(&arguments).0, 0);
+    let host: String = Dataset::new(run.into()).value("SELECT DISTINCT host FROM system");
     let nodes = fs::read_to_string(directory.path().join("nodes.json")).expect("written");
-    let data = Dataset::new(run.clone().into());
-    let host: String = data.value("SELECT DISTINCT host FROM system");
     assert!(nodes.contains(&format!("\"0\": \"{host}\"")), "{nodes}");
-    let expected: Vec<[Option<f64>; 8]> = data.rows(QUERY);
-    let reports = exported["0"].as_array().expect("reports");
+    json(&path)["0"].as_array().expect("reports").clone()
+}
+
+/// Exports the reports of a run, and asserts that they equal their SQL.
+fn assert_reports(run: &str) -> Vec<serde_json::Value> {
+    let mut expected: Vec<[Option<f64>; 8]> = Dataset::new(run.into()).rows(QUERY);
+    // Samples too short to have CPU time are part of the next one, and at the end of the last one,
+    // which then has the last values of file systems and the totals of the run.
+    let last = expected.last().expect("samples")[4..7].to_vec();
+    expected.retain(|values| values[0].is_some());
+    expected.last_mut().expect("samples")[4..7].copy_from_slice(&last);
+    let reports = reports(run, &[]);
     assert_eq!(reports.len(), expected.len());
-    assert!(expected.len() > 5);
     for (report, values) in reports.iter().zip(&expected) {
         for (key, value) in KEYS.iter().zip(values) {
             let found = report[*key].as_f64();
@@ -221,22 +229,21 @@ fn reports_of_perfpy_equal_their_sql() {
             assert!(same, "{key}: {found:?} instead of {value:?}");
         }
     }
-    let every = directory.path().join("every.json");
-    let arguments = [
-        "perfpy",
-        &run,
-        "--every",
-        "500ms",
-        "--force",
-        "-o",
-        text(&every),
-    ];
-    assert_eq!(export(&arguments).0, 0);
-    let thinned: serde_json::Value =
-        serde_json::from_slice(&fs::read(&every).expect("written")).expect("JSON");
-    let thinned = thinned["0"].as_array().expect("reports");
+    reports
+}
+
+#[test]
+fn reports_of_perfpy_equal_their_sql() {
+    let directory = TempDir::new().expect("a directory");
+    let run = run(&directory);
+    let all = assert_reports(&run);
+    let thinned = reports(&run, &["--every", "500ms"]);
     // Samples until they cover the time, but for a hundredth.
-    let intervals: Vec<(f64,)> = data.rows("SELECT interval_ns / 1e9 FROM system ORDER BY ts");
+    let intervals: Vec<(f64,)> = Dataset::new(run.clone().into()).rows(
+        "SELECT interval_ns / 1e9 FROM system WHERE ts IN \
+         (SELECT ts FROM cpu WHERE user_ns + nice_ns + system_ns + idle_ns + iowait_ns + irq_ns \
+         + softirq_ns + steal_ns + guest_ns + guest_nice_ns > 0) ORDER BY ts",
+    );
     let (mut covered, mut count) = (0.0, 0);
     for (seconds,) in intervals {
         count += usize::from(covered == 0.0);
@@ -246,11 +253,27 @@ fn reports_of_perfpy_equal_their_sql() {
         }
     }
     assert_eq!(thinned.len(), count);
-    assert!(count * 2 < reports.len());
-    // Totals remain those since the start.
+    assert!(count * 2 < all.len());
     let last =
         |reports: &[serde_json::Value]| reports.last().map(|last| last["disk_io_write_mb"].clone());
-    assert_eq!(last(thinned), last(reports));
+    assert_eq!(last(&thinned), last(&all));
+}
+
+/// The kernel counts CPU time in ticks of 10 ms.
+#[test]
+fn samples_without_cpu_time_are_joined_with_the_next() {
+    let finished = Profiler::new()
+        .args(["-i", "10ms"])
+        .command(&["sleep", "0.6"])
+        .finish();
+    let data = finished.dataset();
+    let samples: u64 = data.value("SELECT count(*) FROM system");
+    let reports = assert_reports(text(data.path()));
+    assert!(
+        reports.len() > 5 && reports.len() as u64 <= samples,
+        "{} of {samples}",
+        reports.len()
+    );
 }
 
 fn json(path: &Path) -> serde_json::Value {

@@ -10,7 +10,8 @@ use super::{
 /// Values of a reading.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Time that it covers, s.
+    /// Time that its first value covers, s. Tables can have rows at times of their own, and rows of
+    /// processes cover the time since the last mark.
     pub seconds: f64,
     /// In the order of the figures; NaN for null.
     pub values: Vec<f64>,
@@ -46,7 +47,9 @@ impl Samples {
                 self.by_time.insert(ts, other);
                 continue;
             };
-            own.seconds = own.seconds.min(other.seconds);
+            if own.values[0].is_nan() {
+                own.seconds = other.seconds;
+            }
             let known = other.values.iter().enumerate();
             for (place, value) in known.filter(|(_, value)| !value.is_nan()) {
                 own.values[place] = *value;
@@ -61,18 +64,31 @@ impl Collect for Samples {
             seconds: at.1,
             values: vec![f64::NAN; self.width],
         });
-        // Some tables have rows only at every tenth reading, for example.
-        sample.seconds = sample.seconds.min(at.1);
         for &(index, value) in values {
             let places = self.places.get(&(index, group.to_owned()));
             for &place in places.into_iter().flatten() {
                 sample.values[place] = value;
+                if place == 0 {
+                    sample.seconds = at.1;
+                }
             }
         }
     }
 }
 
 impl Sample {
+    /// Adds what was read since the sample before at other times: increases are added up, other values
+    /// kept if this sample has none.
+    pub fn include(&mut self, over_time: &[OverTime], earlier: &[f64]) {
+        for ((value, earlier), over_time) in self.values.iter_mut().zip(earlier).zip(over_time) {
+            if value.is_nan() {
+                *value = *earlier;
+            } else if *over_time == OverTime::Sum && !earlier.is_nan() {
+                *value += earlier;
+            }
+        }
+    }
+
     /// Adds the sample that follows: increases are added up, other values averaged. `over_time` has an
     /// entry for each value.
     pub fn append(&mut self, over_time: &[OverTime], next: &Self) {

@@ -130,7 +130,10 @@ impl Series<'_> {
             .map(|column| column.figure.over_time)
             .collect();
         let mut early = vec![f64::NAN; columns.len()];
+        let mut is_early_selected = false;
         let mut pending: Option<(i64, Sample)> = None;
+        // Kept until the next one, because the last can be followed by values without a sample.
+        let mut complete: Option<(i64, Sample)> = None;
         let mut begin = first - 1;
         while begin < last {
             let end = begin.saturating_add(PART);
@@ -143,36 +146,40 @@ impl Series<'_> {
                 samples.merge(request.values);
             }
             for (ts, mut sample) in samples.by_time {
-                // Sources without intervals have values at the start of the run.
-                for (value, early) in sample.values.iter_mut().zip(&mut early) {
-                    if value.is_nan() {
-                        *value = *early;
-                    }
-                    *early = f64::NAN;
-                }
-                if sample.values.first().is_some_and(|first| first.is_nan()) {
-                    early.copy_from_slice(&sample.values);
+                // Sources without intervals have values at the start of the run, and processes at
+                // marks; in a very short interval, the kernel counts no CPU time.
+                sample.include(&over_time, &early);
+                if sample.values[0].is_nan() {
+                    early = sample.values;
+                    is_early_selected = selected.has(ts, sample.seconds);
                     continue;
                 }
+                early.fill(f64::NAN);
                 if !selected.has(ts, sample.seconds) {
                     continue;
+                }
+                if let Some((time, sample)) = complete.take() {
+                    each(time, &sample)?;
                 }
                 let (time, all) = pending.get_or_insert_with(|| (ts, Sample::default()));
                 *time = ts;
                 all.append(&over_time, &sample);
                 // Samples are not exactly one interval apart.
-                if all.seconds >= 0.99 * every
-                    && let Some((time, sample)) = pending.take()
-                {
-                    each(time, &sample)?;
+                if all.seconds >= 0.99 * every {
+                    complete = pending.take();
                 }
             }
             begin = end;
         }
         failures.sort_unstable();
         failures.dedup();
-        match pending {
-            Some((time, sample)) => each(time, &sample),
+        match pending.or(complete) {
+            Some((time, mut sample)) => {
+                if is_early_selected {
+                    sample.include(&over_time, &early);
+                }
+                each(time, &sample)
+            }
             None => Ok(()),
         }
     }
