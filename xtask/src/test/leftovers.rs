@@ -40,14 +40,21 @@ pub struct RunDirectory {
 impl RunDirectory {
     /// Removes what earlier runs left, and creates the directory.
     pub fn create() -> Result<Self> {
-        report("an earlier run", &remove_earlier());
-        let path = env::temp_dir().join(format!("{PREFIX}{}", process::id()));
+        Self::create_in(&env::temp_dir())
+    }
+
+    fn create_in(parent: &Path) -> Result<Self> {
+        report("an earlier run", &remove_earlier(parent));
+        let name = format!("{PREFIX}{}", process::id());
+        let (path, new) = (parent.join(&name), parent.join(format!(".{name}")));
         let create = || {
-            fs::create_dir(&path)?;
+            fs::create_dir(&new)?;
             // Tests start programs of other users.
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o1777))?;
-            let lock = File::open(&path)?;
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o1777))?;
+            let lock = File::open(&new)?;
             flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            // Other runs never find it without a lock.
+            fs::rename(&new, &path)?;
             Ok::<_, std::io::Error>(lock)
         };
         let lock = create().with_context(|| format!("creating {}", path.display()))?;
@@ -77,9 +84,9 @@ fn report(whose: &str, removed: &[String]) {
 }
 
 /// Removes what runs that have ended left, and returns what it was.
-fn remove_earlier() -> Vec<String> {
+fn remove_earlier(parent: &Path) -> Vec<String> {
     let mut removed = Vec::new();
-    for path in entries(&env::temp_dir()) {
+    for path in entries(parent) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // Other users can create directories with this name.
         let is_own = fs::symlink_metadata(&path)
@@ -104,8 +111,9 @@ fn remove_earlier() -> Vec<String> {
 fn remove(directory: &Path) -> Vec<String> {
     let mut removed = end_processes(directory);
     removed.extend(remove_cgroups());
-    removed.extend(unmount(directory));
+    // Without its mount, an image has another path.
     removed.extend(detach_devices(directory));
+    removed.extend(unmount(directory));
     let files = entries(directory);
     match fs::remove_dir_all(directory) {
         Ok(()) if files.is_empty() => {}
@@ -301,7 +309,10 @@ mod tests {
         process::{Child, Command},
     };
 
-    use super::{RunDirectory, remove, remove_unused_sockets};
+    use tempfile::TempDir;
+
+    use super::{RunDirectory, remove, remove_earlier, remove_unused_sockets};
+    use crate::shell::{run_quietly, stdout};
 
     fn sleep(command: &mut Command) -> Child {
         command.arg("60").spawn().expect("sleep starts")
@@ -314,7 +325,8 @@ mod tests {
 
     #[test]
     fn everything_of_a_run_is_removed() {
-        let run = RunDirectory::create().expect("a directory");
+        let parent = TempDir::new().expect("a directory");
+        let run = RunDirectory::create_in(parent.path()).expect("a directory");
         let directory = run.path().join("one");
         fs::create_dir(&directory).expect("created");
         let marked = sleep(Command::new("sleep").env("TMPDIR", &directory));
@@ -333,8 +345,42 @@ mod tests {
     }
 
     #[test]
+    fn runs_that_go_on_are_kept() {
+        let parent = TempDir::new().expect("a directory");
+        let run = RunDirectory::create_in(parent.path()).expect("a directory");
+        let ended = parent.path().join("profiler-tests-1");
+        fs::create_dir(&ended).expect("created");
+        let left = sleep(Command::new("sleep").env("TMPDIR", &ended));
+        let removed = remove_earlier(parent.path());
+        let process = format!("process {} (sleep)", left.id());
+        assert!(removed.contains(&process), "{removed:?}");
+        assert_eq!(signal(left), Some(9));
+        assert!(!ended.exists() && run.path().exists());
+    }
+
+    #[test]
+    fn mounts_and_devices_are_removed() {
+        let parent = TempDir::new().expect("a directory");
+        let run = RunDirectory::create_in(parent.path()).expect("a directory");
+        let (point, image) = (run.path().join("memory"), run.path().join("memory/image"));
+        fs::create_dir(&point).expect("created");
+        let mount = ["-t", "tmpfs", "-o", "size=2m", "none"];
+        run_quietly(Command::new("mount").args(mount).arg(&point)).expect("root mounts");
+        let file = fs::File::create(&image).expect("created");
+        file.set_len(1 << 20).expect("sparse");
+        let attach = ["--find", "--show"];
+        let device = stdout(Command::new("losetup").args(attach).arg(&image)).expect("attached");
+        let expected = [
+            device.trim().to_owned(),
+            format!("mount {}", point.display()),
+            "temporary files: 1".to_owned(),
+        ];
+        assert_eq!(remove(run.path()), expected);
+    }
+
+    #[test]
     fn sockets_in_use_are_kept() {
-        let run = tempfile::TempDir::new().expect("a directory");
+        let run = TempDir::new().expect("a directory");
         let [used, unused] = ["used.sock", "unused.sock"].map(|name| run.path().join(name));
         let socket = UnixDatagram::bind(&used).expect("bound");
         drop(UnixDatagram::bind(&unused).expect("bound"));
