@@ -5,12 +5,15 @@ use std::{fs, path::Path, process::Command};
 
 use e2e::{
     dataset::{Dataset, python},
-    runs::Profiler,
     setting,
 };
 use tempfile::TempDir;
 
-use crate::{full_disk::Disk, report::record, summary::gpu_run};
+use crate::{
+    full_disk::Disk,
+    report::record,
+    summary::{gpu_run, replace},
+};
 
 /// Exit code and stderr of `profiler export`.
 fn export(arguments: &[&str]) -> (i32, String) {
@@ -259,21 +262,59 @@ fn reports_of_perfpy_equal_their_sql() {
     assert_eq!(last(&thinned), last(&all));
 }
 
-/// The kernel counts CPU time in ticks of 10 ms.
+/// The kernel counts CPU time in ticks of 10 ms, so that a short sample can have none.
 #[test]
 fn samples_without_cpu_time_are_joined_with_the_next() {
-    let finished = Profiler::new()
-        .args(["-i", "10ms"])
-        .command(&["sleep", "0.6"])
-        .finish();
-    let data = finished.dataset();
-    let samples: u64 = data.value("SELECT count(*) FROM system");
-    let reports = assert_reports(text(data.path()));
-    assert!(
-        reports.len() > 5 && reports.len() as u64 <= samples,
-        "{} of {samples}",
-        reports.len()
+    let directory = TempDir::new().expect("a directory");
+    let run = run(&directory);
+    let data = Dataset::new(run.clone().into());
+    let times: Vec<(i64,)> = data.rows("SELECT DISTINCT epoch_us(ts) FROM cpu ORDER BY 1");
+    let at = |number: usize| times[number].0;
+    let last = times.len() - 1;
+    assert!(last > 7, "{times:?}");
+    let without = [2, 3, 6, last].map(|number| at(number).to_string());
+    let user = format!(
+        "if(epoch_us(ts) IN ({}), 0, 10000000) AS user_ns",
+        without.join(", ")
     );
+    let others = [
+        "nice",
+        "system",
+        "idle",
+        "iowait",
+        "irq",
+        "softirq",
+        "steal",
+        "guest",
+        "guest_nice",
+    ];
+    let others = others.map(|name| format!("0 AS {name}_ns"));
+    let times_of_cpu: Vec<&str> = others.iter().chain([&user]).map(String::as_str).collect();
+    replace(&data, "cpu", &times_of_cpu);
+    replace(&data, "disk", &["1048576 AS write_bytes"]);
+    // Far shorter than the time between two samples, so that no sample is at the edge of the selection.
+    for table in ["cpu", "system", "disk", "netdev", "filesystem"] {
+        replace(&data, table, &["1000 AS interval_ns"]);
+    }
+    assert_eq!(assert_reports(&run).len(), times.len() - without.len());
+
+    // Samples 3 to 6, of which the first and the last have no CPU time.
+    let between = |number: usize| -> String {
+        let middle = i64::midpoint(at(number), at(number + 1));
+        data.value(&format!(
+            "SELECT strftime(make_timestamp({middle}), '%Y-%m-%dT%H:%M:%S.%fZ')"
+        ))
+    };
+    let disks: f64 = data.value(&format!(
+        "SELECT count(*) FROM disk WHERE NOT partition AND epoch_us(ts) = {}",
+        at(4)
+    ));
+    let selected = reports(&run, &["--from", &between(2), "--to", &between(6)]);
+    let written = selected
+        .iter()
+        .map(|report| report["disk_io_write_mb"].as_f64());
+    let written: Vec<_> = written.collect();
+    assert_eq!(written, [Some(2.0 * disks), Some(4.0 * disks)]);
 }
 
 fn json(path: &Path) -> serde_json::Value {

@@ -134,5 +134,13 @@ mod tests {
         }
         assert_eq!(all.values, [40.0, 5.0]);
         assert!((all.seconds - 5.0).abs() < 1e-9);
+        all.include(&[OverTime::Mean, OverTime::Sum], &[20.0, 2.0]);
+        assert_eq!(all.values, [40.0, 7.0]);
+        let mut without = Sample {
+            seconds: 1.0,
+            values: vec![f64::NAN; 2],
+        };
+        without.include(&[OverTime::Mean, OverTime::Sum], &[20.0, 2.0]);
+        assert_eq!(without.values, [20.0, 2.0]);
     }
 }

@@ -130,7 +130,6 @@ impl Series<'_> {
             .map(|column| column.figure.over_time)
             .collect();
         let mut early = vec![f64::NAN; columns.len()];
-        let mut is_early_selected = false;
         let mut pending: Option<(i64, Sample)> = None;
         // Kept until the next one, because the last can be followed by values without a sample.
         let mut complete: Option<(i64, Sample)> = None;
@@ -146,18 +145,22 @@ impl Series<'_> {
                 samples.merge(request.values);
             }
             for (ts, mut sample) in samples.by_time {
+                if !selected.has(ts, sample.seconds) {
+                    // What is left belongs to the selected sample before it.
+                    if let Some((_, last)) = pending.as_mut().or(complete.as_mut()) {
+                        last.include(&over_time, &early);
+                    }
+                    early.fill(f64::NAN);
+                    continue;
+                }
                 // Sources without intervals have values at the start of the run, and processes at
                 // marks; in a very short interval, the kernel counts no CPU time.
                 sample.include(&over_time, &early);
                 if sample.values[0].is_nan() {
                     early = sample.values;
-                    is_early_selected = selected.has(ts, sample.seconds);
                     continue;
                 }
                 early.fill(f64::NAN);
-                if !selected.has(ts, sample.seconds) {
-                    continue;
-                }
                 if let Some((time, sample)) = complete.take() {
                     each(time, &sample)?;
                 }
@@ -175,9 +178,7 @@ impl Series<'_> {
         failures.dedup();
         match pending.or(complete) {
             Some((time, mut sample)) => {
-                if is_early_selected {
-                    sample.include(&over_time, &early);
-                }
+                sample.include(&over_time, &early);
                 each(time, &sample)
             }
             None => Ok(()),
