@@ -47,7 +47,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run the tests: all tiers, or the given ones
+    /// Run the tests: those of CI, all, or the given tiers
     Test(test::Args),
     /// Check spelling and terms; `test lint` includes it
     Lint,

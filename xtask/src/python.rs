@@ -187,13 +187,11 @@ mod tests {
     fn files_of_the_package_exist() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
         let project = std::fs::read_to_string(package.join("pyproject.toml")).expect("a file");
-        let file = |key: &str| {
-            let mut lines = project.lines();
-            let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
-            package.join(value.expect(key).trim_matches('"'))
-        };
-        for key in ["readme", "path"] {
-            assert!(file(key).is_file(), "{}", file(key).display());
+        let project: toml::Table = project.parse().expect("TOML");
+        let hooks = &project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"];
+        for file in [&project["project"]["readme"], &hooks["custom"]["path"]] {
+            let path = package.join(file.as_str().expect("a path"));
+            assert!(path.is_file(), "{}", path.display());
         }
     }
 

@@ -354,11 +354,11 @@ fn run(command: &mut Command) -> Result<String> {
     let printed = stdout.map(|pipe| relay(pipe, std::io::stdout()));
     let printed = [printed, errors.join().unwrap_or_default()].map(Option::unwrap_or_default);
     let count: u64 = printed.iter().map(|printed| printed.passed).sum();
-    let flaky: Vec<_> = printed.iter().flat_map(|printed| &printed.flaky).collect();
-    let flaky = flaky.iter().fold(String::new(), |text, test| {
-        let separator = if text.is_empty() { "; flaky: " } else { ", " };
-        text + separator + test
-    });
+    let flaky = printed.each_ref().map(|printed| printed.flaky.as_slice());
+    let flaky = match flaky.concat().join(", ") {
+        names if names.is_empty() => names,
+        names => format!("; flaky: {names}"),
+    };
     let status = child
         .wait()
         .with_context(|| format!("waiting for `{name}`"))?;
