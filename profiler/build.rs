@@ -10,6 +10,9 @@ use std::{
 #[path = "build/source_hash.rs"]
 mod source_hash;
 
+/// The commit from which a package is built, for `--version`. Without it, every commit would build
+/// the program again.
+const COMMIT_VARIABLE: &str = "PROFILER_COMMIT";
 /// Names an object to use instead of the workspace's own.
 const OBJECT_VARIABLE: &str = "PROFILER_BPF_OBJECT";
 
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), String> {
     let out = directory("OUT_DIR")?;
     registry(&out)?;
+    version()?;
     println!("cargo::rerun-if-env-changed={OBJECT_VARIABLE}");
     let object = match env::var_os(OBJECT_VARIABLE) {
         Some(path) => PathBuf::from(path),
@@ -60,6 +64,32 @@ fn registry(out: &Path) -> Result<(), String> {
     let entries: Vec<String> = modules.map(|module| format!("&{module}::SPEC")).collect();
     let registry = format!("[{}]", entries.join(", "));
     fs::write(out.join("registry.rs"), registry).map_err(failed)
+}
+
+/// Sets what `--version` says about the build.
+fn version() -> Result<(), String> {
+    println!("cargo::rerun-if-env-changed={COMMIT_VARIABLE}");
+    let variable = |name: &str| env::var(name).unwrap_or_default();
+    let commit = match variable(COMMIT_VARIABLE) {
+        none if none.is_empty() => "unknown: not built as a package".to_owned(),
+        commit => commit,
+    };
+    let package = directory("CARGO_MANIFEST_DIR")?.join("../profiler-ebpf");
+    let programs = match env::var_os(OBJECT_VARIABLE) {
+        Some(_) => format!("unknown: of {OBJECT_VARIABLE}"),
+        None => source_hash::source_hash(&package)
+            .map_err(|error| format!("reading {}: {error}", package.display()))?,
+    };
+    // NVML is a library that a static program cannot open.
+    let features = match variable("CARGO_CFG_TARGET_ENV").as_str() {
+        "gnu" => "NVML",
+        _ => "none",
+    };
+    println!("cargo::rustc-env=PROFILER_COMMIT={commit}");
+    println!("cargo::rustc-env=PROFILER_PROGRAMS={programs}");
+    println!("cargo::rustc-env=PROFILER_FEATURES={features}");
+    println!("cargo::rustc-env=PROFILER_TARGET={}", variable("TARGET"));
+    Ok(())
 }
 
 /// The directory that holds the profiles: cargo marks it with a cache tag.

@@ -7,8 +7,10 @@ shared! {
         pub cgroup_hierarchy: u32,
         /// One of [`scope`].
         pub scope: u32,
-        /// Whether time asleep and the run-queue histogram are kept.
+        /// Whether time asleep and the histogram of waits are kept.
         pub sched: u32,
+        /// Whether wakeups are observed, instead of the times that the scheduler notes in each task.
+        pub wakeups: u32,
         /// Whether `sched_switch` passes the previous task's state (Linux 5.18 and later).
         pub has_prev_state: u32,
         /// Whether the end of each thread is reported.
@@ -29,6 +31,10 @@ shared! {
         pub writeback_bit: u32,
         /// Whether the controller is in a pid namespace other than the initial one.
         pub in_pid_namespace: u32,
+        /// Whether the kernel has bpf_loop (Linux 5.17 and later).
+        pub has_loop: u32,
+        /// Whether it has bpf_map_lookup_percpu_elem (Linux 5.19 and later).
+        pub has_percpu_lookup: u32,
     }
 
     /// The single entry of the map `CONTROL`, written by the controller.
@@ -36,8 +42,6 @@ shared! {
     pub struct Control {
         /// Time of the current reading.
         pub now: u64,
-        /// Time of the reading before it.
-        pub previous: u64,
         /// Number of the current reading.
         pub epoch: u32,
         /// One of [`arming`].
@@ -51,6 +55,7 @@ impl Config {
         cgroup_hierarchy: 0,
         scope: 0,
         sched: 0,
+        wakeups: 0,
         has_prev_state: 0,
         threads: 0,
         cpus: 0,
@@ -61,6 +66,8 @@ impl Config {
         dirty_pages: 0,
         writeback_bit: 64,
         in_pid_namespace: 0,
+        has_loop: 0,
+        has_percpu_lookup: 0,
     };
 }
 

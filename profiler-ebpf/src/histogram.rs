@@ -10,16 +10,19 @@ const FIRST_OCTAVE: u32 = 6;
 
 shared! {
     /// Histogram of durations, with their sum and the largest of each reading.
+    ///
+    /// A reading copies the buckets first, and a duration is added to them last: whatever is in a
+    /// bucket is also in the sum.
     #[derive(PartialEq, Eq)]
     pub struct Histogram {
+        /// Number of durations in each bucket.
+        pub buckets: [u64; BUCKETS],
         /// Sum of all durations, ns.
         pub sum: u64,
         /// [`EpochMax`] of the last reading in which there was a duration.
         pub peak: u64,
         /// [`EpochMax`] of the reading before that one.
         pub previous_peak: u64,
-        /// Number of durations in each bucket.
-        pub buckets: [u64; BUCKETS],
     }
 }
 
@@ -32,11 +35,17 @@ impl Default for Histogram {
 impl Histogram {
     /// No durations.
     pub const EMPTY: Self = Self {
+        buckets: [0; BUCKETS],
         sum: 0,
         peak: 0,
         previous_peak: 0,
-        buckets: [0; BUCKETS],
     };
+
+    /// Whether there are no durations. Only those in the first bucket can be 0.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.buckets[0] | self.sum == 0
+    }
 
     /// Largest duration of reading `epoch`, ns; 0 if there was none.
     #[inline(always)]

@@ -10,7 +10,7 @@ pub use self::definition::{Array, HashMap, RingBuf};
 #[cfg(target_arch = "bpf")]
 use crate::programs::{
     block::Request,
-    net::socket::Socket,
+    net::{messages::TaskMessages, socket::Socket},
     task_storage::{TaskState, TaskStorage},
     uring::AsyncOperation,
 };
@@ -89,6 +89,9 @@ bounded_maps! {
     programs {
         /// Followed tasks.
         Tasks: TASKS = TaskStorage<TaskState>;
+
+        /// Followed tasks that have sent or received on IP sockets.
+        Messages: MESSAGES = TaskStorage<TaskMessages>;
 
         /// TCP sockets, whose storage the kernel frees with them.
         Sockets: SOCKETS = SkStorage<Socket>;

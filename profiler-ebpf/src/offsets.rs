@@ -140,6 +140,8 @@ offsets! {
     optional "CONFIG_SCHED_INFO" {
         task_run_delay = "task_struct"."sched_info.run_delay";
         task_pcount = "task_struct"."sched_info.pcount";
+        task_last_arrival = "task_struct"."sched_info.last_arrival";
+        task_last_queued = "task_struct"."sched_info.last_queued";
     }
     optional "CONFIG_FAIR_GROUP_SCHED" {
         task_cfs_rq = "task_struct"."se.cfs_rq";

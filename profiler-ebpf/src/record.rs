@@ -8,7 +8,8 @@ use crate::histogram::Histogram;
 pub const THREAD: u32 = 1;
 /// [`ProcessRecord`], before the first thread of the process.
 pub const PROCESS: u32 = 2;
-/// [`Header`] and the [`Histogram`] of run-queue waits of the thread before it.
+/// [`Header`] and the [`Histogram`] of run-queue waits of the thread before it, and its
+/// [`PresentWait`].
 pub const RUNQUEUE: u32 = 3;
 /// [`Header`] and the [`Usage`] of the ended threads of the process before it.
 pub const ENDED: u32 = 4;
@@ -89,6 +90,16 @@ pub mod state {
     pub const ACCUMULATED: u32 = 5;
 }
 
+/// Kinds of [`PresentWait`].
+pub mod wait {
+    /// There is none.
+    pub const NONE: u64 = 0;
+    /// No reading has reported it yet.
+    pub const NEW: u64 = 1;
+    /// A reading has reported it.
+    pub const REPORTED: u64 = 2;
+}
+
 shared! {
     /// Counters and run-queue waits of a thread, or of several.
     pub struct Usage {
@@ -106,6 +117,14 @@ shared! {
         pub pid: u32,
     }
 
+    /// The wait before the present time on CPU of a thread, which its histogram does not have yet.
+    pub struct PresentWait {
+        /// One of [`wait`].
+        pub kind: u64,
+        /// The wait, ns.
+        pub ns: u64,
+    }
+
     /// A process with one thread, in the same state since before the last reading. Of its counters,
     /// only the time in that state has increased.
     #[derive(Default)]
@@ -120,6 +139,8 @@ shared! {
         pub state: u32,
         /// Whether it has memory of its own.
         pub has_mm: u32,
+        /// Time since the last reading, ns.
+        pub span: u64,
         /// As [`ProcessRecord::rss`], which can shrink without an action of the process.
         pub rss: [i64; 4],
     }
@@ -141,8 +162,8 @@ shared! {
         pub state: u32,
         /// `task_struct.exit_state`.
         pub exit_state: u32,
-        /// Whether it is on a CPU or in a run queue.
-        pub runnable: u32,
+        /// 0.
+        pub reserved: u32,
         /// Start of the process, ns of `CLOCK_BOOTTIME`.
         pub start_boottime: u64,
         /// Start of the thread, ns of `CLOCK_BOOTTIME`.

@@ -9,15 +9,28 @@ use clap::{
 
 use crate::{
     commands::{
-        self, ceilings, check, compare, events, export, mark, recover, report, run, schema, serve,
-        summary, verify,
+        self, ceilings, check, compact, compare, config, events, export, import, man, mark,
+        recover, report, run, schema, serve, status, summary, upload, verify,
     },
-    config::file,
-    failure::Failure,
+    config::{Config, file},
+    failure::{Failure, Reason},
 };
 
 /// Variable with labels, which are added to those of the command line.
 const LABELS: &str = "PROFILER_LABELS";
+
+/// Version and build; the hash of the sources of the BPF programs is that in docs/overhead.md.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit    ",
+    env!("PROFILER_COMMIT"),
+    "\nprograms  ",
+    env!("PROFILER_PROGRAMS"),
+    "\nfeatures  ",
+    env!("PROFILER_FEATURES"),
+    "\ntarget    ",
+    env!("PROFILER_TARGET"),
+);
 
 const AFTER_HELP: &str = "\
 Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.
@@ -30,7 +43,7 @@ Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 outpu
 /// The profiler follows processes in the kernel with eBPF and writes Parquet files, which DuckDB
 /// and pandas open directly.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = AFTER_HELP)]
+#[command(version, long_version = LONG_VERSION, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
@@ -44,6 +57,12 @@ pub enum Command {
     Run(Box<run::Arguments>),
     /// Show which sources work on this machine, and how to enable the others
     Check(check::Arguments),
+    /// Print the settings of this node and where each comes from, or check them
+    ///
+    /// Read are /etc/profiler.toml and then /etc/profiler.d/*.toml in the order of their names. A later
+    /// file replaces entries of an earlier one, and adds keys to its tables. An invalid entry is reported
+    /// with its file and line, and the exit code is 2.
+    Config(config::Arguments),
     /// List the hardware events of a CPU: groups, metrics, and event codes
     Events(events::Arguments),
     /// Recover the rows of a killed profiler
@@ -56,6 +75,21 @@ pub enum Command {
     ///
     /// Reads all data and changes nothing. The exit code is 0 without problems, 7 otherwise.
     Verify(verify::Arguments),
+    /// Merge the Parquet files of finished runs into few large ones
+    ///
+    /// Rows of all finished runs in DATASET go into DATASET/compacted, one directory per table and day,
+    /// sorted by host, process and time. The runs keep their metadata and are read as before. Other
+    /// runs and directories are left alone and listed. It can be interrupted at any moment, and
+    /// repeated.
+    Compact(compact::Arguments),
+    /// Copy finished runs to S3, or to another server with its protocol
+    ///
+    /// For example `profiler upload profiles --to s3://bucket/profiles`. Files that are stored already are
+    /// not sent again, and the file that completes a run (run.json) comes last: an interrupted upload is
+    /// continued by repeating it. The server compares checksums. Region, server and credentials are those
+    /// of the AWS tools: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    /// AWS_PROFILE, ~/.aws. Local files are kept.
+    Upload(upload::Arguments),
     /// Show where time, bytes and energy of a run went, on one screen
     Summary(summary::Arguments),
     /// Write reports of runs: HTML that opens without network, plots as files, PDF, Markdown
@@ -68,8 +102,14 @@ pub enum Command {
     /// Write runs as files of other formats
     ///
     /// For example `profiler export csv RUN -o tables`, or `profiler export feather RUN --table usage
-    /// -o usage.feather`. Files get their names when all are complete.
+    /// -o usage.feather`. Files get their names when all are complete. The Python package converts them
+    /// to ORC, HDF5 and pickle.
     Export(export::Arguments),
+    /// Read files of perfmon or Flowcept as a run, to compare old data with new
+    ///
+    /// For example `profiler import perfmon JOB_DIRECTORY -o profiles/old`. What the files do not have is
+    /// null. Increases of counters are those between two samples.
+    Import(import::Arguments),
     /// Measure the peak performance and the bandwidths of this machine, for the roofline of reports
     ///
     /// Runs loops of known work on one CPU and on all, for each instruction set, and each level of the
@@ -81,6 +121,11 @@ pub enum Command {
     Mark(Box<mark::Arguments>),
     /// Profile for the users of this node who ask: `profiler run` finds the service by itself
     Serve(serve::Arguments),
+    /// Show the running profilers and services of this node: target, samples, cost, losses, disk
+    ///
+    /// A user sees the own ones, and those of others whose status is readable; root sees all. The exit
+    /// code is 3 if none runs.
+    Status(status::Arguments),
     /// Print all tables and columns with types, units and descriptions
     Schema(schema::Arguments),
     /// Print a completion script for a shell
@@ -88,8 +133,10 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page
-    Man,
+    /// Print a manual page, or write all of them
+    ///
+    /// For example `profiler man run | man -l -`.
+    Man(man::Arguments),
 }
 
 impl Command {
@@ -100,33 +147,31 @@ impl Command {
     /// When it fails.
     pub fn run(self) -> Result<u8, Failure> {
         match self {
-            Self::Run(arguments) => arguments.run(),
+            Self::Run(arguments) => arguments.run(reread),
             Self::Check(arguments) => arguments.run(),
+            Self::Config(arguments) => arguments.run(),
             Self::Events(arguments) => arguments.run(),
             Self::Recover(arguments) => arguments.run(),
             Self::Verify(arguments) => arguments.run(),
+            Self::Compact(arguments) => arguments.run(),
+            Self::Upload(arguments) => arguments.run(),
             Self::Summary(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Compare(arguments) => arguments.run(),
             Self::Export(arguments) => arguments.run(),
+            Self::Import(arguments) => arguments.run(),
             Self::Ceilings(arguments) => arguments.run(),
             Self::Mark(arguments) => arguments.run(),
             Self::Schema(arguments) => arguments.run(),
             Self::Serve(arguments) => arguments.run(),
+            Self::Status(arguments) => arguments.run(),
             Self::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "profiler", &mut script);
                 commands::print(&script)?;
                 Ok(0)
             }
-            Self::Man => {
-                let mut page = Vec::new();
-                clap_mangen::Man::new(Cli::command())
-                    .render(&mut page)
-                    .map_err(Failure::internal)?;
-                commands::print(&page)?;
-                Ok(0)
-            }
+            Self::Man(arguments) => arguments.run(Cli::command()),
         }
     }
 }
@@ -163,6 +208,22 @@ impl Cli {
             }
         }
         Ok(Self::from_arg_matches_mut(&mut matches)?)
+    }
+}
+
+/// Reads the settings of `run` again.
+///
+/// # Errors
+///
+/// When the configuration file is invalid.
+fn reread() -> Result<Config, Failure> {
+    match Cli::read(std::env::args_os().collect()) {
+        Ok(Cli {
+            command: Command::Run(arguments),
+        }) => arguments.into_config(),
+        Ok(_) => Err(Failure::internal("another subcommand")),
+        Err(ParseError::File(failure)) => Err(failure),
+        Err(ParseError::CommandLine(error)) => Err(Failure::new(Reason::Usage, error.to_string())),
     }
 }
 
@@ -232,7 +293,6 @@ fn similar_option(unknown: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::Config, failure::Reason};
 
     fn read(words: &[&str]) -> Result<Cli, ParseError> {
         let words = ["profiler"].iter().chain(words).map(OsString::from);
@@ -305,7 +365,7 @@ mod tests {
         assert!(parse(&["--pid", "1", "--pid", "2"]).is_ok());
         assert!(parse(&["--pid", "0"]).is_err());
         assert!(parse(&["--", "sleep", "-x", "1"]).is_ok());
-        assert!(parse(&["--node", "-i", "9ms"]).is_err());
+        assert!(parse(&["--node", "-i", "999us"]).is_err());
         assert!(parse(&["--node", "--source", "-usage"]).is_ok());
         assert!(parse(&["--node", "--run-id", "../x"]).is_err());
     }

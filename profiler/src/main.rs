@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
-use profiler::{cli, privileges, report};
+use profiler::{
+    cli, privileges,
+    support::log::{self, Level},
+};
 
 fn main() -> ExitCode {
     let code = privileges::begin()
@@ -11,7 +14,11 @@ fn main() -> ExitCode {
     match code {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            report!("profiler: {failure}");
+            log::message(
+                Level::Error,
+                module_path!(),
+                format_args!("profiler: {failure}"),
+            );
             ExitCode::from(failure.reason as u8)
         }
     }

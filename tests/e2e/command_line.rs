@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     os::unix::fs::MetadataExt as _,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -25,6 +26,28 @@ fn lines_at_start(finished: &Finished) -> Vec<&str> {
     lines
         .take_while(|line| !line.starts_with("profiling "))
         .collect()
+}
+
+/// The hash is that with which `cargo xtask build` marks the object.
+#[test]
+fn version_names_the_programs() {
+    let output = Command::new(setting("PROFILER_BIN"))
+        .arg("--version")
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    let recorded = target.expect("target").join("bpf/sources");
+    let hash = std::fs::read_to_string(recorded).expect("recorded");
+    let programs = format!("\nprograms  {}\n", hash.trim());
+    assert!(
+        text.starts_with("profiler ") && text.contains(&programs),
+        "{text}"
+    );
+    assert!(
+        text.contains("\ncommit    ") && text.contains("\ntarget    "),
+        "{text}"
+    );
 }
 
 #[test]

@@ -115,6 +115,12 @@ fn five_percent_are_found_with_ten_runs() {
     assert!(stderr.contains("cpu_s differs by +"), "{stderr}");
     let (code, _, stderr) = compare(&["--fail-on", "cpu_s>+10%"], &a, &b);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let (code, _, stderr) = compare(&[], &a, &[b[0], &PathBuf::from("--fail-on")]);
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.contains("--fail-on: options come before `--`"),
+        "{stderr}"
+    );
     let (code, _, stderr) = compare(&["--fail-on", "cpu>+5%"], &a, &b);
     assert_eq!(code, Some(2));
     assert!(stderr.contains("no figure `cpu` in the runs: "), "{stderr}");

@@ -115,7 +115,7 @@ fn invalid_command_line() {
         &[],
         &["--pid", "0"],
         &["--pid", "x"],
-        &["--node", "--interval", "9ms"],
+        &["--node", "--interval", "999us"],
         &["--node", "--source", "no-such-source"],
         &["--node", "--pid", "1"],
     ];

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Exit code and stderr of `profiler export`.
-fn export(arguments: &[&str]) -> (i32, String) {
+pub fn export(arguments: &[&str]) -> (i32, String) {
     let output = Command::new(setting("PROFILER_BIN"))
         .arg("export")
         .args(arguments)
@@ -387,4 +387,36 @@ fn log_of_pytyche_has_the_marks_in_order() {
     assert!(times.is_sorted(), "{times:?}");
     let summary = json(&output.join("resource_summary.json"));
     assert_eq!(summary["jax_peak_bytes_mb"], 10.0);
+}
+
+/// `docs/switching/pytyche.py`, and the query that users of pytyche have for its log.
+#[test]
+fn monitor_of_pytyche_runs() {
+    let directory = TempDir::new().expect("a directory");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let output = Command::new(setting("PROFILER_TEST_PYTHON"))
+        .arg(root.join("docs/switching/pytyche.py"))
+        .arg("profiles")
+        .env("PROFILER", setting("PROFILER_BIN"))
+        .env("PYTHONPATH", root.join("python/src"))
+        .current_dir(directory.path())
+        .output()
+        .expect("python starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let files = directory.path().join("files");
+    let phases = Command::new("jq")
+        .args(["-c", "select(.type==\"phase\") | [.name, .epoch]"])
+        .arg(files.join("run_log.jsonl"))
+        .output()
+        .expect("it starts");
+    let phases = String::from_utf8_lossy(&phases.stdout);
+    assert_eq!(phases, "[\"fit\",0]\n[\"fit\",1]\n");
+    let summary = json(&files.join("resource_summary.json"));
+    assert_eq!(summary["jax_peak_bytes_mb"], 1024.0);
+    // The summary has one decimal.
+    let parsed = python("pytyche.py", &[text(&files)]);
+    let [parsed, stored] = [&parsed, &summary].map(|of| of["cpu_usr_mean_pct"].as_f64());
+    let difference = parsed.expect("a number") - stored.expect("a number");
+    assert!(difference.abs() <= 0.1, "{parsed:?} {stored:?}");
 }

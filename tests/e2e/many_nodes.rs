@@ -375,6 +375,11 @@ fn split_by_job_writes_one_run_per_job() {
         assert_eq!(code, 0, "{report:#}");
     }
     assert_eq!(second.manifest()["target"]["node_run"], "node");
+    for data in [&first, &second] {
+        let uid: u32 = data.value("SELECT max(uid) FROM process");
+        assert_eq!(data.manifest()["uid"], uid);
+        assert_eq!(data.manifest()["user"], uid.to_string());
+    }
     let of_first = pids(&first, "process");
     assert!(
         of_first.contains(&again_pid) && of_first.contains(&late_pid),
@@ -389,29 +394,38 @@ fn split_by_job_writes_one_run_per_job() {
         assert_eq!(others, 0);
     }
     for table in ["usage", "sched", "file_io"] {
-        let [of_first, of_second, of_rest] = [&first, &second, &rest].map(|data| pids(data, table));
+        let [of_first, of_second] = [&first, &second].map(|data| pids(data, table));
         assert!(of_first.is_disjoint(&of_second), "{table}");
-        // The shells belong to the job only after they have moved into its cgroup.
-        let moved = of_first
-            .union(&of_second)
-            .filter(|pid| of_rest.contains(pid))
-            .count();
-        assert!(moved <= 4, "{table}: {moved}");
+        // The first processes of a job belong to it from the sample that finds its cgroup.
+        for data in [&first, &second] {
+            let late: Vec<(u32, i64, i64)> = data.rows(&format!(
+                "SELECT pid, epoch_ns(max(o.ts)), epoch_ns(min(j.ts)) FROM {table} j JOIN \
+                 read_parquet('{}/{table}/host=*/part-*.parquet') o USING (pid, start_ts) \
+                 GROUP BY pid, start_ts HAVING max(o.ts) >= min(j.ts)",
+                rest.path().display()
+            ));
+            assert!(late.is_empty(), "{table}: {late:?}");
+        }
     }
     only_there(&first, &rest);
 }
 
 /// Asserts that the rows of a job are only in its run, and node-wide rows only in the node's run.
 fn only_there(job: &Dataset, node: &Dataset) {
-    // Programs started by a process of the job belong to the job.
-    let [heads, counted, lifetime]: [u64; 3] = job.value(
-        "SELECT [count(*), sum(read)::BIGINT, sum(read_chars)::BIGINT] FROM process JOIN \
-         (SELECT pid, start_ts, sum(read_bytes) AS read FROM file_io GROUP BY ALL) \
+    // Programs started by a process of the job belong to the job; the node's run has what the first
+    // ones did before the sample that found the job.
+    let [heads, counted, lifetime, elsewhere]: [u64; 4] = job.value(&format!(
+        "SELECT [count(*), sum(read)::BIGINT, sum(read_chars)::BIGINT, count(before)] FROM process \
+         JOIN (SELECT pid, start_ts, sum(read_bytes) AS read, max(before) AS before FROM \
+           (SELECT pid, start_ts, read_bytes, NULL AS before FROM file_io UNION ALL \
+            SELECT pid, start_ts, read_bytes, true FROM \
+            read_parquet('{}/file_io/host=*/part-*.parquet')) GROUP BY ALL) \
          USING (pid, start_ts) WHERE comm = 'head'",
-    );
+        node.path().display()
+    ));
     assert!(
-        heads > 0 && counted == lifetime,
-        "{heads}: {counted} of {lifetime}"
+        heads > 1 && counted == lifetime && elsewhere <= 1,
+        "{heads}, {elsewhere} of them elsewhere: {counted} of {lifetime}"
     );
     let elsewhere: u64 =
         node.value("SELECT count(*) FROM process WHERE comm = 'head' AND job_id = '900001'");

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs compared with nvidia-smi, which reads the driver independently: `cargo xtask test
-//! gpu`. The values are those of the present load of the GPUs.
+//! NVIDIA GPUs compared with nvidia-smi, which reads the driver independently, and with work of known
+//! size on the first GPU (`cuda_load.py`): `cargo xtask test gpu`.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,12 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use e2e::{rows::Row, runs::Profiler};
+use e2e::{
+    rows::Row,
+    runs::{Finished, ProcessGroup, Profiler},
+    setting,
+};
+use serde::Deserialize;
 
 /// Values of one GPU reported by a tool at one time, by our column names.
 #[derive(Debug)]
@@ -92,10 +97,25 @@ const DMON: [(&str, &str, f64, f64); 8] = [
     ("memory_used", "fb", MIB, 64.0 * MIB),
 ];
 
-/// Runs the profiler and the tool at the same time.
+const LOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/cuda_load.py");
+
+/// Work of a kind on the first GPU, as a command.
+fn load(kind: &str, seconds: u32) -> [String; 4] {
+    let python = setting("PROFILER_TEST_PYTHON");
+    [
+        python,
+        LOAD.to_owned(),
+        kind.to_owned(),
+        seconds.to_string(),
+    ]
+}
+
+/// Runs the profiler and the tool at the same time, while the GPU computes steadily.
 fn watched(tool: Tool) -> (Vec<Row>, Vec<Reported>) {
-    // Waits for the first lines of the tool.
-    thread::sleep(Duration::from_secs(2));
+    let [program, arguments @ ..] = load("fma", 30);
+    let _load = ProcessGroup::start(Command::new(program).args(arguments).stdout(Stdio::null()));
+    // Waits for the first lines of the tool, and until the temperature rises slowly.
+    thread::sleep(Duration::from_secs(8));
     let finished = Profiler::new()
         .args(["--node", "--source", "gpu,overhead", "--interval", "500ms"])
         .args(["--duration", "10s"])
@@ -195,21 +215,156 @@ fn gauges_match_nvidia_smi_dmon() {
     assert_between(&rows, &reported, &DMON);
 }
 
+/// What `cuda_load.py` did.
+#[derive(Debug, Deserialize)]
+struct Work {
+    seconds: f64,
+    bytes: f64,
+    flop: f64,
+    bytes_per_second: f64,
+    /// Device memory that it allocated, bytes.
+    memory: f64,
+    multiprocessors: f64,
+    /// Of the device, bytes per second.
+    memory_bandwidth: f64,
+}
+
+/// Profiles a work of 6 s.
+fn profiled(kind: &str) -> (Finished, Work) {
+    let command = load(kind, 6);
+    let finished = Profiler::new()
+        .args(["-q", "--source", "gpu,process", "--interval", "200ms"])
+        .command(&command.each_ref().map(String::as_str))
+        .finish();
+    let work = serde_json::from_str(&finished.stdout).expect("JSON");
+    (finished, work)
+}
+
+/// Sum of a column of the first GPU.
+fn sum(finished: &Finished, column: &str) -> f64 {
+    let rows = finished.dataset().table("gpu");
+    let rows = rows.iter().filter(|row| row.u64("index") == Some(0));
+    rows.filter_map(|row| row.u64(column)).sum::<u64>() as f64
+}
+
+/// Median of a value of the first GPU while it is busy, which it is most of the time.
+fn median(finished: &Finished, value: impl Fn(&Row) -> Option<f64>) -> f64 {
+    let rows = finished.dataset().table("gpu");
+    let busy = rows
+        .iter()
+        .filter(|row| row.u64("index") == Some(0) && row.u64("utilization") > Some(90));
+    let mut values: Vec<f64> = busy.filter_map(value).collect();
+    values.sort_by(f64::total_cmp);
+    assert!(values.len() >= 10, "{values:?}");
+    values[values.len() / 2]
+}
+
+/// Median of a share of the first GPU while it is busy, %.
+fn activity(finished: &Finished, column: &str) -> f64 {
+    median(finished, |row| row.f64(column))
+}
+
+/// Asserts that a value is known to a part of it.
+#[track_caller]
+fn assert_near(what: &str, found: f64, expected: f64, tolerance: f64) {
+    println!("{what}: {found:.4e}, expected {expected:.4e}");
+    assert!((found - expected).abs() <= tolerance * expected, "{what}");
+}
+
+/// The counters have the headers of the packets as well, and requests to read.
+#[test]
+fn copies_cross_pcie() {
+    for (kind, into, other) in [
+        ("to-device", "pcie_rx_bytes", "pcie_tx_bytes"),
+        ("from-device", "pcie_tx_bytes", "pcie_rx_bytes"),
+    ] {
+        let (finished, work) = profiled(kind);
+        let (counted, against) = (sum(&finished, into), sum(&finished, other));
+        println!(
+            "{kind}: {counted:.4e} of {:.4e}, other direction {against:.4e}",
+            work.bytes
+        );
+        assert!((1.0..1.15).contains(&(counted / work.bytes)), "{kind}");
+        assert!(against <= 0.15 * work.bytes, "{kind}");
+    }
+}
+
+#[test]
+fn memory_bandwidth_is_that_of_the_program() {
+    let (finished, work) = profiled("memory");
+    let share = 100.0 * work.bytes_per_second / work.memory_bandwidth;
+    assert_near(
+        "share of the bandwidth",
+        activity(&finished, "dram_activity"),
+        share,
+        0.1,
+    );
+    assert!(activity(&finished, "fp32_activity") < 5.0);
+}
+
+/// Each multiprocessor of this generation completes 128 FMAs per cycle.
+#[test]
+fn fma_is_that_of_the_program() {
+    let (finished, work) = profiled("fma");
+    let most = work.multiprocessors
+        * 128.0
+        * 2.0
+        * median(&finished, |row| Some(row.u64("sm_clock")? as f64));
+    let share = 100.0 * work.flop / work.seconds / most;
+    assert_near(
+        "share of the FMAs",
+        activity(&finished, "fp32_activity"),
+        share,
+        0.1,
+    );
+    assert!(activity(&finished, "dram_activity") < 5.0);
+    assert!(activity(&finished, "tensor_activity") < 1.0);
+}
+
+/// The process holds what it allocated, and a context of less than 1 GiB.
+#[test]
+fn process_has_its_memory_and_time() {
+    let (finished, work) = profiled("fma");
+    let dataset = finished.dataset();
+    let rows = dataset.table("gpu_process");
+    let held = rows.iter().filter_map(|row| row.u64("memory_used")).max();
+    let held = held.expect("a process") as f64;
+    println!("held {held:.4e}");
+    assert!((work.memory..work.memory + 1_073_741_824.0).contains(&held));
+    let process = &dataset.table("process")[0];
+    assert!(rows.iter().all(|row| row.u64("pid") == process.u64("pid")));
+    let busy = |row: &&Row| row.u64("sm_utilization") > Some(90);
+    let busy_ns: u64 = rows
+        .iter()
+        .filter(busy)
+        .filter_map(|row| row.u64("interval_ns"))
+        .sum();
+    println!(
+        "busy for {:.2} s of {:.2} s",
+        busy_ns as f64 / 1e9,
+        work.seconds
+    );
+    assert!(busy_ns as f64 >= 0.7e9 * work.seconds);
+}
+
 /// Energy is an independent counter of the driver: it must match the mean of the power gauge.
 #[test]
 fn energy_is_power_times_time() {
+    let [program, arguments @ ..] = load("fma", 20);
+    let _load = ProcessGroup::start(Command::new(program).args(arguments).stdout(Stdio::null()));
+    // The power is a mean over a second.
+    thread::sleep(Duration::from_secs(4));
     let finished = Profiler::new()
         .args(["--node", "--source", "gpu", "--interval", "200ms"])
         .args(["--duration", "10s"])
         .finish();
     let rows = finished.dataset().table("gpu");
     let of_first = rows.iter().filter(|row| row.u64("index") == Some(0));
-    let (mut by_counter, mut by_gauge) = (0.0, 0.0);
-    for row in of_first {
-        let seconds = row.u64("interval_ns").expect("known") as f64 / 1e9;
-        by_counter += row.u64("energy_uj").expect("since Volta") as f64 / 1e6;
-        by_gauge += row.u64("power_mw").expect("known") as f64 / 1e3 * seconds;
-    }
-    println!("energy {by_counter:.1} J, power × time {by_gauge:.1} J");
-    assert!((by_counter - by_gauge).abs() <= 0.15 * by_gauge);
+    let by_gauge: f64 = of_first
+        .map(|row| {
+            let seconds = row.u64("interval_ns").expect("known") as f64 / 1e9;
+            row.u64("power_mw").expect("known") as f64 / 1e3 * seconds
+        })
+        .sum();
+    assert_near("energy", sum(&finished, "energy_uj") / 1e6, by_gauge, 0.05);
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use e2e::{
+    dataset::Dataset,
     procfs,
     runs::{ProcessGroup, Profiler, wait_until},
 };
@@ -24,6 +25,11 @@ struct Oar {
 
 impl Oar {
     fn start() -> Self {
+        Self::with_scripts(&[])
+    }
+
+    /// Starts an OAR that runs a prologue and an epilogue.
+    fn with_scripts(scripts: &[&str]) -> Self {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = PathBuf::from(e2e::setting("PROFILER_TEST_OAR"));
         let mut command = Command::new("unshare");
@@ -31,6 +37,7 @@ impl Oar {
             .args(["--mount", "--pid", "--fork", "--kill-child", "sh"])
             .arg(tests.join("environments/oar/serve.sh"))
             .arg(&root)
+            .args(scripts)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut server = ProcessGroup::start(&mut command);
@@ -78,6 +85,13 @@ impl Oar {
             .find_map(|line| line.strip_prefix("OAR_JOB_ID="));
         let stderr = String::from_utf8_lossy(&output.stderr);
         id.unwrap_or_else(|| panic!("{stdout}{stderr}")).to_owned()
+    }
+
+    /// A file as the processes of this OAR see it, which have file systems of their own.
+    fn file(&self, path: &str) -> PathBuf {
+        let inside = procfs::children(self.server.pid());
+        let inside = inside.first().expect("a child");
+        PathBuf::from(format!("/proc/{inside}/root{path}"))
     }
 
     fn home(&self) -> PathBuf {
@@ -180,4 +194,55 @@ fn run_ends_with_the_work_of_the_script() {
     assert_eq!(code, "0\n", "{}", messages());
     let reason = format!("job {job} waits only for the profiler: the run ends");
     assert!(messages().contains(&reason), "{}", messages());
+}
+
+/// The scripts of docs/deploy, which OAR runs as its own user.
+#[test]
+fn prologue_profiles_a_job_and_epilogue_cleans_up() {
+    const SCRIPTS: [&str; 2] = ["prologue", "epilogue"];
+    let root = PathBuf::from(e2e::setting("PROFILER_TEST_OAR"));
+    let mode: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploy");
+    let installed = SCRIPTS.map(|name| format!("/etc/oar/profiler-{name}.sh"));
+    for (name, path) in SCRIPTS.iter().zip(&installed) {
+        let path = root.join(path.trim_start_matches('/'));
+        fs::copy(deploy.join(format!("oar-{name}.sh")), &path).expect("copied");
+        fs::set_permissions(&path, mode.clone()).expect("our file");
+    }
+    let program = root.join("usr/local/bin/profiler");
+    fs::copy(e2e::setting("PROFILER_BIN"), &program).expect("copied");
+    let out = root.join("var/lib/profiler");
+    // Each OAR numbers its jobs from 1.
+    let _ = fs::remove_dir_all(&out);
+    let oar = Oar::with_scripts(&installed.each_ref().map(String::as_str));
+    let go = oar.home().join("go");
+    let _ = fs::remove_file(&go);
+    let job = oar.submit("until [ -e go ]; do sleep 0.1; done; bash -c \"exit 6\"");
+    let pid_file = oar.file(&format!("/run/profiler-jobs/{job}.pid"));
+    wait_until("the prologue has run", || pid_file.exists());
+    let run = out.join(format!("oar-{job}"));
+    wait_until("the first sample", || run.join("sched").exists());
+    // OAR kills all processes of the job's cpuset, before the epilogue if the job is deleted.
+    let option = format!("--job\0{job}\0");
+    let processes = fs::read_dir("/proc").expect("procfs").flatten();
+    let mut processes = processes.map(|entry| entry.path());
+    let profiler = processes.find(|process| {
+        let words = fs::read(process.join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(&option)
+    });
+    let profiler = profiler.expect("it runs");
+    let groups = fs::read_to_string(profiler.join("cgroup")).expect("it runs");
+    assert!(!groups.contains("/oar/"), "{groups}");
+    fs::write(&go, "").expect("written");
+    wait_until("the epilogue has run", || !pid_file.exists());
+    let left = fs::read_dir(oar.file("/run/profiler-jobs")).expect("a directory");
+    assert_eq!(left.count(), 0, "no log is left");
+    let state = procfs::state(&profiler);
+    assert!(matches!(state, None | Some('Z')), "not ended: {state:?}");
+    let data = Dataset::new(run);
+    data.assert_complete();
+    let jobs: Vec<(String, u64)> = data.rows(
+        "SELECT job_id, count(*) FILTER (exit_code = 6 AND cmdline = 'bash -c exit 6') FROM process GROUP BY ALL",
+    );
+    assert_eq!(jobs, [(job, 1)]);
 }

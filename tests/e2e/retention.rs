@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const MIB: usize = 1 << 20;
 
 /// Creates a complete run of `bytes` bytes that ended `hours` hours ago.
-fn finished(out: &Path, name: &str, hours: i64, bytes: usize) {
+pub fn finished(out: &Path, name: &str, hours: i64, bytes: usize) {
     run(out, name, "complete", hours, bytes);
 }
 

@@ -1,10 +1,14 @@
 //! Samples have absolute deadlines: a late sample shifts no other, a missed one is counted.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use e2e::{
     dataset::Dataset,
-    runs::Profiler,
+    runs::{ProcessGroup, Profiler},
     stall_detector::{StallDetector, deadlines},
     workload_driver::WorkloadDriver,
 };
@@ -32,6 +36,15 @@ pub fn count(data: &Dataset) -> (u64, u64) {
     )
 }
 
+/// Asserts that a sample was taken or missed at every interval, given in ns.
+#[track_caller]
+fn assert_complete(data: &Dataset, samples: u64, interval: u64) {
+    let span: u64 = data.value("SELECT sum(interval_ns) FROM overhead WHERE part = 'controller'");
+    // The last sample is taken at the end, even if none is due.
+    let due = span / interval;
+    assert!((due..=due + 1).contains(&samples), "{samples}, not {due}");
+}
+
 /// Samples may only be missed during stalls of the machine.
 #[test]
 fn hundred_hertz_for_ten_seconds_is_a_thousand_samples() {
@@ -55,6 +68,27 @@ fn hundred_hertz_for_ten_seconds_is_a_thousand_samples() {
         (1000..=1001).contains(&(ticks + missed)),
         "{ticks} ticks, {missed} missed"
     );
+}
+
+/// Nine of ten samples are taken, also beside other work.
+#[test]
+fn thousand_hertz_is_sampled() {
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let finished = Profiler::realtime()
+        .args([
+            "-i",
+            "1ms",
+            "-d",
+            "3s",
+            "--source",
+            "process,sched,system,overhead",
+        ])
+        .pid(workload.pid())
+        .finish();
+    let data = finished.dataset();
+    let (ticks, missed) = count(&data);
+    assert_complete(&data, ticks + missed, 1_000_000);
+    assert!(missed < 300, "{missed} missed");
 }
 
 #[test]
@@ -107,11 +141,32 @@ fn samples_and_missed_samples_add_up_on_a_busy_machine() {
     workload.wait_idle();
     let data = finished.dataset();
     let (ticks, missed) = count(&data);
-    let span: u64 = data.value("SELECT sum(interval_ns) FROM overhead WHERE part = 'controller'");
-    // The last sample is taken at the end, even if none is due.
-    let due = span / 10_000_000;
-    assert!(
-        (due..=due + 1).contains(&(ticks + missed)),
-        "{ticks} + {missed}, not {due}"
-    );
+    assert_complete(&data, ticks + missed, 10_000_000);
+}
+
+/// If each sample takes longer than the interval, the session ends in time all the same.
+#[test]
+fn overloaded_run_ends_after_its_duration_and_on_a_signal() {
+    let script = "for n in $(seq 2000); do sleep 1000 & done; echo started; wait";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdout(Stdio::piped());
+    let mut sleepers = ProcessGroup::start(&mut command);
+    let mut line = String::new();
+    let stdout = sleepers.0.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("read");
+    for duration in [Some("2s"), None] {
+        let profiler = Profiler::new().args(["-i", "1ms", "--node"]);
+        let begin = Instant::now();
+        let finished = if let Some(duration) = duration {
+            profiler.args(["-d", duration]).finish()
+        } else {
+            let profiler = profiler.start();
+            std::thread::sleep(Duration::from_secs(2));
+            profiler.interrupt()
+        };
+        let elapsed = begin.elapsed();
+        assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+        let (ticks, missed) = count(&finished.dataset());
+        assert!(missed > ticks / 2, "{missed} missed, {ticks} ticks");
+    }
 }

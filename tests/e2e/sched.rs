@@ -1,6 +1,6 @@
 //! `sched`: times and counts compared with the kernel's accounting.
 
-use std::fs;
+use std::{fs, os::unix::fs::symlink, path::Path};
 
 use e2e::{
     dataset::Dataset,
@@ -55,7 +55,10 @@ fn five_thousand_naps_are_exact_to_the_nanosecond() {
 fn bracketed(mut workload: WorkloadDriver, command: &str, large: [&str; 2]) {
     let sampler = Sampler::start(workload.pid());
     workload.send(command);
-    let profiler = Profiler::realtime().pid(workload.pid()).start();
+    let profiler = Profiler::realtime()
+        .args(["-i", "500ms"])
+        .pid(workload.pid())
+        .start();
     std::thread::sleep(std::time::Duration::from_millis(5_200));
     let finished = profiler.interrupt();
     workload.wait_idle();
@@ -109,6 +112,52 @@ fn check_bounds(
     );
 }
 
+/// Processes that wake each other and are preempted, also on their way to sleep, with a reading every
+/// 10 ms. The first process waits for a CPU at the first reading.
+#[test]
+fn waits_of_switching_processes_are_those_of_the_scheduler() {
+    let script = "for i in 1 2 3 4; do (ulimit -t 2; while :; do :; done) 2>/dev/null & done
+        perf bench sched pipe -l 20000; perf bench sched messaging -g 2 -l 1000; wait; true";
+    let finished = Profiler::new()
+        .args(["-i", "10ms", "--source", "process,sched"])
+        .command(&["sh", "-c", script])
+        .finish();
+    let data = finished.dataset();
+    let waits: u64 = data.value("SELECT sum(count) FROM latency WHERE kind = 'runqueue'");
+    assert!(waits > 40_000, "{waits}");
+    let different: Vec<(u32, String, u64, u64, u64, u64)> = data.rows(
+        "SELECT pid, any_value(comm), sum(s.n), sum(l.n), sum(s.ns), sum(l.ns) FROM process \
+         JOIN (SELECT pid, start_ts, sum(runqueue_count) AS n, sum(runqueue_ns) AS ns \
+               FROM sched GROUP BY ALL) s USING (pid, start_ts) \
+         JOIN (SELECT pid, start_ts, sum(count) AS n, sum(sum_ns) AS ns \
+               FROM latency GROUP BY ALL) l USING (pid, start_ts) \
+         WHERE ppid IN (SELECT pid FROM process) GROUP BY ALL HAVING sum(s.n) != sum(l.n) OR sum(s.ns) != sum(l.ns)",
+    );
+    assert!(different.is_empty(), "{different:?}");
+}
+
+/// A kernel that takes its time from the chipset has found that the counters of the CPUs differ.
+#[test]
+fn wakeups_are_observed_where_clocks_differ() {
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let sysfs = directory.path();
+    let source = sysfs.join("devices/system/clocksource/clocksource0");
+    fs::create_dir_all(&source).expect("a directory");
+    for name in ["kernel", "devices/system/cpu"] {
+        symlink(Path::new("/sys").join(name), sysfs.join(name)).expect("a link");
+    }
+    for (clock, kind) in [("tsc", "runqueue"), ("hpet", "wakeup")] {
+        fs::write(source.join("current_clocksource"), clock).expect("written");
+        let finished = Profiler::new()
+            .args(["-i", "100ms", "--source", "process,sched", "--sysfs"])
+            .args([sysfs])
+            .command(&["sh", "-c", "for i in 1 2 3; do sleep 0.1; done"])
+            .finish();
+        let kinds: Vec<(String,)> = finished.dataset().rows("SELECT DISTINCT kind FROM latency");
+        assert_eq!(kinds, [(kind.to_owned(),)], "{clock}");
+    }
+}
+
 #[test]
 fn every_sample_of_computing_threads_lies_between_two_readings() {
     let large = ["oncpu_ns", "runqueue_ns"];
@@ -150,7 +199,7 @@ fn scheduler_states_sum_to_thread_time() {
     assert_eq!(rows.len(), 4, "{rows:?}");
     let stolen: u64 = data.value("SELECT coalesce(sum(steal_ns), 0) FROM system");
     for (pid, spent, there) in &rows {
-        let range = there.saturating_sub(stolen + there / 100)..=there + there / 100;
+        let range = there.saturating_sub(stolen + there / 500)..=there + there / 500;
         assert!(
             range.contains(spent),
             "process {pid}: {spent} ns of {there}, {stolen} stolen: {rows:?}"

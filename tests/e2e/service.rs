@@ -13,7 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{dataset::Dataset, runs::wait_until, setting};
+use e2e::{
+    dataset::Dataset,
+    runs::{wait_until, without_terminal},
+    setting,
+};
 use tempfile::TempDir;
 
 /// Users of the tests; they need no names.
@@ -51,9 +55,13 @@ impl Service {
 
     /// The profiler as another user, with its dataset in the directory `name`.
     pub fn profiler(&self, uid: u32, name: &str) -> Command {
+        self.profiler_every("100ms", uid, name)
+    }
+
+    fn profiler_every(&self, interval: &str, uid: u32, name: &str) -> Command {
         let mut command = Command::new(self.program());
         command
-            .args(["run", "-i", "100ms", "--run-id", name, "--out"])
+            .args(["run", "-i", interval, "--run-id", name, "--out"])
             .arg(self.path())
             .env("PROFILER_SERVICE", self.path().join("socket"))
             .current_dir(self.path())
@@ -67,10 +75,24 @@ impl Service {
         Dataset::new(self.path().join(name))
     }
 
+    /// Sends the service a signal, and not the processes of its clients.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, signal).expect("it is alive");
+    }
+
+    /// Its exit code, when it has ended.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let status = self.process.try_wait().expect("our child")?;
+        status.code()
+    }
+
     fn kill(&mut self) {
         // With the processes of its clients.
         let group = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
+        let killed = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        // A test may have ended it.
+        assert!(killed.is_ok() || self.exit_code().is_some());
         self.process.wait().expect("our child");
     }
 
@@ -89,7 +111,9 @@ impl Drop for Service {
 fn serve(directory: &Path, options: &[&str], variable: Option<(&str, &Path)>) -> Child {
     let socket = directory.join("socket");
     let before = fs::metadata(&socket).is_ok();
-    let process = Command::new(directory.join("profiler"))
+    let mut command = Command::new(directory.join("profiler"));
+    without_terminal(&mut command);
+    let process = command
         .arg("serve")
         .arg("--socket")
         .arg(&socket)
@@ -152,7 +176,8 @@ fn processes_that_start_during_a_reading_have_rows() {
     assert!(output.status.success(), "{output:?}");
     let data = service.data("datagrams");
     let (calls, bytes): (u64, u64) = data.row("SELECT sum(tx_calls), sum(tx_bytes) FROM net_io");
-    assert_eq!((calls, bytes), (3000, 27_000));
+    let losses = &data.manifest()["losses"];
+    assert_eq!((calls, bytes), (3000, 27_000), "{losses}");
 }
 
 #[test]
@@ -173,6 +198,20 @@ fn users_see_only_their_own_processes() {
             .rows("SELECT cmdline, uid FROM process WHERE comm = 'sleep'");
         assert_eq!(found, [(format!("sleep {seconds}"), uid)]);
     }
+}
+
+/// The profile is then made with the user's own rights.
+#[test]
+fn service_takes_no_sample_every_millisecond() {
+    let service = Service::start(&[]);
+    let output = service
+        .profiler_every("1ms", ALICE, "fast")
+        .args(["--", "true"])
+        .output();
+    let output = output.expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("a sample every 10ms at most"), "{stderr}");
 }
 
 #[test]

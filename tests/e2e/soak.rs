@@ -18,7 +18,7 @@ use e2e::{
     runs::{ProcessGroup, Profiler, Running},
 };
 
-use crate::{WORKLOAD, cgroup::Group, compare, crash};
+use crate::{WORKLOAD, cgroup::Group, compact, compare, crash};
 
 fn number(variable: &str, usual: u64) -> u64 {
     let given = std::env::var(variable).ok();
@@ -135,6 +135,11 @@ fn marks(running: &Running, over: &AtomicBool) -> u64 {
 #[test]
 fn random_kills() {
     crash::kill_and_recover(number("PROFILER_SOAK_KILLS", 1000));
+}
+
+#[test]
+fn random_kills_of_compactions() {
+    compact::kill_compactions(number("PROFILER_SOAK_KILLS", 1000));
 }
 
 /// Least number of alarms of `pairs` comparisons that a rate of 5 % exceeds in less than one of 1,000

@@ -331,7 +331,7 @@ const MADE: [(&str, &[&str]); 5] = [
 pub fn replace(data: &Dataset, table: &str, columns: &[&str]) {
     let typed = columns.iter().map(|column| {
         let (value, name) = column.rsplit_once(" AS ").expect("a name");
-        format!("({value})::TYPE AS {name}")
+        format!("({value})::TYPE AS \"{name}\"")
     });
     let typed: Vec<_> = typed.collect();
     let directory = data.path().join(table);
@@ -345,7 +345,7 @@ pub fn replace(data: &Dataset, table: &str, columns: &[&str]) {
             "SELECT column_name, column_type FROM (DESCRIBE SELECT * FROM {source})"
         ));
         let typed = typed.iter().map(|column| {
-            let name = column.rsplit(' ').next();
+            let name = column.rsplit('"').nth(1);
             let of = types
                 .iter()
                 .find(|(column, _)| Some(column.as_str()) == name);
@@ -409,6 +409,7 @@ pub fn gpu_run(utilization: [u32; 2]) -> Finished {
         &format!(
             "nvml count 2\ngpu0 uuid GPU-0\ngpu0 power 300000\ngpu0 utilization {first} 30\ngpu0 pci 0 193 0\ngpu0 memory 8589934592 0 2147483648\n\
              gpu0 compute {pid} 4096 4294967295 4294967295\ngpu0 samples {pid} 100 60 0 0 0\n\
+             gpu0 field74.0 3 0\ngpu0 gpm 1\ngpu0 gpm_sample 1\ngpu0 gpm5 60.5\ngpu0 gpm10 33.5\n\
              gpu1 uuid GPU-1\ngpu1 power 100000\ngpu1 utilization {second} 10\ngpu1 pci 0 194 0\ngpu1 memory 8589934592 0 1073741824\n\
              gpu1 compute {pid} 1024 4294967295 4294967295\n"
         ),

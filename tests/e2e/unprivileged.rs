@@ -1,11 +1,15 @@
 //! Profiling by an ordinary user, without capabilities.
 
-use std::fs;
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    process::Command,
+};
 
 use e2e::{
     dataset::Dataset,
     procfs::{self, thread_ids},
-    runs::{Finished, Profiler, wait_until},
+    runs::{Finished, ProcessGroup, Profiler, wait_until},
 };
 
 use crate::errors::denying;
@@ -30,7 +34,7 @@ fn demo() -> (tempfile::NamedTempFile, String) {
 fn readable_by_all(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::write(file.path(), text).expect("written");
-    let all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    let all = fs::Permissions::from_mode(0o644);
     fs::set_permissions(file.path(), all).expect("our file");
     file
 }
@@ -252,6 +256,33 @@ fn own_processes_of_the_node_are_profiled() {
     }
 }
 
+/// The lock is not in `$TMPDIR`, which can differ between the steps of a job.
+#[test]
+fn second_profiler_with_another_tmpdir_is_refused() {
+    let options = ["--run-id", "one", "--source", "process", "-i", "100ms"];
+    let target = ProcessGroup::start(Command::new("sleep").arg("60").uid(65534));
+    let first = Profiler::unprivileged()
+        .args(options)
+        .pid(target.pid())
+        .start();
+    let run = first.run_dir();
+    let out = run.parent().expect("the output directory");
+    let directory = out.parent().expect("that of the program");
+    let own = directory.join("tmp");
+    fs::create_dir(&own).expect("made");
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).expect("our directory");
+    let mut command = Command::new(directory.join("profiler"));
+    command.args(["run", "--out"]).arg(out);
+    command.uid(65534).gid(65534).env("TMPDIR", own);
+    let second = Profiler::from_command(command, out)
+        .args(options)
+        .pid(target.pid())
+        .finish();
+    let message = format!("process {} already profiles", first.pid());
+    assert!(second.stderr.contains(&message), "{}", second.stderr);
+    first.interrupt();
+}
+
 /// Software events, which every machine has.
 #[test]
 fn events_are_counted_in_user_mode() {
@@ -313,7 +344,7 @@ fn threads_of_a_running_process_are_followed() {
         "--clear-groups",
     ];
     let python = ["/usr/bin/python3", "-c", THREADS];
-    let target = e2e::runs::ProcessGroup::spawn(&[&nobody[..], &python[..]].concat());
+    let target = ProcessGroup::spawn(&[&nobody[..], &python[..]].concat());
     wait_until("it has started its threads", || {
         thread_ids(target.pid()).len() == 5
     });

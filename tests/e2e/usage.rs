@@ -6,6 +6,7 @@ use e2e::{
     dataset::Dataset,
     procfs::{self, Reading, number},
     runs::Profiler,
+    setting,
     workload_driver::WorkloadDriver,
 };
 
@@ -154,4 +155,33 @@ fn thread_rows_sum_to_their_process() {
     );
     // The main thread, three permanent threads, and twenty that live less than an interval.
     assert_eq!((all, busy), (24, 24));
+}
+
+/// CPU time without an interval has no rate. Threads start and end during the readings as well.
+#[test]
+fn rows_of_short_lived_threads_have_an_interval() {
+    let script = "import threading
+for _ in range(30000):
+    thread = threading.Thread(target=len, args=((),))
+    thread.start()
+    thread.join()";
+    let finished = Profiler::new()
+        .args(["-i", "10ms", "--threads"])
+        .command(&[&setting("PROFILER_TEST_PYTHON"), "-c", script])
+        .finish();
+    let data = finished.dataset();
+    let threads: u64 = data.value("SELECT count(DISTINCT tid) FROM usage WHERE tid IS NOT NULL");
+    assert!(threads >= 20_000, "{threads}");
+    let empty: Vec<(u64, u64, String)> = data.rows(
+        "SELECT tid, epoch_us((SELECT max(ts) FROM usage)) - epoch_us(ts), state FROM usage
+         WHERE tid IS NOT NULL AND interval_ns = 0",
+    );
+    assert_eq!(empty, []);
+    let (rows, keys): (u64, u64) =
+        data.row("SELECT count(*), count(DISTINCT (ts, tid)) FROM usage WHERE tid IS NOT NULL");
+    assert_eq!(rows, keys);
+    let (process, threads): (u64, u64) = data.row(
+        "SELECT sum(oncpu_ns) FILTER (tid IS NULL), sum(oncpu_ns) FILTER (tid IS NOT NULL) FROM sched",
+    );
+    assert_eq!(process, threads);
 }

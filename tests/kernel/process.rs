@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::{rows::Row, runs::Profiler};
 
+use crate::programs::UNUSED_HELPERS;
+
 const PROCESSES: u64 = 120;
 const CODES: u64 = 7;
 
@@ -35,6 +37,26 @@ fn short_lived_processes_have_one_row_with_exit_code() {
         *expected.entry(code).or_insert(0) += 1;
     }
     assert_eq!(ends, expected);
+}
+
+/// The variables come with the exec: the process ends before anyone reads its environment.
+#[test]
+fn rank_of_a_short_lived_program_is_known() {
+    // 200 other variables come first.
+    let script = "for n in $(seq 200); do export OTHER_$n=$n; done; \
+                  for rank in 0 1 2; do env SLURM_JOB_ID=4000020 SLURM_PROCID=$rank true; done; true";
+    for unused in ["", "BPF_FUNC_loop"] {
+        let finished = Profiler::new()
+            .env(UNUSED_HELPERS, unused)
+            .command(&["env", "-i", "PATH=/usr/bin:/bin", "sh", "-c", script])
+            .finish();
+        let mut rows = finished.dataset().table("process");
+        rows.retain(|row| row.text("comm") == Some("true"));
+        let ranks: BTreeSet<_> = rows.iter().map(|row| row.u64("task_rank")).collect();
+        assert_eq!(ranks, [Some(0), Some(1), Some(2)].into(), "{rows:?}");
+        let is_of_job = |row: &Row| row.text("job_id") == Some("4000020");
+        assert!(rows.iter().all(is_of_job), "{rows:?}");
+    }
 }
 
 #[test]

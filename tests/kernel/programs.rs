@@ -5,6 +5,9 @@ use std::process::Command;
 use e2e::setting;
 use serde_json::Value;
 
+/// Variable with helpers of the kernel that are not to be used.
+pub const UNUSED_HELPERS: &str = "PROFILER_UNUSED_HELPERS";
+
 /// Sources that every kernel supports.
 const EVERYWHERE: &[&str] = &["process", "usage", "sched"];
 
@@ -25,6 +28,19 @@ fn portable_programs_load() {
     let lines: Vec<&str> = why.lines().collect();
     let end = &lines[lines.len().saturating_sub(60)..];
     panic!("{}: {}", first["source"], end.join("\n"));
+}
+
+/// Kernels before 5.17 and 5.19 lack these helpers, and the same sources work.
+#[test]
+fn programs_load_without_helpers_of_later_kernels() {
+    let helpers = "BPF_FUNC_loop,BPF_FUNC_map_lookup_percpu_elem";
+    let unused = [(UNUSED_HELPERS, helpers)];
+    let [all, without] = [&[][..], &unused].map(|environment| {
+        let sources = check(environment).into_iter();
+        let status = sources.map(|source| (source["source"].clone(), source["status"].clone()));
+        status.collect::<Vec<_>>()
+    });
+    assert_eq!(without, all);
 }
 
 /// An emulated CPU has no event table.

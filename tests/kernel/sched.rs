@@ -40,18 +40,24 @@ fn exact(mut workload: WorkloadDriver, command: &str) {
         let growth = after.sum(field) - before.sum(field);
         assert_eq!(sum(&rows, name), growth, "{name}");
     }
-    // Each run-queue wait is one value of the histogram, and their sum is the time in the queue. On
-    // an overloaded machine, some switches are not traced.
+    let data = finished.dataset();
     let (arrivals, waited) = (sum(&rows, "runqueue_count"), sum(&rows, "runqueue_ns"));
-    let latency = finished.dataset().table("latency");
-    let count = of_kind(&latency, "runqueue", "count");
-    check_latency(&latency, "runqueue", count);
+    let latency = data.table("latency");
+    if of_kind(&latency, "wakeup", "count") == 0 {
+        // Each wait is one value of the histogram.
+        check_latency(&latency, "runqueue", arrivals);
+        assert_eq!(of_kind(&latency, "runqueue", "sum_ns"), waited);
+        return;
+    }
+    // The clocks of the CPUs differ, so that wakeups are observed. On an overloaded machine, some
+    // switches are not traced.
+    let count = of_kind(&latency, "wakeup", "count");
+    check_latency(&latency, "wakeup", count);
     assert!(
         (arrivals - arrivals / 50..=arrivals).contains(&count),
         "{count} waits, {arrivals} arrivals"
     );
-    // A kernel with unsynchronised clocks (an emulated 6.12) accounts waits of seconds that did not
-    // happen.
+    // Such a kernel (an emulated 6.12) accounts waits of seconds that did not happen.
     let impossible: u64 = after
         .threads
         .iter()
@@ -62,7 +68,7 @@ fn exact(mut workload: WorkloadDriver, command: &str) {
             (oncpu + waited).saturating_sub(worked + SECOND / 5)
         })
         .sum();
-    let timed = of_kind(&latency, "runqueue", "sum_ns");
+    let timed = of_kind(&latency, "wakeup", "sum_ns");
     let most = waited + arrivals * CLOCKS_APART;
     assert!(
         timed <= most,
@@ -179,4 +185,59 @@ fn napping_process_is_exact_to_the_nanosecond() {
 #[test]
 fn busy_threads_are_exact_to_the_nanosecond() {
     exact(WorkloadDriver::new(WORKLOAD, 3), "burn 2000");
+}
+
+/// Both methods at the same time: the scheduler's own times, and observed wakeups.
+#[test]
+fn both_methods_agree() {
+    let threads = 3;
+    let mut workload = WorkloadDriver::new(WORKLOAD, threads - 1);
+    let methods = ["sched", "sched=wakeup"].map(|method| {
+        Profiler::new()
+            .args(["-i", "100ms", "--source", &format!("process,{method}")])
+            .pid(workload.pid())
+            .start()
+    });
+    let hidden = HiddenTime::now();
+    workload.run("nap 500");
+    workload.run("burn 500");
+    workload.run("vfork 5");
+    let [noted, observed] = methods.map(|profiler| {
+        let finished = profiler.interrupt();
+        let latency = finished.dataset().table("latency");
+        (rows_of(&finished, &workload), latency)
+    });
+    for name in ["runqueue_ns", "runqueue_count", "voluntary_switches"] {
+        let sums = [&noted, &observed].map(|(rows, _)| sum(rows, name));
+        assert_eq!(sums[0], sums[1], "{name}");
+    }
+    // A sleep that ends before the thread has left the CPU is a wakeup, but no sleep.
+    let [wakeups, others] = [&noted, &observed].map(|(rows, _)| sum(rows, "wakeups"));
+    let hidden = hidden.events_since(Duration::from_millis(1));
+    assert!(
+        wakeups.abs_diff(others) <= wakeups / 50 + hidden,
+        "{wakeups} wakeups, {others} observed, {hidden} hidden"
+    );
+    // One profiler runs for longer than the other: the target sleeps before and after.
+    let apart = wakeups * CLOCKS_APART + hidden * SECOND / 1000;
+    let awake =
+        |rows: &[Row]| u64::from(threads) * sum(rows, "interval_ns") - sum(rows, "sleep_ns");
+    for (name, time) in [
+        ("awake", &awake as &dyn Fn(&[Row]) -> u64),
+        ("blocked", &|rows| sum(rows, "blocked_ns")),
+    ] {
+        let [time, other] = [&noted, &observed].map(|(rows, _)| time(rows));
+        assert!(time > 0, "never {name}");
+        assert!(
+            time.abs_diff(other) <= apart,
+            "{name}: {time} ns, observed {other} ns"
+        );
+    }
+    // The scheduler does not account the time until an idle CPU has woken up as a wait.
+    let waited = of_kind(&noted.1, "runqueue", "sum_ns");
+    let since_wakeup = of_kind(&observed.1, "wakeup", "sum_ns");
+    assert!(
+        of_kind(&noted.1, "wakeup", "count") > 0 || waited <= since_wakeup + apart,
+        "{waited} ns, {since_wakeup} ns from the wakeup"
+    );
 }

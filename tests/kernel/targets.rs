@@ -1,6 +1,9 @@
 //! Kinds of targets. Constants are folded, so that each kind has its own BPF programs.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use e2e::{
     procfs::Reading,
@@ -53,10 +56,10 @@ fn threads() {
 }
 
 /// A cgroup in the mounted v2 hierarchy.
-struct Group(PathBuf);
+pub struct Group(pub PathBuf);
 
 impl Group {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc");
         let mut mounts = mounts
             .lines()
@@ -68,8 +71,17 @@ impl Group {
         Self(group)
     }
 
-    fn add(&self, pid: u32) {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("it moves");
+    pub fn add(&self, pid: u32) {
+        Self::put(pid, &self.0);
+    }
+
+    /// Moves a process to the root.
+    pub fn remove(&self, pid: u32) {
+        Self::put(pid, self.0.parent().expect("below the root"));
+    }
+
+    fn put(pid: u32, group: &Path) {
+        fs::write(group.join("cgroup.procs"), pid.to_string()).expect("it moves");
     }
 }
 

@@ -9,7 +9,7 @@ use e2e::{
     workload_driver::WorkloadDriver,
 };
 
-use crate::WORKLOAD;
+use crate::{WORKLOAD, programs::UNUSED_HELPERS};
 
 const COUNTERS: [(&str, &str); 4] = [
     ("read_chars", "rchar"),
@@ -20,11 +20,21 @@ const COUNTERS: [(&str, &str); 4] = [
 
 #[test]
 fn counters_and_gauges_match_proc() {
+    for unused_helpers in ["", "BPF_FUNC_loop"] {
+        match_proc(unused_helpers);
+    }
+}
+
+fn match_proc(unused_helpers: &str) {
     let mut workload = WorkloadDriver::new(WORKLOAD, 2);
     let pid = workload.pid();
     let io = |name| number(pid, "io", name);
     let before = COUNTERS.map(|(_, name)| io(name));
-    let profiler = Profiler::new().args(["-i", "1s"]).pid(pid).start();
+    let profiler = Profiler::new()
+        .args(["-i", "1s"])
+        .env(UNUSED_HELPERS, unused_helpers)
+        .pid(pid)
+        .start();
     workload.run("touch 30000000");
     workload.run("open 37");
     workload.run("read 500");

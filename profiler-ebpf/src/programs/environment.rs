@@ -12,6 +12,8 @@ use crate::event::{self, Environment, VARIABLE_MAX, VARIABLES};
 
 /// Limit of the variables that are searched. A usual environment has some dozens.
 const STRINGS_MAX: u32 = 1024;
+/// The same without bpf_loop.
+const STRINGS_MAX_UNROLLED: u32 = 256;
 
 /// Reports the variables of the program that the current task, with the memory `mm`, is about to
 /// run.
@@ -22,16 +24,16 @@ pub fn report(task: Task, mm: Object) {
     environment.kind = event::ENVIRONMENT;
     environment.pid = task.visible_pid();
     environment.start_boottime = task.leader().start();
-    let mut scan = Scan {
+    scratch.scan = Scan {
         address: mm.get(offset!(mm_env_start)),
         end: mm.get(offset!(mm_env_end)),
         count: 0,
         in_string: 0,
     };
-    repeat(STRINGS_MAX, check_string, &mut scan);
-    environment.truncated = u32::from(scan.address < scan.end);
-    let count = if scan.count < VARIABLES.len() as u32 {
-        scan.count
+    repeat::<STRINGS_MAX_UNROLLED, _>(STRINGS_MAX, check_string, &mut ());
+    environment.truncated = u32::from(scratch.scan.address < scratch.scan.end);
+    let count = if scratch.scan.count < VARIABLES.len() as u32 {
+        scratch.scan.count
     } else {
         VARIABLES.len() as u32
     };
@@ -42,8 +44,10 @@ pub fn report(task: Task, mm: Object) {
     }
 }
 
-/// State of the search.
-struct Scan {
+/// State of the search. It is not on the stack, where the verifier would distinguish its values and
+/// check each iteration of a loop with each of them.
+#[repr(C)]
+pub struct Scan {
     address: u64,
     end: u64,
     count: u32,
@@ -52,8 +56,9 @@ struct Scan {
 }
 
 /// Checks one string, or a part of one.
-extern "C" fn check_string(_: u64, scan: &mut Scan) -> i64 {
+extern "C" fn check_string(_: u64, (): &mut ()) -> i64 {
     let Some(scratch) = scratch() else { return 1 };
+    let scan = &mut scratch.scan;
     if scan.address >= scan.end {
         return 1;
     }

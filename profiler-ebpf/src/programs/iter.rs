@@ -1,18 +1,19 @@
 //! Iterators over all tasks: `mark` follows those of the target, `sample` reads the followed ones.
 
-use core::ffi::c_void;
+use core::{ffi::c_void, ptr::read_volatile};
 
-use aya_ebpf::helpers::generated::bpf_seq_write;
+use aya_ebpf::{btf_maps::Array, helpers::generated::bpf_seq_write, macros::btf_map};
 
 use super::{
     atomic::add,
     kernel::{Object, Task, config, ktime, offset},
-    maps::{control, counters, process},
+    maps::{control, counters, current, process},
     memory::{open_fds, report_memory, resident},
     namespace::find_namespace,
+    net::messages,
     per_cpu::find_per_cpu_offsets,
     scratch::scratch,
-    target::{FoundBy, follow, in_target, unfollow},
+    target::{FoundBy, follow, in_target, is_queued, unfollow},
     task_storage::TaskState,
 };
 use crate::{
@@ -21,8 +22,24 @@ use crate::{
     histogram::Histogram,
     maps::TASKS,
     offsets::MISSING,
-    record::{self, Header, ProcessRecord, ThreadRecord, Unchanged, Usage, state},
+    record::{
+        self, Header, PresentWait, ProcessRecord, ThreadRecord, Unchanged, Usage, state, wait,
+    },
 };
+
+/// The present reading.
+#[btf_map]
+static READING: Array<Reading, 1> = Array::new();
+
+#[repr(C)]
+struct Reading {
+    /// Its number.
+    epoch: u64,
+    /// Its time: with `config.wakeups` of `CLOCK_MONOTONIC`, without it of the run queues' clocks.
+    now: u64,
+    /// Time of the reading before it.
+    previous: u64,
+}
 
 /// ns between timer interrupts with `CONFIG_HZ=100`, the lowest rate.
 const TIMER_PERIOD: u64 = 10_000_000;
@@ -78,10 +95,14 @@ fn sample(ctx: *mut c_void) -> i32 {
     else {
         return 0;
     };
-    if is_unchanged(task, entry, control) {
-        report_unchanged(seq, task, process, entry.state);
+    let Some(reading) = reading(control) else {
+        return 0;
+    };
+    if is_unchanged(task, entry, reading) {
+        report_unchanged(seq, task, process, entry.state, reading);
         return 0;
     }
+    messages::report_of(task);
     let tid = task.tid();
     // If the output was full, the kernel runs the program again for the same task.
     if process.reported_epoch != control.epoch || process.reported_tid == tid {
@@ -106,40 +127,112 @@ fn sample(ctx: *mut c_void) -> i32 {
     thread.thread_start_boottime = task.start();
     task.totals(&mut thread.totals);
     entry.totals(&mut thread.totals);
-    add_in_flight(task, entry, control, thread);
+    if config!(wakeups) != 0 {
+        add_observed(task, entry, reading.now, thread);
+    } else {
+        add_in_flight(task, entry, reading.now, thread);
+    }
     write(seq, &raw const *thread, size_of::<ThreadRecord>());
-    if config!(sched) != 0 && !accumulated && entry.runqueue.sum != 0 {
+    if config!(sched) != 0 && !accumulated && (is_on_cpu(task) || !entry.runqueue.is_empty()) {
         let header = Header {
             kind: record::RUNQUEUE,
             pid: process.pid,
         };
         write(seq, &raw const header, size_of::<Header>());
         write(seq, &raw const entry.runqueue, size_of::<Histogram>());
+        let present = present_wait(task, entry);
+        write(seq, &raw const present, size_of::<PresentWait>());
     }
     0
+}
+
+/// The wait that the scheduler has accounted for a running task, and that the task adds to its
+/// histogram when it leaves the CPU. Read after the histogram: if the task leaves in between, this
+/// reading does not have the wait, but none has it twice.
+#[inline(always)]
+fn present_wait(task: Task, entry: &mut TaskState) -> PresentWait {
+    let arrived: u64 = task.0.get(offset!(task_last_arrival));
+    let total: u64 = task.0.get(offset!(task_run_delay));
+    // SAFETY: fields of the entry; volatile, because the task writes them in the opposite order.
+    let (before, since) = unsafe {
+        (
+            read_volatile(&raw const entry.run_delay),
+            read_volatile(&raw const entry.since),
+        )
+    };
+    let ns = total.saturating_sub(before);
+    let waited = config!(wakeups) == 0
+        && is_on_cpu(task)
+        && arrived >= since
+        && entry.state != state::RUNNING
+        && entry.state != state::ACCUMULATED;
+    let kind = if !waited {
+        wait::NONE
+    } else if entry.reported == arrived {
+        wait::REPORTED
+    } else {
+        entry.reported = arrived;
+        wait::NEW
+    };
+    PresentWait { kind, ns }
+}
+
+#[inline(always)]
+fn is_on_cpu(task: Task) -> bool {
+    task.0.get::<u32>(offset!(task_on_cpu)) != 0
+}
+
+/// The present reading, which begins with the first task.
+#[inline(always)]
+fn reading(control: &Control) -> Option<&'static Reading> {
+    // SAFETY: the one entry always exists. One thread reads the iterator.
+    let reading = READING
+        .get_ptr_mut(0)
+        .and_then(|reading| unsafe { reading.as_mut() })?;
+    if reading.epoch != u64::from(control.epoch) {
+        reading.epoch = control.epoch.into();
+        reading.previous = reading.now;
+        reading.now = if config!(wakeups) != 0 {
+            control.now
+        } else {
+            // The controller has just had its own CPU's clock updated. It can have been preempted
+            // since the time of the reading.
+            let since = ktime().saturating_sub(control.now);
+            current().runqueue_clock().saturating_sub(since)
+        };
+    }
+    Some(reading)
 }
 
 /// Whether the process has not run since before the last reading, which has reported it: its only
 /// thread has been in the same state since.
 #[inline(always)]
-fn is_unchanged(task: Task, entry: &TaskState, control: &Control) -> bool {
+fn is_unchanged(task: Task, entry: &TaskState, reading: &Reading) -> bool {
     config!(threads) == 0
-        && entry.since < control.previous
-        && (entry.state == state::SLEEPING
-            || entry.state == state::BLOCKED
-            || entry.state == state::QUEUED)
-        && task.0.get::<u32>(offset!(task_on_cpu)) == 0
+        && entry.since < reading.previous
+        && (entry.state == state::QUEUED
+            || entry.state == state::SLEEPING
+            || entry.state == state::BLOCKED)
+        && (config!(wakeups) != 0 || is_queued(task) == (entry.state == state::QUEUED))
+        && !is_on_cpu(task)
         && task.signal().get::<u32>(offset!(signal_nr_threads)) == 1
 }
 
 #[inline(always)]
-fn report_unchanged(seq: Object, task: Task, process: &ProcessEntry, state: u32) {
+fn report_unchanged(
+    seq: Object,
+    task: Task,
+    process: &ProcessEntry,
+    state: u32,
+    reading: &Reading,
+) {
     let mut to = Unchanged {
         kind: record::UNCHANGED,
         pid: process.pid,
         start_boottime: process.start_boottime,
         state,
         has_mm: 0,
+        span: reading.now.saturating_sub(reading.previous),
         rss: [0; 4],
     };
     let mm = task.0.object(offset!(task_mm));
@@ -150,36 +243,68 @@ fn report_unchanged(seq: Object, task: Task, process: &ProcessEntry, state: u32)
     write(seq, &raw const to, size_of::<Unchanged>());
 }
 
-/// Adds the time in flight: that of the present state, which the kernel adds only when it ends.
+/// Adds the time in flight: since the task last left a CPU and, if it is on one, since the
+/// scheduler last updated its time there.
 #[inline(always)]
-fn add_in_flight(task: Task, entry: &TaskState, control: &Control, thread: &mut ThreadRecord) {
+fn add_in_flight(task: Task, entry: &TaskState, now: u64, thread: &mut ThreadRecord) {
     let totals = &mut thread.totals;
-    thread.runnable = 0;
-    if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
-        thread.runnable = 1;
+    let arrived: u64 = task.0.get(offset!(task_last_arrival));
+    let queued: u64 = task.0.get(offset!(task_last_queued));
+    let on_cpu = is_on_cpu(task);
+    // Otherwise it is about to leave.
+    let has_arrived = on_cpu && arrived >= entry.since;
+    let waited = totals.run_delay.saturating_sub(entry.run_delay);
+    let until = if has_arrived {
+        arrived
+    } else if queued != 0 {
+        queued
+    } else {
+        now
+    };
+    let slept = until.saturating_sub(entry.since).saturating_sub(waited);
+    let slept = slept.min(now.saturating_sub(entry.since));
+    if entry.state == state::SLEEPING {
+        totals.sleep += slept;
+    } else if entry.state == state::BLOCKED {
+        totals.blocked += slept;
+    }
+    if entry.state == state::SLEEPING || entry.state == state::BLOCKED {
+        totals.wakeups += u64::from(has_arrived || queued != 0);
+    }
+    if on_cpu {
+        // The scheduler updates sum_exec_runtime at each timer interrupt.
+        totals.oncpu += at_most_a_period(now.saturating_sub(task.time_updated()));
+    } else if queued != 0 {
+        totals.run_delay += now.saturating_sub(queued);
+    }
+}
+
+/// Time since an update of the scheduler, which is at most one timer period old. A clock can include
+/// time that the hypervisor is stealing now.
+#[inline(always)]
+fn at_most_a_period(ns: u64) -> u64 {
+    if ns < TIMER_PERIOD { ns } else { TIMER_PERIOD }
+}
+
+/// Adds the time in flight, with `config.wakeups`: that of the present state, which the kernel adds
+/// only when it ends.
+#[inline(always)]
+fn add_observed(task: Task, entry: &TaskState, now: u64, thread: &mut ThreadRecord) {
+    let totals = &mut thread.totals;
+    if is_on_cpu(task) {
         // The scheduler updates sum_exec_runtime at each timer interrupt. The time since its last
         // update is the time by which our clock has advanced further than the run queue's, since
         // the task was put on the CPU.
-        let now = ktime();
-        let clock = task.runqueue_clock();
         if entry.state == state::RUNNING {
-            let ours = now.saturating_sub(entry.since);
-            let theirs = clock.saturating_sub(entry.runqueue_clock);
-            let missing = ours.saturating_sub(theirs);
-            // Our clock includes time that the hypervisor is stealing now. The scheduler's update
-            // is at most one timer period old.
-            totals.oncpu += if missing < TIMER_PERIOD {
-                missing
-            } else {
-                TIMER_PERIOD
-            };
+            let ours = ktime().saturating_sub(entry.since);
+            let theirs = task.time_updated().saturating_sub(entry.runqueue_clock);
+            totals.oncpu += at_most_a_period(ours.saturating_sub(theirs));
         }
         return;
     }
-    let span = control.now.saturating_sub(entry.since);
+    let span = now.saturating_sub(entry.since);
     match entry.state {
         state::QUEUED => {
-            thread.runnable = 1;
             totals.run_delay += span;
         }
         state::SLEEPING => totals.sleep += span,

@@ -113,10 +113,21 @@ pub fn number<T>(pointer: *const *const T) -> Option<u64> {
     read(pointer.cast())
 }
 
-/// Runs `body(0 … times - 1, state)` until it returns 1 (bpf_loop, Linux 5.17 and later). The
-/// verifier checks the body once; of a loop it checks every iteration.
+/// Runs `body(0 … times - 1, state)` until it returns 1. The verifier checks the body of bpf_loop
+/// once, but every iteration of a loop, of which there are therefore at most `MAX`.
 #[inline(always)]
-pub fn repeat<T>(times: u32, body: extern "C" fn(u64, &mut T) -> i64, state: &mut T) {
+pub fn repeat<const MAX: u32, T>(
+    times: u32,
+    body: extern "C" fn(u64, &mut T) -> i64,
+    state: &mut T,
+) {
+    if config!(has_loop) == 0 {
+        let mut count = 0;
+        while count < MAX && count < times && body(count.into(), state) == 0 {
+            count += 1;
+        }
+        return;
+    }
     let state: *mut T = state;
     // SAFETY: the body gets the state with which it is declared.
     unsafe {
@@ -197,20 +208,31 @@ impl Task {
         self.0.get(offset!(task_start_boottime))
     }
 
+    /// The run queue (`struct rq`) of its CPU. Needs `task_cfs_rq`.
+    #[inline(always)]
+    fn runqueue(self) -> Object {
+        let queue = self.0.object(offset!(task_cfs_rq));
+        queue.object(offset!(cfs_rq_rq))
+    }
+
+    /// Clock of the CPU's run queue, which a switch has just updated, ns. All times of `sched_info`
+    /// are on this clock. Needs `task_cfs_rq`.
+    #[inline(always)]
+    pub fn runqueue_clock(self) -> u64 {
+        self.runqueue().get(offset!(rq_clock))
+    }
+
     /// Clock of the CPU's run queue when the scheduler last updated the time of this running task.
     ///
     /// `se.exec_start` is a time on `rq.clock_task`, from which the time of interrupts and of the
     /// hypervisor is excluded (kernel/sched/core.c, update_rq_clock_task).
     #[inline(always)]
-    pub fn runqueue_clock(self) -> u64 {
+    pub fn time_updated(self) -> u64 {
         let updated: u64 = self.0.get(offset!(task_exec_start));
         if offset!(task_cfs_rq) == MISSING || offset!(cfs_rq_rq) == MISSING {
             return updated;
         }
-        let runqueue = self
-            .0
-            .object(offset!(task_cfs_rq))
-            .object(offset!(cfs_rq_rq));
+        let runqueue = self.runqueue();
         let clock: u64 = runqueue.get(offset!(rq_clock));
         updated + clock.saturating_sub(runqueue.get(offset!(rq_clock_task)))
     }

@@ -15,6 +15,7 @@ use super::{
     environment,
     kernel::{Object, Task, config, copy, offset},
     maps::{control, count_drop, counters, process},
+    net::messages,
     per_key::raise_peak,
     scratch::{ARGS_MAX, scratch},
     target::{Followed, FoundBy, follow, in_cgroup},
@@ -80,6 +81,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     };
     // An exec by any thread makes it the leader.
     entry.owner.tid = entry.owner.pid;
+    messages::set_owner(task, entry.owner);
     let Some(scratch) = scratch() else { return 0 };
     let buffer = &mut scratch.exec;
     let header = &mut buffer.header;
@@ -143,6 +145,7 @@ pub fn cgroup_attach(ctx: BtfTracePointContext) -> i32 {
 /// process.
 #[inline(always)]
 pub fn end_thread(task: Task, entry: Followed, now: u64) {
+    messages::report_of(task);
     let Some(scratch) = scratch() else { return };
     let end = &mut scratch.end;
     task.totals(&mut end.usage.totals);
@@ -203,10 +206,14 @@ fn end_process(task: Task, tgid: u32, entry: &mut ProcessEntry, now: u64) {
 #[inline(always)]
 fn accumulate(process: &mut ProcessEntry, totals: &Totals, runqueue: &Histogram) {
     process.ended.totals.add_atomically(totals);
-    if config!(sched) == 0 || runqueue.sum == 0 {
+    if config!(sched) == 0 || runqueue.is_empty() {
         return;
     }
     let ended = &mut process.ended.runqueue;
+    if let Some(control) = control() {
+        let max = runqueue.max_in(control.epoch);
+        raise_peak(ended, control.epoch, max);
+    }
     add(&mut ended.sum, runqueue.sum);
     let mut bucket = 0;
     while bucket < BUCKETS {
@@ -215,10 +222,6 @@ fn accumulate(process: &mut ProcessEntry, totals: &Totals, runqueue: &Histogram)
             add(&mut ended.buckets[bucket], count);
         }
         bucket += 1;
-    }
-    if let Some(control) = control() {
-        let max = runqueue.max_in(control.epoch);
-        raise_peak(ended, control.epoch, max);
     }
 }
 

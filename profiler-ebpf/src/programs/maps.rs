@@ -52,7 +52,13 @@ pub fn process(tgid: u32) -> Option<&'static mut ProcessEntry> {
 /// Counts an entry for which a map has no space.
 #[inline(always)]
 pub fn count_drop<M: Bounded>() {
+    count_drops::<M>(1);
+}
+
+/// Counts operations for which a map has no space.
+#[inline(always)]
+pub fn count_drops<M: Bounded>(operations: u64) {
     if let Some(counters) = counters() {
-        add(&mut counters.dropped[M::INDEX], 1);
+        add(&mut counters.dropped[M::INDEX], operations);
     }
 }

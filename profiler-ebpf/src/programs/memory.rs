@@ -2,12 +2,14 @@
 
 use super::{
     kernel::{Object, Task, config, offset, read, repeat},
-    per_cpu::per_cpu_offset,
+    per_cpu::{CPUS_MAX, per_cpu_offset},
 };
 use crate::record::{FDS_UNKNOWN, ProcessRecord};
 
 /// Largest table of file descriptors in which the open ones are counted.
 const FDS_MAX: u32 = 1 << 20;
+/// The same without bpf_loop.
+const FDS_MAX_UNROLLED: u32 = 1 << 14;
 
 /// The four counters of `mm->rss_stat`, without the parts that CPUs hold back.
 #[inline(always)]
@@ -67,7 +69,7 @@ pub fn report_memory(task: Task, to: &mut ProcessRecord) {
             parts,
             sums: [0; 4],
         };
-        repeat(config!(cpus), add_cpu, &mut sums);
+        repeat::<CPUS_MAX, _>(config!(cpus), add_cpu, &mut sums);
         to.rss_per_cpu = sums.sums;
         to.rss_exact = 1;
     }
@@ -105,12 +107,17 @@ pub fn open_fds(task: Task) -> u32 {
     }
     let table = files.object(offset!(files_fdt));
     let size: u32 = table.get(offset!(fdtable_max_fds));
-    if size > FDS_MAX {
+    let most = if config!(has_loop) == 0 {
+        FDS_MAX_UNROLLED
+    } else {
+        FDS_MAX
+    };
+    if size > most {
         return FDS_UNKNOWN;
     }
     let words: *const u64 = table.get(offset!(fdtable_open_fds));
     let mut bits = Bits { words, count: 0 };
-    repeat(size / 64, add_bits, &mut bits);
+    repeat::<{ FDS_MAX_UNROLLED / 64 }, _>(size / 64, add_bits, &mut bits);
     bits.count
 }
 

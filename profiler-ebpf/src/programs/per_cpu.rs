@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Largest number of possible CPUs whose per-CPU counters are added up.
-const CPUS_MAX: u32 = 1024;
+pub const CPUS_MAX: u32 = 1024;
 
 /// `__per_cpu_offset` of each CPU.
 #[btf_map]
@@ -28,10 +28,10 @@ pub fn per_cpu_offset(cpu: u32) -> u64 {
         .map_or(0, |offset| unsafe { *offset })
 }
 
-/// Finds [`per_cpu_offset`] of every CPU.
+/// Finds [`per_cpu_offset`] of every CPU, if the kernel can look up the copies.
 #[inline(always)]
 pub fn find_per_cpu_offsets() {
-    if per_cpu_offset(0) != 0 {
+    if config!(has_percpu_lookup) == 0 || per_cpu_offset(0) != 0 {
         return;
     }
     let map: *const c_void = (&raw const SCRATCH).cast();

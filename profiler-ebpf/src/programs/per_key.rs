@@ -41,6 +41,16 @@ pub fn lookup_or_init<M>(key: &CounterKey) -> Option<&'static mut M::Counters>
 where
     M: PerKeyMap + Bounded,
 {
+    let entry = find_or_insert::<M>(key);
+    if entry.is_none() {
+        count_drop::<M>();
+    }
+    entry
+}
+
+/// The counters with this key, which start at 0. `None` if the map has no space.
+#[inline(always)]
+pub fn find_or_insert<M: PerKeyMap>(key: &CounterKey) -> Option<&'static mut M::Counters> {
     const { assert!(size_of::<M::Counters>() <= size_of_val(&ZEROS)) };
     let map = M::map();
     if let Some(entry) = map.get_ptr_mut(key) {
@@ -51,12 +61,9 @@ where
     let zeros = unsafe { &*(&raw const ZEROS).cast::<M::Counters>() };
     // BPF_NOEXIST: another CPU can insert the entry at the same time.
     let _ = map.insert(key, zeros, 1);
-    let entry = map.get_ptr_mut(key);
-    if entry.is_none() {
-        count_drop::<M>();
-    }
     // SAFETY: as above.
-    entry.and_then(|entry| unsafe { entry.as_mut() })
+    map.get_ptr_mut(key)
+        .and_then(|entry| unsafe { entry.as_mut() })
 }
 
 /// Adds a duration to a latency of `owner`.

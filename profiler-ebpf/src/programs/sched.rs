@@ -1,8 +1,17 @@
-//! Time on CPU, in the run queue and asleep.
+//! Time in the run queue and asleep.
 //!
 //! Values that the scheduler maintains (time on CPU, run-queue delay, switches, migrations) are
 //! read from the task at each reading and at its end. These hooks add the others: time asleep,
-//! wakeups, the run-queue histogram, and the start of the present state.
+//! wakeups, the histogram of waits, and the start of the present state.
+//!
+//! When a task leaves a CPU, `sched_info` has the time at which it came there and its total wait
+//! until then. With the time at which it had left the last CPU, this gives the sleep and the wait
+//! between the two, as the scheduler accounts them, without a hook at wakeups and without a clock.
+//!
+//! With `config.wakeups`, wakeups are observed instead, and the histogram has the times from the
+//! wakeup to the start on a CPU. It does not need clocks that agree between CPUs.
+
+use core::ptr::write_volatile;
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
@@ -26,11 +35,98 @@ const TASK_DEAD: u32 = 0x80;
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let prev = Task(Object(ctx.arg(1)));
+    if config!(wakeups) != 0 {
+        return switch_observed(&ctx, prev);
+    }
+    let Some(entry) = TASKS.get(prev) else {
+        return 0;
+    };
+    end_absence(prev, entry);
+    leave(&ctx, prev, entry);
+    0
+}
+
+/// Adds the wait, and the sleep before it, that ended when the task came to the CPU that it now
+/// leaves.
+#[inline(always)]
+fn end_absence(task: Task, entry: &mut TaskState) {
+    let run_delay: u64 = task.0.get(offset!(task_run_delay));
+    let arrived: u64 = task.0.get(offset!(task_last_arrival));
+    let left = entry.since;
+    let waited = run_delay.wrapping_sub(entry.run_delay);
+    let slept = arrived.saturating_sub(left).saturating_sub(waited);
+    // First, so that a reading at this moment misses the times, but never counts them twice: it
+    // reads them in the opposite order.
+    // SAFETY: fields of the entry.
+    unsafe {
+        write_volatile(&raw mut entry.since, task.runqueue_clock());
+        write_volatile(&raw mut entry.run_delay, run_delay);
+    }
+    // It was on this CPU when it was found, or it was preempted on its way to sleep: the scheduler
+    // does not account such a wait.
+    if entry.state == state::RUNNING || arrived < left {
+        return;
+    }
+    if entry.state == state::SLEEPING {
+        entry.sleep += slept;
+        entry.wakeups += 1;
+    } else if entry.state == state::BLOCKED {
+        entry.blocked += slept;
+        entry.wakeups += 1;
+    }
+    if config!(sched) != 0 {
+        let is_reported = entry.reported == arrived;
+        record_wait(entry, waited, is_reported);
+    }
+}
+
+/// Adds a wait. Only switches of the same task write its histogram, so nothing is atomic. A wait
+/// that a reading has reported is no peak of the present one.
+#[inline(always)]
+fn record_wait(entry: &mut TaskState, ns: u64, is_reported: bool) {
+    let histogram = &mut entry.runqueue;
+    if !is_reported && let Some(control) = control() {
+        let peak = EpochMax(histogram.peak);
+        if !peak.is_of(control.epoch) {
+            histogram.previous_peak = histogram.peak;
+            histogram.peak = EpochMax::new(control.epoch, ns).0;
+        } else if ns > peak.ns() {
+            histogram.peak = EpochMax::new(control.epoch, ns).0;
+        }
+    }
+    histogram.sum += ns;
+    histogram.buckets[bucket(ns)] += 1;
+}
+
+/// Sets the state of a task that leaves its CPU; its last switch ends the thread.
+#[inline(always)]
+fn leave(ctx: &BtfTracePointContext, task: Task, entry: Followed) {
+    let present: u32 = task.0.get(offset!(task_state));
+    let state: u32 = if config!(has_prev_state) != 0 {
+        ctx.arg(3)
+    } else {
+        present
+    };
+    let preempted: u64 = ctx.arg(0);
+    // A task with a pending signal does not sleep: the scheduler has set its state back.
+    if preempted & 0xff != 0 || state == 0 || present == 0 {
+        entry.state = state::QUEUED;
+    } else if state & TASK_DEAD != 0 {
+        lifecycle::end_thread(task, entry, ktime());
+    } else {
+        entry.state = sleep_state(state);
+    }
+}
+
+/// A context switch, with `config.wakeups`.
+#[inline(always)]
+fn switch_observed(ctx: &BtfTracePointContext, prev: Task) -> i32 {
     let next = Task(Object(ctx.arg(2)));
     let mut now = 0;
     if let Some(entry) = TASKS.get(prev) {
         now = ktime();
-        switch_out(&ctx, prev, entry, now);
+        entry.since = now;
+        leave(ctx, prev, entry);
     }
     if let Some(entry) = TASKS.get(next) {
         // Reading the clock costs as much as the rest, so it is read once per switch.
@@ -38,79 +134,50 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
             now = ktime();
         }
         if config!(sched) != 0 && entry.state != state::RUNNING {
-            // A task with a pending signal stays in the queue, so that no wakeup ends its sleep.
-            record_wait(entry, now);
+            let waited = now.saturating_sub(entry.since);
+            record_wait(entry, waited, false);
         }
         entry.state = state::RUNNING;
         entry.since = now;
-        entry.runqueue_clock = next.runqueue_clock();
+        entry.runqueue_clock = next.time_updated();
     }
     0
 }
 
-/// Adds a run-queue wait. Only switches of the same task write its histogram, so nothing is atomic.
-#[inline(always)]
-fn record_wait(entry: &mut TaskState, now: u64) {
-    let Some(control) = control() else { return };
-    let ns = now.saturating_sub(entry.since);
-    let histogram = &mut entry.runqueue;
-    let peak = EpochMax(histogram.peak);
-    if !peak.is_of(control.epoch) {
-        histogram.previous_peak = histogram.peak;
-        histogram.peak = EpochMax::new(control.epoch, ns).0;
-    } else if ns > peak.ns() {
-        histogram.peak = EpochMax::new(control.epoch, ns).0;
-    }
-    histogram.sum += ns;
-    histogram.buckets[bucket(ns)] += 1;
-}
-
-#[inline(always)]
-fn switch_out(ctx: &BtfTracePointContext, prev: Task, entry: Followed, now: u64) {
-    let prev_state: u32 = if config!(has_prev_state) != 0 {
-        ctx.arg(3)
-    } else {
-        prev.0.get(offset!(task_state))
-    };
-    let preempted: u64 = ctx.arg(0);
-    entry.since = now;
-    if preempted & 0xff != 0 || prev_state == 0 {
-        entry.state = state::QUEUED;
-    } else if prev_state & TASK_DEAD != 0 {
-        lifecycle::end_thread(prev, entry, now);
-    } else {
-        entry.state = sleep_state(prev_state);
-    }
-}
-
-/// A task is woken. Argument: the task.
+/// A task is woken, with `config.wakeups`. Argument: the task.
 #[btf_tracepoint(function = "sched_wakeup")]
 pub fn sched_wakeup(ctx: BtfTracePointContext) -> i32 {
-    count_wakeup(&ctx)
-}
-
-/// A new task is woken for the first time. Argument: the task.
-#[btf_tracepoint(function = "sched_wakeup_new")]
-pub fn sched_wakeup_new(ctx: BtfTracePointContext) -> i32 {
-    let task = Task(Object(ctx.arg(0)));
-    // Workers of io_uring are threads that are created without a fork (kernel/fork.c,
-    // create_io_thread).
-    if TASKS.get(task).is_none() && process(task.tgid()).is_some() {
-        follow(task, FoundBy::Fork);
-    }
-    count_wakeup(&ctx)
-}
-
-#[inline(always)]
-fn count_wakeup(ctx: &BtfTracePointContext) -> i32 {
     if let Some(entry) = TASKS.get(Task(Object(ctx.arg(0)))) {
         end_sleep(entry);
     }
     0
 }
 
+/// A new task is woken for the first time. Argument: the task.
+#[btf_tracepoint(function = "sched_wakeup_new")]
+pub fn sched_wakeup_new(ctx: BtfTracePointContext) -> i32 {
+    let task = Task(Object(ctx.arg(0)));
+    let found = TASKS.get(task);
+    // Workers of io_uring are threads that are created without a fork (kernel/fork.c,
+    // create_io_thread).
+    let entry = if found.is_none() && process(task.tgid()).is_some() {
+        follow(task, FoundBy::Fork);
+        TASKS.get(task)
+    } else {
+        found
+    };
+    if let Some(entry) = entry {
+        if config!(wakeups) != 0 {
+            end_sleep(entry);
+        } else {
+            entry.wakeups += 1;
+        }
+    }
+    0
+}
+
 #[inline(always)]
-fn end_sleep(entry: Followed) {
+fn end_sleep(entry: &mut TaskState) {
     entry.wakeups += 1;
     if entry.state == state::RUNNING || entry.state == state::QUEUED {
         return;

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 
-use super::task_storage::TaskState;
+use super::{environment::Scan, task_storage::TaskState};
 use crate::{
     event::{Environment, Exec, ProcessEntry, ThreadEnd},
     record::{ProcessRecord, ThreadRecord},
@@ -23,7 +23,9 @@ pub struct Scratch {
     pub exec: ExecBuffer,
     /// The event of an environment.
     pub environment: Environment,
-    /// The part of an environment that is being searched.
+    /// Where an environment is being searched.
+    pub scan: Scan,
+    /// The part of it that is being searched.
     pub variable: [u64; VARIABLE_SPACE / 8],
     /// The event of the end of a thread.
     pub end: ThreadEnd,

@@ -5,15 +5,16 @@ use core::ptr;
 use super::{
     atomic::{add, decrement},
     kernel::{Object, Task, clear, config, io_totals, ktime, offset, read},
-    maps::{count_drop, counters, process},
+    maps::{count_drop, counters, current, process},
     namespace::namespace,
+    net::messages,
     scratch::scratch,
     task_storage::TaskState,
 };
 use crate::{
     config::scope,
     event::{self, ProcessEntry},
-    maps::{CGROUPS, PROCESSES, Processes, ROOTS, TASKS, Tasks},
+    maps::{CGROUPS, MESSAGES, PROCESSES, Processes, ROOTS, TASKS, Tasks},
     offsets::MISSING,
     per_key::Owner,
     record::state,
@@ -165,9 +166,14 @@ pub fn follow(task: Task, found_by: FoundBy) -> bool {
     clear(entry);
     entry.found_by = found_by as u32;
     entry.state = current_state(task, found_by);
-    entry.since = ktime();
     entry.owner = owner;
-    entry.runqueue_clock = task.runqueue_clock();
+    if config!(wakeups) != 0 {
+        entry.since = ktime();
+        entry.runqueue_clock = task.time_updated();
+    } else {
+        entry.since = current().runqueue_clock();
+        entry.run_delay = task.0.get(offset!(task_run_delay));
+    }
     let Some(stored) = TASKS.insert(task, entry) else {
         count_drop::<Tasks>();
         return false;
@@ -185,6 +191,8 @@ pub fn follow(task: Task, found_by: FoundBy) -> bool {
 /// Stops following a task that has left the target.
 #[inline(always)]
 pub fn unfollow(task: Task) {
+    messages::report_of(task);
+    MESSAGES.delete(task);
     TASKS.delete(task);
     let tgid = task.tgid();
     if let Some(process) = process(tgid)
@@ -225,10 +233,21 @@ fn current_state(task: Task, found_by: FoundBy) -> u32 {
     }
     if task.0.get::<u32>(offset!(task_on_cpu)) != 0 {
         state::RUNNING
-    } else if task.0.get::<u32>(offset!(task_on_rq)) != 0 {
+    } else if is_queued(task) {
         state::QUEUED
     } else {
         sleep_state(task.0.get(offset!(task_state)))
+    }
+}
+
+/// Whether a task that is not on a CPU waits for one. A sleeping task can remain in the run queue
+/// for a while (`sched_delayed`, Linux 6.12 and later).
+#[inline(always)]
+pub fn is_queued(task: Task) -> bool {
+    if offset!(task_last_queued) == MISSING {
+        task.0.get::<u32>(offset!(task_on_rq)) != 0
+    } else {
+        task.0.get::<u64>(offset!(task_last_queued)) != 0
     }
 }
 

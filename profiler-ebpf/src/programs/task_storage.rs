@@ -45,6 +45,12 @@ impl<T> TaskStorage<T> {
         self.get_or_insert(task, value, 1)
     }
 
+    /// The value of `task`, which becomes zero if it has none; `None` without memory.
+    #[inline(always)]
+    pub fn insert_zeroed(&'static self, task: Task) -> Option<&'static mut T> {
+        self.get_or_insert(task, null_mut(), 1)
+    }
+
     #[inline(always)]
     fn get_or_insert(
         &'static self,
@@ -86,9 +92,15 @@ pub struct TaskState {
     pub state: u32,
     /// The [`FoundBy`](super::target::FoundBy) that created this entry.
     pub found_by: u32,
-    /// Time at which the task entered `state`.
+    /// Time at which the task entered `state`: with `config.wakeups` of `CLOCK_MONOTONIC`, without
+    /// it of the run queue's clock.
     pub since: u64,
-    /// Clock of the CPU's run queue when the task was last put on that CPU.
+    /// `sched_info.run_delay` at that time.
+    pub run_delay: u64,
+    /// `sched_info.last_arrival` of the last wait that a reading has reported before it was in
+    /// `runqueue`.
+    pub reported: u64,
+    /// With `config.wakeups`: clock of the CPU's run queue when the task was last put on that CPU.
     pub runqueue_clock: u64,
     /// Completed time in interruptible sleep, ns.
     pub sleep: u64,

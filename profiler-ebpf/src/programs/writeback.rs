@@ -48,6 +48,8 @@ const GRACE_NS: u64 = 100_000_000;
 pub const WORKER: u32 = 0x20;
 /// Bios of one request that are examined after the first.
 const BIOS: u32 = 512;
+/// The same without bpf_loop.
+const BIOS_UNROLLED: u32 = 64;
 /// `PAGE_MAPPING_FLAGS`: a mapping with one of these bits is not that of a file
 /// (include/linux/page-flags.h).
 const NO_FILE: u64 = 3;
@@ -184,7 +186,7 @@ pub fn pages_of(first: Object, chain: bool, owner: &mut Owner) -> Pages {
         file,
         owner: *owner,
     };
-    repeat(BIOS, check_bio, &mut bios);
+    repeat::<BIOS_UNROLLED, _>(BIOS, check_bio, &mut bios);
     if bios.next == 0 {
         Pages::Owned
     } else {

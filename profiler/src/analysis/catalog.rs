@@ -31,7 +31,7 @@ pub const ALL: &[&str] = &[
     "guest_ns",
     "guest_nice_ns",
 ];
-pub(super) const BUSY_PERCENT: Value = Value::Scaled(100.0, &Value::Ratio(BUSY, ALL));
+pub const BUSY_PERCENT: Value = Value::Scaled(100.0, &Value::Ratio(BUSY, ALL));
 
 /// Declares figures: name, unit, table, value, conditions, other aggregates than sums, meaning.
 macro_rules! figures {
@@ -200,6 +200,12 @@ figures! {
             "Energy of all memory";
         gpu_energy_j: Joules, "timeline", Value::Column("gpu_power_sum"), &[], over_time: OverTime::Integral;
             "Energy of all GPUs";
+        gpu_tensor_mean_pct: Percent, "gpu", Value::Column("tensor_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean share of the time in which the tensor cores of the GPUs were active";
+        gpu_bandwidth_mean_pct: Percent, "gpu", Value::Column("dram_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean share of the memory bandwidth of the GPUs in use";
+        gpu_power_limited_pct: Percent, "gpu", Value::Scaled(100.0, &Value::Ratio(&["power_violation_ns"], &["interval_ns"])), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
+            "Mean share of the time in which the power limit reduced the clocks of the GPUs";
         fabric_tx_bytes: Bytes, "fabric", Value::Column("tx_bytes"), &[];
             "Bytes sent by all ports of the high-speed network";
         fabric_rx_bytes: Bytes, "fabric", Value::Column("rx_bytes"), &[];

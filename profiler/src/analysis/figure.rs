@@ -186,6 +186,19 @@ pub enum OverTime {
 }
 
 impl Value {
+    /// The columns that are added up, and what their sum is multiplied with; `None` for other values.
+    pub fn as_sum(&self) -> Option<(&[&'static str], f64)> {
+        match self {
+            Self::Column(name) => Some((std::slice::from_ref(name), 1.0)),
+            Self::Sum(names) => Some((names, 1.0)),
+            Self::Scaled(factor, value) => {
+                let (names, of_value) = value.as_sum()?;
+                Some((names, factor * of_value))
+            }
+            Self::Ratio(..) | Self::Part(..) | Self::One => None,
+        }
+    }
+
     /// Adds the columns that it is computed from.
     pub fn columns(&self, columns: &mut Vec<&'static str>) {
         match self {

@@ -23,6 +23,7 @@ use super::rows::times;
 use crate::{
     output::dataset::{
         Manifest,
+        compacted::{self, CompactedRows, CompactedRun, Filter},
         files::{Directory, host_directory},
         journal,
         journal_reader::JournalReader,
@@ -43,6 +44,8 @@ pub struct StoredRun {
     /// Files that could not be read.
     pub problems: Vec<String>,
     directory: Arc<Directory>,
+    /// Rows in compacted files.
+    compacted: Arc<CompactedRun>,
     /// Rows that are read of tables with samples: those after the first time until the second.
     times: Option<(i64, i64)>,
 }
@@ -81,6 +84,7 @@ impl StoredRun {
                 .collect(),
             problems: listing.problems,
             directory: Arc::new(directory),
+            compacted: Arc::new(listing.compacted.unwrap_or_default()),
             times: None,
         })
     }
@@ -94,6 +98,7 @@ impl StoredRun {
             hosts: Arc::clone(&self.hosts),
             problems: Vec::new(),
             directory: Arc::clone(&self.directory),
+            compacted: Arc::clone(&self.compacted),
             times: Some((from, to)),
         }
     }
@@ -132,6 +137,21 @@ impl StoredRun {
             .any(|manifest| manifest.state == State::Running)
     }
 
+    /// Whether its command failed or rows are lost.
+    pub fn has_failed(&self) -> bool {
+        self.manifests().any(|manifest| {
+            let is_lost = manifest.state == State::Incomplete;
+            is_lost || manifest.exit_code.is_some_and(|code| code != 0)
+        })
+    }
+
+    /// Start of the first session and end of the last, ns since 1970-01-01 UTC.
+    pub fn start_and_end(&self) -> (Option<i64>, Option<i64>) {
+        let sessions = || self.manifests().flat_map(Manifest::sessions);
+        let start = sessions().map(|session| session.start_ts).min();
+        (start, sessions().filter_map(|session| session.end_ts).max())
+    }
+
     /// Passes the rows of a host in a table on, those of Parquet files first. Columns that the files
     /// do not have are missing in the batches.
     ///
@@ -149,24 +169,54 @@ impl StoredRun {
             return Ok(());
         }
         let place = format!("{table}/{}", host_directory(&host.name));
-        let opened = self.directory.sub(table);
-        let opened = opened.and_then(|table| table.sub(host_directory(&host.name)));
-        let listed = opened.and_then(|directory| Ok((directory.names()?, directory)));
-        let (names, directory) = listed.map_err(|error| vec![format!("{place}: {error}")])?;
-        let numbers = |number: fn(&str) -> Option<u32>| -> BTreeSet<u32> {
-            names.iter().filter_map(|name| number(name)).collect()
-        };
-        let (parts, journals) = (numbers(parquet_file::number), numbers(journal::number));
-        let mut failures = Vec::new();
         let is_keyed = dataset_schema()
             .table(table)
             .is_some_and(|table| table.keyed);
+        let compacted = self.compacted.of(table, &host.name);
         let times = self.times.filter(|_| !is_keyed);
         let columns = [columns, times.map_or(&[], |_| &["ts"])].concat();
         let mut rows = |batch: &RecordBatch| match times {
             Some(times) => rows(&within(batch, times)),
             None => rows(batch),
         };
+        let mut failures = Vec::new();
+        if let Some(compacted) = compacted {
+            let filter = Filter {
+                run: &self.compacted.run_id,
+                host: &host.name,
+                table,
+                columns: Some(&columns),
+                times,
+            };
+            let read = read_compacted(&self.directory, compacted, filter, &mut rows);
+            failures.extend(read.err());
+        }
+        let opened = self.directory.sub(table);
+        let opened = opened.and_then(|table| table.sub(host_directory(&host.name)));
+        let listed = opened.and_then(|directory| Ok((directory.names()?, directory)));
+        let (names, directory) = match listed {
+            Ok(listed) => listed,
+            // All rows are compacted.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && compacted.is_some() => {
+                return if failures.is_empty() {
+                    Ok(())
+                } else {
+                    Err(failures)
+                };
+            }
+            Err(error) => {
+                failures.push(format!("{place}: {error}"));
+                return Err(failures);
+            }
+        };
+        let numbers = |number: fn(&str) -> Option<u32>| -> BTreeSet<u32> {
+            names.iter().filter_map(|name| number(name)).collect()
+        };
+        let (mut parts, journals) = (numbers(parquet_file::number), numbers(journal::number));
+        if let Some(compacted) = compacted {
+            let remaining = compacted.remaining(&directory, parts);
+            parts = remaining.map_err(|error| vec![format!("{place}: {error}")])?;
+        }
         for &part in &parts {
             let name = parquet_file::name(part);
             let read = read_part(&directory, &name, &columns, times, &mut rows);
@@ -242,6 +292,27 @@ impl OpenRows {
             rows(&batch);
         }
     }
+}
+
+/// Passes the rows in compacted files on, in the order of `ts`.
+fn read_compacted(
+    run: &Directory,
+    compacted: &CompactedRows,
+    filter: Filter<'_>,
+    rows: &mut impl FnMut(&RecordBatch),
+) -> Result<(), String> {
+    let table = dataset_schema().table(filter.table);
+    // Without processes, the rows of a host are in the order of `ts`.
+    let has_processes = table.is_none_or(|table| table.columns().any(|of| of.name == "pid"));
+    if has_processes {
+        let read = compacted::read_by_time(run, &compacted.files, compacted.rows, filter, rows);
+        return read.map_err(|error| format!("{}: {error}", filter.table));
+    }
+    for file in &compacted.files {
+        compacted::for_each_batch(run, file, filter, |batch| rows(&batch))
+            .map_err(|error| format!("{}: {error}", compacted::place(filter.table, file)))?;
+    }
+    Ok(())
 }
 
 fn read_part(

@@ -143,7 +143,7 @@ impl BpfError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Btf(_) => "run a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
-            Self::MissingMembers(_) => "run Linux 5.19 or later".to_owned(),
+            Self::MissingMembers(_) => "run Linux 5.15 or later".to_owned(),
             _ if self.is_denied() && may_load_bpf() => {
                 refusal("/proc".as_ref(), "/sys".as_ref())
             }

@@ -2,15 +2,21 @@
 //!
 //! The method is selected by trial: the first one whose hooks all load and attach is used.
 
-use aya::{
-    Btf, Ebpf,
-    programs::{BtfTracePoint, FEntry, FExit, Program},
+use std::{
+    num::NonZero,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
 };
 
-use super::{
-    error::{BpfError, HookError},
-    object::program,
+use aya::{
+    Btf, Ebpf,
+    programs::{Program, ProgramError},
 };
+
+use super::error::{BpfError, HookError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
@@ -20,6 +26,8 @@ pub enum HookKind {
     Fentry,
     /// The return of a kernel function.
     Fexit,
+    /// An iterator over kernel objects of a kind.
+    Iterator,
 }
 
 /// A program and the hook to which it is attached.
@@ -28,7 +36,7 @@ pub struct Hook {
     /// Name of the program.
     pub program: &'static str,
     pub kind: HookKind,
-    /// Tracepoint or kernel function.
+    /// Tracepoint, kernel function or kind of objects.
     pub function: &'static str,
     /// Its name in older kernels.
     pub formerly: Option<&'static str>,
@@ -59,6 +67,11 @@ impl Hook {
         Self::new(program, HookKind::Fexit, function)
     }
 
+    /// A program that iterates over all tasks.
+    pub const fn tasks(program: &'static str) -> Self {
+        Self::new(program, HookKind::Iterator, "task")
+    }
+
     /// The same hook, with its name in older kernels.
     #[must_use]
     pub const fn formerly(self, function: &'static str) -> Self {
@@ -74,6 +87,7 @@ impl Hook {
             HookKind::Tracepoint => "tp_btf",
             HookKind::Fentry => "fentry",
             HookKind::Fexit => "fexit",
+            HookKind::Iterator => "iter",
         };
         format!("{kind}/{}", self.function)
     }
@@ -213,6 +227,100 @@ pub struct Attached {
     pub hook: String,
 }
 
+/// Loads the programs of these hooks, and of the method of each instrumentation that is tried first,
+/// in parallel: the verifier takes tenths of a second for all of them. Programs that the kernel
+/// rejects are not loaded.
+pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Requested]) {
+    // More would only wait for locks of the kernel.
+    const THREADS_MAX: usize = 8;
+    let mut sets = vec![HookSet::new(hooks.iter())];
+    for requested in requested {
+        let optional = requested.instrumentation.optional.iter();
+        if let Some(method) = requested.methods().next() {
+            sets.push(HookSet::new(method.hooks.iter()));
+            sets.push(HookSet::new(method.optional.iter().chain(optional)));
+        }
+    }
+    let find = |name: &str| {
+        sets.iter().find_map(|set| {
+            let hook = set.hooks.iter().find(|hook| hook.program == name)?;
+            Some((set, *hook))
+        })
+    };
+    let programs = ebpf.programs_mut().filter_map(|(name, program)| {
+        let (set, hook) = find(name)?;
+        Some((set, hook, program))
+    });
+    let programs: Vec<_> = programs.collect();
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = threads.min(THREADS_MAX).min(programs.len());
+    let queue = Mutex::new(programs.into_iter());
+    let work = || {
+        loop {
+            let next = queue.lock().expect("not held while loading").next();
+            let Some((set, hook, program)) = next else {
+                return;
+            };
+            let of_function = matches!(hook.kind, HookKind::Fentry | HookKind::Fexit);
+            if of_function && set.is_refused.load(Ordering::Relaxed) {
+                continue;
+            }
+            if load(program, hook, hook.function, btf).is_err() && of_function {
+                set.is_refused.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+}
+
+/// Hooks. If one at a function is refused, the others at functions are not tried.
+struct HookSet<'a> {
+    hooks: Vec<&'a Hook>,
+    is_refused: AtomicBool,
+}
+
+impl<'a> HookSet<'a> {
+    fn new(hooks: impl Iterator<Item = &'a Hook>) -> Self {
+        Self {
+            hooks: hooks.collect(),
+            is_refused: AtomicBool::new(false),
+        }
+    }
+}
+
+/// Removes the programs that are loaded and not attached: those of methods that this kernel does not
+/// support.
+pub fn unload_unused(ebpf: &mut Ebpf, attached: &[Attached]) {
+    for (name, program) in ebpf.programs_mut() {
+        if !attached.iter().any(|attached| attached.program == name) {
+            unload(program);
+        }
+    }
+}
+
+/// Loads a program, unless it is loaded.
+pub fn load(program: &mut Program, hook: &Hook, function: &str, btf: &Btf) -> Result<(), BpfError> {
+    if program.fd().is_ok() {
+        return Ok(());
+    }
+    let result = match program {
+        Program::BtfTracePoint(program) => program.load(function, btf),
+        Program::FEntry(program) => program.load(function, btf),
+        Program::FExit(program) => program.load(function, btf),
+        Program::Iter(program) => program.load(function, btf),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    };
+    if result.is_err() {
+        unload(program);
+    }
+    result.map_err(|error| BpfError::load(hook.program, error))
+}
+
 /// Attaches the first method that this kernel supports.
 pub fn attach_method(
     ebpf: &mut Ebpf,
@@ -242,7 +350,7 @@ pub fn attach_method(
         if let Some(failed) = method.hooks.iter().find_map(&mut attach) {
             result.missing.push(missing(failed));
             for program in attached.drain(before..) {
-                unload(ebpf, program.program);
+                ebpf.program_mut(program.program).map(unload);
             }
             continue;
         }
@@ -260,7 +368,7 @@ pub fn attach_method(
 }
 
 /// Loads and attaches a program, unless another instrumentation has done so.
-fn attach(
+pub fn attach(
     ebpf: &mut Ebpf,
     btf: &Btf,
     hook: &Hook,
@@ -272,54 +380,52 @@ fn attach(
     {
         return Ok(());
     }
-    let result = attach_to(ebpf, btf, hook, hook.function);
+    let program = ebpf.program_mut(hook.program);
+    let program = program.ok_or(BpfError::NoProgram(hook.program))?;
+    let result = attach_to(program, btf, hook, hook.function);
     let (function, result) = match (result, hook.formerly) {
-        (Err(error), Some(former)) => {
-            unload(ebpf, hook.program);
-            // If both names fail, the cause is that of the present one.
-            (
-                former,
-                attach_to(ebpf, btf, hook, former).map_err(|_| error),
-            )
-        }
+        // If both names fail, the cause is that of the present one.
+        (Err(error), Some(former)) => (
+            former,
+            attach_to(program, btf, hook, former).map_err(|_| error),
+        ),
         (result, _) => (hook.function, result),
     };
-    match result {
-        Ok(()) => attached.push(Attached {
+    if result.is_ok() {
+        attached.push(Attached {
             program: hook.program,
             hook: Hook { function, ..*hook }.name(),
-        }),
-        Err(_) => unload(ebpf, hook.program),
+        });
     }
     result
 }
 
-fn attach_to(ebpf: &mut Ebpf, btf: &Btf, hook: &Hook, function: &str) -> Result<(), BpfError> {
-    macro_rules! attach_as {
-        ($kind:ty) => {{
-            let program: &mut $kind = program(ebpf, hook.program)?;
-            program
-                .load(function, btf)
-                .map_err(|error| BpfError::load(hook.program, error))?;
-            program
-                .attach()
-                .map(drop)
-                .map_err(|error| BpfError::attach(hook.program, error))
-        }};
+/// Loads and attaches a program; it remains unloaded if that fails.
+fn attach_to(
+    program: &mut Program,
+    btf: &Btf,
+    hook: &Hook,
+    function: &str,
+) -> Result<(), BpfError> {
+    load(program, hook, function, btf)?;
+    let result = match program {
+        Program::BtfTracePoint(program) => program.attach().map(drop),
+        Program::FEntry(program) => program.attach().map(drop),
+        Program::FExit(program) => program.attach().map(drop),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    };
+    if result.is_err() {
+        unload(program);
     }
-    match hook.kind {
-        HookKind::Tracepoint => attach_as!(BtfTracePoint),
-        HookKind::Fentry => attach_as!(FEntry),
-        HookKind::Fexit => attach_as!(FExit),
-    }
+    result.map_err(|error| BpfError::attach(hook.program, error))
 }
 
-fn unload(ebpf: &mut Ebpf, name: &str) {
+fn unload(program: &mut Program) {
     // The only error is that the program is not loaded.
-    let _ = match ebpf.program_mut(name) {
-        Some(Program::BtfTracePoint(program)) => program.unload(),
-        Some(Program::FEntry(program)) => program.unload(),
-        Some(Program::FExit(program)) => program.unload(),
+    let _ = match program {
+        Program::BtfTracePoint(program) => program.unload(),
+        Program::FEntry(program) => program.unload(),
+        Program::FExit(program) => program.unload(),
         _ => Ok(()),
     };
 }

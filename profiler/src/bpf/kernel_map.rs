@@ -15,8 +15,9 @@ use super::{
     syscall::{Command, bpf, number},
 };
 
-/// Entries per call at first; it is doubled if a bucket of the hash table has more.
-const BATCH: usize = 1024;
+/// Entries per call at first; it is doubled if a bucket of the hash table has more. The largest take
+/// 700 bytes.
+const BATCH: usize = 128;
 
 /// A hash map in the kernel.
 pub struct KernelMap<K, V> {

@@ -4,18 +4,24 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use profiler_ebpf::{
     config::{self, Config},
     maps::{Named, Processes, Requests},
-    offsets::Offsets,
+    offsets::{MISSING, Offsets},
 };
 
 use super::{
     btf::Btf,
     error::{BpfError, VERIFIER_LOG},
-    instrumentation::Requested,
+    instrumentation::{Hook, Method, Requested},
 };
 use crate::host::Host;
 
 /// The BPF object, built by `cargo xtask build`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/profiler.bpf.o"));
+
+/// Variable with helpers of the kernel that are not used, as on kernels without them.
+const UNUSED_HELPERS: &str = "PROFILER_UNUSED_HELPERS";
+
+/// Method of source `sched` that observes wakeups.
+pub const WAKEUP: &str = "wakeup";
 
 /// Entries of the map of block requests in flight. It is preallocated (4 MiB).
 const REQUESTS_MAX: u32 = 1 << 15;
@@ -48,7 +54,7 @@ pub enum Scope {
 pub struct Settings {
     /// Which tasks are the target.
     pub scope: Scope,
-    /// Whether time asleep and the run-queue histogram are kept.
+    /// Whether time asleep and the histogram of waits are kept.
     pub sched: bool,
     /// Whether the end of each thread is reported.
     pub threads: bool,
@@ -66,13 +72,11 @@ pub struct Settings {
 pub fn load_object(
     host: &Host,
     settings: &Settings,
-    btf: &aya::Btf,
     offsets: &Offsets,
     config: &Config,
 ) -> Result<Ebpf, BpfError> {
     let mut loader = EbpfLoader::new();
     loader
-        .btf(Some(btf))
         // aya does not know task storage, which only programs use.
         .allow_unsupported_maps()
         .verifier_log_level(verifier_log_level())
@@ -94,8 +98,30 @@ pub fn load_object(
     loader.load(OBJECT).map_err(BpfError::Object)
 }
 
+/// Whether wakeups are observed: on request, and if the scheduler does not note the times of each
+/// task, or does so on clocks that differ between CPUs. The source `sched` then has this method.
+pub fn observe_wakeups(host: &Host, offsets: &Offsets, requested: &mut [Requested]) -> bool {
+    let noted = [
+        offsets.task_last_arrival,
+        offsets.task_last_queued,
+        offsets.task_cfs_rq,
+        offsets.cfs_rq_rq,
+    ];
+    let is_forced = noted.contains(&MISSING) || !host.cpu_clocks_agree();
+    let knows = |method: &Method| method.name == WAKEUP;
+    let sched = requested
+        .iter_mut()
+        .find(|requested| requested.instrumentation.methods.iter().any(knows));
+    match sched {
+        Some(sched) if is_forced => sched.method = Some(WAKEUP),
+        Some(sched) => return sched.method == Some(WAKEUP),
+        None => {}
+    }
+    is_forced
+}
+
 /// The constants of the programs.
-pub fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
+pub fn config(host: &Host, settings: &Settings, kernel: &Btf, wakeups: bool) -> Config {
     let (scope, cgroup_hierarchy) = match settings.scope {
         Scope::Pids => (config::scope::PIDS, 0),
         Scope::Cgroup { hierarchy, .. } => (config::scope::CGROUP, hierarchy),
@@ -110,6 +136,7 @@ pub fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         cgroup_hierarchy,
         scope,
         sched: settings.sched.into(),
+        wakeups: wakeups.into(),
         has_prev_state: (kernel.tracepoint_arguments("sched_switch") >= Some(4)).into(),
         threads: settings.threads.into(),
         cpus: u32::try_from(host.possible_cpus).unwrap_or(1),
@@ -120,7 +147,15 @@ pub fn config(host: &Host, settings: &Settings, kernel: &Btf) -> Config {
         dirty_pages: kernel.enumerator("I_DIRTY_PAGES").unwrap_or(1 << 2),
         writeback_bit: kernel.enumerator("PG_writeback").unwrap_or(64),
         in_pid_namespace: in_pid_namespace().into(),
+        has_loop: has_helper(kernel, "BPF_FUNC_loop").into(),
+        has_percpu_lookup: has_helper(kernel, "BPF_FUNC_map_lookup_percpu_elem").into(),
     }
+}
+
+/// Whether the programs can use a helper of the kernel.
+fn has_helper(kernel: &Btf, name: &str) -> bool {
+    let unused = std::env::var(UNUSED_HELPERS).unwrap_or_default();
+    kernel.enumerator(name).is_some() && !unused.split(',').any(|unused| unused == name)
 }
 
 /// Whether the pid namespace is not the initial one, whose inode is fixed
@@ -132,19 +167,16 @@ fn in_pid_namespace() -> bool {
         .is_ok_and(|namespace| namespace.as_os_str() != &*initial)
 }
 
-/// The tracepoints that follow the target, with their programs.
-pub fn tracepoints(settings: &Settings) -> Vec<(&'static str, &'static str)> {
+/// The tracepoints that follow the target.
+pub fn tracepoints(settings: &Settings) -> Vec<Hook> {
     let mut tracepoints = vec![
-        ("sched_switch", "sched_switch"),
-        ("sched_wakeup_new", "sched_wakeup_new"),
-        ("process_fork", "sched_process_fork"),
-        ("process_exec", "sched_process_exec"),
+        Hook::tracepoint("sched_switch", "sched_switch"),
+        Hook::tracepoint("sched_wakeup_new", "sched_wakeup_new"),
+        Hook::tracepoint("process_fork", "sched_process_fork"),
+        Hook::tracepoint("process_exec", "sched_process_exec"),
     ];
-    if settings.sched {
-        tracepoints.push(("sched_wakeup", "sched_wakeup"));
-    }
     if settings.moves {
-        tracepoints.push(("cgroup_attach", "cgroup_attach_task"));
+        tracepoints.push(Hook::tracepoint("cgroup_attach", "cgroup_attach_task"));
     }
     tracepoints
 }

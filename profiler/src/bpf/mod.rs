@@ -16,7 +16,7 @@ pub use self::{
     error::{BpfError, HookError},
     instrumentation::{AttachResult, Attached, Hook, Instrumentation, Method, Missing, Requested},
     kernel_map::KernelMap,
-    load::{Scope, Settings},
+    load::{Scope, Settings, WAKEUP},
     programs::{KernelSupport, Programs, Reading, Roots},
     records::{Event, Record},
     stats::Stats,

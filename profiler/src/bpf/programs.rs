@@ -9,7 +9,7 @@ use std::{
 use aya::{
     Ebpf, Pod,
     maps::{Array, HashMap, MapData, MapError, RingBuf},
-    programs::{BtfTracePoint, Iter},
+    programs::Iter,
 };
 use profiler_ebpf::{
     config::{Control, arming},
@@ -17,13 +17,17 @@ use profiler_ebpf::{
     maps::{self, Key, Map, ProgramCounters, Value},
     offsets::{MISSING, Offsets},
 };
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     btf::Btf,
     error::BpfError,
-    instrumentation::{AttachResult, Attached, attach_method},
+    instrumentation::{
+        AttachResult, Attached, Hook, Requested, attach, attach_method, load, load_all,
+        unload_unused,
+    },
     kernel_map::KernelMap,
-    load::{Scope, Settings, config, load_object, tracepoints},
+    load::{Scope, Settings, config, load_object, observe_wakeups, tracepoints},
     object::{array, events, hash_map, program},
     pod::{bytes, bytes_mut},
     records::{Event, Record, event, records},
@@ -44,8 +48,10 @@ pub struct KernelSupport {
     pub run_delay: bool,
     /// I/O accounting (`CONFIG_TASK_IO_ACCOUNTING`).
     pub io: bool,
-    /// Time asleep, wakeups, migrations and the run-queue histogram, which need BPF.
+    /// Time asleep, wakeups, migrations and the histogram of waits, which need BPF.
     pub sched: bool,
+    /// Whether waits are those after observed wakeups, not those that the scheduler accounts.
+    pub wakeups: bool,
 }
 
 /// The loaded programs.
@@ -76,38 +82,36 @@ impl Programs {
     ///
     /// When the kernel has no BTF, denies bpf(2), or rejects a program of the target.
     pub fn load(host: &Host, settings: &Settings) -> Result<Self, BpfError> {
+        let mut instrumentations = settings.instrumentations.clone();
         let path = host.sysfs.join("kernel/btf/vmlinux");
-        // Dropped before aya parses the same file, to limit the peak of memory.
+        // Dropped before aya parses the same file, twice, to limit the peak of memory.
         let (offsets, config) = {
             let kernel = Btf::read(&path)?;
             let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
-            (offsets, config(host, settings, &kernel))
+            let wakeups = observe_wakeups(host, &offsets, &mut instrumentations);
+            (offsets, config(host, settings, &kernel, wakeups))
         };
         let missing = offsets.missing();
         if !missing.is_empty() {
             return Err(BpfError::MissingMembers(missing));
         }
+        let mut ebpf = load_object(host, settings, &offsets, &config)?;
         let btf =
             aya::Btf::parse_file(&path, aya::Endianness::default()).map_err(BpfError::ParseBtf)?;
-        let mut ebpf = load_object(host, settings, &btf, &offsets, &config)?;
         let mut attached = Vec::new();
-        for iterator in ["mark", "sample"] {
-            let program: &mut Iter = program(&mut ebpf, iterator)?;
-            program
-                .load("task", &btf)
-                .map_err(|error| BpfError::load(iterator, error))?;
-            attached.push(Attached {
-                program: iterator,
-                hook: "iter/task".to_owned(),
-            });
-        }
+        let iterators = [Hook::tasks("mark"), Hook::tasks("sample")];
         let tracepoints = tracepoints(settings);
-        for (name, hook) in &tracepoints {
-            let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
-            program
-                .load(hook, &btf)
-                .map_err(|error| BpfError::load(name, error))?;
+        let required: Vec<Hook> = iterators.iter().chain(&tracepoints).copied().collect();
+        load_all(&mut ebpf, &btf, &required, &instrumentations);
+        for hook in &required {
+            let program = ebpf.program_mut(hook.program);
+            let program = program.ok_or(BpfError::NoProgram(hook.program))?;
+            load(program, hook, hook.function, &btf)?;
         }
+        attached.extend(iterators.iter().map(|hook| Attached {
+            program: hook.program,
+            hook: hook.name(),
+        }));
         let mut programs = Self {
             control: array::<maps::Control>(&mut ebpf)?,
             counters: array::<maps::Counters>(&mut ebpf)?,
@@ -120,7 +124,6 @@ impl Programs {
                 epoch: 1,
                 arming: arming::LEARN,
                 now: monotonic_ns(),
-                ..Control::default()
             },
             buffer: vec![0; 16 << 10],
             length: 0,
@@ -130,6 +133,7 @@ impl Programs {
                 run_delay: offsets.task_run_delay != MISSING,
                 io: offsets.task_ioac != MISSING && offsets.ioac_read_bytes != MISSING,
                 sched: settings.sched,
+                wakeups: config.wakeups != 0,
             },
         };
         programs.write_state()?;
@@ -141,31 +145,25 @@ impl Programs {
         programs.mark()?;
         programs.state.arming = arming::REPORT;
         programs.write_state()?;
-        programs.attach(settings, tracepoints, &btf)?;
+        programs.attach(&tracepoints, &instrumentations, &btf)?;
         Ok(programs)
     }
 
     /// Attaches the tracepoints that follow the target, and the requested instrumentations.
     fn attach(
         &mut self,
-        settings: &Settings,
-        tracepoints: Vec<(&'static str, &'static str)>,
+        tracepoints: &[Hook],
+        instrumentations: &[Requested],
         btf: &aya::Btf,
     ) -> Result<(), BpfError> {
-        for (name, hook) in tracepoints {
-            let program: &mut BtfTracePoint = program(&mut self.ebpf, name)?;
-            program
-                .attach()
-                .map_err(|error| BpfError::attach(name, error))?;
-            self.attached.push(Attached {
-                program: name,
-                hook: format!("tp_btf/{hook}"),
-            });
+        for hook in tracepoints {
+            attach(&mut self.ebpf, btf, hook, &mut self.attached)?;
         }
-        for requested in &settings.instrumentations {
+        for requested in instrumentations {
             let result = attach_method(&mut self.ebpf, btf, *requested, &mut self.attached);
             self.instrumentations.push(result);
         }
+        unload_unused(&mut self.ebpf, &self.attached);
         Ok(())
     }
 
@@ -254,6 +252,7 @@ impl Programs {
     ///
     /// When the iterator cannot be read.
     pub fn mark(&mut self) -> Result<(), BpfError> {
+        update_cpu_clock();
         let mut marked = self.counters()?.marked;
         for _ in 0..MARK_PASSES {
             let mut file = self.iterate("mark")?;
@@ -288,11 +287,11 @@ impl Programs {
     ///
     /// When the iterator cannot be read.
     pub fn sample(&mut self, now: u64) -> Result<Reading, BpfError> {
-        self.state.previous = self.state.now;
         self.state.now = now;
         self.state.epoch = self.state.epoch.wrapping_add(1);
         self.write_state()?;
         let mut file = self.iterate("sample")?;
+        update_cpu_clock();
         let mut length = 0;
         loop {
             if self.buffer.len() * 8 - length < 64 << 10 {
@@ -327,11 +326,24 @@ impl Programs {
         records(&bytes(&self.buffer)[..self.length])
     }
 
-    /// Appends the events since the last call to `events`.
-    pub fn drain(&mut self, events: &mut Vec<Event>) {
+    /// Appends the events since the last call to `events`, and follows tasks that were moved between
+    /// cgroups.
+    ///
+    /// # Errors
+    ///
+    /// When the tasks cannot be read.
+    pub fn drain(&mut self, events: &mut Vec<Event>) -> Result<(), BpfError> {
+        let mut has_moved = false;
         while let Some(item) = self.events.next() {
-            events.extend(event(&item));
+            match event(&item) {
+                Some(Event::CgroupMove) => has_moved = true,
+                event => events.extend(event),
+            }
         }
+        if has_moved {
+            self.mark()?;
+        }
+        Ok(())
     }
 
     /// A descriptor that becomes readable when the target has ended, or the ring buffer is half
@@ -386,6 +398,12 @@ impl Programs {
         link.into_file()
             .map_err(|source| BpfError::OpenIterator { iterator, source })
     }
+}
+
+/// Has the scheduler update the clock of this CPU's run queue, as every reading of the CPU time of
+/// the running thread does. `sample` takes its time from there.
+fn update_cpu_clock() {
+    let _ = clock_gettime(ClockId::ThreadCPUTime);
 }
 
 fn read_error<M: Map>(source: MapError) -> BpfError {

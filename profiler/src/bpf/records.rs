@@ -3,7 +3,7 @@
 use profiler_ebpf::{
     event::{self, Environment, Exec, Fork, ProcessEntry, ThreadEnd},
     histogram::Histogram,
-    record::{self, Header, ProcessRecord, ThreadRecord, Unchanged, Usage},
+    record::{self, Header, PresentWait, ProcessRecord, ThreadRecord, Unchanged, Usage},
 };
 
 use super::pod::{bytes_mut, split, zeroed};
@@ -17,7 +17,7 @@ pub enum Record<'a> {
     Unchanged(&'a Unchanged),
     Thread(&'a ThreadRecord),
     /// Run-queue waits of the previous thread.
-    Runqueue(&'a Histogram),
+    Runqueue(&'a Histogram, &'a PresentWait),
     /// Usage of the ended threads of the previous process.
     Ended(&'a Usage),
 }
@@ -53,7 +53,7 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
             record::UNCHANGED => Record::Unchanged(split(&mut bytes)?),
             record::RUNQUEUE => {
                 split::<Header>(&mut bytes)?;
-                Record::Runqueue(split(&mut bytes)?)
+                Record::Runqueue(split(&mut bytes)?, split(&mut bytes)?)
             }
             record::ENDED => {
                 split::<Header>(&mut bytes)?;

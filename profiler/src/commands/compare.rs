@@ -4,24 +4,27 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{print, print_json, read_runs, write};
+use super::{print, print_json, read_run, write};
 use crate::{
     analysis::{
         compare::{Measured, Threshold, compare, document, page},
+        stored_run::StoredRun,
         summary::{Thresholds, summarize},
     },
+    download::Run,
     failure::{Failure, Reason},
     report,
     run_report::{Shown, comparison as html_comparison},
+    warning,
 };
 
 /// Arguments of `profiler compare`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Run directories of side A
+    /// Runs of side A: directories, or addresses such as s3://BUCKET/PREFIX/RUN
     #[arg(required = true, value_name = "A", value_hint = ValueHint::DirPath)]
     before: Vec<PathBuf>,
-    /// Run directories of side B, after `--`
+    /// Runs of side B, after `--`
     #[arg(required = true, last = true, value_name = "B", value_hint = ValueHint::DirPath)]
     after: Vec<PathBuf>,
     /// Print JSON
@@ -38,18 +41,17 @@ pub struct Arguments {
     fail_on: Vec<Threshold>,
 }
 
-fn measured(paths: &[PathBuf]) -> Result<Vec<Measured>, Failure> {
-    read_runs(paths, |run| {
-        Measured::new(run, summarize(run, &Thresholds::default()))
-    })
+fn measured(runs: &[Run]) -> Result<Vec<Measured>, Failure> {
+    let measured = |run: &StoredRun| Measured::new(run, summarize(run, &Thresholds::default()));
+    runs.iter().map(|run| read_run(run, measured)).collect()
 }
 
 /// The run of a side that is shown over time.
-fn shown(paths: &[PathBuf], runs: &[Measured]) -> Result<Shown, Failure> {
-    let median = Measured::median(runs);
-    let path = std::slice::from_ref(&paths[median]);
-    let mut shown = read_runs(path, |run| Shown::read(run, &runs[median].summary))?;
-    Ok(shown.remove(0))
+fn shown(runs: &[Run], measured: &[Measured]) -> Result<Shown, Failure> {
+    let median = Measured::median(measured);
+    read_run(&runs[median], |run| {
+        Shown::read(run, &measured[median].summary)
+    })
 }
 
 fn label(paths: &[PathBuf]) -> String {
@@ -73,15 +75,26 @@ impl Arguments {
     ///
     /// When a run cannot be read, or has no such figure.
     pub fn run(&self) -> Result<u8, Failure> {
-        let sides = [measured(&self.before)?, measured(&self.after)?];
+        let is_option = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"--");
+        if let Some(option) = self.after.iter().find(is_option) {
+            let message = format!("{}: options come before `--`", option.display());
+            return Err(Failure::new(Reason::Usage, message));
+        }
+        let [before, after] = [
+            Run::resolve_all(&self.before)?,
+            Run::resolve_all(&self.after)?,
+        ];
+        for run in before.iter().chain(&after) {
+            for problem in &run.problems {
+                warning!("profiler: {}: {problem}", run.name.display());
+            }
+        }
+        let sides = [measured(&before)?, measured(&after)?];
         let labels = [label(&self.before), label(&self.after)];
         let [a, b] = sides.each_ref().map(|runs| runs.iter().collect::<Vec<_>>());
         let comparison = compare(labels, [&a, &b]);
         if let Some(output) = &self.output {
-            let shown = [
-                shown(&self.before, &sides[0])?,
-                shown(&self.after, &sides[1])?,
-            ];
+            let shown = [shown(&before, &sides[0])?, shown(&after, &sides[1])?];
             write(output, html_comparison(&comparison, &shown).as_bytes())?;
         } else if self.json {
             print_json(&document(&comparison))?;

@@ -1,25 +1,35 @@
 //! `profiler export`: stored runs as files of other formats.
 
 use std::{
+    env,
+    fmt::Display,
+    fs::File,
+    io::{BufWriter, Seek as _, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::{open_runs, quietly};
+use super::{open_run, quietly};
 use crate::{
-    analysis::stored_run::StoredRun,
+    analysis::{
+        roofline::Sources,
+        stored_run::StoredRun,
+        summary::{Summary, Thresholds, document, summarize},
+    },
+    download::Run,
     export::{
-        Selection,
+        Selection, chrome_trace,
         files::{Destination, Files, create_directory},
-        perfmon, perfpy, pytyche,
+        flowcept, mlflow, perfmon, perfpy, prov, pytyche,
         selection::Moment,
         series::Series,
         tables,
     },
     failure::{Failure, Reason},
     report,
+    run_report::{Report, html},
     schema::Table,
     sources::dataset_schema,
     support::units::{counted, positive},
@@ -30,12 +40,13 @@ use crate::{
 pub struct Arguments {
     /// Format
     format: Format,
-    /// Run directories
+    /// Run directories, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
-    /// File to write, or directory if the format has several; `-` for the standard output
+    /// File to write, or directory if the format has several; `-` for the standard output. For `mlflow`,
+    /// URI of the server [default: $MLFLOW_TRACKING_URI]
     #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Only this table, as one file; otherwise all tables, in a directory
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
@@ -57,6 +68,37 @@ pub struct Arguments {
     /// Replace existing files
     #[arg(long)]
     force: bool,
+    // Last, because its heading is that of all options after it.
+    #[command(flatten)]
+    mlflow: MlflowOptions,
+}
+
+/// Where a run goes on an MLflow server.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "MLflow")]
+struct MlflowOptions {
+    /// Log into this run of the server; otherwise a run is created
+    #[arg(long, env = "MLFLOW_RUN_ID", value_name = "ID")]
+    mlflow_run: Option<String>,
+    /// Experiment of the run that is created; a new one if there is none of this name
+    #[arg(
+        long,
+        env = "MLFLOW_EXPERIMENT_NAME",
+        value_name = "NAME",
+        default_value = "Default"
+    )]
+    experiment: String,
+    /// Text before the names of parameters and of the metrics of nodes
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    prefix: String,
+    /// Do not store the report, the summary and the reports of perf.py
+    #[arg(long)]
+    no_artifacts: bool,
 }
 
 /// Formats.
@@ -72,10 +114,18 @@ enum Format {
     Feather,
     /// Tables as Parquet, one file for all parts and nodes
     Parquet,
+    /// Metrics, parameters, tags and a report on an MLflow server; credentials as MLflow's client takes them
+    Mlflow,
     /// Files of SKA SDP's perfmon in a directory: metrics as JSON and data frames, facts of the nodes
     Perfmon,
+    /// Trace events for Perfetto: processes, regions and counters over time
+    ChromeTrace,
+    /// Records of Flowcept: the workflow and its tasks with telemetry, one JSON object per line
+    Flowcept,
     /// Reports of perf.py for each node, as one JSON file, with the names of the nodes in `nodes.json`
     Perfpy,
+    /// Provenance of regions, their inputs and outputs, as W3C PROV-JSON
+    Prov,
     /// Files of pytyche in a directory: GPUs and CPUs as CSV, their summary, the log of the run
     Pytyche,
 }
@@ -88,7 +138,15 @@ impl Format {
             Self::Ndjson => tables::Format::Ndjson,
             Self::Feather => tables::Format::Feather,
             Self::Parquet => tables::Format::Parquet,
-            Self::Perfmon | Self::Perfpy | Self::Pytyche => return None,
+            Self::ChromeTrace
+            | Self::Flowcept
+            | Self::Mlflow
+            | Self::Perfmon
+            | Self::Perfpy
+            | Self::Prov
+            | Self::Pytyche => {
+                return None;
+            }
         })
     }
 }
@@ -100,16 +158,27 @@ impl Arguments {
     ///
     /// When a run cannot be read completely, or a file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
-        let runs = open_runs(&self.runs)?;
+        let of_mlflow = !self.mlflow.prefix.is_empty() || self.mlflow.no_artifacts;
+        if of_mlflow && self.format != Format::Mlflow {
+            let message = "--prefix and --no-artifacts are for mlflow";
+            return Err(Failure::new(Reason::Usage, message));
+        }
+        let resolved = Run::resolve_all(&self.runs)?;
+        let runs: Result<Vec<_>, _> = resolved.iter().map(open_run).collect();
+        let runs = runs?;
         let mut files = Files::new(self.force);
-        let problems = quietly(|| match self.format.of_tables() {
+        let mut problems = quietly(|| match self.format.of_tables() {
             Some(format) => self.write_tables(&runs, format, &mut files),
-            None => self.write_samples(&runs, &mut files),
+            None if self.format == Format::Mlflow => self.log_runs(&runs),
+            None => self.write_run(&runs, &mut files),
         })?;
+        problems.extend(resolved.into_iter().flat_map(|run| run.problems));
+        problems.sort_unstable();
+        problems.dedup();
         let paths = files.commit()?;
         if paths.len() > 2 {
             let count = counted(paths.len() as u64, "file");
-            report!("{count} in {}", self.output.display());
+            report!("{count} in {}", self.output()?.display());
         } else {
             for path in &paths {
                 report!("{}", path.display());
@@ -125,6 +194,67 @@ impl Arguments {
         Err(Failure::new(Reason::Output, message))
     }
 
+    fn output(&self) -> Result<&Path, Failure> {
+        let missing = || Failure::new(Reason::Usage, "add -o PATH: where the export goes");
+        self.output.as_deref().ok_or_else(missing)
+    }
+
+    /// Logs runs on an MLflow server.
+    fn log_runs(&self, runs: &[StoredRun]) -> Result<Vec<String>, Failure> {
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let given = self
+            .output
+            .as_ref()
+            .map(|output| output.to_string_lossy().into_owned());
+        let server = given
+            .or_else(|| variable("MLFLOW_TRACKING_URI"))
+            .ok_or_else(|| {
+                let message = "add -o URI, or set MLFLOW_TRACKING_URI: the server";
+                Failure::new(Reason::Usage, message)
+            })?;
+        let options = &self.mlflow;
+        if self.table.is_some() {
+            return Err(of_tables("--table"));
+        }
+        let [from, to] = [self.from, self.to].map(|moment| moment.is_some());
+        if from || to || self.region.is_some() || self.jobid.is_some() {
+            let message = "mlflow takes whole runs: no --from, --to, --region or --jobid";
+            return Err(Failure::new(Reason::Usage, message));
+        }
+        if options.mlflow_run.is_some() && runs.len() > 1 {
+            let message = "--mlflow-run takes one run; without it, each gets a run of its own";
+            return Err(Failure::new(Reason::Usage, message));
+        }
+        let client = mlflow::Client::new(&server, variable)?;
+        let target = mlflow::Target {
+            client: &client,
+            run: options.mlflow_run.as_deref(),
+            experiment: &options.experiment,
+            prefix: &options.prefix,
+        };
+        let mut problems = Vec::new();
+        for run in runs {
+            let series = Series {
+                run,
+                selection: &Selection::default(),
+                every: self.every,
+            };
+            let summary = summarize(run, &Thresholds::default());
+            let artifacts = if options.no_artifacts {
+                Vec::new()
+            } else {
+                artifacts(&series, &summary)?
+            };
+            let logged = mlflow::write(&series, &summary, &target, artifacts)?;
+            report!("{}: run {}", client.server(), logged.id);
+            problems.extend(logged.failures);
+            problems.extend(summary.problems);
+        }
+        problems.sort_unstable();
+        problems.dedup();
+        Ok(problems)
+    }
+
     fn selection(&self) -> Selection {
         Selection {
             from: self.from,
@@ -135,28 +265,38 @@ impl Arguments {
     }
 
     /// Formats of other programs, which know one run.
-    fn write_samples(&self, runs: &[StoredRun], files: &mut Files) -> Result<Vec<String>, Failure> {
+    fn write_run(&self, runs: &[StoredRun], files: &mut Files) -> Result<Vec<String>, Failure> {
         let [run] = runs else {
             let message = "this format has one run; export each to a file of its own";
             return Err(Failure::new(Reason::Usage, message));
         };
         if self.table.is_some() {
-            let message = "--table is for formats of tables";
-            return Err(Failure::new(Reason::Usage, message));
+            return Err(of_tables("--table"));
+        }
+        let has_samples = !matches!(self.format, Format::Flowcept | Format::Prov);
+        if self.every.is_some() && !has_samples {
+            return Err(no_samples());
         }
         let series = Series {
             run,
             selection: &self.selection(),
             every: self.every,
         };
+        let output = self.output()?;
         match self.format {
-            Format::Perfmon => return perfmon::write(&series, files, &self.output),
-            Format::Pytyche => return pytyche::write(&series, files, &self.output),
+            Format::Perfmon => return perfmon::write(&series, files, output),
+            Format::Pytyche => return pytyche::write(&series, files, output),
             _ => {}
         }
-        let destination = Destination::of(&self.output);
-        let problems = files.write(&destination, |output| perfpy::write(&series, output))?;
-        if let Destination::File(path) = &destination {
+        let destination = Destination::of(output);
+        let directory = destination.directory();
+        let problems = files.write(&destination, |output| match self.format {
+            Format::ChromeTrace => chrome_trace::write(&series, output),
+            Format::Flowcept => flowcept::write(&series, &directory, output),
+            Format::Prov => prov::write(&series, &directory, output),
+            _ => perfpy::write(&series, output),
+        })?;
+        if let (Format::Perfpy, Destination::File(path)) = (self.format, &destination) {
             let nodes = Destination::File(path.with_file_name("nodes.json"));
             files.write(&nodes, |output| {
                 writeln!(output, "{:#}", perfpy::nodes(run))
@@ -173,9 +313,9 @@ impl Arguments {
         files: &mut Files,
     ) -> Result<Vec<String>, Failure> {
         if self.every.is_some() {
-            let message = "--every is for formats with samples";
-            return Err(Failure::new(Reason::Usage, message));
+            return Err(no_samples());
         }
+        let output = self.output()?;
         let selection = self.selection();
         let mut write = |table: &Table, path: &Path| {
             files.write(&Destination::of(path), |output| {
@@ -189,21 +329,66 @@ impl Arguments {
                 let message = format!("no table {name}, but: {}", names.join(", "));
                 Failure::new(Reason::Usage, message)
             })?;
-            return write(table, &self.output);
+            return write(table, output);
         }
-        if self.output.as_os_str() == "-" {
+        if output.as_os_str() == "-" {
             let message = "the standard output takes one table: add --table NAME";
             return Err(Failure::new(Reason::Usage, message));
         }
-        create_directory(&self.output)?;
+        create_directory(output)?;
         let mut problems: Vec<String> = Vec::new();
         for table in dataset_schema().tables() {
             let hosts = || runs.iter().flat_map(|run| run.hosts.iter());
             if hosts().any(|host| host.tables.contains(table.name)) {
                 let name = format!("{}.{}", table.name, format.extension());
-                problems.extend(write(table, &self.output.join(name))?);
+                problems.extend(write(table, &output.join(name))?);
             }
         }
         Ok(problems)
     }
+}
+
+/// What an MLflow server stores besides: the report and the summary, without command lines and users,
+/// because others can read them, and the reports of perf.py.
+fn artifacts(series: &Series<'_>, summary: &Summary) -> Result<Vec<(&'static str, File)>, Failure> {
+    let report = Report::new(
+        series.run,
+        &Thresholds::default(),
+        &Sources::read(std::iter::empty())?,
+        true,
+    );
+    let mut redacted = summary.clone();
+    redacted.redact();
+    let texts = [
+        ("report.html", html(&[report])),
+        ("summary.json", format!("{:#}\n", document(&redacted))),
+        ("nodes.json", format!("{:#}\n", perfpy::nodes(series.run))),
+    ];
+    let mut artifacts = Vec::new();
+    for (name, text) in texts {
+        let mut file = tempfile::tempfile().map_err(output_failure)?;
+        file.write_all(text.as_bytes()).map_err(output_failure)?;
+        artifacts.push((name, file));
+    }
+    let mut reports = BufWriter::new(tempfile::tempfile().map_err(output_failure)?);
+    // Files that cannot be read are reported by those who log their metrics.
+    perfpy::write(series, &mut reports)?;
+    let reports = reports.into_inner().map_err(output_failure)?;
+    artifacts.push(("perf.json", reports));
+    for (_, file) in &mut artifacts {
+        file.rewind().map_err(output_failure)?;
+    }
+    Ok(artifacts)
+}
+
+fn output_failure(error: impl Display) -> Failure {
+    Failure::new(Reason::Output, error.to_string())
+}
+
+fn of_tables(option: &str) -> Failure {
+    Failure::new(Reason::Usage, format!("{option} is for formats of tables"))
+}
+
+fn no_samples() -> Failure {
+    Failure::new(Reason::Usage, "--every is for formats with samples")
 }

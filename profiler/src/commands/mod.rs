@@ -2,16 +2,22 @@
 
 pub mod ceilings;
 pub mod check;
+pub mod compact;
 pub mod compare;
+pub mod config;
 pub mod events;
 pub mod export;
+pub mod import;
+pub mod man;
 pub mod mark;
 pub mod recover;
 pub mod report;
 pub mod run;
 pub mod schema;
 pub mod serve;
+pub mod status;
 pub mod summary;
+pub mod upload;
 pub mod verify;
 
 use std::{
@@ -24,6 +30,7 @@ use serde::Serialize;
 
 use crate::{
     analysis::stored_run::StoredRun,
+    download::Run,
     failure::{Failure, Reason},
     report,
 };
@@ -45,14 +52,15 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     }
 }
 
-fn open_run(path: &Path) -> Result<StoredRun, Failure> {
-    StoredRun::open(path)
-        .map_err(|error| Failure::new(Reason::Target, format!("{}: {error}", path.display())))
+fn open_run(run: &Run) -> Result<StoredRun, Failure> {
+    let mut stored = StoredRun::open(&run.directory).map_err(|error| no_run(run, &error))?;
+    stored.path.clone_from(&run.name);
+    stored.problems.extend_from_slice(&run.problems);
+    Ok(stored)
 }
 
-/// Opens runs.
-fn open_runs(paths: &[PathBuf]) -> Result<Vec<StoredRun>, Failure> {
-    paths.iter().map(|path| open_run(path)).collect()
+fn no_run(run: &Run, error: &io::Error) -> Failure {
+    Failure::new(Reason::Target, format!("{}: {error}", run.name.display()))
 }
 
 /// Reads stored data. A decoder that panics on a damaged file is a problem of the run, and says
@@ -64,10 +72,17 @@ fn quietly<T>(read: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Opens runs and passes each of them on.
-fn read_runs<T>(paths: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec<T>, Failure> {
-    let results = paths.iter().map(|path| Ok(read(&open_run(path)?)));
-    quietly(|| results.collect())
+/// Opens a run and passes it on.
+fn read_run<T>(run: &Run, read: impl Fn(&StoredRun) -> T) -> Result<T, Failure> {
+    quietly(|| Ok(read(&open_run(run)?)))
+}
+
+/// Opens runs and passes each of them on. One copy of a run on a server exists at a time.
+fn read_runs<T>(names: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec<T>, Failure> {
+    let results = names
+        .iter()
+        .map(|name| read_run(&Run::resolve(name)?, &read));
+    results.collect()
 }
 
 /// Writes a file and reports its name; `-` is stdout.

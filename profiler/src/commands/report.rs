@@ -31,7 +31,7 @@ use crate::{
 #[group(skip)]
 #[command(group(ArgGroup::new("files").multiple(true)))]
 pub struct Arguments {
-    /// Run directories
+    /// Run directories, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
     /// HTML file to write; `-` for the standard output [default: report.html, if nothing else is written]
@@ -59,7 +59,7 @@ pub struct Arguments {
     /// found without it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     ceilings: Option<PathBuf>,
-    /// File with [report] [default: /etc/profiler.toml]
+    /// File with [report] [default: those of `profiler config`]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     // Last, because its heading is that of all options after it.

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{ArgGroup, Args, FromArgMatches as _, ValueHint};
 
 use crate::{
-    config::{Config, Settings, Target},
+    config::{Config, Reread, Settings, Target},
     failure::{Failure, Reason},
     job, privileges, session,
 };
@@ -81,16 +81,16 @@ pub fn settings(options: Vec<OsString>) -> Result<Settings, Failure> {
 }
 
 impl Arguments {
-    /// Runs the subcommand and returns the exit code.
+    /// Runs the subcommand and returns the exit code. `reread` serves to reload the configuration.
     ///
     /// # Errors
     ///
     /// When the configuration is invalid, or the session fails.
-    pub fn run(self) -> Result<u8, Failure> {
+    pub fn run(self, reread: Reread) -> Result<u8, Failure> {
         let command_line = std::env::args_os()
             .map(|arg| arg.to_string_lossy().into_owned())
             .collect();
-        session::run(&self.into_config()?, command_line)
+        session::run(&self.into_config()?, command_line, Some(reread))
     }
 
     /// Validates the arguments.

@@ -44,7 +44,7 @@ impl Arguments {
 fn markdown() -> String {
     let mut text = format!(
         "# Metrics\n\n<!-- Made by `cargo xtask docs` from the declarations in profiler/src/sources: do not edit. -->\n\n\
-         Schema version {SCHEMA_VERSION}. A *counter* is the increase over `interval_ns`, a *gauge* the value at the tick; null means \"not \
+         Schema version {SCHEMA_VERSION}. A *counter* is the increase over `interval_ns`, a *gauge* the value at the tick, a *maximum* the greatest value of the interval; null means \"not \
          available\", never 0. Types are DuckDB's; each column carries `unit`, `kind` and `help` in its Arrow field \
          metadata. Every table also has the columns `run`, the name of the run, and `host`, which \
          readers make from the path. Tables are listed by the source that fills them (`--source`).\n"

@@ -10,10 +10,14 @@ use std::{
 };
 
 use clap::{Args, ValueHint};
+use serde::Deserialize;
 
 use super::run;
 use crate::{
-    config::{Config, Target},
+    config::{
+        Config, Target,
+        file::{Configuration, SERVE},
+    },
     failure::{Failure, Reason},
     job, privileges,
     service::{
@@ -23,6 +27,7 @@ use crate::{
         protocol::{Request, RequestedTarget},
     },
     session,
+    support::service_manager,
 };
 
 /// Arguments of `profiler serve`.
@@ -31,12 +36,18 @@ pub struct Arguments {
     /// Path of the socket
     #[arg(long, default_value = service::SOCKET, value_hint = ValueHint::FilePath)]
     socket: PathBuf,
-    /// Profiles at the same time
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    max_sessions: usize,
-    /// Profiles at the same time for each user
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    max_sessions_per_user: usize,
+    /// Profiles at the same time [default: 64]
+    #[arg(long, value_name = "N")]
+    max_sessions: Option<usize>,
+    /// Profiles at the same time for each user [default: 4]
+    #[arg(long, value_name = "N")]
+    max_sessions_per_user: Option<usize>,
+    /// File with [serve], which has the limits without `--` and with `_` for `-`
+    /// [default: those of `profiler config`]
+    ///
+    /// SIGHUP reads it again; the command line takes precedence.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
     /// Profile for the client at the standard input
     #[arg(long, hide = true)]
     connection: bool,
@@ -56,18 +67,48 @@ impl Arguments {
             let message = "the service needs CAP_BPF and CAP_PERFMON: start it as root";
             return Err(Failure::new(Reason::Privilege, message));
         }
-        let quota = Quota {
-            sessions: self.max_sessions,
-            sessions_per_user: self.max_sessions_per_user,
-        };
-        listener::listen(&self.socket, quota, &|| {
+        listener::listen(&self.socket, &|| self.quota(), &|| {
             let mut command = Command::new("/proc/self/exe");
             command.args(["serve", "--connection"]);
+            // The service manager waits for the listener.
+            command.env_remove(service_manager::SOCKET);
             command
         })?;
         Ok(0)
     }
+
+    /// The limits of the command line, then those of the configuration.
+    fn quota(&self) -> Result<Quota, Failure> {
+        let file: Limits = Configuration::read(self.config.as_deref())?.table(SERVE)?;
+        Ok(Quota {
+            sessions: self.max_sessions.or(file.max_sessions).unwrap_or(64),
+            sessions_per_user: self
+                .max_sessions_per_user
+                .or(file.max_sessions_per_user)
+                .unwrap_or(4),
+        })
+    }
 }
+
+/// The table `[serve]` of the configuration.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Limits {
+    max_sessions: Option<usize>,
+    max_sessions_per_user: Option<usize>,
+}
+
+/// Checks the table.
+///
+/// # Errors
+///
+/// When it has an unknown entry or an invalid value.
+pub fn check(configuration: &Configuration) -> Result<(), Failure> {
+    configuration.table::<Limits>(SERVE).map(drop)
+}
+
+/// Shortest interval of a client, ns: a user is not to occupy the CPUs of others.
+const INTERVAL_MIN_NS: u64 = 10_000_000;
 
 /// Profiles for the client at the standard input.
 fn serve_client() -> Result<u8, Failure> {
@@ -80,12 +121,16 @@ fn serve_client() -> Result<u8, Failure> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     let socket = UnixStream::from(socket.map_err(Failure::internal)?);
     let client = Arc::new(Client::accept(socket)?);
-    let ended = config(&client).and_then(|config| session::run(&config, Vec::new()));
+    let ended = config(&client).and_then(|config| session::run(&config, Vec::new(), None));
     ended.inspect_err(|failure| refuse(&client.socket, failure))
 }
 
 fn config(client: &Arc<Client>) -> Result<Config, Failure> {
     let request = &client.request;
+    if request.interval_ns < INTERVAL_MIN_NS {
+        let message = "the service takes a sample every 10ms at most";
+        return Err(Failure::new(Reason::Usage, message));
+    }
     let target = match &request.target {
         // They come when the socket for marks is open.
         RequestedTarget::Processes => Target::Pids(Vec::new()),
@@ -109,7 +154,7 @@ fn config(client: &Arc<Client>) -> Result<Config, Failure> {
 fn words(request: &Request) -> Vec<OsString> {
     let mut words = vec![
         "--quiet".into(),
-        format!("--interval={}ms", request.interval_ns / 1_000_000),
+        format!("--interval={}us", request.interval_ns / 1000),
     ];
     let values = [
         ("source", &request.source),

@@ -16,7 +16,7 @@ use crate::{
 /// Arguments of `profiler summary`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Run directories
+    /// Run directories, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
     /// Print JSON: all figures of all runs, nodes, jobs, ranks and regions
@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Add the runs up by this label, or by `user`, `job` or `run`
     #[arg(long, value_name = "LABEL")]
     by: Option<String>,
-    /// File with [report.thresholds] [default: /etc/profiler.toml]
+    /// File with [report.thresholds] [default: those of `profiler config`]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }

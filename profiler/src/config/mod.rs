@@ -27,6 +27,9 @@ pub enum Target {
     Node,
 }
 
+/// Reads the configuration of this process again: its files, with the same options and variables.
+pub type Reread = fn() -> Result<Config, Failure>;
+
 /// A validated configuration.
 #[derive(Clone)]
 pub struct Config {

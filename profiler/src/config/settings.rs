@@ -53,7 +53,7 @@ pub struct Settings {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub ipc_file: Option<PathBuf>,
 
-    /// Time between samples, 10ms to 1h; a number without a unit is in seconds
+    /// Time between samples, 1ms to 1h; a number without a unit is in seconds
     #[arg(
         short,
         long,
@@ -207,7 +207,7 @@ pub struct Settings {
     )]
     #[serde(skip)]
     pub service: PathBuf,
-    /// Read options from this TOML file [default: /etc/profiler.toml if it exists]
+    /// Read options from this TOML file [default: /etc/profiler.toml and /etc/profiler.d/*.toml]
     ///
     /// A line sets an option from --interval to --service, except --run-id and --once, by its
     /// name with `_` for `-`: interval = "100ms", max_entries = 65536, threads = true. The command

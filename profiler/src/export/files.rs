@@ -33,6 +33,19 @@ impl Destination {
             Self::File(path.to_owned())
         }
     }
+
+    /// A directory for temporary files.
+    pub fn directory(&self) -> PathBuf {
+        match self {
+            Self::File(path) => directory_of(path).to_owned(),
+            Self::Stdout => std::env::temp_dir(),
+        }
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|parent| *parent != Path::new(""));
+    directory.unwrap_or(Path::new("."))
 }
 
 fn failure(path: &Path, error: &io::Error) -> Failure {
@@ -92,12 +105,11 @@ impl Files {
         if !self.force && path.symlink_metadata().is_ok() {
             return Err(exists(path));
         }
-        let directory = path.parent().filter(|parent| *parent != Path::new(""));
         // As open(2) would create it; the umask applies.
         let file = tempfile::Builder::new()
             .prefix(".profiler-export-")
             .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory.unwrap_or(Path::new(".")));
+            .tempfile_in(directory_of(path));
         let opened = file.and_then(|file| Ok((file.as_file().try_clone()?, file)));
         let (output, file) = opened.map_err(|error| failure(path, &error))?;
         self.written.push((file, path.to_owned()));

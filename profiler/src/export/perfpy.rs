@@ -1,15 +1,15 @@
 //! perf.py: a list of reports for each node, by number, and the names of the nodes in `nodes.json`.
 
-use std::{collections::BTreeMap, fmt::Write as _, io::Write};
+use std::{fmt::Write as _, io::Write};
 
 use serde_json::{Value, json};
 
 use super::{
     output::failed,
-    series::{Column, Series},
+    series::{Column, Running, Series},
 };
 use crate::{
-    analysis::{catalog::NODE, figure::Figure, samples::Sample, stored_run::StoredRun},
+    analysis::{catalog::NODE, figure::Figure, stored_run::StoredRun},
     failure::Failure,
 };
 
@@ -27,9 +27,6 @@ const KEYS: [(&str, &str); 11] = [
     ("net_io_lo_recv_mb", "total_net_io_lo_recv_mb"),
     ("net_io_ext_recv_mb", "total_net_io_ext_recv_mb"),
 ];
-/// The file system is read less often than the rest: its last value counts.
-const KEPT: &str = "disk_usage_percent";
-
 /// Writes the reports of all nodes. Returns the files that cannot be read, with the reason.
 ///
 /// # Errors
@@ -44,10 +41,11 @@ pub fn write(series: &Series<'_>, output: &mut dyn Write) -> Result<Vec<String>,
     for (number, host) in series.run.hosts.iter().enumerate() {
         let comma = if number == 0 { "" } else { "," };
         put(&format!("{comma}\n    \"{number}\": ["))?;
-        let mut before: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut running = Running::new(&columns);
         let mut separator = "";
         series.of_host(host, &columns, &mut failures, |ts, sample| {
-            let report = report(&mut before, ts, sample);
+            running.add(sample);
+            let report = report(ts, &running.values);
             put(&format!("{separator}\n        {report}"))?;
             separator = ",";
             Ok(())
@@ -70,19 +68,9 @@ fn figure(name: &str) -> Option<Figure> {
 }
 
 /// A report as JSON, with the keys in the order of perf.py.
-fn report(before: &mut BTreeMap<&'static str, f64>, ts: i64, sample: &Sample) -> String {
+fn report(ts: i64, values: &[f64]) -> String {
     let mut report = String::from("{");
-    for ((key, name), value) in KEYS.into_iter().zip(&sample.values) {
-        let known = before.get(key).copied();
-        let value = match (value.is_nan(), name.starts_with("total_")) {
-            (false, true) => value + known.unwrap_or(0.0),
-            (false, false) => *value,
-            (true, is_total) if is_total || key == KEPT => known.unwrap_or(f64::NAN),
-            (true, _) => f64::NAN,
-        };
-        if !value.is_nan() {
-            before.insert(key, value);
-        }
+    for ((key, _), value) in KEYS.into_iter().zip(values) {
         // NaN becomes null.
         let _ = write!(report, "\"{key}\":{},", json!(value));
     }

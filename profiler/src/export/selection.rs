@@ -9,7 +9,6 @@ use crate::{
         rows::{ProcessKey, Texts, numbers, processes, times},
         stored_run::{StoredHost, StoredRun},
     },
-    output::dataset::Manifest,
     support::units::duration,
 };
 
@@ -39,9 +38,8 @@ impl Moment {
         match self {
             Self::At(ts) => ts,
             Self::Since(since) => {
-                let sessions = run.manifests().flat_map(Manifest::sessions);
-                let start = sessions.map(|session| session.start_ts / 1000).min();
-                start.unwrap_or(0).saturating_add(since)
+                let (start, _) = run.start_and_end();
+                (start.unwrap_or(0) / 1000).saturating_add(since)
             }
         }
     }

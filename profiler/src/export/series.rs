@@ -7,7 +7,7 @@ use crate::{
     analysis::{
         figure::{Figure, OverTime},
         samples::{Places, Sample, Samples},
-        scan::{Groups, Request, scan},
+        scan::{Groups, Request, names_of_groups, scan},
         stored_run::{StoredHost, StoredRun},
     },
     failure::Failure,
@@ -69,9 +69,9 @@ impl Grouping {
             let Self {
                 figures, places, ..
             } = &mut groupings[number];
-            let named = figures
-                .iter()
-                .position(|figure| figure.name == column.figure.name);
+            let named = figures.iter().position(|figure| {
+                (figure.table, figure.name) == (column.figure.table, column.figure.name)
+            });
             let figure = named.unwrap_or_else(|| {
                 figures.push(column.figure);
                 figures.len() - 1
@@ -184,4 +184,60 @@ impl Series<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Values of columns since the start of the run.
+pub struct Running<'a> {
+    columns: &'a [Column],
+    /// In the order of the columns; NaN for null.
+    pub values: Vec<f64>,
+}
+
+impl<'a> Running<'a> {
+    /// Before the first sample.
+    pub fn new(columns: &'a [Column]) -> Self {
+        Self {
+            columns,
+            values: vec![f64::NAN; columns.len()],
+        }
+    }
+
+    /// Adds a sample: increases are added up, and file systems, which are read less often than the rest,
+    /// keep their last values.
+    pub fn add(&mut self, sample: &Sample) {
+        let read = self.columns.iter().zip(&sample.values);
+        for (value, (column, read)) in self.values.iter_mut().zip(read) {
+            let is_total = column.figure.over_time == OverTime::Sum;
+            let is_kept = is_total || column.figure.table == "filesystem";
+            if !read.is_nan() {
+                // NaN before the first value.
+                *value = if is_total { value.max(0.0) } else { 0.0 } + read;
+            } else if !is_kept {
+                *value = f64::NAN;
+            }
+        }
+    }
+}
+
+/// The groups of a host in which a figure has a value.
+pub fn groups(
+    run: &StoredRun,
+    host: &StoredHost,
+    figure: &Figure,
+    by: &[&'static str],
+    failures: &mut Vec<String>,
+) -> BTreeSet<String> {
+    let mut columns = by.to_vec();
+    figure.columns(&mut columns);
+    let mut groups = BTreeSet::new();
+    let read = run.read(figure.table, host, &columns, |batch| {
+        let values = figure.values(batch);
+        for (name, value) in names_of_groups(batch, by).into_iter().zip(values) {
+            if let Some(name) = name.filter(|_| !value.is_nan()) {
+                groups.insert(name);
+            }
+        }
+    });
+    failures.extend(read.err().into_iter().flatten());
+    groups
 }

@@ -108,6 +108,27 @@ impl Host {
         }
     }
 
+    /// Whether the scheduler's clocks of the CPUs are known to agree. They are the CPUs' own counters,
+    /// which the kernel has found to differ if it takes its time from a timer of the chipset instead.
+    /// Time stamp counters without a constant rate can differ even if it uses them.
+    pub fn cpu_clocks_agree(&self) -> bool {
+        if self.possible_cpus == 1 {
+            return true;
+        }
+        let sources = self.sysfs.join("devices/system/clocksource");
+        let current = text(&sources.join("clocksource0/current_clocksource"));
+        match current.as_deref().map(str::trim) {
+            None | Some("hpet" | "acpi_pm" | "pit" | "jiffies" | "refined-jiffies") => false,
+            Some("tsc") => cpuinfo(&self.procfs).is_some_and(|info| {
+                let flags = info
+                    .get_info(0)
+                    .and_then(|fields| fields.get("flags").copied());
+                flags.is_some_and(|flags| flags.split(' ').any(|flag| flag == "constant_tsc"))
+            }),
+            Some(_) => true,
+        }
+    }
+
     /// Whether this process has a capability. `CAP_SYS_ADMIN` includes those split off from it.
     pub fn has(&self, capability: Capability) -> bool {
         let split_off = [
@@ -191,6 +212,31 @@ mod tests {
         for malformed in ["", "[", "]x[", "none integrity"] {
             assert_eq!(Lockdown::parse(malformed), Lockdown::None);
         }
+    }
+
+    #[test]
+    fn clocks_agree_where_their_source_does() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (procfs, sysfs) = (directory.path().join("proc"), directory.path().join("sys"));
+        let source = sysfs.join("devices/system/clocksource/clocksource0");
+        fs::create_dir_all(&source).expect("a directory");
+        fs::create_dir_all(&procfs).expect("a directory");
+        let agree = |clock: &str, flags: &str| {
+            fs::write(source.join("current_clocksource"), clock).expect("written");
+            let info = format!(
+                "processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\nflags\t\t: {flags}\n"
+            );
+            fs::write(procfs.join("cpuinfo"), info).expect("written");
+            let possible_cpus = 2;
+            let host = Host::probe(&procfs, &sysfs, None);
+            Host {
+                possible_cpus,
+                ..host
+            }
+            .cpu_clocks_agree()
+        };
+        assert!(agree("tsc\n", "fpu tsc constant_tsc") && agree("kvm-clock\n", "fpu"));
+        assert!(!agree("tsc\n", "fpu tsc tsc_adjust") && !agree("hpet\n", "constant_tsc"));
     }
 
     #[test]

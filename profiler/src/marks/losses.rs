@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{report, support::log::harmless};
+use crate::{support::log::harmless, warning};
 
 /// Number of users with separate counts; the losses of other users are counted together.
 const USERS: usize = 64;
@@ -108,7 +108,7 @@ impl Losses {
                 "stored as sent"
             };
             let origin = harmless(&origin().chars().take(200).collect::<String>());
-            report!("profiler: mark {result}, {origin} (further ones are only counted)");
+            warning!("profiler: mark {result}, {origin} (further ones are only counted)");
         }
         self.all[index] = self.all[index].saturating_add(count);
         let of_user = self.of_user(Some(uid));

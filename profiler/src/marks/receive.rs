@@ -30,6 +30,11 @@ pub struct Envelope {
     pub sent: Option<i64>,
 }
 
+/// The size of the control messages in the type of the C library.
+fn control_length<T: TryFrom<usize>>() -> Option<T> {
+    T::try_from(CONTROL).ok()
+}
+
 /// Receives one datagram, without waiting for one.
 pub fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> Option<Envelope> {
     // `u64` for the alignment of the message headers.
@@ -43,7 +48,7 @@ pub fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> Option<Envelope> {
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = CONTROL;
+    header.msg_controllen = control_length()?;
     // SAFETY: the header points to `buffer` and `control`, with their lengths.
     let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
     let mut envelope = Envelope {

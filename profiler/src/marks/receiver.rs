@@ -24,7 +24,7 @@ use super::{
     receive::{Envelope, receive},
     socket::Bound,
 };
-use crate::report;
+use crate::warning;
 
 /// Marks that are queued for a reading, and their memory.
 const WAITING: Limits = Limits {
@@ -188,7 +188,7 @@ impl MarkReceiver {
         if self.shared.bound.allow(&state.users).is_err() {
             state.open = true;
             if let Err(error) = self.shared.bound.allow_all() {
-                report!("profiler: marks of users {:?}: {error}", state.users);
+                warning!("profiler: marks of users {:?}: {error}", state.users);
             }
         }
     }
@@ -405,6 +405,8 @@ impl State {
                 return;
             }
             Ok(()) => match Mark::parse(datagram) {
+                // The shell has become its last command, whose parent is the profiler.
+                Ok(mark) if mark.pid == Some(std::process::id()) => Mark { pid: None, ..mark },
                 Ok(mark) => mark,
                 Err(error) => {
                     lose(Loss::Malformed, 1, &error);

@@ -21,7 +21,7 @@ use rustix::{
 
 use thiserror::Error;
 
-use crate::{report, support::runtime_directory};
+use crate::{support::runtime_directory, warning};
 
 /// Attempts to take a lock whose holder is starting or ending.
 const ATTEMPTS: u32 = 20;
@@ -76,7 +76,7 @@ impl InstanceLock {
         let Some(directory) = runtime_directory::candidates()
             .find(|directory| runtime_directory::make(directory).is_ok())
         else {
-            report!(
+            warning!(
                 "profiler: no lock for run {run_id}: a second profiler of it on this node would not \
                  be noticed (create /run/profiler, or set XDG_RUNTIME_DIR)"
             );

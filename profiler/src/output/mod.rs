@@ -4,13 +4,19 @@
 //! looks at them, and passes the rest on. The session knows no output by name.
 
 pub mod arrow_stream;
+pub mod compaction;
 pub mod dataset;
 pub mod instance_lock;
 pub mod job_router;
+pub mod memory_guard;
 pub mod recovery;
 pub mod retention;
+pub mod status;
+pub mod status_file;
 
 use std::collections::BTreeMap;
+
+use serde_json::Value;
 
 use self::dataset::manifest::Loss;
 use crate::{
@@ -23,6 +29,9 @@ use crate::{
 pub trait Output {
     /// The process of the profiled command has been created, but not started.
     fn command_created(&mut self, _pid: u32) {}
+
+    /// The settings of the session have changed; `config` is that of `run.json`.
+    fn reconfigured(&mut self, _config: &Value) {}
 
     /// Gets the batches of one reading, at a sample or at a region boundary; returns those for the
     /// next output. It is called once per reading, also without batches, and must not wait for a
@@ -92,6 +101,13 @@ impl Outputs {
     pub fn command_created(&mut self, pid: u32) {
         for output in &mut self.0 {
             output.command_created(pid);
+        }
+    }
+
+    /// See [`Output::reconfigured`].
+    pub fn reconfigured(&mut self, config: &Value) {
+        for output in &mut self.0 {
+            output.reconfigured(config);
         }
     }
 

@@ -18,7 +18,7 @@ use super::{
     dataset::recover::{RecoverError, RecoveryReport, abandoned_runs, recover_abandoned},
     instance_lock::{Acquired, InstanceLock},
 };
-use crate::{privileges, report, schema::DatasetSchema, support::invoking_user::Owner};
+use crate::{privileges, report, schema::DatasetSchema, support::invoking_user::Owner, warning};
 
 /// Time that the end of a session waits for the recovery. The next session recovers the rest.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ impl AbandonedRuns {
                 report!("profiler: recovered {rows} rows of {}", run_dir.display());
             }
             Ok(_) => {}
-            Err(error) => report!("profiler: cannot recover {}: {error}", run_dir.display()),
+            Err(error) => warning!("profiler: cannot recover {}: {error}", run_dir.display()),
         }
     }
 

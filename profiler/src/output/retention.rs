@@ -4,14 +4,17 @@
 //! removed, so readers of the directory never see a part of it.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat, renameat, statvfs};
+use serde::{Deserialize, Serialize};
 
 use super::{
     dataset::{
@@ -20,7 +23,7 @@ use super::{
     },
     instance_lock::{Acquired, InstanceLock},
 };
-use crate::{privileges, report, support::units::format_bytes};
+use crate::{privileges, report, support::units::format_bytes, warning};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(300);
@@ -59,39 +62,118 @@ struct Run {
     end: Option<i64>,
 }
 
-/// Starts a thread that applies the limits now and every 5 minutes. Without limits it does nothing.
-///
-/// # Errors
-///
-/// When the thread cannot be created.
-pub fn start(directory: RunsDirectory, limits: Limits, quiet: bool) -> io::Result<()> {
-    if limits == Limits::default() {
-        return Ok(());
+/// Space that the runs take, and its limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Size of all runs of the user, bytes.
+    pub runs: u64,
+    /// Bytes free in the file system.
+    pub free: u64,
+    /// The limits, as in [`Limits`].
+    pub keep_free: Option<u64>,
+    pub max_age_ns: Option<u64>,
+    pub max_size: Option<u64>,
+}
+
+/// A thread that applies limits now, when they change, and every 5 minutes.
+#[derive(Clone, Debug)]
+pub struct Retention(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    limits: Limits,
+    /// Number of changes of the limits.
+    changes: u64,
+    disk: Option<Disk>,
+}
+
+impl Retention {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be created.
+    pub fn start(directory: RunsDirectory, limits: Limits, quiet: bool) -> io::Result<Self> {
+        let retention = Self(Arc::new(Shared {
+            state: Mutex::new(State {
+                limits,
+                ..State::default()
+            }),
+            changed: Condvar::new(),
+        }));
+        let shared = retention.clone();
+        thread::Builder::new()
+            .name("retention".to_owned())
+            .spawn(move || shared.run(&directory, quiet))?;
+        Ok(retention)
     }
-    let work = move || {
+
+    /// The space of the runs at the last check; `None` without limits.
+    pub fn disk(&self) -> Option<Disk> {
+        self.lock().disk.clone()
+    }
+
+    /// Replaces the limits.
+    pub fn set(&self, limits: Limits) {
+        let mut state = self.lock();
+        if state.limits != limits {
+            state.limits = limits;
+            state.changes += 1;
+            self.0.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, directory: &RunsDirectory, quiet: bool) {
         privileges::keep_for_files();
         let mut reported = String::new();
         loop {
-            let unmet = match directory.apply(&limits, quiet) {
-                Ok(unmet) => unmet.unwrap_or_default(),
-                Err(error) => format!("{}: {error}", directory.out.display()),
-            };
+            let state = self.lock();
+            let (limits, changes) = (state.limits.clone(), state.changes);
+            drop(state);
+            let mut unmet = String::new();
+            let mut disk = None;
+            if limits != Limits::default() {
+                match directory.apply(&limits, quiet) {
+                    Ok(applied) => {
+                        unmet = applied.unmet.unwrap_or_default();
+                        disk = Some(applied.disk);
+                    }
+                    Err(error) => unmet = format!("{}: {error}", directory.out.display()),
+                }
+            }
             if !unmet.is_empty() && unmet != reported {
-                report!("profiler: {unmet}");
+                warning!("profiler: {unmet}");
             }
             reported = unmet;
-            thread::sleep(PERIOD);
+            let mut state = self.lock();
+            state.disk = disk;
+            let is_current = |state: &mut State| state.changes == changes;
+            let waited = self.0.changed.wait_timeout_while(state, PERIOD, is_current);
+            drop(waited);
         }
-    };
-    thread::Builder::new()
-        .name("retention".to_owned())
-        .spawn(work)?;
-    Ok(())
+    }
+}
+
+/// Result of a check.
+struct Applied {
+    disk: Disk,
+    /// A limit that cannot be met.
+    unmet: Option<String>,
 }
 
 impl RunsDirectory {
-    /// Removes runs until the limits are met. Returns a limit that cannot be met.
-    fn apply(&self, limits: &Limits, quiet: bool) -> io::Result<Option<String>> {
+    /// Removes runs until the limits are met.
+    fn apply(&self, limits: &Limits, quiet: bool) -> io::Result<Applied> {
         let runs = self.runs()?;
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -101,12 +183,40 @@ impl RunsDirectory {
         let mut finished: Vec<&Run> = runs.iter().filter(|run| run.end.is_some()).collect();
         finished.sort_by_key(|run| (run.end, run.name.clone()));
         let (count, unmet) = limits.excess(&finished, total, self.free()?, now);
+        let mut left = total;
         for run in &finished[..count] {
-            if self.remove(run)? && !quiet {
-                report!("removed run {} ({})", run.name, format_bytes(run.bytes));
+            if self.remove(run)? {
+                left -= run.bytes;
+                if !quiet {
+                    report!("removed run {} ({})", run.name, format_bytes(run.bytes));
+                }
             }
         }
-        Ok(unmet)
+        let disk = Disk {
+            runs: left,
+            free: self.free()?,
+            keep_free: limits.keep_free,
+            max_age_ns: limits
+                .max_age
+                .map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+            max_size: limits.max_size,
+        };
+        Ok(Applied { disk, unmet })
+    }
+
+    /// Removes finished runs of these names. Returns those that were removed.
+    ///
+    /// # Errors
+    ///
+    /// When a directory cannot be read or removed.
+    pub fn remove_runs(&self, names: &BTreeSet<String>) -> io::Result<Vec<String>> {
+        let mut removed = Vec::new();
+        for run in self.runs()? {
+            if run.end.is_some() && names.contains(&run.name) && self.remove(&run)? {
+                removed.push(run.name);
+            }
+        }
+        Ok(removed)
     }
 
     /// Bytes available to unprivileged users.

@@ -87,11 +87,16 @@ impl Constants {
 fn tsc_hz() -> Option<f64> {
     use std::arch::x86_64::{__cpuid, __get_cpuid_max};
     const TSC: u32 = 0x15;
-    let (last, _) = __get_cpuid_max(0);
-    if last < TSC {
-        return None;
-    }
-    let leaf = __cpuid(TSC);
+    #[expect(unused_unsafe, reason = "they are unsafe in Rust 1.88")]
+    let leaf = {
+        // SAFETY: all processors with 64 bits have the instruction.
+        let (last, _) = unsafe { __get_cpuid_max(0) };
+        if last < TSC {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe { __cpuid(TSC) }
+    };
     let is_known = leaf.eax != 0 && leaf.ebx != 0 && leaf.ecx != 0;
     is_known.then(|| f64::from(leaf.ecx) * f64::from(leaf.ebx) / f64::from(leaf.eax))
 }

@@ -4,8 +4,6 @@ use std::{fs, path::Path};
 
 use super::{cgroup_mounts::Cgroups, process_cgroup};
 
-/// Directories that are read for a cgroup. Users can nest theirs without limit.
-const DEPTH_MAX: usize = 64;
 /// Without a limit, version 1 has the largest multiple of the page size.
 const UNLIMITED: u64 = 1 << 60;
 
@@ -26,14 +24,8 @@ impl CgroupLimits {
             let Some(hierarchy) = cgroups.hierarchy(line.controllers) else {
                 continue;
             };
-            let Some(directory) = hierarchy.directory(line.path) else {
-                continue;
-            };
-            let directories = directory.ancestors();
-            let directories =
-                directories.take_while(|path| path.starts_with(&hierarchy.mount_point));
-            for directory in directories.take(DEPTH_MAX) {
-                limits = limits.and(Self::of_directory(directory));
+            for directory in hierarchy.with_ancestors(line.path) {
+                limits = limits.and(Self::of_directory(&directory));
             }
         }
         limits
@@ -41,14 +33,12 @@ impl CgroupLimits {
 
     fn of_directory(directory: &Path) -> Self {
         let read = |name: &str| fs::read_to_string(directory.join(name)).ok();
-        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
-        let memory = number("memory.max").or_else(|| number("memory.limit_in_bytes"));
         let quota = read("cpu.max").or_else(|| {
             let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(read);
             Some(format!("{} {}", quota?, period?))
         });
         Self {
-            memory: memory.filter(|bytes| *bytes < UNLIMITED),
+            memory: memory_limit(directory),
             cpus: quota.and_then(|quota| cpus(&quota)),
         }
     }
@@ -62,6 +52,19 @@ impl CgroupLimits {
     }
 }
 
+/// Memory limit of the cgroup with this directory, bytes; `None` without a limit.
+pub(super) fn memory_limit(directory: &Path) -> Option<u64> {
+    let limit = number(directory, "memory.max");
+    let limit = limit.or_else(|| number(directory, "memory.limit_in_bytes"));
+    limit.filter(|bytes| *bytes < UNLIMITED)
+}
+
+/// The number in a file of a cgroup.
+pub(super) fn number(directory: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(directory.join(name)).ok()?;
+    text.trim().parse().ok()
+}
+
 /// `quota period` in µs; the quota is `max` or negative if there is none.
 fn cpus(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace();
@@ -73,22 +76,7 @@ fn cpus(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procfs::cgroup_mounts::Hierarchy;
-
-    fn write(directory: &Path, files: &[(&str, &str)]) {
-        fs::create_dir_all(directory).expect("made");
-        for (name, text) in files {
-            fs::write(directory.join(name), text).expect("written");
-        }
-    }
-
-    fn hierarchy(controllers: &[&str], mount_point: &Path, root: &str) -> Hierarchy {
-        Hierarchy {
-            controllers: controllers.iter().map(|&name| name.to_owned()).collect(),
-            mount_point: mount_point.to_owned(),
-            root: root.to_owned(),
-        }
-    }
+    use crate::procfs::cgroup_mounts::fixture::{hierarchy, write};
 
     #[test]
     fn smallest_limit_of_a_cgroup_and_its_ancestors() {

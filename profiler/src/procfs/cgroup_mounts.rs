@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::mounts::Mount;
 
+/// Directories that are read for a cgroup. Users can nest theirs without limit.
+const DEPTH_MAX: usize = 64;
+
 /// Controllers of version 1, to distinguish them from other mount options.
 const CONTROLLERS: [&str; 15] = [
     "blkio",
@@ -40,6 +43,14 @@ impl Hierarchy {
         let below = Path::new(path.trim_start_matches('/'));
         let below = below.strip_prefix(self.root.trim_matches('/')).ok()?;
         Some(self.mount_point.join(below))
+    }
+
+    /// The directories of a cgroup and of those that contain it, innermost first.
+    pub(crate) fn with_ancestors(&self, path: &str) -> Vec<PathBuf> {
+        let innermost = self.directory(path);
+        let all = innermost.iter().flat_map(|directory| directory.ancestors());
+        let all = all.take_while(|directory| directory.starts_with(&self.mount_point));
+        all.take(DEPTH_MAX).map(Path::to_owned).collect()
     }
 }
 
@@ -115,6 +126,33 @@ impl Cgroups {
             (false, Some(_)) => Some("hybrid"),
             (false, None) => Some("v1"),
             (true, None) => None,
+        }
+    }
+}
+
+/// Hierarchies in directories of tests.
+#[cfg(test)]
+pub(super) mod fixture {
+    use std::fs;
+
+    use super::*;
+
+    pub(in crate::procfs) fn write(directory: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(directory).expect("made");
+        for (name, text) in files {
+            fs::write(directory.join(name), text).expect("written");
+        }
+    }
+
+    pub(in crate::procfs) fn hierarchy(
+        controllers: &[&str],
+        mount_point: &Path,
+        root: &str,
+    ) -> Hierarchy {
+        Hierarchy {
+            controllers: controllers.iter().map(|&name| name.to_owned()).collect(),
+            mount_point: mount_point.to_owned(),
+            root: root.to_owned(),
         }
     }
 }

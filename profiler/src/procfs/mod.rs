@@ -2,6 +2,7 @@
 //! use fixtures.
 
 pub mod cgroup_limits;
+pub mod cgroup_memory;
 pub mod cgroup_mounts;
 pub mod cgroup_names;
 pub mod cpu_list;

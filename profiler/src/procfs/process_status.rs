@@ -13,12 +13,22 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 /// Real uid of a process. The owner of its directory is no substitute: it is root if the process is
 /// not dumpable.
 pub(crate) fn real_uid(procfs: &Path, pid: u32) -> Option<u32> {
+    uid(procfs, pid, 0)
+}
+
+/// Effective uid of a process.
+pub(crate) fn effective_uid(procfs: &Path, pid: u32) -> Option<u32> {
+    uid(procfs, pid, 1)
+}
+
+/// The uid in one of the columns of the field.
+fn uid(procfs: &Path, pid: u32, column: usize) -> Option<u32> {
     // The uids precede the list of groups, which can be long.
     let status = process_file::read(procfs, pid, "status", SMALL_MAX).ok()?;
     let status = String::from_utf8_lossy(&status.bytes);
     field(&status, "Uid")?
         .split_whitespace()
-        .next()?
+        .nth(column)?
         .parse()
         .ok()
 }

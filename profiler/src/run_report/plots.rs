@@ -92,6 +92,14 @@ figures! {
             "Share of the time in which a kernel ran";
         gpu_memory: Bytes, "gpu", Value::Column("memory_used"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Device memory in use";
+        gpu_tensor: Percent, "gpu", Value::Column("tensor_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
+            "Share of the time in which the tensor cores were active";
+        gpu_bandwidth: Percent, "gpu", Value::Column("dram_activity"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
+            "Share of the memory bandwidth in use";
+        gpu_pcie_rx: Bytes, "gpu", Value::Column("pcie_rx_bytes"), &[IsNull("parent_uuid")];
+            "Bytes received over PCIe";
+        gpu_pcie_tx: Bytes, "gpu", Value::Column("pcie_tx_bytes"), &[IsNull("parent_uuid")];
+            "Bytes sent over PCIe";
         gpu_watts: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Mean;
             "Power";
     }
@@ -160,6 +168,10 @@ const GPU: DeviceKind = DeviceKind {
     plots: &[
         ("gpu_utilization", "Utilization of the GPUs"),
         ("gpu_memory", "Memory in use on the GPUs"),
+        ("gpu_tensor", "Tensor cores of the GPUs"),
+        ("gpu_bandwidth", "Memory bandwidth of the GPUs in use"),
+        ("gpu_pcie_rx", "Bytes received by the GPUs over PCIe"),
+        ("gpu_pcie_tx", "Bytes sent by the GPUs over PCIe"),
         ("gpu_watts", "Power of the GPUs"),
     ],
     with_idle: true,
@@ -313,7 +325,13 @@ pub const TOPICS: &[Topic] = &[
     },
     Topic {
         id: "cpu",
-        latencies: &[("runqueue", "How long threads waited for a CPU")],
+        latencies: &[
+            ("runqueue", "How long threads waited for a CPU"),
+            (
+                "wakeup",
+                "How long threads waited for a CPU since their wakeup",
+            ),
+        ],
         title: "CPUs of the node",
         plots: &[
             stack(

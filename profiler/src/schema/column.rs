@@ -12,9 +12,11 @@ use arrow::{
 pub enum Kind {
     /// Increase over the interval.
     Counter,
-    /// Value at the sample.
+    /// Value at the sample, or a state then.
     Gauge,
-    /// Name, identifier or other fact.
+    /// Greatest value in the interval.
+    Maximum,
+    /// Name, identifier or other fact: rows with other labels are of another series.
     Label,
 }
 
@@ -24,6 +26,7 @@ impl Kind {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Maximum => "maximum",
             Self::Label => "label",
         }
     }

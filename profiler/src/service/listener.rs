@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     fs::{self, Metadata, Permissions},
     io,
     os::unix::{
@@ -11,6 +12,7 @@ use std::{
     path::Path,
     process::{Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use rustix::net::sockopt::socket_peercred;
@@ -18,8 +20,10 @@ use rustix::net::sockopt::socket_peercred;
 use super::{SOCKET, connection::refuse};
 use crate::{
     failure::{Failure, Reason},
+    output::status_file::{Status, StatusFile},
     report,
-    support::runtime_directory,
+    support::{runtime_directory, service_manager::ServiceManager, signals::Signals},
+    warning,
 };
 
 /// Limits of the profiles at the same time.
@@ -27,6 +31,19 @@ use crate::{
 pub struct Quota {
     pub sessions: usize,
     pub sessions_per_user: usize,
+}
+
+/// Time until the next attempt when accepting a client fails.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            sessions,
+            sessions_per_user,
+        } = self;
+        write!(f, "{sessions} profiles, {sessions_per_user} per user")
+    }
 }
 
 /// Profiles per user.
@@ -38,56 +55,117 @@ struct Place {
     uid: u32,
 }
 
-/// Accepts clients until the process is ended. `command` starts the process for a client, with the
+/// Accepts clients until SIGINT or SIGTERM; SIGHUP reads the limits again. `command` starts the process for a client, with the
 /// connection as its standard input.
 ///
 /// # Errors
 ///
-/// When the socket cannot be created.
-pub fn listen(socket: &Path, quota: Quota, command: &dyn Fn() -> Command) -> Result<(), Failure> {
+/// When the socket cannot be created, or the limits are invalid.
+pub fn listen(
+    socket: &Path,
+    read_quota: &dyn Fn() -> Result<Quota, Failure>,
+    command: &dyn Fn() -> Command,
+) -> Result<(), Failure> {
+    let mut quota = read_quota()?;
     let failed =
         |error: io::Error| Failure::new(Reason::Output, format!("{}: {error}", socket.display()));
-    let listener = bind(socket).map_err(failed)?;
-    report!("profiler: serving at {}", socket.display());
-    let sessions = Sessions::default();
-    loop {
-        let client = match listener.accept() {
-            Ok((client, _)) => client,
-            Err(error) => {
-                report!("profiler: accept: {error}");
-                std::thread::sleep(std::time::Duration::from_millis(100));
-                continue;
-            }
-        };
-        let Ok(credentials) = socket_peercred(&client) else {
-            continue;
-        };
-        let uid = credentials.uid.as_raw();
-        let place = match Place::take(&sessions, quota, uid) {
-            Ok(place) => place,
-            Err(failure) => {
-                refuse(&client, &failure);
-                continue;
-            }
-        };
-        let command = command();
-        let started = std::thread::Builder::new()
-            .name("client".to_owned())
-            .spawn(move || {
-                if let Err(error) = profile(command, client) {
-                    report!("profiler: a process for a client: {error}");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    runtime.block_on(async {
+        let mut signals = Signals::new().map_err(failed)?;
+        let manager = ServiceManager::from_environment();
+        let mut watchdog = manager.watchdog();
+        let listener = bind(socket)
+            .and_then(tokio::net::UnixListener::from_std)
+            .map_err(failed)?;
+        let serving = format!("serving at {}", socket.display());
+        report!("profiler: {serving}");
+        manager.ready(&serving);
+        let sessions = Sessions::default();
+        let status = Status::of_service(socket).map_err(failed)?;
+        // `profiler status` lists the service if it has a runtime directory.
+        let _file = StatusFile::create(&status).map_err(failed)?;
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => {
+                    if !signals.reloads(signal) {
+                        break;
+                    }
+                    manager.reloading();
+                    match read_quota() {
+                        Ok(new) => {
+                            quota = new;
+                            report!("profiler: limits reloaded: {quota}");
+                        }
+                        Err(failure) => warning!(
+                            "profiler: the configuration is invalid and was not reloaded: {failure}"
+                        ),
+                    }
+                    manager.ready(&serving);
                 }
-                drop(place);
-            });
-        if let Err(error) = started {
-            report!("profiler: a thread for a client: {error}");
+                () = watchdog.due() => {
+                    let status = format!("{serving}: {} profiles", count(&sessions));
+                    manager.alive(&status);
+                }
+                client = listener.accept() => match client.and_then(|(client, _)| blocking(client)) {
+                    Ok(client) => admit(&sessions, quota, client, command),
+                    Err(error) => {
+                        warning!("profiler: accept: {error}");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                },
+            }
         }
+        manager.stopping("");
+        Ok(())
+    })
+}
+
+fn blocking(client: tokio::net::UnixStream) -> io::Result<UnixStream> {
+    let client = client.into_std()?;
+    client.set_nonblocking(false)?;
+    Ok(client)
+}
+
+/// Starts a process for a client, or refuses.
+fn admit(sessions: &Sessions, quota: Quota, client: UnixStream, command: &dyn Fn() -> Command) {
+    let Ok(credentials) = socket_peercred(&client) else {
+        return;
+    };
+    let uid = credentials.uid.as_raw();
+    let place = match Place::take(sessions, quota, uid) {
+        Ok(place) => place,
+        Err(failure) => {
+            refuse(&client, &failure);
+            return;
+        }
+    };
+    let command = command();
+    let started = std::thread::Builder::new()
+        .name("client".to_owned())
+        .spawn(move || {
+            if let Err(error) = profile(command, client) {
+                warning!("profiler: a process for a client: {error}");
+            }
+            drop(place);
+        });
+    if let Err(error) = started {
+        warning!("profiler: a thread for a client: {error}");
     }
+}
+
+/// Number of profiles.
+fn count(sessions: &Sessions) -> usize {
+    let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    sessions.values().sum()
 }
 
 impl Place {
     fn take(sessions: &Sessions, quota: Quota, uid: u32) -> Result<Self, Failure> {
-        admit(sessions, quota, uid)?;
+        take(sessions, quota, uid)?;
         Ok(Self {
             sessions: sessions.clone(),
             uid,
@@ -105,7 +183,7 @@ impl Drop for Place {
     }
 }
 
-fn admit(sessions: &Sessions, quota: Quota, uid: u32) -> Result<(), Failure> {
+fn take(sessions: &Sessions, quota: Quota, uid: u32) -> Result<(), Failure> {
     let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
     let all: usize = sessions.values().sum();
     let own = sessions.entry(uid).or_default();
@@ -149,6 +227,7 @@ fn bind(socket: &Path) -> io::Result<UnixListener> {
     new.push(format!(".{}", std::process::id()));
     let _ = fs::remove_file(&new);
     let listener = UnixListener::bind(&new)?;
+    listener.set_nonblocking(true)?;
     fs::set_permissions(&new, Permissions::from_mode(0o666))?;
     fs::rename(&new, socket)?;
     Ok(listener)

@@ -18,6 +18,7 @@ use crate::{
     privileges, report,
     support::notifier::Notifier,
     tasks::TaskTable,
+    warning,
 };
 
 /// Finds the job, if one is the target. A separate thread searches, because it can wait for a
@@ -178,7 +179,7 @@ impl JobWatch {
             && out_of_work.is_some_and(|end| end.has_script)
             && let Err(error) = announcement.announce()
         {
-            report!("profiler: cannot announce the end of the job to other nodes: {error}");
+            warning!("profiler: cannot announce the end of the job to other nodes: {error}");
         }
     }
 }

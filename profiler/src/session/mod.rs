@@ -9,44 +9,55 @@ mod job_watch;
 mod launch;
 mod readiness;
 mod remote;
+mod reload;
 mod remote_job;
 mod sampler;
 mod sampling_loop;
 mod self_metrics;
 mod setup;
-mod signals;
 mod stretch;
 mod summary;
 mod ticker;
 
 use self::{
     launch::Launcher,
+    reload::Reload,
     remote::{Answer, RemoteSession},
     sampling_loop::Session,
     setup::Setup,
-    signals::Signals,
 };
 use crate::{
-    config::{Config, Settings, Target},
+    config::{Config, Reread, Settings, Target},
     failure::{Failure, Reason},
     host::Host,
     job,
     output::instance_lock::{Acquired, InstanceLock},
     privileges, report,
-    support::{invoking_user, log},
+    support::{
+        heap, invoking_user, log,
+        service_manager::ServiceManager,
+        signals::{self, Signals},
+    },
+    warning,
 };
 
 /// Profiles until the target ends, the duration is over or a signal arrives. Returns the exit code.
+/// SIGHUP reloads the configuration by `reread` if the process has no terminal.
 ///
 /// # Errors
 ///
 /// With the reason that determines the exit code.
-pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
+pub fn run(
+    config: &Config,
+    command_line: Vec<String>,
+    reread: Option<Reread>,
+) -> Result<u8, Failure> {
     // First, while the profiler is small and has one thread.
     let launcher = match &config.target {
         Target::Command(command) => Some(Launcher::new(command)?),
         _ => None,
     };
+    heap::return_large_blocks();
     let host = probe(&config.settings);
     if config.settings.verbose {
         log::be_verbose(&host.hostname);
@@ -58,7 +69,7 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::internal(format!("tokio: {error}")))?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         // Before anything is written or started, so that a signal always ends the session in order.
         let mut signals =
             Signals::new().map_err(|error| Failure::internal(format!("signals: {error}")))?;
@@ -80,7 +91,7 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
                 Answer::Accepted(accepted) => {
                     return session.run(accepted, ipc_file, launcher, signals).await;
                 }
-                Answer::Refused(why) => report!("profiler: the service refuses: {why}"),
+                Answer::Refused(why) => warning!("profiler: the service refuses: {why}"),
                 Answer::Interrupted(signal) => return Ok(signals::exit_code(signal)),
             }
         }
@@ -106,8 +117,24 @@ pub fn run(config: &Config, command_line: Vec<String>) -> Result<u8, Failure> {
             return Ok(0);
         };
         let setup = Setup::new(&config, &host, command_line, job.as_ref(), ipc_file)?;
-        Session::start(&config, setup, launcher)?.run(signals).await
-    })
+        heap::trim();
+        let manager = manager(&config);
+        Session::start(config, setup, launcher, manager)?
+            .run(signals, Reload::new(reread))
+            .await
+    });
+    // A reload can hang in a file.
+    runtime.shutdown_background();
+    ended
+}
+
+/// The service manager that waits for this process. That of a command waits for the command, that of
+/// the service of the node for its listener.
+fn manager(config: &Config) -> ServiceManager {
+    match (&config.target, &config.client) {
+        (Target::Command(_), _) | (_, Some(_)) => ServiceManager::default(),
+        _ => ServiceManager::from_environment(),
+    }
 }
 
 fn probe(settings: &Settings) -> Host {

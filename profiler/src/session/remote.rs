@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use super::{
     RunLock,
     launch::{Launcher, Running, Stopped},
-    lock,
+    lock, manager,
     readiness::{cannot_wait, readable, wait_readable},
     remote_job::RemoteJob,
     sampling_loop::{Stop, exit_code},
@@ -22,7 +22,6 @@ use super::{
         describe,
         outputs::{self, OpenOutputs},
     },
-    signals::Signals,
 };
 use crate::{
     config::{Config, Target},
@@ -40,14 +39,20 @@ use crate::{
     sources::dataset_schema,
     support::{
         clock::{Clock, monotonic_ns},
+        log,
+        service_manager::{ServiceManager, Watchdog},
+        signals::Signals,
         timekeeping::Timekeeping,
         units,
     },
     tasks::TaskTable,
+    warning,
 };
 
 /// Time between attempts to find a service again.
 const RETRY: Duration = Duration::from_millis(500);
+/// What the profiler does, for messages.
+const BY_SERVICE: &str = "profiling by the service of this node";
 /// Longer than any run.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -63,7 +68,7 @@ pub fn connect(config: &Config) -> Option<Connection> {
         return None;
     }
     Connection::open(path).unwrap_or_else(|error| {
-        report!("profiler: {}: {error}", path.display());
+        warning!("profiler: {}: {error}", path.display());
         None
     })
 }
@@ -238,7 +243,9 @@ impl RemoteSession<'_> {
         let (mut written, run_dir) = self.open(&config, &ready, marks.as_deref())?;
         let job = RemoteJob::start(&config, self.host, self.job, ipc_file, &run_dir)?;
         let command = stopped.map(Stopped::release).transpose()?;
-        let mut events = Events::new(config.settings.duration, command, job, signals)?;
+        let manager = manager(&config);
+        manager.ready(&format!("{BY_SERVICE} into {}", run_dir.display()));
+        let mut events = Events::new(config.settings.duration, command, job, signals, manager)?;
         loop {
             match receive(&mut service, &mut written, &mut events).await {
                 Ok(Received::End(end)) => {
@@ -271,7 +278,7 @@ impl RemoteSession<'_> {
     async fn reconnect(&self, processes: &[OwnedFd], events: &mut Events) -> Option<Service> {
         let quiet = self.config.settings.quiet;
         if !quiet && !events.is_stopping {
-            report!("profiler: the service has gone; waiting for it");
+            warning!("profiler: the service has gone; waiting for it");
         }
         while !events.is_stopping {
             tokio::select! {
@@ -335,15 +342,13 @@ impl RemoteSession<'_> {
             outputs,
             recovery,
             run_dir,
-        } = outputs::open(config, manifest)?;
+            retention: _,
+        } = outputs::open(config, self.host, manifest)?;
         if let Some(recovery) = recovery {
             recovery.begin();
         }
         if !config.settings.quiet {
-            report!(
-                "profiling by the service of this node into {}",
-                run_dir.display()
-            );
+            report!("{BY_SERVICE} into {}", run_dir.display());
         }
         let written = Written {
             outputs,
@@ -358,6 +363,7 @@ impl RemoteSession<'_> {
     }
 
     fn finish(&self, written: &mut Written, events: &Events, mut end: End) {
+        events.manager.stopping("writing the last files");
         end.losses.append(&mut written.losses);
         let lost = std::mem::take(&mut end.lost_rows).into_iter();
         end.losses.extend(lost.map(|(table, count)| Loss {
@@ -372,7 +378,7 @@ impl RemoteSession<'_> {
         }
         if !quiet {
             for loss in &end.losses {
-                report!("profiler: {loss}");
+                warning!("profiler: {loss}");
             }
         }
         let report = written.outputs.finish(&mut SessionEnd {
@@ -384,7 +390,7 @@ impl RemoteSession<'_> {
             refused_claims: BTreeMap::new(),
         });
         for lost in report.lost {
-            report!("profiler: {lost}");
+            warning!("profiler: {lost}");
         }
         if !quiet {
             report!("{}{}", end.summary, report.lines.join("\n"));
@@ -447,6 +453,8 @@ struct Events {
     signal_forwarded: bool,
     is_stopping: bool,
     stop: Stop,
+    manager: ServiceManager,
+    watchdog: Watchdog,
 }
 
 impl Events {
@@ -455,6 +463,7 @@ impl Events {
         command: Option<Running>,
         job: Option<RemoteJob>,
         signals: Signals,
+        manager: ServiceManager,
     ) -> Result<Self, Failure> {
         let ended = command
             .as_ref()
@@ -468,6 +477,8 @@ impl Events {
             signal_forwarded: false,
             is_stopping: false,
             stop: Stop::Target,
+            watchdog: manager.watchdog(),
+            manager,
         })
     }
 
@@ -487,12 +498,15 @@ impl Events {
                 self.is_stopping = true;
             }
             signal = self.signals.next() => self.interrupted(signal),
+            () = self.watchdog.due() => self.manager.alive(BY_SERVICE),
         }
     }
 
-    /// Passes the first signal on to the command. Other signals end the profile.
+    /// Passes the first signal on to the command. Other signals end the profile, or open the log file
+    /// again.
     fn interrupted(&mut self, signal: Signal) {
         match &self.command {
+            None if self.signals.reloads(signal) => log::reopen(),
             Some(command) if !std::mem::replace(&mut self.signal_forwarded, true) => {
                 command.signal(signal);
             }

@@ -28,6 +28,7 @@ use crate::{
         timekeeping::Timekeeping,
     },
     tasks::TaskTable,
+    warning,
 };
 
 /// An open source, and whether an error of it was reported.
@@ -120,6 +121,17 @@ impl Sampler {
         self.ticks.number += expired.passed;
         self.ticks.missed += expired.passed - 1;
         self.self_metrics.late_ns = expired.late_ns;
+    }
+
+    /// The settings of the session have changed.
+    pub fn reconfigured(&mut self, config: &serde_json::Value) {
+        self.outputs.reconfigured(config);
+    }
+
+    /// Samples so far, for the status of the service.
+    pub fn progress(&self) -> String {
+        let Ticks { taken, missed, .. } = self.ticks;
+        format!("{taken} samples, {missed} missed")
     }
 
     /// Reads every source once and hands the rows over.
@@ -276,7 +288,7 @@ impl Sampler {
                 Ok(()) => completed.push(spec),
                 Err(error) => {
                     if !std::mem::replace(failed, true) {
-                        report!("profiler: source {}: {error:#}", spec.name);
+                        warning!("profiler: source {}: {error:#}", spec.name);
                     }
                 }
             }
@@ -288,7 +300,7 @@ impl Sampler {
         if let Err(error) = result.context("the processes of the target")
             && !std::mem::replace(&mut self.tasks_failed, true)
         {
-            report!("profiler: {error:#}");
+            warning!("profiler: {error:#}");
         }
     }
 
@@ -301,16 +313,17 @@ impl Sampler {
         self.ticks.missed += end.overdue;
         self.ticks.number += end.overdue + 1;
         self.tick(true);
+        self.outputs.update_self_metrics(&mut self.self_metrics);
         let now = monotonic_ns();
         let elapsed = now - end.started;
         let losses =
             self_metrics::losses(&self.ticks, &self.self_metrics, self.boundaries.as_ref());
         if !quiet {
             for loss in losses.iter().filter(|loss| loss.what != "ticks") {
-                report!("profiler: {loss}");
+                warning!("profiler: {loss}");
             }
             if self.ticks.missed != 0 {
-                report!("profiler: samples missed: {}", self.ticks.missed);
+                warning!("profiler: samples missed: {}", self.ticks.missed);
             }
         }
         let mut text = self.summary.text(elapsed, self.ticks.taken);

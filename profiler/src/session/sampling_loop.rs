@@ -1,7 +1,7 @@
 //! The loop of a session: waits for ticks, region boundaries, events, signals and the end of the
 //! target.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use caps::Capability;
 use rustix::process::Signal;
@@ -11,9 +11,9 @@ use super::{
     job_watch::JobWatch,
     launch::{self, Launcher, Running},
     readiness::{cannot_wait, readable, wait_readable},
+    reload::{Reload, adopt},
     sampler::{End, Sampler},
-    setup::Setup,
-    signals::{self, Signals},
+    setup::{Setup, outputs},
     stretch::Stretch,
     ticker::Ticker,
 };
@@ -21,9 +21,14 @@ use crate::{
     config::{Config, Target},
     failure::{Failure, Reason},
     marks,
-    output::recovery::RecoveryThread,
+    output::{recovery::RecoveryThread, retention::Retention},
     privileges, report,
-    support::clock::monotonic_ns,
+    support::{
+        clock::monotonic_ns,
+        service_manager::ServiceManager,
+        signals::{self, Signals},
+    },
+    warning,
 };
 
 /// Why the loop ended.
@@ -35,12 +40,14 @@ pub enum Stop {
 }
 
 /// A session that samples.
-pub struct Session<'a> {
-    config: &'a Config,
+pub struct Session {
+    config: Config,
     sampler: Sampler,
     recovery: Option<RecoveryThread>,
     command: Option<Running>,
     job: Option<JobWatch>,
+    /// Removes old runs.
+    retention: Option<Retention>,
     /// Directory of the cgroup that is the target.
     cgroup: Option<PathBuf>,
     /// Whether a process of the target has been seen.
@@ -49,30 +56,38 @@ pub struct Session<'a> {
     signal_forwarded: bool,
     /// Start of sampling, `CLOCK_MONOTONIC` in ns.
     started: u64,
+    manager: ServiceManager,
+    /// What is profiled, and where it is stored.
+    activity: String,
 }
 
-impl<'a> Session<'a> {
+impl Session {
     /// Starts the command, if there is one, and takes the baselines.
     ///
     /// # Errors
     ///
     /// When the command cannot be started. Then nothing is left behind.
     pub fn start(
-        config: &'a Config,
+        config: Config,
         setup: Setup,
         launcher: Option<Launcher>,
+        manager: ServiceManager,
     ) -> Result<Self, Failure> {
+        // Processes given by pid have been found.
+        let seen_live = !matches!(config.target, Target::Cgroup(_));
         let mut session = Self {
             config,
             sampler: setup.sampler,
             recovery: setup.recovery,
             command: None,
             job: setup.job,
+            retention: setup.retention,
             cgroup: setup.cgroup,
-            // Processes given by pid have been found.
-            seen_live: !matches!(config.target, Target::Cgroup(_)),
+            seen_live,
             signal_forwarded: false,
             started: monotonic_ns(),
+            manager,
+            activity: String::new(),
         };
         let mut target = setup.target;
         if let Some(launcher) = launcher {
@@ -89,16 +104,18 @@ impl<'a> Session<'a> {
             drop(raised);
             privileges::keep_for_sampling(&setup.keeps_capabilities);
         }
-        if !config.settings.quiet {
+        session.activity = format!("profiling {target} into {}", setup.run_dir.display());
+        if !session.config.settings.quiet {
             if let Some(line) = &setup.missing {
-                report!("profiler: {line}");
+                warning!("profiler: {line}");
             }
-            report!("profiling {target} into {}", setup.run_dir.display());
+            report!("{}", session.activity);
             // A started command finds the variable in its environment.
             if let (Some(path), None) = (session.sampler.marks_socket(), &session.command) {
                 report!("marks: set {}={}", marks::VARIABLE, path.display());
             }
         }
+        session.manager.ready(&session.activity);
         Ok(session)
     }
 
@@ -124,13 +141,16 @@ impl<'a> Session<'a> {
     /// # Errors
     ///
     /// When rows were lost, or the loop cannot wait.
-    pub async fn run(mut self, mut signals: Signals) -> Result<u8, Failure> {
+    pub async fn run(mut self, mut signals: Signals, mut reload: Reload) -> Result<u8, Failure> {
         if let Some(recovery) = &mut self.recovery {
             recovery.begin();
         }
         let mut ticker =
             Ticker::new(self.started, self.config.settings.interval).map_err(cannot_wait)?;
-        let stop = self.sample_until_stopped(&mut signals, &mut ticker).await?;
+        let stop = self
+            .sample_until_stopped(&mut signals, &mut reload, &mut ticker)
+            .await?;
+        self.manager.stopping("writing the last files");
         if let (Some(job), Stop::Target) = (&self.job, stop) {
             job.finish(self.config.settings.quiet);
         }
@@ -163,6 +183,7 @@ impl<'a> Session<'a> {
     async fn sample_until_stopped(
         &mut self,
         signals: &mut Signals,
+        reload: &mut Reload,
         ticker: &mut Ticker,
     ) -> Result<Stop, Failure> {
         let events = self.sampler.events().map_err(cannot_wait)?;
@@ -194,6 +215,7 @@ impl<'a> Session<'a> {
             }
         };
         tokio::pin!(deadline);
+        let mut watchdog = self.manager.watchdog();
         let mut stretch = Stretch::new(self.config.settings.interval);
         loop {
             tokio::select! {
@@ -201,9 +223,22 @@ impl<'a> Session<'a> {
                 () = wait_readable(ended.as_ref()) => return Ok(Stop::Target),
                 () = &mut deadline => return Ok(Stop::Duration),
                 () = wait_readable(client.as_ref()) => return Ok(Stop::Target),
-                signal = signals.next() => if let Some(stop) = self.interrupted(signal) {
-                    return Ok(stop);
-                },
+                signal = signals.next() => {
+                    let reloads = self.command.is_none() && signals.reloads(signal);
+                    if reloads && reload.begin() {
+                        self.manager.reloading();
+                    } else if let Some(stop) = self.interrupted(signal) {
+                        return Ok(stop);
+                    }
+                }
+                read = reload.read() => {
+                    self.reconfigure(read, ticker).map_err(cannot_wait)?;
+                    stretch = Stretch::new(self.config.settings.interval);
+                }
+                () = watchdog.due() => {
+                    let status = format!("{}: {}", self.activity, self.sampler.progress());
+                    self.manager.alive(&status);
+                }
                 () = wait_readable(events.as_ref()) => self.sampler.drain_events(),
                 () = wait_readable(job.as_ref()) => self.follow_job(),
                 () = due(self.sampler.boundaries.as_ref()) => self.sampler.boundary(),
@@ -217,7 +252,35 @@ impl<'a> Session<'a> {
             if self.target_has_ended() {
                 return Ok(Stop::Target);
             }
+            // If samples take longer than the interval, the next one is always due. Signals, timers
+            // and ends of processes become known only when the loop has yielded.
+            tokio::task::yield_now().await;
         }
+    }
+
+    /// Applies settings that were read again.
+    fn reconfigure(
+        &mut self,
+        read: Result<Config, Failure>,
+        ticker: &mut Ticker,
+    ) -> io::Result<()> {
+        let interval = self.config.settings.interval;
+        if adopt(&mut self.config, read) {
+            let settings = &self.config.settings;
+            if settings.interval != interval {
+                let new = Ticker::new(monotonic_ns(), settings.interval)?;
+                if let Some(expired) = std::mem::replace(ticker, new).expired()? {
+                    self.sampler.advance(expired);
+                    self.sampler.tick(false);
+                }
+            }
+            if let Some(retention) = &self.retention {
+                retention.set(outputs::limits(settings));
+            }
+            self.sampler.reconfigured(&self.config.to_json());
+        }
+        self.manager.ready(&self.activity);
+        Ok(())
     }
 
     /// Follows processes of the job that have been found since.

@@ -5,9 +5,9 @@ use crate::{
     bpf::Stats,
     marks::Losses,
     output::dataset::manifest::Loss,
-    report,
     support::self_metrics::{Component, SelfMetrics},
     tasks::TaskTable,
+    warning,
 };
 
 /// Counts of ticks.
@@ -42,7 +42,7 @@ pub fn update_programs(self_metrics: &mut SelfMetrics, tasks: &mut TaskTable) {
         for (map, dropped) in counters.dropped() {
             let metrics = self_metrics.account(Component::Map, map);
             if dropped != 0 && metrics.dropped == Some(0) {
-                report!(
+                warning!(
                     "profiler: map {map} is full: entries are being dropped (counted in `overhead`)"
                 );
             }
@@ -134,6 +134,13 @@ pub fn losses(
                         .to_owned(),
                 ),
             },
+            Component::Memory => (
+                match name {
+                    "threads" => "rows of threads",
+                    _ => "rows of latency",
+                },
+                "the memory of the profiler's cgroup was short".to_owned(),
+            ),
             Component::Marks | Component::Sink | Component::Controller => continue,
         };
         add(what, metrics.dropped.unwrap_or(0), why, None);

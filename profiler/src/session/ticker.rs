@@ -87,6 +87,17 @@ impl Ticker {
         }
     }
 
+    /// The deadlines that have passed since [`Ticker::next`] returned, as a tick that is due.
+    pub fn expired(mut self) -> io::Result<Option<Expiration>> {
+        let read = self.count - self.skipped;
+        let passed = self.pending()?;
+        let deadline = self.start + (read + passed) * self.interval;
+        Ok((passed != 0).then(|| Expiration {
+            passed,
+            late_ns: monotonic_ns().saturating_sub(deadline),
+        }))
+    }
+
     /// Deadlines that have passed since [`Ticker::next`] returned.
     pub fn pending(&mut self) -> io::Result<u64> {
         let skipped = std::mem::take(&mut self.skipped);

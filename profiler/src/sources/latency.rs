@@ -12,10 +12,10 @@ use crate::{
 columns! {
     /// Durations of one kind of operation over an interval.
     pub struct LatencyRow {
-        kind: Label = Label("", "Operation: runqueue (runnable until on a CPU), tcp_connect (first SYN until established), tcp_rtt (smoothed round-trip time of a connection, sampled at its first use in each interval and at its end), file_read, file_write, fsync (successful operations of file_io), block_read, block_write, block_discard, block_flush (requests of block_io, from the issue to the driver to the completion), block_queue (requests of block_io, until the issue)"),
+        kind: Label = Label("", "Operation: runqueue (runnable until on a CPU, as the scheduler accounts it), wakeup (with `--source sched=wakeup`: from the wakeup or the preemption until on a CPU, including the time until an idle CPU has woken up), tcp_connect (first SYN until established), tcp_rtt (smoothed round-trip time of a connection, sampled at its first use in each interval and at its end), file_read, file_write, fsync (successful operations of file_io), block_read, block_write, block_discard, block_flush (requests of block_io, from the issue to the driver to the completion), block_queue (requests of block_io, until the issue)"),
         count: u64 = Counter("1", "Number of operations; the sum of the buckets"),
         sum_ns: u64 = Counter("ns", "Sum of the durations"),
-        max_ns: u64 = Gauge("ns", "Longest duration in the interval"),
+        max_ns: u64 = Maximum("ns", "Longest duration in the interval"),
         buckets: Buckets = Counter("1", "Histogram: element 0 counts durations below 64 ns; then each octave has four buckets of equal width, from 64, 80, 96, 112, 128, 160 ns and so on; trailing zeros are omitted; see hist_quantile() in views.sql"),
     }
 }
@@ -33,7 +33,7 @@ columns! {
         p50_ns: f64 = Gauge("ns", "Median, within 12.5 %"),
         p90_ns: f64 = Gauge("ns", "90th percentile, within 12.5 %"),
         p99_ns: f64 = Gauge("ns", "99th percentile, within 12.5 %"),
-        max_ns: u64 = Gauge("ns", "Longest duration"),
+        max_ns: u64 = Maximum("ns", "Longest duration"),
     }
 }
 

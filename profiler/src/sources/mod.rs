@@ -35,6 +35,7 @@ use std::sync::LazyLock;
 
 pub use self::{
     bpf_support::{LoadTrial, of_result, trial},
+    latency::TABLE as LATENCY,
     spec::{Input, OpenContext, Source, SourceSpec, Stage, Support, TickContext},
 };
 use crate::schema::DatasetSchema;

@@ -18,12 +18,12 @@ use crate::{
 columns! {
     /// One component of the profiler.
     pub struct OverheadRow {
-        part: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), sink (output), controller"),
+        part: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), memory (rows that were left out because the memory of the cgroup was short), sink (output), controller"),
         component: Label = Label("", "Name of the component"),
         runs: Option<u64> = Counter("1", "Number of runs; samples for the controller; null for BPF programs unless kernel.bpf_stats_enabled=1"),
         run_ns: Option<u64> = Counter("ns", "Wall time of the runs; the work of the samples for the controller"),
         rows: Option<u64> = Counter("1", "Rows produced or written"),
-        dropped: Option<u64> = Counter("1", "Losses: rows (sink), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, processes that were missed at most (procfs), marks, samples (controller), names of processes (source tasks)"),
+        dropped: Option<u64> = Counter("1", "Losses: rows (sink, memory), entries or events (map), counters of processes that ended between two readings, lost task records, processes whose descendants are not recorded, processes that were missed at most (procfs), marks, samples (controller), names of processes (source tasks)"),
         errors: Option<u64> = Counter("1", "Failed runs or writes"),
         late_ns: Option<u64> = Gauge("ns", "Delay of the sample after its deadline (controller)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory (controller)"),

@@ -8,6 +8,7 @@ use super::{
     latency::{self, LatencyRow},
 };
 use crate::{
+    bpf::{Hook, Instrumentation, Method, WAKEUP},
     columns,
     schema::{Batch, Columns as _, Label, ProcessKey, TableBuilder, Timestamp, TypedTable},
 };
@@ -22,7 +23,7 @@ columns! {
         blocked_ns: Option<u64> = Counter("ns", "Uninterruptible wait (disk, locks, NFS), including the present state; null if processes are read from /proc"),
         voluntary_switches: u64 = Counter("1", "Context switches because the thread waited (nvcsw)"),
         involuntary_switches: u64 = Counter("1", "Context switches because the CPU was given to another thread (nivcsw)"),
-        wakeups: Option<u64> = Counter("1", "Wakeups by another thread, a timer or an interrupt; null if processes are read from /proc"),
+        wakeups: Option<u64> = Counter("1", "Wakeups from sleep by another thread, a timer or an interrupt; with `--source sched=wakeup` also those of threads that have not left the CPU yet; null if processes are read from /proc"),
         migrations: Option<u64> = Counter("1", "Moves to another CPU (se.nr_migrations); null if processes are read from /proc"),
     }
 }
@@ -61,6 +62,21 @@ static PROCESS_CPU: View = View {
     columns: || ProcessCpu::COLUMNS.iter().collect(),
 };
 
+static INSTRUMENTATION: Instrumentation = Instrumentation {
+    source: "sched",
+    maps: &[],
+    methods: &[RUNQUEUE, BY_WAKEUP],
+    optional: &[],
+};
+
+/// The times that the scheduler notes in each task, without a program at wakeups.
+const RUNQUEUE: Method = Method::new("runqueue", &[]);
+
+/// A program at each wakeup. Its histogram includes the time until an idle CPU has woken up, which
+/// the scheduler counts as time on CPU.
+const BY_WAKEUP: Method =
+    Method::new(WAKEUP, &[Hook::tracepoint("sched_wakeup", "sched_wakeup")]).on_request();
+
 /// Declaration of the source.
 pub static SPEC: SourceSpec = SourceSpec {
     name: "sched",
@@ -68,7 +84,8 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[TABLE.untyped(), latency::TABLE.untyped()],
     views: &[&PROCESS_CPU, &latency::QUANTILES],
     input: Input::Tasks { procfs: true },
-    wakeups: true,
+    instrumentation: Some(&INSTRUMENTATION),
+    waits: true,
     open: |_| {
         Ok(Box::new(Sched {
             rows: TableBuilder::new(&TABLE),
@@ -105,7 +122,8 @@ impl Source for Sched {
                 },
             );
             if let Some(waits) = &row.runqueue {
-                let row_of_waits = LatencyRow::new("runqueue", waits);
+                let kind = if support.wakeups { WAKEUP } else { "runqueue" };
+                let row_of_waits = LatencyRow::new(kind, waits);
                 self.latency.push(ctx.key_of_task(row), row_of_waits);
             }
         }

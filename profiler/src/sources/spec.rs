@@ -147,8 +147,8 @@ pub struct SourceSpec {
     pub has_hardware: fn(&Host) -> bool,
     /// BPF programs beyond those that follow processes.
     pub instrumentation: Option<&'static Instrumentation>,
-    /// Whether the source needs the hook at each wakeup, which measures sleep and waits.
-    pub wakeups: bool,
+    /// Whether the source needs time asleep and the histogram of waits.
+    pub waits: bool,
     /// Whether it stores the marks of applications; the session then opens a socket for them.
     pub marks: bool,
     /// Capabilities that later readings need when processes join the target.
@@ -156,7 +156,8 @@ pub struct SourceSpec {
     /// Rejects a selection of hardware events that this machine does not have, before anything is
     /// started.
     pub validate: fn(&Host, &Selection) -> Result<(), Failure>,
-    /// Whether `--strict` rejects null columns. It always does for sources with BPF programs.
+    /// Whether `--strict` rejects null columns. It always does for sources whose BPF programs have
+    /// maps of their own.
     pub strict: fn(&Selection) -> bool,
 }
 
@@ -176,7 +177,7 @@ impl SourceSpec {
         probe: None,
         has_hardware: |_| true,
         instrumentation: None,
-        wakeups: false,
+        waits: false,
         marks: false,
         capabilities: |_| &[],
         validate: |_, _| Ok(()),
@@ -195,7 +196,8 @@ impl SourceSpec {
 
     /// Whether `--strict` rejects null columns.
     pub fn rejects_nulls(&self, selection: &Selection) -> bool {
-        self.instrumentation.is_some() || (self.strict)(selection)
+        let programs = self.instrumentation;
+        programs.is_some_and(|programs| !programs.maps.is_empty()) || (self.strict)(selection)
     }
 
     /// How far the source works on this machine.

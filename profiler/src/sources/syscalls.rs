@@ -23,7 +23,7 @@ columns! {
         count: u64 = Counter("1", "Calls that returned; the sum of the buckets"),
         errors: u64 = Counter("1", "Calls that returned an error"),
         total_ns: u64 = Counter("ns", "Time from entry to return, including waits"),
-        max_ns: u64 = Gauge("ns", "Longest call that returned in the interval"),
+        max_ns: u64 = Maximum("ns", "Longest call that returned in the interval"),
         buckets: Buckets = Counter("1", "Histogram of the durations: buckets as in `latency`"),
     }
 }

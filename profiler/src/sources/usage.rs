@@ -16,7 +16,7 @@ columns! {
         minor_faults: u64 = Counter("1", "Page faults served without I/O (task_struct.min_flt)"),
         major_faults: u64 = Counter("1", "Page faults that waited for I/O (task_struct.maj_flt)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory: file, anonymous and shared pages, with the parts that CPUs hold back"),
-        pss: Option<u64> = Gauge("bytes", "Resident memory, with shared pages divided by the number of processes that map them (smaps_rollup). Read every 30 s, when the resident memory of the target has grown by 25 %, and at the end of the run with up to 256 processes; null at other samples, for all but the 4,096 largest processes and for processes that started since. For sums over processes use the view `footprint`"),
+        pss: Option<u64> = Gauge("bytes", "Resident memory, with shared pages divided by the number of processes that map them (smaps_rollup). Read every 30 s, when the resident memory of the target has grown by 25 %, and at the end of the run with up to 256 processes; null at other samples, for all but the 16,384 largest processes and for processes that started since. For sums over processes use the view `footprint`"),
         uss: Option<u64> = Gauge("bytes", "Private resident memory (smaps_rollup); read together with pss. For sums over processes use the view `footprint`"),
         vms: Option<u64> = Gauge("bytes", "Size of the address space (mm_struct.total_vm)"),
         shared: Option<u64> = Gauge("bytes", "Resident pages of files and shared memory"),
@@ -40,7 +40,7 @@ columns! {
         write_bytes: Option<u64> = Counter("bytes", "Bytes dirtied that will be written to storage"),
         cancelled_write_bytes: Option<u64> = Counter("bytes", "Dirty bytes dropped before they were written (truncated files)"),
         cpu: Option<u32> = Gauge("", "CPU on which the first thread last ran"),
-        state: Label = Label("", "State of the first thread: R running, S sleeping, D uninterruptible, T stopped, t traced, I idle, X ended since the last sample"),
+        state: Label = Gauge("", "State of the first thread: R running, S sleeping, D uninterruptible, T stopped, t traced, I idle, X ended since the last sample"),
     }
 }
 

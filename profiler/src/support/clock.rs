@@ -29,19 +29,28 @@ fn now(clock: ClockId) -> u64 {
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
+/// Shortest suspend, ns.
+const SUSPEND_MIN: i64 = 1_000_000;
+
 /// Offsets between the kernel's clocks, taken once per run.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     realtime_minus_monotonic: i64,
-    realtime_minus_boottime: i64,
+    boottime_minus_monotonic: i64,
 }
 
 impl Clock {
     /// Reads the clocks now.
     pub fn new() -> Self {
+        let suspended = offset(ClockId::Boottime, ClockId::Monotonic);
         Self {
             realtime_minus_monotonic: offset(ClockId::Realtime, ClockId::Monotonic),
-            realtime_minus_boottime: offset(ClockId::Realtime, ClockId::Boottime),
+            // Before the first suspend the clocks are the same, and the difference is an error.
+            boottime_minus_monotonic: if suspended < SUSPEND_MIN {
+                0
+            } else {
+                suspended
+            },
         }
     }
 
@@ -62,19 +71,18 @@ impl Clock {
 
     /// `CLOCK_MONOTONIC` of a point on `CLOCK_BOOTTIME`; they differ by the time spent in suspend.
     pub fn monotonic_of_boottime(&self, boottime_ns: u64) -> u64 {
-        boottime_ns
-            .saturating_add_signed(self.realtime_minus_boottime - self.realtime_minus_monotonic)
+        boottime_ns.saturating_add_signed(-self.boottime_minus_monotonic)
     }
 
     /// `CLOCK_BOOTTIME` of a point on `CLOCK_MONOTONIC`.
     pub fn boottime(&self, monotonic_ns: u64) -> u64 {
-        monotonic_ns
-            .saturating_add_signed(self.realtime_minus_monotonic - self.realtime_minus_boottime)
+        monotonic_ns.saturating_add_signed(self.boottime_minus_monotonic)
     }
 
     /// Wall clock of a point on `CLOCK_BOOTTIME`, such as the start of a process.
     pub fn wall_of_boottime(&self, boottime_ns: u64) -> Timestamp {
-        Timestamp::from_ns(boottime_ns.cast_signed() + self.realtime_minus_boottime)
+        let monotonic_ns = boottime_ns.cast_signed() - self.boottime_minus_monotonic;
+        Timestamp::from_ns(monotonic_ns + self.realtime_minus_monotonic)
     }
 }
 
@@ -112,4 +120,30 @@ pub struct Tick {
     pub monotonic_ns: u64,
     /// Wall clock at the same time.
     pub ts: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boottime_is_between_the_monotonic_times_around_it() {
+        let clock = Clock::new();
+        let suspended = clock.boottime_minus_monotonic;
+        assert!(suspended == 0 || suspended >= SUSPEND_MIN, "{suspended} ns");
+        // After a suspend, the difference is only known to the time of reading the clocks.
+        let error = if suspended == 0 { 0 } else { 1000 };
+        for _ in 0..1000 {
+            let before = monotonic_ns();
+            let boottime = now(ClockId::Boottime);
+            let after = monotonic_ns();
+            let converted = clock.monotonic_of_boottime(boottime);
+            let range = before.saturating_sub(error)..=after + error;
+            assert!(
+                range.contains(&converted),
+                "{converted} is not in {range:?}"
+            );
+            assert_eq!(clock.boottime(converted), boottime);
+        }
+    }
 }

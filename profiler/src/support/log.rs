@@ -6,7 +6,7 @@ use std::{
     io::{self, Write as _},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{LazyLock, OnceLock, PoisonError, RwLock},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -18,7 +18,16 @@ use crate::failure::{Failure, Reason};
 /// Replaced by the name of the host in `--log`.
 const PLACEHOLDER: &str = "{host}";
 
-static FILE: OnceLock<File> = OnceLock::new();
+static LOG: RwLock<Option<LogFile>> = RwLock::new(None);
+
+/// The file of `--log`.
+#[derive(Debug)]
+struct LogFile {
+    file: File,
+    path: PathBuf,
+    owner: Owner,
+}
+
 /// Name of this host, with `--verbose`.
 static VERBOSE: OnceLock<String> = OnceLock::new();
 
@@ -27,6 +36,10 @@ static VERBOSE: OnceLock<String> = OnceLock::new();
 pub enum Level {
     Debug,
     Info,
+    /// Something is lost, missing or refused; the program goes on.
+    Warning,
+    /// The program ends.
+    Error,
 }
 
 impl Level {
@@ -34,6 +47,18 @@ impl Level {
         match self {
             Self::Debug => "DEBUG",
             Self::Info => "INFO",
+            Self::Warning => "WARNING",
+            Self::Error => "ERROR",
+        }
+    }
+
+    /// Prefix of a line in the journal: its priority, as in sd-daemon(3).
+    fn priority(self) -> &'static str {
+        match self {
+            Self::Debug => "<7>",
+            Self::Info => "<6>",
+            Self::Warning => "<4>",
+            Self::Error => "<3>",
         }
     }
 }
@@ -44,6 +69,18 @@ macro_rules! report {
     ($($arg:tt)*) => {
         $crate::support::log::message(
             $crate::support::log::Level::Info,
+            module_path!(),
+            format_args!($($arg)*),
+        )
+    };
+}
+
+/// Reports a loss or a problem with which the program goes on.
+#[macro_export]
+macro_rules! warning {
+    ($($arg:tt)*) => {
+        $crate::support::log::message(
+            $crate::support::log::Level::Warning,
             module_path!(),
             format_args!($($arg)*),
         )
@@ -90,13 +127,28 @@ pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
         };
         Failure::new(Reason::Output, format!("--log {}: {why}", path.display()))
     })?;
-    if FILE.set(file).is_ok() {
-        // The stderr of a process in the background is rarely read.
-        std::panic::set_hook(Box::new(|panic| {
-            report!("profiler: {panic}");
-        }));
-    }
+    *LOG.write().unwrap_or_else(PoisonError::into_inner) = Some(LogFile { file, path, owner });
+    // The stderr of a process in the background is rarely read.
+    std::panic::set_hook(Box::new(|panic| {
+        report!("profiler: {panic}");
+    }));
     Ok(())
+}
+
+/// Opens the file again, which may have been renamed. If that fails, messages go to the old one.
+pub fn reopen() {
+    let log = LOG.read().unwrap_or_else(PoisonError::into_inner);
+    let Some((path, owner)) = log.as_ref().map(|log| (log.path.clone(), log.owner)) else {
+        return;
+    };
+    drop(log);
+    match create(&path, owner) {
+        Ok(file) => {
+            *LOG.write().unwrap_or_else(PoisonError::into_inner) =
+                Some(LogFile { file, path, owner });
+        }
+        Err(error) => warning!("profiler: --log {}: {error}", path.display()),
+    }
 }
 
 /// The file of one host: `{host}` is replaced, or the name of the host precedes the extension.
@@ -153,18 +205,36 @@ pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
         Some(host) => format!("{time}Z | {} | {host} | {module} | ", level.as_str()),
         None => format!("{time}Z "),
     };
-    if let Some(file) = FILE.get() {
+    let log = LOG.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(log) = &*log {
         let prefixed = prefixed(&prefix, &text.to_string());
         // One write per message: several profilers may append to the same file.
-        if { file }.write_all(prefixed.as_bytes()).is_ok() {
+        if { &log.file }.write_all(prefixed.as_bytes()).is_ok() {
             return;
         }
     }
-    let _ = if is_verbose() {
+    drop(log);
+    let _ = if is_journal() {
+        write!(
+            io::stderr(),
+            "{}",
+            prefixed(level.priority(), &text.to_string())
+        )
+    } else if is_verbose() {
         write!(io::stderr(), "{}", prefixed(&prefix, &text.to_string()))
     } else {
         writeln!(io::stderr(), "{text}")
     };
+}
+
+/// Whether stderr is the stream to the journal that systemd has opened.
+fn is_journal() -> bool {
+    static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
+        let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+        let stderr = rustix::fs::fstat(io::stderr());
+        stderr.is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
+    });
+    *IS_JOURNAL
 }
 
 /// Text from other users, made safe for a terminal: control characters are replaced.

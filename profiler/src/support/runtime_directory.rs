@@ -8,7 +8,8 @@ use std::{
 
 /// Candidates in order of preference: `$RUNTIME_DIRECTORY`, which systemd creates for a unit;
 /// `/run/profiler`; `$XDG_RUNTIME_DIR/profiler`, or the same directory under `/run/user` for
-/// processes outside a login session; a directory for the user in that of temporary files.
+/// processes outside a login session; a directory for the user in `/tmp`, because `$TMPDIR` can
+/// differ between jobs and be on a file server; one in `$TMPDIR`.
 pub fn candidates() -> impl Iterator<Item = PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let named = |name| std::env::var_os(name).map(PathBuf::from);
@@ -17,6 +18,7 @@ pub fn candidates() -> impl Iterator<Item = PathBuf> {
         Some(PathBuf::from("/run/profiler")),
         named("XDG_RUNTIME_DIR").map(|directory| directory.join("profiler")),
         Some(PathBuf::from(format!("/run/user/{uid}/profiler"))),
+        Some(PathBuf::from(format!("/tmp/profiler-{uid}"))),
         Some(std::env::temp_dir().join(format!("profiler-{uid}"))),
     ]
     .into_iter()

@@ -14,6 +14,8 @@ pub enum Component {
     Procfs,
     /// Marks of applications, by kind of loss.
     Marks,
+    /// Rows that were left out because memory was short.
+    Memory,
     /// An output.
     Sink,
     /// The profiler's process.
@@ -29,6 +31,7 @@ impl Component {
             Self::Map => "map",
             Self::Procfs => "procfs",
             Self::Marks => "marks",
+            Self::Memory => "memory",
             Self::Sink => "sink",
             Self::Controller => "controller",
         }
@@ -56,6 +59,8 @@ pub struct SelfMetrics {
     accounts: BTreeMap<(Component, &'static str), ComponentMetrics>,
     /// Delay of the present tick after its deadline, ns.
     pub late_ns: u64,
+    /// Parquet files written.
+    pub files: u64,
 }
 
 impl SelfMetrics {

@@ -12,13 +12,13 @@ pub enum DurationError {
     #[error("`{0}` is not a duration: write 100ms, 1s, 1m30s or 1h")]
     Malformed(String),
     /// A unit that is not supported.
-    #[error("unknown unit `{0}`: use ms, s, m, h or d")]
+    #[error("unknown unit `{0}`: use ms, s, m, h, d or y")]
     Unit(String),
     /// More than the type can hold.
     #[error("`{0}` is too long")]
     TooLong(String),
     /// Outside the limits of the sampling interval.
-    #[error("`{0}` is not between 10ms and 1h")]
+    #[error("`{0}` is not between 1ms and 1h")]
     Interval(String),
     /// Zero where only a positive duration makes sense.
     #[error("must be longer than 0")]
@@ -39,7 +39,8 @@ pub enum SizeError {
     TooLarge(String),
 }
 
-/// Reads `100ms`, `1s`, `1.5s`, `10m`, `1m30s`, `1h`, `1d` or a plain number of seconds.
+/// Reads `100ms`, `1s`, `1.5s`, `10m`, `1m30s`, `1h`, `1d`, `1y` (365 days) or a plain number of
+/// seconds.
 ///
 /// # Errors
 ///
@@ -69,6 +70,7 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
             "m" | "min" => 60.0,
             "h" => 3600.0,
             "d" => 86_400.0,
+            "y" => 365.0 * 86_400.0,
             _ => return Err(DurationError::Unit(unit.to_owned())),
         };
         let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| too_long())?;
@@ -80,14 +82,14 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// Reads a sampling interval: 10 ms to 1 h.
+/// Reads a sampling interval: 1 ms to 1 h.
 ///
 /// # Errors
 ///
 /// When it is no duration, or out of range.
 pub fn interval(text: &str) -> Result<Duration, DurationError> {
     let interval = duration(text)?;
-    if interval < Duration::from_millis(10) || interval > Duration::from_secs(3600) {
+    if interval < Duration::from_millis(1) || interval > Duration::from_secs(3600) {
         return Err(DurationError::Interval(text.to_owned()));
     }
     Ok(interval)
@@ -214,6 +216,7 @@ mod tests {
         assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1h2m3.5s"), Ok(Duration::from_millis(3_723_500)));
+        assert_eq!(duration("2y"), Ok(Duration::from_secs(730 * 86_400)));
         for wrong in [
             "",
             "s",
@@ -230,8 +233,8 @@ mod tests {
         ] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
-        assert!(interval("9ms").is_err() && interval("61m").is_err() && positive("0s").is_err());
-        assert_eq!(interval("10ms"), Ok(Duration::from_millis(10)));
+        assert!(interval("999us").is_err() && interval("61m").is_err() && positive("0s").is_err());
+        assert_eq!(interval("1ms"), Ok(Duration::from_millis(1)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! CPUs and memory that a process may use.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use crate::procfs::{cgroup_limits::CgroupLimits, cpu_list::cpu_list_text};
 
@@ -19,22 +19,30 @@ pub struct Allocation {
     pub limits: CgroupLimits,
 }
 
+/// CPUs as bits.
+type Mask = [u64; WORDS];
+
 /// CPUs of a process: of all its threads, because libraries bind each to CPUs of its own.
 pub(super) fn cpus(procfs: &Path, pid: u32) -> Option<Arc<str>> {
     let tasks = fs::read_dir(procfs.join(format!("{pid}/task"))).ok()?;
     let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    let of_threads = tids.take(THREADS_MAX).filter_map(affinity);
-    listed(of_threads.flatten().collect())
+    let mut all = [0; WORDS];
+    for mask in tids.take(THREADS_MAX).filter_map(affinity) {
+        all.iter_mut()
+            .zip(mask)
+            .for_each(|(all, word)| *all |= word);
+    }
+    listed(&all)
 }
 
 /// CPUs of the main thread, which is the only one after an exec.
 pub(super) fn cpus_after_exec(pid: u32) -> Option<Arc<str>> {
-    listed(affinity(pid)?)
+    listed(&affinity(pid)?)
 }
 
 /// CPUs of a thread. The masks of libraries end at CPU 1023, with which the kernel refuses the call
 /// on a machine with more.
-fn affinity(tid: u32) -> Option<BTreeSet<usize>> {
+fn affinity(tid: u32) -> Option<Mask> {
     let mut mask = [0_u64; WORDS];
     // SAFETY: the kernel writes at most as many bytes as the mask has.
     let written = unsafe {
@@ -45,12 +53,19 @@ fn affinity(tid: u32) -> Option<BTreeSet<usize>> {
             mask.as_mut_ptr(),
         )
     };
-    let cpus = (0..64 * WORDS).filter(|cpu| mask[cpu / 64] >> (cpu % 64) & 1 == 1);
-    (written > 0).then(|| cpus.collect())
+    (written > 0).then_some(mask)
 }
 
-fn listed(cpus: BTreeSet<usize>) -> Option<Arc<str>> {
-    let cpus: Vec<usize> = cpus.into_iter().collect();
+fn cpu_numbers(mask: &Mask) -> impl Iterator<Item = usize> {
+    let words = mask.iter().enumerate().filter(|(_, word)| **word != 0);
+    words.flat_map(|(index, word)| {
+        let bits = (0..64).filter(move |bit| word >> bit & 1 == 1);
+        bits.map(move |bit| 64 * index + bit)
+    })
+}
+
+fn listed(mask: &Mask) -> Option<Arc<str>> {
+    let cpus: Vec<usize> = cpu_numbers(mask).collect();
     (!cpus.is_empty()).then(|| cpu_list_text(&cpus).into())
 }
 
@@ -71,11 +86,9 @@ mod tests {
             sched_setaffinity(None, &set).expect("an own thread");
         };
         let before = affinity(0).expect("an own thread");
-        let (first, last) = (
-            *before.first().expect("a CPU"),
-            *before.last().expect("a CPU"),
-        );
-        assert_ne!(first, last, "the test needs two CPUs");
+        let mut before = cpu_numbers(&before);
+        let first = before.next().expect("a CPU");
+        let last = before.last().expect("the test needs two CPUs");
         // Its other threads are those of the test program, without a binding.
         let (bound, is_bound) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();

@@ -1,7 +1,7 @@
 //! Increases and sums of the counters of tasks.
 
 use profiler_ebpf::{
-    histogram::{BUCKETS, Histogram, lowest},
+    histogram::{BUCKETS, Histogram, bucket, lowest},
     record::Totals,
 };
 
@@ -122,6 +122,24 @@ impl LatencySum {
         self.add(histogram, epoch);
     }
 
+    /// Adds a duration that is not in a histogram yet. Its maximum counts where it is new.
+    pub fn add_one(&mut self, ns: u64, is_new: bool) {
+        self.sum = self.sum.wrapping_add(ns);
+        self.buckets[bucket(ns)] += 1;
+        if is_new {
+            self.max = self.max.max(ns);
+        }
+    }
+
+    /// Adds another sum.
+    pub fn add_sum(&mut self, more: &Self) {
+        self.sum = self.sum.wrapping_add(more.sum);
+        self.max = self.max.max(more.max);
+        for (sum, count) in self.buckets.iter_mut().zip(&more.buckets) {
+            *sum = sum.wrapping_add(*count);
+        }
+    }
+
     /// Raises `self` to `now` and returns the increase, if there is one.
     ///
     /// A value that is added during a reading can be in the sum and not in its bucket, or vice
@@ -164,7 +182,7 @@ fn highest(bucket: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use profiler_ebpf::histogram::{EpochMax, bucket};
+    use profiler_ebpf::histogram::EpochMax;
 
     use super::*;
 

@@ -1,11 +1,13 @@
 //! Schedule of reading [`Details`], in a separate thread.
 //!
-//! Reading `/proc/PID/smaps_rollup` holds the mmap lock of the process for milliseconds. All processes are read every 30 s,
-//! and earlier if the sum of resident memory has grown, so that the peak of the proportional sum is
-//! recorded. The duration of the previous reading limits the rate of these.
+//! Reading `/proc/PID/smaps_rollup` holds the mmap lock of the process for milliseconds. All processes
+//! are read every 30 s, and earlier if the sum of resident memory has grown, so that the peak of the
+//! proportional sum is recorded. Processes that have not run since their last reading keep its values,
+//! and many processes are read slowly.
 
 use std::{
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,15 +24,20 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// Growth of the sum of resident memory that causes a reading, percent of the sum at the previous
 /// reading.
 const GROWTH_PERCENT: u64 = 125;
-/// Pause before a reading because of growth, as a multiple of the duration of the previous reading:
-/// at most 2 % of one CPU.
+/// Pause before a reading because of growth, and within a reading of many processes, as a multiple of
+/// the time that reading took: at most 2 % of one CPU.
 const PAUSE_FACTOR: u32 = 50;
 /// Shortest pause before a reading because of growth.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Processes that are read without pauses.
+const AT_ONCE_MAX: usize = 256;
 /// Processes per reading; the largest are selected.
-const PROCESSES_MAX: usize = 4096;
+const PROCESSES_MAX: usize = 16384;
+/// Time after which a process is read even if it has not run. Other processes can have stopped sharing
+/// its memory.
+const VALID_FOR: Duration = Duration::from_secs(30 * 60);
 /// Time limit of the reading at the end of the run.
-const LAST_TIMEOUT: Duration = Duration::from_millis(100);
+const LAST_TIMEOUT: Duration = Duration::from_millis(500);
 /// Processes up to which there is a reading at the end of the run.
 const LAST_PROCESSES_MAX: usize = 256;
 
@@ -48,15 +55,33 @@ pub(super) struct DetailsReader {
 }
 
 struct Request {
-    ids: Vec<ProcessId>,
-    /// Whether `ids` has all processes.
+    subjects: Vec<Subject>,
+    /// Whether `subjects` has all processes.
     is_complete: bool,
+}
+
+/// A process to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Subject {
+    /// Resident memory, bytes.
+    rss: u64,
+    id: ProcessId,
+    /// Time on CPU. If it is the same as at an earlier reading, the process has not run.
+    oncpu: u64,
+}
+
+/// Details as of an earlier reading.
+struct Known {
+    details: Details,
+    subject: Subject,
+    at: Instant,
 }
 
 struct Answer {
     details: HashMap<ProcessId, Details>,
     /// Whether all processes that still live were read.
     is_complete: bool,
+    /// Time that it took, without pauses.
     took: Duration,
 }
 
@@ -67,7 +92,8 @@ impl DetailsReader {
         let open = move || {
             privileges::keep_for_reading();
             let iowait = details::measures_iowait(&procfs);
-            move |request| read(&procfs, request, iowait)
+            let mut known = HashMap::new();
+            move |request| read(&procfs, request, iowait, &mut known)
         };
         Self {
             worker: Worker::start("details", open).ok(),
@@ -83,13 +109,8 @@ impl DetailsReader {
         if self.is_busy() {
             return;
         }
-        let mut by_size: Vec<_> = with_memory(processes)
-            .map(|process| {
-                let rss = process.gauges.memory.map_or(0, |memory| memory.rss);
-                (rss, process.id)
-            })
-            .collect();
-        let rss: u64 = by_size.iter().map(|(rss, _)| rss).sum();
+        let mut subjects: Vec<Subject> = with_memory(processes).collect();
+        let rss: u64 = subjects.iter().map(|subject| subject.rss).sum();
         let has_grown = rss > self.rss / 100 * GROWTH_PERCENT;
         let pause = if has_grown {
             PAUSE_MIN.max(self.took * PAUSE_FACTOR)
@@ -100,25 +121,37 @@ impl DetailsReader {
             return;
         }
         self.rss = rss;
-        by_size.sort_unstable_by(|a, b| b.cmp(a));
-        let is_complete = by_size.len() <= PROCESSES_MAX;
-        by_size.truncate(PROCESSES_MAX);
-        let ids = by_size.into_iter().map(|(_, id)| id).collect();
-        self.request(Request { ids, is_complete });
+        subjects.sort_unstable_by(|a, b| b.cmp(a));
+        let is_complete = subjects.len() <= PROCESSES_MAX;
+        subjects.truncate(PROCESSES_MAX);
+        self.request(Request {
+            subjects,
+            is_complete,
+        });
     }
 
-    /// Reads all processes at the end of the run, unless they are too many or the thread is busy.
+    /// Reads all processes at the end of the run, unless they are too many or the thread hangs.
     pub(super) fn read_last(&mut self, processes: &HashMap<ProcessId, Process>) {
-        if self.is_busy() || processes.len() > LAST_PROCESSES_MAX {
+        if processes.len() > LAST_PROCESSES_MAX {
             return;
         }
-        let ids = with_memory(processes).map(|process| process.id).collect();
+        let end = Instant::now() + LAST_TIMEOUT;
+        // An earlier reading goes on.
+        self.received = self.take_until(end);
+        if self.is_busy() {
+            return;
+        }
         self.request(Request {
-            ids,
+            subjects: with_memory(processes).collect(),
             is_complete: true,
         });
-        let worker = self.worker.as_mut();
-        self.received = worker.and_then(|worker| worker.take(LAST_TIMEOUT));
+        let last = self.take_until(end);
+        self.received = last.or(self.received.take());
+    }
+
+    fn take_until(&mut self, end: Instant) -> Option<Answer> {
+        let time = end.saturating_duration_since(Instant::now());
+        self.worker.as_mut()?.take(time)
     }
 
     fn is_busy(&self) -> bool {
@@ -149,29 +182,103 @@ impl DetailsReader {
     }
 }
 
-fn read(procfs: &Path, request: Request, iowait: bool) -> Answer {
-    let begin = Instant::now();
-    let mut found = HashMap::new();
+fn read(
+    procfs: &Path,
+    request: Request,
+    iowait: bool,
+    known: &mut HashMap<ProcessId, Known>,
+) -> Answer {
+    let is_valid = |known: &Known, subject: &Subject| {
+        known.subject == *subject && known.at.elapsed() < VALID_FOR
+    };
+    let mut still_known = HashMap::with_capacity(request.subjects.len());
+    let mut changed = Vec::new();
+    for subject in request.subjects {
+        match known.remove(&subject.id) {
+            Some(known) if is_valid(&known, &subject) => {
+                still_known.insert(subject.id, known);
+            }
+            _ => changed.push(subject),
+        }
+    }
+    *known = still_known;
+    let is_slow = changed.len() > AT_ONCE_MAX;
     let mut is_complete = request.is_complete;
-    for id in request.ids {
-        match details::read(&procfs.join(id.pid.to_string()), iowait) {
+    let mut took = Duration::ZERO;
+    for subject in changed {
+        let at = Instant::now();
+        match details::read(&procfs.join(subject.id.pid.to_string()), iowait) {
             Ok(Some(details)) => {
-                found.insert(id, details);
+                let read = Known {
+                    details,
+                    subject,
+                    at,
+                };
+                known.insert(subject.id, read);
             }
             Ok(None) => {}
             Err(_) => is_complete = false,
         }
+        let ran = at.elapsed();
+        took += ran;
+        if is_slow {
+            thread::sleep(ran * PAUSE_FACTOR);
+        }
     }
+    let found = known.iter().map(|(id, known)| (*id, known.details));
+    let found = found.collect();
     Answer {
         details: found,
         is_complete,
-        took: begin.elapsed(),
+        took,
     }
 }
 
 /// Live processes with an address space.
-fn with_memory(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = &Process> {
-    processes
-        .values()
-        .filter(|process| process.end.is_none() && process.gauges.memory.is_some())
+fn with_memory(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = Subject> {
+    let living = processes.values().filter(|process| process.end.is_none());
+    living.filter_map(|process| {
+        Some(Subject {
+            rss: process.gauges.memory?.rss,
+            id: process.id,
+            oncpu: process.totals.oncpu,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_have_not_run_keep_their_details() {
+        let id = ProcessId {
+            pid: std::process::id(),
+            start_boottime: 1,
+        };
+        let mut known = HashMap::new();
+        let mut read_at = |rss, oncpu| {
+            let request = Request {
+                subjects: vec![Subject { rss, id, oncpu }],
+                is_complete: true,
+            };
+            let answer = read(Path::new("/proc"), request, false, &mut known);
+            assert!(answer.is_complete && answer.details.contains_key(&id));
+            known[&id].at
+        };
+        let first = read_at(1, 1);
+        assert_eq!(read_at(1, 1), first);
+        let (more_time, more_memory) = (read_at(1, 2), read_at(2, 2));
+        assert!(first < more_time && more_time < more_memory);
+        let gone = Request {
+            subjects: Vec::new(),
+            is_complete: true,
+        };
+        assert!(
+            read(Path::new("/proc"), gone, false, &mut known)
+                .details
+                .is_empty()
+        );
+        assert!(known.is_empty());
+    }
 }

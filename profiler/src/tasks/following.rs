@@ -6,7 +6,6 @@ use anyhow::Result;
 
 use super::{Process, Programs, Reader, TaskTable};
 use crate::{
-    bpf::Event,
     job::{JobDirectory, ROOTS_MAX},
     procfs::process_stat,
 };
@@ -160,14 +159,7 @@ impl TaskTable {
             walker.drain();
         }
         if let Reader::Bpf(programs) = &mut self.reader {
-            let drained = self.events.len();
-            programs.drain(&mut self.events);
-            if self.events[drained..]
-                .iter()
-                .any(|event| matches!(event, Event::CgroupMove))
-            {
-                programs.mark()?;
-            }
+            programs.drain(&mut self.events)?;
         }
         Ok(())
     }

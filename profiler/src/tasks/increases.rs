@@ -1,8 +1,7 @@
 //! Increases of a reading over the previous one, and the end of processes without an exit event.
 
-use profiler_ebpf::record::{Totals, state};
-
-use super::{End, Reader, Row, TaskTable, names};
+use super::{End, Reader, Row, TaskTable, counters::CpuTime, names};
+use crate::support::clock::monotonic_ns;
 
 impl TaskTable {
     /// Closes processes that are missing in the readings without an exit event: the event was lost,
@@ -35,7 +34,9 @@ impl TaskTable {
     /// Computes the increases of all processes and adds their rows.
     pub(super) fn publish(&mut self, now: u64, last: bool) {
         let (mut details, pss) = self.details.receive();
-        self.pss = pss;
+        // The sum that was received at a boundary is in the row of the next sample.
+        let at_boundary = self.read_at != self.sampled_at;
+        self.pss = pss.or(self.pss.filter(|_| at_boundary));
         for process in self.processes.values_mut() {
             let is_observed = process.seen_in == self.epochs && !process.gauges.state.is_empty();
             if !process.counted || !is_observed && process.end.is_none() {
@@ -45,39 +46,30 @@ impl TaskTable {
             if started > now && !last {
                 continue;
             }
-            let until = process.end.map_or(now, |end| end.at);
+            let until = match process.end {
+                Some(end) => end.at,
+                None if started > now => monotonic_ns(),
+                None => now,
+            };
             let since = process.read_at.replace(until).unwrap_or(started);
             let interval_ns = until.saturating_sub(since);
             process.interval_ns = process.deferred_ns + interval_ns;
-            let is_baseline = process.published.is_none() && !process.started_in_run;
-            if let Some(state) = process.current.unchanged
-                && process.end.is_none()
-            {
-                process.current.totals = process.published.unwrap_or_default();
-                let totals = &mut process.current.totals;
-                match state {
-                    state::QUEUED => totals.run_delay += interval_ns,
-                    state::BLOCKED => totals.blocked += interval_ns,
-                    _ => totals.sleep += interval_ns,
+            let (increase, cpu_time, runqueue) = match process.unchanged {
+                Some((state, ns)) if process.end.is_none() => {
+                    (process.remain(state, ns), CpuTime::default(), None)
                 }
-            }
-            let published = process.published.get_or_insert_with(|| {
-                if process.started_in_run {
-                    Totals::default()
-                } else {
-                    process.current.totals
+                _ => {
+                    let is_baseline = process.published.is_none() && !process.started_in_run;
+                    let increases = process.advance();
+                    if is_baseline {
+                        continue;
+                    }
+                    increases
                 }
-            });
-            let increase = published.advance(&process.current.totals);
-            process.totals = *published;
-            let cpu_increase = process.cpu_time.advance(&process.totals);
-            let runqueue = process.runqueue.advance(&process.current.runqueue);
-            if is_baseline {
-                continue;
-            }
+            };
             process.in_run.add(&increase);
-            process.cpu_time_in_run.user += cpu_increase.user;
-            process.cpu_time_in_run.system += cpu_increase.system;
+            process.cpu_time_in_run.user += cpu_time.user;
+            process.cpu_time_in_run.system += cpu_time.system;
             let ended = process.end.is_some();
             self.rows.push(Row {
                 id: process.id,
@@ -85,7 +77,7 @@ impl TaskTable {
                 interval_ns,
                 increase,
                 io_read: process.io_read,
-                cpu_time: cpu_increase,
+                cpu_time,
                 runqueue,
                 memory: process.gauges.memory.filter(|_| !ended),
                 details: details.remove(&process.id).filter(|_| !ended),

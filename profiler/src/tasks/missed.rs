@@ -25,12 +25,14 @@ impl Missed {
             None => self.before = Some(created),
             Some(before) => {
                 self.seen += new;
-                self.at_most = (created - before.min(created)).saturating_sub(self.seen);
+                // What began between a walk and its total is new to the next walk.
+                let at_most = (created - before.min(created)).saturating_sub(self.seen);
+                self.at_most = self.at_most.max(at_most);
             }
         }
     }
 
-    /// Processes and threads that may be missing.
+    /// Processes and threads that may be missing; never decreases.
     pub(super) fn at_most(&self) -> u64 {
         self.at_most
     }
@@ -60,5 +62,10 @@ mod tests {
         assert_eq!(update(100, 7), 0);
         assert_eq!(update(110, 4), 6);
         assert_eq!(update(112, 2), 6);
+        // Three began after the walk, before the total was read.
+        assert_eq!(update(115, 0), 9);
+        assert_eq!(update(115, 3), 9);
+        assert_eq!(update(116, 0), 9);
+        assert_eq!(update(120, 0), 11);
     }
 }

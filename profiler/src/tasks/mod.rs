@@ -176,6 +176,7 @@ impl TaskTable {
             run_delay: false,
             io: false,
             sched: false,
+            wakeups: false,
         };
         Self::new(
             host,
@@ -216,12 +217,13 @@ impl TaskTable {
     pub fn refresh(&mut self, tick: &Tick, last: bool) -> Result<()> {
         self.begin_epoch();
         let first = self.epochs == 1;
+        let mut moved = Ok(());
         let now = match &mut self.reader {
             Reader::Bpf(programs) => {
                 let reading = programs
                     .sample(tick.monotonic_ns)
                     .context("reading the tasks")?;
-                self.apply_bpf_reading(reading, last);
+                moved = self.apply_bpf_reading(reading, last);
                 reading.monotonic_ns
             }
             Reader::Procfs(_) => {
@@ -239,7 +241,7 @@ impl TaskTable {
         self.details.update(&self.processes);
         self.collect_changed(last);
         self.update_job_users(first);
-        Ok(())
+        moved
     }
 
     /// Removes processes that ended in the previous epoch, and resets the others for the next one.
@@ -248,7 +250,9 @@ impl TaskTable {
         self.processes.retain(|_, process| process.end.is_none());
         for process in self.processes.values_mut() {
             process.changed &= process.read_at.is_none();
-            process.current = CurrentReading::default();
+            if process.unchanged.take().is_none() {
+                process.current = CurrentReading::default();
+            }
         }
         self.rows.clear();
         self.cmdlines = self.cmdline_budget();

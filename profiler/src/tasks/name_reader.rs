@@ -15,7 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Budget, ProcessId, names::Names};
+use super::{
+    Budget, ProcessId,
+    names::{Limits, Names},
+};
 use crate::{host::Cgroups, job::JobNumbers, privileges, support::worker::Worker};
 
 /// Processes per batch.
@@ -151,6 +154,7 @@ fn read(
     deadline: Instant,
 ) -> Answer {
     let mut bytes = Budget::new(BATCH_BYTES);
+    let mut limits = Limits::new();
     let mut answer = Vec::new();
     for (index, (id, uid)) in batch.iter().enumerate() {
         if Instant::now() > deadline {
@@ -160,7 +164,7 @@ fn read(
             continue;
         }
         position.store(index, Ordering::Relaxed);
-        let names = Names::read(procfs, cgroups, job_numbers, *id);
+        let names = Names::read(procfs, cgroups, job_numbers, &mut limits, *id);
         bytes.charge(*uid, names.bytes);
         answer.push((*id, names));
     }

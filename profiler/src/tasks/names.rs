@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use hashbrown::HashMap;
 use profiler_ebpf::event::{Environment, Exec, VARIABLE_MAX};
 
 use super::{Allocation, Budget, Cmdline, ProcessId, allocation};
@@ -51,6 +52,9 @@ impl Default for Description {
     }
 }
 
+/// Limits by content of `/proc/PID/cgroup`, because many processes share a cgroup.
+pub(super) type Limits = HashMap<String, CgroupLimits>;
+
 /// Names read from `/proc`; `None` if they could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Names {
@@ -69,6 +73,7 @@ impl Names {
         procfs: &Path,
         cgroups: &Cgroups,
         job_numbers: &mut JobNumbers,
+        limits: &mut Limits,
         id: ProcessId,
     ) -> Self {
         let mut names = Self {
@@ -79,7 +84,11 @@ impl Names {
         if let Some(cpus) = allocation::cpus(procfs, id.pid)
             && names.cgroup.path.is_some()
         {
-            let limits = CgroupLimits::read(cgroups, &names.cgroup.lines);
+            let lines = &names.cgroup.lines;
+            let limits = limits
+                .entry_ref(lines.as_str())
+                .or_insert_with(|| CgroupLimits::read(cgroups, lines));
+            let limits = *limits;
             names.allocation = Some(Allocation { cpus, limits });
         }
         if let (Some(job), Some(directory)) = (&names.cgroup.job, &names.cgroup.job_directory) {
@@ -297,7 +306,7 @@ mod tests {
         };
         let mut description = Description::default();
         let (cgroups, mut numbers) = (Cgroups::default(), JobNumbers::default());
-        let names = Names::read(procfs, &cgroups, &mut numbers, id);
+        let names = Names::read(procfs, &cgroups, &mut numbers, &mut Limits::new(), id);
         let mut budget = Budget::new(1 << 20);
         description.set_names(names, &mut JobNumbers::default(), &mut budget, 0);
         let exe = std::env::current_exe()
@@ -311,7 +320,7 @@ mod tests {
             pid,
             start_boottime: 0,
         };
-        let names = Names::read(procfs, &cgroups, &mut numbers, earlier);
+        let names = Names::read(procfs, &cgroups, &mut numbers, &mut Limits::new(), earlier);
         assert!(names.exe.is_none());
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use profiler_ebpf::{
     event::{Fork, ProcessEntry},
-    record::{self, ProcessRecord, ThreadRecord, Totals},
+    record::{self, ProcessRecord, ThreadRecord, Totals, state},
 };
 
 use super::{
-    counters::{CpuTime, LatencySum},
+    counters::{CpuTime, Latency, LatencySum},
     gauges::{Gauges, Memory, state_letter},
     names::{self, Description},
     process_id::ProcessId,
@@ -81,6 +81,9 @@ pub struct Process {
     pub(super) rss_per_cpu: [i64; 4],
     pub(super) threads: Threads,
     pub(super) current: CurrentReading,
+    /// State of a process that was in it since the last reading, and that time, ns; its counters
+    /// have not changed, and `current` has none.
+    pub(super) unchanged: Option<(u32, u64)>,
     pub(super) gauges: Gauges,
 }
 
@@ -89,8 +92,6 @@ pub struct Process {
 pub(super) struct CurrentReading {
     pub(super) totals: Totals,
     pub(super) runqueue: LatencySum,
-    /// State of a process that was in it for the whole interval; its counters have not changed.
-    pub(super) unchanged: Option<u32>,
 }
 
 /// The entry of a process, created if missing.
@@ -128,6 +129,7 @@ pub(super) fn entry(
         rss_per_cpu: [0; 4],
         threads: Threads::default(),
         current: CurrentReading::default(),
+        unchanged: None,
         gauges: Gauges::default(),
     })
 }
@@ -158,10 +160,42 @@ pub(super) fn on_fork(processes: &mut HashMap<ProcessId, Process>, clock: &Clock
 }
 
 impl Process {
+    /// Raises the counters to those of the reading, and returns the increases: counters, user and
+    /// system time, run-queue waits.
+    pub(super) fn advance(&mut self) -> (Totals, CpuTime, Option<Latency>) {
+        let published = self.published.get_or_insert_with(|| {
+            if self.started_in_run {
+                Totals::default()
+            } else {
+                self.current.totals
+            }
+        });
+        let increase = published.advance(&self.current.totals);
+        self.totals = *published;
+        let cpu_time = self.cpu_time.advance(&self.totals);
+        let runqueue = self.runqueue.advance(&self.current.runqueue);
+        (increase, cpu_time, runqueue)
+    }
+
+    /// Adds the time in which the process remained in a state; returns the increases.
+    pub(super) fn remain(&mut self, state: u32, ns: u64) -> Totals {
+        let mut increase = Totals::default();
+        for totals in [&mut increase, &mut self.totals] {
+            *match state {
+                state::QUEUED => &mut totals.run_delay,
+                state::BLOCKED => &mut totals.blocked,
+                _ => &mut totals.sleep,
+            } += ns;
+        }
+        self.published = Some(self.totals);
+        increase
+    }
+
     pub(super) fn thread_group(&self) -> ThreadGroup {
         ThreadGroup {
             id: self.id,
             started_in_run: self.started_in_run,
+            is_baseline: !self.started_in_run && self.published.is_none(),
             io_read: self.io_read,
         }
     }

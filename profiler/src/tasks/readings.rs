@@ -1,9 +1,11 @@
 //! Application of a reading, from the BPF programs or from `/proc`, to the processes.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use profiler_ebpf::record::wait;
 
 use super::{
-    End, ProcessId, Reader, TaskTable,
+    End, ProcessId, Reader, Row, TaskTable,
+    counters::LatencySum,
     lifecycle::Change,
     process::{entry, on_fork},
     threads::ReadingTime,
@@ -17,27 +19,46 @@ use crate::{
 
 impl TaskTable {
     /// Applies forks and execs, then the records of a reading, then exits.
-    pub(super) fn apply_bpf_reading(&mut self, reading: BpfReading, last: bool) {
-        if let Reader::Bpf(programs) = &mut self.reader {
-            programs.drain(&mut self.events);
+    ///
+    /// # Errors
+    ///
+    /// If tasks that were moved between cgroups cannot be followed.
+    pub(super) fn apply_bpf_reading(&mut self, reading: BpfReading, last: bool) -> Result<()> {
+        let drained = match &mut self.reader {
+            Reader::Bpf(programs) => programs.drain(&mut self.events),
+            _ => Ok(()),
+        };
+        let time = self.reading_time(reading.monotonic_ns, last);
+        let exits = self.apply_starts(time);
+        self.apply_records(reading, time);
+        self.apply_exits(exits, reading, time);
+        drained.context("following tasks that were moved")
+    }
+
+    fn reading_time(&self, now: u64, last: bool) -> ReadingTime {
+        ReadingTime {
+            now,
+            run_start: self.run_start,
+            last,
+            clock: self.clock,
         }
-        let exits = self.apply_starts(reading.monotonic_ns, last);
-        self.apply_records(reading);
-        self.apply_exits(exits, reading);
     }
 
     /// Applies forks, execs and environments, and returns the exits. Exits after the begin of the
     /// reading belong to the next one.
-    fn apply_starts(&mut self, now: u64, last: bool) -> Vec<Event> {
+    fn apply_starts(&mut self, time: ReadingTime) -> Vec<Event> {
         let mut exits = Vec::new();
         let mut later = Vec::new();
         let processes = &mut self.processes;
         for event in self.events.drain(..) {
             match event {
-                Event::Exit(ref exit) if exit.end > now && !last => later.push(event),
+                Event::Exit(ref exit) if exit.end > time.now && !time.last => later.push(event),
+                Event::ThreadEnd(ref end) if time.is_next(end.thread_start_boottime) => {
+                    later.push(event);
+                }
                 Event::Fork(fork) => on_fork(processes, &self.clock, &fork),
                 Event::Exec(exec, args) => {
-                    let process = entry(processes, (&*exec).into(), now);
+                    let process = entry(processes, (&*exec).into(), time.now);
                     process.uid = exec.uid;
                     let needs_names = process.description.on_exec(
                         &self.host,
@@ -66,14 +87,9 @@ impl TaskTable {
         exits
     }
 
-    fn apply_records(&mut self, reading: BpfReading) {
+    fn apply_records(&mut self, reading: BpfReading, time: ReadingTime) {
         let Reader::Bpf(programs) = &self.reader else {
             return;
-        };
-        let time = ReadingTime {
-            now: reading.monotonic_ns,
-            run_start: self.run_start,
-            clock: &self.clock,
         };
         let processes = &mut self.processes;
         let mut current: Option<ProcessId> = None;
@@ -92,7 +108,7 @@ impl TaskTable {
                         continue;
                     };
                     process.seen_in = self.epochs;
-                    process.current.unchanged = Some(record.state);
+                    process.unchanged = Some((record.state, record.span));
                     if record.has_mm != 0 {
                         process.apply_rss(&record.rss, self.page);
                     }
@@ -119,16 +135,21 @@ impl TaskTable {
                         self.rows.extend(process.threads.row(group, record, time));
                     }
                 }
-                Record::Runqueue(histogram) => {
+                Record::Runqueue(histogram, present) => {
                     let Some((id, record)) = thread.take() else {
                         continue;
                     };
                     let Some(process) = processes.get_mut(&id) else {
                         continue;
                     };
-                    process.current.runqueue.add(histogram, reading.epoch);
+                    let mut waits = LatencySum::default();
+                    waits.add(histogram, reading.epoch);
+                    if present.kind != wait::NONE {
+                        waits.add_one(present.ns, present.kind == wait::NEW);
+                    }
+                    process.current.runqueue.add_sum(&waits);
                     if self.with_threads {
-                        let latency = process.threads.latency(record, histogram, reading.epoch);
+                        let latency = process.threads.latency(record, &waits);
                         let row = self.rows.last_mut();
                         if let Some(row) = row.filter(|row| row.tid == Some(record.tid)) {
                             row.runqueue = latency;
@@ -139,12 +160,7 @@ impl TaskTable {
         }
     }
 
-    fn apply_exits(&mut self, exits: Vec<Event>, reading: BpfReading) {
-        let time = ReadingTime {
-            now: reading.monotonic_ns,
-            run_start: self.run_start,
-            clock: &self.clock,
-        };
+    fn apply_exits(&mut self, exits: Vec<Event>, reading: BpfReading, time: ReadingTime) {
         for event in exits {
             match event {
                 Event::Exit(exit) => {
@@ -157,10 +173,26 @@ impl TaskTable {
                     let group = process.thread_group();
                     let row = process.threads.last_row(group, &end, reading.epoch, time);
                     self.ended_threads.insert((id, end.tid));
-                    self.rows.extend(row);
+                    if let Some(row) = row {
+                        self.add_last_row(row);
+                    }
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Adds the last row of a thread. If it ended during the reading, after it was read, it has a row
+    /// already.
+    fn add_last_row(&mut self, last: Row) {
+        let is_same = |row: &Row| (row.id, row.tid) == (last.id, last.tid);
+        let read = match last.interval_ns {
+            0 => self.rows.iter_mut().rfind(|row| is_same(row)),
+            _ => None,
+        };
+        match read {
+            Some(row) => row.add(&last),
+            None => self.rows.push(last),
         }
     }
 
@@ -177,7 +209,11 @@ impl TaskTable {
                 .saturating_sub(before.unwrap_or(reading.cpu_ns)),
         );
         let ends = self.apply_changes(reading.changes, tick.monotonic_ns);
-        self.apply_observed(reading.processes, first, tick.monotonic_ns);
+        self.apply_observed(
+            reading.processes,
+            first,
+            self.reading_time(tick.monotonic_ns, last),
+        );
         for (id, at) in ends {
             let Some(process) = self.processes.get_mut(&id) else {
                 continue;
@@ -213,15 +249,10 @@ impl TaskTable {
         ends
     }
 
-    fn apply_observed(&mut self, processes: Vec<Observed>, first: bool, now: u64) {
-        let time = ReadingTime {
-            now,
-            run_start: self.run_start,
-            clock: &self.clock,
-        };
+    fn apply_observed(&mut self, processes: Vec<Observed>, first: bool, time: ReadingTime) {
         for observed in processes {
             let id = ProcessId::from(&observed.process);
-            let process = entry(&mut self.processes, id, now);
+            let process = entry(&mut self.processes, id, time.now);
             // Start times in /proc are rounded to clock ticks.
             process.started_in_run |= !first && process.read_at.is_none() && {
                 let started = self.clock.monotonic_of_boottime(id.start_boottime);

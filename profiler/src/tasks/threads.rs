@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use profiler_ebpf::{
     event::ThreadEnd,
-    histogram::Histogram,
     record::{ThreadRecord, Totals},
 };
 
@@ -14,7 +13,7 @@ use super::{
     process_id::ProcessId,
     row::Row,
 };
-use crate::support::clock::Clock;
+use crate::support::clock::{Clock, monotonic_ns};
 
 /// Published values of the threads of a process, by thread id and start.
 #[derive(Debug, Default)]
@@ -36,27 +35,52 @@ struct Published {
 pub(super) struct ThreadGroup {
     pub(super) id: ProcessId,
     pub(super) started_in_run: bool,
+    /// Whether this reading is the baseline of the process.
+    pub(super) is_baseline: bool,
     pub(super) io_read: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReadingTime<'a> {
+pub(super) struct ReadingTime {
     /// Begin of the reading, ns of `CLOCK_MONOTONIC`.
     pub(super) now: u64,
     /// Begin of the run, ns of `CLOCK_MONOTONIC`.
     pub(super) run_start: u64,
-    pub(super) clock: &'a Clock,
+    /// Whether there is no next reading.
+    pub(super) last: bool,
+    pub(super) clock: Clock,
+}
+
+impl ReadingTime {
+    /// Whether the next reading has the row of what started at this time, ns of `CLOCK_BOOTTIME`:
+    /// its interval begins after this reading.
+    pub(super) fn is_next(&self, start_boottime: u64) -> bool {
+        !self.last && self.clock.monotonic_of_boottime(start_boottime) >= self.now
+    }
+
+    /// End of the interval of what started at this time, ns of `CLOCK_MONOTONIC`.
+    pub(super) fn until(&self, started: u64) -> u64 {
+        if started >= self.now {
+            monotonic_ns()
+        } else {
+            self.now
+        }
+    }
 }
 
 impl Threads {
-    /// The row of a live thread; `None` if this reading is its baseline.
+    /// The row of a live thread; `None` if this reading is its baseline, or if the thread started after
+    /// its begin and the next one has its row.
     pub(super) fn row(
         &mut self,
         group: ThreadGroup,
         record: &ThreadRecord,
-        time: ReadingTime<'_>,
+        time: ReadingTime,
     ) -> Option<Row> {
         let key = (record.tid, record.thread_start_boottime);
+        if time.is_next(record.thread_start_boottime) {
+            return None;
+        }
         let mut row = self.advance(group, key, &record.totals, time)?;
         row.cpu = Some(record.cpu);
         row.state = state_letter(record.state, record.exit_state);
@@ -64,17 +88,9 @@ impl Threads {
     }
 
     /// Run-queue waits of a live thread.
-    pub(super) fn latency(
-        &mut self,
-        record: &ThreadRecord,
-        histogram: &Histogram,
-        epoch: u32,
-    ) -> Option<Latency> {
+    pub(super) fn latency(&mut self, record: &ThreadRecord, waits: &LatencySum) -> Option<Latency> {
         let key = (record.tid, record.thread_start_boottime);
-        let published = self.published.get_mut(&key)?;
-        let mut now = LatencySum::default();
-        now.add(histogram, epoch);
-        published.runqueue.advance(&now)
+        self.published.get_mut(&key)?.runqueue.advance(waits)
     }
 
     /// The last row of a thread that has ended.
@@ -83,7 +99,7 @@ impl Threads {
         group: ThreadGroup,
         end: &ThreadEnd,
         epoch: u32,
-        time: ReadingTime<'_>,
+        time: ReadingTime,
     ) -> Option<Row> {
         let key = (end.tid, end.thread_start_boottime);
         let row = self.advance(group, key, &end.usage.totals, time);
@@ -101,12 +117,12 @@ impl Threads {
         group: ThreadGroup,
         key: (u32, u64),
         totals: &Totals,
-        time: ReadingTime<'_>,
+        time: ReadingTime,
     ) -> Option<Row> {
         let (tid, start_boottime) = key;
         let started = time.clock.monotonic_of_boottime(start_boottime);
-        let is_baseline =
-            !self.published.contains_key(&key) && !group.started_in_run && started < time.run_start;
+        let is_older = group.is_baseline || !group.started_in_run && started < time.run_start;
+        let is_baseline = is_older && !self.published.contains_key(&key);
         let published = self.published.entry(key).or_insert_with(|| Published {
             totals: if is_baseline {
                 *totals
@@ -118,8 +134,9 @@ impl Threads {
         });
         let increase = published.totals.advance(totals);
         let cpu_time = published.cpu_time.advance(&published.totals);
-        let interval_ns = time.now.saturating_sub(published.read_at);
-        published.read_at = time.now;
+        let until = time.until(started);
+        let interval_ns = until.saturating_sub(published.read_at);
+        published.read_at = until;
         (!is_baseline).then_some(Row {
             id: group.id,
             tid: Some(tid),

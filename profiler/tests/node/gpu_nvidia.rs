@@ -92,14 +92,14 @@ gpu0 energy 1000
 gpu0 pcie_replays 3
 gpu0 ecc_corrected 10
 gpu0 ecc_uncorrected 1
-gpu0 violation0 1000000
-gpu0 violation1 2000000
-gpu0 violation3 3000000
-gpu0 violation5 4000000
-gpu0 violation2 10
-gpu0 violation4 20
-gpu0 violation10 30
-gpu0 violation11 40
+gpu0 field74.0 3 1000000
+gpu0 field75.0 3 2000000
+gpu0 field77.0 3 3000000
+gpu0 field79.0 3 4000000
+gpu0 field76.0 3 10
+gpu0 field78.0 3 20
+gpu0 field80.0 3 30
+gpu0 field81.0 3 40
 gpu0 field138.4294967295 3 100
 gpu0 field139.4294967295 3 200
 gpu0 field197.0 3 5000
@@ -131,14 +131,14 @@ gpu0 energy 1250
 gpu0 pcie_replays 4
 gpu0 ecc_corrected 12
 gpu0 ecc_uncorrected 1
-gpu0 violation0 1500000
-gpu0 violation1 2000007
-gpu0 violation3 3000000
-gpu0 violation5 4000001
-gpu0 violation2 12
-gpu0 violation4 24
-gpu0 violation10 38
-gpu0 violation11 56
+gpu0 field74.0 3 1500000
+gpu0 field75.0 3 2000007
+gpu0 field77.0 3 3000000
+gpu0 field79.0 3 4000001
+gpu0 field76.0 3 12
+gpu0 field78.0 3 24
+gpu0 field80.0 3 38
+gpu0 field81.0 3 56
 gpu0 field82.0 1 52
 gpu0 field138.4294967295 3 110
 gpu0 field139.4294967295 3 201
@@ -260,14 +260,14 @@ const FAILURES: [(&str, &[&str]); 17] = [
     ("bar1", &["bar1_used"]),
     ("compute", &["processes"]),
     ("ecc_corrected_total", &["ecc_corrected_total"]),
-    ("violation11", &["base_clocks_violation_ns"]),
+    ("field81.0", &["base_clocks_violation_ns"]),
     ("encoder", &["encoder_utilization"]),
     ("power", &["power_mw"]),
     ("power_limit", &["power_limit_mw"]),
     ("energy", &["energy_uj"]),
     ("temperature", &["temperature"]),
     ("throttle", &["throttle_reasons"]),
-    ("violation0", &["power_violation_ns"]),
+    ("field74.0", &["power_violation_ns"]),
     ("ecc_corrected", &["ecc_corrected"]),
     ("field138.4294967295", &["nvlink_tx_bytes"]),
     ("gpm3", &["sm_occupancy"]),

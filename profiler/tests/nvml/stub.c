@@ -326,17 +326,6 @@ nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsi
     return numbers(device, "throttle", out, 1);
 }
 
-typedef struct {
-    unsigned long long referenceTime, violationTime;
-} nvmlViolationTime_t;
-
-nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, int policy, nvmlViolationTime_t *time) {
-    char key[32];
-    snprintf(key, sizeof key, "violation%d", policy);
-    time->referenceTime = 1;
-    return numbers(device, key, &time->violationTime, 1);
-}
-
 static nvmlReturn_t engine(nvmlDevice_t device, const char *key, unsigned int *percent, unsigned int *period_us) {
     *period_us = 166666;
     return number(device, key, percent);

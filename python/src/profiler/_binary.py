@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from typing import Any
+from typing import Any, Optional
 
 from ._errors import Error
 
@@ -26,6 +26,11 @@ def find() -> str:
     return found
 
 
+def environment() -> dict[str, str]:
+    """Variables for the program: without colors, which Jupyter and CI services force."""
+    return {**{name: value for name, value in os.environ.items() if name != "CLICOLOR_FORCE"}, "NO_COLOR": "1"}
+
+
 def message(stderr: str, code: int) -> str:
     """The line of the output that has the reason of a failure."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
@@ -38,8 +43,34 @@ def message(stderr: str, code: int) -> str:
 
 def summary(paths: list[str]) -> list[dict[str, Any]]:
     """`profiler summary --json`, one dictionary for each run."""
-    done = subprocess.run([find(), "summary", "--json", *paths], capture_output=True, text=True)
+    done = subprocess.run([find(), "summary", "--json", *paths], capture_output=True, text=True, env=environment())
     if done.returncode:
         raise Error(message(done.stderr, done.returncode))
     runs: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
     return runs
+
+
+def options_of(options: dict[str, Any]) -> list[str]:
+    """Options of the program: interval="1s" is --interval=1s, threads=True is --threads."""
+    arguments: list[str] = []
+    for name, value in options.items():
+        option = "--" + name.rstrip("_").replace("_", "-")
+        if value is True:
+            arguments.append(option)
+        elif isinstance(value, dict):
+            for key, text in value.items():
+                arguments += [option, f"{key}={text}"]
+        elif value is not None and value is not False:
+            text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            arguments.append(f"{option}={text}")
+    return arguments
+
+
+def export(paths: list[str], format: str, output: Optional[str], options: dict[str, Any]) -> None:
+    """`profiler export`."""
+    command = [find(), "export", format, *paths, *options_of(options)]
+    if output is not None:
+        command += ["-o", os.fspath(output)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
+    if done.returncode:
+        raise Error(message(done.stderr, done.returncode))

@@ -9,6 +9,7 @@ import posixpath
 import re
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
+from urllib.parse import unquote
 
 from ._errors import Error
 
@@ -35,6 +36,27 @@ def _escape(path: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", path)
 
 
+def _read(filesystem: Any, path: str) -> bytes:
+    try:
+        content: bytes = filesystem.cat_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Error(f"{path}: {error.strerror or error}") from None
+    return content
+
+
+def parse(path: str, content: Union[str, bytes]) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise Error(f"{path}: damaged: {error}") from None
+    if not isinstance(value, dict):
+        raise Error(f"{path}: damaged: not an object")
+    return value
+
+
 @dataclass
 class RunFiles:
     """The directory of one run."""
@@ -45,6 +67,12 @@ class RunFiles:
     hosts: list[dict[str, Any]] = field(default_factory=list)
     #: Parquet files by table.
     tables: dict[str, list[str]] = field(default_factory=dict)
+    #: Compacted files with rows of this run by table; they have those of many runs.
+    compacted_tables: dict[str, set[str]] = field(default_factory=dict)
+    #: Numbers of Parquet files whose rows are in compacted files too, by table and host.
+    replaced: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    #: Keys in the path of the run, as in `profiles/cluster=a/RUN`.
+    keys: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -55,11 +83,16 @@ class RunFiles:
         return isinstance(self.filesystem, _Local)
 
     def load(self) -> RunFiles:
-        for path in self.filesystem.glob(f"{_escape(self.path)}/run*.json"):
-            try:
-                self.hosts.append(json.loads(self.filesystem.cat_file(path)))
-            except ValueError as error:
-                raise Error(f"{path}: damaged: {error}") from None
+        parts = [part.split("=", 1) for part in self.path.split("/") if re.fullmatch(r"[A-Za-z_]\w*=.+", part)]
+        self.keys = {key: unquote(value) for key, value in parts}
+        for path in sorted(self.filesystem.glob(f"{_escape(self.path)}/run*.json")):
+            self.hosts.append(parse(path, _read(self.filesystem, path)))
+        compacted = json.loads(self.text("compacted.json") or "{}")
+        for table, hosts in compacted.get("tables", {}).items():
+            files = self.compacted_tables.setdefault(table, set())
+            for host, rows in hosts.items():
+                files.update(rows.get("files", []))
+                self.replaced[table, host] = {part["number"] for part in rows.get("replaced", [])}
         for path in sorted(self.filesystem.glob(f"{_escape(self.path)}/*/host=*/part-*.parquet")):
             self.tables.setdefault(path.split("/")[-3], []).append(path)
         if not self.hosts and not self.tables:
@@ -68,10 +101,34 @@ class RunFiles:
 
     def text(self, name: str) -> Optional[str]:
         try:
-            content: bytes = self.filesystem.cat_file(f"{self.path}/{name}")
+            return _read(self.filesystem, f"{self.path}/{name}").decode(errors="replace")
         except FileNotFoundError:
             return None
-        return content.decode()
+
+    def is_replaced(self, path: str) -> bool:
+        """Whether the rows of a Parquet file are in compacted files too: a compaction was interrupted."""
+        table, host, name = path.split("/")[-3:]
+        number = re.sub(r"\D", "", name)
+        return number != "" and int(number) in self.replaced.get((table, unquote(host[len("host=") :])), ())
+
+    @property
+    def compacted(self) -> str:
+        """The directory with the rows of compacted runs, beside this one."""
+        return self.url(self._compacted)
+
+    @property
+    def _compacted(self) -> str:
+        above = f"{self.path}/.." if self.local else posixpath.dirname(self.path.rstrip("/"))
+        return f"{above}/compacted"
+
+    def own_files(self, table: str) -> list[str]:
+        """The Parquet files of a table whose rows are not in compacted files."""
+        return [path for path in self.tables.get(table, []) if not self.is_replaced(path)]
+
+    def shared_files(self, table: str) -> list[str]:
+        """The compacted files of a table with rows of this run."""
+        names = sorted(self.compacted_tables.get(table, ()))
+        return [posixpath.normpath(f"{self._compacted}/{table}/{name}") for name in names]
 
     def url(self, path: str) -> str:
         """A file's name for DuckDB, which finds the file system by its protocol."""

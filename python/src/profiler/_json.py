@@ -13,11 +13,13 @@ import os
 import re
 from enum import Enum
 from json.encoder import encode_basestring_ascii as _quote
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 MAX_DEPTH = 5
 MAX_ITEMS = 32
 MAX_TEXT = 1024
+# Space for the number of items left out, in each list that is open.
+_MORE = 32
 
 _SECRET = re.compile(
     r"pass_?(w|phrase)|pwd|secret|credential|cookie|authori[sz]ation|token(?!i[sz])"
@@ -35,16 +37,18 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(_CAMEL_CASE.sub("_", name).lower()) is not None
 
 
+@functools.lru_cache(maxsize=4096)
+def _key(name: str) -> Optional[str]:
+    """The name of a member as JSON; None if it is left out."""
+    return None if is_secret(name) else quote(name, 128)
+
+
 def encode(value: object, limit: int) -> str:
     """The JSON of a value, in at most `limit` characters (at least 64)."""
     simple = _SIMPLE.get(type(value))
     if simple is not None:
         return simple(value)
-    try:
-        return _Encoder(limit - 64).value(value, MAX_DEPTH)
-    except Exception:
-        # The application must not notice marks, not even if its own __fspath__ fails.
-        return _quote(_type_name(value))
+    return _Encoder(limit - 64).value(value, MAX_DEPTH)
 
 
 def quote(text: str, limit: int = MAX_TEXT) -> str:
@@ -107,6 +111,15 @@ class _Encoder:
         simple = _SIMPLE.get(type(value))
         if simple is not None:
             return self.take(simple(value))
+        try:
+            return self.object(value, depth)
+        except Exception:
+            # The application must not notice marks, not even if its own __fspath__ fails.
+            return self.text(_type_name(value))
+
+    def object(self, value: Any, depth: int) -> str:
+        if type(value) is dict:
+            return self.members(value, depth)
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Enum):
@@ -130,27 +143,34 @@ class _Encoder:
         return self.text(_type_name(value))
 
     def items(self, values: Any, depth: int) -> str:
-        self.left -= 2
+        self.left -= 2 + _MORE
         parts: list[str] = []
         for value in values:
             if depth == 0 or len(parts) == MAX_ITEMS or self.left < 32:
                 parts.append(self.take(f'"… {len(values) - len(parts)} more"'.replace("…", "\\u2026")))
                 break
             parts.append(self.value(value, depth - 1))
+        self.left += _MORE
         return "[" + ",".join(parts) + "]"
 
     def members(self, values: dict[Any, Any], depth: int) -> str:
-        self.left -= 2
+        self.left -= 2 + _MORE
         parts: list[str] = []
         for name, value in values.items():
-            name = name if isinstance(name, str) else str(name)[:64]
-            if is_secret(name):
+            key = _key(name if isinstance(name, str) else str(name)[:64])
+            if key is None:
                 continue
             if depth == 0 or len(parts) == MAX_ITEMS or self.left < 64:
                 parts.append(self.take(f'"\\u2026":"{len(values) - len(parts)} more"'))
                 break
-            key = self.take(quote(name, max(8, min(128, self.left - 32))))
-            parts.append(f"{key}:{self.value(value, depth - 1)}")
+            if len(key) > self.left - 32:
+                key = quote(str(name), max(8, self.left - 32))
+            # Most values are simple: this is faster than value().
+            simple = _SIMPLE.get(type(value))
+            json = self.value(value, depth - 1) if simple is None else self.take(simple(value))
+            self.left -= len(key) + 2
+            parts.append(f"{key}:{json}")
+        self.left += _MORE
         return "{" + ",".join(parts) + "}"
 
     def array(self, value: Any, depth: int) -> str:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 # Columns of `timeline` that are shown if they have values.
 USUAL = [
     "target_cpu",
-    "target_pss_sum",
+    # Unlike PSS, it has a value at every sample.
+    "target_rss_sum",
     "target_file_read_bytes",
     "target_file_write_bytes",
     "target_block_read_bytes",
@@ -36,21 +37,26 @@ def _scale(column: Column) -> tuple[float, str]:
 
 def plot(table: Table, names: list[str]) -> Figure:
     """A figure with one row for each unit. Counters are divided by their interval."""
-    from matplotlib.dates import AutoDateFormatter, AutoDateLocator
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     known = {column.name: column for column in table.columns}
     if "ts" not in known:
         raise Error(f"table {table.name} has no time")
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise Error(f"table {table.name} has no column {unknown[0]!r}")
+    for name in names:
+        if name not in known:
+            raise Error(f"table {table.name} has no column {name!r}")
+        if known[name].type in ("VARCHAR", "TIMESTAMPTZ") or known[name].type.endswith("[]"):
+            raise Error(f"table {table.name}: column {name!r} is not a number")
     if not names:
         names = [name for name in USUAL if name in known]
         if not names:
             raise Error(f"plot() of table {table.name} needs names of columns")
-    keys = [name for name in ("ts", "interval_ns", "run", "host") if name in known or name == "host"]
+    keys = [name for name in ("ts", "interval_ns", "run", "host") if name in known]
     rows: list[dict[str, Any]] = sorted(table.arrow([*keys, *names]).to_pylist(), key=lambda row: row["ts"])
+
+    if len({(row["ts"], row["run"], row["host"]) for row in rows}) < len(rows):
+        raise Error(f"table {table.name} has several rows at a time: add them up with sql()")
 
     panels: dict[str, list[str]] = {}
     for name in names:
@@ -79,7 +85,7 @@ def plot(table: Table, names: list[str]) -> Figure:
         axes.margins(x=0)
     locator = AutoDateLocator()
     all_axes[-1].xaxis.set_major_locator(locator)
-    all_axes[-1].xaxis.set_major_formatter(AutoDateFormatter(locator))
+    all_axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import importlib
 import re
 import warnings
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from . import _binary
 from ._errors import Error
-from ._files import Path, RunFiles, find
+from ._files import Path, RunFiles, find, parse
 from ._histogram import Histogram, merge
 
 if TYPE_CHECKING:
@@ -75,30 +75,42 @@ class Reader:
 
     @property
     def losses(self) -> list[dict[str, Any]]:
-        """Data that is missing, as in `run.json`."""
-        return [loss for host in self.metadata for loss in host.get("losses", [])]
+        """Data that is missing, as in `run.json`: `what`, `count` and `why`."""
+        sessions = [session for host in self.metadata for session in [*host.get("earlier", []), host]]
+        return [loss for session in sessions for loss in session.get("losses", [])]
 
     # Tables
 
     def _schema(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Tables and views of `schema.json`, by name."""
+        """Tables and views of `schema.json` and `views.sql`, by name."""
         if self._schemas is None:
             tables: dict[str, Any] = {}
             views: dict[str, Any] = {}
             for run in self._runs:
-                text = run.text("schema.json")
+                path = f"{run.path}/schema.json"
+                schema = parse(path, run.text("schema.json") or "{}")
                 try:
-                    schema = json.loads(text) if text else {}
-                except ValueError as error:
-                    raise Error(f"{run.path}/schema.json: damaged: {error}") from None
-                for table in schema.get("tables", []):
-                    tables.setdefault(table["table"], table)
-                for view in schema.get("views", []):
-                    views.setdefault(view["view"], view)
-                for name in run.tables:
+                    for table in schema.get("tables", []):
+                        tables.setdefault(table["table"], table)
+                    for view in schema.get("views", []):
+                        views.setdefault(view["view"], view)
+                except (AttributeError, KeyError, TypeError):
+                    raise Error(f"{path}: damaged: tables without names") from None
+                for name in [*run.tables, *run.compacted_tables]:
                     tables.setdefault(name, {"table": name, "help": "", "columns": []})
+            # Joins of `process` with each other table are only in views.sql.
+            for run in self._runs:
+                for name, comment in _VIEW.findall(run.text("views.sql") or ""):
+                    if name not in tables:
+                        views.setdefault(name, {"view": name, "help": comment.replace("''", "'"), "columns": []})
             self._schemas = tables, views
         return self._schemas
+
+    @property
+    def _keys(self) -> list[str]:
+        """Keys in the paths of the runs that are columns of all tables."""
+        own = {column["name"] for table in self._schema()[0].values() for column in table["columns"]}
+        return sorted({key for run in self._runs for key in run.keys} - own - {"host", "run"})
 
     @property
     def tables(self) -> list[str]:
@@ -130,15 +142,16 @@ class Reader:
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection with the views of `views.sql`."""
         if self._connection is None:
-            try:
-                import duckdb
-            except ImportError:
-                raise Error("SQL needs DuckDB: pip install node-profiler[duckdb]") from None
-            connection = duckdb.connect()
+            package = _import("duckdb")
+            connection: duckdb.DuckDBPyConnection = package.connect()
             connection.execute("SET TimeZone = 'UTC'")
-            for filesystem in {id(run.filesystem): run.filesystem for run in self._runs if not run.local}.values():
+            remote = {id(run.filesystem): run.filesystem for run in self._runs if not run.local}.values()
+            for filesystem in remote:
                 connection.register_filesystem(filesystem)
-            if len(self._runs) == 1:
+            if remote and int(package.__version__.split(".")[0]) < 2:
+                # Its threads wait for the interpreter lock, held by the one that waits for them.
+                connection.execute("SET threads = 1")
+            if len(self._runs) == 1 and not self._runs[0].keys:
                 _create_views(connection, self._runs[0])
             else:
                 self._unite(connection)
@@ -164,12 +177,12 @@ class Reader:
         macros = re.findall(r"CREATE OR REPLACE MACRO .*?;\n", self._runs[-1].text("views.sql") or "", re.S)
         connection.execute("".join(macros))
         for view, parts in columns.items():
-            selects = [
-                f'SELECT * FROM {schema}."{view}"'
-                if has_run
-                else f"SELECT {_literal(self._runs[int(schema[3:])].name)} AS run, * FROM {schema}.\"{view}\""
-                for schema, has_run in parts
-            ]
+            selects = []
+            for schema, has_run in parts:
+                run = self._runs[int(schema[3:])]
+                keys = "".join(f", {_literal(run.keys[key])} AS \"{key}\"" for key in self._keys if key in run.keys)
+                name = "" if has_run else f"{_literal(run.name)} AS run, "
+                selects.append(f'SELECT {name}*{keys} FROM {schema}."{view}"')
             connection.execute(f'CREATE VIEW "{view}" AS {" UNION ALL BY NAME ".join(selects)}')
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
@@ -192,18 +205,43 @@ class Reader:
 
     # Figures
 
-    def summaries(self) -> list[dict[str, Any]]:
-        """`profiler summary --json` of each run."""
+    def _local_paths(self) -> list[str]:
         for run in self._runs:
             if not run.local:
                 raise Error(f"{run.path}: the program `profiler` reads local runs only")
-        return _binary.summary(self.paths)
+        return self.paths
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """`profiler summary --json` of each run."""
+        return _binary.summary(self._local_paths())
+
+    def export(self, format: str, output: Optional[str] = None, **options: Any) -> None:
+        """Write the runs in a format of `profiler export`: `r.export("csv", "usage.csv", table="usage")`."""
+        _binary.export(self._local_paths(), format, output, options)
 
     def summary(self) -> dict[str, Any]:
         """`profiler summary --json` of the run."""
         if len(self._runs) != 1:
             raise Error(f"{len(self._runs)} runs are open: use summaries()")
         return self.summaries()[0]
+
+
+# Name and comment of a view.
+_VIEW = re.compile(r"^COMMENT ON VIEW \"?(\w+)\"? IS '((?:[^']|'')*)';", re.M)
+# The end of a comment on a column: its unit.
+_UNIT = re.compile(r" \[(\S+)\]$")
+# Names of packages, and of the extras that install them.
+_EXTRAS = {"pyarrow": "pandas", "matplotlib": "plot"}
+
+
+def _import(name: str) -> Any:
+    """An optional package."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = (error.name or name).partition(".")[0]
+        extra = _EXTRAS.get(package, package)
+        raise Error(f"{package} is not installed: pip install node-profiler[{extra}]") from None
 
 
 def _literal(text: str) -> str:
@@ -216,18 +254,53 @@ def _create_views(connection: duckdb.DuckDBPyConnection, run: RunFiles) -> None:
         raise Error(f"{run.path}/views.sql: missing")
 
     def files(match: re.Match[str]) -> str:
-        found = run.tables.get(match[1])
+        found = run.tables.get(match[1], [])
+        if f"'../compacted/{match[1]}/" in views:
+            found = [file for file in found if not run.is_replaced(file)]
         if not found:
             raise Error(f"{run.path}/{match[1]}: the Parquet files are missing")
         return f"read_parquet([{', '.join(_literal(run.url(file)) for file in found)}]"
 
     statements = re.sub(r"read_parquet\('(\w+)/host=\*/part-\*\.parquet'", files, views)
+    statements = statements.replace("'../compacted/", f"'{_literal(run.compacted)[1:-1]}/")
+    if run.keys:
+        # DuckDB would add the keys to each table, and a join would have them twice.
+        host = "url_decode(regexp_extract(filename, '.*/host=([^/]*)/', 1)) AS host"
+        statements = re.sub(
+            r"SELECT \*(\s+FROM read_parquet\(\[.*?\],\s+)hive_partitioning = true, hive_types = \{[^}]*\}",
+            rf"SELECT * EXCLUDE filename, {host}\1hive_partitioning = false, filename = true",
+            statements,
+            flags=re.S,
+        )
     import duckdb
 
     try:
         connection.execute(statements)
     except duckdb.Error as error:
         raise Error(f"{run.path}: damaged: {_line(error)}") from None
+
+
+# Names of types in DuckDB and in Arrow.
+_TYPES = {
+    "VARCHAR": "string",
+    "BOOLEAN": "bool",
+    "INTEGER": "int32",
+    "UINTEGER": "uint32",
+    "BIGINT": "int64",
+    "UBIGINT": "uint64",
+    "DOUBLE": "double",
+}
+
+
+def _column_of_file(field: Any) -> Column:
+    """The description of a column in the metadata of a Parquet file."""
+    text = str(field.type)
+    is_list = text.startswith("list<")
+    text = re.sub(r"^list<.*?: (\w+).*", r"\1", text)
+    names = {arrow: name for name, arrow in _TYPES.items()}
+    name = "TIMESTAMPTZ" if text.startswith("timestamp") else names.get(text, text)
+    facts = [field.metadata.get(key, b"").decode() for key in (b"unit", b"kind", b"help")]
+    return Column(field.name, name + "[]" * is_list, *facts)
 
 
 def _line(error: Exception) -> str:
@@ -254,14 +327,34 @@ class Table:
     @property
     def columns(self) -> list[Column]:
         """Name, type, unit, kind and meaning of each column."""
-        columns = self._definition["columns"]
-        if columns:
-            return [Column(*(str(column[key]) for key in Column._fields)) for column in columns]
-        # A run without schema.json: its Parquet files have the same facts.
-        return [
-            Column(f.name, str(f.type), *((f.metadata or {}).get(k, b"").decode() for k in (b"unit", b"kind", b"help")))
-            for f in self.dataset().schema
-        ]
+        if self._definition["columns"]:
+            columns = [Column(*(str(one[key]) for key in Column._fields)) for one in self._definition["columns"]]
+        elif self._is_view:
+            columns = self._columns_of_view()
+        else:
+            # A run without schema.json: its Parquet files have the same facts.
+            columns = [_column_of_file(field) for field in self.dataset().schema if field.metadata]
+        names = {column.name for column in columns}
+        added = {"host": "Name of the node", **{key: "From the path of the run" for key in self._reader._keys}}
+        return columns + [Column(n, "VARCHAR", "", "label", text) for n, text in added.items() if n not in names]
+
+    def _columns_of_view(self) -> list[Column]:
+        rows = self._reader.connection().execute(
+            "SELECT column_name, data_type, comment FROM duckdb_columns() WHERE table_name = ?"
+            " ORDER BY schema_name, column_index",
+            [self.name],
+        )
+        tables = [self._reader[n] for n in ("process", self.name.partition("_")[2]) if n in self._reader._schema()[0]]
+        kinds = {column.name: column.kind for table in tables for column in table.columns}
+        columns: dict[str, Column] = {}
+        for name, kind, comment in rows.fetchall():
+            # The views of several runs have no comments; those of each run have them.
+            if name not in columns or comment:
+                unit = _UNIT.search(comment or "")
+                text = _UNIT.sub("", comment or "")
+                kind = "TIMESTAMPTZ" if kind == "TIMESTAMP WITH TIME ZONE" else kind
+                columns[name] = Column(name, kind, unit[1] if unit else "", kinds.get(name, "label"), text)
+        return list(columns.values())
 
     # Arrow
 
@@ -269,83 +362,93 @@ class Table:
         """The Parquet files as a dataset of pyarrow, for lazy reads with projections and filters."""
         if self._is_view:
             raise Error(f"{self.name} is a view: use arrow() or sql()")
-        import pyarrow
-        from pyarrow import dataset
-
-        hive = dataset.partitioning(pyarrow.schema([("host", pyarrow.string())]), flavor="hive")
-        parts, schemas = [], []
+        pyarrow, dataset = _import("pyarrow"), _import("pyarrow.dataset")
+        keys = [(name, pyarrow.string()) for name in ["host", *self._reader._keys]]
+        hive = dataset.partitioning(pyarrow.schema(keys), flavor="hive")
+        parts, schemas, shared = [], [], {}
         for run in self._reader._runs:
-            files = run.tables.get(self.name)
-            if not files:
-                continue
             filesystem = None if run.local else run.filesystem
+            shared.update({file: filesystem for file in run.shared_files(self.name)})
+            parts.append((run.own_files(self.name), filesystem, hive))
+        # Compacted files have a column for the host.
+        parts += [([file], filesystem, None) for file, filesystem in shared.items()]
+        parts = [part for part in parts if part[0]]
+        for files, filesystem, partitioning in parts:
             for file in files:
                 try:
-                    schemas.append(dataset.dataset(file, filesystem=filesystem, partitioning=hive).schema)
+                    schemas.append(dataset.dataset(file, filesystem=filesystem, partitioning=partitioning).schema)
                 except (OSError, pyarrow.ArrowException) as error:
                     raise Error(f"{file}: damaged: {_line(error)}") from None
-            parts.append((files, filesystem))
         if not parts:
             return dataset.dataset(self._empty())
         schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
-        datasets = [dataset.dataset(f, schema=schema, filesystem=fs, partitioning=hive) for f, fs in parts]
-        return datasets[0] if len(datasets) == 1 else dataset.dataset(datasets)
+        datasets = [dataset.dataset(f, schema=schema, filesystem=fs, partitioning=keys) for f, fs, keys in parts]
+        all_rows = datasets[0] if len(datasets) == 1 else dataset.dataset(datasets)
+        if not shared:
+            return all_rows
+        # Files before version 3 of the schema have no column `run`.
+        name = dataset.field("run")
+        return all_rows.filter(name.isin([run.name for run in self._reader._runs]) | name.is_null())
 
     def _empty(self) -> pyarrow.Table:
         import pyarrow
 
-        types = {
-            "VARCHAR": pyarrow.string(),
-            "BOOLEAN": pyarrow.bool_(),
-            "INTEGER": pyarrow.int32(),
-            "UINTEGER": pyarrow.uint32(),
-            "BIGINT": pyarrow.int64(),
-            "UBIGINT": pyarrow.uint64(),
-            "DOUBLE": pyarrow.float64(),
-            "TIMESTAMPTZ": pyarrow.timestamp("us", "UTC"),
-        }
-
         def arrow_type(name: str) -> pyarrow.DataType:
-            return pyarrow.list_(types[name[:-2]]) if name.endswith("[]") else types[name]
+            if name.endswith("[]"):
+                return pyarrow.list_(arrow_type(name[:-2]))
+            return pyarrow.timestamp("us", "UTC") if name == "TIMESTAMPTZ" else pyarrow.type_for_alias(_TYPES[name])
 
-        fields = [pyarrow.field(column.name, arrow_type(column.type)) for column in self.columns]
-        if "host" not in [column.name for column in self.columns]:
-            fields.append(pyarrow.field("host", pyarrow.string()))
-        return pyarrow.schema(fields).empty_table()
+        return pyarrow.schema([(column.name, arrow_type(column.type)) for column in self.columns]).empty_table()
 
     def arrow(self, columns: Optional[list[str]] = None, filter: Any = None) -> pyarrow.Table:
         """The rows as a table of pyarrow; `filter` is an expression of pyarrow.compute."""
+        pyarrow = _import("pyarrow")
         if self._is_view:
-            table = self._reader.connection().view(self.name).to_arrow_table()
+            relation = self._reader.connection().view(self.name)
+            import duckdb
+
+            try:
+                if columns is not None and filter is None:
+                    # At least one column has the number of rows.
+                    names = ", ".join(f'"{name}"' for name in columns)
+                    relation = relation.project(names or "1 AS one")
+                table = relation.to_arrow_table()
+            except duckdb.Error as error:
+                raise self._failure(error) from None
+        else:
+            table = None
+        try:
+            if table is None:
+                return self.dataset().to_table(columns=columns, filter=filter)
             if filter is not None:
                 table = table.filter(filter)
             return table if columns is None else table.select(columns)
-        import pyarrow
+        except (OSError, KeyError, pyarrow.ArrowException) as error:
+            raise self._failure(error) from None
 
-        dataset = self.dataset()
-        try:
-            return dataset.to_table(columns=columns, filter=filter)
-        except (OSError, pyarrow.ArrowInvalid) as error:
-            raise Error(f"{self._reader!r}: table {self.name} is damaged: {_line(error)}") from None
+    def _failure(self, error: Exception) -> Error:
+        line = _line(error)
+        missing = re.search(r"FieldRef\.Name\((.+?)\)|column \"(.+?)\" not found|Field \"(.+?)\" does not exist", line)
+        if missing:
+            name = next(filter(None, missing.groups()))
+            return Error(f"table {self.name} has no column {name!r}")
+        return Error(f"{self._reader!r}: table {self.name} is damaged: {line}")
 
     def df(self, columns: Optional[list[str]] = None, filter: Any = None) -> pandas.DataFrame:
         """The rows as a data frame of pandas, with types that have nulls."""
-        import pandas
-
-        frame: pandas.DataFrame = self.arrow(columns, filter).to_pandas(types_mapper=pandas.ArrowDtype)
+        types = _import("pandas").ArrowDtype
+        frame: pandas.DataFrame = self.arrow(columns, filter).to_pandas(types_mapper=types)
         return frame
 
     def pl(self, columns: Optional[list[str]] = None, filter: Any = None) -> polars.DataFrame:
         """The rows as a data frame of polars."""
-        import polars
-
-        return polars.from_arrow(self.arrow(columns, filter))
+        frame: polars.DataFrame = _import("polars").from_arrow(self.arrow(columns, filter))
+        return frame
 
     def lazy(self) -> polars.LazyFrame:
         """The rows as a lazy frame of polars."""
-        import polars
-
-        return polars.scan_pyarrow_dataset(self.dataset())
+        frame: polars.LazyFrame = _import("polars").scan_pyarrow_dataset(self.dataset())
+        return frame
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
         """A DuckDB query, in which `this` is the table: `SELECT max(rss) FROM this`."""
@@ -360,8 +463,7 @@ class Table:
         """All histograms of the rows with these values, merged: `latency.histogram(kind="runqueue")`."""
         if "buckets" not in [column.name for column in self.columns]:
             raise Error(f"table {self.name} has no histograms")
-        from pyarrow import compute
-
+        compute = _import("pyarrow.compute")
         # Rows of threads are contained in those of their processes.
         rows = compute.field("tid").is_null()
         for name, value in equals.items():
@@ -375,6 +477,7 @@ class Table:
 
     def plot(self, *columns: str) -> Figure:
         """Columns over time, one plot for each unit; without names, the usual ones of `timeline`."""
+        _import("matplotlib")
         from ._plot import plot
 
         return plot(self, list(columns))

@@ -26,22 +26,6 @@ TIMEOUT = 60
 _runs = itertools.count()
 
 
-def _arguments(options: dict[str, Any]) -> list[str]:
-    """Options of `profiler run`: interval="1s" is --interval 1s, threads=True is --threads."""
-    arguments: list[str] = []
-    for name, value in options.items():
-        option = "--" + name.rstrip("_").replace("_", "-")
-        if value is True:
-            arguments.append(option)
-        elif isinstance(value, dict):
-            for key, text in value.items():
-                arguments += [option, f"{key}={text}"]
-        elif value is not None and value is not False:
-            text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            arguments.append(f"{option}={text}")
-    return arguments
-
-
 class Session:
     """A run of the profiler on this process. See `run`."""
 
@@ -67,9 +51,10 @@ class Session:
         """Return when this process is being profiled and its marks have a socket."""
         if self._process is not None:
             raise Error(f"{self.path}: the run has been started already")
-        command = [_binary.find(), "run", "--pid", str(os.getpid()), *_arguments(self._options)]
+        command = [_binary.find(), "run", "--pid", str(os.getpid()), *_binary.options_of(self._options)]
         # Messages are needed here, wherever the configuration sends them.
-        environment = {name: value for name, value in os.environ.items() if name != "PROFILER_LOG"}
+        environment = _binary.environment()
+        environment.pop("PROFILER_LOG", None)
         self._pid = os.getpid()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         # In a session of its own, the profiler does not see the Ctrl-C that ends the block.
@@ -88,6 +73,7 @@ class Session:
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.wait()
+            self._stderr.close()
             raise
         return self
 
@@ -160,6 +146,10 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """The figures of `profiler summary --json`."""
         return _binary.summary([self.path])[0]
+
+    def export(self, format: str, output: Optional[str] = None, **options: Any) -> None:
+        """Write the run in a format of `profiler export`, or log it: `p.export("mlflow", mlflow_run=ID)`."""
+        _binary.export([self.path], format, output, options)
 
     def open(self) -> Reader:
         """The tables of the run."""

@@ -219,11 +219,12 @@ def task(
 
     def decorator(function: F) -> F:
         label = name or str(getattr(function, "__name__", type(function).__name__))
-        fields = {"kind": kind, "group": group, "tags": tags}
+        given = {"kind": kind, "group": group, "tags": tags, **attrs}
+        fields: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         arguments = _arguments(function) if used else lambda args, kwargs: None
 
         def make(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Region:
-            return Region(label, used=arguments(args, kwargs), **fields, **attrs)
+            return Region(label, used=arguments(args, kwargs), **fields)
 
         return decorate(function, make, _outputs(output_names) if generated else None)
 

@@ -22,6 +22,15 @@ __all__ = ["Flowcept", "FlowceptLightweightLoop", "FlowceptLoop", "FlowceptTask"
 __all__ += ["lightweight_flowcept_task", "telemetry_flowcept_task"]
 
 
+def __getattr__(name: str) -> Any:
+    if name in ("flowcept_torch", "FlowceptBatchLoop", "FlowceptEpochLoop"):
+        # They import torch.
+        from . import _flowcept_torch
+
+        return getattr(_flowcept_torch, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def flowcept_task(
     func: Optional[Callable[..., Any]] = None,
     *,
@@ -164,11 +173,13 @@ class FlowceptTask:
 class FlowceptLoop(Generic[T]):
     """`profiler.loop` with Flowcept's arguments. The regions are called `<loop_name>_iteration`."""
 
+    _kind: Optional[str] = None
+
     def __init__(
         self, items: Union[Iterable[T], int], loop_name: str = "loop", item_name: str = "item", **ignored: Any
     ) -> None:
         iterable: Any = range(items) if isinstance(items, int) else items
-        self._loop: loop[T] = loop(iterable, f"{loop_name}_iteration", item=item_name)
+        self._loop: loop[T] = loop(iterable, f"{loop_name}_iteration", item=item_name, kind=self._kind)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._loop)

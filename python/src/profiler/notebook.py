@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import io
+import shlex
+from typing import Any, NoReturn
 
 from ._errors import Error
 
-_parser = argparse.ArgumentParser(prog="%%profile", add_help=False)
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Error(f"{message}; usage: %%profile [-i INTERVAL] [-o DIRECTORY]")
+
+
+_parser = _Parser(add_help=False)
 _parser.add_argument("-i", "--interval", default="100ms")
 _parser.add_argument("-o", "--out", default="profiles")
 
@@ -35,23 +43,23 @@ def profile(line: str, cell: str) -> None:
     """Profile a cell: `%%profile [-i INTERVAL] [-o DIRECTORY]`."""
     from IPython.core.error import UsageError
     from IPython.core.getipython import get_ipython
-    from IPython.display import HTML, display
+    from IPython.display import HTML, Image, display
 
     from ._session import run
 
-    try:
-        options = _parser.parse_args(line.split())
-    except SystemExit:
-        raise UsageError("usage: %%profile [-i INTERVAL] [-o DIRECTORY]") from None
     shell = get_ipython()  # type: ignore[no-untyped-call, unused-ignore]
     try:
+        options = _parser.parse_args(shlex.split(line))
         with run(options.interval, options.out) as session:
             outcome = shell.run_cell(cell)
-        totals = session.summary()["target"]
-    except Error as error:
+        totals = session.summary()["total"]
+    except (Error, ValueError) as error:
         raise UsageError(str(error)) from None
     try:
-        display(session.open().timeline.plot())  # type: ignore[no-untyped-call, unused-ignore]
+        # As an image: IPython shows figures only after `%matplotlib inline`.
+        image = io.BytesIO()
+        session.open().timeline.plot().savefig(image, format="png", dpi=100)
+        display(Image(image.getvalue(), format="png"))  # type: ignore[no-untyped-call, unused-ignore]
     except (Error, ImportError) as error:
         print(f"no plot: {error}")
     rows = "".join(f"<tr><th>{label}</th><td>{show(totals.get(name))}</td></tr>" for label, name, show in _FIGURES)

@@ -28,6 +28,7 @@ fn main() {
         }
         ["writers", ref counts @ ..] => tcp::writers(counts),
         ["writer", address, count, size] => tcp::writer(address, number(count), number(size)),
+        ["threads", count] => tcp::threads(number(count)),
         ["reads"] => tcp::partial_reads(),
         ["pass", own, other] => local::pass(number(own), number(other)),
         ["take", count] => local::take(number(count)),

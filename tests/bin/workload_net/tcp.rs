@@ -188,6 +188,25 @@ pub fn writer(address: &str, count: usize, size: usize) {
     report("writer", process::id(), &[count as u64, size as u64]);
 }
 
+/// Starts threads that each send one message more than the one before, and end.
+pub fn threads(count: usize) {
+    let (listener, address) = listen("127.0.0.1:0");
+    let sender = |number: usize| {
+        let mut stream = TcpStream::connect(&address).expect("the server listens");
+        std::thread::spawn(move || {
+            for _ in 0..=number {
+                assert_eq!(stream.write(&[0; 10]).expect("connected"), 10);
+            }
+        })
+    };
+    for number in 0..count {
+        let sender = sender(number);
+        let (mut stream, _) = listener.accept().expect("a connection");
+        sender.join().expect("no panic");
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("an end");
+    }
+}
+
 /// Reads that are short, fail, or only peek.
 pub fn partial_reads() {
     let (mut ours, mut theirs) = pair();

@@ -3,6 +3,8 @@
 
 mod controls;
 mod facts;
+mod mlflow;
+mod perfetto;
 mod reports;
 
 use std::collections::BTreeSet;

@@ -3,11 +3,16 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     time::{Duration, Instant},
 };
 
-use e2e::{attacker::directory_of, dataset::Dataset, setting, timeout_factor};
+use e2e::{
+    attacker::directory_of,
+    dataset::{Dataset, python},
+    setting, timeout_factor,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -196,6 +201,64 @@ fn two_nodes_end_with_mpirun() {
     let text = String::from_utf8_lossy(&verify.stdout);
     assert!(text.ends_with("all is well\n"), "{text}");
     assert!(!text.contains("not of the profiler"), "{text}");
+}
+
+/// `docs/switching/perfmon.sh`: what perfmon wrote at the end of a job.
+#[test]
+fn script_of_perfmon_writes_its_files() {
+    const SCRIPT: &str = include_str!("../../../docs/switching/perfmon.sh");
+    let cluster = Cluster::with_two_nodes();
+    let program = cluster.directory().join("matmul");
+    fs::write(
+        &program,
+        "#!/bin/sh\nhead -c 300M /dev/zero | sha256sum; sleep 2\n",
+    )
+    .expect("written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("ours");
+    let bin = Path::new(&setting("PROFILER_BIN"))
+        .parent()
+        .map(Path::to_owned);
+    let bin = bin.expect("a directory");
+    let script = format!(
+        "export PATH={}:$PATH\n{}",
+        bin.display(),
+        SCRIPT.replace("mpirun ", &format!("{MPIRUN} "))
+    );
+    let ended = Ended::submit(cluster, &["--nodes=2", "--ntasks=2"], &script);
+    let files = ended.directory().join(format!("job-metrics-{}", ended.job));
+    let found = python("perfmon.py", &[files.to_str().expect("UTF-8")]);
+    let metrics = &found["cpu_metrics"]["values"];
+    let data = ended.data();
+    for host in ["n1", "n2"] {
+        let user = metrics[host]["cpu_time"].as_array().expect("a list");
+        let last = user.last().and_then(Value::as_f64).expect("a number");
+        let sum: f64 = data.value(&format!(
+            "SELECT sum(user_ns) / 1e9 FROM usage WHERE host = '{host}'"
+        ));
+        assert!(
+            (last - sum).abs() < 1e-6 && sum > 0.1,
+            "{host}: {last} {sum}"
+        );
+        // `df[df.Host == host]["Memory [%]"]` and `cpu_metrics[host]["memory_percent"]` are the same.
+        assert!(!metrics[host]["memory_percent"].is_null());
+    }
+    let job: Vec<(String,)> =
+        data.rows("SELECT DISTINCT job_id FROM process WHERE job_id IS NOT NULL");
+    assert_eq!(job, [(ended.job.clone(),)]);
+    for plot in [
+        "CPU_Load_per_node",
+        "Average_CPU_Load_all_nodes",
+        "Memory_per_node",
+        "Total_Output_Traffic_all_nodes",
+    ] {
+        let png = fs::read(files.join(format!("plots/{plot}.png"))).expect(plot);
+        assert!(png.starts_with(b"\x89PNG") && png.len() > 5000, "{plot}");
+    }
+    let report = ended
+        .directory()
+        .join(format!("job-report-{}.html", ended.job));
+    let report = fs::read_to_string(report).expect("written");
+    assert!(report.contains("Average CPU Load"), "{report}");
 }
 
 /// The profilers are started by `mpirun` instead of `srun`, which needs steps beside each other.

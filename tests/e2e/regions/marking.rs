@@ -125,3 +125,27 @@ fn mark_without_a_profiler_succeeds_with_a_note() {
     let output = mark(&["event", "x", "--attr", &format!("a={large}")]);
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// bash executes the last command of a script in its own process.
+#[test]
+fn last_command_of_a_shell_ends_its_region() {
+    let script = "\"$0\" mark start last; sleep 0.05; \"$0\" mark end last";
+    let in_a_shell = format!("bash -c '{script}' \"$0\"; true");
+    for script in [script, &in_a_shell] {
+        let finished = Profiler::new()
+            .command(&["bash", "-c", script, &setting("PROFILER_BIN")])
+            .finish();
+        let data = finished.dataset();
+        data.assert_complete();
+        let regions: Vec<(String, String, u64)> = data.rows(
+            "SELECT p.comm, r.status, count(*) FROM region r JOIN process p USING (pid, start_ts) \
+             GROUP BY ALL",
+        );
+        assert_eq!(
+            regions,
+            [("profiler".into(), "finished".into(), 1)],
+            "{}",
+            finished.stderr
+        );
+    }
+}

@@ -4,7 +4,7 @@ mod limits;
 mod marking;
 mod snippets;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use e2e::{
     dataset::Dataset,
@@ -411,7 +411,7 @@ while os.getppid() == parent: time.sleep(0.02)
         data.row("SELECT id, status, region_end_ts IS NULL FROM region WHERE name = 'open'");
     assert_eq!(row, ("x".to_owned(), None, true));
     // A socket without a reader is removed by the next profiler when it is old enough.
-    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let old = std::time::SystemTime::now() - Duration::from_secs(60);
     let times = rustix::fs::Timestamps {
         last_access: timespec(old),
         last_modification: timespec(old),
@@ -427,17 +427,25 @@ while os.getppid() == parent: time.sleep(0.02)
     assert!(!Path::new(&socket).exists());
 }
 
-/// Whether a table has a non-empty journal.
+/// Whether a table has a journal with complete rows. The first message of an Arrow stream is the
+/// schema: eight bytes, of which the last four are the length of the rest.
 fn has_journal(table: &Path) -> bool {
-    let hosts = std::fs::read_dir(table).into_iter().flatten().flatten();
-    let files = hosts.flat_map(|host| {
-        std::fs::read_dir(host.path())
-            .into_iter()
+    let rows = || {
+        let hosts = std::fs::read_dir(table).into_iter().flatten().flatten();
+        let files = hosts.flat_map(|host| std::fs::read_dir(host.path()).into_iter().flatten());
+        let journals = files
             .flatten()
-            .flatten()
-    });
-    let mut lengths = files.filter_map(|file| Some(file.metadata().ok()?.len()));
-    lengths.any(|length| length > 0)
+            .filter_map(|file| std::fs::read(file.path()).ok());
+        let mut rows = journals.filter_map(|journal| {
+            let length = u32::from_le_bytes(*journal.get(4..)?.first_chunk()?);
+            journal.len().checked_sub(8 + usize::try_from(length).ok()?)
+        });
+        rows.next().unwrap_or(0)
+    };
+    let before = rows();
+    // Longer than the profiler takes to write the rows of one sample.
+    std::thread::sleep(Duration::from_millis(50));
+    before > 0 && rows() == before
 }
 
 fn timespec(time: std::time::SystemTime) -> rustix::fs::Timespec {
@@ -448,4 +456,21 @@ fn timespec(time: std::time::SystemTime) -> rustix::fs::Timespec {
         tv_sec: since.as_secs().cast_signed(),
         tv_nsec: 0,
     }
+}
+
+/// The proportional memory is read beside the samples; here most answers come at a boundary.
+#[test]
+fn memory_that_is_read_at_a_boundary_is_in_the_timeline() {
+    let text = "kept = []
+for step in range(32):
+    if step % 8 == 0: kept.append(b'x' * (30_000_000 << step // 8))
+    mark('start', f'step {step}'); time.sleep(0.02); mark('end', f'step {step}')
+time.sleep(0.5)";
+    let finished = script(&["-i", "400ms"], text);
+    let data = finished.dataset();
+    let (of_process, of_target): (u64, u64) =
+        data.row("SELECT (SELECT max(pss) FROM usage), (SELECT max(target_pss_sum) FROM timeline)");
+    // 450 MB; a reading follows each growth by a quarter.
+    assert!(of_target >= 450_000_000 / 5 * 4, "{of_target}");
+    assert_eq!(of_process, of_target);
 }

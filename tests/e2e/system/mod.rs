@@ -3,8 +3,11 @@
 
 mod boot;
 mod bounds;
+mod changes;
 mod commands;
 mod limits;
+mod memory;
+mod packaged;
 mod pressure;
 mod serve;
 mod sessions;

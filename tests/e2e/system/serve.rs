@@ -32,7 +32,8 @@ fn work(file: &str) -> String {
 fn users_profile_by_the_sandboxed_service() {
     install_unit(&FILES);
     let socket = Path::new("/run/profiler-serve/socket");
-    wait_until("the service listens", || socket.exists());
+    // systemd has waited until it listens.
+    assert!(socket.exists());
     sh("install -d -o tester /srv/tester");
     let run = format!(
         "cd /srv/tester; code=0; profiler run -i 500ms --run-id own -- sh -c '{}; exit 7' || code=$?
@@ -91,5 +92,24 @@ fn users_profile_by_the_sandboxed_service() {
     assert!(succeeded, "{output}");
     let losses = Dataset::new("/srv/tester/profiles/again".into()).manifest()["losses"].clone();
     assert_eq!(losses[0]["what"], "ticks", "{losses}");
+    // Messages have their priorities in the journal.
+    sh(
+        "mkdir -p /etc/profiler.d; echo '[serve]\nmax_sessions = x' > /etc/profiler.d/test.toml
+        systemctl reload profiler-serve; sleep 2; rm /etc/profiler.d/test.toml",
+    );
+    let messages = |priority: &str| {
+        sh(&format!(
+            "journalctl --sync; journalctl --unit profiler-serve --output cat --priority {priority}"
+        ))
+    };
+    let warnings = messages("warning");
+    assert!(warnings.contains("was not reloaded: "), "{warnings}");
+    assert!(!warnings.contains("serving at"), "{warnings}");
+    let all = messages("debug");
+    assert!(
+        all.contains("profiler: serving at /run/profiler-serve/socket"),
+        "{all}"
+    );
+    assert!(!all.contains("<6>"), "{all}");
     sh("systemctl disable --now profiler-serve");
 }

@@ -41,8 +41,11 @@ struct Unit;
 impl Unit {
     /// Installs it as documented.
     fn install() -> Self {
-        install_unit(&FILES);
         let log = Path::new("/var/log/profiler/profiler.guest.log");
+        // Those of another test.
+        let _ = fs::remove_file(log);
+        sh(&format!("rm -rf {STATE}/*"));
+        install_unit(&FILES);
         wait_until("the unit is attached", || {
             let output = fs::read_to_string(log).unwrap_or_default();
             let state = sh("systemctl show --property=ActiveState,NRestarts,Result profiler");
@@ -128,9 +131,10 @@ pub fn written(data: &Dataset, table: &str, pid: u64) -> u64 {
 
 #[test]
 fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
-    // Disable periodic writeback.
+    // Disable periodic writeback. ext4 writes a file that replaces another one when it is closed.
     sh(
-        "echo 0 > /proc/sys/vm/dirty_writeback_centisecs; echo 360000 > /proc/sys/vm/dirty_expire_centisecs",
+        "echo 0 > /proc/sys/vm/dirty_writeback_centisecs; echo 360000 > /proc/sys/vm/dirty_expire_centisecs
+         rm -f /srv/before",
     );
     // For pages dirtied before the profiler started, only their cgroup is known.
     let before = Service::start(
@@ -160,7 +164,10 @@ fn sandboxed_unit_records_the_same_as_an_unsandboxed_profiler() {
     let attached = by_cgroup();
     sh("sync -f /srv/before");
     let synced = by_cgroup();
-    assert!(attached < WRITTEN, "no dirty pages left: {attached}");
+    assert!(
+        attached < WRITTEN,
+        "no dirty pages left: {at_first}, {attached}"
+    );
     sh(&format!(
         "dd if=/dev/zero of=/srv/direct bs=1M count={} oflag=direct",
         WRITTEN >> 20
@@ -213,6 +220,99 @@ fn assert_only_group_may_read(data: &Dataset) {
     assert!(!allowed, "{output}");
 }
 
+/// A drop-in of the unit, removed when this is dropped.
+struct DropIn;
+
+impl DropIn {
+    const DIRECTORY: &str = "/etc/systemd/system/profiler.service.d";
+
+    /// Restarts the unit with these lines of `[Service]`; returns when it is ready.
+    fn restart_with(lines: &str) -> Self {
+        let directory = Self::DIRECTORY;
+        fs::create_dir_all(directory).expect("made");
+        let text = format!("[Service]\nRestartSec=1\n{lines}\n");
+        fs::write(format!("{directory}/test.conf"), text).expect("written");
+        sh("systemctl daemon-reload; systemctl restart profiler");
+        Self
+    }
+}
+
+impl Drop for DropIn {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Self::DIRECTORY);
+        let _ = std::process::Command::new("systemctl")
+            .arg("daemon-reload")
+            .status();
+    }
+}
+
+fn property(name: &str) -> String {
+    sh(&format!(
+        "systemctl show --property={name} --value profiler"
+    ))
+}
+
+#[test]
+fn systemd_knows_the_state_of_the_unit_and_restarts_it() {
+    let unit = Unit::install();
+    assert_eq!(property("Type"), "notify");
+
+    // The restart has waited for the first sample, and the status of the watchdog follows.
+    let drop_in = DropIn::restart_with("WatchdogSec=8");
+    assert_eq!(property("ActiveState"), "active");
+    let status = property("StatusText");
+    assert!(status.starts_with("profiling node "), "{status}");
+    assert!(status.contains(" into /var/lib/profiler/"), "{status}");
+    wait_until("the loop reports", || {
+        property("StatusText").ends_with(" samples, 0 missed")
+    });
+    sleep(Duration::from_secs(20));
+    assert_eq!(property("NRestarts"), "0");
+    let pid = property("MainPID");
+    let entries = sh("profiler status --json");
+    let entries: serde_json::Value = serde_json::from_str(&entries).expect("JSON");
+    assert_eq!(entries[0]["process"]["pid"].to_string(), pid, "{entries}");
+    assert_eq!(entries[0]["user"], "profiler");
+    assert_eq!(entries[0]["disk"]["keep_free"], 5_u64 << 30);
+    let (succeeded, output) = as_user("other", "profiler status");
+    assert!(succeeded, "{output}");
+    assert!(
+        output.contains("1 profiler of other users not shown"),
+        "{output}"
+    );
+
+    // Log rotation, and a reload that changes the interval: no sample is lost.
+    let log = "/var/log/profiler/profiler.guest.log";
+    let rotated = "/var/log/profiler/profiler.guest.log.1";
+    sh(&format!(
+        "mkdir -p /etc/profiler.d; echo 'max_age = \"1d\"' > /etc/profiler.d/test.toml
+         mv {log} {rotated}; systemctl reload profiler"
+    ));
+    wait_until("the new file", || {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        text.contains("configuration reloaded: no change")
+    });
+    let status = property("StatusText");
+    assert!(status.starts_with("profiling node "), "{status}");
+    sh("rm /etc/profiler.d/test.toml");
+    assert_eq!(property("MainPID"), pid);
+    sh(&format!("kill -STOP {pid}"));
+    wait_until("a loop that stands still is restarted", || {
+        property("NRestarts") == "1"
+    });
+    wait_until("it is ready again", || property("ActiveState") == "active");
+    assert_ne!(property("MainPID"), pid);
+    drop(drop_in);
+
+    // A run that ends after its duration is followed by the next one.
+    let drop_in = DropIn::restart_with("Environment=PROFILER_DURATION=3s");
+    wait_until("the next run", || property("NRestarts") == "1");
+    wait_until("it is ready", || property("ActiveState") == "active");
+    drop(drop_in);
+    drop(unit);
+    assert_eq!(property("Result"), "success");
+}
+
 /// Sends marks continuously to the socket for jobs.
 const FLOOD: &str = r#"exec perl -MSocket -e '
     socket(my $socket, AF_UNIX, SOCK_DGRAM, 0) or die;
@@ -224,6 +324,14 @@ const FLOOD: &str = r#"exec perl -MSocket -e '
 #[test]
 fn unit_keeps_recording_under_attack() {
     const MEMORY: u64 = 160 << 20;
+    let attack =
+        |words: &[&str]| ProcessGroup::start(command_of("other", words).stdin(Stdio::piped()));
+    sh(&format!(
+        "install -m 0755 {WORKLOAD} /usr/local/bin/workload"
+    ));
+    // Their names are read when the profiler finds them.
+    let endless = ["/usr/local/bin/workload", "cmdline", "8589934592"];
+    let liars = [(); 2].map(|()| attack(&endless));
     let unit = Unit::install();
     let pid = sh("systemctl show --property=MainPID --value profiler");
     for refused in [
@@ -237,26 +345,14 @@ fn unit_keeps_recording_under_attack() {
         let (allowed, output) = as_user("other", &refused);
         assert!(!allowed, "{refused}: {output}");
     }
-    sh(&format!(
-        "install -m 0755 {WORKLOAD} /usr/local/bin/workload"
-    ));
-    let endless = ["/usr/local/bin/workload", "cmdline", "8589934592"];
-    let attackers: Vec<ProcessGroup> = [
-        &endless[..],
-        &endless[..],
-        &["sh", "-c", FLOOD],
-        &["sh", "-c", FLOOD],
-    ]
-    .into_iter()
-    .map(|words| ProcessGroup::start(command_of("other", words).stdin(Stdio::piped())))
-    .collect();
+    let floods = [(); 2].map(|()| attack(&["sh", "-c", FLOOD]));
     sleep(Duration::from_secs(20));
     sh(&format!(
         "dd if=/dev/zero of=/srv/beside bs=1M count={} oflag=direct",
         WRITTEN >> 20
     ));
     sleep(Duration::from_secs(2));
-    drop(attackers);
+    drop((liars, floods));
     let state = sh("systemctl show --property=ActiveState,NRestarts,MainPID profiler");
     for property in [
         "ActiveState=active",

@@ -1,9 +1,14 @@
 #!/bin/sh
 # Runs a single-node OAR in the Debian in directory $1 until it is killed. Prints "ready" when jobs can be
 # submitted. Needs separate mount and pid namespaces:
-# unshare --mount --pid --fork --kill-child sh serve.sh ROOT
+# unshare --mount --pid --fork --kill-child sh serve.sh ROOT [PROLOGUE EPILOGUE]
 set -e
 root=$1
+# Scripts inside the Debian. Without them, OAR runs none.
+sed -i '/^PROLOGUE_EXEC_FILE=/d; /^EPILOGUE_EXEC_FILE=/d' "$root/etc/oar/oar.conf"
+if [ $# -eq 3 ]; then
+    printf 'PROLOGUE_EXEC_FILE="%s"\nEPILOGUE_EXEC_FILE="%s"\n' "$2" "$3" >>"$root/etc/oar/oar.conf"
+fi
 mount --make-rprivate /
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"

@@ -31,6 +31,10 @@ printf '127.0.0.1 localhost guest\n' >"$root/etc/hosts"
 printf '/dev/vda / ext4 defaults 0 1\n' >"$root/etc/fstab"
 # Without a fixed machine id, systemd creates one at each boot.
 echo 5f7b0d1e2c3a49688f6e5d4c3b2a1908 >"$root/etc/machine-id"
+# The programs under test have the paths that they have on the host, which systemd would remove
+# below /tmp.
+mkdir -p "$root/etc/tmpfiles.d"
+ln -s /dev/null "$root/etc/tmpfiles.d/tmp.conf"
 # `tester` submits jobs and is in the profiler's group, `other` is not.
 chroot "$root" useradd --create-home --shell /bin/bash --uid 2001 tester
 chroot "$root" useradd --create-home --shell /bin/bash --uid 2002 other

@@ -47,6 +47,7 @@ pub fn table(host: &Host, clock: Clock) -> TaskTable {
         run_delay: false,
         io: false,
         sched: false,
+        wakeups: false,
     };
     let reader = Reader::Procfs(Box::new(Walker::new(Scope::Node, clock, false)));
     TaskTable::new(

@@ -37,6 +37,7 @@ fuzz_target!(|data: &[u8]| {
             run_delay: false,
             io: true,
             sched: false,
+            wakeups: false,
         };
         let reader = Reader::Procfs(Box::new(Walker::new(Scope::Node, clock, true)));
         let mut tasks = TaskTable::new(

@@ -1,8 +1,16 @@
 //! TCP over the loopback interface.
 
-use e2e::{histogram::edges, rows::sum, runs::Profiler, workload_driver::WorkloadDriver};
+use std::{collections::BTreeMap, fs, path::Path};
+
+use e2e::{
+    histogram::edges,
+    rows::{Row, sum},
+    runs::{Profiler, wait_until},
+    workload_driver::WorkloadDriver,
+};
 
 use super::{Account, Labels, WORKLOAD, account, assert_only, namespaces::Namespace};
+use crate::targets::Group;
 
 const SIZE: u64 = 100;
 
@@ -127,6 +135,99 @@ fn concurrent_writers_are_kept_apart() {
     }
     assert_only(&account, "rx_bytes", total);
     assert_only(&account, "accepts", 5);
+}
+
+/// Threads that have ended before they were read.
+#[test]
+fn messages_of_ended_threads_count() {
+    const THREADS: u64 = 40;
+    let account = |options: &[&str]| {
+        let command = [WORKLOAD, "threads", &THREADS.to_string()];
+        super::account_of(Profiler::new().args(options), &command)
+    };
+    let calls = THREADS * (THREADS + 1) / 2;
+    let of_process = account(&[]);
+    let known = [
+        ("tx_calls", calls),
+        ("tx_bytes", 10 * calls),
+        ("rx_bytes", 10 * calls),
+        ("connects", THREADS),
+        ("accepts", THREADS),
+    ];
+    of_process.check(Labels::all("tcp"), &known);
+    let of_threads = account(&["--threads"]);
+    let rows = of_threads.rows(Labels::all("tcp"));
+    let (of_threads, of_process): (Vec<Row>, Vec<Row>) =
+        rows.into_iter().partition(|row| row.u64("tid").is_some());
+    assert_eq!(known.map(|(name, _)| (name, sum(&of_process, name))), known);
+    let mut sent = BTreeMap::new();
+    for row in &of_threads {
+        *sent.entry(row.u64("tid")).or_default() += row.u64("tx_calls").expect("a number");
+    }
+    let mut sent: Vec<u64> = sent.into_values().collect();
+    sent.sort_unstable();
+    // The first thread only receives.
+    assert_eq!(sent, (0..=THREADS).collect::<Vec<_>>());
+}
+
+/// Bytes of the files of table `usage`.
+fn written(run: &Path) -> u64 {
+    let hosts = fs::read_dir(run.join("usage")).into_iter().flatten();
+    let files = hosts.filter_map(|host| fs::read_dir(host.ok()?.path()).ok());
+    let files = files
+        .flatten()
+        .filter_map(|file| file.ok()?.metadata().ok());
+    files.map(|file| file.len()).sum()
+}
+
+/// Messages before a process joins a cgroup, and after it has left, are not counted.
+#[test]
+fn messages_within_the_cgroup_count() {
+    let group = Group::new();
+    let mut member = WorkloadDriver::new(WORKLOAD, 0);
+    let mut remains = WorkloadDriver::new(WORKLOAD, 0);
+    group.add(remains.pid());
+    let profiler = Profiler::new()
+        .args(["-i", "100ms", "--cgroup"])
+        .args([&group.0])
+        .start();
+    // The profiler follows moves before a sample.
+    let run = profiler.run_dir();
+    let samples = || {
+        for _ in 0..3 {
+            let before = written(&run);
+            wait_until("a sample is written", || written(&run) != before);
+        }
+    };
+    member.run("tcp 1000");
+    group.add(member.pid());
+    samples();
+    member.run("tcp 200");
+    member.run("udp 30");
+    remains.run("tcp 50");
+    group.remove(member.pid());
+    samples();
+    member.run("tcp 4000");
+    group.add(member.pid());
+    samples();
+    member.run("tcp 7");
+    let pids = [&member, &remains].map(|workload| u64::from(workload.pid()));
+    drop((member, remains));
+    let rows = profiler.finish().dataset().table("net_io");
+    let calls = |pid: u64, protocol: &str| {
+        let ours =
+            |row: &&Row| row.u64("pid") == Some(pid) && row.text("protocol") == Some(protocol);
+        sum(
+            &rows.iter().filter(ours).cloned().collect::<Vec<_>>(),
+            "tx_calls",
+        )
+    };
+    let found = [
+        calls(pids[0], "tcp"),
+        calls(pids[0], "udp"),
+        calls(pids[1], "tcp"),
+    ];
+    assert_eq!(found, [207, 30, 50]);
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use std::{
     fs,
+    io::{self, Write as _},
+    net::{Ipv4Addr, TcpStream},
     process::Command,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -10,7 +13,11 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::{sleepers::Sleepers, tracer::Profiler};
+use super::{
+    peers::monitors,
+    sleepers::Sleepers,
+    tracer::{Profiler, Tracer},
+};
 use crate::shell::{self, progress};
 
 /// A load, and the goals for the controller under this load.
@@ -20,113 +27,227 @@ pub struct Scenario {
     hertz: u32,
     node: bool,
     cpu_goal_percent: f64,
+    /// In the first seconds, with the start.
+    first_goal_percent: Option<f64>,
     rss_goal_bytes: Option<u64>,
 }
 
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
-        name: "100 processes, --pid",
+        name: "100 processes",
         processes: 100,
         hertz: 10,
         node: false,
         cpu_goal_percent: 0.5,
-        rss_goal_bytes: Some(60_000_000),
+        first_goal_percent: None,
+        rss_goal_bytes: Some(40_000_000),
     },
     Scenario {
-        name: "5000 processes, --node",
+        name: "5000 processes",
         processes: 5000,
         hertz: 0,
         node: true,
-        cpu_goal_percent: 2.0,
+        cpu_goal_percent: 0.5,
+        first_goal_percent: Some(5.0),
+        rss_goal_bytes: None,
+    },
+    Scenario {
+        name: "10000 processes",
+        processes: 10_000,
+        hertz: 0,
+        node: true,
+        // 10 ms for each sample.
+        cpu_goal_percent: 1.0,
+        first_goal_percent: None,
         rss_goal_bytes: None,
     },
 ];
 
-const START_GOAL: Duration = Duration::from_millis(500);
+const START_GOAL: Duration = Duration::from_millis(200);
+/// Seconds from the start that count on their own.
+const FIRST: Duration = Duration::from_secs(10);
 
+/// Cost of the profiler, or of another tool.
 pub struct Cost {
     scenario: &'static Scenario,
-    seconds: f64,
-    cpu_seconds: f64,
+    tool: &'static str,
+    /// CPU time in the first seconds, % of a core.
+    first_percent: f64,
+    /// CPU time after them, % of a core.
+    cpu_percent: f64,
     peak_rss_bytes: u64,
-    start: Duration,
+    /// Time until it was attached; none for other tools.
+    start: Option<Duration>,
 }
 
 impl Cost {
+    /// Measures the profiler and, with all processes of the node, the other tools.
     pub fn measure(
         scenario: &'static Scenario,
         duration: Duration,
         profiler: &Profiler,
-    ) -> Result<Self> {
-        // Excludes the cost of the start.
-        const SETTLE: Duration = Duration::from_secs(3);
-        progress(&format!("{}: {} s", scenario.name, duration.as_secs()));
+        with_peers: bool,
+    ) -> Result<Vec<Self>> {
         let sleepers = Sleepers::start(scenario.processes, scenario.hertz)?;
-        let target = if scenario.node {
-            vec!["--node".to_owned()]
+        let (tool, attached) = if scenario.node {
+            ("profiler --node", profiler.follow_all()?)
         } else {
-            vec!["--pid".to_owned(), sleepers.pid().to_string()]
+            ("profiler --pid", profiler.follow(sleepers.pid())?)
         };
-        let attached = profiler.attach(&target)?;
-        thread::sleep(SETTLE);
-        let (started, before) = (Instant::now(), cpu_seconds(attached.pid())?);
+        let mut costs = vec![Self::take(scenario, tool, duration, attached)?];
+        if scenario.node && with_peers {
+            for monitor in monitors() {
+                let attached = monitor.start()?;
+                let client = monitor.port.map(Client::start);
+                costs.push(Self::take(scenario, monitor.name, duration, attached)?);
+                drop(client);
+            }
+        }
+        Ok(costs)
+    }
+
+    fn take(
+        scenario: &'static Scenario,
+        tool: &'static str,
+        duration: Duration,
+        attached: Tracer,
+    ) -> Result<Self> {
+        progress(&format!(
+            "{}, {tool}: {} s",
+            scenario.name,
+            (FIRST + duration).as_secs()
+        ));
+        let pid = attached.pid();
+        thread::sleep(FIRST);
+        let (started, first) = (Instant::now(), cpu_seconds(pid)?);
         thread::sleep(duration);
-        let (seconds, after) = (
-            started.elapsed().as_secs_f64(),
-            cpu_seconds(attached.pid())?,
-        );
-        let peak_rss_bytes = peak_rss(attached.pid())?;
-        let start = attached.start;
+        let (seconds, after) = (started.elapsed().as_secs_f64(), cpu_seconds(pid)?);
+        let peak_rss_bytes = peak_rss(pid)?;
+        let start = Some(attached.start).filter(|start| !start.is_zero());
         attached.stop()?;
         Ok(Self {
             scenario,
-            seconds,
-            cpu_seconds: after - before,
+            tool,
+            first_percent: 100.0 * first / FIRST.as_secs_f64(),
+            cpu_percent: 100.0 * (after - first) / seconds,
             peak_rss_bytes,
             start,
         })
     }
 
-    fn cpu_percent(&self) -> f64 {
-        100.0 * self.cpu_seconds / self.seconds
+    fn is_ours(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Quantities with a goal: name, value, goal.
+    fn goals(&self) -> Vec<(&'static str, f64, f64)> {
+        if !self.is_ours() {
+            return Vec::new();
+        }
+        let scenario = self.scenario;
+        let start = self.start.map(|start| start.as_secs_f64() * 1e3);
+        let rss = self.peak_rss_bytes as f64;
+        let goals = [
+            (
+                "% of a core",
+                Some(self.cpu_percent),
+                Some(scenario.cpu_goal_percent),
+            ),
+            (
+                "% of a core at first",
+                Some(self.first_percent),
+                scenario.first_goal_percent,
+            ),
+            (
+                "MB",
+                Some(rss / 1e6),
+                scenario.rss_goal_bytes.map(|goal| goal as f64 / 1e6),
+            ),
+            (
+                "ms until attached",
+                start,
+                Some(START_GOAL.as_secs_f64() * 1e3),
+            ),
+        ];
+        goals
+            .into_iter()
+            .filter_map(|(name, value, goal)| Some((name, value?, goal?)))
+            .collect()
+    }
+
+    /// The goals that are missed.
+    pub fn missed(&self) -> impl Iterator<Item = String> {
+        let missed = self
+            .goals()
+            .into_iter()
+            .filter(|(_, value, goal)| value > goal);
+        missed.map(|(name, value, goal)| {
+            format!("{}: {value:.1} {name}, goal {goal:.1}", self.scenario.name)
+        })
     }
 
     pub fn print(&self) {
-        let (cpu, cpu_goal) = (self.cpu_percent(), self.scenario.cpu_goal_percent);
-        let missed = |is_missed| if is_missed { "  MISSED" } else { "" };
-        println!("{}", self.scenario.name);
         println!(
-            "  CPU      {cpu:>7.2} % of a core, goal {cpu_goal} %{}",
-            missed(cpu > cpu_goal)
+            "{}, {}: {:.2} % of a core in the first {} s, then {:.2} %; {:.1} MB{}",
+            self.scenario.name,
+            self.tool,
+            self.first_percent,
+            FIRST.as_secs(),
+            self.cpu_percent,
+            self.peak_rss_bytes as f64 / 1e6,
+            self.start.map_or_else(String::new, |start| format!(
+                "; {} ms until attached",
+                start.as_millis()
+            )),
         );
-        let rss = self.peak_rss_bytes;
-        let goal = self
-            .scenario
-            .rss_goal_bytes
-            .map_or_else(String::new, |goal| {
-                format!(", goal {} MB{}", goal / 1_000_000, missed(rss > goal))
-            });
-        println!("  peak RSS {:>7.1} MB{goal}", rss as f64 / 1e6);
-        println!(
-            "  start    {:>7} ms until attached, goal {} ms{}",
-            self.start.as_millis(),
-            START_GOAL.as_millis(),
-            missed(self.start > START_GOAL)
-        );
+        for missed in self.missed() {
+            println!("  MISSED  {missed}");
+        }
     }
 
     pub fn json(&self) -> Value {
+        let goal = |goal: Option<f64>| goal.filter(|_| self.is_ours());
         json!({
             "name": self.scenario.name,
+            "tool": self.tool,
             "processes": self.scenario.processes,
-            "seconds": self.seconds,
-            "cpu_percent": self.cpu_percent(),
-            "cpu_percent_goal": self.scenario.cpu_goal_percent,
+            "first_percent": self.first_percent,
+            "first_percent_goal": goal(self.scenario.first_goal_percent),
+            "cpu_percent": self.cpu_percent,
+            "cpu_percent_goal": goal(Some(self.scenario.cpu_goal_percent)),
             "peak_rss_bytes": self.peak_rss_bytes,
-            "peak_rss_bytes_goal": self.scenario.rss_goal_bytes,
-            "start_ms": self.start.as_secs_f64() * 1e3,
-            "start_ms_goal": START_GOAL.as_secs_f64() * 1e3,
+            "peak_rss_bytes_goal": goal(self.scenario.rss_goal_bytes.map(|goal| goal as f64)),
+            "start_ms": self.start.map(|start| start.as_secs_f64() * 1e3),
+            "start_ms_goal": goal(Some(START_GOAL.as_secs_f64() * 1e3)),
         })
+    }
+}
+
+/// Asks a tool for its values once per second, until it is dropped.
+struct Client {
+    stop: mpsc::Sender<()>,
+}
+
+impl Client {
+    fn start(port: u16) -> Self {
+        const REQUEST: &[u8] = b"GET /metrics HTTP/1.0\r\n\r\n";
+        let (stop, stopped) = mpsc::channel();
+        thread::spawn(move || {
+            let is_stopped = || stopped.recv_timeout(Duration::from_secs(1));
+            while is_stopped() == Err(mpsc::RecvTimeoutError::Timeout) {
+                if let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+                    let _ = stream.write_all(REQUEST);
+                    let _ = io::copy(&mut stream, &mut io::sink());
+                }
+            }
+        });
+        Self { stop }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.stop.send(());
     }
 }
 

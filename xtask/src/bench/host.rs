@@ -1,22 +1,37 @@
-//! The machine on which figures were measured.
+//! The machine on which figures were measured, and the version.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, process::Command, thread, time::Duration};
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::shell::progress;
+use crate::{
+    bpf,
+    shell::{self, progress},
+    workspace::Workspace,
+};
 
-pub fn report() -> Value {
+pub fn report(workspace: &Workspace) -> Result<Value> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    json!({
+    let commit = shell::stdout(
+        Command::new("git")
+            .args(["-c", "safe.directory=*", "-C"])
+            .arg(&workspace.root)
+            .args(["describe", "--always", "--dirty"]),
+    )?;
+    let date = shell::stdout(Command::new("date").args(["-u", "+%F"]))?;
+    Ok(json!({
         "kernel": kernel.trim(),
         "cpu": model.map(|(_, name)| name),
         "cpus": thread::available_parallelism().map_or(0, usize::from),
-    })
+        "date": date.trim(),
+        "commit": commit.trim(),
+        "programs": bpf::source_hash(workspace)?,
+    }))
 }
 
 /// Warns if other processes use the CPUs during one second.

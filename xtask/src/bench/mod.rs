@@ -1,7 +1,6 @@
 //! `cargo xtask bench`: overhead of the profiler.
 
 mod bpf_stats;
-mod bpftrace;
 mod controller;
 mod empty_program;
 mod host;
@@ -9,8 +8,10 @@ pub mod load;
 mod loaded;
 mod overhead;
 pub mod overhead_page;
-mod pairs;
+mod peers;
+mod plot;
 mod programs;
+mod rounds;
 pub mod sleepers;
 mod statistics;
 pub mod tools;

@@ -12,12 +12,11 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::{
-    bpftrace,
     controller::{Cost, SCENARIOS},
-    host, overhead_page,
-    pairs::Pairs,
+    host, overhead_page, peers,
     programs::Programs,
-    tools::{BPFTRACE, Tool},
+    rounds::{self, Contestant, Slowdown},
+    tools::Tool,
     tracer::Profiler,
     workloads::{Name, Place, Workload},
 };
@@ -31,16 +30,17 @@ use crate::{
 #[command(after_help = "\
 Examples:
   cargo xtask bench overhead                            all measurements
-  cargo xtask bench overhead --only pairs --pairs 15    slowdowns, with less noise
-  cargo xtask bench overhead --only pairs -w tcp -w tcp-one-cpu --compare
+  cargo xtask bench overhead --only slowdown --rounds 15 slowdowns, with less noise
+  cargo xtask bench overhead --only slowdown -w tcp --no-peers
   cargo xtask bench overhead --only programs -w syscall ns per run of the programs of one workload
+  cargo xtask bench overhead --check                    fails if a goal is missed
 
-Measure on an idle machine. A ratio is the median over all pairs of the time with the profiler divided by the time \
+Measure on an idle machine. A ratio is the median over all rounds of the time with the profiler divided by the time \
 without; `fastest` is the ratio of the fastest runs. docs/overhead.md explains the figures.")]
 pub struct Args {
-    /// Interleaved pairs of runs per workload
+    /// Interleaved rounds per workload
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    pairs: u32,
+    rounds: u32,
     /// Duration of the workloads in percent of the default, which is one to three seconds
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
@@ -53,9 +53,12 @@ pub struct Args {
     /// Run only this workload; can be repeated
     #[arg(short, long, value_name = "NAME")]
     workload: Vec<Name>,
-    /// Also measure the TCP workloads with bpftrace, which counts bytes of sockets
+    /// Measure only the profiler: no perf stat, runqlat, bpftrace, pidstat, atop and node_exporter
     #[arg(long)]
-    compare: bool,
+    no_peers: bool,
+    /// Fail if a goal is missed
+    #[arg(long)]
+    check: bool,
     /// Also write the figures to this file
     #[arg(long)]
     json: Option<PathBuf>,
@@ -67,7 +70,7 @@ pub struct Args {
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Part {
     /// Slowdown of the workloads
-    Pairs,
+    Slowdown,
     /// Run time of each BPF program, compared with an empty one
     Programs,
     /// CPU time and memory of the controller
@@ -90,11 +93,11 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         size_percent: args.size,
     };
     let workloads = Workload::chosen(&args.workload, &place)?;
-    let mut report = host::report();
+    let mut report = host::report(workspace)?;
     host::warn_if_busy();
     let measured = measure(&workloads, &profiler, args, &mut report);
     remove_files(&scratch);
-    measured?;
+    let missed = measured?;
     if args.measures_everything(workspace) {
         overhead_page::record(workspace, &report)?;
         progress(&format!("figures written to {}", overhead_page::PAGE));
@@ -103,25 +106,34 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         fs::write(path, format!("{report:#}\n"))
             .with_context(|| format!("writing {}", path.display()))?;
     }
+    if args.check && !missed.is_empty() {
+        bail!("{} goals missed\n  {}", missed.len(), missed.join("\n  "));
+    }
     Ok(())
 }
 
+/// Adds the figures to the report; returns the goals that are missed.
 fn measure(
     workloads: &[Workload],
     profiler: &Profiler,
     args: &Args,
     report: &mut Value,
-) -> Result<()> {
-    if args.measures(Part::Pairs) {
-        report["workloads"] = pairs(workloads, profiler, args)?;
+) -> Result<Vec<String>> {
+    let mut missed = Vec::new();
+    if args.measures(Part::Slowdown) {
+        let measured = slowdowns(workloads, profiler, args)?;
+        report["workloads"] = measured.iter().map(Slowdown::json).collect();
+        missed.extend(measured.iter().filter_map(Slowdown::missed));
     }
     if args.measures(Part::Programs) {
         report["programs"] = programs(workloads, profiler, args)?;
     }
     if args.measures(Part::Controller) {
-        report["controller"] = controller(profiler, args)?;
+        let measured = controller(profiler, args)?;
+        report["controller"] = measured.iter().map(Cost::json).collect();
+        missed.extend(measured.iter().flat_map(Cost::missed));
     }
-    Ok(())
+    Ok(missed)
 }
 
 /// Removes the files of fio, which the next run creates again within a second.
@@ -158,29 +170,42 @@ impl Args {
     }
 }
 
-fn pairs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<Value> {
+fn slowdowns<'a>(
+    workloads: &'a [Workload],
+    profiler: &Profiler,
+    args: &Args,
+) -> Result<Vec<Slowdown<'a>>> {
     let wanted = |workload: &&Workload| args.wants(workload, workload.goal.is_some());
     let workloads: Vec<&Workload> = workloads.iter().filter(wanted).collect();
     obtain(&workloads)?;
-    if args.compare {
-        BPFTRACE.obtain()?;
-    }
-    let mut all = Vec::new();
-    let mut show = |pairs: Pairs| {
-        pairs.print();
-        all.push(pairs.json());
+    let is_compared = |workload: &&Workload| peers::WORKLOADS.contains(&workload.name);
+    let peers = if args.no_peers || !workloads.iter().any(is_compared) {
+        Vec::new()
+    } else {
+        peers::available()
     };
-    Pairs::print_header();
+    let mut all = Vec::new();
+    Slowdown::print_header();
     for workload in workloads {
-        let follow = |pid| profiler.follow(pid);
-        show(Pairs::measure(workload, args.pairs, &follow)?);
-        if args.compare && matches!(workload.name, Name::Tcp | Name::TcpOneCpu) {
-            let count = |_| bpftrace::socket_bytes();
-            let tool = "bpftrace, socket bytes";
-            show(Pairs::compare(tool, workload, args.pairs, &count)?);
+        let goal = workload.goal;
+        let mut tools = vec![Contestant {
+            name: "profiler --pid",
+            goal,
+            attach: Box::new(|pid| profiler.follow(pid)),
+        }];
+        if is_compared(&workload) {
+            tools.push(Contestant {
+                name: "profiler --node",
+                goal,
+                attach: Box::new(|_| profiler.follow_all()),
+            });
+            tools.extend(peers.iter().map(|peer| peer.contestant()));
         }
+        let measured = rounds::measure(workload, args.rounds, &tools)?;
+        measured.iter().for_each(Slowdown::print);
+        all.extend(measured);
     }
-    Ok(all.into())
+    Ok(all)
 }
 
 fn programs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<Value> {
@@ -205,15 +230,15 @@ fn programs(workloads: &[Workload], profiler: &Profiler, args: &Args) -> Result<
     Ok(all.into())
 }
 
-fn controller(profiler: &Profiler, args: &Args) -> Result<Value> {
+fn controller(profiler: &Profiler, args: &Args) -> Result<Vec<Cost>> {
     let duration = Duration::from_secs(args.seconds);
     let mut all = Vec::new();
     for scenario in SCENARIOS {
-        let cost = Cost::measure(scenario, duration, profiler)?;
-        cost.print();
-        all.push(cost.json());
+        let costs = Cost::measure(scenario, duration, profiler, !args.no_peers)?;
+        costs.iter().for_each(Cost::print);
+        all.extend(costs);
     }
-    Ok(all.into())
+    Ok(all)
 }
 
 fn obtain(workloads: &[&Workload]) -> Result<()> {

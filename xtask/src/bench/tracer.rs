@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
+    os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -17,6 +18,8 @@ use crate::shell;
 
 /// The profiler prints this word when it is attached.
 const READY: &str = "profiling";
+
+const SIGINT: i32 = 2;
 
 /// The measured profiler.
 #[derive(Clone, Copy)]
@@ -42,6 +45,11 @@ impl Profiler<'_> {
     /// Profiles a process and its descendants.
     pub fn follow(&self, pid: u32) -> Result<Tracer> {
         self.attach(&["--pid".to_owned(), pid.to_string()])
+    }
+
+    /// Profiles the node.
+    pub fn follow_all(&self) -> Result<Tracer> {
+        self.attach(&["--node".to_owned()])
     }
 
     /// Whether the profiler has a source.
@@ -71,21 +79,9 @@ impl Tracer {
         is_ready: impl Fn(&str) -> bool,
     ) -> Result<Self> {
         const TIMEOUT: Duration = Duration::from_secs(60);
-        let name = shell::display(&command);
         let started = Instant::now();
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("starting `{name}`"))?;
-        let lines = lines_of(&mut child);
-        let mut this = Self {
-            name,
-            child,
-            out,
-            start: Duration::ZERO,
-        };
+        let mut this = Self::spawn(command.stderr(Stdio::piped()), out)?;
+        let lines = lines_of(&mut this.child);
         let mut printed = Vec::new();
         loop {
             match lines.recv_timeout(TIMEOUT.saturating_sub(started.elapsed())) {
@@ -104,6 +100,22 @@ impl Tracer {
         Ok(this)
     }
 
+    /// Starts a tool.
+    pub fn spawn(command: &mut Command, out: Option<PathBuf>) -> Result<Self> {
+        let name = shell::display(command);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("starting `{name}`"))?;
+        Ok(Self {
+            name,
+            child,
+            out,
+            start: Duration::ZERO,
+        })
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -111,7 +123,9 @@ impl Tracer {
     /// Sends SIGINT and waits until it has ended.
     pub fn stop(mut self) -> Result<()> {
         let status = self.interrupt()?;
-        if !status.success() {
+        // Other tools end by the signal; the profiler, which has output, ends in order.
+        let is_killed = self.out.is_none() && status.signal() == Some(SIGINT);
+        if !status.success() && !is_killed {
             bail!("`{}` ended with {status}", self.name);
         }
         Ok(())

@@ -20,6 +20,10 @@ pub enum Name {
     Tcp,
     /// The same on one CPU
     TcpOneCpu,
+    /// UDP ping-pong of 64 bytes over loopback, on one CPU
+    Udp,
+    /// Ping-pong of 64 bytes over a unix socket, on one CPU
+    Unix,
     /// One TCP connection over loopback at the maximum rate
     Iperf3,
     /// Random reads and writes of 4 KiB in the page cache
@@ -85,7 +89,7 @@ impl Workload {
         Ok(match name {
             Name::Pipe | Name::PipeOneCpu => {
                 let pipe = format!("sched pipe -l {}", times(300_000));
-                let all = perf("perf bench sched pipe", pipe, Some(1.15));
+                let all = perf("perf bench sched pipe", pipe, Some(1.07));
                 if name == Name::Pipe {
                     all.calling_programs()
                 } else {
@@ -94,16 +98,29 @@ impl Workload {
             }
             Name::Messaging => {
                 let messages = format!("sched messaging -l {}", times(300));
-                perf("perf bench sched messaging", messages, Some(1.06))
+                perf("perf bench sched messaging", messages, Some(1.04))
             }
             Name::Tcp | Name::TcpOneCpu => {
                 let messages = format!("tcp --messages {}", times(120_000));
-                let all = own("TCP ping-pong, loopback", messages, Some(1.08))?;
+                let all = own("TCP ping-pong, loopback", messages, Some(1.06))?;
                 if name == Name::Tcp {
                     all.calling_programs()
                 } else {
-                    all.on_one_cpu("TCP ping-pong on one CPU")
+                    Self {
+                        goal: Some(1.12),
+                        ..all.on_one_cpu("TCP ping-pong on one CPU")
+                    }
                 }
+            }
+            Name::Udp | Name::Unix => {
+                let (title, socket) = if name == Name::Udp {
+                    ("UDP ping-pong on one CPU", "udp")
+                } else {
+                    ("unix socket ping-pong on one CPU", "unix")
+                };
+                let messages = format!("ping-pong {socket} --messages {}", times(120_000));
+                let all = own(title, messages, Some(1.12))?.on_one_cpu(title);
+                all.calling_programs()
             }
             Name::Iperf3 => {
                 let transfer = format!("iperf3 --mib {}", times(6_000));
@@ -132,11 +149,11 @@ impl Workload {
             }
             Name::Processes => {
                 let processes = format!("processes --count {}", times(1_500));
-                own("processes", processes, None)?.calling_programs()
+                own("processes", processes, Some(1.05))?.calling_programs()
             }
             Name::Connections => {
                 let connections = format!("tcp --connections {}", times(20_000));
-                own("TCP connections", connections, None)?.calling_programs()
+                own("TCP connections", connections, Some(1.05))?.calling_programs()
             }
         })
     }

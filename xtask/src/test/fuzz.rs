@@ -28,7 +28,7 @@ const TOOL: CargoTool = CargoTool {
 const DIRECTORY: &str = "tests/fuzz";
 
 /// Time per target, s.
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 20;
 /// Overrides [`SECONDS`].
 const SECONDS_VARIABLE: &str = "PROFILER_FUZZ_SECONDS";
 
@@ -38,6 +38,18 @@ const PARALLEL: usize = 2;
 /// Limits per input: time (s) and memory (MiB).
 const INPUT_SECONDS: u64 = 60;
 const MEMORY_MIB: u64 = 2048;
+
+/// Runs the targets on their seeds only. Like [`run`], it takes parts of the targets' names.
+pub fn seeds(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    let targets = targets(workspace, filter)?;
+    build(workspace)?;
+    let scratch = Scratch::new(workspace)?;
+    let mut inputs = 0;
+    for name in &targets {
+        inputs += Run::new(workspace, &scratch.0, name).replay()?;
+    }
+    Ok(format!("{} targets, {inputs} inputs", targets.len()))
+}
 
 /// Runs the targets whose names contain one of the filters; all targets without filters.
 pub fn run(workspace: &Workspace, filter: &[String]) -> Result<String> {
@@ -209,19 +221,20 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs each seed once.
-    fn replay(&self) -> Result<()> {
+    /// Runs each seed once; returns their number.
+    fn replay(&self) -> Result<usize> {
         for directory in [&self.corpus, &self.artifacts, &self.scratch] {
             fs::create_dir_all(directory)
                 .with_context(|| format!("creating {}", directory.display()))?;
         }
         let seeds = fs::read_dir(&self.seeds)
             .with_context(|| format!("reading {}", self.seeds.display()))?;
-        if seeds.count() == 0 {
+        let count = seeds.count();
+        if count == 0 {
             bail!("{}: no seeds", self.seeds.display());
         }
-        self.execute(self.command().arg("-runs=0").arg(&self.seeds))
-            .map(drop)
+        self.execute(self.command().arg("-runs=0").arg(&self.seeds))?;
+        Ok(count)
     }
 
     /// Fuzzes for a time; returns the number of inputs.

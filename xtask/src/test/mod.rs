@@ -8,7 +8,10 @@ pub mod failures;
 mod fuzz;
 mod leftovers;
 mod lint;
+mod msrv;
 mod new_source;
+mod packages;
+mod python;
 mod rust;
 
 use std::{
@@ -37,8 +40,8 @@ pub struct Args {
     #[arg(long)]
     list: bool,
     /// Filters, such as names of tests, for the runner of `unit`, `e2e`, `long`, `kernels`,
-    /// `devices`, `counters`, `system`, `jobs`, `hostile`, `readers`, `browser`, `fuzz`, `gpu`, `oar`
-    /// and `soak`
+    /// `devices`, `counters`, `system`, `jobs`, `hostile`, `readers`, `python`, `browser`, `seeds`,
+    /// `fuzz`, `gpu`, `oar` and `soak`
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -59,6 +62,10 @@ enum Tier {
     Unit,
     /// Adding a source to a copy of the workspace: one file and one line
     NewSource,
+    /// The oldest supported compiler builds the program; requires rustup
+    Msrv,
+    /// Parsers on the seeds of `fuzz`, with its instrumentation
+    Seeds,
     /// The complete program on this kernel; requires root, BTF and Python
     E2e,
     /// The end-to-end tests that take longest; requirements of `e2e`
@@ -80,9 +87,13 @@ enum Tier {
     /// Spark, Dask, DataFusion, polars and others read every table; requires Python 3.11 or later
     /// and Java
     Readers,
+    /// The Python package: types, and tests on several versions of Python; requirements of `e2e`
+    Python,
+    /// Packages in a fresh Debian: installation, upgrade, removal; requires Debian's packages and root
+    Packages,
     /// Reports in a browser; requires Debian's Chromium and Python 3.11 or later
     Browser,
-    /// Parsers on inputs of libFuzzer, one minute each; `PROFILER_FUZZ_SECONDS` changes the time
+    /// Parsers on inputs of libFuzzer, 20 seconds each; `PROFILER_FUZZ_SECONDS` changes the time
     Fuzz,
     /// NVIDIA GPUs compared with nvidia-smi; only on request
     Gpu,
@@ -136,10 +147,12 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         .copied()
         .collect();
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    let (isolated, measuring): (Vec<_>, Vec<_>) = requested
+    let (mut isolated, measuring): (Vec<_>, Vec<_>) = requested
         .iter()
         .copied()
         .partition(|tier| tier.is_isolated());
+    // The longest one, whose guest occupies one CPU, is not left to the end.
+    isolated.sort_by_key(|tier| *tier != Tier::Counters);
     let filter = &args.filter;
     let here = |tier: Tier| tier.run(workspace, filter);
     let background = |tier| background::run(workspace, tier, filter);
@@ -221,11 +234,18 @@ impl Tier {
 
     /// Whether the tier can run in parallel with others at a low priority: it neither measures this
     /// machine's kernel nor depends on timing. The guests of `devices` and `counters` derive their
-    /// time from instructions. `fuzz` is excluded because it occupies both CPUs for 15 minutes,
-    /// which disturbs the clocks of other emulated guests.
+    /// time from instructions. `seeds` builds for minutes what `fuzz` runs; `fuzz` itself would
+    /// occupy both CPUs.
     fn is_isolated(self) -> bool {
         match self {
-            Self::Deny | Self::Tables | Self::NewSource | Self::Devices | Self::Readers => true,
+            Self::Deny
+            | Self::Tables
+            | Self::NewSource
+            | Self::Msrv
+            | Self::Seeds
+            | Self::Packages
+            | Self::Devices
+            | Self::Readers => true,
             Self::Counters => !has_counters(),
             _ => false,
         }
@@ -241,6 +261,7 @@ impl Tier {
             Self::Tables => perfevents::check()?,
             Self::Unit => return rust::unit(workspace, filter),
             Self::NewSource => return new_source::run(workspace),
+            Self::Msrv => return msrv::run(workspace),
             Self::E2e => return rust::end_to_end(workspace, filter),
             Self::Long => return rust::long(workspace, filter),
             Self::Kernels => return vm::test(workspace, filter),
@@ -250,7 +271,10 @@ impl Tier {
             Self::Jobs => return rust::jobs(workspace, filter),
             Self::Hostile => return rust::hostile(workspace, filter),
             Self::Readers => return rust::readers(workspace, filter),
+            Self::Python => return python::run(workspace, filter),
+            Self::Packages => return packages::run(workspace),
             Self::Browser => return rust::browser(workspace, filter),
+            Self::Seeds => return fuzz::seeds(workspace, filter),
             Self::Fuzz => return fuzz::run(workspace, filter),
             Self::System => return vm::system::test(workspace, filter),
             Self::Gpu => return rust::gpu(workspace, filter),

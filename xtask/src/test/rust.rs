@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{failures::Failures, leftovers::RunDirectory};
 use crate::{
-    apt, bpf, python, shell,
+    apt, bpf, fleet, python, shell,
     vm::{NEED_COUNTERS, NEED_DEVICES, NEED_SYSTEM},
     workspace::Workspace,
 };
@@ -106,9 +106,10 @@ pub fn long(workspace: &Workspace, filter: &[String]) -> Result<String> {
 
 /// Programs that end-to-end tests start.
 fn obtain_programs() -> Result<()> {
-    const READERS: [(&str, &str); 3] = [
+    const READERS: [(&str, &str); 4] = [
         ("perf", "linux-perf"),
         ("bpftrace", "bpftrace"),
+        ("jq", "jq"),
         ("ss", "iproute2"),
     ];
     apt::obtain(&READERS, "independent readers of the same values")?;
@@ -157,6 +158,7 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
     if shell::run_quietly(Command::new("mpicc").args(compile)).is_err() {
         apt::obtain(&[("mpi.h", "libopenmpi-dev")], "MPI programs to profile")?;
     }
+    apt::obtain(&[("gfortran", "gfortran")], "a Fortran program with MPI")?;
     on_kernel(workspace, Tests::Jobs, filter)
 }
 
@@ -164,11 +166,14 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
 pub fn readers(workspace: &Workspace, filter: &[String]) -> Result<String> {
     apt::obtain(&[("java", "default-jre-headless")], "Java for Spark")?;
     python::READERS.obtain(workspace)?;
+    python::FORMATS.obtain(workspace)?;
     build(
         workspace,
         &["--example=every_table"],
         "building a program that writes every table",
     )?;
+    fleet::generator(workspace)?;
+    fleet::samples(workspace, &controller(workspace)?)?;
     on_kernel(workspace, Tests::Readers, filter)
 }
 
@@ -176,6 +181,7 @@ pub fn readers(workspace: &Workspace, filter: &[String]) -> Result<String> {
 pub fn browser(workspace: &Workspace, filter: &[String]) -> Result<String> {
     apt::obtain(&[("chromium", "chromium")], "a browser that opens reports")?;
     python::BROWSER.obtain(workspace)?;
+    python::MLFLOW.obtain(workspace)?;
     on_kernel(workspace, Tests::Browser, filter)
 }
 
@@ -213,12 +219,28 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
             python::READERS.interpreter(workspace),
         )
         .env(
+            "PROFILER_TEST_FORMATS",
+            python::FORMATS.interpreter(workspace),
+        )
+        .env(
+            "PROFILER_TEST_MLFLOW",
+            python::MLFLOW.interpreter(workspace),
+        )
+        .env(
             "PROFILER_TEST_BROWSER",
             python::BROWSER.interpreter(workspace),
         )
         .env(
             "PROFILER_TEST_EVERY_TABLE",
             workspace.target.join("release/examples/every_table"),
+        )
+        .env(
+            "PROFILER_TEST_FLEET",
+            workspace.target.join("release/examples/fleet"),
+        )
+        .env(
+            "PROFILER_TEST_SAMPLES",
+            workspace.target.join("fleet/samples"),
         )
         .env("PROFILER_TEST_OAR", workspace.target.join("oar"));
     if by_sudo {

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     apt,
     arch::Arch,
+    dist,
     run::privileged,
     shell::{self, progress},
     workspace::Workspace,
@@ -35,6 +36,8 @@ const KERNEL: &str = "6.1";
 const SUITE: &str = "e2e";
 const MAKE: &str = "tests/environments/system/make.sh";
 const UNIT: &str = "tests/environments/system/profiler-tests.service";
+/// Path of the Debian package in the guest.
+const PACKAGE: &str = "/srv/profiler.deb";
 const MEMORY: &str = "2G";
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -60,7 +63,12 @@ pub fn run(workspace: &Workspace, machine: Machine, filter: &[String]) -> Result
     fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
     let disk = disk(workspace, &kernel, &directory)?;
     let programs = programs::build(workspace, arch, SUITE)?;
-    let initramfs = initramfs(workspace, arch, &kernel, &programs, filter, &directory)?;
+    let package = dist::debian_package(workspace, &programs.profiler, &directory.join("packages"))?;
+    let payload = Payload {
+        programs: &programs,
+        package: &package,
+    };
+    let initramfs = initramfs(workspace, arch, &kernel, &payload, filter, &directory)?;
     let machine = Machine {
         memory: MEMORY.into(),
         disk: Some(disk),
@@ -99,13 +107,19 @@ fn disk(workspace: &Workspace, kernel: &Kernel, directory: &Path) -> Result<Path
     Ok(image)
 }
 
-/// The initramfs with modules for the disk and the programs under test, which change more often
-/// than the disk.
+/// Files under test, which change more often than the disk.
+struct Payload<'a> {
+    programs: &'a Programs,
+    /// The Debian package with the same program.
+    package: &'a Path,
+}
+
+/// The initramfs with modules for the disk and the files under test.
 fn initramfs(
     workspace: &Workspace,
     arch: &'static Arch,
     kernel: &Kernel,
-    programs: &Programs,
+    payload: &Payload,
     filter: &[String],
     directory: &Path,
 ) -> Result<PathBuf> {
@@ -116,6 +130,7 @@ fn initramfs(
     }
     tree.device("/dev/console", (5, 1))?;
     add_modules(&mut tree, kernel, MODULES)?;
+    let programs = payload.programs;
     let strip = |program: &Path| strip(&arch.tool("strip"), program, directory);
     let init = strip(&programs.init)?;
     tree.program_as("/init", &init)?;
@@ -127,12 +142,16 @@ fn initramfs(
         tree.program_as(on_disk(program), strip(program)?)?;
     }
     tree.program_as(on_disk(Path::new("/usr/local/sbin/guest-init")), &init)?;
+    let package =
+        fs::read(payload.package).with_context(|| payload.package.display().to_string())?;
+    tree.file(on_disk(Path::new(PACKAGE)), 0o644, package)?;
     let unit = fs::read(workspace.root.join(UNIT)).with_context(|| format!("reading {UNIT}"))?;
     let path = Path::new("/etc/systemd/system/profiler-tests.service");
     tree.file(on_disk(path), 0o644, unit)?;
     let mut plan = vec![
         format!("env PROFILER_BIN={}", programs.profiler.display()),
         "env PROFILER_TEST_TIMEOUT_FACTOR=5".to_owned(),
+        format!("env PROFILER_TEST_PACKAGE={PACKAGE}"),
         format!("test {}", programs.tests.display()),
     ];
     if filter.is_empty() {

@@ -2,6 +2,7 @@
 
 mod class;
 mod functions;
+pub(crate) mod messages;
 pub(crate) mod socket;
 mod splice;
 mod tcp;
@@ -10,7 +11,6 @@ mod udp;
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
 use super::{
-    atomic::add,
     kernel::{Object, offset},
     maps::current,
     per_key::{key, lookup_or_init},
@@ -34,7 +34,7 @@ const MSG_ERRQUEUE: u32 = 0x2000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-enum Direction {
+pub(crate) enum Direction {
     Send = 0,
     Receive = 1,
 }
@@ -73,25 +73,34 @@ fn count_receive(sock: Object, result: i64, flags: u32) {
 
 #[inline(always)]
 fn count(sock: Object, bytes: u64, direction: Direction) {
+    let family: u16 = sock.get(offset!(sock_family));
+    if family == AF_UNIX {
+        count_unix(bytes, direction);
+    } else if family == AF_INET || family == AF_INET6 {
+        count_ip(sock, bytes, direction);
+    }
+}
+
+/// Unix sockets have only one class.
+#[inline(always)]
+fn count_unix(bytes: u64, direction: Direction) {
     let Some(task) = TASKS.get(current()) else {
         return;
     };
-    let owner = task.owner;
-    let socket_family: u16 = sock.get(offset!(sock_family));
-    if socket_family == AF_UNIX {
-        // They have only one class and are frequent. The task's entry is cheaper than a lookup.
-        if direction == Direction::Receive {
-            task.unix_rx_bytes += bytes;
-            task.unix_rx_calls += 1;
-        } else {
-            task.unix_tx_bytes += bytes;
-            task.unix_tx_calls += 1;
-        }
-        return;
+    if direction == Direction::Receive {
+        task.unix_rx_bytes += bytes;
+        task.unix_rx_calls += 1;
+    } else {
+        task.unix_tx_bytes += bytes;
+        task.unix_tx_calls += 1;
     }
-    if socket_family != AF_INET && socket_family != AF_INET6 {
+}
+
+#[inline(always)]
+fn count_ip(sock: Object, bytes: u64, direction: Direction) {
+    let Some(messages) = messages::of_current() else {
         return;
-    }
+    };
     let mut socket = None;
     let (protocol, known) = match sock.get::<u16>(offset!(sock_protocol)) {
         IPPROTO_TCP => {
@@ -99,7 +108,7 @@ fn count(sock: Object, bytes: u64, direction: Direction) {
             let known = socket.as_ref().map_or(0, |socket| socket.class);
             (protocol::TCP, known)
         }
-        IPPROTO_UDP => (protocol::UDP, udp::class_of(sock, task, direction)),
+        IPPROTO_UDP => (protocol::UDP, udp::class_of(sock, direction)),
         IPPROTO_MPTCP => (protocol::TCP, 0),
         _ => return,
     };
@@ -111,18 +120,9 @@ fn count(sock: Object, bytes: u64, direction: Direction) {
     };
     if let Some(socket) = socket {
         socket.class = class;
-        tcp::transfer(sock, socket, owner, bytes, direction);
+        tcp::transfer(sock, socket, messages.owner, bytes, direction);
     }
-    let Some(entry) = counters_of(owner, class) else {
-        return;
-    };
-    if direction == Direction::Receive {
-        add(&mut entry.rx_bytes, bytes);
-        add(&mut entry.rx_calls, 1);
-    } else {
-        add(&mut entry.tx_bytes, bytes);
-        add(&mut entry.tx_calls, 1);
-    }
+    messages.count(class, bytes, direction);
 }
 
 #[inline(always)]

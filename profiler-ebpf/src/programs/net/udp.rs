@@ -17,7 +17,6 @@ use crate::{
     programs::{
         kernel::{Object, offset},
         maps::current,
-        task_storage::TaskState,
     },
 };
 
@@ -32,15 +31,18 @@ const RTN_LOCAL: u8 = 2;
 /// `skb.protocol` of IPv4.
 const ETH_P_IP: u16 = 0x0800_u16.to_be();
 
-/// The class of the datagram that `task` just sent or received; 0 if the class of the socket
-/// applies.
+/// The class of the datagram that the current task just sent or received; 0 if the class of the
+/// socket applies.
 #[inline(always)]
-pub fn class_of(sock: Object, task: &mut TaskState, direction: Direction) -> u64 {
-    let stored = if direction == Direction::Receive {
-        core::mem::take(&mut task.in_flight.datagram_from)
-    } else {
-        core::mem::take(&mut task.in_flight.datagram_to)
-    };
+pub fn class_of(sock: Object, direction: Direction) -> u64 {
+    let stored = TASKS.get(current()).map_or(0, |task| {
+        let stored = if direction == Direction::Receive {
+            &mut task.in_flight.datagram_from
+        } else {
+            &mut task.in_flight.datagram_to
+        };
+        core::mem::take(stored)
+    });
     let port: u16 = sock.get(offset!(sock_port));
     if stored != 0 && stored >> 32 == u64::from(port) {
         stored & 0xffff_ffff

@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::Node;
 use crate::{
-    config::file::SYSTEM_FILE,
-    failure::{Failure, Reason},
+    config::file::{Configuration, REPORT},
+    failure::Failure,
 };
 
 /// Limits above which a node of a run has a tag. None has a default.
@@ -24,13 +24,7 @@ pub struct Thresholds {
     pub cpu_seconds: Option<f64>,
 }
 
-/// The part of the configuration file that is read here.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct File {
-    report: Report,
-}
-
+/// The table `[report]` of the configuration.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Report {
@@ -40,19 +34,19 @@ struct Report {
 }
 
 impl Report {
-    /// Reads the file, `/etc/profiler.toml` if none is given.
+    /// Reads the given file, or those of the system.
     fn read(config: Option<&Path>) -> Result<Self, Failure> {
-        let path = config.unwrap_or(Path::new(SYSTEM_FILE));
-        let fail =
-            |what: String| Failure::new(Reason::Usage, format!("{}: {what}", path.display()));
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(_) if config.is_none() => return Ok(Self::default()),
-            Err(error) => return Err(fail(error.to_string())),
-        };
-        let file: File = toml::from_str(&text).map_err(|error| fail(error.message().to_owned()))?;
-        Ok(file.report)
+        Configuration::read(config)?.table(REPORT)
     }
+}
+
+/// Checks the table.
+///
+/// # Errors
+///
+/// When it has an unknown entry or an invalid value.
+pub fn check(configuration: &Configuration) -> Result<(), Failure> {
+    configuration.table::<Report>(REPORT).map(drop)
 }
 
 /// The file with ceilings that the site names: `ceilings` in `[report]`.
@@ -65,7 +59,7 @@ pub fn ceilings_file(config: Option<&Path>) -> Result<Option<PathBuf>, Failure> 
 }
 
 impl Thresholds {
-    /// Reads the file, `/etc/profiler.toml` if none is given.
+    /// Reads the given file, or those of the system.
     ///
     /// # Errors
     ///

@@ -1,8 +1,10 @@
 //! What bounds a run, with the numbers that say so. Without such numbers there is no verdict.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 
-use super::Summary;
+use super::{Node, Summary};
 use crate::analysis::figure::Unit;
 
 /// Something that costs time, with its evidence.
@@ -73,7 +75,7 @@ struct Rule {
     apply: fn(&Evidence<'_>) -> Option<(String, f64)>,
 }
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     Rule {
         name: "run queue",
         condition: "run queue ≥ 20 % of run queue and CPU time, and ≥ 0.1 threads on average",
@@ -122,6 +124,12 @@ const RULES: [Rule; 12] = [
         condition: "≥ 100 MB/s dirtied and ≥ 50 % system time",
         hint: "Write less, in larger pieces, or with O_DIRECT.",
         apply: page_cache,
+    },
+    Rule {
+        name: "GPU",
+        condition: "mean utilization of the GPUs ≥ 50 %",
+        hint: "Optimize the kernels, or divide the work among more GPUs: tensor cores and memory bandwidth in use tell which.",
+        apply: gpu_busy,
     },
     Rule {
         name: "GPU idle",
@@ -285,13 +293,41 @@ fn page_cache(of: &Evidence<'_>) -> Option<(String, f64)> {
     })
 }
 
+/// Mean of a figure over the nodes that have it.
+fn mean_of_nodes(of: &Evidence<'_>, figure: impl Fn(&Node) -> Option<f64>) -> Option<f64> {
+    let values: Vec<_> = of.summary.nodes.iter().filter_map(figure).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+fn gpu_utilization(of: &Evidence<'_>) -> Option<f64> {
+    mean_of_nodes(of, |node| node.resources.get("gpu_util_mean_pct"))
+}
+
+fn gpu_busy(of: &Evidence<'_>) -> Option<(String, f64)> {
+    let mean = gpu_utilization(of)?;
+    (mean >= 50.0).then(|| {
+        let figure = |name: &str| mean_of_nodes(of, |node| node.node.get(name));
+        let mut text = format!("The GPUs computed {mean:.0} % of the time");
+        let activity = figure("gpu_tensor_mean_pct").zip(figure("gpu_bandwidth_mean_pct"));
+        if let Some((tensor, bandwidth)) = activity {
+            let _ = write!(
+                text,
+                ", with {tensor:.0} % of their tensor cores and {bandwidth:.0} % of their memory bandwidth"
+            );
+        }
+        text.push('.');
+        let limited = figure("gpu_power_limited_pct");
+        if let Some(limited) = limited.filter(|limited| *limited >= 1.0) {
+            let _ = write!(text, " Power limits reduced their clocks for {limited:.0} % of the time.");
+        }
+        // While a kernel runs, the CPUs wait for it, often without sleeping.
+        (text, 0.9 * mean / 100.0)
+    })
+}
+
 fn gpu_idle(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let nodes = of.summary.nodes.iter();
-    let means: Vec<_> = nodes
-        .filter_map(|node| node.resources.get("gpu_util_mean_pct"))
-        .collect();
-    let mean = means.iter().sum::<f64>() / means.len().max(1) as f64;
-    (!means.is_empty() && mean < 30.0).then(|| {
+    let mean = gpu_utilization(of)?;
+    (mean < 30.0).then(|| {
         let text = format!(
             "The GPUs computed {mean:.0} % of the time, while the CPUs used {:.2} cores.",
             of.cpu / of.seconds

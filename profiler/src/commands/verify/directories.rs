@@ -14,6 +14,7 @@ use super::{
     files::{Contents, Place},
 };
 use crate::output::dataset::{
+    compacted::CompactedRun,
     files::{Directory, host_directory},
     listing::Listing,
     manifest::Manifest,
@@ -27,17 +28,23 @@ impl Report {
     pub(super) fn overview(
         &mut self,
         run: &Directory,
-    ) -> io::Result<(BTreeMap<String, Manifest>, Directories)> {
+    ) -> io::Result<(BTreeMap<String, Manifest>, Directories, CompactedRun)> {
         let listing = Listing::read(run)?;
         self.problems.extend(listing.problems);
         for name in listing.foreign {
             self.note(format!("{name}: not of the profiler"));
         }
-        Ok((listing.manifests, listing.directories))
+        let compacted = listing.compacted.unwrap_or_default();
+        Ok((listing.manifests, listing.directories, compacted))
     }
 
     /// Reads all directories, several at the same time.
-    pub(super) fn read(&mut self, run: &Directory, directories: &Directories) -> All {
+    pub(super) fn read(
+        &mut self,
+        run: &Directory,
+        directories: &Directories,
+        compacted: &CompactedRun,
+    ) -> All {
         let next = AtomicUsize::new(0);
         let found = Mutex::new(Vec::new());
         let run_id = self.run_id.as_deref();
@@ -53,10 +60,7 @@ impl Report {
                             table,
                             host,
                         };
-                        let contents = run
-                            .sub(table)
-                            .and_then(|directory| directory.sub(host_directory(host)))
-                            .and_then(|directory| Contents::read(&directory, place));
+                        let contents = contents(run, place, compacted);
                         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                         found.push(((table.clone(), host.clone()), contents));
                     }
@@ -83,4 +87,20 @@ impl Report {
         }
         all
     }
+}
+
+/// Rows of a table and host in their own directory and in compacted files.
+fn contents(run: &Directory, place: Place<'_>, compacted: &CompactedRun) -> io::Result<Contents> {
+    let directory = run.sub(place.table);
+    let directory = directory.and_then(|table| table.sub(host_directory(place.host)));
+    let Some(rows) = compacted.of(place.table, place.host) else {
+        return Contents::read(&directory?, place, None);
+    };
+    let mut contents = match directory {
+        Ok(directory) => Contents::read(&directory, place, Some(rows))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
+        Err(error) => return Err(error),
+    };
+    contents.add_compacted(run, place, &compacted.run_id, rows);
+    Ok(contents)
 }

@@ -10,7 +10,7 @@ use std::{
 
 use arrow::{
     array::{Array as _, ArrayRef, AsArray as _, RecordBatch, StringArray},
-    datatypes::{Int32Type, TimestampMicrosecondType, TimestampNanosecondType, UInt64Type},
+    datatypes::{Int32Type, Schema, TimestampMicrosecondType, TimestampNanosecondType, UInt64Type},
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Serialize;
@@ -19,6 +19,7 @@ use crate::{
     output::{
         arrow_stream::End,
         dataset::{
+            compacted::{self, CompactedRows, Filter},
             files::{Directory, is_temporary},
             journal,
             journal_reader::JournalReader,
@@ -26,7 +27,10 @@ use crate::{
         },
     },
     schema::Timestamp,
-    sources::overhead::{self, OverheadRow},
+    sources::{
+        dataset_schema,
+        overhead::{self, OverheadRow},
+    },
     support::self_metrics::Component,
 };
 
@@ -35,6 +39,8 @@ use crate::{
 pub struct Contents {
     /// Rows in complete Parquet files.
     pub rows: u64,
+    /// Rows of older days that a compaction has merged into others, or removed.
+    pub reduced: u64,
     /// Number of complete Parquet files.
     pub parts: u64,
     /// Their size in bytes.
@@ -76,9 +82,18 @@ impl Contents {
     /// # Errors
     ///
     /// When the directory cannot be read. Errors of single files are in the result.
-    pub fn read(directory: &Directory, place: Place<'_>) -> io::Result<Self> {
+    pub fn read(
+        directory: &Directory,
+        place: Place<'_>,
+        compacted: Option<&CompactedRows>,
+    ) -> io::Result<Self> {
         let mut contents = Self::default();
         let names = directory.names()?;
+        let numbers = names.iter().filter_map(|name| parquet_file::number(name));
+        let mut remaining: BTreeSet<u32> = numbers.collect();
+        if let Some(compacted) = compacted {
+            remaining = compacted.remaining(directory, remaining)?;
+        }
         for name in &names {
             let number = parquet_file::number(name);
             let kind = if let Some(number) = journal::number(name) {
@@ -89,6 +104,8 @@ impl Contents {
                     contents.journal(directory, name);
                     None
                 }
+            } else if number.is_some_and(|number| !remaining.contains(&number)) {
+                Some("compacted; the next compaction removes it")
             } else if number.is_some_and(|number| parquet_file::name(number) == *name) {
                 contents.part(directory, name, place);
                 None
@@ -96,11 +113,11 @@ impl Contents {
                 Some("a file that was being written")
             } else if name.starts_with("part-") && name.ends_with(".parquet") {
                 let why = "readers take it for a part, and it is none of ours".to_owned();
-                contents.damage.push((name.clone(), why));
+                contents.damage.push((name.to_owned(), why));
                 None
             } else if name.contains(".arrows.corrupt") {
                 let why = "a damaged journal that recovery has kept aside".to_owned();
-                contents.damage.push((name.clone(), why));
+                contents.damage.push((name.to_owned(), why));
                 None
             } else {
                 Some("not of the profiler")
@@ -112,6 +129,52 @@ impl Contents {
         Ok(contents)
     }
 
+    /// Adds the rows of the run and host in compacted files.
+    pub fn add_compacted(
+        &mut self,
+        run: &Directory,
+        place: Place<'_>,
+        run_id: &str,
+        compacted: &CompactedRows,
+    ) {
+        let mut rows = 0;
+        for file in &compacted.files {
+            let mut part = Part::default();
+            let filter = Filter {
+                run: run_id,
+                host: place.host,
+                table: place.table,
+                columns: None,
+                times: None,
+            };
+            let read = compacted::for_each_batch(run, file, filter, |batch| {
+                part.add_compacted(&batch, place);
+            });
+            rows += part.rows;
+            // The share of the run, which no file shows exactly.
+            if let Ok((bytes, all @ 1..)) = compacted::size(run, place.table, file) {
+                let share = u128::from(bytes) * u128::from(part.rows) / u128::from(all);
+                self.bytes += u64::try_from(share).unwrap_or(bytes);
+            }
+            match read {
+                Ok(()) => self.add(&compacted::place(place.table, file), part),
+                Err(error) => {
+                    let name = compacted::place(place.table, file);
+                    self.damage.push((name, error.to_string()));
+                }
+            }
+        }
+        if rows != compacted.rows {
+            let why = format!(
+                "{rows} rows in compacted files instead of {}",
+                compacted.rows
+            );
+            self.damage.push((compacted::FILE.to_owned(), why));
+        }
+        let original = compacted.original_rows;
+        self.reduced += original.saturating_sub(compacted.rows);
+    }
+
     fn part(&mut self, directory: &Directory, name: &str, place: Place<'_>) {
         let checked = self.opened(directory, name).and_then(|file| {
             // The bytes are not trusted: a panic of a decoder is an error.
@@ -119,26 +182,28 @@ impl Contents {
             found.map_err(|_| "the decoder has failed".to_owned())?
         });
         match checked {
-            Ok(part) => {
-                self.rows += part.rows;
-                self.parts += 1;
-                self.ticks.extend(part.ticks);
-                self.missed.extend(part.missed);
-                self.versions.extend(part.version);
-                for (column, of_type) in part.columns {
-                    let known = self
-                        .columns
-                        .entry(column.clone())
-                        .or_insert_with(|| of_type.clone());
-                    if *known != of_type {
-                        self.conflicts.insert(column);
-                    }
-                }
-                let stray = part.strange.into_iter();
-                self.damage.extend(stray.map(|why| (name.to_owned(), why)));
-            }
+            Ok(part) => self.add(name, part),
             Err(why) => self.damage.push((name.to_owned(), why)),
         }
+    }
+
+    fn add(&mut self, name: &str, part: Part) {
+        self.rows += part.rows;
+        self.parts += 1;
+        self.ticks.extend(part.ticks);
+        self.missed.extend(part.missed);
+        self.versions.extend(part.version);
+        for (column, of_type) in part.columns {
+            let known = self
+                .columns
+                .entry(column.clone())
+                .or_insert_with(|| of_type.clone());
+            if *known != of_type {
+                self.conflicts.insert(column);
+            }
+        }
+        let stray = part.strange.into_iter();
+        self.damage.extend(stray.map(|why| (name.to_owned(), why)));
     }
 
     fn journal(&mut self, directory: &Directory, name: &str) {
@@ -185,6 +250,26 @@ struct Part {
 }
 
 impl Part {
+    /// Adds rows of a compacted file.
+    fn add_compacted(&mut self, batch: &RecordBatch, place: Place<'_>) {
+        let schema = batch.schema();
+        if self.columns.is_empty() {
+            self.columns = columns(&schema);
+        }
+        self.rows += batch.num_rows() as u64;
+        let Some(times) = times(batch, "ts") else {
+            return;
+        };
+        let table = dataset_schema().table(place.table);
+        let is_keyed = table.is_some_and(|table| table.keyed);
+        if !is_keyed && has_intervals(&schema) {
+            self.ticks.extend(&times);
+        }
+        if place.table == overhead::TABLE.name {
+            self.missed.extend(missed(batch, &times));
+        }
+    }
+
     fn read(file: File, place: Place<'_>) -> Result<Self, String> {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err("empty".to_owned());
@@ -198,11 +283,7 @@ impl Part {
         let promised = u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
         let fact = |key| schema.metadata().get(key).map(String::as_str);
         let mut part = Self {
-            columns: schema
-                .fields()
-                .iter()
-                .map(|field| (field.name().clone(), field.data_type().to_string()))
-                .collect(),
+            columns: columns(&schema),
             version: fact(metadata::SCHEMA_VERSION).map(str::to_owned),
             ..Self::default()
         };
@@ -222,9 +303,7 @@ impl Part {
             }
         }
         let per_tick = schema.index_of("ts").is_ok()
-            && schema
-                .field_with_name("interval_ns")
-                .is_ok_and(|field| !field.is_nullable())
+            && has_intervals(&schema)
             && fact(metadata::KEYED).is_none();
         let mut last = i64::MIN;
         for batch in reader.build().map_err(|error| wrong(&error))? {
@@ -254,6 +333,19 @@ impl Part {
         }
         Ok(part)
     }
+}
+
+/// Names and types of the columns.
+fn columns(schema: &Schema) -> Vec<(String, String)> {
+    let fields = schema.fields().iter();
+    fields
+        .map(|field| (field.name().clone(), field.data_type().to_string()))
+        .collect()
+}
+
+fn has_intervals(schema: &Schema) -> bool {
+    let intervals = schema.field_with_name("interval_ns");
+    intervals.is_ok_and(|field| !field.is_nullable())
 }
 
 const UNSORTED: &str = "its rows are not sorted by ts";

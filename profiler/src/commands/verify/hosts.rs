@@ -104,13 +104,23 @@ impl Report {
         tables: &Tables<'_>,
     ) -> Ticks {
         let mut all = Ticks::default();
+        let reduced: u64 = tables.values().map(|contents| contents.reduced).sum();
+        if reduced != 0 {
+            self.note(format!(
+                "{host}: `profiler compact --keep` has merged or removed {reduced} rows of older \
+                 days, so that its missing ticks are unknown"
+            ));
+        }
         for (number, session) in sessions.iter().enumerate() {
             let last = number + 1 == sessions.len();
             if !(last && alive) {
                 self.session(host, session);
             }
             let until = sessions.get(number + 1).map(|next| next.start_ts);
-            let ticks = ticks_of(session, number == 0, until, tables);
+            let mut ticks = ticks_of(session, number == 0, until, tables);
+            if reduced != 0 {
+                ticks.missing = None;
+            }
             if let Some(missing @ 1..) = ticks.missing {
                 self.problem(format!(
                     "{host}: {missing} ticks are neither there nor counted as missed{}",
@@ -148,7 +158,7 @@ impl Report {
         for table in names {
             let of = |session: &&Manifest| session.tables.get(table).map_or(0, |table| table.rows);
             let described = saturating_sum(sessions.iter().map(of));
-            let rows = tables.get(table).map_or(0, |contents| contents.rows);
+            let rows = tables.get(table).map_or(0, |of| of.rows + of.reduced);
             if rows != described {
                 self.problem(format!(
                     "{host}: {rows} rows of {table} in parts, {described} in its run.json"

@@ -2,6 +2,7 @@
 
 mod clocks;
 mod columns;
+mod compacted;
 mod directories;
 mod files;
 mod hosts;
@@ -20,8 +21,9 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use self::{clocks::Clock, files::Contents, ticks::Ticks};
-use super::{print, print_json};
+use super::{no_run, print, print_json, quietly};
 use crate::{
+    download::Run,
     failure::{Failure, Reason},
     output::dataset::{
         files::Directory,
@@ -33,7 +35,7 @@ use crate::{
 /// Arguments of `profiler verify`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Run directories
+    /// Run directories, `compacted` beside them, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     run: Vec<PathBuf>,
     /// Print JSON: one report per run
@@ -48,15 +50,8 @@ impl Arguments {
     ///
     /// When a run cannot be read.
     pub fn run(&self) -> Result<u8, Failure> {
-        // A decoder that panics on a damaged file is a line of the report.
-        std::panic::set_hook(Box::new(|_| {}));
-        let reports = self.run.iter().map(|run| {
-            verify(run).map_err(|error| {
-                Failure::new(Reason::Target, format!("{}: {error}", run.display()))
-            })
-        });
+        let reports = self.run.iter().map(|run| verify_at(run));
         let reports = reports.collect::<Result<Vec<_>, _>>()?;
-        let _ = std::panic::take_hook();
         if self.json {
             print_json(&reports)?;
         } else {
@@ -132,23 +127,37 @@ pub struct TableReport {
     pub bytes: u64,
 }
 
-/// Checks the run in `path`.
+/// Checks a run in a directory or on a server.
+fn verify_at(name: &Path) -> Result<Report, Failure> {
+    let run = Run::resolve(name)?;
+    let report = quietly(|| verify(&run.directory));
+    let mut report = report.map_err(|error| no_run(&run, &error))?;
+    report.path = run.name;
+    report.problems.splice(0..0, run.problems);
+    report.well = report.problems.is_empty();
+    Ok(report)
+}
+
+/// Checks the run in `path`, or the compacted files of many runs.
 ///
 /// # Errors
 ///
 /// When the directory cannot be read, or is not a run.
 pub fn verify(path: &Path) -> io::Result<Report> {
+    if let Some(dataset) = compacted::dataset(path) {
+        return compacted::verify(path, &dataset);
+    }
     let run = Directory::open(path, None)?;
     let mut report = Report {
         path: path.to_owned(),
         ..Report::default()
     };
-    let (manifests, tables) = report.overview(&run)?;
+    let (manifests, tables, compacted) = report.overview(&run)?;
     report.run_id = manifests
         .values()
         .map(|manifest| manifest.run_id.clone())
         .find(|id| !id.is_empty());
-    let contents = report.read(&run, &tables);
+    let contents = report.read(&run, &tables, &compacted);
     let (run_table, contents) = contents
         .into_iter()
         .partition(|((table, _), _)| table == RUN.name);

@@ -22,17 +22,24 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = String::new();
         let sum = |of: fn(&super::TableReport) -> u64| self.tables.values().map(of).sum::<u64>();
+        // Compacted files are of the hosts of many runs.
+        let hosts = match self.hosts.len() as u64 {
+            0 => String::new(),
+            number => format!("{}, ", counted(number, "host")),
+        };
         let _ = writeln!(
             text,
-            "{}: {}, {}, {} in {}, {}",
+            "{}: {}{}, {} in {}, {}",
             self.path.display(),
-            counted(self.hosts.len() as u64, "host"),
+            hosts,
             counted(self.tables.len() as u64, "table"),
             counted(sum(|table| table.rows), "row"),
             counted(sum(|table| table.parts), "part"),
             format_bytes(sum(|table| table.bytes)),
         );
-        self.table_of_hosts(&mut text);
+        if !self.hosts.is_empty() {
+            self.table_of_hosts(&mut text);
+        }
         for (table, of) in &self.tables {
             let table = harmless(table);
             let missing = self.hosts.len() as u64 - of.hosts.min(self.hosts.len() as u64);

@@ -70,6 +70,10 @@ impl Ticks {
 /// Ticks that were due from the first to the last one with rows. Their deadlines have a fixed
 /// distance, and a tick that is late by more than that is counted as missed.
 fn due(session: &Manifest, times: &[i64]) -> Option<u64> {
+    // The interval can have been another one at first.
+    if session.reloads != 0 {
+        return None;
+    }
     let interval = session.config.get("interval_ns")?.as_u64()?;
     let (first, last) = (times.first()?, times.last()?);
     // The first tick is a little late too.

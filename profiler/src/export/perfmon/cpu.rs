@@ -1,147 +1,25 @@
 //! `cpu_metrics`: the processes of the target, and the node.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    Export, figure,
-    samples::{Block, Kind},
+    Export,
+    keys::{Declared, Kind, OF_FABRIC, OF_FILES, OF_NETWORK, OF_TARGET, figure, find},
+    samples::Block,
 };
 use crate::{
     analysis::{
         figure::Figure,
         perfmon::{OF_DOMAINS, OF_NODES, OF_PROCESSES},
         rows::{ProcessKey, Texts, integers, numbers, processes, times},
-        scan::{SEPARATOR, names_of_groups},
+        scan::SEPARATOR,
         stored_run::{StoredHost, StoredRun},
     },
-    export::series::Column,
+    export::series::{Column, groups},
     support::units::rfc3339,
 };
-
-/// Key, header in data frames, figure, kind.
-type Declared = (&'static str, &'static str, &'static str, Kind);
-
-const OF_TARGET: [Declared; 11] = [
-    ("cpu_time", "CPU time [s]", "user_s", Kind::TotalOfProcesses),
-    ("cpu_percent", "CPU load [%]", "cpu_load", Kind::Gauge),
-    (
-        "cpu_percent_sys",
-        "System CPU load [%]",
-        "node_cpu",
-        Kind::Gauge,
-    ),
-    ("memory_info.rss", "Memory RSS [bytes]", "rss", Kind::Gauge),
-    ("memory_info.vms", "Memory VMS [bytes]", "vms", Kind::Gauge),
-    (
-        "memory_info.shared",
-        "Memory shared [bytes]",
-        "shared",
-        Kind::Gauge,
-    ),
-    (
-        "memory_full_info.uss",
-        "Memory USS [bytes]",
-        "rss",
-        Kind::Known,
-    ),
-    (
-        "memory_full_info.swap",
-        "Memory swap [bytes]",
-        "swap",
-        Kind::Gauge,
-    ),
-    (
-        "memory_percent",
-        "Memory [%]",
-        "memory_total",
-        Kind::PercentIs(3),
-    ),
-    ("num_threads", "Threads", "threads", Kind::Gauge),
-    ("num_fds", "File descriptors", "fds", Kind::Gauge),
-];
-
-const OF_NETWORK: [Declared; 4] = [
-    (
-        "net_io_counters.bytes_sent",
-        "Sent data [bytes]",
-        "tx_bytes",
-        Kind::Total,
-    ),
-    (
-        "net_io_counters.bytes_recv",
-        "Recv data [bytes]",
-        "rx_bytes",
-        Kind::Total,
-    ),
-    (
-        "net_io_counters.packets_sent",
-        "Sent packets",
-        "tx_packets",
-        Kind::Total,
-    ),
-    (
-        "net_io_counters.packets_recv",
-        "Recv packets",
-        "rx_packets",
-        Kind::Total,
-    ),
-];
-
-const OF_FABRIC: [Declared; 4] = [
-    (
-        "ib_io_counters.port_xmit_data",
-        "IB sent data [bytes]",
-        "fabric_tx_bytes",
-        Kind::Total,
-    ),
-    (
-        "ib_io_counters.port_rcv_data",
-        "IB recv data [bytes]",
-        "fabric_rx_bytes",
-        Kind::Total,
-    ),
-    (
-        "ib_io_counters.port_xmit_packets",
-        "IB sent packets",
-        "fabric_tx_packets",
-        Kind::Total,
-    ),
-    (
-        "ib_io_counters.port_rcv_packets",
-        "IB recv packets",
-        "fabric_rx_packets",
-        Kind::Total,
-    ),
-];
-
-const OF_FILES: [Declared; 4] = [
-    (
-        "io_counters.read_bytes",
-        "IO read data [bytes]",
-        "read_bytes",
-        Kind::TotalOfProcesses,
-    ),
-    (
-        "io_counters.write_bytes",
-        "IO write data [bytes]",
-        "write_bytes",
-        Kind::TotalOfProcesses,
-    ),
-    (
-        "io_counters.read_count",
-        "IO reads",
-        "read_calls",
-        Kind::TotalOfProcesses,
-    ),
-    (
-        "io_counters.write_count",
-        "IO writes",
-        "write_calls",
-        Kind::TotalOfProcesses,
-    ),
-];
 
 /// Read bandwidth of memory, of the first that the node has.
 const BANDWIDTHS: [(&[Figure], &str); 3] = [
@@ -161,11 +39,7 @@ pub fn blocks(export: &mut Export<'_>) -> Vec<Block> {
 }
 
 fn block(run: &StoredRun, number: usize, host: &StoredHost, failures: &mut Vec<String>) -> Block {
-    let of = |name: &str| {
-        let all = OF_PROCESSES.iter().chain(OF_NODES);
-        let found = all.copied().find(|figure| figure.name == name);
-        Column::of(found.unwrap_or_else(|| unreachable!("no figure {name}")))
-    };
+    let of = |name: &str| Column::of(figure(name));
     let mut block = Block::new(number, host.name.clone(), of("samples"));
     let has = |table: &str| host.tables.contains(table);
     let fabric: &[Declared] = if has("fabric") { &OF_FABRIC } else { &[] };
@@ -178,7 +52,7 @@ fn block(run: &StoredRun, number: usize, host: &StoredHost, failures: &mut Vec<S
         block.add(path, header, *kind, of(name));
     }
     let bandwidth = BANDWIDTHS.iter().find(|(list, name)| {
-        let figure = figure(list, name);
+        let figure = find(list, name);
         !groups(run, host, &figure, &["metric"], failures).is_empty()
     });
     if let Some((_, name)) = bandwidth {
@@ -187,7 +61,7 @@ fn block(run: &StoredRun, number: usize, host: &StoredHost, failures: &mut Vec<S
             .add("memory_bw", header, Kind::Gauge, of(name))
             .frame_factor = 1.0 / 1_048_576.0;
     }
-    let energy = figure(OF_DOMAINS, "energy_uj");
+    let energy = find(OF_DOMAINS, "energy_uj");
     for group in groups(run, host, &energy, DOMAINS, failures) {
         let parts: Vec<_> = group.split(SEPARATOR).collect();
         let (key, words) = match parts[..] {
@@ -203,29 +77,6 @@ fn block(run: &StoredRun, number: usize, host: &StoredHost, failures: &mut Vec<S
         block.add_at(path, Some(header), Kind::Total, column);
     }
     block
-}
-
-/// The groups of a host in which a figure has a value.
-pub fn groups(
-    run: &StoredRun,
-    host: &StoredHost,
-    figure: &Figure,
-    by: &[&'static str],
-    failures: &mut Vec<String>,
-) -> BTreeSet<String> {
-    let mut columns = by.to_vec();
-    figure.columns(&mut columns);
-    let mut groups = BTreeSet::new();
-    let read = run.read(figure.table, host, &columns, |batch| {
-        let values = figure.values(batch);
-        for (name, value) in names_of_groups(batch, by).into_iter().zip(values) {
-            if let Some(name) = name.filter(|_| !value.is_nan()) {
-                groups.insert(name);
-            }
-        }
-    });
-    failures.extend(read.err().into_iter().flatten());
-    groups
 }
 
 /// Private memory of all processes at each sample, bytes, by time (µs since 1970-01-01 UTC). It is read

@@ -80,8 +80,8 @@ fn facts(run: &StoredRun, host: &StoredHost, failures: &mut Vec<String>) -> Map<
         // From the first of equal caches.
         for cache in list("caches").iter().rev() {
             let kind = match cache["type"].as_str() {
-                Some("data") => "d",
-                Some("instruction") => "i",
+                Some("Data") => "d",
+                Some("Instruction") => "i",
                 _ => "",
             };
             let name = format!("L{}{kind} cache", cache["level"]);

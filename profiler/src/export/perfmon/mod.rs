@@ -4,6 +4,7 @@ mod cpu;
 mod document;
 mod frame;
 mod gpu;
+pub mod keys;
 mod machine;
 mod perf;
 mod samples;
@@ -18,17 +19,15 @@ use serde_json::json;
 use self::{
     document::Node,
     frame::Frames,
-    samples::{Block, Kind, Values},
+    keys::Kind,
+    samples::{Block, Values},
 };
 use super::{
     files::{Destination, Files, create_directory, in_file},
     output::failed,
     series::Series,
 };
-use crate::{
-    analysis::{figure::Figure, stored_run::StoredRun},
-    failure::Failure,
-};
+use crate::{analysis::stored_run::StoredRun, failure::Failure};
 
 /// Writes the files into a directory. Returns the files of the run that cannot be read, with the
 /// reason.
@@ -176,10 +175,4 @@ impl Export<'_> {
         document.set(&["time_stamps".to_owned()], Node::Value(json!([])));
         self.write_document(".perf_event_list.json", document)
     }
-}
-
-/// A declared figure.
-fn figure(list: &[Figure], name: &str) -> Figure {
-    let declared = list.iter().find(|figure| figure.name == name);
-    *declared.unwrap_or_else(|| unreachable!("no figure {name}"))
 }

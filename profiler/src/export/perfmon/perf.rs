@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{
     Export,
-    cpu::groups,
-    figure,
-    samples::{Block, Kind},
+    keys::{GROUPS, Kind, NAMES, WITHOUT_GROUP, find},
+    samples::Block,
 };
 use crate::{
     analysis::{
@@ -14,38 +13,8 @@ use crate::{
         scan::SEPARATOR,
         stored_run::StoredHost,
     },
-    export::series::Column,
+    export::series::{Column, groups},
 };
-
-/// perfmon's names of events: key, name here, name there.
-const NAMES: [(&str, &str, &str); 8] = [
-    ("hardware_events", "cpu-cycles", "cycles"),
-    ("hardware_events", "instructions", "instructions"),
-    ("hardware_events", "cache-misses", "cache-misses"),
-    ("hardware_events", "cache-references", "cache-references"),
-    ("hardware_events", "branch-instructions", "branches"),
-    ("hardware_events", "branch-misses", "branch-misses"),
-    ("software_events", "context-switches", "context-switches"),
-    ("software_events", "cpu-migrations", "cpu-migrations"),
-];
-
-/// perfmon's keys of groups, with the groups.
-const GROUPS: [(&str, &[&str]); 8] = [
-    ("hardware_events", &["HW", "HW_CACHE"]),
-    ("software_events", &["SW"]),
-    ("L2", &["L2"]),
-    ("L2cache", &["L2CACHE"]),
-    ("L3", &["L3"]),
-    ("L3cache", &["L3CACHE"]),
-    ("FLOPS_SP", &["FLOPS_SP", "FLOPS"]),
-    ("FLOPS_DP", &["FLOPS_DP", "FLOPS"]),
-];
-
-/// Software events that are counted without a group.
-const WITHOUT_GROUP: [(&str, &str); 2] = [
-    ("context-switches", "switches"),
-    ("cpu-migrations", "migrations"),
-];
 
 const BY_EVENT: &[&str] = &["group", "event"];
 const BY_METRIC: &[&str] = &["group", "metric", "unit", "scope"];
@@ -61,9 +30,9 @@ pub fn blocks(export: &mut Export<'_>) -> Vec<Block> {
 }
 
 fn block(export: &mut Export<'_>, number: usize, host: &StoredHost) -> Option<Block> {
-    let count = figure(OF_COUNTERS, "count");
-    let metric = figure(OF_COUNTERS, "metric");
-    let presence = Column::of(figure(OF_PROCESSES, "samples"));
+    let count = find(OF_COUNTERS, "count");
+    let metric = find(OF_COUNTERS, "metric");
+    let presence = Column::of(find(OF_PROCESSES, "samples"));
     let mut block = Block::new(number, host.name.clone(), presence);
     block.at_start = true;
     let events = groups(export.run, host, &count, BY_EVENT, &mut export.failures);
@@ -113,9 +82,9 @@ fn block(export: &mut Export<'_>, number: usize, host: &StoredHost) -> Option<Bl
         }
     }
     for (name, of) in WITHOUT_GROUP {
-        if !headers.contains(name) && host.tables.contains(figure(OF_PROCESSES, of).table) {
+        if !headers.contains(name) && host.tables.contains(find(OF_PROCESSES, of).table) {
             let path = format!("software_events.{name}");
-            let column = Column::of(figure(OF_PROCESSES, of));
+            let column = Column::of(find(OF_PROCESSES, of));
             block.add(&path, name, Kind::Gauge, column);
         }
     }

@@ -4,24 +4,11 @@ use std::{collections::HashMap, io, path::Path};
 
 use serde_json::{Value, json};
 
-use super::document::{List, Node};
+use super::{
+    document::{List, Node},
+    keys::Kind,
+};
 use crate::{analysis::samples::Sample, export::series::Column};
-
-/// How the value of a sample becomes one of perfmon.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    Gauge,
-    /// A sum since the start of the run; null where the increase is.
-    Total,
-    /// A sum of processes since the start of the run. Without processes nothing is added.
-    TotalOfProcesses,
-    /// An increase per second.
-    Rate,
-    /// The quantity with this number, in percent of the value.
-    PercentIs(usize),
-    /// One of [`Block::known`].
-    Known,
-}
 
 /// A list of perfmon.
 #[derive(Clone, Debug)]

@@ -4,8 +4,9 @@
 use std::{collections::BTreeMap, io};
 
 use super::{
+    compacted::{self, CompactedRun},
     files::{Directory, host_of_directory, is_plain_name},
-    manifest::{self, Manifest},
+    manifest::{self, Manifest, State},
     views,
 };
 use crate::job::announcement;
@@ -15,8 +16,10 @@ use crate::job::announcement;
 pub struct Listing {
     /// By host.
     pub manifests: BTreeMap<String, Manifest>,
-    /// Table and host of every directory with rows.
+    /// Table and host of all rows: every directory, and every place in compacted files.
     pub directories: Vec<(String, String)>,
+    /// The rows in compacted files, if there are any.
+    pub compacted: Option<CompactedRun>,
     /// Manifests and directories that cannot be read, with the reason.
     pub problems: Vec<String>,
     /// Files and directories that the profiler has not created.
@@ -36,17 +39,58 @@ impl Listing {
                 listing.add_manifest(&name, Manifest::read(run, &name));
                 continue;
             }
+            if name == compacted::FILE {
+                match CompactedRun::read(run) {
+                    Ok(compacted) => listing.compacted = compacted,
+                    Err(error) => listing.problems.push(format!("{name}: {error}")),
+                }
+                continue;
+            }
             match run.sub(&name) {
                 Ok(table) => listing.add_table(&name, &table),
                 Err(_) if views::is_description(&name) || announcement::is_file(&name) => {}
                 Err(_) => listing.foreign.push(name),
             }
         }
+        let compacted = listing.compacted.iter().flat_map(CompactedRun::places);
+        let compacted = compacted.map(|(table, host)| (table.to_owned(), host.to_owned()));
+        listing.directories.extend(compacted);
+        listing.directories.sort();
+        listing.directories.dedup();
         if listing.manifests.is_empty() && listing.directories.is_empty() {
             let why = "not the directory of a run: neither run.json nor tables";
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         Ok(listing)
+    }
+
+    /// Tells why the run is not finished on all of its hosts with all rows in Parquet files.
+    pub fn require_finished(&self) -> Result<(), String> {
+        if self.manifests.is_empty() {
+            return Err("no run.json".to_owned());
+        }
+        if let Some(problem) = self.problems.first() {
+            return Err(problem.clone());
+        }
+        for (host, manifest) in &self.manifests {
+            match manifest.state {
+                State::Complete | State::Recovered if !manifest.has_journals() => {}
+                State::Running if manifest.process.is_alive_here() == Some(true) => {
+                    return Err(format!("{host} is being profiled"));
+                }
+                State::Running => {
+                    return Err(format!(
+                        "{host} has not ended, or its profiler was killed: `profiler recover`"
+                    ));
+                }
+                _ => {
+                    return Err(format!(
+                        "{host} has lost rows, or has them in a journal only"
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn add_manifest(&mut self, name: &str, read: io::Result<Manifest>) {

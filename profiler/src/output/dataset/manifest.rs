@@ -103,7 +103,7 @@ pub struct TableState {
 /// A loss: data that was not collected or not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Kind of the losses: `ticks`, `operations`, `rows of TABLE`.
+    /// Kind of the losses: `ticks`, `operations`, `rows of TABLE`, `rows of threads`.
     pub what: String,
     /// Number of losses.
     pub count: u64,
@@ -163,6 +163,9 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// Settings from the configuration file, the environment and the command line.
     pub config: Value,
+    /// How often `config` has changed during the session; it has the last values.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reloads: u64,
     /// Labels that the user chose.
     #[serde(skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
@@ -275,6 +278,12 @@ impl Manifest {
         }
     }
 
+    /// Replaces the settings during the session.
+    pub fn reconfigure(&mut self, config: &Value) {
+        self.config.clone_from(config);
+        self.reloads += 1;
+    }
+
     /// Sets the end of the run (ns since 1970-01-01 UTC).
     pub fn set_end(&mut self, end_ts: i64) {
         self.end = Some(rfc3339(end_ts));
@@ -380,6 +389,14 @@ impl Manifest {
         bytes.push(b'\n');
         Ok(bytes)
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Whether a file of this name has a [`Manifest`].

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{Fields, Schema, SchemaRef};
 
 use crate::{
     schema::{self, Table},
@@ -22,9 +22,28 @@ pub const LABELS: &str = "profiler.labels";
 /// `true` for [keyed tables](Table::keyed).
 pub const KEYED: &str = "profiler.lifetimes";
 
-/// The schema of a table with the metadata of a file.
-pub fn with_metadata(table: &Table, run_id: &str, hostname: &str, labels: &Labels) -> SchemaRef {
+/// Shortest time of a row of a compacted file in µs; missing if all rows are as sampled.
+pub const RESOLUTION: &str = "profiler.resolution_us";
+/// Rows of a compacted file by host and run, as a JSON object.
+pub const ROWS: &str = "profiler.rows";
+
+/// The schema of a table whose columns can all be null.
+pub fn nullable(table: &Table) -> SchemaRef {
     let schema = table.schema();
+    let fields = schema.fields().iter();
+    let fields = fields.map(|field| Arc::new(field.as_ref().clone().with_nullable(true)));
+    let fields: Fields = fields.collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+/// The schema of a table, or the like of it, with the metadata of a file.
+pub fn with_metadata(
+    table: &Table,
+    schema: &SchemaRef,
+    run_id: &str,
+    hostname: &str,
+    labels: &Labels,
+) -> SchemaRef {
     let mut all = schema.metadata().clone();
     let entries = [
         (RUN_ID, run_id),

@@ -3,6 +3,7 @@
 //! A separate thread does all writing, so that a slow or full disk never delays a sample.
 //! `docs/architecture.md` describes the steps.
 
+pub mod compacted;
 pub mod files;
 pub mod journal;
 pub mod journal_reader;
@@ -60,6 +61,8 @@ pub struct DatasetOptions {
     pub manifest: Option<Manifest>,
     /// Tables and views of `views.sql`.
     pub schema: &'static DatasetSchema,
+    /// Whether every column can be null, because the rows come from another program.
+    pub all_nullable: bool,
 }
 
 impl DatasetOptions {
@@ -75,6 +78,7 @@ impl DatasetOptions {
             owner: None,
             manifest: None,
             schema: DatasetSchema::EMPTY,
+            all_nullable: false,
         }
     }
 }

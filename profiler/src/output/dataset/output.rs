@@ -2,12 +2,14 @@
 
 use std::{fmt::Write as _, path::Path};
 
+use serde_json::Value;
+
 use super::{DatasetOptions, DatasetWriter, FinishError, OutputError, WriteSummary};
 use crate::{
     output::{Output, OutputReport, Reading, SessionEnd},
-    report,
     schema::Batch,
     support::self_metrics::{Component, SelfMetrics},
+    warning,
 };
 
 /// The dataset of a session.
@@ -67,6 +69,11 @@ impl Output for Dataset {
             .describe(|manifest| manifest.target["pids"] = serde_json::json!([pid]));
     }
 
+    fn reconfigured(&mut self, config: &Value) {
+        self.writer
+            .describe(|manifest| manifest.reconfigure(config));
+    }
+
     fn write(&mut self, _reading: &Reading<'_>, batches: Vec<Batch>) -> Vec<Batch> {
         self.writer.write(batches);
         Vec::new()
@@ -74,6 +81,7 @@ impl Output for Dataset {
 
     fn update_self_metrics(&mut self, self_metrics: &mut SelfMetrics) {
         let stats = self.writer.stats();
+        self_metrics.files = stats.parts;
         let metrics = self_metrics.account(Component::Sink, "parquet");
         metrics.runs = Some(stats.ticks);
         metrics.run_ns = Some(stats.write_ns);
@@ -81,7 +89,7 @@ impl Output for Dataset {
         metrics.dropped = Some(stats.dropped);
         metrics.errors = Some(stats.errors);
         if let Some(error) = stats.last_error {
-            report!("profiler: output: {error}");
+            warning!("profiler: output: {error}");
         }
     }
 

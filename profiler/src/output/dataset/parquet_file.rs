@@ -4,7 +4,7 @@
 //! and a table with few rows takes little memory.
 
 use std::{
-    io,
+    io::{self, Write},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -44,6 +44,9 @@ const PAGE_ROWS: usize = 20_000;
 /// Rows that a column writer encodes per step.
 const BATCH_ROWS: usize = 4096;
 
+/// Distinct values of a row group that a Bloom filter is sized for. Filters of fewer are made smaller.
+const BLOOM_VALUES: u64 = 128 * 1024;
+
 /// Name of the file with this number.
 pub fn name(number: u32) -> String {
     format!("part-{number:05}.parquet")
@@ -65,8 +68,8 @@ pub fn decode<T>(read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 
 /// Encodes one file. Its last column is [`RUN_COLUMN`], so that several runs can be read as one
 /// dataset. Journals do not have it.
-pub struct Encoder {
-    writer: SerializedFileWriter<Vec<u8>>,
+pub struct Encoder<W: Write + Send = Vec<u8>> {
+    writer: SerializedFileWriter<W>,
     columns: ArrowRowGroupWriterFactory,
     schema: SchemaRef,
     /// Name of the run, from the metadata of the schema.
@@ -74,24 +77,53 @@ pub struct Encoder {
     rows: u64,
 }
 
+/// Order and indices of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout<'a> {
+    /// Columns that the rows are sorted by; nulls first.
+    pub sorted_by: &'a [&'a str],
+    /// Columns with Bloom filters.
+    pub ids: &'a [&'a str],
+}
+
+impl Layout<'static> {
+    /// Rows in the order of their samples.
+    pub const BY_TIME: Self = Self {
+        sorted_by: &["ts"],
+        ids: &[],
+    };
+}
+
 impl Encoder {
-    /// An empty file for rows of `schema`. The metadata of the schema becomes that of the file.
+    /// An empty file in memory for rows of `schema`. The metadata of the schema becomes that of the
+    /// file.
     ///
     /// # Errors
     ///
     /// When Parquet cannot store the schema.
     pub fn new(schema: SchemaRef) -> Result<Self, ParquetError> {
+        Self::to(Vec::new(), schema, Layout::BY_TIME)
+    }
+}
+
+impl<W: Write + Send> Encoder<W> {
+    /// Like [`Encoder::new`], with another place and layout. A row group is still encoded in memory.
+    ///
+    /// # Errors
+    ///
+    /// When Parquet cannot store the schema, or the file cannot be written.
+    pub fn to(writer: W, schema: SchemaRef, layout: Layout<'_>) -> Result<Self, ParquetError> {
         let run_id = schema.metadata().get(metadata::RUN_ID).cloned();
         let schema = match run_id {
             Some(_) => with_run(&schema),
             None => schema,
         };
-        let mut properties = properties(&schema)?;
+        let mut properties = properties(&schema, layout)?;
         add_encoded_arrow_schema_to_metadata(&without_dictionaries(&schema), &mut properties);
         let options = ArrowWriterOptions::new()
             .with_properties(properties)
             .with_skip_arrow_metadata(true);
-        let writer = ArrowWriter::try_new_with_options(Vec::new(), schema.clone(), options)?;
+        let writer = ArrowWriter::try_new_with_options(writer, schema.clone(), options)?;
         let (writer, columns) = writer.into_serialized_writer()?;
         Ok(Self {
             writer,
@@ -148,12 +180,18 @@ impl Encoder {
         self.writer.bytes_written()
     }
 
-    /// Ends the file and returns its content.
+    /// Adds an entry to the metadata of the file.
+    pub fn note(&mut self, key: &str, value: String) {
+        let entry = KeyValue::new(key.to_owned(), value);
+        self.writer.append_key_value_metadata(entry);
+    }
+
+    /// Ends the file and returns its content, or the file.
     ///
     /// # Errors
     ///
     /// When the footer cannot be encoded.
-    pub fn finish(self) -> Result<Vec<u8>, ParquetError> {
+    pub fn finish(self) -> Result<W, ParquetError> {
         self.writer.into_inner()
     }
 }
@@ -191,24 +229,22 @@ fn missing(field: &Field) -> ParquetError {
     ParquetError::General(format!("rows without column {}", field.name()))
 }
 
-fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
+fn properties(schema: &Schema, layout: Layout<'_>) -> Result<WriterProperties, ParquetError> {
     let mut metadata: Vec<_> = schema
         .metadata()
         .iter()
         .map(|(key, value)| KeyValue::new(key.clone(), value.clone()))
         .collect();
     metadata.sort_by(|a, b| a.key.cmp(&b.key));
-    let sorted_by_ts = schema
-        .index_of("ts")
-        .ok()
-        .and_then(|index| i32::try_from(index).ok())
-        .map(|column_idx| {
-            vec![SortingColumn {
-                column_idx,
-                descending: false,
-                nulls_first: false,
-            }]
-        });
+    let sorted_by = layout.sorted_by.iter().filter_map(|name| {
+        let index = schema.index_of(name).ok()?;
+        Some(SortingColumn {
+            column_idx: i32::try_from(index).ok()?,
+            descending: false,
+            nulls_first: *name != "ts",
+        })
+    });
+    let sorted_by: Vec<_> = sorted_by.collect();
     let mut properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
@@ -219,7 +255,7 @@ fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
         .set_write_batch_size(BATCH_ROWS)
         .set_max_row_group_row_count(None)
         .set_key_value_metadata(Some(metadata))
-        .set_sorting_columns(sorted_by_ts);
+        .set_sorting_columns(Some(sorted_by).filter(|columns| !columns.is_empty()));
     for field in schema.fields() {
         if let Some((encoding, dictionary)) = encoding(field) {
             let column = ColumnPath::from(field.name().as_str());
@@ -228,6 +264,12 @@ fn properties(schema: &Schema) -> Result<WriterProperties, ParquetError> {
                 .set_column_encoding(column.clone(), encoding)
                 .set_column_dictionary_enabled(column, dictionary);
         }
+    }
+    for id in layout.ids.iter().filter(|id| schema.index_of(id).is_ok()) {
+        let column = ColumnPath::from(*id);
+        properties = properties
+            .set_column_bloom_filter_enabled(column.clone(), true)
+            .set_column_bloom_filter_max_ndv(column, BLOOM_VALUES);
     }
     Ok(properties.build())
 }

@@ -30,6 +30,7 @@ pub fn write(run: &Directory, manifest: &Manifest) -> io::Result<()> {
     let batches: Vec<_> = batches.into_iter().map(|Batch { rows, .. }| rows).collect();
     let mut file = Encoder::new(with_metadata(
         &RUN,
+        &RUN.schema(),
         &manifest.run_id,
         &manifest.hostname,
         &manifest.labels,

@@ -16,7 +16,7 @@ use super::{
     views,
 };
 use crate::{
-    schema::{Batch, Table},
+    schema::Batch,
     support::{clock::thread_cpu_ns, reported::ReportedOnce},
 };
 
@@ -144,13 +144,12 @@ impl WriterThread {
 
     fn write(&mut self, submission: Submission) {
         self.ticks += 1;
-        let per_tick = |table: &Table| {
-            !table.keyed
-                && table
-                    .columns()
-                    .any(|column| column.name == "interval_ns" && !column.nullable)
+        let per_tick = |batch: &Batch| {
+            let schema = batch.rows.schema_ref();
+            let interval = schema.field_with_name("interval_ns");
+            !batch.table.keyed && interval.is_ok_and(|interval| !interval.is_nullable())
         };
-        let counts = |batch: &Batch| batch.rows.num_rows() != 0 && per_tick(batch.table);
+        let counts = |batch: &Batch| batch.rows.num_rows() != 0 && per_tick(batch);
         self.ticks_with_rows += u64::from(submission.batches.iter().any(counts));
         for batch in submission.batches {
             let known = self

@@ -6,7 +6,6 @@
 
 mod claims;
 mod identity;
-mod memory;
 mod partition;
 mod runs;
 
@@ -16,18 +15,19 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
+
 pub use self::{identity::JobIdentity, runs::RunTemplate};
 use self::{
-    memory::trim_heaps,
     partition::partition,
     runs::{JobRuns, RunNumber},
 };
 use super::{Output, OutputReport, Reading, SessionEnd};
 use crate::{
-    report,
     schema::Batch,
-    support::{file_limit, reported::ReportedOnce},
+    support::{file_limit, heap, reported::ReportedOnce},
     tasks::{Process, ProcessId},
+    warning,
 };
 
 /// Time for which rows of an ended process can follow, ns: its writes can be under way.
@@ -58,7 +58,7 @@ impl JobRouter {
     pub fn open(template: RunTemplate, interval: Duration, quiet: bool) -> io::Result<Self> {
         let runs = JobRuns::new(template, interval, quiet)?;
         file_limit::raise();
-        memory::share_heaps();
+        heap::share();
         Ok(Self {
             runs,
             members: HashMap::new(),
@@ -111,7 +111,7 @@ impl JobRouter {
             }
             if let Some(run) = run {
                 self.members.insert(owner, run);
-                self.runs.enter(run);
+                self.runs.enter(run, process.uid);
             } else {
                 if let Some(uid) = job.claimant.filter(|_| is_news) {
                     self.runs.refuse(uid);
@@ -140,6 +140,10 @@ impl JobRouter {
 }
 
 impl Output for JobRouter {
+    fn reconfigured(&mut self, config: &Value) {
+        self.runs.reconfigure(config);
+    }
+
     fn write(&mut self, reading: &Reading<'_>, batches: Vec<Batch>) -> Vec<Batch> {
         self.follow(reading);
         let mut rest = Vec::new();
@@ -158,7 +162,7 @@ impl Output for JobRouter {
                 Err(error) => {
                     let message = format!("partitioning {} by job: {error}", batch.table.name);
                     if self.messages.insert(&message) {
-                        report!("profiler: {message}");
+                        warning!("profiler: {message}");
                     }
                     rest.push(batch);
                 }
@@ -174,7 +178,7 @@ impl Output for JobRouter {
             self.members.retain(|_, run| !over.contains(run));
         }
         if self.runs.collect() {
-            trim_heaps();
+            heap::trim();
         }
         rest
     }
@@ -182,7 +186,7 @@ impl Output for JobRouter {
     fn finish(self: Box<Self>, end: &mut SessionEnd) -> OutputReport {
         let refused = self.runs.refused();
         if !refused.is_empty() {
-            report!(
+            warning!(
                 "profiler: {} processes named jobs beyond the quotas of their users: their rows \
                  are in the run of the node",
                 refused.values().sum::<u64>()

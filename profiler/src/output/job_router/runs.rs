@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
+
 use super::{JobIdentity, claims::ClaimQuota};
 use crate::{
     output::{
@@ -21,6 +23,7 @@ use crate::{
     privileges, report,
     schema::{Batch, Timestamp},
     support::{reported::ReportedOnce, timekeeping::Timekeeping},
+    warning,
 };
 
 /// Memory budget of a run in bytes.
@@ -53,6 +56,8 @@ struct JobRun {
     job: JobIdentity,
     writer: DatasetWriter,
     lock: InstanceLock,
+    /// User of the processes so far; root only if all are root's, as daemons of schedulers are.
+    uid: Option<u32>,
     live: u64,
     /// Time of the end of the last process: ns of `CLOCK_MONOTONIC`, and wall clock.
     idle_since: Option<(u64, Timestamp)>,
@@ -109,6 +114,14 @@ impl JobRuns {
         })
     }
 
+    /// Replaces the settings in the descriptions of the runs.
+    pub fn reconfigure(&mut self, config: &Value) {
+        self.template.manifest.config.clone_from(config);
+        for run in self.open.values() {
+            run.writer.describe(|manifest| manifest.reconfigure(config));
+        }
+    }
+
     /// Runs opened so far.
     pub fn opened(&self) -> u64 {
         self.opened
@@ -129,11 +142,19 @@ impl JobRuns {
         self.by_job.get(job).copied()
     }
 
-    /// Counts a new process of a job.
-    pub fn enter(&mut self, run: RunNumber) {
+    /// Counts a new process of a job, of a user.
+    pub fn enter(&mut self, run: RunNumber, uid: u32) {
         if let Some(run) = self.open.get_mut(&run) {
             run.live += 1;
             run.idle_since = None;
+            if run.uid.is_none_or(|known| known == 0 && uid != 0) {
+                run.uid = Some(uid);
+                run.writer.describe(|manifest| {
+                    manifest.uid = Some(uid);
+                    // A look-up of the name could wait for a network.
+                    manifest.user = uid.to_string();
+                });
+            }
         }
     }
 
@@ -194,6 +215,7 @@ impl JobRuns {
             job: job.clone(),
             writer,
             lock,
+            uid: None,
             live: 0,
             idle_since: Some((reading.monotonic_ns, reading.ts)),
             losses_before: (reading.losses)(),
@@ -236,6 +258,7 @@ impl JobRuns {
             },
             "node_run": manifest.run_id,
         });
+        (manifest.uid, manifest.user) = (None, String::new());
         manifest.run_id.clone_from(&run_id);
         manifest.set_start(reading.ts.ns());
         options.manifest = Some(manifest);
@@ -261,7 +284,7 @@ impl JobRuns {
 
     fn report_once(&mut self, message: &str) {
         if self.messages.insert(message) {
-            report!("profiler: {message}");
+            warning!("profiler: {message}");
         }
     }
 
@@ -314,7 +337,7 @@ impl JobRuns {
         }
         for run in self.open.values() {
             if let Some(error) = run.writer.take_error() {
-                report!("profiler: job {}: output: {error}", run.job.id);
+                warning!("profiler: job {}: output: {error}", run.job.id);
             }
         }
         any_ended

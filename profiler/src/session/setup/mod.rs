@@ -26,7 +26,7 @@ use crate::{
     host::Host,
     job::{self, ipc_file::IpcPath},
     marks::MarkReceiver,
-    output::{dataset::Manifest, recovery::RecoveryThread},
+    output::{dataset::Manifest, recovery::RecoveryThread, retention::Retention},
     privileges,
     service::connection::Client,
     support::{
@@ -44,6 +44,8 @@ pub struct Setup {
     pub sampler: Sampler,
     /// Recovers abandoned runs after the first sample.
     pub recovery: Option<RecoveryThread>,
+    /// Removes old runs; `None` if nothing limits them.
+    pub retention: Option<Retention>,
     /// Directory of the run.
     pub run_dir: PathBuf,
     /// Directory of the cgroup that is the target.
@@ -119,7 +121,8 @@ impl Setup {
             outputs,
             recovery,
             run_dir,
-        } = outputs::open(config, manifest)?;
+            retention,
+        } = outputs::open(config, host, manifest)?;
         let threads = config.settings.threads;
         let mut tasks = TaskTable::new(host, clock, reader, per_key, support, threads);
         if let Some(job) = job {
@@ -133,6 +136,7 @@ impl Setup {
             run_dir,
             target: found.description,
             missing,
+            retention,
             keeps_capabilities: keeps_capabilities(config, host),
         })
     }

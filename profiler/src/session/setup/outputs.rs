@@ -3,18 +3,22 @@
 use std::{fmt, path::PathBuf};
 
 use crate::{
-    config::Config,
+    config::{Config, Settings, Target},
     failure::{Failure, Reason},
+    host::Host,
     output::{
         Outputs,
         dataset::{Dataset, DatasetOptions, Manifest},
         job_router::{JobRouter, RunTemplate},
+        memory_guard::MemoryGuard,
         recovery::{AbandonedRuns, RecoveryThread},
-        retention::{self, Limits, RunsDirectory},
+        retention::{Limits, Retention, RunsDirectory},
+        status::StatusOutput,
+        status_file::Status,
     },
     report,
     service::output::ClientOutput,
-    sources::dataset_schema,
+    sources::{LATENCY, dataset_schema},
     support::{invoking_user, units::rfc3339},
 };
 
@@ -24,19 +28,28 @@ pub struct OpenOutputs {
     /// `None` for a client of the service, which writes the dataset itself.
     pub recovery: Option<RecoveryThread>,
     pub run_dir: PathBuf,
+    /// Removes old runs; `None` if nothing limits them.
+    pub retention: Option<Retention>,
 }
 
 /// Opens the outputs of a run, and starts the threads that maintain the other runs of the
 /// directory.
-pub fn open(config: &Config, manifest: Manifest) -> Result<OpenOutputs, Failure> {
+pub fn open(config: &Config, host: &Host, manifest: Manifest) -> Result<OpenOutputs, Failure> {
     let settings = &config.settings;
     if let Some(client) = &config.client {
-        let mut outputs = Outputs::default();
+        let mut outputs = guarded(host);
+        let status = Status {
+            client_uid: Some(client.uid),
+            run_id: None,
+            ..status(config, &manifest)
+        };
+        outputs.push(StatusOutput::start(status, None));
         outputs.push(ClientOutput::start(client, manifest).map_err(no_thread)?);
         return Ok(OpenOutputs {
             outputs,
             recovery: None,
             run_dir: PathBuf::new(),
+            retention: None,
         });
     }
     if std::fs::metadata(&settings.out).is_ok_and(|found| !found.is_dir()) {
@@ -62,21 +75,32 @@ pub fn open(config: &Config, manifest: Manifest) -> Result<OpenOutputs, Failure>
     options.sync = settings.sync;
     options.owner = invoking_user::sudo_ids();
     options.schema = dataset_schema();
-    start_retention(config, &abandoned)?;
+    let router = match settings.split_by {
+        Some(_) => {
+            let template = RunTemplate {
+                options: options.clone(),
+                abandoned: abandoned.clone(),
+                manifest: manifest.clone(),
+            };
+            let router = JobRouter::open(template, settings.interval, settings.quiet);
+            Some(router.map_err(no_thread)?)
+        }
+        None => None,
+    };
+    let status = Status {
+        run_dir: Some(std::path::absolute(&run_dir).unwrap_or_else(|_| run_dir.clone())),
+        ..status(config, &manifest)
+    };
+    options.manifest = Some(manifest);
+    // Creates the directory of the runs, which the first check of the limits reads.
+    let dataset = Dataset::open(options, settings.run_id.is_some()).map_err(failure)?;
+    let retention = start_retention(config, &abandoned)?;
 
-    let mut outputs = Outputs::default();
-    if settings.split_by.is_some() {
-        let template = RunTemplate {
-            options: options.clone(),
-            abandoned,
-            manifest: manifest.clone(),
-        };
-        let router =
-            JobRouter::open(template, settings.interval, settings.quiet).map_err(no_thread)?;
+    let mut outputs = guarded(host);
+    outputs.push(StatusOutput::start(status, retention.clone()));
+    if let Some(router) = router {
         outputs.push(router);
     }
-    options.manifest = Some(manifest);
-    let dataset = Dataset::open(options, settings.run_id.is_some()).map_err(failure)?;
     let earlier = dataset.earlier_sessions();
     if earlier != 0 && !settings.quiet {
         report!(
@@ -90,23 +114,58 @@ pub fn open(config: &Config, manifest: Manifest) -> Result<OpenOutputs, Failure>
         outputs,
         recovery: Some(recovery),
         run_dir,
+        retention,
     })
 }
 
-fn start_retention(config: &Config, runs: &AbandonedRuns) -> Result<(), Failure> {
-    let settings = &config.settings;
-    let limits = Limits {
+/// A chain that begins with the guard of the memory.
+fn guarded(host: &Host) -> Outputs {
+    let mut outputs = Outputs::default();
+    if let Some(guard) = MemoryGuard::new(host, LATENCY.untyped()) {
+        outputs.push(guard);
+    }
+    outputs
+}
+
+/// The status of a session at its start.
+fn status(config: &Config, manifest: &Manifest) -> Status {
+    let interval = config.settings.interval.as_nanos();
+    Status {
+        process: manifest.process.clone(),
+        version: manifest.version.clone(),
+        target: manifest.target["what"].as_str().map(str::to_owned),
+        run_id: Some(manifest.run_id.clone()),
+        clock_offset_ns: manifest.clock.start.map_or(0, |clock| clock.offset_ns),
+        start_ts: manifest.start_ts,
+        interval_ns: u64::try_from(interval).ok(),
+        ..Status::default()
+    }
+}
+
+/// The limits of the space for runs.
+pub fn limits(settings: &Settings) -> Limits {
+    Limits {
         keep_free: settings.keep_free,
         max_age: settings.max_age,
         max_size: settings.max_size,
-    };
+    }
+}
+
+/// Starts the thread that removes old runs, if there are limits, or a reload can set some.
+fn start_retention(config: &Config, runs: &AbandonedRuns) -> Result<Option<Retention>, Failure> {
+    let settings = &config.settings;
+    let limits = limits(settings);
+    if limits == Limits::default() && matches!(config.target, Target::Command(_)) {
+        return Ok(None);
+    }
     let directory = RunsDirectory {
         out: runs.out.clone(),
         hostname: runs.hostname.clone(),
         uid: invoking_user::sudo_ids()
             .map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid),
     };
-    retention::start(directory, limits, settings.quiet).map_err(no_thread)
+    let retention = Retention::start(directory, limits, settings.quiet);
+    retention.map(Some).map_err(no_thread)
 }
 
 fn failure(error: impl fmt::Display) -> Failure {

@@ -106,6 +106,7 @@ fn read_procfs(
             run_delay: host.procfs.join("self/schedstat").exists(),
             io: host.procfs.join("self/io").exists(),
             sched: false,
+            wakeups: false,
         },
         fallback: Some(fallback),
     }
@@ -148,7 +149,7 @@ fn numbers(cpus: impl IntoIterator<Item = usize>) -> Vec<u32> {
 fn settings(config: &Config, found: &FoundTarget) -> Settings {
     Settings {
         scope: found.scope.clone(),
-        sched: config.sources.iter().any(|spec| spec.wakeups),
+        sched: config.sources.iter().any(|spec| spec.waits),
         threads: config.settings.threads,
         moves: matches!(
             found.scope,
@@ -189,7 +190,7 @@ fn follow(host: &Host, settings: &Settings, found: &FoundTarget) -> Result<Progr
     // A parent that was not followed at the fork, and has ended since, is known only from the
     // event.
     let mut events = Vec::new();
-    programs.drain(&mut events);
+    programs.drain(&mut events)?;
     let mut forks: Vec<_> = events
         .iter()
         .filter_map(|event| match event {

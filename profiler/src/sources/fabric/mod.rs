@@ -27,7 +27,7 @@ columns! {
         device: Label = Label("", "Name of the device, as in /sys/class/infiniband or /sys/class/cxi"),
         port: Option<u32> = Label("", "Number of the port; null for Slingshot, whose devices have one port"),
         link_layer: Option<Label> = Label("", "Link layer: InfiniBand, Ethernet (RoCE, iWARP), OmniPath, Slingshot; Unspecified for others, such as EFA"),
-        state: Option<Label> = Label("", "State of the link, as named by the driver: ACTIVE, DOWN, INIT, ARMED …; for Slingshot up, down, starting …"),
+        state: Option<Label> = Gauge("", "State of the link, as named by the driver: ACTIVE, DOWN, INIT, ARMED …; for Slingshot up, down, starting …"),
         rate: Option<u64> = Gauge("bit/s", "Capacity of the link in each direction, over all lanes"),
         tx_bytes: Option<u64> = Counter("bytes", "Bytes sent: 4 × port_xmit_data (Omni-Path: 8 ×), tx_bytes or hni_sts_tx_ok_octets; null if the driver has no such counter (soft RoCE), after a reset, and while the counter is at its maximum"),
         rx_bytes: Option<u64> = Counter("bytes", "Bytes received: 4 × port_rcv_data (Omni-Path: 8 ×), rx_bytes or hni_sts_rx_ok_octets"),

@@ -26,7 +26,7 @@ columns! {
         mount: Label = Label("", "Mount point; the first one if there are several"),
         device: Option<Label> = Label("", "Mounted device or server:/export"),
         fstype: Label = Label("", "Type of the file system"),
-        read_only: bool = Label("", "Whether it is mounted read-only"),
+        read_only: bool = Gauge("", "Whether it is mounted read-only"),
         total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s"),
         used: Option<u64> = Gauge("bytes", "Space in use: `total - free`"),
         free: Option<u64> = Gauge("bytes", "Free space, including what is reserved for root"),

@@ -162,7 +162,8 @@ unsafe fn serve(request: RawFd, answer: RawFd) -> ! {
             };
             let words: [u64; WORDS] = [
                 errno,
-                found.f_bsize.cast_unsigned(),
+                // Signed in glibc, unsigned in musl.
+                u64::try_from(found.f_bsize).unwrap_or(0),
                 found.f_blocks,
                 found.f_bfree,
                 found.f_bavail,

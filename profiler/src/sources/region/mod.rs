@@ -24,7 +24,10 @@ use super::{Input, Source, SourceSpec, Stage, TickContext, View};
 use crate::{
     marks::{Loss, Mark, MarkReceiver, Op, Received},
     schema::{Batch, Column, Columns as _, HOST_COLUMN, RUN_COLUMN},
-    tasks::process_tree::{ProcessKey, ProcessTree, process_key},
+    tasks::{
+        Process,
+        process_tree::{ProcessKey, ProcessTree, process_key},
+    },
 };
 
 static PROCESS_REGION: View = View {
@@ -145,8 +148,14 @@ impl Marked {
         let senders = Senders::of(ctx.tasks);
         let mut later = Vec::new();
         for received in marks {
-            let process = senders.process_of(&received);
-            let process = process.map(|process| process_key(&ctx.tasks.clock, process.id));
+            let key = |process: &Process| process_key(&ctx.tasks.clock, process.id);
+            // A shell with open regions may have become its last command, which marks for its parent.
+            let sender = senders.sender_of(&received);
+            let shell = sender.filter(|sender| received.mark.pid == Some(sender.ppid));
+            let process = shell
+                .map(key)
+                .filter(|shell| self.regions.any_of(*shell))
+                .or_else(|| senders.process_of(&received).map(key));
             // Marks sent after the reading had begun belong to the next one; so do marks of
             // processes that this reading does not include.
             let is_later = received.at > ctx.tick.monotonic_ns

@@ -28,8 +28,12 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The sums of the counters.
-    pub(super) fn sums(&self) -> MutexGuard<'_, Sums> {
+    /// A copy of the sums: both ends of a region may be in one reading, whose lock must not be held.
+    pub(super) fn sums(&self) -> Sums {
+        self.locked().clone()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Sums> {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +94,7 @@ impl Roots {
                 if let Some(before) = &root.snapshot
                     && self.missed.contains(process)
                 {
-                    before.sums().add(sums);
+                    before.locked().add(sums);
                 }
             }
         }

@@ -128,10 +128,8 @@ impl Rows {
         };
         let name = label(open.mark.name.as_ref());
         let offsets = [from.ts - open.start, to.ts - end];
-        let values = match interval_ns {
-            Some(_) => to.sums().since(&from.sums()),
-            None => [None; _],
-        };
+        let values = to.sums().since(&from.sums());
+        let values = values.map(|value| value.filter(|_| interval_ns.is_some()));
         self.usage.push(
             key.clone(),
             RegionUsageRow::new(name.clone(), offsets, values),

@@ -33,8 +33,13 @@ impl<'a> Senders<'a> {
                 let process = self.at(claimed, received.at)?;
                 (received.uid == 0 || received.uid == process.uid).then_some(process)
             }
-            _ => self.at(received.pid, received.at),
+            _ => self.sender_of(received),
         }
+    }
+
+    /// The process that sent a mark.
+    pub(super) fn sender_of(&self, received: &Received) -> Option<&'a Process> {
+        self.at(received.pid, received.at)
     }
 
     /// The process that had this pid at this time: the last one that had started.

@@ -189,11 +189,6 @@ pub fn socket_pair() -> (Fd, Fd) {
     (Fd::new(fds[0].into()), Fd::new(fds[1].into()))
 }
 
-/// Writes to stdout with a single call.
-pub fn print(text: &[u8]) {
-    call!(write(1, text.as_ptr().cast(), text.len()));
-}
-
 /// Reads from a descriptor that is not open.
 pub fn read_closed(block: &mut [u8]) -> i64 {
     call!(read(-1, block.as_mut_ptr().cast(), block.len()))

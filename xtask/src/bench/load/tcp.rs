@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 /// Size of request and response, in bytes.
 const MESSAGE: usize = 64;
@@ -33,16 +33,9 @@ pub fn run(args: &Args) -> Result<Option<f64>> {
         return Ok(None);
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listening on 127.0.0.1")?;
-    let mut far = far_end(&listener, args)?;
+    let far = far_end(&listener, args)?;
     let asked = ask(&listener, args);
-    // After an error, the far end would wait forever.
-    if asked.is_err() {
-        let _ = far.kill();
-    }
-    let status = far.wait()?;
-    let seconds = asked?;
-    ensure!(status.success(), "the far end failed ({status})");
-    Ok(Some(seconds))
+    super::finish(far, asked).map(Some)
 }
 
 fn far_end(listener: &TcpListener, args: &Args) -> Result<Child> {

@@ -108,6 +108,18 @@ impl Directory {
         Ok(fd.into())
     }
 
+    /// Opens a file for reading and writing; creates it if it is missing.
+    pub fn open_or_create(&self, name: &str) -> io::Result<File> {
+        match self.create(name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
+                Ok(fd.into())
+            }
+            created => created,
+        }
+    }
+
     /// Time of the last change of a file, s since 1970 by the clock of the file system.
     pub fn modified(&self, name: &str) -> io::Result<i64> {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -203,7 +215,7 @@ impl Directory {
     }
 
     /// Removes an empty directory.
-    pub(super) fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
+    pub fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 

@@ -6,6 +6,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
 use super::Hosts;
 use crate::output::dataset::{
+    compacted::CompactedRun,
     files::{self, Directory},
     manifest::{self, Manifest, State, saturating_sum},
     parquet_file, run_table,
@@ -47,6 +48,7 @@ pub fn update_manifest(
     if !manifest.sessions().any(unfinished) && !any_rows {
         return Ok(unreadable);
     }
+    let compacted = CompactedRun::read(run)?.unwrap_or_default();
     for table in run.names()? {
         if table == RUN.name {
             continue;
@@ -57,13 +59,18 @@ pub fn update_manifest(
         let Ok(directory) = directory else {
             continue;
         };
-        let (parts, rows) = count(&directory, &mut unreadable)?;
+        let (mut parts, mut rows) = count(&directory, &mut unreadable)?;
         let earlier: Vec<_> = manifest
             .earlier
             .iter()
             .filter_map(|session| session.tables.get(&table))
             .copied()
             .collect();
+        if let Some(compacted) = compacted.of(&table, &manifest.hostname) {
+            // The files of earlier sessions, which are removed.
+            rows = rows.saturating_add(compacted.original_rows);
+            parts = parts.saturating_add(saturating_sum(earlier.iter().map(|table| table.parts)));
+        }
         if parts > 0 || manifest.tables.contains_key(&table) {
             let entry = manifest.tables.entry(table).or_default();
             entry.parts =

@@ -17,7 +17,7 @@ use super::{
     files::Directory,
     journal::{self, Journal},
     keyed::KeyedRows,
-    metadata::with_metadata,
+    metadata::{nullable, with_metadata},
     parquet_file,
     row_buffer::RowBuffer,
 };
@@ -92,8 +92,14 @@ impl TableWriter {
     /// Creates a writer; files are created when rows arrive.
     pub fn new(table: &'static Table, options: &DatasetOptions) -> Self {
         let labels = options.manifest.as_ref().map(|manifest| &manifest.labels);
+        let schema = if options.all_nullable {
+            nullable(table)
+        } else {
+            table.schema().clone()
+        };
         let schema = with_metadata(
             table,
+            &schema,
             &options.run_id,
             &options.hostname,
             labels.unwrap_or(&Labels::default()),

@@ -17,6 +17,7 @@ use arrow::datatypes::{DataType, Field, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 
 use super::{
+    compacted::{self, CompactedRun},
     files::{self, Directory},
     parquet_file,
 };
@@ -41,6 +42,10 @@ pub fn is_description(name: &str) -> bool {
 #[derive(Clone, Debug, Default)]
 struct FileColumns {
     names: Vec<String>,
+    /// Whether rows are in files of the run.
+    is_in_run: bool,
+    /// Compacted files with rows of the run.
+    compacted: Vec<String>,
     /// Timestamps in ns, as in version 2 of the schema.
     times_in_ns: Vec<String>,
 }
@@ -69,12 +74,28 @@ fn refresh_once(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Re
     let run_id = run.path().file_name().unwrap_or_default();
     let run_id = run_id.to_string_lossy();
     let mut tables = BTreeMap::new();
+    // A file that cannot be read must not hide the rows of the run.
+    let compacted = CompactedRun::read(run)?.unwrap_or_default();
     for name in run.names()? {
         if let Ok(table) = run.sub(&name)
-            && let Some(columns) = columns_of_table(&table)?
+            && let Some(columns) = columns_of_table(&name, &table, &compacted)?
         {
             tables.insert(name, columns);
         }
+    }
+    for table in compacted.tables.keys() {
+        let files = compacted.files_of(table);
+        let Some(&newest) = files.last() else {
+            continue;
+        };
+        let columns = tables.entry(table.clone()).or_insert_with(|| {
+            let (day, name) = compacted::day_and_name(newest).unwrap_or_default();
+            let directory = run.sub("..").and_then(|out| out.sub(compacted::DIRECTORY));
+            let directory = directory.and_then(|of| of.sub(table)?.sub(day));
+            let columns = directory.and_then(|directory| columns(&directory, name));
+            columns.unwrap_or_default()
+        });
+        columns.compacted = files.into_iter().map(str::to_owned).collect();
     }
     let sql = sql::text(&run_id, &tables, schema);
     update(run, writer, FILE, &sql)
@@ -95,16 +116,27 @@ fn update(run: &Directory, writer: &str, file: &str, content: &str) -> io::Resul
 }
 
 /// The columns of a table; `None` without Parquet files.
-fn columns_of_table(table: &Directory) -> io::Result<Option<FileColumns>> {
-    for name in table.names()? {
-        if files::host_of_directory(&name).is_some() {
-            let host = table.sub(&name)?;
-            let names = host.names()?;
-            if let Some(name) = names
-                .iter()
-                .rfind(|name| parquet_file::number(name).is_some())
-            {
-                return Ok(Some(columns(&host, name).unwrap_or_default()));
+fn columns_of_table(
+    name: &str,
+    table: &Directory,
+    compacted: &CompactedRun,
+) -> io::Result<Option<FileColumns>> {
+    for directory in table.names()? {
+        if let Some(host) = files::host_of_directory(&directory) {
+            let compacted = compacted.of(name, host);
+            let directory = table.sub(&directory)?;
+            let names = directory.names()?;
+            let numbers = names.iter().filter_map(|name| parquet_file::number(name));
+            let mut numbers: BTreeSet<u32> = numbers.collect();
+            if let Some(compacted) = compacted {
+                numbers = compacted.remaining(&directory, numbers)?;
+            }
+            if let Some(&last) = numbers.last() {
+                let columns = columns(&directory, &parquet_file::name(last));
+                return Ok(Some(FileColumns {
+                    is_in_run: true,
+                    ..columns.unwrap_or_default()
+                }));
             }
         }
     }
@@ -133,6 +165,7 @@ fn columns(directory: &Directory, name: &str) -> io::Result<FileColumns> {
     Ok(FileColumns {
         names: names(&mut fields.iter()),
         times_in_ns: names(&mut fields.iter().filter(is_in_ns)),
+        ..FileColumns::default()
     })
 }
 
@@ -164,6 +197,8 @@ mod tests {
         let columns = FileColumns {
             names: times.clone(),
             times_in_ns: times,
+            is_in_run: true,
+            compacted: Vec::new(),
         };
         let tables = names.iter().map(|&name| (name.to_owned(), columns.clone()));
         let declared: [&Table; 2] = [&OWNED, &PLAIN];
@@ -202,7 +237,8 @@ mod tests {
         ));
         let columns = FileColumns {
             names: vec!["ts".to_owned(), "run".to_owned()],
-            times_in_ns: Vec::new(),
+            is_in_run: true,
+            ..FileColumns::default()
         };
         let tables = BTreeMap::from([("host".to_owned(), columns)]);
         assert!(sql::text("a", &tables, DatasetSchema::EMPTY).contains("SELECT *\nFROM"));

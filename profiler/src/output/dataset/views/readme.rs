@@ -16,7 +16,7 @@ python3 -c 'import pandas; print(pandas.read_parquet(\"process\"))'
 ```
 
 Timestamps are UTC in microseconds. A *counter* is the increase over `interval_ns`, a *gauge* the
-value at the sample; null means \"not available\", never 0. `(host, pid, start_ts)` identifies a
+value at the sample, a *maximum* the greatest of the interval; null means \"not available\", never 0. `(host, pid, start_ts)` identifies a
 process. Rows with a `tid` are threads; the rows of their processes contain them.
 
 | file | content |

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use super::FileColumns;
+use super::{super::compacted, FileColumns};
 use crate::schema::{Column, DatasetSchema, HOST_COLUMN, RUN_COLUMN, Table, View, duckdb};
 
 /// Columns of `process` in the views of the tables with rows per process.
@@ -91,13 +91,34 @@ fn with_rows(run_id: &str, table: &str, columns: &FileColumns) -> String {
     } else {
         format!(", {} AS {}", literal(run_id), RUN_COLUMN.name)
     };
-    format!(
-        "\nCREATE OR REPLACE VIEW {} AS\n\
-         SELECT *{replace}{run}\n\
+    let in_run = format!(
+        "SELECT *{replace}{run}\n\
          FROM read_parquet('{}/host=*/part-*.parquet',\n  \
-         hive_partitioning = true, hive_types = {{'host': VARCHAR}}, union_by_name = true);\n",
-        quoted(table),
+         hive_partitioning = true, hive_types = {{'host': VARCHAR}}, union_by_name = true)",
         table.replace('\'', "''"),
+    );
+    let places = [
+        columns.is_in_run.then_some(in_run),
+        (!columns.compacted.is_empty()).then(|| in_compacted(run_id, table, &columns.compacted)),
+    ];
+    let places: Vec<_> = places.into_iter().flatten().collect();
+    format!(
+        "\nCREATE OR REPLACE VIEW {} AS\n{};\n",
+        quoted(table),
+        places.join("\nUNION ALL BY NAME\n"),
+    )
+}
+
+/// The rows of the run in compacted files, which have those of many runs.
+fn in_compacted(run_id: &str, table: &str, files: &[String]) -> String {
+    let files = files
+        .iter()
+        .map(|file| literal(&compacted::place(table, file)));
+    format!(
+        "SELECT *\nFROM read_parquet([{}],\n  \
+         hive_partitioning = false, union_by_name = true)\nWHERE run = {}",
+        files.collect::<Vec<_>>().join(", "),
+        literal(run_id),
     )
 }
 

@@ -5,7 +5,11 @@ use nvml_wrapper_sys::bindings::{
     field_id::{
         NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
         NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_PCIE_COUNT_RX_BYTES,
-        NVML_FI_DEV_PCIE_COUNT_TX_BYTES,
+        NVML_FI_DEV_PCIE_COUNT_TX_BYTES, NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT,
+        NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, NVML_FI_DEV_PERF_POLICY_POWER,
+        NVML_FI_DEV_PERF_POLICY_RELIABILITY, NVML_FI_DEV_PERF_POLICY_SYNC_BOOST,
+        NVML_FI_DEV_PERF_POLICY_THERMAL, NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS,
+        NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS,
     },
     nvmlFieldValue_t, nvmlReturn_enum_NVML_SUCCESS, nvmlValue_t,
     nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_INT,
@@ -47,6 +51,22 @@ pub(super) struct Fields {
     pub(super) pcie_tx: Option<Value>,
     /// Bytes received.
     pub(super) pcie_rx: Option<Value>,
+    /// Time with reduced clocks, ns.
+    pub(super) violations: Violations,
+}
+
+/// Time with clocks reduced for a reason, ns. The fields are those of
+/// `nvmlDeviceGetViolationStatus`, which takes as long for one of them as this call for all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Violations {
+    pub(super) power: Option<Value>,
+    pub(super) thermal: Option<Value>,
+    pub(super) board_limit: Option<Value>,
+    pub(super) reliability: Option<Value>,
+    pub(super) sync_boost: Option<Value>,
+    pub(super) low_utilization: Option<Value>,
+    pub(super) application_clocks: Option<Value>,
+    pub(super) base_clocks: Option<Value>,
 }
 
 /// Scope of all links together.
@@ -60,6 +80,14 @@ pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> Result<Fields, NvmlError
         (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
         (NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0),
         (NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0),
+        (NVML_FI_DEV_PERF_POLICY_POWER, 0),
+        (NVML_FI_DEV_PERF_POLICY_THERMAL, 0),
+        (NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, 0),
+        (NVML_FI_DEV_PERF_POLICY_RELIABILITY, 0),
+        (NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, 0),
+        (NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, 0),
+        (NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS, 0),
+        (NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS, 0),
     ];
     let mut values = wanted.map(|(id, scope)| nvmlFieldValue_t {
         fieldId: id,
@@ -80,18 +108,43 @@ pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> Result<Fields, NvmlError
     if code != nvmlReturn_enum_NVML_SUCCESS {
         return Err(code.into());
     }
-    let [memory_temperature, nvlink_tx, nvlink_rx, pcie_tx, pcie_rx] = values.map(|value| {
+    let values = values.map(|value| {
         let known = value.nvmlReturn == nvmlReturn_enum_NVML_SUCCESS;
         known
             .then(|| decode(value.valueType, value.value))
             .flatten()
     });
+    let [
+        memory_temperature,
+        nvlink_tx,
+        nvlink_rx,
+        pcie_tx,
+        pcie_rx,
+        power,
+        thermal,
+        board_limit,
+        reliability,
+        sync_boost,
+        low_utilization,
+        application_clocks,
+        base_clocks,
+    ] = values;
     Ok(Fields {
         memory_temperature,
         nvlink_tx,
         nvlink_rx,
         pcie_tx,
         pcie_rx,
+        violations: Violations {
+            power,
+            thermal,
+            board_limit,
+            reliability,
+            sync_boost,
+            low_utilization,
+            application_clocks,
+            base_clocks,
+        },
     })
 }
 

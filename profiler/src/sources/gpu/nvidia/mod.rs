@@ -13,9 +13,7 @@ pub(super) mod visible;
 use nvml_wrapper::{
     Device, Nvml,
     bitmasks::device::ThrottleReasons,
-    enum_wrappers::device::{
-        Clock, EccCounter, MemoryError, PerformancePolicy, PerformanceState, TemperatureSensor,
-    },
+    enum_wrappers::device::{Clock, EccCounter, MemoryError, PerformanceState, TemperatureSensor},
     error::{Bits, NvmlError},
 };
 
@@ -29,7 +27,7 @@ use crate::{schema::Label, support::clock::monotonic_ns};
 pub(super) use self::library::{LIBRARY, has_gpu, load};
 use self::{
     answers::Answers,
-    fields::Value,
+    fields::{Value, Violations},
     gpm::Gpm,
     mig::Instances,
     visible::{Candidate, Cuda},
@@ -257,9 +255,9 @@ impl Gpu {
             .map(u64::from);
         ecc_errors(device, &mut row, answers);
         row.throttle_reasons = throttle_reasons(device, answers);
-        violations(device, &mut row, answers);
         let fields = answers.of("field values", fields::read(nvml, device));
         let fields = fields.unwrap_or_default();
+        violations(fields.violations, &mut row);
         row.memory_temperature = fields.memory_temperature.map(Value::number);
         let bytes = |kib: Option<Value>| kib.and_then(|kib| kib.number().checked_mul(1024));
         row.nvlink_tx_bytes = bytes(fields.nvlink_tx);
@@ -285,19 +283,16 @@ fn ecc_errors(device: &Device<'_>, row: &mut GpuRow, answers: &mut Answers) {
     row.ecc_uncorrected_total = errors(MemoryError::Uncorrected, EccCounter::Aggregate);
 }
 
-fn violations(device: &Device<'_>, row: &mut GpuRow, answers: &mut Answers) {
-    let mut violation = |policy| {
-        let time = answers.of("violation time", device.violation_status(policy));
-        time.map(|time| time.violation_time)
-    };
-    row.power_violation_ns = violation(PerformancePolicy::Power);
-    row.thermal_violation_ns = violation(PerformancePolicy::Thermal);
-    row.board_limit_violation_ns = violation(PerformancePolicy::BoardLimit);
-    row.reliability_violation_ns = violation(PerformancePolicy::Reliability);
-    row.sync_boost_violation_ns = violation(PerformancePolicy::SyncBoost);
-    row.low_utilization_violation_ns = violation(PerformancePolicy::LowUtilization);
-    row.application_clocks_violation_ns = violation(PerformancePolicy::TotalAppClocks);
-    row.base_clocks_violation_ns = violation(PerformancePolicy::TotalBaseClocks);
+fn violations(of: Violations, row: &mut GpuRow) {
+    let time = |value: Option<Value>| value.map(Value::number);
+    row.power_violation_ns = time(of.power);
+    row.thermal_violation_ns = time(of.thermal);
+    row.board_limit_violation_ns = time(of.board_limit);
+    row.reliability_violation_ns = time(of.reliability);
+    row.sync_boost_violation_ns = time(of.sync_boost);
+    row.low_utilization_violation_ns = time(of.low_utilization);
+    row.application_clocks_violation_ns = time(of.application_clocks);
+    row.base_clocks_violation_ns = time(of.base_clocks);
 }
 
 fn percent(value: u32) -> Option<u64> {

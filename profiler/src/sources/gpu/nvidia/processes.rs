@@ -20,6 +20,8 @@ use crate::schema::Label;
 pub(super) struct Samples {
     /// Time of the last sample by the clock of the driver, µs.
     seen: Option<u64>,
+    /// Whether the last reading found a process on the GPU.
+    has_processes: bool,
 }
 
 /// A process on a GPU or MIG instance.
@@ -71,6 +73,11 @@ impl Samples {
                     process.memory_used = process.memory_used.max(Some(bytes));
                 }
             }
+        }
+        let had_processes = std::mem::replace(&mut self.has_processes, !found.is_empty());
+        if found.is_empty() && !had_processes {
+            // The driver takes 1 ms to find no sample.
+            return Vec::new();
         }
         let since = self.seen.unwrap_or(0);
         let samples = device.process_utilization_stats(since);

@@ -1,0 +1,3 @@
+from ._command import main
+
+raise SystemExit(main())

@@ -1,0 +1,155 @@
+"""Dask and joblib with the real packages, and Flowcept's names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from conftest import Run, losses, rows
+
+
+def values(row: dict[str, Any], column: str) -> Any:
+    return json.loads(row[column])
+
+
+@pytest.mark.parametrize("processes", [True, False])
+def test_dask(run: Run, processes: bool) -> None:
+    pytest.importorskip("distributed", reason="the newest Python only")
+    reader = run(
+        f"""
+        import time
+        import dask
+        from distributed import Client
+        import profiler, profiler.dask
+
+        def square(x):
+            time.sleep(0.02)
+            return x * x
+
+        def fail(x):
+            raise ValueError("wrong")
+
+        if __name__ == "__main__":
+            options = dict(n_workers=2, threads_per_worker=2, processes={processes}, dashboard_address=None)
+            with dask.config.set({{"distributed.worker.profile.enabled": False}}), Client(**options) as client:
+                client.register_plugin(profiler.dask.Regions())
+                assert client.gather(client.map(square, range(8))) == [x * x for x in range(8)]
+                try:
+                    client.submit(fail, 1).result()
+                except ValueError:
+                    pass
+                with profiler.region("own"):
+                    pass
+        """
+    )
+    squares = rows(reader, name="square")
+    assert len(squares) == 8 and {(row["kind"], row["status"]) for row in squares} == {("dask", "finished")}
+    assert len({row["group"] for row in squares}) == 8
+    assert all(row["interval_ns"] >= 20e6 and row["parent_region"] is None for row in squares)
+    (own,) = rows(reader, name="own")
+    pids = {row["pid"] for row in squares}
+    assert own["pid"] not in pids if processes else {own["pid"]} == pids
+    (failed,) = rows(reader, name="fail")
+    assert failed["status"] == "error" and not losses(reader)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
+def test_joblib(run: Run, backend: str) -> None:
+    pytest.importorskip("joblib", reason="the tier installs it")
+    reader = run(
+        f"""
+        from joblib import Parallel
+        import profiler
+        from profiler.joblib import delayed
+
+        def square(x):
+            if x == 5:
+                raise ValueError("five")
+            return x * x
+
+        if __name__ == "__main__":
+            with profiler.region("search"):
+                found = Parallel(n_jobs=2, backend="{backend}")(delayed(square)(x) for x in range(4))
+                assert found == [0, 1, 4, 9]
+            try:
+                Parallel(n_jobs=2, backend="{backend}")([delayed(square)(5)])
+            except ValueError:
+                pass
+        """
+    )
+    (search,) = rows(reader, name="search")
+    squares = rows(reader, name="square")
+    inside = [row for row in squares if row["parent_region"] == search["region"]]
+    assert len(squares) == 5 and len(inside) == 4
+    assert {(row["kind"], row["status"]) for row in inside} == {("joblib", "finished")}
+    assert ({row["pid"] for row in squares} == {search["pid"]}) == (backend == "threading")
+    (failed,) = [row for row in squares if row["parent_region"] is None]
+    assert failed["status"] == "error" and values(failed, "attributes")["message"] == "five"
+
+
+FLOWCEPT = """
+    from profiler.flowcept import Flowcept, FlowceptLoop, FlowceptTask, flowcept, flowcept_task
+
+    @flowcept_task(output_names="total", tags=["t"], subtype="math", custom_metadata={"cost": 1})
+    def add(a, b=2):
+        return a + b
+
+    @flowcept_task
+    def bare(x):
+        return {"y": x}
+
+    with Flowcept(workflow_name="demo", campaign_id="c1", workflow_args={"n": 3}, interceptors=["mlflow"]):
+        assert add(1) == 3
+        assert bare(4) == {"y": 4}
+        loop = FlowceptLoop(items=2, loop_name="epochs", item_name="epoch")
+        for epoch in loop:
+            loop.end_iter({"loss": epoch / 2})
+        with FlowceptTask(activity_id="by hand", used={"a": 1}) as task:
+            task.end(generated={"b": 2}, status="FINISHED")
+
+    @flowcept
+    def main():
+        assert add(5, b=6) == 11
+    main()
+    """
+
+
+def test_names_of_flowcept(run: Run) -> None:
+    reader = run(FLOWCEPT)
+    workflow, add, bare, first, second, by_hand, main, again = rows(reader)
+    names = [row["name"] for row in rows(reader)]
+    assert names == ["demo", "add", "bare", *["epochs_iteration"] * 2, "by hand", "main", "add"]
+    assert (workflow["kind"], workflow["group"], values(workflow, "used")) == ("workflow", "c1", {"n": 3})
+    assert {row["parent_region"] for row in (add, bare, first, second, by_hand)} == {workflow["region"]}
+    assert (values(add, "used"), values(add, "generated"), add["kind"]) == ({"a": 1, "b": 2}, {"total": 3}, "math")
+    assert values(add, "tags") == ["t"] and values(add, "attributes") == {"custom_metadata": {"cost": 1}}
+    assert (values(bare, "used"), values(bare, "generated")) == ({"x": 4}, {"y": 4})
+    assert [values(row, "used") for row in (first, second)] == [{"i": 0, "epoch": 0}, {"i": 1, "epoch": 1}]
+    assert [values(row, "generated") for row in (first, second)] == [{"loss": 0.0}, {"loss": 0.5}]
+    assert (values(by_hand, "used"), values(by_hand, "generated")) == ({"a": 1}, {"b": 2})
+    assert main["kind"] == "workflow" and again["parent_region"] == main["region"]
+    assert {row["status"] for row in rows(reader)} == {"finished"}
+
+
+def test_flowcept_starts_a_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import profiler
+    from profiler.flowcept import Flowcept, flowcept_task
+
+    monkeypatch.chdir(tmp_path)
+
+    @flowcept_task
+    def work(n: int) -> int:
+        return n
+
+    with Flowcept(workflow_name="alone", campaign_id="c2") as workflow:
+        assert profiler.active()
+        work(1)
+    assert not profiler.active() and workflow.path
+    reader = profiler.open(workflow.path)
+    assert [row["name"] for row in rows(reader)] == ["alone", "work"]
+    assert reader.metadata[0]["config"]["labels"] == {"workflow_name": "alone", "campaign": "c2"}
+    assert Flowcept.current_workflow_id == workflow.path.rpartition("/")[2]
+    with Flowcept(start_run=False):
+        work(2)
+    assert len(list((tmp_path / "profiles").iterdir())) == 1

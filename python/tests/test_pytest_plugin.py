@@ -1,0 +1,123 @@
+"""`pytest --profile`, by the real pytest."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pyarrow.dataset  # noqa: F401 (pytester removes what a test has imported, and numpy can be loaded once)
+import pytest
+from conftest import rows
+
+import profiler
+
+TESTS = """
+    import pytest, subprocess, time
+
+    def burn(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    def test_long():
+        burn(0.3)
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_shorter(n):
+        burn(0.05 * n)
+
+    def test_child():
+        subprocess.run(["sh", "-c", "while :; do i=$((i+1)); [ $i = 100000 ] && exit; done"])
+
+    def test_fails():
+        time.sleep(0.02)
+        assert False
+"""
+
+
+def test_regions_and_tables(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=TESTS)
+    result = pytester.runpytest_subprocess("--profile", "--profile-interval=100ms", "--profile-out=out")
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines(["*= profile =*", "most CPU time:", "*test_it.py::test_long", "run: out/*"])
+    (run,) = (pytester.path / "out").iterdir()
+    reader = profiler.open(run)
+    tests = ["test_long", "test_shorter[[]1]", "test_shorter[[]2]", "test_child", "test_fails"]
+    found = [(row["name"], row["kind"], row["status"]) for row in rows(reader)]
+    assert found == [(f"test_it.py::{name.replace('[[]', '[')}", "test", "finished") for name in tests]
+
+    printed = result.stdout.str()
+    table = re.findall(r"^ +([\d.]+) s  test_it.py::(\S+)$", printed.split("most CPU time:")[1].split("most ")[0], re.M)
+    seconds = {name: float(value) for value, name in table}
+    assert list(seconds.values()) == sorted(seconds.values(), reverse=True)
+    assert 0.29 <= seconds["test_long"] < 0.6 and 0.09 <= seconds["test_shorter[2]"] < 0.3
+    for row in rows(reader, "region_usage"):
+        used = (row["user_ns"] + row["system_ns"]) / 1e9
+        assert abs(seconds[row["name"].split("::")[1]] - used) <= 0.0006
+
+
+def test_number_of_tests_in_a_table(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_subprocess("--profile", "--profile-slowest=1")
+    table = result.stdout.str().split("most CPU time:")[1].splitlines()
+    assert table[1].endswith("::test_long") and not table[2].startswith(" ")
+    assert (pytester.path / "profiles").is_dir()
+
+
+def test_without_the_option_nothing_runs(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import profiler\ndef test_it(): assert not profiler.active()")
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1)
+    assert "= profile =" not in result.stdout.str() and not (pytester.path / "profiles").exists()
+
+
+def test_tests_of_the_package_itself_can_run(pytester: pytest.Pytester) -> None:
+    """A test that starts a run of its own."""
+    pytester.makepyfile(
+        """
+        import profiler
+        def test_it(tmp_path):
+            with profiler.run("100ms", str(tmp_path)) as p:
+                profiler.event("inner")
+            assert [*p.open().region.pl()["name"]] == ["inner"]
+        """
+    )
+    result = pytester.runpytest_subprocess("--profile")
+    result.assert_outcomes(passed=1)
+    (run,) = (pytester.path / "profiles").iterdir()
+    assert len(rows(profiler.open(run), kind="test")) == 1
+
+
+def test_a_profiler_that_cannot_start(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_subprocess("--profile", "--profile-interval=1us")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --profile: invalid value '1us'*"])
+    monkeypatch.setenv("PROFILER", "/nonexistent")
+    result = pytester.runpytest_subprocess("--profile")
+    result.stderr.fnmatch_lines(["ERROR: --profile: PROFILER=/nonexistent: not an executable file"])
+
+
+def test_a_session_that_is_interrupted(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): raise KeyboardInterrupt")
+    result = pytester.runpytest_subprocess("--profile")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    (run,) = (pytester.path / "profiles").iterdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert profiler.open(run).metadata[0]["state"] == "complete"
+
+
+def test_workers_of_xdist_mark_their_tests(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist", reason="the tier installs it")
+    pytester.makepyfile(test_it=TESTS)
+    result = pytester.runpytest_subprocess("--profile", "-n2", "--profile-interval=100ms")
+    result.assert_outcomes(passed=4, failed=1)
+    (run,) = (pytester.path / "profiles").iterdir()
+    found = rows(profiler.open(Path(run)), kind="test")
+    assert sorted(row["name"].split("::")[1] for row in found) == sorted(
+        ["test_child", "test_fails", "test_long", "test_shorter[1]", "test_shorter[2]"]
+    )
+    assert len({row["pid"] for row in found}) == 2
+    result.stdout.fnmatch_lines(["*= profile =*", "*test_it.py::test_long"])

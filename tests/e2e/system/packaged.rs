@@ -1,0 +1,80 @@
+//! The Debian package under systemd: installation, the enabled unit, removal.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use e2e::{dataset::Dataset, runs::wait_until, setting};
+
+use super::{
+    commands::sh,
+    unit::{known_columns, named},
+};
+
+const STATE: &str = "/var/lib/profiler";
+
+fn runs() -> Vec<PathBuf> {
+    let entries = fs::read_dir(STATE).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths
+        .filter(|path| path.join("run.json").is_file())
+        .collect()
+}
+
+fn property(name: &str) -> String {
+    sh(&format!(
+        "systemctl show --property={name} --value profiler"
+    ))
+}
+
+#[test]
+fn unit_of_the_package_runs_from_enable_to_removal() {
+    // Other tests install the unit by hand.
+    sh(&format!(
+        "systemctl disable --now profiler || true
+         rm -rf /etc/systemd/system/profiler.service /etc/systemd/system/profiler.service.d {STATE}
+         systemctl daemon-reload"
+    ));
+    let package = setting("PROFILER_TEST_PACKAGE");
+    let apt = "DEBIAN_FRONTEND=noninteractive apt-get -q -y";
+    sh(&format!("{apt} install {package}"));
+    // `is-enabled` fails if a unit is disabled.
+    let state = sh("systemctl is-enabled profiler profiler-serve || true");
+    assert_eq!(state, "disabled\ndisabled");
+    assert_eq!(property("ActiveState"), "inactive");
+
+    sh("systemctl enable --now profiler");
+    wait_until("the first files of the run", || !runs().is_empty());
+    let pid = property("MainPID");
+    let program = fs::read_link(format!("/proc/{pid}/exe")).expect("it runs");
+    assert_eq!(program, Path::new("/usr/bin/profiler"));
+    assert_eq!(
+        sh(&format!("stat -c %U /proc/{pid}")),
+        "profiler",
+        "not the user of the package"
+    );
+    sh("sh -c 'sleep 2.5; exit 9' || true");
+
+    // The removal of the package ends the run with its last sample.
+    sh(&format!("{apt} remove profiler"));
+    assert!(!Path::new("/usr/bin/profiler").exists());
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    assert_eq!(property("LoadState"), "not-found");
+    let links = sh("find /etc/systemd/system -name profiler.service");
+    assert_eq!(links, "", "the unit is still enabled");
+    let [run] = <[PathBuf; 1]>::try_from(runs()).expect("one run");
+    let data = Dataset::new(run);
+    data.assert_complete();
+    let processes = data.table("process");
+    let sleeps = named(&processes, "comm", "sleep");
+    assert!(!sleeps.is_empty(), "no command of the test");
+    let ended = processes.iter().find(|row| row.i64("exit_code") == Some(9));
+    assert!(ended.is_some(), "{processes:?}");
+    let known = known_columns(&data);
+    assert!(known.contains("sched.oncpu_ns"), "{known:?}");
+
+    sh(&format!("{apt} purge profiler"));
+    assert!(!runs().is_empty(), "data were removed");
+    sh(&format!("rm -rf {STATE}"));
+}

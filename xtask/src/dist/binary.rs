@@ -1,0 +1,151 @@
+//! The program of a package: optimised for size and speed, for old C libraries, without debug
+//! information, which is a file of its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::Source;
+use crate::{
+    apt,
+    arch::Arch,
+    bpf, cross, python,
+    shell::{self, progress},
+    toolchain,
+    workspace::Workspace,
+};
+
+/// The oldest C library on which the program runs: that of RHEL 8 and Debian 10.
+const GLIBC: &str = "2.28";
+/// Profile in Cargo.toml.
+const PROFILE: &str = "dist";
+
+/// The C library of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Libc {
+    /// Linked dynamically; NVIDIA's library can be opened.
+    Gnu,
+    /// Linked statically: one file for an initramfs or an empty container, without NVIDIA GPUs.
+    Musl,
+}
+
+pub struct Binary {
+    pub program: PathBuf,
+    /// Debug information, which debuggers find by the build id.
+    pub symbols: PathBuf,
+    pub build_id: String,
+}
+
+/// Builds the program and splits it.
+pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) -> Result<Binary> {
+    let python = python::DIST.obtain(workspace)?;
+    let tools = python.parent().context("the environment has programs")?;
+    let (triple, target) = match libc {
+        Libc::Gnu => (arch.target.to_owned(), format!("{}.{GLIBC}", arch.target)),
+        Libc::Musl => {
+            let triple = arch.target.replace("gnu", "musl");
+            (triple.clone(), triple)
+        }
+    };
+    let directory = workspace.target.join("dist/build").join(&triple);
+    // The build script looks for the object here, with the hash of its sources.
+    let object = bpf::build_for(workspace, arch.name)?;
+    let beside = directory.join(&triple).join("bpf");
+    fs::create_dir_all(&beside).with_context(|| format!("creating {}", beside.display()))?;
+    for name in ["profiler.bpf.o", "sources"] {
+        let from = object.with_file_name(name);
+        copy_if_changed(&from, &beside.join(name))?;
+    }
+
+    let (mut cargo, mut flags) = match libc {
+        Libc::Gnu => {
+            let mut cargo = workspace.cargo();
+            let flags = cross::standard_library(workspace, arch, &mut cargo)?;
+            cargo.arg("zigbuild");
+            (cargo, flags)
+        }
+        // Distributions have no standard library for musl, but its source.
+        Libc::Musl => {
+            let package = toolchain::packaged(workspace)?;
+            let mut cargo = package.compiler.cargo_command();
+            cargo.current_dir(&workspace.root);
+            cargo.args(["zigbuild", "-Zbuild-std=std,panic_unwind"]);
+            // The linker has the files with which a program begins and ends.
+            (cargo, vec!["-Clink-self-contained=no".to_owned()])
+        }
+    };
+    let mut paths = vec![tools.to_owned()];
+    paths.extend(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    ));
+    cargo
+        .args(["--locked", "--profile", PROFILE])
+        .args(["--package=profiler", "--bin=profiler"])
+        .args(["--target", &target])
+        .arg("--target-dir")
+        .arg(&directory)
+        .env("PATH", std::env::join_paths(paths)?)
+        .env("PROFILER_COMMIT", &source.commit)
+        .env("SOURCE_DATE_EPOCH", source.time.to_string());
+    flags.extend(reproducible(workspace));
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    let step = format!("building the program for {triple} (minutes)");
+    shell::run_slowly(cargo.arg("--quiet"), &step)?;
+    let built = directory.join(&triple).join(PROFILE).join("profiler");
+    split(arch, &built, &directory)
+}
+
+/// Flags that leave the paths of this machine out of the program.
+fn reproducible(workspace: &Workspace) -> Vec<String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let mut flags = vec![
+        format!("--remap-path-prefix={}=profiler", workspace.root.display()),
+        "-Clink-arg=-Wl,--build-id=sha1".to_owned(),
+    ];
+    flags.extend(home.map(|home| format!("--remap-path-prefix={}=cargo", home.display())));
+    flags
+}
+
+pub fn split(arch: &Arch, built: &Path, directory: &Path) -> Result<Binary> {
+    apt::obtain(&[("objcopy", "binutils")], "debug information")?;
+    let program = directory.join("profiler");
+    let symbols = directory.join("profiler.debug");
+    let objcopy = || Command::new(arch.tool("objcopy"));
+    shell::run_quietly(
+        objcopy()
+            .args(["--only-keep-debug", "--compress-debug-sections"])
+            .args([built, &symbols]),
+    )?;
+    let link = format!("--add-gnu-debuglink={}", symbols.display());
+    shell::run_quietly(
+        objcopy()
+            .args(["--strip-all", &link])
+            .args([built, &program]),
+    )?;
+    let notes = shell::stdout(Command::new(arch.tool("readelf")).arg("-n").arg(&program))?;
+    let id = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "));
+    let Some(build_id) = id.map(str::to_owned) else {
+        bail!("{} has no build id", program.display());
+    };
+    Ok(Binary {
+        program,
+        symbols,
+        build_id,
+    })
+}
+
+fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+    if fs::read(to).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    progress(&format!("new {}", from.display()));
+    fs::write(to, bytes).with_context(|| format!("writing {}", to.display()))
+}

@@ -1,0 +1,152 @@
+//! The Python package: types, and tests on several versions of Python.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::rust;
+use crate::{
+    python::{self, Environment},
+    shell,
+    workspace::Workspace,
+};
+
+/// Other versions of Python, on which the tests run if they are installed.
+const VERSIONS: [(&str, Environment); 2] = [("3.9", python::OLDEST), ("3.13", python::NEWEST)];
+/// Tests that run on these.
+const TESTS: [&str; 3] = [
+    "tests/test_marks.py",
+    "tests/test_session.py",
+    "tests/test_reader.py",
+];
+/// The server of this test is installed for one version.
+const DESELECTED: &str = "tests/test_reader.py::test_s3";
+/// Tests of PyTorch, whose packages have gigabytes.
+const IGNORED: &str = "tests/test_torch.py";
+
+/// The tier `python`. Filters are parts of names of tests; with filters, only one version runs.
+pub fn run(workspace: &Workspace, filter: &[String]) -> Result<String> {
+    let package = workspace.root.join("python");
+    let profiler = rust::controller(workspace)?;
+    let python = python::PACKAGE.obtain(workspace)?;
+    // The plugin of pytest is an entry point, which only an installed package has.
+    shell::run_quietly(
+        shell::unprivileged(&mut Command::new(&python))
+            .args(["-m", "pip", "install", "-q", "--no-index", "--no-deps"])
+            .args(["--no-build-isolation", "--force-reinstall"])
+            .arg(&package),
+    )?;
+    shell::run(
+        Command::new(&python)
+            .args(["-m", "mypy", "--cache-dir"])
+            .arg(workspace.target.join("mypy"))
+            .current_dir(&package),
+    )?;
+
+    let mut command = pytest(&python, &package, &profiler);
+    command.args(["--ignore", IGNORED]);
+    if !filter.is_empty() {
+        command.args(["-k", &filter.join(" or ")]);
+    }
+    let current = python::version(&python)?;
+    let mut remarks = vec![format!("{} tests on {current}", tests(&mut command)?)];
+    for (version, environment) in VERSIONS {
+        let Some(base) = python::find(version).filter(|_| filter.is_empty()) else {
+            continue;
+        };
+        let full = python::version(&base)?;
+        if full == current {
+            continue;
+        }
+        let python = environment.obtain_with(workspace, &base)?;
+        let mut command = pytest(&python, &package, &profiler);
+        command
+            .args(TESTS)
+            .args(["--deselect", DESELECTED])
+            .env("PYTHONPATH", package.join("src"));
+        remarks.push(format!("{} on {full}", tests(&mut command)?));
+    }
+    Ok(remarks.join(", "))
+}
+
+fn pytest(python: &Path, package: &Path, profiler: &Path) -> Command {
+    let mut command = if shell::is_root() {
+        Command::new(python)
+    } else {
+        let mut sudo = Command::new("sudo");
+        sudo.args(["--preserve-env", "--"]).arg(python);
+        sudo
+    };
+    command
+        .args(["-m", "pytest", "-q", "-rfEs", "--tb=short"])
+        .args(["-p", "no:cacheprovider"])
+        .current_dir(package)
+        .env("PROFILER_BIN", profiler)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// Runs pytest and returns the number of tests. It fails if a test did not run.
+fn tests(command: &mut Command) -> Result<u64> {
+    let name = shell::display(command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting `{name}`"))?;
+    let mut failures = Vec::new();
+    let mut last = String::new();
+    for line in BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let line = line.with_context(|| format!("reading the output of `{name}`"))?;
+        println!("{line}");
+        if ["FAILED ", "ERROR ", "SKIPPED "]
+            .iter()
+            .any(|word| line.starts_with(word))
+        {
+            failures.push(format!("\n  {line}"));
+        }
+        last = line;
+    }
+    let failures = failures.concat();
+    let status = child
+        .wait()
+        .with_context(|| format!("waiting for `{name}`"))?;
+    if !status.success() {
+        bail!("`{name}` failed ({status}){failures}");
+    }
+    let (passed, skipped) = counts(&last);
+    if passed == 0 || skipped > 0 {
+        bail!("`{name}`: {passed} tests passed, {skipped} were skipped{failures}");
+    }
+    Ok(passed)
+}
+
+/// Numbers of passed and skipped tests in `83 passed, 1 skipped, 2 warnings in 85.02s (0:01:25)`.
+fn counts(line: &str) -> (u64, u64) {
+    let count = |word: &str| {
+        let words: Vec<_> = line
+            .split([' ', ','])
+            .filter(|word| !word.is_empty())
+            .collect();
+        let index = words.iter().position(|found| *found == word)?;
+        words.get(index.checked_sub(1)?)?.parse().ok()
+    };
+    (count("passed").unwrap_or(0), count("skipped").unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counts;
+
+    #[test]
+    fn counts_of_a_summary() {
+        let line = "83 passed, 1 skipped, 1 deselected, 2 warnings in 85.02s (0:01:25)";
+        assert_eq!(counts(line), (83, 1));
+        assert_eq!(counts("57 passed in 21.58s"), (57, 0));
+        assert_eq!(counts("no tests ran in 0.01s"), (0, 0));
+    }
+}
