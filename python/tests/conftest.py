@@ -111,5 +111,12 @@ def rows(reader: Reader, table: str = "region", **where: Any) -> list[dict[str, 
     return [row for row in found if all(row[name] == value for name, value in where.items())]
 
 
+def away(reader: Reader, name: str) -> float:
+    """Seconds of a region before its first reading, and those that the hypervisor took from all CPUs."""
+    (region,) = rows(reader, "region_usage", name=name)
+    stolen = sum(row["steal_ns"] or 0 for row in rows(reader, "system"))
+    return float((max(region["start_offset_ns"], 0) + stolen) / 1e9)
+
+
 def losses(reader: Reader) -> list[dict[str, Any]]:
     return [loss for loss in reader.losses if loss["what"] == "marks"]

@@ -26,7 +26,7 @@ def execute(directory: Path, *cells: str, allow_errors: bool = False) -> list[li
     client = nbclient.NotebookClient(
         notebook,
         km=manager,
-        timeout=60,
+        timeout=300,
         allow_errors=allow_errors,
         resources={"metadata": {"path": str(directory)}},
     )
@@ -62,7 +62,7 @@ def test_plot_and_table_under_the_cell(tmp_path: Path) -> None:
     (run,) = (tmp_path / "my runs").iterdir()
     assert f"my runs/{run.name}\n" in [output.get("text") for output in outputs]
     total = profiler.open(run).summary()["total"]
-    assert figures["CPU time"] == f"{total['cpu_s']:.3f} s" and 0.4 <= total["cpu_s"] < 1
+    assert figures["CPU time"] == f"{total['cpu_s']:.3f} s" and 0.4 <= total["cpu_s"] < 2
     assert figures["peak memory (PSS)"] == f"{total['peak_pss_bytes'] / 2**20:.1f} MiB"
     assert rows(profiler.open(run), "process")
 

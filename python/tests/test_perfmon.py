@@ -85,7 +85,7 @@ def test_documented_line_reads_the_values(export: Path, tmp_path: Path) -> None:
         assert list(rows["CPU time [s]"]) == documents[host]["cpu_time"]
         assert list(rows["Memory RSS [bytes]"].dropna()) == [x for x in documents[host]["memory_info"]["rss"] if x]
     energy = cpu_metrics.groupby("Host")["RAPL package 0 [uJ]"].count()
-    assert energy["node1"] > 3 and energy["node2"] == 0
+    assert energy["node1"] > 1 and energy["node2"] == 0
 
 
 def test_job_is_that_of_the_export(export: Path, tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ use std::{
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
-    time::Duration,
 };
 
 use e2e::{
     dataset::Dataset,
-    runs::{Finished, Profiler},
+    procfs,
+    runs::{Finished, Profiler, wait_until},
     setting,
 };
 use serde_json::Value;
@@ -144,8 +143,8 @@ fn c_reports_drops_once_and_not_in_a_child() {
         serde_json::from_slice(&buffer[..length]).expect("JSON")
     };
     let mut received = vec![receive()];
-    // By now all have been sent, and most were dropped.
-    thread::sleep(Duration::from_millis(500));
+    // Then all have been sent, and most were dropped.
+    wait_until("it reads stdin", || procfs::is_idle(child.id()));
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(b"end").expect("written");
     drop(stdin);

@@ -134,10 +134,9 @@ fn next_run_recovers_the_previous_one() {
     let stall_detector = StallDetector::start();
     let profiler = start().start();
     let run = profiler.run_dir();
-    std::thread::sleep(Duration::from_millis(500));
+    Dataset::new(run.clone()).wait_for_samples("overhead", 3);
     let killed = wall_ns();
-    profiler.signal(Signal::KILL);
-    profiler.finish();
+    profiler.kill();
     let stalls = stall_detector.stop();
     let next = start().start();
     wait_until("it is recovered", || {

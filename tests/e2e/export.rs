@@ -65,15 +65,27 @@ fn assert_selects(run: &str, options: &[&str], table: &str, condition: &str) {
 fn rows_are_selected_by_time_region_and_job() {
     let directory = TempDir::new().expect("a directory");
     let run = run(&directory);
+    let data = Dataset::new(run.clone().into());
     let start = "(SELECT min(start_ts) FROM run)";
+    // When half of the samples were taken, and when the marked phase began.
+    let (middle, phase): (u64, u64) = data.row(&format!(
+        "SELECT date_diff('ms', {start}, (SELECT quantile_disc(ts, 0.5) FROM usage)), \
+         date_diff('ms', {start}, (SELECT max(region_start_ts) FROM region))"
+    ));
+    let at = |ms: u64| format!("{start} + INTERVAL {ms} MILLISECOND");
+    let option = |ms: u64| format!("{ms}ms");
     let begin = "ts - to_microseconds((interval_ns // 1000)::BIGINT)";
-    let from = format!("ts > {start} + INTERVAL 500 MILLISECOND");
-    assert_selects(&run, &["--from", "500ms"], "usage", &from);
-    let to = format!("{begin} < {start} + INTERVAL 500 MILLISECOND");
-    assert_selects(&run, &["--to", "500ms"], "usage", &to);
-    let both = format!("{from} AND start_ts < {start} + INTERVAL 1 SECOND");
-    let lives = both.replace("ts >", "coalesce(end_ts, 'infinity') >");
-    assert_selects(&run, &["--from", "500ms", "--to", "1s"], "process", &lives);
+    let from = format!("ts > {}", at(middle));
+    assert_selects(&run, &["--from", &option(middle)], "usage", &from);
+    let to = format!("{begin} < {}", at(middle));
+    assert_selects(&run, &["--to", &option(middle)], "usage", &to);
+    let lives = format!(
+        "coalesce(end_ts, 'infinity') > {} AND start_ts < {}",
+        at(phase),
+        at(phase + 100)
+    );
+    let options = ["--from", &option(phase), "--to", &option(phase + 100)];
+    assert_selects(&run, &options, "process", &lives);
     let region = format!(
         "EXISTS (FROM region r WHERE r.name = 'phase' AND {begin} < r.region_end_ts \
          AND t.ts > r.region_start_ts)"
@@ -88,9 +100,9 @@ fn rows_are_selected_by_time_region_and_job() {
     );
     let job = "(pid, start_ts) IN (SELECT (pid, start_ts) FROM process WHERE job_id = '77')";
     assert_selects(&run, &["--jobid", "77"], "usage", job);
-    let data = Dataset::new(run.clone().into());
     let time: String = data.value(&format!(
-        "SELECT strftime({start} + INTERVAL 500 MILLISECOND, '%Y-%m-%dT%H:%M:%S.%fZ')"
+        "SELECT strftime({}, '%Y-%m-%dT%H:%M:%S.%fZ')",
+        at(middle)
     ));
     assert_selects(&run, &["--from", &time], "usage", &from);
 }

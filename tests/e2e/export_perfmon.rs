@@ -197,7 +197,7 @@ fn documented_values_equal_sql() {
             (found / watts - 1.0).abs() < 1e-3,
             "{domain}: {found} W, not {watts} W"
         );
-        assert!((found / nominal - 1.0).abs() < 0.1, "{domain}: {found} W");
+        assert!((found / nominal - 1.0).abs() < 0.3, "{domain}: {found} W");
     }
     for table in ["package 0", "dram 0"] {
         let header = Value::from(format!("RAPL {table} [uJ]"));

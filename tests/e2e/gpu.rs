@@ -5,10 +5,12 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
-    time::{Duration, Instant},
 };
 
-use e2e::runs::{ProcessGroup, Profiler};
+use e2e::{
+    rows::sum,
+    runs::{ProcessGroup, Profiler},
+};
 use tempfile::TempDir;
 
 use crate::cgroup::Group;
@@ -80,14 +82,27 @@ fn gpu_and_its_process_are_recorded() {
         rows.iter()
             .filter(move |row| row.text("uuid") == Some(uuid))
     };
-    assert!((7..=12).contains(&of("GPU-0").count()), "{}", rows.len());
-    assert_eq!(of("GPU-0").count(), of("GPU-1").count());
+    let samples = dataset.table("system");
+    let due = samples.len() as u64 + dataset.missed_samples();
+    assert!(due >= 10, "{due}");
+    // A reading is stored by the next sample, if it has ended.
+    let readings = of("GPU-0").count();
+    assert!(
+        readings <= samples.len() && 2 * readings > samples.len(),
+        "{readings} at {} samples",
+        samples.len()
+    );
+    assert_eq!(readings, of("GPU-1").count());
     assert!(of("GPU-0").all(|row| row.u64("power_mw") == Some(300_000)));
     assert!(of("GPU-1").all(|row| row.u64("power_mw").is_none()));
     let spent: u64 = of("GPU-0").filter_map(|row| row.u64("interval_ns")).sum();
-    assert!((900_000_000..1_200_000_000).contains(&spent), "{spent}");
+    let covered = sum(&samples, "interval_ns");
+    assert!(
+        (covered / 2..covered * 3 / 2).contains(&spent),
+        "{spent} of {covered}"
+    );
     let used = dataset.table("gpu_process");
-    assert_eq!(used.len(), of("GPU-0").count());
+    assert_eq!(used.len(), readings);
     // Process 1 is outside the target.
     assert!(used.iter().all(|row| row.u64("pid") == Some(pid.into())));
     let process = &dataset.table("process")[0];
@@ -206,16 +221,12 @@ fn visible_devices_of_the_target_decide() {
 #[test]
 fn hanging_nvml_delays_nothing() {
     let machine = Machine::new(&format!("{GPU}gpu1 power sleep 1000000 1\n"));
-    let begun = Instant::now();
+    // A run that waits for the library does not end.
     let finished = machine
         .profiler()
         .args(["--node", "--source", "gpu,system,overhead"])
         .args(["--interval", "100ms", "--duration", "1s"])
         .finish();
-    assert!(
-        begun.elapsed() < Duration::from_secs(20),
-        "the run waited for the library"
-    );
     let dataset = finished.dataset();
     assert!(!dataset.path().join("gpu").exists());
     let ticks = dataset.table("system").len();

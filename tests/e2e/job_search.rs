@@ -2,9 +2,10 @@
 //! unresponsive scheduler, waiting for a job, invalid job ids, jobs of other users, and the file of
 //! a batch script.
 
-use std::{fs, time::Instant};
+use std::fs;
 
 use e2e::{
+    dataset::Dataset,
     runs::{Profiler, Running, wait_until},
     workload_driver::WorkloadDriver,
 };
@@ -37,11 +38,10 @@ fn assert_found_by_environment(mut running: Running, id: &str, first: WorkloadDr
     let note = "environment names it;";
     let mut second = workload_of(id);
     let pids = [first.pid(), second.pid()];
-    // The search is repeated every second.
-    let begin = Instant::now();
-    while begin.elapsed().as_millis() < 1500 {
-        second.run("burn 20");
-    }
+    let run = Dataset::new(running.run_dir());
+    run.wait_for_row("process", "the second process is found", |row| {
+        row.u64("pid") == Some(pids[1].into())
+    });
     let start = oncpu(&second);
     second.run("burn 200");
     let life = oncpu(&second);
@@ -166,10 +166,15 @@ fn invalid_job_ids_are_rejected() {
 
 #[test]
 fn job_of_another_user() {
-    let mut tree = Tree::mounted(2);
-    let group = tree.make("system.slice/slurmstepd.scope/job_4000014/step_0/user/task_0");
-    let workload = WorkloadDriver::new(WORKLOAD, 0);
-    put(&workload, &group);
+    let mut tree = Tree::mounted(1);
+    let group = tree.make("slurm_n1/uid_0/job_4000014/step_0/task_0");
+    // Here, nothing but processes of root tells the owner.
+    let other = tree.make("slurmstepd.scope/job_4000018/step_0/user/task_0");
+    let workloads = [&group, &other].map(|group| {
+        let workload = WorkloadDriver::new(WORKLOAD, 0);
+        put(&workload, group);
+        workload
+    });
     // A copy that all users can execute.
     let directory = TempDir::new().expect("a directory");
     let copy = directory.path().join("profiler");
@@ -180,11 +185,16 @@ fn job_of_another_user() {
         directory.path().display(),
         tree.root().display(),
     );
-    let refused = Profiler::wrapped_in(&["sh", "-c", &script, "sh"])
-        .args(["--job", "4000014"])
-        .finish();
-    refused.assert_refused(TARGET, "job 4000014 is of another user (uid 0)");
-    drop(workload);
+    for (job, reason) in [
+        ("4000014", "job 4000014 is of another user (uid 0)"),
+        ("4000018", "the owner of job 4000018 is unknown"),
+    ] {
+        let refused = Profiler::wrapped_in(&["sh", "-c", &script, "sh"])
+            .args(["--job", job, "--wait", "200ms"])
+            .finish();
+        refused.assert_refused(TARGET, reason);
+    }
+    drop(workloads);
 }
 
 /// The run ends when the file no longer contains INPROGRESS.

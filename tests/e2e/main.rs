@@ -21,6 +21,7 @@ mod gpu;
 mod hostile;
 mod import;
 mod job_layouts;
+mod job_owner;
 mod job_search;
 mod jobs;
 mod many_nodes;

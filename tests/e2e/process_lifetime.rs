@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use e2e::{
+    dataset::Dataset,
     procfs,
     runs::{Profiler, pid_of, wait_until},
     setting,
-    stall_detector::StallDetector,
     workload_driver::WorkloadDriver,
 };
 use rustix::process::{Signal, kill_process};
@@ -27,7 +27,7 @@ fn status(pid: u32, field: &str) -> u64 {
 /// regular exit touches more pages.
 #[test]
 fn command_row_has_its_own_peak_rss() {
-    let program = "my $memory = 'x' x (4 << 20); sleep 60";
+    let program = "my $memory = 'x' x (4 << 20); sleep 600";
     let profiler = Profiler::realtime()
         .args(["-i", "100ms"])
         .command(&["perl", "-e", program])
@@ -37,7 +37,7 @@ fn command_row_has_its_own_peak_rss() {
         status(pid, "VmRSS:") > 4 << 20 && procfs::is_idle(pid)
     });
     let peak = status(pid, "VmHWM:");
-    std::thread::sleep(Duration::from_millis(250));
+    Dataset::new(profiler.run_dir()).wait_for_samples("system", 2);
     kill_process(pid_of(pid), Signal::KILL).expect("it lives");
     let finished = profiler.finish();
     assert_eq!(finished.code(), 137, "{}", finished.stderr);
@@ -61,24 +61,26 @@ fn command_row_has_its_own_peak_rss() {
 /// included.
 #[test]
 fn command_row_covers_its_own_life() {
-    let stall_detector = StallDetector::start();
-    let finished = Profiler::realtime()
-        .args(["-i", "100ms"])
-        .command(&["sleep", "1"])
-        .finish();
-    let stalls = stall_detector.stop().total();
-    let data = finished.dataset();
-    let (rows, lived): (u64, i64) =
-        data.row("SELECT count(*), any_value(epoch_ns(end_ts) - epoch_ns(start_ts)) FROM process");
-    assert_eq!(rows, 1, "only the command is the target");
-    let messages: u64 = data.value("SELECT count(*) FROM net_io");
-    assert_eq!(messages, 0);
-    // The baselines are read between fork and exec.
-    let most = Duration::from_millis(1150) + stalls;
-    let lived = Duration::from_nanos(lived.try_into().expect("not before it began"));
+    let lived = || {
+        let finished = Profiler::realtime()
+            .args(["-i", "100ms"])
+            .command(&["sleep", "0.5"])
+            .finish();
+        let data = finished.dataset();
+        let (rows, lived): (u64, i64) = data
+            .row("SELECT count(*), any_value(epoch_ns(end_ts) - epoch_ns(start_ts)) FROM process");
+        assert_eq!(rows, 1, "only the command is the target");
+        let messages: u64 = data.value("SELECT count(*) FROM net_io");
+        assert_eq!(messages, 0);
+        let lived = Duration::from_nanos(lived.try_into().expect("not before it began"));
+        assert!(lived >= Duration::from_millis(500), "{lived:?}");
+        lived
+    };
+    // The baselines are read between fork and exec. A machine that stalls delays some of the runs.
+    let most = Duration::from_millis(650);
     assert!(
-        lived >= Duration::from_secs(1) && lived < most,
-        "{lived:?}, stalls {stalls:?}"
+        (0..5).any(|_| lived() < most),
+        "five times more than {most:?}"
     );
 }
 
@@ -145,30 +147,38 @@ fn totals_cover_the_run_and_life_columns_the_life() {
 fn pss_sum_counts_shared_memory_once() {
     const SHARED: u64 = 64 << 20;
     const CHILDREN: u64 = 20;
+    // How much the two may differ: the profiler reads at other times.
+    const APART: u64 = 4 << 20;
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let end = directory.path().join("end");
     let script = format!(
-        "import os, time\nheld = bytearray({SHARED})\nfor _ in range({CHILDREN}):\n    \
-         if os.fork() == 0: break\ntime.sleep(3)"
+        "import os, sys, time\nheld = bytearray({SHARED})\nfor _ in range({CHILDREN}):\n    \
+         if os.fork() == 0: break\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.1)"
     );
     let python = setting("PROFILER_TEST_PYTHON");
     let profiler = Profiler::new()
         .args(["-i", "100ms"])
-        .command(&[&python, "-c", &script])
+        .command(&[&python, "-c", &script, end.to_str().expect("UTF-8")])
         .start();
     let parent = procfs::children(profiler.pid())[0];
-    wait_until("all children are running", || {
-        procfs::children(parent).len() as u64 == CHILDREN
+    let family = || procfs::children(parent).into_iter().chain([parent]);
+    wait_until("all processes wait", || {
+        family().count() as u64 == CHILDREN + 1 && family().all(procfs::is_idle)
     });
-    std::thread::sleep(Duration::from_secs(1));
-    let family = procfs::children(parent).into_iter().chain([parent]);
-    let pss: u64 = family.map(pss_of).sum();
+    let pss: u64 = family().map(pss_of).sum();
+    let data = Dataset::new(profiler.run_dir());
+    data.wait_for_row("timeline", "the memory of all is read", |row| {
+        let found = row.u64("target_pss_sum");
+        found.is_some_and(|found| found + APART > pss)
+    });
+    std::fs::write(end, "").expect("written");
     let finished = profiler.finish();
     let data = finished.dataset();
     let (rss, ours): (u64, u64) =
         data.row("SELECT max(target_rss_sum), max(target_pss_sum) FROM timeline");
     assert!(rss > SHARED * CHILDREN, "{rss} bytes");
-    // The profiler reads at other times; Python may have touched more pages meanwhile.
     let apart = ours.abs_diff(pss);
-    assert!(apart < 4 << 20, "{ours}, the kernel has {pss}");
+    assert!(apart < APART, "{ours}, the kernel has {pss}");
     assert!(finished.stderr.contains("peak PSS"), "{}", finished.stderr);
 }
 
@@ -183,17 +193,13 @@ fn pss_of(pid: u32) -> u64 {
 /// the command continues.
 #[test]
 fn command_outliving_the_profiler_is_reported() {
-    let profiler = Profiler::new()
-        .command(&["sh", "-c", "trap '' INT; echo ready; sleep 2"])
-        .start();
-    wait_until("the shell sleeps", || {
-        let shell = procfs::children(profiler.pid());
-        shell
-            .first()
-            .is_some_and(|shell| !procfs::children(*shell).is_empty())
-    });
+    // It ends when its parent has ended.
+    let script = "trap 'echo caught >&2' INT; echo ready >&2
+        while read _ _ _ parent _ < /proc/$$/stat && [ $parent = $PPID ]; do sleep 0.05; done";
+    let mut profiler = Profiler::new().command(&["sh", "-c", script]).start();
+    profiler.wait_until_reported("ready");
     profiler.signal(Signal::INT);
-    std::thread::sleep(Duration::from_millis(100));
+    profiler.wait_for("caught");
     profiler.signal(Signal::INT);
     let finished = profiler.finish();
     assert_eq!(finished.code(), 130);

@@ -4,10 +4,10 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use e2e::{
+    dataset::Dataset,
     runs::{ProcessGroup, Profiler, Running, pid_of, wait_until},
     setting,
 };
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::{
     retention,
     service::{ALICE, Service},
+    service_manager::Manager,
 };
 
 /// A configuration file.
@@ -58,11 +59,12 @@ fn reload(running: &mut Running, report: &str) {
 fn interval_changes_without_a_gap() {
     let configuration = Configuration::new("interval = '200ms'\nlabels = { a = '1' }");
     let mut running = configuration.in_directory(Profiler::realtime()).start();
-    std::thread::sleep(Duration::from_millis(900));
+    let run = Dataset::new(running.run_dir());
+    run.wait_for_samples("overhead", 3);
     for interval in ["'50ms'", "'300ms'"] {
         configuration.write(&format!("interval = {interval}\ncheckpoint = '7s'"));
         reload(&mut running, "configuration reloaded: interval\n");
-        std::thread::sleep(Duration::from_millis(1500));
+        run.wait_for_samples("overhead", 5);
     }
     reload(&mut running, "configuration reloaded: no change\n");
     let ended = running.interrupt();
@@ -82,15 +84,18 @@ fn interval_changes_without_a_gap() {
              FROM overhead WHERE part = 'controller')",
     );
     assert_eq!(gaps, 0, "of {rows} rows");
-    let (short, long): (u64, u64) = data.row(
-        "SELECT count(*) FILTER (interval_ns BETWEEN 45e6 AND 60e6),
-             count(*) FILTER (interval_ns BETWEEN 290e6 AND 310e6)
-         FROM overhead WHERE part = 'controller'",
+    // The time between the deadlines of two samples, in ms, in their order.
+    let intervals: Vec<(i64,)> = data.rows(
+        "SELECT round((due - lag(due) OVER (ORDER BY due)) / 1e6 / (1 + dropped))::BIGINT FROM (
+             SELECT epoch_ns(ts) - late_ns::BIGINT AS due, dropped::BIGINT AS dropped
+             FROM overhead WHERE part = 'controller')
+         QUALIFY row_number() OVER (ORDER BY due) BETWEEN 2 AND count(*) OVER () - 1 ORDER BY due",
     );
-    assert!(
-        short >= 15 && long >= 2,
-        "{short} of 50 ms, {long} of 300 ms"
-    );
+    let mut intervals: Vec<_> = intervals.into_iter().map(|(ms,)| ms).collect();
+    let all = format!("{intervals:?}");
+    intervals.dedup();
+    intervals.retain(|ms| [200, 50, 300].contains(ms));
+    assert_eq!(intervals, [200, 50, 300], "{all}");
     // Every sample has rows or is counted as missed.
     assert_eq!(manifest["ticks"].as_u64(), Some(rows));
     let missed: u64 = data.value("SELECT sum(dropped) FROM overhead WHERE part = 'controller'");
@@ -212,7 +217,11 @@ fn command_gets_the_signal() {
 fn service_reads_its_limits_again() {
     let configuration = Configuration::new("[serve]\nmax_sessions = 0");
     let path = configuration.path();
-    let service = Service::start(&["--config", path.to_str().expect("UTF-8")]);
+    let manager = Manager::new();
+    let service = Service::with_environment(
+        &["--config", path.to_str().expect("UTF-8")],
+        Some(("NOTIFY_SOCKET", &manager.path())),
+    );
     let is_refused = |name: &str| {
         let output = service.profiler(ALICE, name).args(["--", "true"]).output();
         let stderr = String::from_utf8_lossy(&output.expect("it starts").stderr).into_owned();
@@ -222,8 +231,11 @@ fn service_reads_its_limits_again() {
     configuration.write("[serve]\nmax_sessions = 1");
     service.signal(Signal::HUP);
     wait_until("the limits", || !is_refused("one"));
+    manager.drain();
     configuration.write("[serve]\nmax_session = 0");
     service.signal(Signal::HUP);
-    std::thread::sleep(Duration::from_millis(200));
+    // The service announces the reading before and after it.
+    while !manager.next().starts_with("RELOADING=1\n") {}
+    while !manager.next().starts_with("READY=1\n") {}
     assert!(!is_refused("another"));
 }

@@ -1,7 +1,7 @@
 //! `profiler report` and `profiler compare` of runs that are not as they should be: a clear word,
 //! and never a wrong plot.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use e2e::{dataset::Dataset, runs::Profiler};
 use rustix::process::Signal;
@@ -54,10 +54,15 @@ fn other_versions_are_named() {
 fn a_run_being_written_is_shown_so_far() {
     let running = Profiler::new()
         .args(["-i", "100ms"])
-        .command(&["sh", "-c", "head -c 50M /dev/zero | sha256sum; sleep 60"])
+        .command(&["sh", "-c", "head -c 50M /dev/zero | sha256sum; sleep 600"])
         .start();
     let run = running.run_dir();
-    std::thread::sleep(Duration::from_millis(1200));
+    let data = Dataset::new(run.clone());
+    // The second process of the pipe has ended, and its rows are there.
+    data.wait_for_row("process", "sha256sum has ended", |row| {
+        row.text("comm") == Some("sha256sum") && row.i64("end_ts").is_some()
+    });
+    data.wait_for_samples("timeline", 2);
     let run = run.to_str().expect("UTF-8");
     let (html, text) = shown(run);
     assert!(html.contains("The run has not ended"), "{html}");

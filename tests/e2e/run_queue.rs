@@ -9,12 +9,15 @@ use std::{
 use e2e::{
     dataset::Dataset,
     histogram::{BUCKETS, edges},
-    procfs::thread_ids,
+    procfs::{self, thread_ids},
     rows::{Row, sum},
-    runs::Profiler,
+    runs::{Profiler, pid_of},
     workload_driver::WorkloadDriver,
 };
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::{
+    process::{Signal, kill_process},
+    thread::{CpuSet, sched_getaffinity},
+};
 
 use crate::WORKLOAD;
 
@@ -170,7 +173,7 @@ fn waits_match(method: &str, apart: u64) {
     let record = ["unshare", "-m", "sh", "-c", RECORD, "sh"];
     let wrapper = [&record[..], &[name, &switches, &wakeups]].concat();
     let profiler = Profiler::wrapped_in(&wrapper)
-        .args(["-i", "200ms", "-d", "4s"])
+        .args(["-i", "200ms"])
         .args(["--source", &format!("process,sched={method}")])
         .pid(workload.pid())
         .start();
@@ -178,6 +181,9 @@ fn waits_match(method: &str, apart: u64) {
     workload.run("burn 1500");
     workload.run("nap 500");
     drop(busy);
+    // perf ends with its command, which is the profiler.
+    let command = procfs::children(profiler.pid())[0];
+    kill_process(pid_of(command), Signal::INT).expect("it is alive");
     let finished = profiler.finish();
     let waits = waits(&script(&file), &threads);
     let data = finished.dataset();

@@ -1,6 +1,6 @@
 //! The description of a run in its dataset: the table `run`, labels, comments, the data dictionary.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, process::Command};
 
 use e2e::{
     dataset::Dataset,
@@ -8,7 +8,6 @@ use e2e::{
     setting,
 };
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 fn run(script: &str) -> Finished {
@@ -86,9 +85,8 @@ fn killed_run_is_in_the_table_after_recovery() {
     wait_until("a row of the run", || {
         data.path().join("run").exists() && !data.table("run").is_empty()
     });
-    std::thread::sleep(Duration::from_millis(300));
-    profiler.signal(Signal::KILL);
-    let _killed = profiler.finish();
+    data.wait_for_samples("usage", 1);
+    let _killed = profiler.kill();
     assert_eq!(data.table("run")[0].text("state"), Some("running"));
     let status = Command::new(setting("PROFILER_BIN"))
         .arg("recover")

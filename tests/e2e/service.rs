@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::ErrorKind,
+    io::{BufRead as _, BufReader, ErrorKind},
     os::unix::{
         fs::{MetadataExt as _, PermissionsExt as _},
         net::UnixStream,
@@ -10,12 +10,12 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use e2e::{
     dataset::Dataset,
-    runs::{wait_until, without_terminal},
+    runs::{ProcessGroup, TIMEOUT, wait_until, without_terminal},
     setting,
 };
 use tempfile::TempDir;
@@ -243,15 +243,23 @@ fn restart_of_the_service_is_a_gap() {
     let mut service = Service::start(&[]);
     let mut profiler = service
         .profiler(ALICE, "gap")
-        .args(["--", "sh", "-c", "sleep 1; sleep 3; exit 3"])
+        .args(["--", "sh", "-c"])
+        .arg("until [ -e go ]; do sleep 0.05; done; sleep 3; exit 3")
+        .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
-    wait_until("a run", || service.path().join("gap/usage").exists());
-    std::thread::sleep(Duration::from_millis(500));
+    let data = service.data("gap");
+    wait_until("a run", || data.path().join("usage").exists());
+    data.wait_for_samples("usage", 3);
     service.restart();
+    let stderr = BufReader::new(profiler.stderr.take().expect("a pipe"));
+    let mut lines = stderr.lines().map(|line| line.expect("text"));
+    let is_back = lines.any(|line| line.contains("the service is back"));
+    assert!(is_back, "stderr has ended");
+    fs::write(service.path().join("go"), "").expect("written");
+    lines.for_each(drop);
     let status = profiler.wait().expect("our child");
     assert_eq!(status.code(), Some(3));
-    let data = service.data("gap");
     let losses = data.manifest()["losses"].clone();
     let away = losses[0]["why"].as_str().expect("a loss");
     assert!(away.starts_with("the service was away for"), "{losses}");
@@ -264,11 +272,12 @@ fn restart_of_the_service_is_a_gap() {
 #[test]
 fn quota_limits_the_profiles_of_a_user() {
     let service = Service::start(&["--max-sessions-per-user", "1"]);
-    let mut first = service
-        .profiler(ALICE, "first")
-        .args(["--", "sleep", "60"])
-        .spawn()
-        .expect("it starts");
+    // With its command, which outlives it.
+    let first = ProcessGroup::start(
+        service
+            .profiler(ALICE, "first")
+            .args(["--", "sleep", "600"]),
+    );
     wait_until("a run", || service.path().join("first/usage").exists());
     let profile = |uid, name| {
         let output = service.profiler(uid, name).args(["--", "true"]).output();
@@ -283,8 +292,7 @@ fn quota_limits_the_profiles_of_a_user() {
         "{second}"
     );
     assert!(!profile(BOB, "third").contains("refuses"));
-    let _ = first.kill();
-    let _ = first.wait();
+    drop(first);
     wait_until("the end of the first profile", || {
         !profile(ALICE, "fourth").contains("refuses")
     });
@@ -347,7 +355,7 @@ fn the_socket_exists_when_clients_can_connect() {
             .process_group(0)
             .spawn()
             .expect("it starts");
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + TIMEOUT;
         let connected = loop {
             match UnixStream::connect(&socket) {
                 Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < deadline => {}

@@ -1,10 +1,10 @@
 //! `profiler summary`: each figure equals the result of its SQL in DuckDB, and known counts.
 
-use std::{collections::BTreeSet, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeSet, path::Path, process::Command};
 
 use e2e::{
     dataset::Dataset,
-    runs::{Finished, Profiler},
+    runs::{Finished, Profiler, wait_until},
     setting,
     sysfs::{Rising, Sysfs},
 };
@@ -487,10 +487,17 @@ fn summary_has_known_counts() {
         "4 failed, 2 killed by signals",
         "compress",
         "node2",
-        "Nothing was lost.",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
+    let losses = run["losses"].as_array().expect("a list");
+    let missed_only = losses.iter().all(|loss| loss["what"] == "ticks");
+    assert!(missed_only, "{losses:?}");
+    assert_eq!(
+        text.contains("Nothing was lost."),
+        losses.is_empty(),
+        "{text}"
+    );
     assert!(text.lines().count() <= 40, "one screen: {text}");
     let markdown = summary(&["--md", path]);
     assert!(markdown.starts_with("# both: root"), "{markdown}");
@@ -567,10 +574,15 @@ fn tags_appear_only_for_exceeded_thresholds() {
 fn unfinished_and_damaged_runs_are_summarized() {
     let running = Profiler::new()
         .args(["-i", "100ms"])
-        .command(&["sh", "-c", "sleep 0.2; sleep 60"])
+        .command(&["sh", "-c", "sleep 0.2; sleep 600"])
         .start();
     let run = running.run_dir();
-    std::thread::sleep(Duration::from_millis(800));
+    let data = Dataset::new(run.clone());
+    wait_until("all processes have rows", || {
+        let rows = data.so_far("process");
+        let pids: BTreeSet<_> = rows.iter().map(|row| row.u64("pid")).collect();
+        pids.len() == 3
+    });
     let path = run.to_str().expect("UTF-8");
     let text = summary(&[path]);
     assert!(text.contains("The run has not ended"), "{text}");

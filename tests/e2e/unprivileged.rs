@@ -50,21 +50,24 @@ fn printed_times(stdout: &str) -> f64 {
     line.split_whitespace().map(seconds).sum()
 }
 
-/// Time of the hypervisor on all CPUs, during which perf's task clock runs on, s.
-fn stolen_s(data: &Dataset) -> f64 {
-    data.value("SELECT coalesce(sum(steal_ns), 0) / 1e9 FROM system")
+/// Asserts that a CPU time is that of `times`, in s, which is in steps of 10 ms.
+#[track_caller]
+fn assert_cpu(counted: f64, waited: f64, data: &Dataset, apart: f64) {
+    // perf's task clock runs on meanwhile.
+    let away = (data.stolen_ns() + data.interrupt_ns()) as f64 / 1e9;
+    let apart = apart * waited + 0.02;
+    assert!(
+        (waited - apart..=waited + away + apart).contains(&counted),
+        "{counted} s, not {waited} s, {away} s stolen or in interrupts"
+    );
 }
 
+/// `times` is without the outer shell.
 #[track_caller]
 fn assert_cpu_matches_wait(finished: &Finished, data: &Dataset) {
     let waited = printed_times(&finished.stdout);
-    let counted: f64 = data.value(TARGET_CPU);
-    // `times` has steps of 10 ms, and is without the outer shell.
-    let (stolen, apart) = (stolen_s(data), 0.01 * waited + 0.02);
-    assert!(
-        waited > 0.5 && (waited - apart..=waited + stolen + apart).contains(&counted),
-        "{counted} s, not {waited} s, {stolen} s stolen"
-    );
+    assert!(waited > 0.5, "{waited} s");
+    assert_cpu(data.value(TARGET_CPU), waited, data, 0.05);
 }
 
 /// Losses of readings of `/proc`, by kind.
@@ -174,7 +177,7 @@ fn without_perf_events_the_shortfall_is_counted() {
     assert_cpu_matches_wait(&finished, &data);
     let (seen, long): (u64, u64) =
         data.row("SELECT count(*), count(*) FILTER (comm = 'sha256sum') FROM process");
-    assert_eq!(long, 4);
+    assert_eq!(long, 4, "they live for seconds");
     let missed: u64 = data.value(
         "SELECT sum(dropped)::UBIGINT FROM overhead WHERE part = 'procfs' AND component = 'processes'",
     );
@@ -208,8 +211,10 @@ fn strict_requires_the_records_of_all_processes() {
 /// The parent of a process that is orphaned may not know its exit code; the profiler does.
 #[test]
 fn orphans_have_an_exit_code() {
-    let script = "(sleep 0.5; exit 3) & sh -c '(sleep 0.3; exit 4) & exit 5'; \
-                  sh -c '(sleep 0.4; kill -KILL $(exec sh -c \"echo \\$PPID\")) & exit 6'; sleep 1; exit 2";
+    // `cat` reads until the orphan has closed the pipe, shortly before its end.
+    let script = "(sleep 0.5; exit 3) & sh -c '(sleep 0.3; exit 4) & exit 5' | cat; \
+                  sh -c '(sleep 0.4; kill -KILL $(exec sh -c \"echo \\$PPID\")) & exit 6' | cat; \
+                  sleep 0.5; exit 2";
     let finished = Profiler::unprivileged()
         .args(["-i", "100ms"])
         .command(&["sh", "-c", script])
@@ -235,12 +240,18 @@ fn regions_are_measured() {
         .command(&["sh", "-c", script])
         .finish();
     let data = finished.dataset();
-    let (regions, cpu): (u64, f64) =
-        data.row("SELECT count(*), sum(user_ns + system_ns) / 1e9 FROM region_usage");
-    assert_eq!(regions, 1);
+    let (cpu, late, later): (f64, f64, f64) = data.row(
+        "SELECT (u.user_ns + u.system_ns) / 1e9, greatest(u.start_offset_ns, 0) / 1e9, \
+         greatest(u.end_offset_ns, 0) / 1e9 FROM region_usage u",
+    );
     let own = printed_times(finished.stdout.lines().next().expect("times"));
-    // `times` has steps of 10 ms; the two marks are part of the region or just outside.
-    assert!((cpu - own).abs() < own / 5.0 + 0.04, "{cpu} s, not {own} s");
+    // `times` has steps of 10 ms; the two marks are part of the region or just outside. What happens
+    // until the first reading is not.
+    let (least, most) = (0.8 * own - 0.04 - late, 1.2 * own + 0.1 + later);
+    assert!(
+        (least..most).contains(&cpu) && cpu > 0.0,
+        "{cpu} s, not {least} to {most} s"
+    );
 }
 
 #[test]
@@ -308,11 +319,7 @@ fn events_are_counted_in_user_mode() {
     let names: Vec<&str> = events.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["page-faults", "task-clock"]);
     let (counted, waited) = (events[1].1 / 1e9, printed_times(&finished.stdout));
-    let (stolen, apart) = (stolen_s(&data), 0.1 * waited + 0.02);
-    assert!(
-        (waited - apart..=waited + stolen + apart).contains(&counted),
-        "{counted} s, not {waited} s, {stolen} s stolen"
-    );
+    assert_cpu(counted, waited, &data, 0.1);
     let manifest = data.manifest();
     let sources = manifest["sources"].as_array().expect("a list");
     let perf = sources
@@ -335,8 +342,7 @@ def work():
         subprocess.run(['/bin/true'])
 threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
 for thread in threads: thread.start()
-time.sleep(3)
-os._exit(0)
+time.sleep(600)
 ";
 
 #[test]
@@ -366,7 +372,7 @@ fn threads_of_a_running_process_are_followed() {
          WHERE comm IN ('true', 'python3') AND ppid IS NOT NULL",
     );
     let elapsed = procfs::wall_ns() - begin;
-    assert!(children > 50, "{children} in {elapsed} ns");
+    assert!(children > 20, "{children} in {elapsed} ns");
     assert!(unknown <= 6, "{unknown} of {children} were not recorded");
     let lost: u64 = data.value(
         "SELECT coalesce(sum(dropped), 0)::UBIGINT FROM overhead \
@@ -466,7 +472,17 @@ fn set_uid_program_has_nulls() {
         "SELECT (epoch_ns(end_ts) - epoch_ns(start_ts)) // 1000000, read_chars, oncpu_ns \
          FROM process WHERE comm = 'sleep'",
     );
-    assert!((600..1500).contains(&ms), "{ms} ms");
+    assert!(ms >= 600, "{ms} ms");
+    // Its end is noticed by the next sample.
+    let (after, longest): (i64, i64) = data.row(
+        "SELECT (epoch_ns(max(s.end_ts)) - epoch_ns(max(t.start_ts))) // 1000000, \
+         (SELECT max(interval_ns)::BIGINT // 1000000 FROM system) FROM process s, process t \
+         WHERE s.comm = 'sleep' AND t.comm = 'true'",
+    );
+    assert!(
+        after <= longest + 100,
+        "it ended {after} ms after the start of the next process, samples are at most {longest} ms apart"
+    );
     assert!(
         read.is_none() && cpu.is_some_and(|cpu| cpu > 0),
         "{read:?} {cpu:?}"

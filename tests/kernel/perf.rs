@@ -56,11 +56,12 @@ fn cpu_ns(pid: u32) -> u64 {
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).expect("positive")
 }
 
-/// Stolen time of all CPUs.
-fn stolen_ns() -> u64 {
+/// Time of interrupts and of the hypervisor on all CPUs: irq, softirq and steal in the first line.
+fn away_ns() -> u64 {
     let stat = fs::read_to_string("/proc/stat").expect("procfs");
-    let ticks = stat.split_whitespace().nth(8).expect("an eighth field");
-    ticks.parse::<u64>().expect("a number") * 10_000_000
+    let fields = stat.split_whitespace().skip(6).take(3);
+    let ticks = fields.map(|field| field.parse::<u64>().expect("a number"));
+    ticks.sum::<u64>() * 10_000_000
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn children_and_late_threads_are_inherited() {
         let mut workload = WorkloadDriver::new(WORKLOAD, 2);
         let pid = workload.pid();
         let all_faults = || minor_faults(pid).iter().sum::<u64>();
-        let before = (all_faults(), cpu_ns(pid), stolen_ns());
+        let before = (all_faults(), cpu_ns(pid), away_ns());
         let profiler = Profiler::new()
             .args([
                 "-i",
@@ -133,19 +134,14 @@ fn children_and_late_threads_are_inherited() {
             "{faults} of {known}, {children} children"
         );
         let clock = raw(&finished, "process", "task-clock");
-        (
-            faults,
-            clock,
-            cpu_ns(pid) - before.1,
-            stolen_ns() - before.2,
-        )
+        (faults, clock, cpu_ns(pid) - before.1, away_ns() - before.2)
     };
     let ((faults, ..), (more, ..)) = (count(2), count(12));
     // The minimum of a process: stack, code and data.
     assert!(more >= faults + 10 * 10, "{faults}, {more}");
-    // The time of the threads that lived meanwhile. The event's clock includes stolen time.
-    let (_, clock, cpu, stolen) = count(0);
-    let (least, most) = (cpu - cpu / 20, cpu + cpu / 20 + stolen);
+    // The time of the threads that lived meanwhile. The event's clock runs on during interrupts.
+    let (_, clock, cpu, away) = count(0);
+    let (least, most) = (cpu - cpu / 20, cpu + cpu / 20 + away);
     assert!(
         cpu > 0 && (least..=most).contains(&clock),
         "{clock}, not {least}..={most}"
@@ -184,7 +180,7 @@ fn orphan_is_not_opened_twice() {
 fn command_is_counted_from_first_to_last_instruction() {
     let finished = Profiler::new()
         .args(["--source", "perf,process", "--events", "task-clock"])
-        .command(&[WORKLOAD, "spin", "300000000"])
+        .command(&[WORKLOAD, "cpu", "150"])
         .finish();
     let process = finished.dataset().table("process").remove(0);
     let cpu = process.u64("user_ns").expect("known") + process.u64("system_ns").expect("known");
@@ -208,8 +204,9 @@ fn command_is_counted_from_first_to_last_instruction() {
 fn node_counts_all_cpus() {
     let finished = Profiler::new()
         .args(["--node", "-d", "1s", "-i", "200ms"])
-        .args(["--source", "perf", "--groups", "SW"])
+        .args(["--source", "perf,overhead", "--groups", "SW"])
         .finish();
+    let missed = finished.dataset().missed_samples();
     let rows = counts(&finished, "cpu", "context-switches");
     let cpus = std::thread::available_parallelism().expect("known").get() as u64;
     for cpu in 0..cpus {
@@ -217,7 +214,8 @@ fn node_counts_all_cpus() {
             .iter()
             .filter(|row| row.u64("id") == Some(cpu))
             .collect();
-        assert!(own.len() >= 4, "cpu {cpu}: {} rows", own.len());
+        let due = own.len() as u64 + missed;
+        assert!(!own.is_empty() && due >= 5, "cpu {cpu}: {due} rows");
         assert!(own.iter().all(|row| row.u64("pid").is_none()));
     }
     assert!(raw(&finished, "cpu", "context-switches") > 0);
@@ -260,7 +258,7 @@ fn metrics_are_computed_from_their_interval() {
     let finished = Profiler::new()
         .args(["-i", "50ms", "--source", "perf", "--groups", "own"])
         .args(["--perfevents".as_ref(), directory.path().as_os_str()])
-        .command(&[WORKLOAD, "spin", "300000000"])
+        .command(&[WORKLOAD, "cpu", "300"])
         .finish();
     let metrics = finished.dataset().table("perf_metric");
     let of = |scope: &str, metric: &str| -> Vec<&Row> {

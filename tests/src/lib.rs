@@ -8,11 +8,13 @@
 
 pub mod attacker;
 pub mod dataset;
+pub mod delays;
 pub mod hidden_time;
 pub mod histogram;
 pub mod mounts;
 pub mod page;
 pub mod procfs;
+pub mod progress;
 pub mod rows;
 pub mod runs;
 pub mod stall_detector;

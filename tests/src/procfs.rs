@@ -157,6 +157,8 @@ impl Sampler {
                 std::thread::sleep(Duration::from_millis(1));
                 readings.push(Reading::now(pid));
             }
+            // After everything that the caller has waited for.
+            readings.push(Reading::now(pid));
             readings
         });
         Self { stop, thread }

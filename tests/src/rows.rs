@@ -8,10 +8,12 @@ use std::{
 
 use arrow::{
     array::{Array, ArrayRef, AsArray as _, RecordBatch},
+    buffer::Buffer,
     datatypes::{
         DataType, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType,
         UInt8Type, UInt16Type, UInt32Type, UInt64Type,
     },
+    ipc::reader::StreamDecoder,
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -41,6 +43,17 @@ impl Row {
         batches
             .flat_map(|batch| Self::of(&batch.expect("a batch")))
             .collect()
+    }
+
+    /// The rows of a journal up to its last complete message; none if it has become a Parquet file.
+    pub fn read_journal(path: &Path) -> Vec<Self> {
+        let mut bytes = Buffer::from(std::fs::read(path).unwrap_or_default());
+        let mut decoder = StreamDecoder::new();
+        let mut rows = Vec::new();
+        while let Ok(Some(batch)) = decoder.decode(&mut bytes) {
+            rows.extend(Self::of(&batch));
+        }
+        rows
     }
 
     fn of(batch: &RecordBatch) -> Vec<Self> {

@@ -10,14 +10,19 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc::{RecvTimeoutError, channel},
+    sync::mpsc::{RecvTimeoutError, Sender, channel},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-use crate::{dataset::Dataset, setting, timeout_factor};
+use crate::{dataset::Dataset, setting};
+
+/// End of every wait, for what hangs: load delays nothing that long. nextest ends a test later, and
+/// without a message.
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A profiler to be started, with its own output directory.
 pub struct Profiler {
@@ -214,7 +219,9 @@ impl Running {
     }
 
     /// Waits until it prints a line with this text on stderr.
+    #[track_caller]
     pub fn wait_for(&mut self, text: &str) {
+        let watchdog = Watchdog::start(self.pid());
         loop {
             let begin = self.stderr.len();
             let read = self.stderr_pipe.read_line(&mut self.stderr);
@@ -225,9 +232,10 @@ impl Running {
                 self.stderr
             );
             if self.stderr[begin..].contains(text) {
-                return;
+                break;
             }
         }
+        watchdog.stop(&self.stderr);
     }
 
     /// Waits until it has reported `text`, before or after the last [`wait_for`](Self::wait_for).
@@ -258,17 +266,17 @@ impl Running {
         self.finish()
     }
 
-    /// Waits until it ends; kills it after 30 s.
+    /// Kills it, and then its command, which would outlive it and keep its output open.
+    pub fn kill(self) -> Finished {
+        self.signal(Signal::KILL);
+        let _ = kill_process_group(pid_of(self.pid()), Signal::KILL);
+        self.finish()
+    }
+
+    /// Waits until it ends.
+    #[track_caller]
     pub fn finish(mut self) -> Finished {
-        let group = pid_of(self.pid());
-        let (done, ended) = channel::<()>();
-        std::thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(30) * timeout_factor())
-                == Err(RecvTimeoutError::Timeout)
-            {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-        });
+        let watchdog = Watchdog::start(self.pid());
         let mut rest = Vec::new();
         self.stderr_pipe
             .read_to_end(&mut rest)
@@ -278,13 +286,41 @@ impl Running {
         let mut pipe = self.child.0.stdout.take().expect("a pipe");
         pipe.read_to_string(&mut stdout).expect("text");
         let status = self.child.0.wait().expect("our child");
-        drop(done);
+        watchdog.stop(&self.stderr);
         Finished {
             status,
             stdout,
             stderr: self.stderr,
             out: self.out,
         }
+    }
+}
+
+/// Kills a process group that hangs, so that a wait for its output ends.
+struct Watchdog {
+    done: Sender<()>,
+    /// Returns whether it has killed the group.
+    thread: JoinHandle<bool>,
+}
+
+impl Watchdog {
+    fn start(group: u32) -> Self {
+        let (done, ended) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let hangs = ended.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout);
+            if hangs {
+                let _ = kill_process_group(pid_of(group), Signal::KILL);
+            }
+            hangs
+        });
+        Self { done, thread }
+    }
+
+    #[track_caller]
+    fn stop(self, stderr: &str) {
+        drop(self.done);
+        let killed = self.thread.join().expect("no panic");
+        assert!(!killed, "it was killed after {TIMEOUT:?}:\n{stderr}");
     }
 }
 
@@ -354,14 +390,13 @@ fn sole_run(out: &Out) -> PathBuf {
     runs.remove(0)
 }
 
-/// Waits until `condition` holds; fails after 20 s.
+/// Waits until `condition` holds.
+#[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(20) * timeout_factor(),
-            "timeout while waiting until {what}"
-        );
+        let waited = begin.elapsed();
+        assert!(waited < TIMEOUT, "{what}: not within {waited:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     arch::Arch,
+    preparation,
     shell::{self, progress},
     workspace::Workspace,
 };
@@ -65,12 +66,14 @@ pub fn install(packages: &[String], purpose: &str) -> Result<()> {
         update();
     }
     progress(&format!("installing {} ({purpose})", packages.join(" ")));
-    if install_now(packages).is_ok() {
-        return Ok(());
-    }
-    // Outdated package lists name files that the mirror no longer has.
-    update();
-    install_now(packages).with_context(|| format!("installing {}", packages.join(" ")))
+    preparation::timed(|| {
+        if install_now(packages).is_ok() {
+            return Ok(());
+        }
+        // Outdated package lists name files that the mirror no longer has.
+        update();
+        install_now(packages).with_context(|| format!("installing {}", packages.join(" ")))
+    })
 }
 
 fn install_now(packages: &[String]) -> Result<()> {

@@ -13,6 +13,7 @@ use object::{
 };
 
 use crate::{
+    preparation,
     shell::{self, progress},
     toolchain::{self, Toolchain},
     workspace::Workspace,
@@ -75,7 +76,8 @@ pub fn build_strictly(workspace: &Workspace) -> Result<()> {
     let toolchain = toolchain::obtain(workspace)?;
     let paths = Paths::new(workspace, std::env::consts::ARCH);
     let sources = paths.hash_sources()?;
-    let messages = shell::stderr(&mut compile(workspace, &toolchain, &paths))?;
+    let messages =
+        preparation::timed(|| shell::stderr(&mut compile(workspace, &toolchain, &paths)))?;
     paths.install(&sources)?;
     // Cargo repeats the warnings of crates that are up to date.
     if messages.lines().any(|line| line.starts_with("warning")) {
@@ -102,6 +104,12 @@ pub fn build_controller(workspace: &Workspace, release: bool) -> Result<PathBuf>
     )?;
     let profile = if release { "release" } else { "debug" };
     Ok(workspace.target.join(profile).join("profiler"))
+}
+
+/// Builds the object and the optimised binary, and returns its path.
+pub fn build_optimized(workspace: &Workspace) -> Result<PathBuf> {
+    build(workspace)?;
+    build_controller(workspace, true)
 }
 
 fn compile(workspace: &Workspace, toolchain: &Toolchain, paths: &Paths) -> Command {

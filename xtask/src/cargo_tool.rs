@@ -1,10 +1,13 @@
-//! Tools from crates.io, built below `target/`.
+//! Tools from crates.io, built once per user.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 
-use crate::{shell, workspace::Workspace};
+use crate::{preparation, shell, workspace::Workspace};
 
 /// A crate in a pinned version. Its own Cargo.lock pins its dependencies.
 pub struct CargoTool {
@@ -15,8 +18,27 @@ pub struct CargoTool {
 }
 
 impl CargoTool {
-    /// Builds the tool into `root` with these options of `cargo install` and these environment
-    /// variables, as the user who called sudo.
+    /// The tool, which may not exist yet. Each version, checksum and variant has a directory, in the
+    /// user's cache if there is one: a tool takes minutes to build, and all checkouts use it.
+    pub fn program(&self, workspace: &Workspace, variant: &str) -> PathBuf {
+        self.directory(workspace, variant)
+            .join("bin")
+            .join(self.name)
+    }
+
+    fn directory(&self, workspace: &Workspace, variant: &str) -> PathBuf {
+        let cache = shell::cache_directory().map(|cache| cache.join("profiler-tools"));
+        let name = format!(
+            "{}-{}-{}{variant}",
+            self.name,
+            self.version,
+            &self.checksum[..8]
+        );
+        cache.unwrap_or_else(|| workspace.tools()).join(name)
+    }
+
+    /// Builds the tool with these options of `cargo install` and these environment variables, as the
+    /// user who called sudo.
     ///
     /// # Errors
     ///
@@ -24,12 +46,25 @@ impl CargoTool {
     pub fn install(
         &self,
         workspace: &Workspace,
+        variant: &str,
+        options: &[&str],
+        variables: &[(&str, &Path)],
+    ) -> Result<PathBuf> {
+        let root = self.directory(workspace, variant);
+        preparation::timed(|| self.build(workspace, &root, options, variables))?;
+        Ok(self.program(workspace, variant))
+    }
+
+    fn build(
+        &self,
+        workspace: &Workspace,
         root: &Path,
         options: &[&str],
         variables: &[(&str, &Path)],
     ) -> Result<()> {
         let build = workspace.tools().join("build");
-        for directory in [root, &build] {
+        let tools = root.parent().unwrap_or(root);
+        for directory in [tools.parent().unwrap_or(tools), tools, root, &build] {
             shell::make_unprivileged(directory)?;
         }
         self.verify(workspace, &build.join("pin"))?;

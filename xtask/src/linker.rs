@@ -27,13 +27,13 @@ pub struct Linker {
     pub path: PathBuf,
 }
 
-/// The linker below `target/`, otherwise a working one on PATH or in cargo's directory.
+/// The linker that xtask has built, otherwise a working one on PATH or in cargo's directory.
 pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
-    let own = directory(workspace, compiler.llvm).join("bin/bpf-linker");
+    let own = TOOL.program(workspace, &variant(compiler.llvm));
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home = cargo_home.or_else(|| Some(env::home_dir()?.join(".cargo")));
     let candidates = [
-        Some(own).filter(|own| is_pinned(own)),
+        Some(own),
         shell::which("bpf-linker"),
         cargo_home.map(|home| home.join("bin/bpf-linker")),
     ];
@@ -44,14 +44,9 @@ pub fn find(workspace: &Workspace, compiler: &Compiler) -> Option<Linker> {
     Some(Linker { path })
 }
 
-fn is_pinned(linker: &Path) -> bool {
-    let version = shell::stdout(Command::new(linker).arg("--version"));
-    version.is_ok_and(|version| version.split_whitespace().any(|word| word == TOOL.version))
-}
-
-/// One directory per version of LLVM, because each compiler needs its own linker.
-fn directory(workspace: &Workspace, llvm: u32) -> PathBuf {
-    workspace.tools().join(format!("bpf-linker-llvm-{llvm}"))
+/// One linker per version of LLVM, because each compiler needs its own.
+fn variant(llvm: u32) -> String {
+    format!("-llvm-{llvm}")
 }
 
 /// Tests whether the linker accepts output of the compiler, since version numbers are not
@@ -145,7 +140,7 @@ pub fn is_installable(compiler: &Compiler) -> bool {
     }
 }
 
-/// Builds the linker against the compiler's LLVM into the project's own directory.
+/// Builds the linker against the compiler's LLVM.
 pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
     let llvm = compiler.llvm;
     if llvm_prefix(llvm).is_none() {
@@ -159,11 +154,11 @@ pub fn install(workspace: &Workspace, compiler: &Compiler) -> Result<Linker> {
     progress(&format!(
         "building bpf-linker for LLVM {llvm} (about a minute)"
     ));
-    let directory = directory(workspace, llvm);
     // Any compiler can build the linker; only LLVM must match.
     let feature = format!("--features=llvm-{llvm}");
     let options = ["--no-default-features", &feature];
-    TOOL.install(workspace, &directory, &options, &[("LLVM_PREFIX", &prefix)])?;
+    let variables = [("LLVM_PREFIX", &*prefix)];
+    TOOL.install(workspace, &variant(llvm), &options, &variables)?;
     find(workspace, compiler).context("the new bpf-linker rejects output of the compiler")
 }
 

@@ -17,6 +17,7 @@ mod doctor;
 mod fleet;
 mod linker;
 mod perfevents;
+mod preparation;
 mod python;
 mod run;
 mod shell;
@@ -51,6 +52,9 @@ enum Command {
     },
     /// Run the tests: those of CI, all, or the given tiers
     Test(test::Args),
+    /// Run one test and remove what it leaves
+    #[command(hide = true)]
+    Guard(test::guard::Args),
     /// Check spelling and terms; `test lint` includes it
     Lint,
     /// Run the kernel tests on other kernels, each in a virtual machine
@@ -104,6 +108,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Build(args) => bpf::run(&workspace()?, &args)?,
         Command::Run { args } => run::run(&workspace()?, &args)?,
         Command::Test(args) => return Ok(test::run(&workspace()?, &args)),
+        Command::Guard(args) => return test::guard::run(&args),
         Command::Lint => words::run(&workspace()?)?,
         Command::Vm(args) => vm::run(&workspace()?, &args)?,
         Command::Doctor => return Ok(doctor::run(&workspace()?)),

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    apt,
+    apt, preparation,
     shell::{self, progress},
     workspace::Workspace,
 };
@@ -38,7 +38,7 @@ pub const TESTS: Environment = Environment {
     directory: "venv",
     requirements: "requirements.txt",
     sources: None,
-    packages: &["duckdb", "pandas", "psutil", "pyarrow"],
+    packages: &["duckdb", "pandas", "psutil", "pyarrow", "pytest"],
 };
 
 /// Programs that open a dataset.
@@ -217,6 +217,10 @@ impl Environment {
     }
 
     fn create(&self, workspace: &Workspace, base: &Path) -> Result<PathBuf> {
+        preparation::timed(|| self.install(workspace, base))
+    }
+
+    fn install(&self, workspace: &Workspace, base: &Path) -> Result<PathBuf> {
         progress(&format!(
             "installing {} into a virtual environment",
             self.packages.join(", ")

@@ -14,8 +14,7 @@ use crate::{bpf, shell, workspace::Workspace};
 
 /// Replaces this process by the profiler; returns only on failure.
 pub fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
-    bpf::build(workspace)?;
-    let profiler = bpf::build_controller(workspace, true)?;
+    let profiler = bpf::build_optimized(workspace)?;
     let mut command = privileged(&profiler);
     command.arg("run").args(args);
     clean(&mut command, workspace);

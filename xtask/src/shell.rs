@@ -14,6 +14,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::preparation;
+
 /// Reports the present step on stderr.
 pub fn progress(text: &str) {
     eprintln!("xtask: {text}");
@@ -37,8 +39,13 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run`], but reports the step if it takes longer than a moment.
+/// Like [`run`], for a step that prepares others, such as a build: reports the step if it takes longer
+/// than a moment.
 pub fn run_slowly(command: &mut Command, step: &str) -> Result<()> {
+    preparation::timed(|| run_with_report(command, step))
+}
+
+fn run_with_report(command: &mut Command, step: &str) -> Result<()> {
     const SILENT: Duration = Duration::from_millis(1500);
     const POLL: Duration = Duration::from_millis(20);
     let started = Instant::now();
@@ -101,6 +108,16 @@ fn output(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
+/// Path of this program, also after a build has replaced it.
+pub fn this_program() -> Result<PathBuf> {
+    let path = env::current_exe().context("finding this program")?;
+    // proc_pid_exe(5)
+    let replaced = path
+        .to_str()
+        .and_then(|path| path.strip_suffix(" (deleted)"));
+    Ok(replaced.map_or_else(|| path.clone(), PathBuf::from))
+}
+
 /// Finds a program on PATH.
 pub fn which(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
@@ -130,22 +147,37 @@ pub fn unprivileged(command: &mut Command) -> &mut Command {
 
 /// Runs a command as a user, with the user's home directory and without supplementary groups.
 fn run_as(command: &mut Command, uid: u32, gid: u32) -> &mut Command {
-    let home = fs::read_to_string("/etc/passwd").ok().and_then(|users| {
-        let mut users = users
-            .lines()
-            .map(|line| line.split(':').collect::<Vec<_>>());
-        let user = users.find(|fields| fields.get(2) == Some(&uid.to_string().as_str()))?;
-        Some(user.get(5)?.to_string())
-    });
     command.uid(uid).gid(gid);
     // The user cannot write to root's caches.
     command
         .env_remove("CARGO_HOME")
         .env_remove("XDG_CACHE_HOME");
-    match home {
+    match home(uid) {
         Some(home) => command.env("HOME", home),
         None => command,
     }
+}
+
+/// Home directory of a local user.
+fn home(uid: u32) -> Option<String> {
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    let mut users = users
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>());
+    let user = users.find(|fields| fields.get(2) == Some(&uid.to_string().as_str()))?;
+    Some(user.get(5)?.to_string())
+}
+
+/// Directory for caches of the user who called sudo, if there is one, otherwise of this user.
+pub fn cache_directory() -> Option<PathBuf> {
+    let of_home = |home: PathBuf| home.join(".cache");
+    if let Some((uid, _)) = invoking_user() {
+        return home(uid).map(PathBuf::from).map(of_home);
+    }
+    let given = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    given
+        .filter(|path| path.is_absolute())
+        .or_else(|| env::home_dir().map(of_home))
 }
 
 /// Creates a directory below `target` that [`unprivileged`] commands can write to. An existing one

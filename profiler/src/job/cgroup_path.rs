@@ -30,6 +30,8 @@ pub struct JobCgroup {
     /// Task number. Slurm numbers the tasks of a node in the hierarchy `memory`, and those of the
     /// whole step in `cpuacct`.
     pub task: Option<u32>,
+    /// Uid of the owner, if the path contains it (`uid_1000`, `oar-u1000`).
+    pub owner: Option<u32>,
     /// Length of the path up to the job's directory, bytes.
     pub directory_len: usize,
 }
@@ -132,6 +134,7 @@ impl<'a> Components<'a> {
             job,
             step: None,
             task: None,
+            owner: None,
             directory_len: self.0.get(at).map_or(0, |(_, end)| *end),
         }
     }
@@ -143,15 +146,15 @@ fn is_number(text: &str) -> bool {
 
 fn slurm(path: &Components<'_>, at: usize) -> Option<JobCgroup> {
     let root = path.name(at);
-    let job_at = if root == "slurmstepd.scope" || root.ends_with("_slurmstepd.scope") {
-        at + 1
+    let (job_at, owner) = if root == "slurmstepd.scope" || root.ends_with("_slurmstepd.scope") {
+        (at + 1, None)
     } else {
         let user = path.name(at + 1).strip_prefix("uid_")?;
         let is_root = root == "slurm" || root.starts_with("slurm_");
         if !is_root || !is_number(user) {
             return None;
         }
-        at + 2
+        (at + 2, user.parse().ok())
     };
     let name = path.name(job_at);
     let job = match name.strip_prefix("job_") {
@@ -160,6 +163,7 @@ fn slurm(path: &Components<'_>, at: usize) -> Option<JobCgroup> {
         _ => return None,
     };
     let mut cgroup = path.job_cgroup(Scheduler::Slurm, job.to_owned(), job_at);
+    cgroup.owner = owner;
     if let Some(step) = path.name(job_at + 1).strip_prefix("step_") {
         cgroup.step = (!step.is_empty()).then(|| step.to_owned());
         let tasks = [job_at + 2, job_at + 3].map(|at| path.name(at).strip_prefix("task_"));
@@ -222,11 +226,17 @@ fn oar(path: &Components<'_>, at: usize) -> Option<JobCgroup> {
                 .strip_suffix(".slice")
                 .or_else(|| name.strip_suffix(".scope"))
                 .unwrap_or(name);
-            let job = match bare.strip_prefix("oar-") {
-                Some(rest) => rest.split('-').find_map(|part| part.strip_prefix('j'))?,
-                None => bare.rsplit_once('_')?.1,
+            let (owner, job) = match bare.strip_prefix("oar-") {
+                Some(rest) => {
+                    let part = |prefix| rest.split('-').find_map(|part| part.strip_prefix(prefix));
+                    (part('u'), part('j')?)
+                }
+                None => (None, bare.rsplit_once('_')?.1),
             };
-            is_number(job).then(|| path.job_cgroup(Scheduler::Oar, job.to_owned(), at))
+            is_number(job).then(|| JobCgroup {
+                owner: owner.and_then(|uid| uid.parse().ok()),
+                ..path.job_cgroup(Scheduler::Oar, job.to_owned(), at)
+            })
         }),
         _ => None,
     }
@@ -381,6 +391,21 @@ mod tests {
             &deeper[..cgroup.directory_len],
             "/oar.slice/oar-u1.slice/oar-u1-j2.slice"
         );
+    }
+
+    #[test]
+    fn owners_in_paths() {
+        for (path, owner) in [
+            ("/slurm/uid_0/job_1", Some(0)),
+            ("/slurm_n1/uid_65534/job_1/step_0/task_1", Some(65534)),
+            ("/slurm/uid_99999999999/job_1", None),
+            ("/system.slice/slurmstepd.scope/job_12", None),
+            ("/oar.slice/oar-u1000.slice/oar-u1000-j4.slice", Some(1000)),
+            ("/oar.slice/u7_5.scope", None),
+            ("/oar/tester_2", None),
+        ] {
+            assert_eq!(identify(path).expect(path).owner, owner, "{path}");
+        }
     }
 
     #[test]

@@ -11,10 +11,11 @@ use super::{
     cgroup_path::{self, JobCgroup},
     id::is_sluid,
     job_numbers::slurm_job_number,
-    trust,
+    owner, trust,
 };
 use crate::{
     host::{Hierarchy, Host},
+    procfs::process_cgroup,
     support::invoking_user,
 };
 
@@ -27,6 +28,8 @@ pub struct JobDirectory {
     pub path: PathBuf,
     /// Job as named by the directory: a number, `7.server`, a SLUID, a systemd unit.
     pub job: String,
+    /// Uid of the owner, if the path contains it.
+    pub owner: Option<u32>,
     /// Inode, which distinguishes the directory from a later one with the same path.
     pub inode: u64,
 }
@@ -109,6 +112,7 @@ impl JobRef<'_> {
                 found.push(JobDirectory {
                     path: directory,
                     job: cgroup.job,
+                    owner: cgroup.owner,
                     inode: metadata.ino(),
                 });
             }
@@ -150,14 +154,16 @@ fn walk(hierarchy: &Hierarchy, accounts: &[u32], mut visit: impl FnMut(&Path, &s
     }
 }
 
-/// Whether a batch job has a cgroup on this node.
+/// Whether a batch job has processes in a cgroup on this node. Cgroups of jobs that are over can
+/// remain.
 pub fn has_jobs(host: &Host) -> bool {
     hierarchies(host).iter().any(|hierarchy| {
         let mut found = false;
-        walk(hierarchy, &[0], |_, path| {
-            found |= cgroup_path::identify(path)
+        walk(hierarchy, &[0], |directory, path| {
+            let is_job = cgroup_path::identify(path)
                 .is_some_and(|cgroup| cgroup.scheduler != Scheduler::None);
-            !found
+            found |= is_job && !owner::users(host, &process_cgroup::members(directory)).is_empty();
+            !is_job
         });
         found
     })

@@ -29,13 +29,18 @@ const QUERY_PERIOD: Duration = Duration::from_secs(1);
 const FIRST_REPORT: Duration = Duration::from_secs(2);
 const REPORT_PERIOD: Duration = Duration::from_secs(15);
 
-/// Finds a job, and waits for it if it has no process yet. `report` receives a line with the reason
-/// for waiting.
+/// Finds a job, and waits for it if it has no process yet, or if its owner is needed and not known
+/// yet. `report` receives a line with the reason for waiting.
 ///
 /// # Errors
 ///
 /// If the job is over or unknown, or has no process within the time limit.
-pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<FoundJob, Failure> {
+pub fn find(
+    host: &Host,
+    request: &Request,
+    needs_owner: bool,
+    report: impl Fn(&str),
+) -> Result<FoundJob, Failure> {
     let (scheduler, id) = identify(host, request)?;
     if request.step.is_some() && scheduler != Scheduler::Slurm {
         let message = format!("--step: jobs of {scheduler} have no steps");
@@ -49,8 +54,10 @@ pub fn find(host: &Host, request: &Request, report: impl Fn(&str)) -> Result<Fou
             || is_sluid(&id)
             || id.bytes().all(|byte| byte.is_ascii_digit()),
         owner: owner::from_own_environment(scheduler, &id),
+        needs_owner,
         id,
         can_query: true,
+        is_confirmed: false,
         state: "",
         notes: Vec::new(),
     };
@@ -95,8 +102,11 @@ struct Search<'a> {
     /// Whether `id` is the one in paths and environments, and not an id of an array task.
     has_final_id: bool,
     owner: Option<u32>,
+    needs_owner: bool,
     /// Whether the scheduler has answered so far.
     can_query: bool,
+    /// Whether the scheduler has said that the job is not over.
+    is_confirmed: bool,
     /// State of a job without processes, for messages.
     state: &'static str,
     notes: Vec<String>,
@@ -113,11 +123,27 @@ impl Search<'_> {
 
     fn by_cgroup(&mut self) -> Option<FoundJob> {
         let found = by_cgroup(self.host, self.job())?;
+        let owner = self.owner.or(found.owner);
+        if !self.is_certain(owner) {
+            return None;
+        }
         Some(FoundJob {
-            owner: self.owner.or(found.owner),
+            owner,
             notes: std::mem::take(&mut self.notes),
             ..found
         })
+    }
+
+    /// Whether processes in cgroups, or listed by the scheduler, prove a job. Without an owner, they
+    /// are root's, which the scheduler must confirm if it can.
+    fn is_certain(&mut self, owner: Option<u32>) -> bool {
+        if owner.is_none() && self.needs_owner {
+            let id = &self.id;
+            self.note(format!(
+                "the owner of job {id} is unknown: only processes of root are found"
+            ));
+        }
+        owner.is_some() || !self.needs_owner && (self.is_confirmed || !self.can_query)
     }
 
     /// Queries the scheduler, then searches all environments.
@@ -137,8 +163,14 @@ impl Search<'_> {
                 if let Some(found) = self.by_cgroup() {
                     return Ok(Some(found));
                 }
-                self.owner = self.owner.or_else(|| owner::of_members(self.host, &pids));
-                return Ok(Some(self.without_cgroup(Method::Scheduler, pids)));
+                let users = owner::users(self.host, &pids);
+                let owner = self
+                    .owner
+                    .or_else(|| owner::of_users(self.scheduler, &users));
+                if self.is_certain(owner) {
+                    self.owner = owner;
+                    return Ok(Some(self.without_cgroup(Method::Scheduler, pids)));
+                }
             }
         }
         let found = self.by_environment();
@@ -164,6 +196,7 @@ impl Search<'_> {
                     JobState::Waiting => self.state = ", it has not started",
                     JobState::Running => self.state = ", although it is running",
                 }
+                self.is_confirmed = true;
                 self.owner = status.owner.or(self.owner);
                 if let Some(id) = status.id {
                     self.id = id;
@@ -257,7 +290,9 @@ fn by_cgroup(host: &Host, job: JobRef<'_>) -> Option<FoundJob> {
                 .iter()
                 .flat_map(|directory| process_cgroup::members(&directory.path))
                 .collect();
-            (!members.is_empty()).then(|| FoundJob {
+            let users = owner::users(host, &members);
+            let owner = directories.iter().find_map(|directory| directory.owner);
+            (!users.is_empty()).then(|| FoundJob {
                 scheduler: job.scheduler,
                 id: directories
                     .first()
@@ -268,7 +303,7 @@ fn by_cgroup(host: &Host, job: JobRef<'_>) -> Option<FoundJob> {
                 hierarchy: Some(hierarchy),
                 directories,
                 pids: Vec::new(),
-                owner: owner::of_members(host, &members),
+                owner: owner.or_else(|| owner::of_users(job.scheduler, &users)),
                 notes: Vec::new(),
             })
         })
@@ -282,13 +317,12 @@ pub fn foreign_owner(host: &Host, request: &Request) -> Option<(String, u32)> {
         id: &id,
         step: None,
     };
-    let owner = match by_cgroup(host, job) {
-        Some(found) => found.owner,
-        None => owner::of_members(
-            host,
-            &scheduler_command::processes(scheduler, &id).unwrap_or_default(),
-        ),
-    };
+    let of_cgroup = by_cgroup(host, job).and_then(|found| found.owner);
+    let owner = of_cgroup.or_else(|| {
+        let pids = scheduler_command::processes(scheduler, &id).unwrap_or_default();
+        owner::of_users(scheduler, &owner::users(host, &pids))
+    });
+    let owner = owner.or_else(|| scheduler_command::status(scheduler, &id).ok()?.owner);
     let own = rustix::process::geteuid().as_raw();
     owner.filter(|owner| *owner != own).map(|owner| (id, owner))
 }

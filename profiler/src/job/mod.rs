@@ -38,6 +38,7 @@ pub use self::{
     id::{is_id, is_step, run_id},
     job_numbers::{JobNumbers, slurm_job_number},
     membership::Membership,
+    owner::is_step_daemon,
     watcher::{Changes, Watcher},
 };
 

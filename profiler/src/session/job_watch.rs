@@ -28,6 +28,7 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
         return Ok(None);
     };
     let unprivileged = config.sources.need_tasks() && !privileges::may_load_bpf();
+    let of_client = config.client.as_ref().is_some_and(|client| client.uid != 0);
     let (host, request, quiet) = (host.clone(), request.clone(), config.settings.quiet);
     let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
     let notifier = Notifier::new().map_err(internal)?;
@@ -45,7 +46,7 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
                 Reason::Target,
                 format!("job {id} is of another user (uid {uid}): run with sudo"),
             )),
-            None => job::find::find(&host, &request, report).map(Some),
+            None => job::find::find(&host, &request, unprivileged || of_client, report).map(Some),
         };
         notifier.notify();
         found

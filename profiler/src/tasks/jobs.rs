@@ -43,7 +43,11 @@ impl TaskTable {
     /// Records the users of jobs that cgroups prove.
     pub(super) fn update_job_users(&mut self, first: bool) {
         self.jobs_have_cgroups |= first && job::has_jobs(&self.host);
-        for process in self.changed.iter().filter_map(|id| self.processes.get(id)) {
+        let changed = self.changed.iter();
+        let changed = changed.filter_map(|id| self.processes.get(id));
+        for process in
+            changed.filter(|process| !job::is_step_daemon(process.uid, &process.description.comm))
+        {
             if let Some(job) = process.description.job.proven_job() {
                 self.jobs_have_cgroups = true;
                 let user = (self.job_numbers.resolve(job), process.uid);

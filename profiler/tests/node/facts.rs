@@ -8,6 +8,7 @@ use std::{
 use profiler::{
     host::{Host, Lockdown},
     sources::host::SPEC,
+    support::clock::thread_cpu_ns,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ fn facts(host: &Host) -> Rows {
             assert!(reader.last().unwrap().is_empty());
             return rows;
         }
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < Duration::from_secs(120), "no row");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -353,15 +354,15 @@ fn facts_of_the_present_machine() {
 
 #[test]
 fn opening_and_probing_are_fast() {
-    // The minimum of several runs, because other tests share the CPUs.
+    // In CPU time, because other tests share the CPUs.
     let took = (0..5).map(|_| {
-        let began = Instant::now();
+        let began = thread_cpu_ns();
         Reader::open(&SPEC, &this_host());
-        began.elapsed()
+        thread_cpu_ns() - began
     });
     let fastest = took.min().expect("five runs");
-    println!("probe and open: {fastest:?}");
-    assert!(fastest < Duration::from_millis(200), "{fastest:?}");
+    println!("probe and open: {fastest} ns");
+    assert!(fastest < 200_000_000, "{fastest} ns");
     let mut reader = Reader::open(&SPEC, &this_host());
     assert_eq!(reader.last().unwrap().len(), 1, "the end waits for the row");
 }

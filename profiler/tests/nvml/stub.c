@@ -4,7 +4,8 @@
  * The results come from a text file in the same directory, whose name is that of the library with
  * ".script" appended. It is read at each call. A line is a device ("gpu0", "gpu1", "mig0" … or "nvml"),
  * a key, and values. A first value "error" returns the code that follows; "sleep" waits that many
- * milliseconds and continues with the next value. A missing key is not supported.
+ * milliseconds and continues with the next value; "hold" makes a file ".held" beside the script and
+ * waits until it is removed. A missing key is not supported.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int nvmlReturn_t;
 typedef struct device *nvmlDevice_t;
@@ -23,6 +25,16 @@ enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 
 /* 16 GPUs, 16 instances. */
 static struct device gpus[16], instances[16];
+
+static void hold(const char *script) {
+    char path[4096];
+    struct timespec time = {0, 1000000};
+    snprintf(path, sizeof path, "%s.held", script);
+    fclose(fopen(path, "w"));
+    while (access(path, F_OK) == 0) {
+        nanosleep(&time, NULL);
+    }
+}
 
 static void nap(long ms) {
     struct timespec time = {ms / 1000, ms % 1000 * 1000000};
@@ -61,6 +73,10 @@ static nvmlReturn_t look_up(const char *device, const char *key, char *values, s
         nap(ms);
         memmove(values, values + used, strlen(values + used) + 1);
         memmove(values, values + strspn(values, " "), strlen(values + strspn(values, " ")) + 1);
+    }
+    if (strncmp(values, "hold ", 5) == 0) {
+        hold(path);
+        memmove(values, values + 5, strlen(values + 5) + 1);
     }
     sscanf(values, "error %d", &code);
     return code;

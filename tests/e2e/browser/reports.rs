@@ -4,16 +4,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    thread::sleep,
-    time::Duration,
 };
 
 use e2e::{
-    dataset::script,
+    dataset::{Dataset, script},
     runs::{Profiler, Running},
     setting,
 };
-use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
@@ -207,17 +204,19 @@ impl Report {
     /// A run whose journals are not recovered.
     pub fn of_killed_run() -> Self {
         let running = long_run();
-        sleep(Duration::from_millis(1500));
-        running.signal(Signal::KILL);
-        let run = running.finish();
+        let data = Dataset::new(running.run_dir());
+        data.wait_for_row("process", "sha256sum has ended", |row| {
+            row.text("comm") == Some("sha256sum") && row.i64("end_ts").is_some()
+        });
+        data.wait_for_samples("timeline", 2);
+        let run = running.kill();
         Self::of(run.any_dataset().path())
     }
 
     /// A run that has ended before the first row was stored.
     pub fn without_rows() -> Self {
         let running = long_run();
-        running.signal(Signal::KILL);
-        let ended = running.finish();
+        let ended = running.kill();
         let run = ended.any_dataset();
         for entry in fs::read_dir(run.path()).expect("a directory").flatten() {
             if entry.path().is_dir() {
@@ -231,7 +230,6 @@ impl Report {
 fn long_run() -> Running {
     Profiler::new()
         .args(["-i", "100ms"])
-        // The command outlives a killed profiler, and keeps its output open.
-        .command(&["sh", "-c", "head -c 100M /dev/zero | sha256sum; sleep 4"])
+        .command(&["sh", "-c", "head -c 100M /dev/zero | sha256sum; sleep 600"])
         .start()
 }

@@ -11,7 +11,7 @@ use std::{
 
 use e2e::{
     attacker::{Installed, UID, command_as, directory_of},
-    runs::{ProcessGroup, Profiler, wait_until},
+    runs::{ProcessGroup, Profiler, TIMEOUT, wait_until},
     setting,
 };
 use tempfile::TempDir;
@@ -53,9 +53,6 @@ fn threads(pid: u32) -> BTreeMap<String, (u64, u64)> {
     threads
 }
 
-/// Time after which a thread has dropped what it does not need, on a busy machine.
-const SETTLED: Duration = Duration::from_secs(10);
-
 /// Asserts that each thread, identified by its name, has exactly the expected capabilities; only
 /// those in `within` are granted.
 #[track_caller]
@@ -80,7 +77,7 @@ fn check(pid: u32, within: u64, files: u64, ipc_file: u64) {
     };
     // Short-lived threads end, and others keep all capabilities during their first reading.
     let begin = Instant::now();
-    while !wrong().is_empty() && begin.elapsed() < SETTLED {
+    while !wrong().is_empty() && begin.elapsed() < TIMEOUT {
         sleep(Duration::from_millis(1));
     }
     assert_eq!(wrong(), BTreeMap::new());

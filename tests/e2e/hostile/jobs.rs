@@ -12,6 +12,7 @@ use std::{
 use e2e::{
     attacker::{UID, VICTIM, command_as},
     dataset::Dataset,
+    rows::Row,
     runs::{ProcessGroup, Profiler, Running, wait_until},
 };
 use tempfile::TempDir;
@@ -35,7 +36,7 @@ fn claims(uid: u32, job: &str, comm: &str, directory: &Path) -> ProcessGroup {
     }
     let mut command = command_as(uid, program);
     command
-        .arg("60")
+        .arg("600")
         .env("SLURM_JOB_ID", job)
         .env("SLURM_PROCID", "0")
         .stdin(Stdio::null());
@@ -102,6 +103,19 @@ fn pids(run: &Path) -> BTreeSet<u32> {
     rows.into_iter().map(|(pid,)| pid).collect()
 }
 
+/// Waits until a run of this directory has a process with its details, its environment among them.
+#[track_caller]
+fn wait_until_read(out: &Path, pid: u32) {
+    wait_until("the process is in a run", || {
+        runs(out).iter().any(|run| {
+            let rows = Dataset::new(out.join(run)).so_far("process");
+            let known =
+                |row: &Row| row.u64("pid") == Some(pid.into()) && row.text("cmdline").is_some();
+            rows.iter().any(known)
+        })
+    });
+}
+
 /// Job id and source of a process in the node's run.
 fn job_of(out: &Path, pid: u32) -> (Option<String>, Option<String>) {
     let data = Dataset::new(out.join("node"));
@@ -119,12 +133,12 @@ fn environment_cannot_join_a_job_with_a_cgroup() {
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
     let mut profiler = node(out.path()).start();
     let early = claims(UID, &job, "early", bin.path());
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_until_read(out.path(), early.pid());
     let slurm = Slurm::new();
-    let victim = slurm.begin(JOB, 0, "exec sleep 100");
+    let victim = slurm.begin(JOB, 0, "exec sleep 600");
     profiler.wait_for(&format!("slurm-{job}\n"));
     let late = claims(UID, &job, "late", bin.path());
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    wait_until_read(out.path(), late.pid());
     let (victim_pid, attackers) = (victim.pid(), [early.pid(), late.pid()]);
     let ended = profiler.interrupt();
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
@@ -154,13 +168,13 @@ fn job_claims_are_per_user() {
     let (out, bin) = (TempDir::new().expect("a directory"), programs());
     let profiler = without_cgroups(out.path());
     let attacker = claims(UID, "900102", "attacker", bin.path());
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_until_read(out.path(), attacker.pid());
     let victim = claims(VICTIM, "900102", "victim", bin.path());
     let of = |uid: u32| out.path().join(format!("slurm-900102-uid{uid}"));
     wait_until("both have a run", || {
         of(UID).exists() && of(VICTIM).exists()
     });
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_until_read(out.path(), victim.pid());
     let ended = profiler.interrupt();
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
     assert_eq!(pids(&of(UID)), BTreeSet::from([attacker.pid()]));
@@ -187,9 +201,9 @@ fn changing_job_claims_have_a_quota() {
     let honest = claims(VICTIM, "900103", "honest", bin.path());
     let run = out.path().join(format!("slurm-900103-uid{VICTIM}"));
     wait_until("the honest job has its run", || run.exists());
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let took = begin.elapsed().as_secs();
+    wait_until_read(out.path(), honest.pid());
     let ended = profiler.interrupt();
+    let took = begin.elapsed().as_secs() + 1;
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
     assert_eq!(pids(&run), BTreeSet::from([honest.pid()]));
     let of_attacker = format!("-uid{UID}");
@@ -232,7 +246,7 @@ fn delegated_cgroup_does_not_prove_a_job() {
     let profiler = node(out.path()).start();
     let forged = delegated.join(format!("slurm_n1/uid_{VICTIM}/job_900104/step_0"));
     let script = format!(
-        "mkdir -p {0} && echo $$ > {0}/cgroup.procs && exec sleep 60",
+        "mkdir -p {0} && echo $$ > {0}/cgroup.procs && exec sleep 600",
         forged.display()
     );
     let attacker = command_as(UID, "sh")
@@ -245,7 +259,8 @@ fn delegated_cgroup_does_not_prove_a_job() {
             .is_ok_and(|procs| procs.trim() == attacker.pid().to_string())
     });
     let named = claims(UID, "900104", "named", bin.path());
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    wait_until_read(out.path(), attacker.pid());
+    wait_until_read(out.path(), named.pid());
     let refused = Profiler::new()
         .args(["--job", "900104", "--scheduler", "slurm", "--wait", "200ms"])
         .env("PATH", "/nowhere")
@@ -290,15 +305,15 @@ fn cgroup_name_cannot_take_over_a_job_id() {
     fs::copy("/bin/sleep", &program).expect("a copy");
     let impostor = command_as(UID, program)
         .arg0("slurmstepd: [900105.0]")
-        .arg("60")
+        .arg("600")
         .env("SLURM_JOB_ID", "900105")
         .process_group(0)
         .spawn();
     let impostor = ProcessGroup(impostor.expect("a program"));
     put(impostor.pid(), &job);
     let mut profiler = node(out.path()).start();
-    profiler.wait_for(SLUID);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    profiler.wait_until_reported(SLUID);
+    wait_until_read(out.path(), impostor.pid());
     let ended = profiler.interrupt();
     let pid = impostor.pid();
     drop(impostor);
@@ -319,7 +334,6 @@ fn job_environment_is_trusted_for_one_user_only() {
     let job = || {
         Profiler::new()
             .args(["--job", "900106", "--scheduler", "slurm", "-i", "100ms"])
-            .args(["--duration", "2500ms"])
             .env("PATH", "/nowhere")
     };
     let _attacker = claims(UID, "900106", "attacker", bin.path());
@@ -329,18 +343,24 @@ fn job_environment_is_trusted_for_one_user_only() {
     refused.assert_refused(TARGET, &why);
     // With sudo, the invoking user is the owner; a prolog knows the user.
     for (name, value) in [("SUDO_UID", "SUDO_GID"), ("SLURM_JOB_UID", "SLURM_JOB_GID")] {
-        let mut running = job()
+        let running = job()
             .env(name, VICTIM.to_string())
             .env(value, VICTIM.to_string())
             .env("SLURM_JOB_ID", "900106")
             .start();
-        // Later processes are treated in the same way.
+        // Later processes are treated in the same way. A search that finds the second one has seen
+        // the first.
         let late = claims(UID, "900106", "late", bin.path());
-        std::thread::sleep(std::time::Duration::from_millis(1500));
-        assert!(!running.has_ended(), "{}", running.stderr());
-        let finished = running.finish();
-        drop(late);
+        let last = claims(VICTIM, "900106", "last", bin.path());
+        let run = Dataset::new(running.run_dir());
+        run.wait_for_row("process", "the last process is found", |row| {
+            row.u64("pid") == Some(last.pid().into())
+        });
+        let finished = running.interrupt();
+        let expected = BTreeSet::from([(victim.pid(), VICTIM), (last.pid(), VICTIM)]);
+        drop((late, last));
         let rows: Vec<(u32, u32)> = finished.dataset().rows("SELECT pid, uid FROM process");
-        assert_eq!(rows, [(victim.pid(), VICTIM)], "{}", finished.stderr);
+        let found: BTreeSet<_> = rows.into_iter().collect();
+        assert_eq!(found, expected, "{}", finished.stderr);
     }
 }

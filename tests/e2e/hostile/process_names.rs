@@ -2,6 +2,7 @@
 //! chooses.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead as _, BufReader},
     path::Path,
@@ -14,7 +15,7 @@ use e2e::{
     attacker::{UID, VICTIM, command_as, directory_of},
     dataset::Dataset,
     procfs,
-    runs::{Finished, Profiler, Running},
+    runs::{Finished, Profiler, Running, wait_until},
 };
 use tempfile::TempDir;
 
@@ -67,38 +68,32 @@ impl Drop for Waiting {
     }
 }
 
-/// CPU time and peak memory (bytes) of the profiler.
+/// Peak memory of a profiler, in bytes.
+fn peak_memory(running: &Running) -> u64 {
+    procfs::number(running.pid(), "status", "VmHWM") * 1024
+}
+
+/// CPU time since the start of sampling, and peak memory (bytes) of the profiler.
 #[derive(Debug)]
 struct Cost {
     cpu: Duration,
     memory: u64,
 }
 
-impl Cost {
-    fn of(running: &Running) -> Self {
-        let pid = running.pid();
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
-        let (_, after_name) = stat.rsplit_once(')').expect("a name");
-        let times = after_name.split_whitespace().skip(11).take(2);
-        let ticks: u64 = times
-            .map(|time| time.parse::<u64>().expect("a number"))
-            .sum();
-        Self {
-            cpu: Duration::from_millis(ticks * 10),
-            memory: procfs::number(pid, "status", "VmHWM") * 1024,
-        }
-    }
-}
-
-/// Runs the profiler for 3 s; returns its cost and the run.
+/// Runs the profiler for 15 samples; returns its cost and the run.
 fn profiled(arguments: &[&str]) -> (Cost, Finished) {
     let running = Profiler::new()
         .args(["--source", "process,overhead", "-i", "200ms"])
         .args(arguments)
         .start();
-    sleep(Duration::from_secs(3));
-    let cost = Cost::of(&running);
-    (cost, running.interrupt())
+    Dataset::new(running.run_dir()).wait_for_samples("overhead", 15);
+    let memory = peak_memory(&running);
+    let finished = running.interrupt();
+    let ns: u64 = finished
+        .dataset()
+        .value("SELECT sum(cpu_ns) FROM overhead WHERE part = 'controller'");
+    let cpu = Duration::from_nanos(ns);
+    (Cost { cpu, memory }, finished)
 }
 
 /// Length of the stored command line, and `cmdline_truncated`.
@@ -114,7 +109,8 @@ fn start_as(uid: u32, program: &Path, arguments: &[&str]) -> Waiting {
 
 #[test]
 fn endless_command_line_costs_no_more() {
-    const MORE_CPU: Duration = Duration::from_millis(300);
+    // Reading them takes seconds each.
+    const MORE_CPU: Duration = Duration::from_millis(800);
     const MORE_MEMORY: u64 = 16 << 20;
     let (_directory, program) = workload();
     let harmless = start_as(UID, &program, &["0"]);
@@ -165,13 +161,22 @@ fn command_lines_take_bounded_memory() {
     let mut running = Profiler::new()
         .args(["--source", "process,overhead", "-i", "200ms", "--node"])
         .start();
-    sleep(Duration::from_secs(5));
-    let cost = Cost::of(&running);
+    let data = Dataset::new(running.run_dir());
+    wait_until("all command lines are read", || {
+        sleep(Duration::from_millis(200));
+        let rows = data.so_far("process");
+        let named = rows
+            .iter()
+            .filter(|row| row.u64("uid") == Some(UID.into()) && row.text("cmdline").is_some());
+        let pids: BTreeSet<_> = named.map(|row| row.u64("pid")).collect();
+        pids.len() >= PROCESSES
+    });
+    let memory = peak_memory(&running);
     assert!(!running.has_ended());
     let run = running.interrupt();
     let data = run.dataset();
-    println!("{cost:?}");
-    assert!(cost.memory < MEMORY, "{} bytes", cost.memory);
+    println!("{memory} bytes");
+    assert!(memory < MEMORY, "{memory} bytes");
     let length = program.as_os_str().len() as u64 + 3 + 1000;
     assert_eq!(cmdline(&data, victim.pid()), (Some(length), Some(false)));
     let (named, truncated, longest): (u64, u64, u64) = data.row(&format!(

@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use arrow::{
@@ -110,12 +109,11 @@ fn with_memory(kib: u32, command: &str, run: &Path) -> Output {
 fn assert_new_runs_complete(out: &Path) {
     let interrupted = Profiler::writing_to(out)
         .args(["--run-id", "interrupted", "--source", "system,process"])
-        .command(&["sleep", "60"])
+        .command(&["sleep", "600"])
         .start();
     interrupted.signal(Signal::TERM);
-    let begin = Instant::now();
+    // Fails if it hangs.
     interrupted.finish();
-    assert!(begin.elapsed() < Duration::from_secs(10));
     Dataset::new(out.join("interrupted")).assert_complete();
     let finished = Profiler::writing_to(out)
         .args(["--run-id", "own", "--source", "system,process"])
@@ -200,14 +198,13 @@ fn oversized_ipc_message_is_rejected() {
 #[test]
 fn recovery_starts_after_the_first_sample() {
     let out = TempDir::new().expect("a temporary directory");
-    let command = ProcessGroup::spawn(&["sleep", "60"]);
+    let command = ProcessGroup::spawn(&["sleep", "600"]);
     let killed = Profiler::writing_to(out.path())
         .args(["--run-id", "killed", "-i", "100ms"])
         .pid(command.pid())
         .start();
-    std::thread::sleep(Duration::from_millis(500));
-    killed.signal(Signal::KILL);
-    killed.finish();
+    Dataset::new(killed.run_dir()).wait_for_samples("system", 3);
+    killed.kill();
     let mut next = Profiler::writing_to(out.path())
         .args(["--run-id", "next", "-i", "100ms"])
         .pid(command.pid())

@@ -4,20 +4,23 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, net::UnixStream, process::CommandExt as _},
     process::Command,
-    time::{Duration, Instant},
 };
 
-use e2e::runs::wait_until;
+use e2e::runs::{TIMEOUT, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::service::{ALICE, Service};
 
+const REQUEST: &str = concat!(
+    r#"{"protocol":1,"schema_version":3,"target":"processes","interval_ns":1000000000,"#,
+    r#""source":null,"groups":null,"events":null,"threads":false,"strict":false,"#,
+    r#""hostname":null}"#
+);
+
 /// Sends bytes and returns the kind of the answer; `None` if the connection is closed without one.
 fn answer(service: &Service, bytes: &[u8]) -> Option<u8> {
     let mut socket = UnixStream::connect(service.path().join("socket")).expect("connects");
-    socket
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .expect("a timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     // The service can close the connection before it has read everything.
     let _ = socket.write_all(bytes);
     let mut header = [0; 8];
@@ -48,13 +51,8 @@ fn malformed_requests_are_refused() {
     const REFUSED: Option<u8> = Some(21);
     let service = Service::start(&[]);
     let request = |change: &str, value: &str| {
-        let request = concat!(
-            r#"{"protocol":1,"schema_version":3,"target":"processes","interval_ns":1000000000,"#,
-            r#""source":null,"groups":null,"events":null,"threads":false,"strict":false,"#,
-            r#""hostname":null}"#
-        );
-        assert!(request.contains(change), "{change}");
-        frame(1, request.replace(change, value).as_bytes())
+        assert!(REQUEST.contains(change), "{change}");
+        frame(1, REQUEST.replace(change, value).as_bytes())
     };
     let attacks = [
         frame(99, b""),
@@ -81,9 +79,12 @@ fn malformed_requests_are_refused() {
 #[test]
 fn silent_clients_hold_their_place_for_seconds() {
     let service = Service::start(&["--max-sessions-per-user", "2"]);
-    let connect = || UnixStream::connect(service.path().join("socket")).expect("connects");
+    let connect = || {
+        let socket = UnixStream::connect(service.path().join("socket")).expect("connects");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        socket
+    };
     let silent = [connect(), connect()];
-    let begin = Instant::now();
     // Another one of the same user (root) is refused at once.
     let mut third = connect();
     let mut header = [0; 8];
@@ -94,9 +95,14 @@ fn silent_clients_hold_their_place_for_seconds() {
     for mut socket in silent {
         let mut rest = Vec::new();
         socket.read_to_end(&mut rest).expect("the end");
+        let why = String::from_utf8_lossy(&rest);
+        assert!(why.contains("no message within 5 s"), "{why}");
     }
-    let held = begin.elapsed();
-    assert!(held < Duration::from_secs(9), "{held:?}");
+    // Their places are free again.
+    wait_until("another one of the same user is served", || {
+        let well_formed = frame(1, REQUEST.as_bytes());
+        answer(&service, &well_formed) == Some(15)
+    });
 }
 
 #[test]
@@ -123,9 +129,8 @@ fn processes_that_become_root_are_not_sent() {
     let data = service.data("root");
     let (users, most): (u64, u32) = data.row("SELECT count(DISTINCT uid), max(uid) FROM process");
     assert_eq!((users, most), (1, ALICE));
-    let (sleeps, samples): (u64, u64) =
-        data.row("SELECT count(DISTINCT pid), count(*) FROM process_usage WHERE comm = 'sleep'");
-    assert!(sleeps == 1 && samples <= 4, "{sleeps} {samples}");
+    let sleeps: Vec<(String,)> = data.rows("SELECT cmdline FROM process WHERE comm = 'sleep'");
+    assert_eq!(sleeps, [("sleep 0.2".to_owned(),)]);
 }
 
 #[test]
@@ -141,10 +146,18 @@ fn stopped_client_loses_only_its_own_rows() {
     let pid = Pid::from_child(&stopped);
     kill_process(pid, Signal::STOP).expect("stopped");
     assert_serves(&service, "meanwhile");
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(std::time::Duration::from_secs(1));
     kill_process(pid, Signal::CONT).expect("continued");
     assert!(stopped.wait().expect("our child").success());
     let data = service.data("stopped");
-    let samples: u64 = data.value("SELECT count(DISTINCT ts) FROM system");
-    assert!(samples >= 35, "{samples}");
+    let (samples, covered): (u64, u64) =
+        data.row("SELECT count(*), sum(interval_ns)::UBIGINT FROM system");
+    let losses = data.manifest()["losses"].clone();
+    let of_system = losses.as_array().expect("a list").iter();
+    let of_system = of_system.filter(|loss| loss["what"] == "rows of system");
+    let lost: u64 = of_system.filter_map(|loss| loss["count"].as_u64()).sum();
+    // A slow disk cannot take at once what has been read meanwhile: those rows are counted.
+    let all = samples + data.missed_samples() + lost;
+    assert!(all >= 39, "{all}, {samples} stored: {losses}");
+    assert!(lost > 0 || covered >= 3_900_000_000, "{covered} ns");
 }

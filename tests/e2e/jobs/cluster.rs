@@ -227,11 +227,14 @@ impl Drop for Cluster {
         if self.hierarchy == Hierarchy::V2 {
             let _ = self.command("systemctl", &["stop", &self.scope()]).status();
         }
-        // slurmd does not remove its own cgroups.
+        // slurmd does not remove its own cgroups. After a panic, the runner of the test ends the
+        // processes of jobs and removes theirs.
         for hierarchy in ["freezer", "cpuset", "memory", "cpuacct", "cpu,cpuacct"] {
             for node in &self.nodes {
-                let root = format!("/sys/fs/cgroup/{hierarchy}/slurm_{node}");
-                let _ = fs::remove_dir(format!("{root}/uid_0"));
+                let root = PathBuf::from(format!("/sys/fs/cgroup/{hierarchy}/slurm_{node}"));
+                for user in fs::read_dir(&root).into_iter().flatten().flatten() {
+                    let _ = fs::remove_dir(user.path());
+                }
                 let _ = fs::remove_dir(root);
             }
         }
@@ -279,8 +282,11 @@ fn configuration(directory: &Path, nodes: &[String], plugin: &str) -> String {
         String::new()
     };
     let nodes = nodes.join(",");
+    // Jobs of different clusters have different ids, so that none is taken for another one.
+    let first_job = std::process::id();
     format!(
         "ClusterName=e2e\n\
+         FirstJobId={first_job}\n\
          SlurmctldHost={hostname}(127.0.0.1)\n\
          SlurmUser=root\n\
          SlurmdUser=root\n\

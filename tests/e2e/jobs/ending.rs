@@ -11,6 +11,7 @@ use std::{
 use e2e::{
     attacker::directory_of,
     dataset::{Dataset, python},
+    runs::TIMEOUT,
     setting, timeout_factor,
 };
 use serde_json::Value;
@@ -83,7 +84,7 @@ impl Ended {
                 break state;
             }
             assert!(
-                begin.elapsed() < Duration::from_secs(90) * timeout_factor(),
+                begin.elapsed() < TIMEOUT,
                 "the job does not end: {}",
                 ended.messages()
             );

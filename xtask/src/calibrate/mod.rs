@@ -108,8 +108,7 @@ fn program(workspace: &Workspace, args: &Args) -> Result<PathBuf> {
             .canonicalize()
             .with_context(|| format!("looking for {}", path.display()));
     }
-    bpf::build(workspace)?;
-    bpf::build_controller(workspace, true)
+    bpf::build_optimized(workspace)
 }
 
 fn chosen(mut kernels: Vec<Kernel>, names: &[String]) -> Result<Vec<Kernel>> {

@@ -49,8 +49,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         "{}: exists; remove it, or choose another --out",
         out.display()
     );
-    bpf::build(workspace)?;
-    let profiler = bpf::build_controller(workspace, true)?;
+    let profiler = bpf::build_optimized(workspace)?;
     let generator = generator(workspace)?;
     let samples = samples(workspace, &profiler)?;
     let numbers = [args.nodes, args.hours * 60, args.seed];

@@ -1,7 +1,6 @@
 //! Tiers that run in parallel with the others, at a lower priority.
 
 use std::{
-    env,
     fs::{self, File},
     process::{Command, Stdio},
 };
@@ -25,7 +24,7 @@ pub fn run(workspace: &Workspace, tier: Tier, filter: &[String]) -> Result<Strin
     let mut command = Command::new("nice");
     command
         .args(["-n", NICENESS])
-        .arg(env::current_exe().context("finding this program")?)
+        .arg(shell::this_program()?)
         .args(["test", &name, "--"])
         .args(filter)
         .stdin(Stdio::null())

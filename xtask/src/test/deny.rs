@@ -41,9 +41,9 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     Ok(String::new())
 }
 
-/// The copy below `target/`, otherwise the user's.
+/// The copy that xtask has built, otherwise the user's.
 pub fn find(workspace: &Workspace) -> Option<PathBuf> {
-    let own = root(workspace).join("bin/cargo-deny");
+    let own = TOOL.program(workspace, "");
     if shell::is_executable(&own) {
         Some(own)
     } else {
@@ -51,23 +51,14 @@ pub fn find(workspace: &Workspace) -> Option<PathBuf> {
     }
 }
 
-/// One directory per version.
-fn root(workspace: &Workspace) -> PathBuf {
-    workspace
-        .tools()
-        .join(format!("cargo-deny-{}", TOOL.version))
-}
-
 fn obtain(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(program) = find(workspace) {
         return Ok(program);
     }
     progress("building cargo-deny (one to two minutes)");
-    let root = root(workspace);
     // Unoptimised and without debug information: half the build time, and the checks take a second.
     let options = ["--debug", "--config", "profile.dev.debug=false"];
-    TOOL.install(workspace, &root, &options, &[])?;
-    Ok(root.join("bin/cargo-deny"))
+    TOOL.install(workspace, "", &options, &[])
 }
 
 fn is_reachable(repository: &str) -> bool {

@@ -154,17 +154,13 @@ fn build(workspace: &Workspace) -> Result<()> {
 }
 
 fn obtain(workspace: &Workspace) -> Result<PathBuf> {
-    let root = workspace
-        .tools()
-        .join(format!("cargo-fuzz-{}", TOOL.version));
-    let program = root.join("bin/cargo-fuzz");
+    let program = TOOL.program(workspace, "");
     if shell::is_executable(&program) {
         return Ok(program);
     }
     progress("building cargo-fuzz (half a minute)");
     let options = ["--debug", "--config", "profile.dev.debug=false"];
-    TOOL.install(workspace, &root, &options, &[])?;
-    Ok(program)
+    TOOL.install(workspace, "", &options, &[])
 }
 
 fn output(workspace: &Workspace) -> PathBuf {

@@ -5,9 +5,15 @@
 //! which identifies their processes, mounts and devices. The run holds a lock on it.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     fs::File,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    io::{Read as _, Write as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{MetadataExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
     process::{self, Command},
     thread,
@@ -23,6 +29,8 @@ use rustix::{
 use crate::shell::{self, progress};
 
 const PREFIX: &str = "profiler-tests-";
+/// Directories of single tests, followed by the pid of their guard.
+const TEST_PREFIX: &str = "test-";
 /// Cgroups that tests create at the root of a hierarchy, followed by the pid of the test.
 const CGROUPS: [&str; 2] = ["e2e-", "profiler-test-"];
 /// Those of a real or simulated Slurm, which are of the tests if no slurmd runs.
@@ -44,7 +52,7 @@ impl RunDirectory {
     }
 
     fn create_in(parent: &Path) -> Result<Self> {
-        report("an earlier run", &remove_earlier(parent));
+        report("tests of an earlier run", &remove_earlier(parent));
         let name = format!("{PREFIX}{}", process::id());
         let (path, new) = (parent.join(&name), parent.join(format!(".{name}")));
         let create = || {
@@ -64,20 +72,72 @@ impl RunDirectory {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// What tests left, a line for each.
+    pub fn left(&self) -> String {
+        fs::read_to_string(self.path.join(LEFT)).unwrap_or_default()
+    }
 }
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
         let mut removed = remove(&self.path);
         removed.extend(remove_unused_sockets(Path::new(SOCKETS)));
-        report("this run", &removed);
+        report("tests of this run", &removed);
+    }
+}
+
+/// Directory for the temporary files of one test, below that of the run.
+pub struct TestDirectory {
+    path: PathBuf,
+}
+
+/// In the directory of a run: what its tests left, a line for each test.
+const LEFT: &str = "left";
+
+impl TestDirectory {
+    /// Removes what killed tests left, and creates the directory.
+    pub fn create(parent: &Path) -> Result<Self> {
+        for path in entries(parent) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let of_test = name.strip_prefix(TEST_PREFIX).map(str::parse::<u32>);
+            if let Some(Ok(pid)) = of_test
+                && !Path::new(&format!("/proc/{pid}")).exists()
+            {
+                report("an earlier test", &remove(&path));
+            }
+        }
+        let path = parent.join(format!("{TEST_PREFIX}{}", process::id()));
+        fs::create_dir(&path)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)))
+            .with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the directory and what the test of this name left, and records it for the report of the
+    /// run.
+    pub fn remove(self, test: &str) -> Result<()> {
+        let removed = remove(&self.path);
+        if removed.is_empty() {
+            return Ok(());
+        }
+        report("this test", &removed);
+        let path = self.path.with_file_name(LEFT);
+        let line = format!("{test} left {}\n", removed.join(", "));
+        let file = File::options().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
+            .with_context(|| format!("writing {}", path.display()))
     }
 }
 
 fn report(whose: &str, removed: &[String]) {
     if !removed.is_empty() {
         progress(&format!(
-            "removed what tests of {whose} left: {}",
+            "removed what {whose} left: {}",
             removed.join(", ")
         ));
     }
@@ -156,23 +216,47 @@ fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Processes whose `TMPDIR` is the directory: pid, and name with pid. Zombies have no environment.
+/// Processes whose `TMPDIR` is the directory or below it: pid, and name with pid. Zombies have no
+/// environment.
 fn processes(directory: &Path) -> Vec<(Pid, String)> {
-    let variable = format!("TMPDIR={}", directory.display());
     let mut found = Vec::new();
     for path in entries(Path::new("/proc")) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Some(pid) = name.parse().ok().and_then(Pid::from_raw) else {
             continue;
         };
-        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        let environment = environment(&path);
         let mut entries = environment.split(|byte| *byte == 0);
-        if entries.any(|entry| entry == variable.as_bytes()) {
+        let is_below = |entry: &[u8]| {
+            let path = entry.strip_prefix(b"TMPDIR=").map(OsStr::from_bytes);
+            path.is_some_and(|path| Path::new(path).starts_with(directory))
+        };
+        if entries.any(is_below) {
             let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
             found.push((pid, format!("process {name} ({})", comm.trim())));
         }
     }
     found
+}
+
+/// The environment of a process. It can have gigabytes, as those of attackers in tests.
+fn environment(process: &Path) -> Vec<u8> {
+    const BYTES_MAX: u64 = 1 << 20;
+    // It is empty for a moment during execve(2).
+    const ATTEMPTS: u32 = 20;
+    let mut bytes = Vec::new();
+    for _ in 0..ATTEMPTS {
+        if let Ok(file) = File::open(process.join("environ")) {
+            // An error is the end: the process has ended, or is of another user.
+            let _ = file.take(BYTES_MAX).read_to_end(&mut bytes);
+        }
+        // Kernel threads and zombies have neither.
+        if !bytes.is_empty() || fs::read_link(process.join("exe")).is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    bytes
 }
 
 /// Removes the cgroups of tests.
@@ -315,7 +399,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::{RunDirectory, remove, remove_earlier, remove_unused_sockets};
+    use super::{RunDirectory, TestDirectory, remove, remove_earlier, remove_unused_sockets};
     use crate::shell::{run_quietly, stdout};
 
     fn sleep(command: &mut Command) -> Child {
@@ -344,6 +428,25 @@ mod tests {
         assert_eq!(other.try_wait().expect("our child"), None);
         drop(run);
         assert_eq!(signal(other), Some(9));
+    }
+
+    #[test]
+    fn tests_leave_nothing() {
+        let run = TempDir::new().expect("a directory");
+        // Its guard was killed.
+        let killed = run.path().join("test-4194305");
+        fs::create_dir(&killed).expect("created");
+        let left = sleep(Command::new("sleep").env("TMPDIR", &killed));
+        let test = TestDirectory::create(run.path()).expect("a directory");
+        assert_eq!(signal(left), Some(9));
+        assert!(!killed.exists());
+        let of_test = sleep(Command::new("sleep").env("TMPDIR", test.path().join("below")));
+        let (path, pid) = (test.path().to_owned(), of_test.id());
+        test.remove("module::name").expect("recorded");
+        assert_eq!(signal(of_test), Some(9));
+        assert!(!path.exists());
+        let left = fs::read_to_string(run.path().join("left")).expect("recorded");
+        assert_eq!(left, format!("module::name left process {pid} (sleep)\n"));
     }
 
     #[test]

@@ -6,18 +6,22 @@ mod background;
 pub mod deny;
 pub mod failures;
 mod fuzz;
+pub mod guard;
 mod leftovers;
 mod lint;
 mod msrv;
 mod new_source;
 mod packages;
 mod python;
+mod queries;
+mod results;
 mod rust;
 
 use std::{
     num::NonZero,
     path::Path,
     process::ExitCode,
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -26,16 +30,26 @@ use ::perfevents::{CORE_PMU, Device};
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::{docs, perfevents, shell, vm, workspace::Workspace};
+use self::results::{Passed, Results, Tree};
+use crate::{docs, perfevents, preparation, shell, vm, workspace::Workspace};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Tiers to run [default: `fmt`, `lint`, `docs`, `unit`, `e2e` and `hostile`]
+    /// Tiers to run, whole [default: `fmt`, `lint`, `docs`, `unit` and `e2e`, and the quick tests of
+    /// `python` and `hostile`]
     tiers: Vec<Tier>,
-    /// All tiers except `gpu`, `oar` and `soak`
+    /// All tiers except `gpu`, `oar` and `soak`; those that have passed on the same files are not
+    /// repeated
     #[arg(long, conflicts_with = "tiers")]
     all: bool,
+    /// Repeat tiers that have passed
+    #[arg(long, requires = "all")]
+    again: bool,
+    /// Run each selected test this often, without a second attempt; without tiers, tests of `e2e`,
+    /// `long` and `hostile`
+    #[arg(long, value_name = "TIMES", conflicts_with = "all")]
+    stress: Option<u32>,
     /// List the tiers
     #[arg(long)]
     list: bool,
@@ -104,12 +118,13 @@ enum Tier {
     Soak,
 }
 
-/// Tiers that run without arguments, and in CI.
-const DEFAULT: [Tier; 6] = [
+/// Tiers that run without arguments, and in CI, in this order: the quickest first.
+const DEFAULT: [Tier; 7] = [
     Tier::Fmt,
     Tier::Lint,
-    Tier::Docs,
     Tier::Unit,
+    Tier::Docs,
+    Tier::Python,
     Tier::E2e,
     Tier::Hostile,
 ];
@@ -118,10 +133,33 @@ const NAMED: [Tier; 3] = [Tier::Gpu, Tier::Oar, Tier::Soak];
 /// With fewer CPUs, other tiers would disturb those that measure.
 const CPUS_FOR_BACKGROUND: usize = 4;
 
+/// Which tests of a tier run.
+#[derive(Clone, Copy, Debug)]
+struct Selection<'a> {
+    /// Only the quick ones, of tiers that have others.
+    is_quick: bool,
+    /// Filters for the runner of the tests; none if empty.
+    filter: &'a [String],
+    /// How often each test runs, without a second attempt.
+    stress: Option<u32>,
+}
+
+impl Selection<'_> {
+    /// Whether all tests of a tier run.
+    fn is_whole(self, tier: Tier) -> bool {
+        let is_part = self.is_quick && [Tier::Python, Tier::Hostile].contains(&tier);
+        !is_part && self.filter.is_empty() && self.stress.is_none()
+    }
+}
+
 struct TierResult {
     tier: Tier,
     result: Result<String>,
     took: Duration,
+    /// Of it, building and installing.
+    prepared: Duration,
+    /// Whether it had passed earlier.
+    is_earlier: bool,
 }
 
 pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
@@ -136,16 +174,34 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let is_requested = |tier: &&Tier| match (args.all, &args.tiers[..]) {
-        (true, _) => !NAMED.contains(*tier),
-        (false, []) => DEFAULT.contains(*tier),
-        (false, tiers) => tiers.contains(tier),
+    let known = Tier::value_variants().iter().copied();
+    let requested: Vec<Tier> = match (args.all, &args.tiers[..]) {
+        (true, _) => known.filter(|tier| !NAMED.contains(tier)).collect(),
+        (false, []) if args.stress.is_some() => vec![Tier::E2e],
+        (false, []) => DEFAULT.into(),
+        (false, tiers) => known.filter(|tier| tiers.contains(tier)).collect(),
     };
-    let requested: Vec<Tier> = Tier::value_variants()
-        .iter()
-        .filter(is_requested)
-        .copied()
-        .collect();
+    let selection = Selection {
+        is_quick: !args.all && args.tiers.is_empty(),
+        filter: &args.filter,
+        stress: args.stress,
+    };
+    let memory = Memory::new(workspace, &requested, selection);
+    let is_known = |tier: &Tier| args.all && !args.again && memory.earlier(*tier).is_some();
+    let (known, requested): (Vec<_>, Vec<_>) = requested.into_iter().partition(is_known);
+    let earlier = known.into_iter().filter_map(|tier| memory.earlier(tier));
+    let mut outcomes: Vec<_> = earlier.collect();
+    outcomes.extend(run_requested(workspace, &requested, selection, &memory));
+    report(&outcomes)
+}
+
+/// Runs tiers, in parallel where they do not disturb each other.
+fn run_requested(
+    workspace: &Workspace,
+    requested: &[Tier],
+    selection: Selection<'_>,
+    memory: &Memory,
+) -> Vec<TierResult> {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let (mut isolated, measuring): (Vec<_>, Vec<_>) = requested
         .iter()
@@ -153,57 +209,138 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         .partition(|tier| tier.is_isolated());
     // The longest one, whose guest occupies one CPU, is not left to the end.
     isolated.sort_by_key(|tier| *tier != Tier::Counters);
-    let filter = &args.filter;
-    let here = |tier: Tier| tier.run(workspace, filter);
-    let background = |tier| background::run(workspace, tier, filter);
+    let here = |tier: Tier| tier.run(workspace, selection);
+    let background = |tier| background::run(workspace, tier, selection.filter);
     if isolated.is_empty() || measuring.is_empty() || cpus < CPUS_FOR_BACKGROUND {
-        return report(&run_all(&requested, here));
+        return run_all(requested, here, memory);
     }
-    // Both groups need the object.
+    // Both groups need the object; a failure is reported by each tier that needs it.
     if let Err(error) = crate::bpf::build(workspace) {
         eprintln!("error: {error:#}");
-        return ExitCode::FAILURE;
     }
-    let outcomes = thread::scope(|scope| {
-        let isolated = scope.spawn(|| run_all(&isolated, background));
-        let mut outcomes = run_all(&measuring, here);
+    thread::scope(|scope| {
+        let isolated = scope.spawn(|| run_all(&isolated, background, memory));
+        let mut outcomes = run_all(&measuring, here, memory);
         outcomes.extend(isolated.join().expect("reports failures, does not panic"));
         outcomes
-    });
-    report(&outcomes)
+    })
+}
+
+/// Results of whole tiers, also of earlier runs.
+struct Memory {
+    results: Mutex<Results>,
+    /// Hashes of the files on which the tiers depend; none outside of a checkout, and for a
+    /// selection of tests.
+    hashes: Vec<(Tier, String)>,
+}
+
+impl Memory {
+    fn new(workspace: &Workspace, tiers: &[Tier], selection: Selection<'_>) -> Self {
+        let tree = Tree::read(workspace).ok();
+        let hash = |tier: &Tier| {
+            let tree = tree.as_ref().filter(|_| selection.is_whole(*tier))?;
+            Some((*tier, tree.hash(tier.inputs()).ok()?))
+        };
+        Self {
+            results: Mutex::new(Results::read(workspace)),
+            hashes: tiers.iter().filter_map(hash).collect(),
+        }
+    }
+
+    fn hash(&self, tier: Tier) -> Option<&str> {
+        let mut hashes = self.hashes.iter();
+        hashes.find_map(|(of, hash)| (*of == tier).then_some(hash.as_str()))
+    }
+
+    /// The result of a tier that has passed on the same files.
+    fn earlier(&self, tier: Tier) -> Option<TierResult> {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = results.get(&tier.name(), self.hash(tier)?)?;
+        Some(TierResult {
+            tier,
+            result: Ok(passed.figures.clone()),
+            took: passed.took,
+            prepared: passed.prepared,
+            is_earlier: true,
+        })
+    }
+
+    /// Records the result of a tier.
+    fn record(&self, outcome: &TierResult) {
+        let Some(hash) = self.hash(outcome.tier) else {
+            return;
+        };
+        let passed = outcome.result.as_ref().ok().map(|figures| Passed {
+            tree: hash.to_owned(),
+            took: outcome.took,
+            prepared: outcome.prepared,
+            figures: figures.clone(),
+        });
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = results.set(&outcome.tier.name(), passed) {
+            shell::progress(&format!("{error:#}"));
+        }
+    }
 }
 
 /// Runs tiers sequentially.
-fn run_all(tiers: &[Tier], run: impl Fn(Tier) -> Result<String>) -> Vec<TierResult> {
+fn run_all(
+    tiers: &[Tier],
+    run: impl Fn(Tier) -> Result<String>,
+    memory: &Memory,
+) -> Vec<TierResult> {
     let run = |tier: &Tier| {
         shell::progress(&format!("testing: {}", tier.name()));
+        preparation::take();
         let started = Instant::now();
         let result = run(*tier);
         if let Err(error) = &result {
             eprintln!("error: {}: {error:#}", tier.name());
         }
-        TierResult {
+        let outcome = TierResult {
             tier: *tier,
             result,
             took: started.elapsed(),
-        }
+            prepared: preparation::take(),
+            is_earlier: false,
+        };
+        memory.record(&outcome);
+        outcome
     };
     tiers.iter().map(run).collect()
 }
 
 fn report(outcomes: &[TierResult]) -> ExitCode {
-    println!();
-    for TierResult { tier, result, took } in outcomes {
-        let (verdict, remark) = match result {
-            Ok(remark) => ("passed", remark.as_str()),
-            Err(_) => ("FAILED", ""),
+    let seconds = |time: Duration| format!("{:.0} s", time.as_secs_f64());
+    println!(
+        "\n{:<10} {:<7} {:>8} {:>10}",
+        "tier", "result", "time", "building"
+    );
+    for outcome in outcomes {
+        let (verdict, remark) = match (&outcome.result, outcome.is_earlier) {
+            (Ok(remark), false) => ("passed", remark.as_str()),
+            (Ok(remark), true) => ("earlier", remark.as_str()),
+            (Err(_), _) => ("FAILED", ""),
         };
-        println!(
-            "{:<10} {verdict}  {:>6.1} s  {remark}",
-            tier.name(),
-            took.as_secs_f64()
+        let line = format!(
+            "{:<10} {verdict:<7} {:>8} {:>10}  {remark}",
+            outcome.tier.name(),
+            seconds(outcome.took),
+            seconds(outcome.prepared),
         );
+        println!("{}", line.trim_end());
     }
+    let here = outcomes.iter().filter(|outcome| !outcome.is_earlier);
+    let [took, prepared]: [Duration; 2] = [
+        here.clone().map(|outcome| outcome.took).sum(),
+        here.map(|outcome| outcome.prepared).sum(),
+    ];
+    println!(
+        "{:<18} {:>8} {:>10}",
+        "all",
+        seconds(took),
+        seconds(prepared)
+    );
     let mut failed = 0;
     for TierResult { tier, result, .. } in outcomes {
         if let Err(error) = result {
@@ -251,35 +388,66 @@ impl Tier {
         }
     }
 
+    /// Files on which the result depends, as paths of git; all files if empty.
+    fn inputs(self) -> &'static [&'static str] {
+        match self {
+            Self::Fmt => &["*.rs", "*rustfmt.toml", "*Cargo.toml"],
+            Self::Deny => &["*Cargo.toml", "*Cargo.lock", "deny.toml", "xtask"],
+            Self::Tables => &["Cargo.*", "perfevents", "xtask"],
+            Self::Msrv => &[
+                "Cargo.*",
+                "profiler",
+                "profiler-ebpf",
+                "perfevents",
+                "xtask",
+            ],
+            Self::NewSource
+            | Self::Kernels
+            | Self::Devices
+            | Self::Counters
+            | Self::Seeds
+            | Self::Fuzz => &[
+                "*.rs",
+                "*.toml",
+                "*Cargo.lock",
+                "perfevents",
+                "profiler",
+                "tests",
+            ],
+            _ => &[],
+        }
+    }
+
     /// Runs the tier; returns a remark for the report.
-    fn run(self, workspace: &Workspace, filter: &[String]) -> Result<String> {
+    fn run(self, workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
+        let filter = selection.filter;
         match self {
             Self::Fmt => shell::run(workspace.cargo().args(["fmt", "--all", "--check"]))?,
             Self::Lint => lint::run(workspace)?,
             Self::Deny => return deny::run(workspace),
             Self::Docs => docs::check(workspace, &rust::controller(workspace)?)?,
             Self::Tables => perfevents::check()?,
-            Self::Unit => return rust::unit(workspace, filter),
+            Self::Unit => return rust::unit(workspace, selection),
             Self::NewSource => return new_source::run(workspace),
             Self::Msrv => return msrv::run(workspace),
-            Self::E2e => return rust::end_to_end(workspace, filter),
-            Self::Long => return rust::long(workspace, filter),
+            Self::E2e => return rust::end_to_end(workspace, selection),
+            Self::Long => return rust::long(workspace, selection),
             Self::Kernels => return vm::test(workspace, filter),
             Self::Devices => return vm::devices(workspace, filter),
-            Self::Counters if has_counters() => return rust::counters(workspace, filter),
+            Self::Counters if has_counters() => return rust::counters(workspace, selection),
             Self::Counters => return vm::counters(workspace, filter),
-            Self::Jobs => return rust::jobs(workspace, filter),
-            Self::Hostile => return rust::hostile(workspace, filter),
-            Self::Readers => return rust::readers(workspace, filter),
-            Self::Python => return python::run(workspace, filter),
+            Self::Jobs => return rust::jobs(workspace, selection),
+            Self::Hostile => return rust::hostile(workspace, selection),
+            Self::Readers => return rust::readers(workspace, selection),
+            Self::Python => return python::run(workspace, selection),
             Self::Packages => return packages::run(workspace),
-            Self::Browser => return rust::browser(workspace, filter),
+            Self::Browser => return rust::browser(workspace, selection),
             Self::Seeds => return fuzz::seeds(workspace, filter),
             Self::Fuzz => return fuzz::run(workspace, filter),
             Self::System => return vm::system::test(workspace, filter),
-            Self::Gpu => return rust::gpu(workspace, filter),
-            Self::Oar => return rust::oar(workspace, filter),
-            Self::Soak => return rust::soak(workspace, filter),
+            Self::Gpu => return rust::gpu(workspace, selection),
+            Self::Oar => return rust::oar(workspace, selection),
+            Self::Soak => return rust::soak(workspace, selection),
         }
         Ok(String::new())
     }

@@ -40,18 +40,15 @@ pub fn run(workspace: &Workspace) -> Result<String> {
         cargo
     };
     shell::run(&mut cargo(&["fmt", "--all", "--check"]))?;
-    // The dependencies are those of the workspace; of the copy, only the behaviour matters.
-    let unoptimized = ["profiler", "perfevents", "profiler-ebpf"]
-        .map(|package| format!("--config=profile.release.package.{package}.opt-level=0"));
+    // The dependencies are those of the workspace.
     shell::run_slowly(
-        cargo(&["build", "--quiet", "--locked", "--release", "--workspace"])
+        cargo(&["build", "--quiet", "--locked", "--workspace"])
             .args(["--bin", PROGRAM, "--target-dir"])
             .arg(&workspace.target)
-            .args(unoptimized)
             .env("PROFILER_BPF_OBJECT", object),
         "building a copy with another source",
     )?;
-    let program = workspace.target.join("release").join(PROGRAM);
+    let program = workspace.target.join("debug").join(PROGRAM);
     check(&program, &scratch.join("profiles"))?;
 
     let text = fs::read_to_string(&source).with_context(|| format!("reading {FILE}"))?;

@@ -1,4 +1,4 @@
-//! The tier `packages`: packages with the program of the other tiers, checked by the tools of
+//! The tier `packages`: packages with the optimised program, checked by the tools of
 //! Debian and RPM, and installed in a fresh Debian.
 
 use std::{
@@ -10,10 +10,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
 
-use super::rust;
 use crate::{
     apt::{self, Lists},
     arch::Arch,
+    bpf,
     dist::{self, Format},
     run::privileged,
     shell::{self, progress},
@@ -47,7 +47,7 @@ pub fn run(workspace: &Workspace) -> Result<String> {
     if !other.is_dir() {
         Lists::of(workspace, Arch::host()?)?.unpack(&[MODULES.to_owned()], &other)?;
     }
-    let program = rust::controller(workspace)?;
+    let program = bpf::build_optimized(workspace)?;
     let directory = workspace.target.join("packages");
     is_reproducible(workspace, &program, &directory)?;
     let out = directory.join("dist");

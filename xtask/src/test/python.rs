@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::rust;
+use super::{Selection, rust};
 use crate::{
     python::{self, Environment},
     shell,
@@ -23,15 +23,24 @@ const TESTS: [&str; 3] = [
     "tests/test_session.py",
     "tests/test_reader.py",
 ];
+/// Tests that run without arguments; they need no package but those of the end-to-end tests.
+const QUICK: [&str; 2] = ["tests/test_marks.py", "tests/test_session.py"];
 /// The server of this test is installed for one version.
 const DESELECTED: &str = "tests/test_reader.py::test_s3";
 /// Tests of PyTorch, whose packages have gigabytes.
 const IGNORED: &str = "tests/test_torch.py";
 
 /// The tier `python`. Filters are parts of names of tests; with filters, only one version runs.
-pub fn run(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn run(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
+    let filter = selection.filter;
     let package = workspace.root.join("python");
     let profiler = rust::controller(workspace)?;
+    if selection.is_quick {
+        let python = python::obtain(workspace)?;
+        let mut command = pytest(&python, &package, &profiler);
+        command.args(QUICK).env("PYTHONPATH", package.join("src"));
+        return Ok(format!("{} tests", tests(&mut command)?));
+    }
     let python = python::PACKAGE.obtain(workspace)?;
     // The plugin of pytest is an entry point, which only an installed package has.
     shell::run_quietly(

@@ -1,6 +1,6 @@
 //! Tests run by cargo.
 //!
-//! All tests are built optimised and for the whole workspace, so that each dependency is compiled
+//! All tests are built with one profile and for the whole workspace, so that each dependency is compiled
 //! once; the runner then selects tests.
 
 use std::{
@@ -12,7 +12,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{failures::Failures, leftovers::RunDirectory};
+use super::{
+    Selection,
+    failures::Failures,
+    leftovers::RunDirectory,
+    queries::{self, QueryServer},
+};
 use crate::{
     apt, bpf, fleet, python, shell,
     vm::{NEED_COUNTERS, NEED_DEVICES, NEED_SYSTEM},
@@ -35,23 +40,51 @@ const NEED_BROWSER: &str = "browser::";
 const NEED_OAR: &str = "oar::";
 /// Tests that need hours.
 const SOAK: &str = "soak::";
-/// Tests of the tier `long`: half of the time of all end-to-end tests. Modules end with `::`.
-const LONG: [&str; 15] = [
+/// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
+/// tests are prefixes.
+const LONG: [&str; 29] = [
     "coming_from::",
+    "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
     "crash::every_sample_is_recovered_after_twenty_kills",
+    "export::samples_without_cpu_time_are_joined_with_the_next",
+    "export_perfmon::documented_values_equal_sql",
+    "full_disk::full_disk_drops_rows_but_keeps_files_and_target",
+    "import::exports_of_perfmon_come_back",
     "job_search::hanging_scheduler_is_not_waited_for",
+    "many_nodes::sixty_four_hosts_share_one_run",
     "many_nodes::split_by_job_writes_one_run_per_job",
+    "perf::hundred_threads_are_read_quickly",
     "process::no_fork_is_lost_while_attaching",
+    "psutil::baselines_lie_between_two_psutil_readings",
     "recipes::every_recipe_runs_on_its_dataset",
     "report_input::clocks_that_differ_are_named",
     "roofline::measured_ceilings_are_in_the_report",
+    "run_end::signal_while_attaching_leaves_a_complete_run_or_none",
+    "run_queue::",
     "run_table::killed_run_is_in_the_table_after_recovery",
+    "samples::",
+    "sched::every_sample_of_",
     "service::hundred_clients_at_once_are_served",
     "service::processes_that_start_during_a_reading_have_rows",
     "summary::every_figure_is_recomputed",
     "timeline::timeline_columns_match_duckdb_over_the_other_tables",
     "unprivileged::all_processes_of_a_command_have_births_and_ends",
+    "unprivileged::without_perf_events_the_shortfall_is_counted",
+    "xtask::command_runs_as_without_the_profiler",
+];
+/// Attacks that only run with the whole tier. Others of the same classes run without arguments as well.
+const LONG_ATTACKS: [&str; 10] = [
+    "jobs::cgroup_name_cannot_take_over_a_job_id",
+    "jobs::job_environment_is_trusted_for_one_user_only",
+    "marks::implausible_sender_losses_are_charged_to_the_sender",
+    "marks::mark_storm_only_affects_its_senders",
+    "marks::marks_fill_the_disk_at_a_limited_rate",
+    "marks::region_memory_is_limited_per_user",
+    "process_names::command_lines_take_bounded_memory",
+    "process_names::endless_command_line_costs_no_more",
+    "service::silent_clients_hold_their_place_for_seconds",
+    "service::stopped_client_loses_only_its_own_rows",
 ];
 /// Other end-to-end tests that are excluded from the tier `e2e`.
 const EXCLUDED: [&str; 10] = [
@@ -67,18 +100,21 @@ const EXCLUDED: [&str; 10] = [
     SOAK,
 ];
 
-pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn unit(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     bpf::build(workspace)?;
     build(
         workspace,
         &["--all-targets"],
         "building the programs and their tests (some minutes the first time)",
     )?;
-    let tests = run(&mut runner(workspace, Tests::Unit, filter))?;
+    let tests = run(runner(workspace, Tests::Unit, selection), None)?;
+    if !selection.filter.is_empty() {
+        return Ok(tests);
+    }
     shell::run(
         workspace
             .cargo()
-            .args(["test", "--quiet", "--release", "--workspace", "--doc"])
+            .args(["test", "--quiet", "--workspace", "--doc"])
             .args(["--exclude", END_TO_END]),
     )?;
     // Outside the workspace.
@@ -93,15 +129,15 @@ pub fn unit(workspace: &Workspace, filter: &[String]) -> Result<String> {
 }
 
 /// The tier `e2e`.
-pub fn end_to_end(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn end_to_end(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     obtain_programs()?;
-    on_kernel(workspace, Tests::EndToEnd, filter)
+    on_kernel(workspace, Tests::EndToEnd, selection)
 }
 
 /// The tier `long`.
-pub fn long(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn long(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     obtain_programs()?;
-    on_kernel(workspace, Tests::Long, filter)
+    on_kernel(workspace, Tests::Long, selection)
 }
 
 /// Programs that end-to-end tests start.
@@ -117,32 +153,32 @@ fn obtain_programs() -> Result<()> {
 }
 
 /// The tier `counters` on this machine's PMU.
-pub fn counters(workspace: &Workspace, filter: &[String]) -> Result<String> {
-    on_kernel(workspace, Tests::Counters, filter)
+pub fn counters(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
+    on_kernel(workspace, Tests::Counters, selection)
 }
 
 /// The tier `soak`.
-pub fn soak(workspace: &Workspace, filter: &[String]) -> Result<String> {
-    on_kernel(workspace, Tests::Soak, filter)
+pub fn soak(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
+    on_kernel(workspace, Tests::Soak, selection)
 }
 
 /// The tier `gpu`.
-pub fn gpu(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn gpu(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     let listed = shell::stdout(Command::new("nvidia-smi").arg("--list-gpus"));
     let listed = listed.context("no NVIDIA GPU: nvidia-smi failed")?;
     if !listed.lines().any(|line| line.starts_with("GPU ")) {
         bail!("no NVIDIA GPU: nvidia-smi lists none");
     }
-    on_kernel(workspace, Tests::Gpu, filter)
+    on_kernel(workspace, Tests::Gpu, selection)
 }
 
 /// The tier `hostile`.
-pub fn hostile(workspace: &Workspace, filter: &[String]) -> Result<String> {
-    on_kernel(workspace, Tests::Hostile, filter)
+pub fn hostile(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
+    on_kernel(workspace, Tests::Hostile, selection)
 }
 
 /// The tier `jobs`, with Debian's Slurm and Open MPI.
-pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn jobs(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     const PROGRAMS: [(&str, &str); 7] = [
         ("slurmctld", "slurmctld"),
         ("slurmd", "slurmd"),
@@ -159,11 +195,11 @@ pub fn jobs(workspace: &Workspace, filter: &[String]) -> Result<String> {
         apt::obtain(&[("mpi.h", "libopenmpi-dev")], "MPI programs to profile")?;
     }
     apt::obtain(&[("gfortran", "gfortran")], "a Fortran program with MPI")?;
-    on_kernel(workspace, Tests::Jobs, filter)
+    on_kernel(workspace, Tests::Jobs, selection)
 }
 
 /// The tier `readers`.
-pub fn readers(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn readers(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     apt::obtain(&[("java", "default-jre-headless")], "Java for Spark")?;
     python::READERS.obtain(workspace)?;
     python::FORMATS.obtain(workspace)?;
@@ -174,19 +210,19 @@ pub fn readers(workspace: &Workspace, filter: &[String]) -> Result<String> {
     )?;
     fleet::generator(workspace)?;
     fleet::samples(workspace, &controller(workspace)?)?;
-    on_kernel(workspace, Tests::Readers, filter)
+    on_kernel(workspace, Tests::Readers, selection)
 }
 
 /// The tier `browser`, with Debian's Chromium.
-pub fn browser(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn browser(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     apt::obtain(&[("chromium", "chromium")], "a browser that opens reports")?;
     python::BROWSER.obtain(workspace)?;
     python::MLFLOW.obtain(workspace)?;
-    on_kernel(workspace, Tests::Browser, filter)
+    on_kernel(workspace, Tests::Browser, selection)
 }
 
 /// The tier `oar`, in a Debian below `target/`.
-pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
+pub fn oar(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     apt::obtain(&[("debootstrap", "debootstrap")], "a Debian for OAR")?;
     let root = workspace.target.join("oar");
     if !root.exists() {
@@ -195,10 +231,10 @@ pub fn oar(workspace: &Workspace, filter: &[String]) -> Result<String> {
         let step = "creating a Debian with OAR (some minutes)";
         shell::run_slowly(make.arg(script).arg(root), step)?;
     }
-    on_kernel(workspace, Tests::Oar, filter)
+    on_kernel(workspace, Tests::Oar, selection)
 }
 
-fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<String> {
+fn on_kernel(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> Result<String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         bail!(
             "this kernel has no BTF (/sys/kernel/btf/vmlinux): boot a kernel with CONFIG_DEBUG_INFO_BTF=y"
@@ -210,10 +246,11 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
     }
     let python = python::obtain(workspace)?;
     let profiler = controller(workspace)?;
-    let mut command = runner(workspace, tests, filter);
+    build(workspace, &["--tests"], "building the tests")?;
+    let mut command = runner(workspace, tests, selection);
     command
         .env("PROFILER_BIN", profiler)
-        .env("PROFILER_TEST_PYTHON", python)
+        .env("PROFILER_TEST_PYTHON", &python)
         .env(
             "PROFILER_TEST_READERS",
             python::READERS.interpreter(workspace),
@@ -232,7 +269,7 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
         )
         .env(
             "PROFILER_TEST_EVERY_TABLE",
-            workspace.target.join("release/examples/every_table"),
+            workspace.target.join("debug/examples/every_table"),
         )
         .env(
             "PROFILER_TEST_FLEET",
@@ -243,11 +280,20 @@ fn on_kernel(workspace: &Workspace, tests: Tests, filter: &[String]) -> Result<S
             workspace.target.join("fleet/samples"),
         )
         .env("PROFILER_TEST_OAR", workspace.target.join("oar"));
-    if by_sudo {
-        let variable = format!("CARGO_TARGET_{}_RUNNER", host_triple()?.replace('-', "_"));
-        command.env(variable.to_uppercase(), "sudo --preserve-env --");
-    }
-    run(&mut command)
+    let guard = shell::this_program()?;
+    let sudo = if by_sudo {
+        "sudo --preserve-env -- "
+    } else {
+        ""
+    };
+    let variable = format!("CARGO_TARGET_{}_RUNNER", host_triple()?.replace('-', "_"));
+    command.env(
+        variable.to_uppercase(),
+        format!("{sudo}{} guard", guard.display()),
+    );
+    // Runs of root are not readable by others.
+    let queries = (!by_sudo).then_some((workspace, &*python));
+    run(command, queries)
 }
 
 /// A selection of tests.
@@ -280,23 +326,28 @@ enum Tests {
 /// Builds the controller and returns its path.
 pub fn controller(workspace: &Workspace) -> Result<PathBuf> {
     bpf::build(workspace)?;
-    bpf::build_controller(workspace, true)
+    bpf::build_controller(workspace, false)
 }
 
 fn build(workspace: &Workspace, targets: &[&str], progress: &str) -> Result<()> {
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--quiet", "--release", "--workspace"]);
+    cargo.args(["build", "--quiet", "--workspace"]);
     shell::run_slowly(cargo.args(targets), progress)
 }
 
 /// nextest if it is installed; `cargo test` otherwise.
-fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
+fn runner(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> Command {
     let mut command = workspace.cargo();
     if shell::run_quietly(workspace.cargo().args(["nextest", "--version"])).is_ok() {
         let selected = match tests {
             Tests::Unit => format!("not package({END_TO_END})"),
             Tests::EndToEnd => {
-                let without = EXCLUDED.iter().chain(&LONG);
+                // `--stress` selects by name.
+                let is_stress = selection.stress.is_some();
+                let others = EXCLUDED
+                    .iter()
+                    .filter(|name| !is_stress || **name != HOSTILE);
+                let without = others.chain(LONG.iter().filter(|_| !is_stress));
                 let without = without.map(|name| format!(" - test(/^{name}/)"));
                 format!("package({END_TO_END}){}", without.collect::<String>())
             }
@@ -309,6 +360,10 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             Tests::Jobs => format!("package({END_TO_END}) & test(/^{NEED_JOBS}/)"),
             Tests::Browser => format!("package({END_TO_END}) & test(/^{NEED_BROWSER}/)"),
             Tests::Oar => format!("package({END_TO_END}) & test(/^{NEED_OAR}/)"),
+            Tests::Hostile if selection.is_quick => {
+                let names = LONG_ATTACKS.join("|");
+                format!("package({END_TO_END}) & test(/^{HOSTILE}/) - test(/^{HOSTILE}({names})$/)")
+            }
             Tests::Hostile => format!("package({END_TO_END}) & test(/^{HOSTILE}/)"),
             Tests::Readers => format!("package({END_TO_END}) & test(/^{NEED_READERS}/)"),
             Tests::Soak => format!("package({END_TO_END}) & test(/^{SOAK}/)"),
@@ -317,7 +372,6 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             .args([
                 "nextest",
                 "run",
-                "--release",
                 "--workspace",
                 "--cargo-quiet",
                 "--no-fail-fast",
@@ -329,16 +383,19 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
             // These tests measure and would disturb each other.
             command.args(["--test=e2e", "--test=kernel", "--test-threads=1"]);
         }
-        command.args(filter);
+        if let Some(times) = selection.stress {
+            command.args(["--retries=0", &format!("--stress-count={times}")]);
+        }
+        command.args(selection.filter);
         return command;
     }
-    command.args(["test", "--release", "--no-fail-fast"]);
+    command.args(["test", "--no-fail-fast"]);
     if tests == Tests::Unit {
         command.args(["--workspace", "--all-targets", "--exclude", END_TO_END]);
     } else {
         command.args(["--package", END_TO_END]);
     }
-    command.arg("--").args(filter);
+    command.arg("--").args(selection.filter);
     match tests {
         Tests::Unit => &mut command,
         Tests::EndToEnd => {
@@ -359,11 +416,17 @@ fn runner(workspace: &Workspace, tests: Tests, filter: &[String]) -> Command {
     command
 }
 
-/// Runs the test runner; returns the number of tests, and which of them were flaky. It fails if no
+/// Runs the test runner, with a process that answers queries if there is an interpreter; returns the number of tests, and which of them were flaky. It fails if no
 /// test ran.
-fn run(command: &mut Command) -> Result<String> {
-    let name = shell::display(command);
+fn run(mut command: Command, queries: Option<(&Workspace, &Path)>) -> Result<String> {
+    let name = shell::display(&command);
     let directory = RunDirectory::create()?;
+    let server =
+        queries.map(|(workspace, python)| QueryServer::start(workspace, python, directory.path()));
+    let server = server.transpose()?;
+    if let Some(server) = &server {
+        command.env(queries::SOCKET, server.socket());
+    }
     let mut child = command
         .env("TMPDIR", directory.path())
         .stdin(Stdio::null())
@@ -384,6 +447,10 @@ fn run(command: &mut Command) -> Result<String> {
     let status = child
         .wait()
         .with_context(|| format!("waiting for `{name}`"))?;
+    // They do not fail: the next test begins without what was left.
+    for line in directory.left().lines() {
+        shell::progress(line);
+    }
     if !status.success() {
         let failures = printed.map(|printed| printed.failures.text()).concat();
         bail!("`{name}` failed ({status}){flaky}{failures}");

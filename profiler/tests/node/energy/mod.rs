@@ -36,14 +36,14 @@ fn row(socket: Option<u64>, domain: &str, provider: &str, energy: Option<u64>) -
 /// Reads until a domain has a new value.
 fn next_rows(reader: &mut Reader) -> Rows {
     let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(20) {
+    while begin.elapsed() < Duration::from_secs(120) {
         thread::sleep(Duration::from_millis(20));
         let rows = reader.rows();
         if rows.len() != 0 {
             return rows;
         }
     }
-    panic!("no row for 20 s");
+    panic!("no row for 120 s");
 }
 
 /// Why the source is not complete, and the remedy.
