@@ -124,8 +124,9 @@ struct Honest {
     idle_until: Vec<[i64; 2]>,
 }
 
-/// Name, CPU time, bytes written, and times of the readings at start and end.
-type Usage = (String, u64, u64, i64, i64);
+/// Name, CPU time and bytes written (null if the first reading was after the end), and times of the
+/// readings at start and end.
+type Usage = (String, Option<u64>, Option<u64>, i64, i64);
 
 /// A run under attack.
 struct Ended {
@@ -153,11 +154,13 @@ impl Ended {
             let [idle_at_start, idle_at_end] = self.honest.idle_until[number];
             if *start < idle_at_start && *end < idle_at_end {
                 in_time += 1;
-                assert!((BURNT..BURNT + 20_000_000).contains(oncpu), "{rows:?}");
-                assert!((WRITTEN..WRITTEN + 1000).contains(written), "{rows:?}");
+                let (oncpu, written) = (oncpu.unwrap_or(0), written.unwrap_or(0));
+                assert!((BURNT..BURNT + 20_000_000).contains(&oncpu), "{rows:?}");
+                assert!((WRITTEN..WRITTEN + 1000).contains(&written), "{rows:?}");
             }
         }
-        assert!(in_time > REGIONS / 2, "{in_time} in time: {rows:?}");
+        // The first ones compete with the start of the attack.
+        assert!(in_time >= REGIONS / 4, "{in_time} in time: {rows:?}");
         let verified = Command::new(setting("PROFILER_BIN"))
             .arg("verify")
             .arg(self.data.path())

@@ -80,7 +80,7 @@ const LONG_ATTACKS: [&str; 10] = [
     "marks::implausible_sender_losses_are_charged_to_the_sender",
     "marks::mark_storm_only_affects_its_senders",
     "marks::marks_fill_the_disk_at_a_limited_rate",
-    "marks::region_memory_is_limited_per_user",
+    "marks::open_regions_are_limited_per_user",
     "process_names::command_lines_take_bounded_memory",
     "process_names::endless_command_line_costs_no_more",
     "service::silent_clients_hold_their_place_for_seconds",
