@@ -89,13 +89,17 @@ fn exports_of_perfmon_come_back() {
     ] {
         assert_same(&old, &new, query);
     }
-    // Files have the times of the samples, and not those of the reading of each meter, which a busy
-    // machine delays. The energies above are equal.
-    let power = "SELECT sum(package_power * interval_ns) / sum(interval_ns), \
-         sum(dram_power * interval_ns) / sum(interval_ns) FROM timeline WHERE host = 'node1'";
-    let [of_old, of_new]: [(f64, f64); 2] = [&old, &new].map(|data| data.row(power));
-    for (old, new) in [(of_old.0, of_new.0), (of_old.1, of_new.1)] {
-        assert!((new / old - 1.0).abs() < 0.2, "{old} W became {new} W");
+    // Files have the times of the samples, and not those of the reading of each meter. The energies
+    // above are equal, and power in the time of the samples is this energy.
+    for (domain, column) in [("package", "package_power"), ("dram", "dram_power")] {
+        let (power, energy): (f64, f64) = new.row(&format!(
+            "SELECT (SELECT sum({column} * interval_ns) / 1e3 FROM timeline WHERE host = 'node1'), \
+             (SELECT sum(energy_uj) FROM energy WHERE host = 'node1' AND domain = '{domain}')"
+        ));
+        assert!(
+            (power / energy - 1.0).abs() < 1e-6,
+            "{domain}: {power} of {energy} µJ"
+        );
     }
     let [of_old, of_new] = [&old, &new].map(figures);
     for figure in ["user_s", "storage_write_bytes", "processes"] {

@@ -128,7 +128,7 @@ struct Layout<'a> {
 pub fn slurmstepd(title: &str, directory: &Path) -> ProcessGroup {
     let program = directory.join("slurmstepd");
     fs::copy("/bin/sleep", &program).expect("a copy");
-    ProcessGroup::start(Command::new(program).arg0(title).arg("60"))
+    ProcessGroup::start(Command::new(program).arg0(title).arg("600"))
 }
 
 impl Layout<'_> {

@@ -169,7 +169,7 @@ fn job_of_another_user() {
     let mut tree = Tree::mounted(1);
     let group = tree.make("slurm_n1/uid_0/job_4000014/step_0/task_0");
     // Here, nothing but processes of root tells the owner.
-    let other = tree.make("slurmstepd.scope/job_4000018/step_0/user/task_0");
+    let other = tree.make("slurmstepd.scope/job_4000023/step_0/user/task_0");
     let workloads = [&group, &other].map(|group| {
         let workload = WorkloadDriver::new(WORKLOAD, 0);
         put(&workload, group);
@@ -187,7 +187,10 @@ fn job_of_another_user() {
     );
     for (job, reason) in [
         ("4000014", "job 4000014 is of another user (uid 0)"),
-        ("4000018", "the owner of job 4000018 is unknown"),
+        (
+            "4000023",
+            "job 4000023 (Slurm) has only processes of root, which do not tell its owner",
+        ),
     ] {
         let refused = Profiler::wrapped_in(&["sh", "-c", &script, "sh"])
             .args(["--job", job, "--wait", "200ms"])

@@ -8,6 +8,7 @@ use std::{
 
 use e2e::{
     dataset::Dataset,
+    procfs,
     runs::{ProcessGroup, Profiler, Running, pid_of, wait_until},
     setting,
 };
@@ -196,9 +197,13 @@ fn hangup_of_the_terminal_ends_the_run() {
     wait_until("a journal", || {
         manifest()["state"] == "running" && out.join("run/system").is_dir()
     });
+    let profiler = procfs::children(terminal.pid())[0];
     kill_process(pid_of(terminal.pid()), Signal::KILL).expect("it is alive");
     wait_until("its end", || manifest()["state"] != "running");
     assert_eq!(manifest()["state"], "complete");
+    wait_until("the process has ended", || {
+        matches!(procfs::state(format!("/proc/{profiler}")), None | Some('Z'))
+    });
 }
 
 #[test]

@@ -1,12 +1,18 @@
 //! `cargo xtask run` and `cargo xtask doctor` in a checkout.
 
 use std::{
-    os::unix::fs::symlink,
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::{fs::symlink, process::CommandExt as _},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
-use e2e::runs::Profiler;
+use e2e::{
+    procfs,
+    runs::{Profiler, pid_of, wait_until},
+};
+use rustix::process::{Signal, kill_process_group};
 
 fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -37,6 +43,43 @@ fn cargo_xtask(words: &[&str]) -> Command {
     command
 }
 
+/// The program that runs the tests.
+fn xtask() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    target.expect("a directory").join("debug/xtask")
+}
+
+/// A test that leaves a process of another session, and is ended for its time.
+#[test]
+fn what_a_test_leaves_is_removed_and_reported() {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let script = "setsid sleep 600 & echo $! $TMPDIR; wait";
+    let mut guard = Command::new(xtask())
+        .args(["guard", "sh", "-c", script, "module::name"])
+        .env("TMPDIR", directory.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let stdout = guard.stdout.take().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("text");
+    let (pid, temporary) = line.trim().split_once(' ').expect("two words");
+    let sleep = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default() == "sleep\n";
+    wait_until("it sleeps", sleep);
+    kill_process_group(pid_of(guard.id()), Signal::TERM).expect("it lives");
+    let status = guard.wait().expect("our child");
+    assert_eq!(status.code(), Some(143));
+    assert!(!matches!(
+        procfs::state(format!("/proc/{pid}")),
+        Some('S' | 'R')
+    ));
+    assert!(!Path::new(temporary).exists());
+    let left = fs::read_to_string(directory.path().join("left")).expect("a report");
+    assert_eq!(left, format!("module::name left process {pid} (sleep)\n"));
+}
+
 #[test]
 fn command_runs_as_without_the_profiler() {
     let directory = tempfile::TempDir::new().expect("a directory");
@@ -49,7 +92,7 @@ fn command_runs_as_without_the_profiler() {
         .command(&["sh", "-c", "env >\"$0\"; sleep 0.5; exit 7", path])
         .finish();
     assert_eq!(finished.code(), 7, "{}", finished.stderr);
-    let variables = std::fs::read_to_string(environment).expect("the command has run");
+    let variables = fs::read_to_string(environment).expect("the command has run");
     assert!(variables.contains("OF_THE_USER=kept\n"), "{variables}");
     let of_cargo = |line: &&str| {
         [
@@ -100,10 +143,6 @@ fn doctor_lists_missing_prerequisites_with_commands() {
     let version = String::from_utf8(version.stdout).expect("UTF-8");
     assert!(text.contains(version.trim()), "{text}");
 
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("target");
-    let xtask: PathBuf = target.join("debug/xtask");
     let only_rust = tempfile::TempDir::new().expect("a directory");
     let sysroot = Command::new("rustc")
         .args(["--print", "sysroot"])
@@ -114,7 +153,7 @@ fn doctor_lists_missing_prerequisites_with_commands() {
         let program = Path::new(sysroot.trim()).join("bin").join(name);
         symlink(program, only_rust.path().join(name)).expect("a link");
     }
-    let ill = Command::new(xtask)
+    let ill = Command::new(xtask())
         .arg("doctor")
         .env("PATH", only_rust.path())
         .current_dir(root())

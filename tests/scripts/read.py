@@ -7,8 +7,7 @@ has the libraries already.
 
 import json
 import os
-import signal
-import socket
+import socketserver
 import sys
 
 import duckdb
@@ -22,33 +21,25 @@ def rows(run, sql):
         return db.execute(sql).fetchall()
 
 
-def answer(connection):
-    with connection.makefile("rw") as stream:
-        question = json.loads(stream.readline())
+class Answer(socketserver.StreamRequestHandler):
+    def handle(self):
+        question = json.loads(self.rfile.readline())
         try:
             reply = {"rows": rows(question["run"], question["sql"])}
         except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}"}
-        stream.write(json.dumps(reply, default=float) + "\n")
+        self.wfile.write(json.dumps(reply, default=float).encode() + b"\n")
 
 
-def serve(path):
-    # The kernel reaps the processes.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path + ".new")
-        listener.listen(64)
+class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    """Listens before the socket has its name."""
+
+    def __init__(self, path):
+        super().__init__(path + ".new", Answer)
         os.rename(path + ".new", path)
-        while True:
-            connection, _ = listener.accept()
-            if os.fork() == 0:
-                listener.close()
-                answer(connection)
-                os._exit(0)
-            connection.close()
 
 
 if sys.argv[1] == "--serve":
-    serve(sys.argv[2])
+    Server(sys.argv[2]).serve_forever()
 else:
     print(json.dumps(rows(*sys.argv[1:]), default=float))

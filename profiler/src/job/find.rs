@@ -58,6 +58,7 @@ pub fn find(
         id,
         can_query: true,
         is_confirmed: false,
+        is_of_root: false,
         state: "",
         notes: Vec::new(),
     };
@@ -107,6 +108,8 @@ struct Search<'a> {
     can_query: bool,
     /// Whether the scheduler has said that the job is not over.
     is_confirmed: bool,
+    /// Whether there are processes, of root, that do not tell the owner.
+    is_of_root: bool,
     /// State of a job without processes, for messages.
     state: &'static str,
     notes: Vec<String>,
@@ -124,10 +127,7 @@ impl Search<'_> {
     fn by_cgroup(&mut self) -> Option<FoundJob> {
         let found = by_cgroup(self.host, self.job())?;
         let owner = self.owner.or(found.owner);
-        if !self.is_certain(owner) {
-            return None;
-        }
-        Some(FoundJob {
+        self.accepts(owner).then(|| FoundJob {
             owner,
             notes: std::mem::take(&mut self.notes),
             ..found
@@ -136,14 +136,10 @@ impl Search<'_> {
 
     /// Whether processes in cgroups, or listed by the scheduler, prove a job. Without an owner, they
     /// are root's, which the scheduler must confirm if it can.
-    fn is_certain(&mut self, owner: Option<u32>) -> bool {
-        if owner.is_none() && self.needs_owner {
-            let id = &self.id;
-            self.note(format!(
-                "the owner of job {id} is unknown: only processes of root are found"
-            ));
-        }
-        owner.is_some() || !self.needs_owner && (self.is_confirmed || !self.can_query)
+    fn accepts(&mut self, owner: Option<u32>) -> bool {
+        let is_confirmed = !self.needs_owner && (self.is_confirmed || !self.can_query);
+        self.is_of_root = owner.is_none();
+        owner.is_some() || is_confirmed
     }
 
     /// Queries the scheduler, then searches all environments.
@@ -167,7 +163,7 @@ impl Search<'_> {
                 let owner = self
                     .owner
                     .or_else(|| owner::of_users(self.scheduler, &users));
-                if self.is_certain(owner) {
+                if self.accepts(owner) {
                     self.owner = owner;
                     return Ok(Some(self.without_cgroup(Method::Scheduler, pids)));
                 }
@@ -267,8 +263,13 @@ impl Search<'_> {
     }
 
     fn timed_out(self, wait: Duration) -> Failure {
+        let found = if self.is_of_root {
+            "only processes of root, which do not tell its owner,"
+        } else {
+            "no process"
+        };
         let mut message = format!(
-            "job {} ({}) has no process on this node{}; waited {} s (--wait)",
+            "job {} ({}) has {found} on this node{}; waited {} s (--wait)",
             self.job().name(),
             self.scheduler,
             self.state,
@@ -307,22 +308,4 @@ fn by_cgroup(host: &Host, job: JobRef<'_>) -> Option<FoundJob> {
                 notes: Vec::new(),
             })
         })
-}
-
-/// Id and owner of the requested job, if its processes are on this node and belong to another user.
-pub fn foreign_owner(host: &Host, request: &Request) -> Option<(String, u32)> {
-    let (scheduler, id) = identify(host, request).ok()?;
-    let job = JobRef {
-        scheduler,
-        id: &id,
-        step: None,
-    };
-    let of_cgroup = by_cgroup(host, job).and_then(|found| found.owner);
-    let owner = of_cgroup.or_else(|| {
-        let pids = scheduler_command::processes(scheduler, &id).unwrap_or_default();
-        owner::of_users(scheduler, &owner::users(host, &pids))
-    });
-    let owner = owner.or_else(|| scheduler_command::status(scheduler, &id).ok()?.owner);
-    let own = rustix::process::geteuid().as_raw();
-    owner.filter(|owner| *owner != own).map(|owner| (id, owner))
 }

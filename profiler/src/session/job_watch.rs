@@ -40,14 +40,7 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
                 report!("profiler: {line}");
             }
         };
-        let foreign = unprivileged.then(|| job::find::foreign_owner(&host, &request));
-        let found = match foreign.flatten() {
-            Some((id, uid)) => Err(Failure::new(
-                Reason::Target,
-                format!("job {id} is of another user (uid {uid}): run with sudo"),
-            )),
-            None => job::find::find(&host, &request, unprivileged || of_client, report).map(Some),
-        };
+        let found = job::find::find(&host, &request, unprivileged || of_client, report);
         notifier.notify();
         found
     });
@@ -58,9 +51,12 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
             "looking for the job panicked",
         ))
     })?;
-    if let Some(found) = &found
-        && !config.settings.quiet
-    {
+    if unprivileged && let Some(owner) = found.owner.filter(|owner| *owner != own_uid()) {
+        let id = &found.id;
+        let message = format!("job {id} is of another user (uid {owner}): run with sudo");
+        return Err(Failure::new(Reason::Target, message));
+    }
+    if !config.settings.quiet {
         for note in &found.notes {
             report!("profiler: {note}");
         }
@@ -75,7 +71,11 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
             );
         }
     }
-    Ok(found)
+    Ok(Some(found))
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Threads that watch the job, the file of `--ipc-file` and the announcement of another node.

@@ -28,7 +28,7 @@ use std::{
 
 use ::perfevents::{CORE_PMU, Device};
 use anyhow::Result;
-use clap::ValueEnum;
+use clap::{ValueEnum, value_parser};
 
 use self::results::{Passed, Results, Tree};
 use crate::{docs, perfevents, preparation, shell, vm, workspace::Workspace};
@@ -48,7 +48,8 @@ pub struct Args {
     again: bool,
     /// Run each selected test this often, without a second attempt; without tiers, tests of `e2e`,
     /// `long` and `hostile`
-    #[arg(long, value_name = "TIMES", conflicts_with = "all")]
+    #[arg(long, value_name = "TIMES", value_parser = value_parser!(u32).range(1..))]
+    #[arg(conflicts_with = "all")]
     stress: Option<u32>,
     /// List the tiers
     #[arg(long)]
@@ -118,7 +119,7 @@ enum Tier {
     Soak,
 }
 
-/// Tiers that run without arguments, and in CI, in this order: the quickest first.
+/// Tiers that run without arguments, and in CI, in this order.
 const DEFAULT: [Tier; 7] = [
     Tier::Fmt,
     Tier::Lint,
@@ -181,6 +182,15 @@ pub fn run(workspace: &Workspace, args: &Args) -> ExitCode {
         (false, []) => DEFAULT.into(),
         (false, tiers) => known.filter(|tier| tiers.contains(tier)).collect(),
     };
+    if args.stress.is_some()
+        && let Some(tier) = requested.iter().find(|tier| !tier.has_single_tests())
+    {
+        eprintln!(
+            "error: --stress: the tier `{}` has no single tests to repeat",
+            tier.name()
+        );
+        return ExitCode::FAILURE;
+    }
     let selection = Selection {
         is_quick: !args.all && args.tiers.is_empty(),
         filter: &args.filter,
@@ -406,15 +416,26 @@ impl Tier {
             | Self::Devices
             | Self::Counters
             | Self::Seeds
-            | Self::Fuzz => &[
-                "*.rs",
-                "*.toml",
-                "*Cargo.lock",
-                "perfevents",
-                "profiler",
-                "tests",
-            ],
+            | Self::Fuzz => &[":(exclude)*.md"],
             _ => &[],
+        }
+    }
+
+    /// Whether the runner of this machine's tests runs the tier.
+    fn has_single_tests(self) -> bool {
+        match self {
+            Self::Unit
+            | Self::E2e
+            | Self::Long
+            | Self::Jobs
+            | Self::Hostile
+            | Self::Readers
+            | Self::Browser
+            | Self::Gpu
+            | Self::Oar
+            | Self::Soak => true,
+            Self::Counters => has_counters(),
+            _ => false,
         }
     }
 

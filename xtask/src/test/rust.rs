@@ -42,7 +42,7 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 29] = [
+const LONG: [&str; 28] = [
     "coming_from::",
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
@@ -62,7 +62,6 @@ const LONG: [&str; 29] = [
     "roofline::measured_ceilings_are_in_the_report",
     "run_end::signal_while_attaching_leaves_a_complete_run_or_none",
     "run_queue::",
-    "run_table::killed_run_is_in_the_table_after_recovery",
     "samples::",
     "sched::every_sample_of_",
     "service::hundred_clients_at_once_are_served",
@@ -74,8 +73,7 @@ const LONG: [&str; 29] = [
     "xtask::command_runs_as_without_the_profiler",
 ];
 /// Attacks that only run with the whole tier. Others of the same classes run without arguments as well.
-const LONG_ATTACKS: [&str; 10] = [
-    "jobs::cgroup_name_cannot_take_over_a_job_id",
+const LONG_ATTACKS: [&str; 9] = [
     "jobs::job_environment_is_trusted_for_one_user_only",
     "marks::implausible_sender_losses_are_charged_to_the_sender",
     "marks::mark_storm_only_affects_its_senders",
@@ -107,7 +105,7 @@ pub fn unit(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
         &["--all-targets"],
         "building the programs and their tests (some minutes the first time)",
     )?;
-    let tests = run(runner(workspace, Tests::Unit, selection), None)?;
+    let tests = run(runner(workspace, Tests::Unit, selection)?, None)?;
     if !selection.filter.is_empty() {
         return Ok(tests);
     }
@@ -247,7 +245,7 @@ fn on_kernel(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> R
     let python = python::obtain(workspace)?;
     let profiler = controller(workspace)?;
     build(workspace, &["--tests"], "building the tests")?;
-    let mut command = runner(workspace, tests, selection);
+    let mut command = runner(workspace, tests, selection)?;
     command
         .env("PROFILER_BIN", profiler)
         .env("PROFILER_TEST_PYTHON", &python)
@@ -336,7 +334,7 @@ fn build(workspace: &Workspace, targets: &[&str], progress: &str) -> Result<()> 
 }
 
 /// nextest if it is installed; `cargo test` otherwise.
-fn runner(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> Command {
+fn runner(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> Result<Command> {
     let mut command = workspace.cargo();
     if shell::run_quietly(workspace.cargo().args(["nextest", "--version"])).is_ok() {
         let selected = match tests {
@@ -387,7 +385,10 @@ fn runner(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> Comm
             command.args(["--retries=0", &format!("--stress-count={times}")]);
         }
         command.args(selection.filter);
-        return command;
+        return Ok(command);
+    }
+    if selection.stress.is_some() {
+        bail!("--stress requires cargo-nextest: run `cargo install --locked cargo-nextest`");
     }
     command.args(["test", "--no-fail-fast"]);
     if tests == Tests::Unit {
@@ -409,15 +410,20 @@ fn runner(workspace: &Workspace, tests: Tests, selection: Selection<'_>) -> Comm
         Tests::Jobs => command.args(["--test-threads=1", NEED_JOBS]),
         Tests::Browser => command.args(["--test-threads=1", NEED_BROWSER]),
         Tests::Oar => command.args(["--test-threads=1", NEED_OAR]),
-        Tests::Hostile => command.args(["--test-threads=1", HOSTILE]),
+        Tests::Hostile => {
+            let skipped = LONG_ATTACKS.iter().filter(|_| selection.is_quick);
+            let skipped =
+                skipped.flat_map(|name| ["--skip".to_owned(), format!("{HOSTILE}{name}")]);
+            command.args(["--test-threads=1", HOSTILE]).args(skipped)
+        }
         Tests::Readers => command.args(["--test-threads=1", NEED_READERS]),
         Tests::Soak => command.args(["--test-threads=1", SOAK]),
     };
-    command
+    Ok(command)
 }
 
-/// Runs the test runner, with a process that answers queries if there is an interpreter; returns the number of tests, and which of them were flaky. It fails if no
-/// test ran.
+/// Runs the test runner, with a process that answers queries if there is an interpreter; returns the
+/// number of tests, and which of them were flaky. It fails if no test ran.
 fn run(mut command: Command, queries: Option<(&Workspace, &Path)>) -> Result<String> {
     let name = shell::display(&command);
     let directory = RunDirectory::create()?;
