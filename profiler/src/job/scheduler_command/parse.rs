@@ -123,7 +123,8 @@ pub(super) fn pbs_status(output: &CommandOutput) -> Result<JobStatus, QueryError
         id: None,
         session: value("session_id")
             .and_then(|id| id.parse().ok())
-            .filter(|_| is_here),
+            // Session 0 is that of the kernel's threads.
+            .filter(|id| is_here && *id != 0),
         owner: value("euser")
             .or_else(|| value("Job_Owner"))
             .and_then(uid_of_name),
@@ -247,6 +248,13 @@ mod tests {
                 .expect("a state")
                 .session,
             Some(42)
+        );
+        let of_kernel = here.replace("session_id = 42", "session_id = 0");
+        assert_eq!(
+            pbs_status(&output(true, &of_kernel, ""))
+                .expect("a state")
+                .session,
+            None
         );
         let owned = here.replace("Job_Name = x", "Job_Owner = root@node");
         assert_eq!(
