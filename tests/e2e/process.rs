@@ -11,6 +11,7 @@ use e2e::{
     procfs,
     runs::{ProcessGroup, Profiler, wait_until},
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Asserts properties of every correct run.
 #[track_caller]
@@ -156,10 +157,8 @@ fn processes_started_before_the_profiler_are_followed() {
     expected.insert(shell.pid());
     let profiler = Profiler::new().pid(shell.pid()).start();
     for pid in sleeps() {
-        let killed = std::process::Command::new("kill")
-            .arg(pid.to_string())
-            .status();
-        assert!(killed.expect("kill").success());
+        let pid = Pid::from_raw(pid.cast_signed()).expect("not 0");
+        kill_process(pid, Signal::TERM).expect("our process");
     }
     let finished = profiler.finish();
     let data = finished.dataset();

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs `.ci/run` on a clean clone in a minimal Debian, in which only the Rust toolchain (with cargo-nextest,
-# if it is installed) is from this machine: shows what the tests need and nobody installs.
+# Runs `.ci/run` on a clean clone in a minimal Debian, in which only the Rust toolchain is from this
+# machine: shows what the tests need and do not install.
 #
 #     sudo tests/environments/minimal/run.sh DIRECTORY [COMMAND…]
 #
@@ -14,17 +14,20 @@ checkout=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
 
 if ! [ -e "$root/etc/debian_version" ]; then
     mmdebstrap --quiet --mode=root --variant=minbase bookworm "$root"
-    # Users of a site trust its certificates; the toolchain and pip read this file.
-    mkdir -p "$root/etc/ssl" "$root$CARGO_HOME" "$root$RUSTUP_HOME"
-    cp -r /etc/ssl/certs "$root/etc/ssl/"
+    mkdir -p "$root$CARGO_HOME" "$root$RUSTUP_HOME"
     for file in /etc/resolv.conf /etc/pip.conf; do
         [ ! -e "$file" ] || cp "$file" "$root/etc/"
     done
 fi
+# With those of a proxy, if this machine trusts any. Debian's package replaces the file below /etc.
+certificates=/usr/local/share/certificates.pem
+cp /etc/ssl/certs/ca-certificates.crt "$root$certificates"
 rm -rf "$root/src"
 git clone --quiet "$checkout" "$root/src"
 [ $# -gt 0 ] || set -- .ci/run
 
+export SSL_CERT_FILE=$certificates PIP_CERT=$certificates REQUESTS_CA_BUNDLE=$certificates
+export CURL_CA_BUNDLE=$certificates CARGO_HTTP_CAINFO=$certificates GIT_SSL_CAINFO=$certificates
 export root CARGO_HOME RUSTUP_HOME HOME=/root LANG=C.UTF-8 TERM=dumb CI=true
 exec unshare --mount --propagation private sh -eu -c '
     mount --bind "$root" "$root"
@@ -35,5 +38,8 @@ exec unshare --mount --propagation private sh -eu -c '
         mount --bind "$directory" "$root$directory"
     done
     export PATH="$CARGO_HOME/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    exec chroot "$root" sh -c "cd /src && exec \"\$@\"" sh "$@"
+    # Not chroot, in which the kernel refuses user namespaces.
+    cd "$root"
+    pivot_root . mnt
+    exec chroot . sh -eu -c "umount --lazy /mnt; cd /src; exec \"\$@\"" sh "$@"
 ' sh "$@"

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use super::lint;
 use crate::{
     bpf,
     cargo_tool::CargoTool,
@@ -26,6 +27,7 @@ const TOOL: CargoTool = CargoTool {
 };
 
 const DIRECTORY: &str = "tests/fuzz";
+const MANIFEST: &str = "tests/fuzz/Cargo.toml";
 
 /// Time per target, s.
 const SECONDS: u64 = 20;
@@ -39,10 +41,13 @@ const PARALLEL: usize = 2;
 const INPUT_SECONDS: u64 = 60;
 const MEMORY_MIB: u64 = 2048;
 
-/// Runs the targets on their seeds only. Like [`run`], it takes parts of the targets' names.
+/// Runs the targets on their seeds only, without warnings of clippy. Like [`run`], it takes parts of the
+/// targets' names.
 pub fn seeds(workspace: &Workspace, filter: &[String]) -> Result<String> {
     let targets = targets(workspace, filter)?;
     build(workspace)?;
+    // Most dependencies are those of the workspace.
+    lint::outside(workspace, MANIFEST, "target")?;
     let scratch = Scratch::new(workspace)?;
     let mut inputs = 0;
     for name in &targets {
@@ -132,7 +137,7 @@ fn build(workspace: &Workspace) -> Result<()> {
     let object = bpf::build(workspace)?;
     let program = obtain(workspace)?;
     // cargo-fuzz would update an outdated lock file.
-    let manifest = workspace.root.join(DIRECTORY).join("Cargo.toml");
+    let manifest = workspace.root.join(MANIFEST);
     shell::run_quietly(
         workspace
             .cargo()

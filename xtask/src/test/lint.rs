@@ -16,28 +16,31 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         "--",
         "--deny=warnings",
     ]))?;
-    // Outside the workspace; the first in the same directory, because most dependencies are the same.
-    for (manifest, target) in [
-        ("tests/fuzz/Cargo.toml", "target"),
-        ("clients/rust/profiler-mark/Cargo.toml", "target/clients"),
-    ] {
-        shell::run(workspace.cargo().args([
-            "clippy",
-            "--quiet",
-            "--locked",
-            "--all-features",
-            "--manifest-path",
-            manifest,
-            "--target-dir",
-            target,
-            "--",
-            "--deny=warnings",
-        ]))?;
-    }
+    outside(
+        workspace,
+        "clients/rust/profiler-mark/Cargo.toml",
+        "target/clients",
+    )?;
     shell::run(
         workspace
             .cargo()
             .args(["doc", "--quiet", "--workspace", "--no-deps"])
             .env("RUSTDOCFLAGS", "--deny=warnings"),
     )
+}
+
+/// Clippy on a package outside the workspace.
+pub fn outside(workspace: &Workspace, manifest: &str, target: &str) -> Result<()> {
+    shell::run(workspace.cargo().args([
+        "clippy",
+        "--quiet",
+        "--locked",
+        "--all-features",
+        "--manifest-path",
+        manifest,
+        "--target-dir",
+        target,
+        "--",
+        "--deny=warnings",
+    ]))
 }

@@ -42,14 +42,16 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 28] = [
+const LONG: [&str; 32] = [
     "coming_from::",
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
+    "compare::p_values_are_those_of_the_permutation_test",
     "crash::every_sample_is_recovered_after_twenty_kills",
     "export::samples_without_cpu_time_are_joined_with_the_next",
     "export_perfmon::documented_values_equal_sql",
     "full_disk::full_disk_drops_rows_but_keeps_files_and_target",
+    "import::exports_of_flowcept_come_back",
     "import::exports_of_perfmon_come_back",
     "job_search::hanging_scheduler_is_not_waited_for",
     "many_nodes::sixty_four_hosts_share_one_run",
@@ -64,9 +66,11 @@ const LONG: [&str; 28] = [
     "run_queue::",
     "samples::",
     "sched::every_sample_of_",
+    "sched::five_thousand_naps_are_exact_to_the_nanosecond",
     "service::hundred_clients_at_once_are_served",
     "service::processes_that_start_during_a_reading_have_rows",
     "summary::every_figure_is_recomputed",
+    "summary::figures_of_gpus_equal_their_sql",
     "timeline::timeline_columns_match_duckdb_over_the_other_tables",
     "unprivileged::all_processes_of_a_command_have_births_and_ends",
     "unprivileged::without_perf_events_the_shortfall_is_counted",

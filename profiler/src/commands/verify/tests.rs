@@ -127,8 +127,10 @@ fn truncated_files_are_reported() {
     for file in [PART, "run.json", "run.b.json"] {
         let path = run.join(file);
         let bytes = fs::read(&path).unwrap();
-        // The last byte of the JSON is the end of a line.
-        for length in 0..bytes.len() - 1 {
+        // The last byte of the JSON is the end of a line; the metadata of a Parquet file is before it.
+        let last = bytes.len() - 1;
+        let near_end = last.saturating_sub(400)..last;
+        for length in (0..last).step_by(16).chain(near_end) {
             fs::write(&path, &bytes[..length]).unwrap();
             let problems = problems(&run);
             let named = problems.iter().any(|problem| problem.contains(file));
@@ -159,7 +161,7 @@ fn random_damage_is_reported() {
     for file in [PART, "run.json"] {
         let path = run.join(file);
         let bytes = fs::read(&path).unwrap();
-        for _ in 0..2000 {
+        for _ in 0..500 {
             let mut damaged = bytes.clone();
             match numbers.next(3) {
                 0 => {
