@@ -2,11 +2,16 @@
 # Runs `.ci/run` on a clean clone in a minimal Debian, in which only the Rust toolchain is from this
 # machine: shows what the tests need and do not install.
 #
-#     sudo tests/environments/minimal/run.sh DIRECTORY [COMMAND…]
+#     tests/environments/minimal/run.sh DIRECTORY [COMMAND…]
 #
-# DIRECTORY is created, and kept for another look; COMMAND replaces `.ci/run`. Requires root, mmdebstrap
-# and a mirror, and takes as long as the tests.
+# As root, whose toolchain it is if CARGO_HOME and RUSTUP_HOME name no other. DIRECTORY is created, and kept
+# for another look; COMMAND replaces `.ci/run`. Requires mmdebstrap and a mirror, and takes as long as the
+# tests.
 set -eu
+if [ $# -eq 0 ] || [ "$(id -u)" -ne 0 ]; then
+    echo "usage, as root: $0 DIRECTORY [COMMAND…]" >&2
+    exit 2
+fi
 root=$(realpath -m "$1")
 shift
 checkout=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
@@ -29,6 +34,7 @@ git clone --quiet "$checkout" "$root/src"
 export SSL_CERT_FILE=$certificates PIP_CERT=$certificates REQUESTS_CA_BUNDLE=$certificates
 export CURL_CA_BUNDLE=$certificates CARGO_HTTP_CAINFO=$certificates GIT_SSL_CAINFO=$certificates
 export root CARGO_HOME RUSTUP_HOME HOME=/root LANG=C.UTF-8 TERM=dumb CI=true
+unset TMPDIR
 exec unshare --mount --propagation private sh -eu -c '
     mount --bind "$root" "$root"
     for directory in /proc /sys /dev; do
