@@ -13,6 +13,7 @@ use super::{kernel::Kernel, modules::ModuleList};
 use crate::{
     apt::{self, Lists},
     arch::Arch,
+    preparation,
     shell::{self, progress},
     workspace::Workspace,
 };
@@ -53,18 +54,17 @@ pub fn build(
     let sources = directory.join("drivers");
     copy(&workspace.root.join(SOURCES), &sources)?;
     progress("building the modules that simulate devices");
-    shell::run_quietly(
-        Command::new("make")
-            .arg("--quiet")
-            .arg("-C")
-            .arg(headers.join(format!("usr/src/linux-headers-{release}")))
-            // The Makefile of the headers requires the path /usr/src.
-            .arg("-f")
-            .arg(headers.join(format!("usr/src/{}/Makefile", common(release))))
-            .arg(format!("M={}", sources.display()))
-            .arg("modules"),
-    )
-    .with_context(|| format!("building {SOURCES}"))?;
+    let mut make = Command::new("make");
+    make.arg("--quiet")
+        .arg("-C")
+        .arg(headers.join(format!("usr/src/linux-headers-{release}")))
+        // The Makefile of the headers requires the path /usr/src.
+        .arg("-f")
+        .arg(headers.join(format!("usr/src/{}/Makefile", common(release))))
+        .arg(format!("M={}", sources.display()))
+        .arg("modules");
+    preparation::timed(|| shell::run_quietly(&mut make))
+        .with_context(|| format!("building {SOURCES}"))?;
     let mut modules = Vec::new();
     for file in files(&sources)? {
         if file.extension().is_some_and(|extension| extension == "ko") {

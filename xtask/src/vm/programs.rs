@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     arch::Arch,
-    bpf, cross,
+    bpf, cross, preparation,
     shell::{self, progress},
     workspace::Workspace,
 };
@@ -30,7 +30,7 @@ pub fn build(workspace: &Workspace, arch: &Arch, suite: &str) -> Result<Programs
         cargo.env("PROFILER_BPF_OBJECT", object);
     }
     progress("building the programs and their tests");
-    let messages = shell::stdout(cargo.args([
+    cargo.args([
         "--quiet",
         "--release",
         "--workspace",
@@ -42,7 +42,8 @@ pub fn build(workspace: &Workspace, arch: &Arch, suite: &str) -> Result<Programs
         "--bin=guest-init",
         "--test",
         suite,
-    ]))?;
+    ]);
+    let messages = preparation::timed(|| shell::stdout(&mut cargo))?;
     let built: Vec<Value> = messages
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())

@@ -318,7 +318,7 @@ fn bases_of_a_directory_are_its_files_or_built_in() {
 /// The TOML examples of docs/perfevents.md: a complete table, and one with a base.
 #[test]
 fn examples_of_the_documentation_are_valid() {
-    let page = include_str!("../../docs/perfevents.md");
+    let page = include_str!("../../../docs/perfevents.md");
     let examples: Vec<&str> = page
         .split("```toml\n")
         .skip(1)

@@ -115,7 +115,7 @@ fn every_tick_that_was_written_survives_a_kill() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "every_tick_that_was_written_survives_a_kill",
+                "sink_kill::every_tick_that_was_written_survives_a_kill",
                 "--nocapture",
             ])
             .env(DIRECTORY, out.path())

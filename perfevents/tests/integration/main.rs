@@ -1,0 +1,4 @@
+//! The crate as a library.
+
+mod base;
+mod catalog;
