@@ -176,8 +176,14 @@ fn processes_that_start_during_a_reading_have_rows() {
     assert!(output.status.success(), "{output:?}");
     let data = service.data("datagrams");
     let (calls, bytes): (u64, u64) = data.row("SELECT sum(tx_calls), sum(tx_bytes) FROM net_io");
-    let losses = &data.manifest()["losses"];
-    assert_eq!((calls, bytes), (3000, 27_000), "{losses}");
+    // A slow disk cannot take everything at once. Each process has one row, with one datagram.
+    let lost = data.lost("rows of net_io");
+    assert_eq!(
+        (calls + lost, bytes),
+        (3000, calls * 9),
+        "{lost} rows lost: {}",
+        data.manifest()["losses"]
+    );
 }
 
 #[test]

@@ -69,6 +69,16 @@ impl Dataset {
         serde_json::from_slice(&json).expect("run.json is JSON")
     }
 
+    /// Number of losses of a kind by `run.json`: `ticks`, `rows of TABLE`.
+    pub fn lost(&self, what: &str) -> u64 {
+        let losses = self.manifest()["losses"].clone();
+        let losses = losses.as_array().expect("a list").iter();
+        let counts = losses.filter(|loss| loss["what"] == what);
+        counts
+            .map(|loss| loss["count"].as_u64().expect("a count"))
+            .sum()
+    }
+
     /// What bounds the run according to `profiler summary`, the finding that explains most first.
     pub fn findings(&self) -> Vec<Value> {
         let output = Command::new(setting("PROFILER_BIN"))

@@ -5,12 +5,7 @@ use crate::{dataset::Dataset, rows::sum};
 impl Dataset {
     /// Samples that were due and not taken.
     pub fn missed_samples(&self) -> u64 {
-        let losses = self.manifest()["losses"].clone();
-        let ticks = losses.as_array().expect("a list").iter();
-        let counts = ticks.filter(|loss| loss["what"] == "ticks");
-        counts
-            .map(|loss| loss["count"].as_u64().expect("a count"))
-            .sum()
+        self.lost("ticks")
     }
 
     /// Time that the hypervisor took from all CPUs, in ns: the CPU time of a running thread can

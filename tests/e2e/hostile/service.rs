@@ -153,9 +153,7 @@ fn stopped_client_loses_only_its_own_rows() {
     let (samples, covered): (u64, u64) =
         data.row("SELECT count(*), sum(interval_ns)::UBIGINT FROM system");
     let losses = data.manifest()["losses"].clone();
-    let of_system = losses.as_array().expect("a list").iter();
-    let of_system = of_system.filter(|loss| loss["what"] == "rows of system");
-    let lost: u64 = of_system.filter_map(|loss| loss["count"].as_u64()).sum();
+    let lost = data.lost("rows of system");
     // A slow disk cannot take at once what has been read meanwhile: those rows are counted.
     let all = samples + data.missed_samples() + lost;
     assert!(all >= 39, "{all}, {samples} stored: {losses}");

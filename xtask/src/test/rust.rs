@@ -139,6 +139,8 @@ pub fn end_to_end(workspace: &Workspace, selection: Selection<'_>) -> Result<Str
 /// The tier `long`.
 pub fn long(workspace: &Workspace, selection: Selection<'_>) -> Result<String> {
     obtain_programs()?;
+    // A test starts `cargo xtask run`, which would build it in the time of the test.
+    bpf::build_optimized(workspace)?;
     on_kernel(workspace, Tests::Long, selection)
 }
 
