@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from conftest import BINARY, rows
 
 import profiler
-from profiler import _channel
+from profiler import _binary, _channel
 
 SOURCES = Path(__file__).parent.parent / "src"
 
@@ -68,6 +69,28 @@ def test_profiles_this_process_and_its_children(tmp_path: Path) -> None:
     # The children took some milliseconds.
     assert used * 0.99 <= summary["total"]["cpu_s"] <= used + 0.2
     assert summary["regions"][0]["name"] == "burn" and summary["total"]["failed_processes"] == 3
+
+
+def test_environment_that_another_thread_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "value")
+    names = [f"OF_ANOTHER_THREAD_{number}" for number in range(500)]
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            for name in names:
+                os.environ[name] = "x"
+            for name in names:
+                del os.environ[name]
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(200):
+            assert _binary.environment()["KEPT"] == "value"
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_consecutive_and_nested_runs(tmp_path: Path) -> None:

@@ -40,19 +40,59 @@ impl TaskTable {
         self.job_users.contains(&(Arc::clone(job), uid))
     }
 
-    /// Records the users of jobs that cgroups prove.
+    /// Records the users of jobs that cgroups prove. The cgroup of a process can be known before its
+    /// other names.
     pub(super) fn update_job_users(&mut self, first: bool) {
         self.jobs_have_cgroups |= first && job::has_jobs(&self.host);
-        let changed = self.changed.iter();
-        let changed = changed.filter_map(|id| self.processes.get(id));
-        for process in
-            changed.filter(|process| !job::is_step_daemon(process.uid, &process.description.comm))
-        {
+        let is_new = |process: &&Process| {
+            process.changed && !job::is_step_daemon(process.uid, &process.description.comm)
+        };
+        for process in self.processes.values().filter(is_new) {
             if let Some(job) = process.description.job.proven_job() {
                 self.jobs_have_cgroups = true;
                 let user = (self.job_numbers.resolve(job), process.uid);
                 self.job_users.insert(user, ());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{
+        super::{ProcessId, process::entry},
+        *,
+    };
+    use crate::{
+        host::Host,
+        job::{JobEnvironment, cgroup_path},
+        support::clock::Clock,
+    };
+
+    /// A process of a job that ends before its cgroup can be read.
+    #[test]
+    fn environment_is_believed_although_other_names_of_the_job_are_unknown() {
+        let nowhere = Path::new("/nowhere");
+        let host = Host::probe(nowhere, nowhere, Some("n1".to_owned()));
+        let mut tasks = TaskTable::without_reader(&host, Clock::new());
+        tasks.jobs_have_cgroups = true;
+        let id = |pid| ProcessId {
+            pid,
+            start_boottime: 1,
+        };
+        let script = entry(&mut tasks.processes, id(1), 0);
+        let cgroup = cgroup_path::identify("/slurm/uid_0/job_7").expect("a job");
+        script.description.job.set_cgroup(&cgroup, "7".into());
+        let short = entry(&mut tasks.processes, id(2), 0);
+        let variables = ["SLURM_JOB_ID=7", "SLURM_STEP_ID=0"].map(str::as_bytes);
+        let environment = JobEnvironment::parse(variables.into_iter());
+        short.description.job.set_environment(&environment);
+        assert!(!tasks.processes[&id(1)].described);
+        let job = |tasks: &TaskTable| tasks.job_of(&tasks.processes[&id(2)]);
+        assert_eq!(job(&tasks), None);
+        tasks.update_job_users(false);
+        assert_eq!(job(&tasks), Some(("7".into(), Method::Environment)));
     }
 }

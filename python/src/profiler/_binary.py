@@ -27,8 +27,10 @@ def find() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Variables for the program: without colors, which Jupyter and CI services force."""
-    return {**{name: value for name, value in os.environ.items() if name != "CLICOLOR_FORCE"}, "NO_COLOR": "1"}
+    """Variables for the program: without colors, which Jupyter and CI services force. Other threads can
+    change them meanwhile."""
+    values = {name: os.environ.get(name) for name in os.environ if name != "CLICOLOR_FORCE"}
+    return {**{name: value for name, value in values.items() if value is not None}, "NO_COLOR": "1"}
 
 
 def message(stderr: str, code: int) -> str:
