@@ -54,6 +54,7 @@ def test_cost_of_a_mark(tmp_path: Path) -> None:
             bare.connect(os.environ["PROFILER_SOCKET"])
             calls = {
                 "datagram": (lambda: bare.send(b'{"op":"event","name":"e"}'), 1),
+                "text": (lambda: json.dumps({"op": "event", "name": "e", "attributes": {"x": 1, "y": 2}}), 1),
                 "task": (lambda: function(1), 2),
                 "region": (region, 2),
                 "event": (lambda: profiler.event("e"), 1),
@@ -78,6 +79,7 @@ def test_cost_of_a_mark(tmp_path: Path) -> None:
     output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
     costs = json.loads(output)
     print("\nµs per mark: " + ", ".join(f"{name} {value:.2f}" for name, value in costs.items()))
-    # In datagrams without the package, sent in turn with the marks.
-    datagram = costs.pop("datagram")
-    assert max(costs.values()) <= 5 * datagram
+    # In the work of the kernel and of Python, done in turn with the marks: other load changes both, but
+    # not by the same factor.
+    datagram, text = costs.pop("datagram"), costs.pop("text")
+    assert max(costs.values()) <= datagram + 1.5 * text
