@@ -58,6 +58,9 @@ struct Request {
     subjects: Vec<Subject>,
     /// Whether `subjects` has all processes.
     is_complete: bool,
+    /// Whether the run ends. The processes can have run since the sample that `subjects` is from, so
+    /// that earlier values prove nothing.
+    is_last: bool,
 }
 
 /// A process to read.
@@ -127,6 +130,7 @@ impl DetailsReader {
         self.request(Request {
             subjects,
             is_complete,
+            is_last: false,
         });
     }
 
@@ -144,6 +148,7 @@ impl DetailsReader {
         self.request(Request {
             subjects: with_memory(processes).collect(),
             is_complete: true,
+            is_last: true,
         });
         let last = self.take_until(end);
         self.received = last.or(self.received.take());
@@ -189,7 +194,7 @@ fn read(
     known: &mut HashMap<ProcessId, Known>,
 ) -> Answer {
     let is_valid = |known: &Known, subject: &Subject| {
-        known.subject == *subject && known.at.elapsed() < VALID_FOR
+        !request.is_last && known.subject == *subject && known.at.elapsed() < VALID_FOR
     };
     let mut still_known = HashMap::with_capacity(request.subjects.len());
     let mut changed = Vec::new();
@@ -251,28 +256,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_that_have_not_run_keep_their_details() {
+    fn processes_that_have_not_run_keep_their_details_until_the_end() {
         let id = ProcessId {
             pid: std::process::id(),
             start_boottime: 1,
         };
         let mut known = HashMap::new();
-        let mut read_at = |rss, oncpu| {
+        let mut read_at = |rss, oncpu, is_last| {
             let request = Request {
                 subjects: vec![Subject { rss, id, oncpu }],
                 is_complete: true,
+                is_last,
             };
             let answer = read(Path::new("/proc"), request, false, &mut known);
             assert!(answer.is_complete && answer.details.contains_key(&id));
             known[&id].at
         };
-        let first = read_at(1, 1);
-        assert_eq!(read_at(1, 1), first);
-        let (more_time, more_memory) = (read_at(1, 2), read_at(2, 2));
+        let first = read_at(1, 1, false);
+        assert_eq!(read_at(1, 1, false), first);
+        let (more_time, more_memory) = (read_at(1, 2, false), read_at(2, 2, false));
         assert!(first < more_time && more_time < more_memory);
+        assert!(more_memory < read_at(2, 2, true));
         let gone = Request {
             subjects: Vec::new(),
             is_complete: true,
+            is_last: false,
         };
         assert!(
             read(Path::new("/proc"), gone, false, &mut known)
