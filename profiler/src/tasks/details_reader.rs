@@ -3,7 +3,7 @@
 //! Reading `/proc/PID/smaps_rollup` holds the mmap lock of the process for milliseconds. All processes
 //! are read every 30 s, and earlier if the sum of resident memory has grown, so that the peak of the
 //! proportional sum is recorded. Processes that have not run since their last reading keep its values,
-//! and many processes are read slowly.
+//! and many processes are read slowly. At the end of the run, a few are all read once more.
 
 use std::{
     path::Path,

@@ -7,7 +7,7 @@ use std::{env, fs, io::stdin, panic, thread, time::Duration};
 use serde_json::{Value, json};
 
 #[test]
-#[ignore = "a scenario"]
+#[ignore = "started by another test, in a process of its own"]
 fn all_marks() {
     let fit = profiler_mark::region("fit \"1\"\n")
         .kind("epoch")
@@ -66,7 +66,7 @@ fn marks_follow_the_grammar() {
 }
 
 #[test]
-#[ignore = "a scenario"]
+#[ignore = "started by another test, in a process of its own"]
 fn from_threads() {
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -95,7 +95,7 @@ fn ids_of_threads_are_unique() {
 }
 
 #[test]
-#[ignore = "a scenario"]
+#[ignore = "started by another test, in a process of its own"]
 fn flood() {
     for _ in 0..1000 {
         profiler_mark::event("flood").send();

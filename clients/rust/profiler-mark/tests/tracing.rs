@@ -23,7 +23,7 @@ fn load(path: &str) -> Result<(), &'static str> {
 }
 
 #[test]
-#[ignore = "a scenario"]
+#[ignore = "started by another test, in a process of its own"]
 fn spans() {
     with_layer(MarkLayer::new(), || {
         let fit = info_span!("fit", epochs = 3, rate = 0.5, model = ?Some(1), loss = Empty);
@@ -58,7 +58,7 @@ fn spans_become_regions() {
 }
 
 #[test]
-#[ignore = "a scenario"]
+#[ignore = "started by another test, in a process of its own"]
 fn events() {
     with_layer(MarkLayer::new().with_events(true), || {
         let _span = info_span!("span").entered();
@@ -95,7 +95,7 @@ fn events_are_marked_if_enabled() {
 
 /// Tasks that are entered alternately, as by an executor.
 #[test]
-#[ignore = "a scenario"]
+#[ignore = "started by another test, in a process of its own"]
 fn tasks() {
     with_layer(MarkLayer::new(), || {
         let tasks = ["a", "b"].map(|task| info_span!("task", task));
