@@ -62,6 +62,10 @@ shared! {
         pub exit_code: u32,
         /// Real user id at the end.
         pub uid: u32,
+        /// Whether the user had other permissions than the program at the end.
+        pub is_private: u32,
+        /// 0.
+        pub reserved: u32,
         /// Reading in which the process was last reported.
         pub reported_epoch: u32,
         /// Thread with which it was last reported.
@@ -82,6 +86,10 @@ shared! {
         pub ppid: u32,
         /// Real user id.
         pub uid: u32,
+        /// Whether the kernel hides it from this user.
+        pub is_private: u32,
+        /// 0.
+        pub reserved: u32,
         /// Start of the process, ns of `CLOCK_BOOTTIME`.
         pub start_boottime: u64,
         /// Start of the parent process, ns of `CLOCK_BOOTTIME`.
@@ -100,6 +108,10 @@ shared! {
         pub start_boottime: u64,
         /// Real user id after the exec.
         pub uid: u32,
+        /// Whether the kernel hides the program from this user.
+        pub is_private: u32,
+        /// 0.
+        pub reserved: u32,
         /// Bytes of the command line that are sent.
         pub args_len: u32,
         /// Bytes of the whole command line.

@@ -111,6 +111,11 @@ offsets! {
         fdtable_max_fds = "fdtable"."max_fds";
         fdtable_open_fds = "fdtable"."open_fds";
         cred_uid = "cred"."uid";
+        cred_euid = "cred"."euid";
+        cred_suid = "cred"."suid";
+        cred_gid = "cred"."gid";
+        cred_egid = "cred"."egid";
+        cred_sgid = "cred"."sgid";
         pid_numbers = "pid"."numbers";
         pid_level = "pid"."level";
         upid_ns = "upid"."ns";
@@ -136,6 +141,9 @@ offsets! {
         inode_sb = "inode"."i_sb";
         inode_state = "inode"."i_state";
         task_flags = "task_struct"."flags";
+    }
+    optional "Linux whose memory says whether it is dumpable" {
+        mm_flags = "mm_struct"."flags";
     }
     optional "CONFIG_SCHED_INFO" {
         task_run_delay = "task_struct"."sched_info.run_delay";

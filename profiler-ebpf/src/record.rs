@@ -183,6 +183,10 @@ shared! {
         pub ppid: u32,
         /// Real user id.
         pub uid: u32,
+        /// Whether the kernel hides it from this user.
+        pub is_private: u32,
+        /// 0.
+        pub reserved: u32,
         /// Number of threads (`signal_struct.nr_threads`).
         pub threads: u32,
         /// Open file descriptors, or [`FDS_UNKNOWN`].

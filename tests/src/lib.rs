@@ -17,6 +17,7 @@ pub mod procfs;
 pub mod progress;
 pub mod rows;
 pub mod runs;
+pub mod service_client;
 pub mod stall_detector;
 pub mod sysfs;
 pub mod workload_driver;

@@ -280,6 +280,28 @@ impl Task {
         self.0.object(offset!(task_cred)).get(offset!(cred_uid))
     }
 
+    /// Whether the kernel hides the process from its user, as ptrace(2) has it: it has other
+    /// permissions than the user, or memory that is not dumpable (kernel/ptrace.c,
+    /// __ptrace_may_access).
+    #[inline(always)]
+    pub fn is_private(self) -> u32 {
+        const DUMPABLE: u64 = 0x3;
+        const DUMPABLE_BY_USER: u64 = 1;
+        let cred = self.0.object(offset!(task_cred));
+        let id = |offset| cred.get::<u32>(offset);
+        let (uid, gid) = (id(offset!(cred_uid)), id(offset!(cred_gid)));
+        let differs = (uid ^ id(offset!(cred_euid)))
+            | (uid ^ id(offset!(cred_suid)))
+            | (gid ^ id(offset!(cred_egid)))
+            | (gid ^ id(offset!(cred_sgid)));
+        let mm = self.0.object(offset!(task_mm));
+        if differs != 0 || mm.is_null() || offset!(mm_flags) == MISSING {
+            return u32::from(differs != 0);
+        }
+        let flags: u64 = mm.get(offset!(mm_flags));
+        u32::from(flags & DUMPABLE != DUMPABLE_BY_USER)
+    }
+
     /// `signal_struct`, which the threads of a process share.
     #[inline(always)]
     pub fn signal(self) -> Object {

@@ -107,7 +107,7 @@ impl Arguments {
             Target::Cgroup(path)
         } else if let Some(id) = self.job {
             Target::Job(job::Request {
-                id: Some(id).filter(|id| !id.is_empty()),
+                id: job_id(id)?,
                 scheduler: settings.scheduler,
                 step: settings.step.clone(),
                 wait: settings.wait.unwrap_or(WAIT),
@@ -144,4 +144,15 @@ impl Arguments {
         }
         Ok(())
     }
+}
+
+/// The job of `--job`; `None`: that of this process.
+fn job_id(text: String) -> Result<Option<job::JobId>, Failure> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let shown = text.escape_debug().to_string();
+    let id = job::JobId::try_from(text);
+    id.map(Some)
+        .map_err(|error| Failure::new(Reason::Usage, format!("--job {shown}: {error}")))
 }

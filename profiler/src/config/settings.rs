@@ -42,7 +42,7 @@ pub struct Settings {
     /// With --job: profile only this step of a Slurm job: 0, 1, …, batch
     #[arg(long, value_name = "ID", value_parser = step)]
     #[serde(skip)]
-    pub step: Option<String>,
+    pub step: Option<job::Step>,
     /// With --job: end the run when this node has had no work of the job for this time
     /// [default: 5s if the profiler is part of the job]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -266,8 +266,6 @@ pub enum SplitBy {
 enum ValueError {
     #[error("cannot be the name of a directory")]
     DirectoryName,
-    #[error("expected a number, batch, extern or interactive")]
-    Step,
     #[error("expected a BPF map and a number up to {MAX_MAP_ENTRIES}, as in PROCESSES=4")]
     MapEntries,
 }
@@ -283,12 +281,8 @@ fn map_entries(text: &str) -> Result<(String, u32), ValueError> {
     }
 }
 
-fn step(text: &str) -> Result<String, ValueError> {
-    if job::is_step(text) {
-        Ok(text.to_owned())
-    } else {
-        Err(ValueError::Step)
-    }
+fn step(text: &str) -> Result<job::Step, job::IdError> {
+    job::Step::try_from(text.to_owned())
 }
 
 fn directory_name(text: &str) -> Result<String, ValueError> {

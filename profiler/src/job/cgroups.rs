@@ -2,12 +2,13 @@
 
 use std::{
     fs,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
+
 use super::{
-    Scheduler,
+    JobId, Scheduler, Step,
     cgroup_path::{self, JobCgroup},
     id::is_sluid,
     job_numbers::slurm_job_number,
@@ -50,9 +51,9 @@ impl JobDirectory {
 pub struct JobRef<'a> {
     pub scheduler: Scheduler,
     /// Id as given by the user.
-    pub id: &'a str,
+    pub id: &'a JobId,
     /// Only this step of the job.
-    pub step: Option<&'a str>,
+    pub step: Option<&'a Step>,
 }
 
 impl JobRef<'_> {
@@ -60,7 +61,7 @@ impl JobRef<'_> {
     pub fn name(&self) -> String {
         match self.step {
             Some(step) => format!("{}.{step}", self.id),
-            None => self.id.to_owned(),
+            None => self.id.to_string(),
         }
     }
 
@@ -75,7 +76,8 @@ impl JobRef<'_> {
         cgroup.is_of(self.scheduler, self.id)
             || self.scheduler == Scheduler::None
             || cgroup.has_sluid()
-                && slurm_job_number(&host.procfs, directory).is_some_and(|number| number == self.id)
+                && slurm_job_number(&host.procfs, directory)
+                    .is_some_and(|number| *number == **self.id)
     }
 
     /// Uids whose directories are searched. A systemd unit can also belong to the invoking user.
@@ -87,12 +89,14 @@ impl JobRef<'_> {
         accounts
     }
 
-    /// Directory of the step in that of the job.
-    fn directory_of_step(&self, job: &Path) -> PathBuf {
-        match self.step {
-            Some(step) => job.join(format!("step_{step}")),
-            None => job.to_owned(),
-        }
+    /// Directory of the job, or that of the step in it, with its inode; `None` if there is none.
+    fn find_in(&self, job: &Path) -> Option<(PathBuf, u64)> {
+        let name = self.step.map(|step| format!("step_{step}"));
+        let inode = inode_below(job, name.as_deref()).ok()?;
+        Some((
+            name.map_or_else(|| job.to_owned(), |name| job.join(name)),
+            inode,
+        ))
     }
 
     /// Directories of the job in a hierarchy, in order of their paths. The search descends only
@@ -106,14 +110,13 @@ impl JobRef<'_> {
             };
             if self.owns(host, &cgroup, directory)
                 && !is_of_other_node(path, slurm_node.as_deref())
-                && let directory = self.directory_of_step(directory)
-                && let Ok(metadata) = fs::metadata(&directory)
+                && let Some((directory, inode)) = self.find_in(directory)
             {
                 found.push(JobDirectory {
                     path: directory,
                     job: cgroup.job,
                     owner: cgroup.owner,
-                    inode: metadata.ino(),
+                    inode,
                 });
             }
             false
@@ -121,6 +124,18 @@ impl JobRef<'_> {
         found.sort_by(|one, other| one.path.cmp(&other.path));
         found
     }
+}
+
+/// Inode of the directory `name` in `directory`, or of that itself. The kernel refuses names that
+/// leave it.
+fn inode_below(directory: &Path, name: Option<&str>) -> rustix::io::Result<u64> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut opened = open(directory, flags, Mode::empty())?;
+    if let Some(name) = name {
+        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        opened = openat2(&opened, name, flags, Mode::empty(), inside)?;
+    }
+    Ok(fstat(&opened)?.st_ino)
 }
 
 /// Whether a path is below the cgroup of another node's slurmd: several can run on one machine.
@@ -185,6 +200,18 @@ pub fn hierarchies(host: &Host) -> Vec<Hierarchy> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_cannot_leave_the_directory_of_the_job() {
+        let root = tempfile::TempDir::new().expect("a directory");
+        let job = root.path().join("job_7");
+        fs::create_dir_all(job.join("step_0")).expect("made");
+        std::os::unix::fs::symlink("../..", job.join("step_1")).expect("a link");
+        assert!(inode_below(&job, None).is_ok() && inode_below(&job, Some("step_0")).is_ok());
+        for name in ["step_0/../..", "..", "/", "step_1", "step_2"] {
+            assert!(inode_below(&job, Some(name)).is_err(), "{name}");
+        }
+    }
 
     #[test]
     fn cgroups_of_another_slurmd() {

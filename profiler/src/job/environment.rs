@@ -6,7 +6,7 @@ use profiler_ebpf::event::VARIABLES;
 
 use super::{
     Scheduler,
-    id::{self, is_same_job},
+    id::{self, JobId, is_same_job},
 };
 use crate::procfs::process_file::{self, ENVIRON_MAX};
 
@@ -35,7 +35,7 @@ const RANKS: [&str; 7] = [
 pub struct JobEnvironment {
     /// Job id of each scheduler that has one. In a nested allocation, the outer scheduler comes
     /// first.
-    pub jobs: Vec<(Scheduler, String)>,
+    pub jobs: Vec<(Scheduler, JobId)>,
     /// Step of the Slurm job.
     pub step: Option<String>,
     /// Rank in MPI, or task number in the step.
@@ -63,7 +63,7 @@ impl JobEnvironment {
             values[index].filter(|value| !value.is_empty())
         };
         let jobs = JOB_IDS.into_iter().filter_map(|(scheduler, name)| {
-            let id = value(name).filter(|id| id::is_id(id))?;
+            let id = JobId::try_from(value(name)?.to_owned()).ok()?;
             Some((scheduler, id::normalized(scheduler, id)))
         });
         let is_slurm = value("SLURM_JOB_ID").is_some();
@@ -97,7 +97,7 @@ impl JobEnvironment {
     pub fn job_id(&self, scheduler: Scheduler) -> Option<&str> {
         let mut jobs = self.jobs.iter();
         jobs.find(|(other, _)| *other == scheduler)
-            .map(|(_, id)| &id[..])
+            .map(|(_, id)| &**id)
     }
 
     /// Whether the environment names this job.
@@ -130,7 +130,10 @@ mod tests {
     #[test]
     fn slurm_variables() {
         let task = environment("A=b SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=3 SECRET=x");
-        assert_eq!(task.jobs, [(Scheduler::Slurm, "7".to_owned())]);
+        assert_eq!(
+            (task.jobs.len(), task.job_id(Scheduler::Slurm)),
+            (1, Some("7"))
+        );
         assert_eq!((task.step.as_deref(), task.rank), (Some("1"), Some(3)));
         let script = environment("SLURM_JOB_ID=7 SLURM_PROCID=0");
         assert_eq!(

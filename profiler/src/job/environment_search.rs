@@ -25,7 +25,7 @@ pub struct Claim {
 pub fn claims(procfs: &Path, job: JobRef<'_>) -> Vec<Claim> {
     let names = |environment: JobEnvironment| {
         environment.names(job.scheduler, job.id)
-            && (job.step.is_none() || job.step == environment.step.as_deref())
+            && (job.step.is_none() || job.step.map(|step| &**step) == environment.step.as_deref())
     };
     let is_claim = |pid: &u32| {
         JobEnvironment::read(procfs, *pid).is_some_and(names)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    FoundJob, Method, Request, Scheduler,
+    FoundJob, JobId, Method, Request, Scheduler, Step,
     cgroups::{self, JobRef},
     environment_search::{self, alive, claims},
     id::is_sluid,
@@ -98,8 +98,8 @@ pub fn find(
 struct Search<'a> {
     host: &'a Host,
     scheduler: Scheduler,
-    id: String,
-    step: Option<String>,
+    id: JobId,
+    step: Option<Step>,
     /// Whether `id` is the one in paths and environments, and not an id of an array task.
     has_final_id: bool,
     owner: Option<u32>,
@@ -120,7 +120,7 @@ impl Search<'_> {
         JobRef {
             scheduler: self.scheduler,
             id: &self.id,
-            step: self.step.as_deref(),
+            step: self.step.as_ref(),
         }
     }
 
@@ -165,7 +165,8 @@ impl Search<'_> {
                     .or_else(|| owner::of_users(self.scheduler, &users));
                 if self.accepts(owner) {
                     self.owner = owner;
-                    return Ok(Some(self.without_cgroup(Method::Scheduler, pids)));
+                    let users = users.into_iter().collect();
+                    return Ok(Some(self.without_cgroup(Method::Scheduler, pids, users)));
                 }
             }
         }
@@ -239,7 +240,7 @@ impl Search<'_> {
             return None;
         }
         self.owner = Some(owner);
-        Some(self.without_cgroup(Method::Environment, pids))
+        Some(self.without_cgroup(Method::Environment, pids, BTreeSet::from([owner])))
     }
 
     fn note(&mut self, note: String) {
@@ -248,7 +249,7 @@ impl Search<'_> {
         }
     }
 
-    fn without_cgroup(&mut self, method: Method, pids: Vec<u32>) -> FoundJob {
+    fn without_cgroup(&mut self, method: Method, pids: Vec<u32>, users: BTreeSet<u32>) -> FoundJob {
         FoundJob {
             scheduler: self.scheduler,
             id: self.id.clone(),
@@ -258,6 +259,7 @@ impl Search<'_> {
             directories: Vec::new(),
             pids,
             owner: self.owner,
+            users,
             notes: std::mem::take(&mut self.notes),
         }
     }
@@ -297,14 +299,15 @@ fn by_cgroup(host: &Host, job: JobRef<'_>) -> Option<FoundJob> {
                 scheduler: job.scheduler,
                 id: directories
                     .first()
-                    .and_then(|directory| directory.job_id(host))
-                    .unwrap_or_else(|| job.id.to_owned()),
-                step: job.step.map(str::to_owned),
+                    .and_then(|directory| JobId::try_from(directory.job_id(host)?).ok())
+                    .unwrap_or_else(|| job.id.clone()),
+                step: job.step.cloned(),
                 method: Method::Cgroup,
                 hierarchy: Some(hierarchy),
                 directories,
                 pids: Vec::new(),
                 owner: owner.or_else(|| owner::of_users(job.scheduler, &users)),
+                users: users.into_iter().collect(),
                 notes: Vec::new(),
             })
         })

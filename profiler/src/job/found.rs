@@ -1,8 +1,8 @@
 //! A job with processes on this node, as the target of a run.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
-use super::{JobDirectory, Scheduler, cgroups::JobRef};
+use super::{JobDirectory, JobId, Scheduler, Step, cgroups::JobRef};
 use crate::host::Hierarchy;
 
 /// Method by which the processes of a job are found, or origin of a process's job id.
@@ -32,9 +32,9 @@ impl Method {
 pub struct FoundJob {
     pub scheduler: Scheduler,
     /// Id in environments and cgroup paths.
-    pub id: String,
+    pub id: JobId,
     /// The step that is followed; `None`: the whole job.
-    pub step: Option<String>,
+    pub step: Option<Step>,
     /// Method by which its processes were found.
     pub method: Method,
     /// Hierarchy with its cgroups; without cgroups, the hierarchy that is searched first.
@@ -45,6 +45,8 @@ pub struct FoundJob {
     pub pids: Vec<u32>,
     /// Uid of the owner. Environments of other users' processes are ignored.
     pub owner: Option<u32>,
+    /// Real uids of its processes, without daemons of the scheduler.
+    pub users: BTreeSet<u32>,
     /// Problems of the search, one line each.
     pub notes: Vec<String>,
 }
@@ -55,8 +57,15 @@ impl FoundJob {
         JobRef {
             scheduler: self.scheduler,
             id: &self.id,
-            step: self.step.as_deref(),
+            step: self.step.as_ref(),
         }
+    }
+
+    /// Whether a user may see the job: the owner, if no process belongs to another user. Root runs
+    /// prologs in the jobs of all users.
+    pub fn is_only_of(&self, uid: u32) -> bool {
+        let mut users = self.users.iter();
+        self.owner == Some(uid) && users.all(|user| [0, uid].contains(user))
     }
 
     /// Job and step in messages and in the name of the run: `7`, `7.0`.

@@ -1,11 +1,82 @@
 //! Job ids of each scheduler: their syntax, and which spellings mean the same job.
 
+use std::{fmt, ops::Deref};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
 use super::Scheduler;
 
-/// Whether `text` can be a job id. It becomes an argument of the scheduler's commands.
-pub fn is_id(text: &str) -> bool {
-    let fits = |c: char| c.is_alphanumeric() || "._-+[]:@\\".contains(c);
-    (1..=128).contains(&text.len()) && !text.starts_with('-') && text.chars().all(fits)
+/// Id of a job. It becomes an argument of the scheduler's commands and a part of names of files,
+/// wherever it comes from: command line, environment, a client of the service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct JobId(String);
+
+/// Step of a Slurm job: a number, or the name of a step without one. It becomes the name of a
+/// cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Step(String);
+
+/// Why a text is no id.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum IdError {
+    #[error("not a valid job id")]
+    Job,
+    #[error("expected a number, batch, extern or interactive")]
+    Step,
+}
+
+impl TryFrom<String> for JobId {
+    type Error = IdError;
+
+    fn try_from(text: String) -> Result<Self, IdError> {
+        let fits = |c: char| c.is_alphanumeric() || "._-+[]:@\\".contains(c);
+        let is_id = (1..=128).contains(&text.len())
+            && !text.starts_with('-')
+            && text.chars().all(fits)
+            && text.chars().any(char::is_alphanumeric);
+        is_id.then_some(Self(text)).ok_or(IdError::Job)
+    }
+}
+
+impl TryFrom<String> for Step {
+    type Error = IdError;
+
+    fn try_from(text: String) -> Result<Self, IdError> {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_step = is_number || ["batch", "extern", "interactive"].contains(&text.as_str());
+        is_step.then_some(Self(text)).ok_or(IdError::Step)
+    }
+}
+
+impl Deref for JobId {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Deref for Step {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// Run id of a job, the same on all its nodes: `slurm-4711`. Characters that are not usable in a
@@ -14,12 +85,6 @@ pub fn run_id(scheduler: Scheduler, id: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "._-+[]".contains(c);
     let id: String = id.chars().map(|c| if plain(c) { c } else { '_' }).collect();
     format!("{}-{id}", scheduler.name().to_lowercase())
-}
-
-/// Whether `text` can be a step of a Slurm job: a number, or the name of a step without one.
-pub fn is_step(text: &str) -> bool {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number || ["batch", "extern", "interactive"].contains(&text)
 }
 
 /// Whether two ids of a scheduler mean the same job.
@@ -39,9 +104,9 @@ fn is_same_pbs_job(one: &str, other: &str) -> bool {
 }
 
 /// The spelling of an id that is used in cgroup paths and in the data.
-pub fn normalized(scheduler: Scheduler, id: &str) -> String {
-    let flux = (scheduler == Scheduler::Flux).then(|| flux_id(id));
-    flux.flatten().unwrap_or_else(|| id.to_owned())
+pub fn normalized(scheduler: Scheduler, id: JobId) -> JobId {
+    let flux = (scheduler == Scheduler::Flux).then(|| flux_id(&id));
+    flux.flatten().map_or(id, JobId)
 }
 
 /// A Flux job id in base 58 with the prefix `f`, which Flux can print as `ƒ`.
@@ -69,6 +134,10 @@ pub fn unit_stem(name: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
+    fn job(id: &str) -> Result<JobId, IdError> {
+        JobId::try_from(id.to_owned())
+    }
+
     #[test]
     fn ids_are_checked() {
         for id in [
@@ -80,20 +149,21 @@ mod tests {
             "s5K1KKYAYG5D00",
             "run-u1.service",
         ] {
-            assert!(is_id(id), "{id}");
+            assert_eq!(job(id).as_deref(), Ok(id));
         }
-        for invalid in ["", "-7", "a b", "a/b", "7;x", "$x", &"7".repeat(129)] {
-            assert!(!is_id(invalid), "{invalid}");
+        for invalid in ["", "-7", "a b", "a/b", "..", "7;x", "$x", &"7".repeat(129)] {
+            assert_eq!(job(invalid), Err(IdError::Job), "{invalid}");
         }
     }
 
     #[test]
     fn steps_are_checked() {
         for step in ["0", "17", "batch", "interactive"] {
-            assert!(is_step(step), "{step}");
+            assert_eq!(Step::try_from(step.to_owned()).as_deref(), Ok(step));
         }
-        for invalid in ["", "-1", "7.0", "0/..", "x"] {
-            assert!(!is_step(invalid), "{invalid}");
+        for invalid in ["", "-1", "7.0", "0/..", "0/../..", "0\n", "x"] {
+            let json = serde_json::to_string(invalid).unwrap();
+            assert!(serde_json::from_str::<Step>(&json).is_err(), "{invalid}");
         }
     }
 
@@ -110,8 +180,9 @@ mod tests {
         for invalid in ["f", "f0", "2Rt"] {
             assert_eq!(flux_id(invalid), None);
         }
-        assert_eq!(normalized(Scheduler::Flux, "ƒ2Rt"), "f2Rt");
-        assert_eq!(normalized(Scheduler::Flux, "7"), "7");
-        assert_eq!(normalized(Scheduler::Slurm, "ƒ2Rt"), "ƒ2Rt");
+        let normal = |scheduler, id| normalized(scheduler, job(id).unwrap()).to_string();
+        assert_eq!(normal(Scheduler::Flux, "ƒ2Rt"), "f2Rt");
+        assert_eq!(normal(Scheduler::Flux, "7"), "7");
+        assert_eq!(normal(Scheduler::Slurm, "ƒ2Rt"), "ƒ2Rt");
     }
 }

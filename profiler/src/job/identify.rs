@@ -3,9 +3,9 @@
 use std::{collections::HashSet, fs};
 
 use super::{
-    JobEnvironment, Request, Scheduler, cgroup_path,
+    JobEnvironment, JobId, Request, Scheduler, cgroup_path,
     cgroups::{self, JobRef},
-    id::{is_id, normalized},
+    id::normalized,
 };
 use crate::{
     failure::{Failure, Reason},
@@ -29,24 +29,18 @@ const SIGNS: [(Scheduler, &[&str], &str); 4] = [
 /// # Errors
 ///
 /// If the request has no id and this process is in no job, or if the scheduler is unknown.
-pub fn identify(host: &Host, request: &Request) -> Result<(Scheduler, String), Failure> {
+pub fn identify(host: &Host, request: &Request) -> Result<(Scheduler, JobId), Failure> {
     let usage = |message: String| Failure::new(Reason::Usage, message);
     let environment = JobEnvironment::of_this_process();
     let Some(id) = &request.id else {
         // sudo removes the variables, but the process stays in its cgroup.
         let mut jobs = environment.jobs.into_iter().chain(own_cgroup(host));
         let is_requested =
-            |job: &(Scheduler, String)| request.scheduler.is_none_or(|asked| asked == job.0);
+            |job: &(Scheduler, JobId)| request.scheduler.is_none_or(|asked| asked == job.0);
         return jobs.find(is_requested).ok_or_else(|| {
             usage("--job: no job in the environment or the cgroup: give its id".to_owned())
         });
     };
-    if !is_id(id) {
-        return Err(usage(format!(
-            "--job {}: not a valid job id",
-            id.escape_debug()
-        )));
-    }
     let scheduler = request
         .scheduler
         .or_else(|| {
@@ -60,7 +54,7 @@ pub fn identify(host: &Host, request: &Request) -> Result<(Scheduler, String), F
         .or_else(|| running_scheduler(host))
         .or_else(installed_scheduler);
     match scheduler {
-        Some(scheduler) => Ok((scheduler, normalized(scheduler, id))),
+        Some(scheduler) => Ok((scheduler, normalized(scheduler, id.clone()))),
         None => Err(usage(format!(
             "--job {id}: no scheduler found on this node: select it with --scheduler"
         ))),
@@ -68,29 +62,30 @@ pub fn identify(host: &Host, request: &Request) -> Result<(Scheduler, String), F
 }
 
 /// The job of this process's cgroup.
-fn own_cgroup(host: &Host) -> Option<(Scheduler, String)> {
+fn own_cgroup(host: &Host) -> Option<(Scheduler, JobId)> {
     let lines = fs::read_to_string(host.procfs.join("self/cgroup")).unwrap_or_default();
     let cgroup = cgroup_path::identify_all(&lines)?;
+    let id = JobId::try_from(cgroup.job.clone()).ok()?;
     let number = || {
         let job = JobRef {
             scheduler: Scheduler::Slurm,
-            id: &cgroup.job,
+            id: &id,
             step: None,
         };
         let hierarchies = cgroups::hierarchies(host);
         let mut directories = hierarchies
             .iter()
             .filter_map(|hierarchy| job.directories(host, hierarchy).into_iter().next());
-        directories.next()?.job_id(host)
+        JobId::try_from(directories.next()?.job_id(host)?).ok()
     };
     let number = if cgroup.has_sluid() { number() } else { None };
-    Some((cgroup.scheduler, number.unwrap_or(cgroup.job)))
+    Some((cgroup.scheduler, number.unwrap_or(id)))
 }
 
-fn scheduler_with_cgroup(host: &Host, id: &str) -> Option<Scheduler> {
+fn scheduler_with_cgroup(host: &Host, id: &JobId) -> Option<Scheduler> {
     let hierarchies = cgroups::hierarchies(host);
     let has_cgroup = |scheduler: &Scheduler| {
-        let id = normalized(*scheduler, id);
+        let id = normalized(*scheduler, id.clone());
         let job = JobRef {
             scheduler: *scheduler,
             id: &id,

@@ -71,7 +71,7 @@ impl Membership {
             (Some(_), false) if self.by_cgroup => return,
             (Some((scheduler, id)), false) => {
                 *self = Self {
-                    job: Some(id.as_str().into()),
+                    job: Some((**id).into()),
                     scheduler: Some(*scheduler),
                     step: environment.step.as_deref().map(Into::into),
                     rank: None,

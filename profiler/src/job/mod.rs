@@ -35,7 +35,7 @@ pub use self::{
     cgroups::{JobDirectory, has_jobs},
     environment::JobEnvironment,
     found::{FoundJob, Method},
-    id::{is_id, is_step, run_id},
+    id::{IdError, JobId, Step, run_id},
     job_numbers::{JobNumbers, slurm_job_number},
     membership::Membership,
     owner::is_step_daemon,
@@ -84,11 +84,11 @@ impl fmt::Display for Scheduler {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Id; the job of this process if `None`.
-    pub id: Option<String>,
+    pub id: Option<JobId>,
     /// Scheduler; detected if `None`.
     pub scheduler: Option<Scheduler>,
     /// Only this step of the job (Slurm).
-    pub step: Option<String>,
+    pub step: Option<Step>,
     /// Time limit for the first process of the job.
     pub wait: Duration,
 }

@@ -162,7 +162,7 @@ fn is_started_by(job: &FoundJob, procfs: &Path) -> bool {
     let daemon = environment_search::slurm_daemon(procfs, std::process::id());
     environment.names(job.scheduler, &job.id)
         && job.owner == Some(rustix::process::getuid().as_raw())
-        && (job.step.is_none() || job.step == environment.step)
+        && (job.step.is_none() || job.step.as_deref() == environment.step.as_deref())
         && (job.scheduler != Scheduler::Slurm || daemon.as_deref() == Some("slurmstepd"))
 }
 

@@ -21,7 +21,7 @@ use crate::{
     host::Host,
     procfs::{process_list, stat::tick_ns},
     support::clock::{Clock, monotonic_ns},
-    tasks::{Process, ProcessId, TaskTable},
+    tasks::{Access, Process, ProcessId, TaskTable},
 };
 
 /// Attempts to open a process while it creates threads.
@@ -74,6 +74,7 @@ impl TargetCounters {
     ) -> Result<(), (u32, io::Error)> {
         let mut new: Vec<&Process> = tasks
             .iter()
+            .filter(|process| process.access == Access::Full)
             .filter(|process| !self.counted_in.contains_key(&process.id))
             .collect();
         // Parents before their children.

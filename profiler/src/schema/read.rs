@@ -3,9 +3,11 @@
 use std::{marker::PhantomData, ops::Add};
 
 use arrow::{
-    array::{Array as _, AsArray as _, DictionaryArray, PrimitiveArray, RecordBatch},
+    array::{Array as _, ArrayRef, AsArray as _, DictionaryArray, PrimitiveArray, RecordBatch},
     datatypes::{ArrowPrimitiveType, Int32Type},
+    error::ArrowError,
 };
+use arrow_select::dictionary::garbage_collect_any_dictionary;
 
 use super::{Batch, Cell, ColumnHandle, Columns, TypedTable};
 
@@ -177,6 +179,22 @@ pub fn sum_of_all<T: Add<Output = T>>(values: impl IntoIterator<Item = Option<T>
 /// Largest of the known values.
 pub fn largest(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     values.into_iter().flatten().reduce(f64::max)
+}
+
+/// Removes labels that no row uses, after rows were selected: they belong to others, and take space.
+///
+/// # Errors
+///
+/// When Arrow cannot copy a dictionary.
+pub fn without_unused_labels(rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let columns = rows
+        .columns()
+        .iter()
+        .map(|column| match column.as_any_dictionary_opt() {
+            Some(labels) => garbage_collect_any_dictionary(labels),
+            None => Ok(ArrayRef::clone(column)),
+        });
+    RecordBatch::try_new(rows.schema(), columns.collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

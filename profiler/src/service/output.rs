@@ -16,25 +16,35 @@ use arrow::{
 
 use super::{
     connection::Client,
-    protocol::{End, Kind, Ready, send, send_json},
+    protocol::{End, Kind, Ready, RequestedTarget, send, send_json},
     rows::RowEncoder,
 };
 use crate::{
-    output::{Output, OutputReport, Reading, SessionEnd, dataset::Manifest},
-    schema::Batch,
+    output::{
+        Output, OutputReport, Reading, SessionEnd,
+        dataset::{Manifest, manifest::Loss},
+    },
+    schema::{Batch, read::without_unused_labels},
+    tasks::Access,
 };
 
 /// Limit of the memory for rows that the client has not read, bytes.
 const MEMORY: usize = 32 << 20;
+
+/// Tables whose rows of set-uid programs have only what `/proc` shows to every user.
+const PUBLIC: [&str; 3] = ["process", "sched", "usage"];
 
 /// Process of a row: pid and start.
 type Owner = (u32, i64);
 
 /// Sends rows to a client.
 pub struct ClientOutput {
-    uid: u32,
-    /// Whether the client may have the rows of a process.
-    allowed: HashMap<Owner, bool>,
+    /// How much of each process the client may know. The rows of [`TaskTable`](crate::tasks::TaskTable)
+    /// are restricted already; sources have others.
+    access: HashMap<Owner, Access>,
+    is_job: bool,
+    /// A user, other than the client and root, who has a process in the job.
+    other_user: Option<u32>,
     ready: Option<Ready>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -93,8 +103,9 @@ impl ClientOutput {
                 }
             })?;
         Ok(Self {
-            uid: client.uid,
-            allowed: HashMap::new(),
+            access: HashMap::new(),
+            is_job: client.request.target != RequestedTarget::Processes,
+            other_user: None,
             ready: Some(Ready {
                 version: manifest.version,
                 run_id: manifest.run_id,
@@ -108,41 +119,53 @@ impl ClientOutput {
         })
     }
 
-    /// Updates the users of all processes, which are known before the names that
+    /// Updates the access to all processes, which is known before the names that
     /// [`TaskTable::changed`](crate::tasks::TaskTable::changed) waits for.
     fn update(&mut self, reading: &Reading<'_>) {
         let tasks = reading.tasks;
         for process in tasks.iter() {
             let id = process.id;
             let start = tasks.clock.wall_of_boottime(id.start_boottime).us();
-            let is_own = self.uid == 0 || process.uid == self.uid;
-            self.allowed.insert((id.pid, start), is_own);
+            self.access.insert((id.pid, start), process.access);
         }
-        if self.allowed.len() > 2 * tasks.iter().count() + 1024 {
+        if self.is_job && self.other_user.is_none() {
+            self.other_user = tasks.other_user();
+            if self.other_user.is_some() {
+                // The session ends, as if the client had gone.
+                let _ = self.socket.shutdown(std::net::Shutdown::Read);
+            }
+        }
+        if self.access.len() > 2 * tasks.iter().count() + 1024 {
             let start = |id: u64| tasks.clock.wall_of_boottime(id).us();
-            let live: HashMap<Owner, bool> = tasks
+            let live: HashMap<Owner, Access> = tasks
                 .iter()
                 .map(|process| (process.id.pid, start(process.id.start_boottime)))
-                .filter_map(|owner| Some((owner, *self.allowed.get(&owner)?)))
+                .filter_map(|owner| Some((owner, *self.access.get(&owner)?)))
                 .collect();
-            self.allowed = live;
+            self.access = live;
         }
     }
 
-    /// Rows without a process, and those of the client's processes.
+    /// Rows without a process, and those that the client may know.
     fn own_rows(&self, batch: Batch) -> Option<Batch> {
         let Some(owners) = owners(&batch.rows) else {
             return Some(batch);
         };
-        let is_own = |owner: &Option<Owner>| match owner {
-            Some(owner) => self.allowed.get(owner).copied().unwrap_or(false),
-            None => true,
+        let has_public = PUBLIC.contains(&batch.table.name);
+        let is_shown = |owner: &Option<Owner>| {
+            let access = owner.map(|owner| self.access.get(&owner));
+            match access {
+                None | Some(Some(Access::Full)) => true,
+                Some(Some(Access::Public)) => has_public,
+                Some(Some(Access::None) | None) => false,
+            }
         };
-        let selected: BooleanArray = owners.iter().map(|owner| Some(is_own(owner))).collect();
+        let selected: BooleanArray = owners.iter().map(|owner| Some(is_shown(owner))).collect();
         if selected.true_count() == 0 {
             return None;
         }
         let rows = filter_record_batch(&batch.rows, &selected).ok()?;
+        let rows = without_unused_labels(&rows).ok()?;
         Some(Batch {
             table: batch.table,
             rows,
@@ -236,8 +259,17 @@ impl Output for ClientOutput {
             let _ = thread.join();
         }
         let state = self.shared.lock();
+        let mut losses = end.losses.clone();
+        losses.extend(self.other_user.map(|uid| Loss {
+            what: "profile remainders".to_owned(),
+            count: 1,
+            why: format!(
+                "user {uid} has a process in the job, and the service follows only jobs of one user"
+            ),
+            uid: None,
+        }));
         let message = End {
-            losses: end.losses.clone(),
+            losses,
             end_ts: end.ts.ns(),
             clock: Some(end.clock),
             lost_rows: state.lost_rows.clone(),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 use crate::{
-    job::Scheduler,
+    job::{JobId, Scheduler, Step},
     output::dataset::manifest::{Loss, SourceState},
     support::timekeeping::Timekeeping,
 };
@@ -158,9 +158,9 @@ pub enum RequestedTarget {
         /// Its scheduler, as in `--scheduler`.
         scheduler: Scheduler,
         /// Its id.
-        id: String,
+        id: JobId,
         /// Step of a Slurm job.
-        step: Option<String>,
+        step: Option<Step>,
     },
 }
 

@@ -98,7 +98,7 @@ pub fn run(
         let mut config = config.clone();
         if let (Some(job), Some(client)) = (&job, &config.client)
             && client.uid != 0
-            && job.owner != Some(client.uid)
+            && !job.is_only_of(client.uid)
         {
             let message = format!("job {} is of another user", job.id);
             return Err(Failure::new(Reason::Privilege, message));

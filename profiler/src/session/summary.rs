@@ -13,7 +13,7 @@ use crate::{
         clock::process_cpu_ns,
         units::{counted, format_bytes, format_ns},
     },
-    tasks::{PerKeyCounters, Process, ProcessId, TaskTable},
+    tasks::{Access, PerKeyCounters, Process, ProcessId, TaskTable},
 };
 
 /// Totals of the session; the dataset has the details.
@@ -123,15 +123,20 @@ impl Summary {
         self.peak_rss = self.peak_rss.max(self.rss);
         self.peak_pss = self.peak_pss.max(tasks.pss);
         self.add_transfers(&tasks.per_key);
-        for process in tasks.iter() {
+        let shown = tasks
+            .iter()
+            .filter(|process| process.access != Access::None);
+        for process in shown {
             if self.known.insert(process.id) {
                 self.processes += 1;
             }
             // A short-lived process has no row with a current value.
             self.peak_rss = self.peak_rss.max(process.peak_rss.unwrap_or(0));
             let waited = process.in_run.run_delay + process.in_run.blocked;
-            Leader::update(&mut self.waiter, process, waited);
-            Leader::update(&mut self.writer, process, process.in_run.write_bytes);
+            if process.access == Access::Full {
+                Leader::update(&mut self.waiter, process, waited);
+                Leader::update(&mut self.writer, process, process.in_run.write_bytes);
+            }
             if let Some(end) = &process.end {
                 self.known.remove(&process.id);
                 let started = tasks.clock.monotonic_of_boottime(process.id.start_boottime);

@@ -104,8 +104,9 @@ impl Source for Sched {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let support = ctx.tasks.kernel_support;
         let delay = |value: u64| support.run_delay.then_some(value);
-        let by_bpf = |value: u64| support.sched.then_some(value);
         for row in &ctx.tasks.rows {
+            let has_states = support.sched && !row.is_public;
+            let by_bpf = |value: u64| has_states.then_some(value);
             let increase = &row.increase;
             self.rows.push(
                 ctx.key_of_task(row),

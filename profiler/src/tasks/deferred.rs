@@ -32,6 +32,7 @@ impl TaskTable {
         self.rows.sort_by_cached_key(|row| (row.id, row.tid));
         let interval_ns = self.read_at - self.sampled_at;
         self.per_key.deliver(&self.processes, interval_ns, selected);
+        self.restrict_rows();
         if marked.is_none() {
             self.sampled_at = self.read_at;
         }

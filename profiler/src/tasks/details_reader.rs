@@ -14,7 +14,7 @@ use std::{
 use hashbrown::HashMap;
 
 use super::{
-    Process, ProcessId,
+    Access, Process, ProcessId,
     details::{self, Details},
 };
 use crate::{host::Host, privileges, support::worker::Worker};
@@ -241,7 +241,8 @@ fn read(
 
 /// Live processes with an address space.
 fn with_memory(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = Subject> {
-    let living = processes.values().filter(|process| process.end.is_none());
+    let shown = |process: &&Process| process.end.is_none() && process.access == Access::Full;
+    let living = processes.values().filter(shown);
     living.filter_map(|process| {
         Some(Subject {
             rss: process.gauges.memory?.rss,

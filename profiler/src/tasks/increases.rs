@@ -77,6 +77,7 @@ impl TaskTable {
                 interval_ns,
                 increase,
                 io_read: process.io_read,
+                is_public: false,
                 cpu_time,
                 runqueue,
                 memory: process.gauges.memory.filter(|_| !ended),

@@ -12,7 +12,7 @@ impl TaskTable {
     /// Sets the job that is the target. All processes belong to it, also those for which neither
     /// cgroup nor environment names it.
     pub fn set_job(&mut self, job: &FoundJob) {
-        let id: Arc<str> = job.id.as_str().into();
+        let id: Arc<str> = (*job.id).into();
         for directory in job
             .directories
             .iter()

@@ -201,6 +201,8 @@ impl Lifecycle {
             pid: task.pid,
             ppid: parent.pid,
             uid: child.uid,
+            is_private: 0,
+            reserved: 0,
             start_boottime,
             parent_start_boottime: creator.id.start_boottime,
             comm: child.comm,

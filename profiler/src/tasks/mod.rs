@@ -3,6 +3,7 @@
 //! They are read once per sample for all sources, by the BPF programs or, if BPF cannot be used,
 //! from `/proc`.
 
+mod access;
 mod allocation;
 mod budget;
 mod cmdline;
@@ -39,6 +40,7 @@ use anyhow::{Context as _, Result};
 use hashbrown::{HashMap, HashSet};
 
 pub use self::{
+    access::Access,
     allocation::Allocation,
     budget::Budget,
     cmdline::Cmdline,
@@ -52,8 +54,8 @@ pub use self::{
     walk::Walker,
 };
 use self::{
-    details_reader::DetailsReader, name_reader::NameReader, process::CurrentReading,
-    process_tree::ProcessTree,
+    access::Viewer, details_reader::DetailsReader, name_reader::NameReader,
+    process::CurrentReading, process_tree::ProcessTree,
 };
 use crate::{
     bpf::{Event, KernelSupport, Programs},
@@ -108,6 +110,8 @@ pub struct TaskTable {
     jobs_have_cgroups: bool,
     /// Batch jobs, and users with processes that have been in their cgroups.
     job_users: Cache<(Arc<str>, u32), ()>,
+    /// The user who receives the rows; `None` if everything is shown.
+    viewer: Option<Viewer>,
     with_threads: bool,
     page: u64,
     /// Begin of the run, ns of `CLOCK_MONOTONIC`.
@@ -157,6 +161,7 @@ impl TaskTable {
             target_job: None,
             jobs_have_cgroups: false,
             job_users: Cache::new(jobs::USERS_MAX),
+            viewer: None,
             with_threads: threads,
             page: rustix::param::page_size() as u64,
             run_start: crate::support::clock::monotonic_ns(),
@@ -233,6 +238,7 @@ impl TaskTable {
             Reader::None => return Ok(()),
         };
         self.close_missing(now);
+        self.update_access();
         self.update_names(first, last);
         self.publish(now, last);
         self.read_at = now;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashSet;
 
-use super::{Budget, TaskTable, name_reader};
+use super::{Access, Budget, TaskTable, name_reader};
 
 /// Time that a sample waits for names. Most are available within it.
 const TIMEOUT: Duration = Duration::from_millis(2);
@@ -63,7 +63,7 @@ impl TaskTable {
             if batch.len() == name_reader::BATCH_MAX {
                 break;
             }
-            if self.name_reader.admits(process.uid) {
+            if process.access != Access::None && self.name_reader.admits(process.uid) {
                 batch.push((process.id, process.uid));
             } else {
                 process.described = true;

@@ -280,6 +280,11 @@ where
         self.rows.sort_by_key(row_key);
     }
 
+    /// Keeps the rows of some processes.
+    fn retain(&mut self, is_kept: impl Fn(ProcessId) -> bool) {
+        self.rows.retain(|row| row.id.is_some_and(&is_kept));
+    }
+
     /// With `--threads`, the map has counters of threads only. Adds the rows of their processes.
     fn add_processes(&mut self) {
         let mut sums: HashMap<(Option<ProcessId>, u64), CounterRow<Increase<M>>> = HashMap::new();
@@ -363,6 +368,16 @@ macro_rules! tables {
                 })*
                 $(if let Some(table) = &mut self.$own_field {
                     table.deliver(processes, interval_ns, wanted);
+                })*
+            }
+
+            /// Keeps the rows of some processes.
+            pub(super) fn retain(&mut self, is_kept: impl Fn(ProcessId) -> bool + Copy) {
+                $(if let Some(table) = &mut self.$field {
+                    table.retain(is_kept);
+                })*
+                $(if let Some(table) = &mut self.$own_field {
+                    table.retain(is_kept);
                 })*
             }
 

@@ -9,6 +9,7 @@ use profiler_ebpf::{
 };
 
 use super::{
+    access::Access,
     counters::{CpuTime, Latency, LatencySum},
     gauges::{Gauges, Memory, state_letter},
     names::{self, Description},
@@ -39,6 +40,10 @@ pub struct Process {
     pub started_by: Option<Arc<str>>,
     /// Real uid.
     pub uid: u32,
+    /// Whether the kernel hides it from its user, as of the last event or reading.
+    pub is_private: bool,
+    /// How much of it is shown.
+    pub access: Access,
     /// Names and batch job.
     pub description: Description,
     /// Counters since the start of the process.
@@ -106,6 +111,8 @@ pub(super) fn entry(
         parent: None,
         started_by: None,
         uid: 0,
+        is_private: false,
+        access: Access::default(),
         description: Description::default(),
         totals: Totals::default(),
         cpu_time: CpuTime::default(),
@@ -149,6 +156,7 @@ pub(super) fn on_fork(processes: &mut HashMap<ProcessId, Process>, clock: &Clock
     process.ppid = fork.ppid;
     process.parent = Some(parent);
     process.uid = fork.uid;
+    process.is_private = fork.is_private != 0;
     if let Some((true, description)) = inherited {
         process.description = description;
         process.described = true;
@@ -207,6 +215,7 @@ impl Process {
             self.ppid = record.ppid;
         }
         self.uid = record.uid;
+        self.is_private = record.is_private != 0;
         self.description.set_comm(&record.comm);
         self.gauges = Gauges {
             threads: (record.threads != 0).then_some(record.threads),
@@ -260,6 +269,8 @@ impl Process {
     pub(super) fn on_exit(&mut self, exit: &ProcessEntry, page: u64, epoch: u32) {
         self.counted = true;
         self.uid = exit.uid;
+        // An ended process has no memory that could be dumpable.
+        self.is_private |= exit.is_private != 0;
         self.description.set_comm(&exit.comm);
         self.end = Some(End {
             at: exit.end,

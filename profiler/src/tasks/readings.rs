@@ -60,6 +60,7 @@ impl TaskTable {
                 Event::Exec(exec, args) => {
                     let process = entry(processes, (&*exec).into(), time.now);
                     process.uid = exec.uid;
+                    process.is_private = exec.is_private != 0;
                     let needs_names = process.description.on_exec(
                         &self.host,
                         &self.job_numbers,

@@ -21,6 +21,8 @@ pub struct Row {
     pub increase: Totals,
     /// Whether I/O accounting could be read.
     pub io_read: bool,
+    /// Whether the row has only what `/proc` shows to every user.
+    pub is_public: bool,
     /// Increases of user and system time.
     pub cpu_time: CpuTime,
     /// Run-queue waits that ended.
@@ -53,6 +55,7 @@ impl Row {
             interval_ns: self.interval_ns + later.interval_ns,
             increase,
             io_read: self.io_read && later.io_read,
+            is_public: self.is_public || later.is_public,
             cpu_time,
             runqueue: self.runqueue.take(),
             details: later.details.or(self.details),

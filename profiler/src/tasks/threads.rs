@@ -143,6 +143,7 @@ impl Threads {
             interval_ns,
             increase,
             io_read: group.io_read,
+            is_public: false,
             cpu_time,
             runqueue: None,
             memory: None,

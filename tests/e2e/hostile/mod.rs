@@ -10,3 +10,4 @@ mod paths;
 mod process_names;
 mod recovery;
 pub mod service;
+mod service_privacy;

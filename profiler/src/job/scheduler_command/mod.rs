@@ -10,7 +10,7 @@ pub use self::{
     parse::{parse_processes, parse_status},
     run::CommandOutput,
 };
-use super::Scheduler;
+use super::{JobId, Scheduler};
 use crate::procfs::{process_list::pids, process_stat};
 
 /// Why a query has no result.
@@ -52,7 +52,7 @@ pub struct JobStatus {
     pub state: JobState,
     /// Id in environments and cgroup paths, which can differ from the requested one: `7` for task
     /// `5_2` of an array.
-    pub id: Option<String>,
+    pub id: Option<JobId>,
     /// Leader of the job's session, if it is on this node (PBS).
     pub session: Option<u32>,
     /// Uid of the owner; not reported by OAR.

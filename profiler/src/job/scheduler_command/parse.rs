@@ -1,7 +1,7 @@
 //! Parsers of the output of the schedulers' commands.
 
 use super::{CommandOutput, JobState, JobStatus, QueryError};
-use crate::job::Scheduler;
+use crate::job::{JobId, Scheduler};
 
 /// Parses the output of the command that [`super::status`] runs.
 ///
@@ -78,7 +78,7 @@ fn slurm_status(output: &CommandOutput) -> Result<JobStatus, QueryError> {
     };
     Ok(JobStatus {
         state,
-        id: value("JobId=").map(str::to_owned),
+        id: value("JobId=").and_then(|id| JobId::try_from(id.to_owned()).ok()),
         session: None,
         owner: value("UserId=").and_then(uid_in_parentheses),
     })

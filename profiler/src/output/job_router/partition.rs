@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use arrow::{
-    array::{Array as _, ArrayRef, AsArray as _, RecordBatch, UInt32Array},
+    array::{Array as _, AsArray as _, RecordBatch, UInt32Array},
     compute::take_record_batch,
     datatypes::{TimestampMicrosecondType, UInt32Type},
     error::ArrowError,
 };
-use arrow_select::dictionary::garbage_collect_any_dictionary;
 
 use super::RowOwner;
-use crate::schema::Batch;
+use crate::schema::{Batch, read::without_unused_labels};
 
 /// Rows of one table per job; `None` for rows without a job.
 type Partitions = Vec<(Option<u64>, Batch)>;
@@ -64,18 +63,6 @@ fn keys(
     let pids = rows.column_by_name("pid")?.as_primitive_opt()?;
     let starts = rows.column_by_name("start_ts")?.as_primitive_opt()?;
     Some((pids, starts))
-}
-
-/// Removes labels that no row uses: they belong to other jobs, and take space in every batch.
-fn without_unused_labels(rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    let columns = rows
-        .columns()
-        .iter()
-        .map(|column| match column.as_any_dictionary_opt() {
-            Some(labels) => garbage_collect_any_dictionary(labels),
-            None => Ok(ArrayRef::clone(column)),
-        });
-    RecordBatch::try_new(rows.schema(), columns.collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

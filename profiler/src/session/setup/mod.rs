@@ -128,6 +128,9 @@ impl Setup {
         if let Some(job) = job {
             tasks.set_job(job);
         }
+        if let Some(client) = &config.client {
+            tasks.show_only_to(client.uid);
+        }
         Ok(Self {
             sampler: Sampler::new(clock, sources, tasks, outputs, marks),
             recovery,

@@ -10,8 +10,9 @@ use self::energy::Energies;
 use super::{Input, Source, SourceSpec, Stage, TickContext, View};
 use crate::{
     columns,
+    job::Method,
     schema::{Batch, Columns as _, Label, TableBuilder, Timestamp, TypedTable, Words},
-    tasks::{Budget, Process, ProcessId},
+    tasks::{Access, Budget, Process, ProcessId},
 };
 
 columns! {
@@ -190,7 +191,8 @@ impl Processes {
 
     fn row(&mut self, ctx: &TickContext<'_>, process: &Process) -> ProcessRow {
         let complete = process.counted && (process.end.is_some() || ctx.last);
-        let counts_io = complete && ctx.tasks.kernel_support.io && process.io_read;
+        let is_full = process.access == Access::Full;
+        let counts_io = complete && ctx.tasks.kernel_support.io && process.io_read && is_full;
         let total = |value: u64| complete.then_some(value);
         let io = |value: u64| counts_io.then_some(value);
         let label = |text: &Option<Arc<str>>| text.as_ref().map(Label::from);
@@ -199,13 +201,17 @@ impl Processes {
         let cmdline = names.cmdline.clone();
         let cmdline = cmdline.map(|cmdline| cmdline.within(&mut self.room, process.uid));
         let (in_run, life) = (&process.in_run, &process.totals);
+        // The environment is no more public than the link to the executable.
+        let is_shown = |method| is_full || method != Method::Environment;
         let job = ctx.tasks.job_of(process);
+        let job = job.filter(|(_, method)| is_shown(*method));
+        let by_environment = job.is_some() && is_full;
         let (exit_code, exit_signal) = exit(process);
         ProcessRow {
             ppid: process.ppid,
             uid: process.uid,
             comm: (&names.comm).into(),
-            exe: label(&names.exe),
+            exe: label(&names.exe).filter(|_| is_full),
             cmdline_truncated: cmdline.as_ref().map(|cmdline| cmdline.truncated),
             argv: cmdline
                 .as_ref()
@@ -220,8 +226,8 @@ impl Processes {
             exit_signal,
             job_id: job.as_ref().map(|(id, _)| id.into()),
             job_source: job.as_ref().map(|(_, method)| method.name().into()),
-            step_id: label(&names.job.step).filter(|_| job.is_some()),
-            task_rank: names.job.rank,
+            step_id: label(&names.job.step).filter(|_| by_environment),
+            task_rank: names.job.rank.filter(|_| is_full),
             started_by: label(&process.started_by),
             user_ns: total(process.cpu_time_in_run.user),
             system_ns: total(process.cpu_time_in_run.system),
