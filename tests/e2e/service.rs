@@ -45,6 +45,22 @@ impl Service {
         Self { directory, process }
     }
 
+    /// A service that runs in mounts of its own, after a script has changed them.
+    pub fn in_mounts(script: &str) -> Self {
+        let mut service = Self::start(&[]);
+        service.kill();
+        let mut command = Command::new("unshare");
+        without_terminal(&mut command);
+        let script = format!("{script} && exec \"$@\"");
+        command.args(["--mount", "sh", "-c", &script, "sh"]);
+        command.arg(service.program()).args(["serve", "--socket"]);
+        command.arg(service.path().join("socket"));
+        fs::remove_file(service.path().join("socket")).expect("the socket of the first one");
+        service.process = command.process_group(0).spawn().expect("it starts");
+        wait_until("the socket", || service.path().join("socket").exists());
+        service
+    }
+
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -184,6 +200,25 @@ fn processes_that_start_during_a_reading_have_rows() {
         "{lost} rows lost: {}",
         data.manifest()["losses"]
     );
+}
+
+#[test]
+fn empty_name_of_the_service_is_none() {
+    let service = Service::start(&[]);
+    let run = |name: &str, option: &[&str], variable: Option<&str>| {
+        let mut command = service.profiler(ALICE, name);
+        command.args(option).args(["--", "true"]);
+        if let Some(value) = variable {
+            command.env("PROFILER_SERVICE", value);
+        }
+        let output = command.output().expect("it starts");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{stderr}");
+        stderr.contains("by the service")
+    };
+    assert!(run("with", &[], None));
+    assert!(!run("variable", &[], Some("")));
+    assert!(!run("option", &["--service", ""], None));
 }
 
 #[test]

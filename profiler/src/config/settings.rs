@@ -3,7 +3,10 @@
 
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueHint};
+use clap::{
+    Args, ValueHint,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
@@ -202,6 +205,8 @@ pub struct Settings {
         long,
         env = "PROFILER_SERVICE",
         value_name = "PATH",
+        // A PathBuf could not be empty.
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
         default_value = crate::service::SOCKET,
         value_hint = ValueHint::FilePath
     )]

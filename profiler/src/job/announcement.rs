@@ -5,10 +5,8 @@
 //! one directory: the one with the script creates a file there.
 
 use std::{
-    env, fs,
-    io::{Error, ErrorKind},
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    env, io,
+    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, openat, statat},
+    io::Errno,
+};
 
 use crate::{privileges, support::notifier::Notifier};
 
@@ -37,7 +38,9 @@ pub fn is_file(name: &str) -> bool {
 
 /// The announcement to the profilers that were launched together.
 pub struct Announcement {
-    path: PathBuf,
+    /// Directory of the run, held open: its path can lead elsewhere by now.
+    directory: Arc<OwnedFd>,
+    name: String,
     heard: Arc<AtomicBool>,
 }
 
@@ -49,20 +52,25 @@ impl Announcement {
     /// # Errors
     ///
     /// If the thread cannot be created.
-    pub fn watch(run_dir: &Path, notifier: Notifier) -> std::io::Result<Option<Self>> {
+    pub fn watch(run: OwnedFd, notifier: Notifier) -> io::Result<Option<Self>> {
         let Some(launch) = launch(|name| env::var(name).ok()) else {
             return Ok(None);
         };
         let announcement = Self {
-            path: run_dir.join(format!("{PREFIX}{launch}")),
+            directory: Arc::new(run),
+            name: format!("{PREFIX}{launch}"),
             heard: Arc::default(),
         };
-        let (path, heard) = (announcement.path.clone(), Arc::clone(&announcement.heard));
+        let (directory, heard) = (
+            Arc::clone(&announcement.directory),
+            Arc::clone(&announcement.heard),
+        );
+        let name = announcement.name.clone();
         thread::Builder::new()
             .name("job-ended".to_owned())
             .spawn(move || {
                 privileges::keep_for_users_files();
-                while fs::symlink_metadata(&path).is_err() {
+                while statat(&*directory, &name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
                     thread::sleep(PERIOD);
                 }
                 heard.store(true, Ordering::Relaxed);
@@ -81,24 +89,25 @@ impl Announcement {
     /// # Errors
     ///
     /// If the file cannot be created.
-    pub fn announce(&self) -> std::io::Result<()> {
-        let path = self.path.clone();
+    pub fn announce(&self) -> io::Result<()> {
+        let (directory, name) = (Arc::clone(&self.directory), self.name.clone());
         // A thread of its own can write as the owner of the run.
         let thread = thread::spawn(move || {
             privileges::keep_for_files();
-            let created = fs::OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-                .open(path);
-            match created {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            match openat(
+                &*directory,
+                name,
+                flags,
+                Mode::RUSR | Mode::WUSR | Mode::RGRP,
+            ) {
+                Err(error) if error != Errno::EXIST => Err(error.into()),
                 _ => Ok(()),
             }
         });
         thread
             .join()
-            .unwrap_or_else(|_| Err(Error::other("the thread panicked")))
+            .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     }
 }
 
@@ -130,6 +139,26 @@ mod tests {
     fn name(variables: &[(&str, &str)]) -> Option<String> {
         let variables: HashMap<_, _> = variables.iter().copied().collect();
         launch(|name| variables.get(name).map(|value| (*value).to_owned()))
+    }
+
+    #[test]
+    fn announcement_stays_in_the_directory_of_the_run() {
+        let out = tempfile::TempDir::new().expect("a directory");
+        let path = |name: &str| out.path().join(name);
+        for name in ["run", "elsewhere"] {
+            std::fs::create_dir(path(name)).expect("made");
+        }
+        let run = std::fs::File::open(path("run")).expect("opened");
+        let announcement = Announcement {
+            directory: Arc::new(run.into()),
+            name: ".ended-0-0".to_owned(),
+            heard: Arc::default(),
+        };
+        std::fs::rename(path("run"), path("moved")).expect("renamed");
+        std::os::unix::fs::symlink(path("elsewhere"), path("run")).expect("a link");
+        announcement.announce().expect("announced");
+        assert!(path("moved/.ended-0-0").exists());
+        assert!(!path("elsewhere/.ended-0-0").exists());
     }
 
     #[test]

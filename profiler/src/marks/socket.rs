@@ -21,8 +21,9 @@ use nix::{
     },
 };
 use rustix::fs::{Mode, XattrFlags, fchmod, setxattr};
+use tempfile::TempDir;
 
-use crate::{privileges, support::runtime_directory};
+use crate::{privileges, support::runtime_directory, warning};
 
 /// Length of the socket's queue in marks. The kernel's default (`net.unix.max_dgram_qlen`) is 10.
 const QUEUE: u32 = 4096;
@@ -43,11 +44,13 @@ pub struct Bound {
     pub path: PathBuf,
     /// Length of its queue in marks.
     pub queue: u32,
+    /// A directory for this socket alone, which is removed after it.
+    directory: Option<TempDir>,
 }
 
 impl Bound {
-    /// Creates `<name>.sock` in the first usable [runtime directory](runtime_directory). Only its
-    /// owner can write to it.
+    /// Creates `<name>.sock` in the first usable [runtime directory](runtime_directory), or in a new
+    /// directory whose name nobody can take first. Only its owner can write to it.
     ///
     /// # Errors
     ///
@@ -60,7 +63,20 @@ impl Bound {
                 Err(error) => refused.push(format!("{}: {error}", directory.display())),
             }
         }
-        Err(io::Error::other(refused.join("; ")))
+        let uid = rustix::process::geteuid().as_raw();
+        let private = tempfile::Builder::new()
+            .prefix(&format!("profiler-{uid}-"))
+            .tempdir_in("/tmp");
+        let Ok(private) = private else {
+            return Err(io::Error::other(refused.join("; ")));
+        };
+        let mut bound = Self::inside(private.path(), name)?;
+        if let Some(refused) = refused.pop() {
+            let path = private.path().display();
+            warning!("profiler: {refused}: marks are received in {path} instead");
+        }
+        bound.directory = Some(private);
+        Ok(bound)
     }
 
     fn inside(directory: &Path, name: &str) -> io::Result<Self> {
@@ -73,7 +89,12 @@ impl Bound {
         fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         let path = directory.join(format!("{name}.sock"));
         bind(fd.as_raw_fd(), &UnixAddr::new(&path)?)?;
-        Ok(Self { fd, path, queue })
+        Ok(Self {
+            fd,
+            path,
+            queue,
+            directory: None,
+        })
     }
 
     /// Permits these users to write to the socket, in addition to its owner.

@@ -1,6 +1,6 @@
 //! Batch jobs: the search before the session, and the threads that watch a job during it.
 
-use std::{os::fd::OwnedFd, path::Path};
+use std::os::fd::OwnedFd;
 
 use anyhow::Result;
 use tokio::io::unix::AsyncFd;
@@ -88,13 +88,13 @@ pub struct JobWatch {
 
 impl JobWatch {
     /// Starts the threads that the target and the settings require. The service only follows the
-    /// processes of a job: its clients end their runs.
+    /// processes of a job: its clients end their runs. `run` is the directory of the run.
     pub fn start(
         config: &Config,
         host: &Host,
         found: Option<&job::FoundJob>,
         ipc_file: Option<IpcPath>,
-        run_dir: &Path,
+        run: Option<OwnedFd>,
     ) -> Result<Option<Self>, Failure> {
         if found.is_none() && ipc_file.is_none() {
             return Ok(None);
@@ -104,8 +104,9 @@ impl JobWatch {
         let job = found
             .map(|found| Watcher::start(host, found, config.settings.linger, notifier.clone()));
         let ipc_file = ipc_file.map(|path| IpcFile::watch(path, notifier.clone()));
-        let announcing = found.filter(|_| config.client.is_none());
-        let announcement = announcing.map(|_| Announcement::watch(run_dir, notifier.clone()));
+        let announcement = run
+            .filter(|_| found.is_some())
+            .map(|run| Announcement::watch(run, notifier.clone()));
         Ok(Some(Self {
             job: job.transpose().map_err(internal)?,
             ipc_file: ipc_file.transpose().map_err(internal)?,

@@ -240,8 +240,8 @@ impl RemoteSession<'_> {
         let RunLock::Ours(_lock) = lock(&config.settings, self.host)? else {
             return Ok(0);
         };
-        let (mut written, run_dir) = self.open(&config, &ready, marks.as_deref())?;
-        let job = RemoteJob::start(&config, self.host, self.job, ipc_file, &run_dir)?;
+        let (mut written, run_dir, directory) = self.open(&config, &ready, marks.as_deref())?;
+        let job = RemoteJob::start(&config, self.host, self.job, ipc_file, directory)?;
         let command = stopped.map(Stopped::release).transpose()?;
         let manager = manager(&config);
         manager.ready(&format!("{BY_SERVICE} into {}", run_dir.display()));
@@ -331,7 +331,7 @@ impl RemoteSession<'_> {
         config: &Config,
         ready: &Ready,
         marks: Option<&str>,
-    ) -> Result<(Written, PathBuf), Failure> {
+    ) -> Result<(Written, PathBuf, Option<OwnedFd>), Failure> {
         let clock = Clock::new();
         let command_line = self.command_line.to_vec();
         let mut manifest = describe(config, self.host, clock, ready.target.clone(), command_line)?;
@@ -342,6 +342,7 @@ impl RemoteSession<'_> {
             outputs,
             recovery,
             run_dir,
+            directory,
             retention: _,
         } = outputs::open(config, self.host, manifest)?;
         if let Some(recovery) = recovery {
@@ -359,7 +360,7 @@ impl RemoteSession<'_> {
             read_at: monotonic_ns(),
             losses: Vec::new(),
         };
-        Ok((written, run_dir))
+        Ok((written, run_dir, directory))
     }
 
     fn finish(&self, written: &mut Written, events: &Events, mut end: End) {

@@ -1,7 +1,7 @@
 //! The end of a job whose processes the service follows: the profiler is part of the job, the
 //! service is not.
 
-use std::{collections::HashSet, os::fd::OwnedFd, path::Path};
+use std::{collections::HashSet, os::fd::OwnedFd};
 
 use tokio::io::unix::AsyncFd;
 
@@ -34,9 +34,9 @@ impl RemoteJob {
         host: &Host,
         found: Option<&FoundJob>,
         ipc_file: Option<IpcPath>,
-        run_dir: &Path,
+        run: Option<OwnedFd>,
     ) -> Result<Option<Self>, Failure> {
-        let Some(watch) = JobWatch::start(config, host, found, ipc_file, run_dir)? else {
+        let Some(watch) = JobWatch::start(config, host, found, ipc_file, run)? else {
             return Ok(None);
         };
         Ok(Some(Self {

@@ -58,8 +58,18 @@ impl Attribution {
     }
 }
 
-/// Energy of all packages, if that of each is known.
+/// Energy of all packages, if that of each is known and not of a much longer time than the use. Meters
+/// can be slower than samples.
 fn package_uj(batches: &[Batch]) -> Option<f64> {
+    let longest = |times: &mut dyn Iterator<Item = Option<u64>>| times.max().flatten();
+    let sample_ns = longest(&mut Rows::of(batches, &system::TABLE).keys(TickKey::interval_ns));
+    let energy_ns = longest(&mut Rows::of(batches, &TABLE).keys(TickKey::interval_ns));
+    if energy_ns
+        .zip(sample_ns)
+        .is_some_and(|(energy, sample)| energy > 2 * sample)
+    {
+        return None;
+    }
     let packages = Rows::of(batches, &TABLE).with(EnergyRow::domain, &[PACKAGE]);
     sum_of_all(packages.values(EnergyRow::energy_uj)).map(|energy| energy as f64)
 }

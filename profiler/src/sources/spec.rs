@@ -218,6 +218,8 @@ pub struct OpenContext<'a> {
     pub host: &'a Host,
     /// Time between samples.
     pub interval: Duration,
+    /// Whether the rows are for an ordinary user, from whom the kernel hides the energy of the node.
+    pub for_user: bool,
     /// Whether rows per thread are requested.
     pub threads: bool,
     /// Attach result of the source's BPF programs, if they are loaded.

@@ -4,12 +4,14 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
+    os::unix::fs::chown,
+    path::PathBuf,
     process::{Command, Stdio},
     time::Instant,
 };
 
 use e2e::{
-    attacker::{UID, VICTIM},
+    attacker::{UID, VICTIM, command_as, directory_of},
     dataset::Dataset,
     runs::{Finished, ProcessGroup, Profiler, Running},
     setting,
@@ -18,6 +20,55 @@ use e2e::{
 use serde::Deserialize;
 
 use crate::regions::{MARKS, counted};
+
+/// The directory of a user in /tmp, created first by another user.
+#[test]
+fn taken_directory_takes_no_marks_away() {
+    const USER: u32 = 65_530;
+    let taken = PathBuf::from(format!("/tmp/profiler-{USER}"));
+    fs::create_dir(&taken).expect("no other test has it");
+    chown(&taken, Some(UID), Some(UID)).expect("root gives files away");
+    let out = directory_of(USER);
+    let program = out.path().join("profiler");
+    fs::copy(setting("PROFILER_BIN"), &program).expect("a copy");
+    let output = command_as(USER, &program)
+        .args([
+            "run",
+            "-i",
+            "100ms",
+            "--service",
+            "",
+            "--run-id",
+            "run",
+            "--out",
+        ])
+        .arg(out.path())
+        .args([
+            "--",
+            "sh",
+            "-c",
+            "test -S \"$PROFILER_SOCKET\" && echo \"$PROFILER_SOCKET\"",
+        ])
+        .current_dir(out.path())
+        .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("RUNTIME_DIRECTORY")
+        .env("TMPDIR", "/tmp")
+        .output()
+        .expect("it starts");
+    let is_empty = fs::read_dir(&taken).expect("a directory").next().is_none();
+    fs::remove_dir(&taken).expect("empty");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && is_empty, "{stderr}");
+    let socket = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let directory = socket.parent().expect("a directory");
+    assert!(
+        directory.starts_with("/tmp") && directory != taken,
+        "{}",
+        socket.display()
+    );
+    assert!(stderr.contains("marks are received in"), "{stderr}");
+    assert!(!directory.exists(), "removed at the end");
+}
 
 /// A profiler of the node, and its socket.
 struct Node {

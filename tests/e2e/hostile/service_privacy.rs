@@ -19,6 +19,7 @@ use crate::{
     cgroup::put,
     many_nodes::Slurm,
     service::{ALICE, BOB, Service},
+    timeline::powered,
 };
 
 const REQUEST: u32 = 1;
@@ -248,6 +249,53 @@ fn set_uid_programs_show_only_what_proc_shows() {
     let (own,): (u64,) = data.row("SELECT sum(read_chars) FROM process WHERE comm = 'dd'");
     let profiler = fs::metadata(service.path().join("profiler")).expect("a file");
     assert!(own >= profiler.len());
+}
+
+/// Power at short intervals tells what other programs compute.
+#[test]
+fn energy_of_ordinary_users_has_long_intervals() {
+    const SHORTEST_NS: u64 = 800_000_000;
+    let powered = powered();
+    let mount = format!("mount --bind {}/class /sys/class", powered.path());
+    let service = Service::in_mounts(&mount);
+    let output = service
+        .profiler(ALICE, "energy")
+        .args([
+            "--source",
+            "usage,energy,system,process",
+            "--",
+            "sleep",
+            "2.5",
+        ])
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && stderr.contains("by the service"),
+        "{stderr}"
+    );
+    let data = service.data("energy");
+    let (samples,): (u64,) = data.row("SELECT count(DISTINCT ts) FROM usage");
+    assert!(samples > 10, "{samples}");
+    let rows: Vec<(u64, u64)> = data.rows(
+        "SELECT interval_ns, energy_uj FROM energy WHERE domain = 'package' ORDER BY ts, socket",
+    );
+    // Those of the end of the profile are two packages.
+    let (at_end, before) = rows
+        .split_last_chunk::<2>()
+        .map(|(before, end)| (end, before))
+        .expect("rows");
+    assert!(
+        before.len() >= 2 && at_end.iter().all(|(_, energy)| *energy > 0),
+        "{rows:?}"
+    );
+    assert!(
+        before.iter().all(|(interval, _)| *interval >= SHORTEST_NS),
+        "{rows:?}"
+    );
+    // Energy of a second is not divided by the use in a tenth of it.
+    let (known,): (u64,) = data.row("SELECT count(energy_uj) FROM process");
+    assert_eq!(known, 0);
 }
 
 /// A program that has given its user the memory back is the user's again, as `su` does.

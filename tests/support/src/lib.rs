@@ -170,6 +170,7 @@ impl Reader {
         let context = OpenContext {
             host,
             interval,
+            for_user: false,
             threads: false,
             result: None,
             node: true,

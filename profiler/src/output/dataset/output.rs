@@ -1,6 +1,6 @@
 //! The dataset as an output: the last one of the chain, which takes all rows.
 
-use std::{fmt::Write as _, path::Path};
+use std::{fmt::Write as _, os::fd::OwnedFd, path::Path};
 
 use serde_json::Value;
 
@@ -30,6 +30,11 @@ impl Dataset {
             writer: DatasetWriter::start(options)?,
             is_shared,
         })
+    }
+
+    /// The run directory, held open.
+    pub fn directory(&self) -> Option<OwnedFd> {
+        self.writer.directory()
     }
 
     /// Earlier sessions of this host in the run.

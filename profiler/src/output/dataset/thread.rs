@@ -3,6 +3,8 @@
 
 use std::{
     collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
@@ -105,6 +107,11 @@ impl WriterThread {
             write_time: Duration::ZERO,
             manifest_file,
         })
+    }
+
+    /// A descriptor of the run directory.
+    pub fn directory(&self) -> io::Result<OwnedFd> {
+        self.context.run.descriptor()
     }
 
     /// The manifest at the start.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
@@ -122,6 +123,8 @@ pub struct DatasetWriter {
     /// The thread, if this writer started it.
     thread: Option<JoinHandle<()>>,
     run_dir: PathBuf,
+    /// The run directory, if it existed at the start.
+    directory: Option<OwnedFd>,
 }
 
 impl DatasetWriter {
@@ -137,6 +140,7 @@ impl DatasetWriter {
     pub fn start(options: DatasetOptions) -> Result<Self, OutputError> {
         let run_dir = options.run_dir.clone();
         let writer = WriterThread::new(options)?;
+        let directory = writer.directory().ok();
         let shared = Arc::new(Shared::new(writer.memory_budget(), writer.manifest()));
         let thread = std::thread::Builder::new()
             .name("sink".to_owned())
@@ -153,6 +157,7 @@ impl DatasetWriter {
             is_finished: false,
             thread: Some(thread),
             run_dir,
+            directory,
         })
     }
 
@@ -174,12 +179,19 @@ impl DatasetWriter {
             is_finished: false,
             thread: None,
             run_dir,
+            directory: None,
         }
     }
 
     /// The run directory.
     pub fn run_dir(&self) -> &Path {
         &self.run_dir
+    }
+
+    /// The run directory, which stays the same when its path leads elsewhere; `None` if it is still
+    /// to be created.
+    pub fn directory(&self) -> Option<OwnedFd> {
+        self.directory.as_ref()?.try_clone().ok()
     }
 
     /// Queues the rows of one reading. Never waits for the disk; beyond the memory budget the

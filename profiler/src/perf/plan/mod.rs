@@ -154,6 +154,31 @@ impl Plan {
         }
     }
 
+    /// Omits the events of energy meters: of the PMUs `power` (RAPL) and `power_core`.
+    pub fn omit_energy(&mut self, reason: &str) {
+        let events = &self.events;
+        let is_meter = |group: &PerfGroup| {
+            let mut pmus = group
+                .indices
+                .iter()
+                .map(|index| events[*index].pmu.as_str());
+            pmus.any(|pmu| pmu.starts_with("power"))
+        };
+        let core = self.core_groups.extract_if(.., |group| is_meter(group));
+        let node = self
+            .node_groups
+            .extract_if(.., |group| is_meter(&group.group))
+            .map(|group| group.group);
+        let omitted: Vec<_> = core
+            .chain(node)
+            .flat_map(|group| group.indices.to_vec())
+            .collect();
+        for index in omitted {
+            let event = self.events[index].event.clone();
+            self.note(Some(event.as_str()), reason.to_owned(), "");
+        }
+    }
+
     /// Adds a note for each event of a group that cannot be opened.
     pub(super) fn note_open_error(
         &mut self,

@@ -342,3 +342,32 @@ fn counts_without_scale_have_no_value() {
         assert!(reasons.contains("PMU power has no scale"), "{reasons}");
     }
 }
+
+#[test]
+fn energy_meters_are_omitted() {
+    let tree = skylake();
+    let power = [
+        ("cpumask", "0,2\n"),
+        ("events/energy-pkg", "event=0x02\n"),
+        ("events/energy-pkg.scale", "2.3283064365386962890625e-10\n"),
+    ];
+    tree.pmu("power", 20, &power);
+    let events = Some("power/energy-pkg/,imc/cas_count_read/");
+    let mut plan = tree.plan(None, events).expect("known events");
+    let pmus = |plan: &Plan| {
+        let groups = plan
+            .node_groups
+            .iter()
+            .flat_map(|node| node.group.indices.to_vec());
+        let pmus = groups.map(|index| plan.events[index].pmu.as_str().to_owned());
+        pmus.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(pmus(&plan).len(), 2);
+    plan.omit_energy("hidden");
+    let kept = pmus(&plan);
+    assert!(
+        kept.len() == 1 && kept.iter().all(|pmu| pmu.starts_with("uncore_imc")),
+        "{kept:?}"
+    );
+    assert!(plan.reasons().contains("hidden"), "{}", plan.reasons());
+}

@@ -121,6 +121,7 @@ impl Setup {
             outputs,
             recovery,
             run_dir,
+            directory,
             retention,
         } = outputs::open(config, host, manifest)?;
         let threads = config.settings.threads;
@@ -135,7 +136,7 @@ impl Setup {
             sampler: Sampler::new(clock, sources, tasks, outputs, marks),
             recovery,
             cgroup: found.cgroup,
-            job: JobWatch::start(config, host, job, ipc_file, &run_dir)?,
+            job: JobWatch::start(config, host, job, ipc_file, directory)?,
             run_dir,
             target: found.description,
             missing,

@@ -1,6 +1,6 @@
 //! Opens the outputs. The only place of the session that names them.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, os::fd::OwnedFd, path::PathBuf};
 
 use crate::{
     config::{Config, Settings, Target},
@@ -28,6 +28,8 @@ pub struct OpenOutputs {
     /// `None` for a client of the service, which writes the dataset itself.
     pub recovery: Option<RecoveryThread>,
     pub run_dir: PathBuf,
+    /// The same, held open.
+    pub directory: Option<OwnedFd>,
     /// Removes old runs; `None` if nothing limits them.
     pub retention: Option<Retention>,
 }
@@ -49,6 +51,7 @@ pub fn open(config: &Config, host: &Host, manifest: Manifest) -> Result<OpenOutp
             outputs,
             recovery: None,
             run_dir: PathBuf::new(),
+            directory: None,
             retention: None,
         });
     }
@@ -101,6 +104,7 @@ pub fn open(config: &Config, host: &Host, manifest: Manifest) -> Result<OpenOutp
     if let Some(router) = router {
         outputs.push(router);
     }
+    let directory = dataset.directory();
     let earlier = dataset.earlier_sessions();
     if earlier != 0 && !settings.quiet {
         report!(
@@ -114,6 +118,7 @@ pub fn open(config: &Config, host: &Host, manifest: Manifest) -> Result<OpenOutp
         outputs,
         recovery: Some(recovery),
         run_dir,
+        directory,
         retention,
     })
 }

@@ -8,6 +8,7 @@ use crate::{
     host::Host,
     marks::MarkReceiver,
     output::dataset::manifest::{SourceState, SourceStatus},
+    privileges,
     session::sampler::Opened,
     sources::{Input, OpenContext, REGISTRY, Support, of_result},
     tasks::Reader,
@@ -64,6 +65,7 @@ pub fn open(
         match (spec.open)(&OpenContext {
             host,
             interval: config.settings.interval,
+            for_user: is_for_user(config),
             threads: config.settings.threads,
             result,
             node: matches!(config.target, Target::Node),
@@ -94,6 +96,12 @@ pub fn open(
     }
     sources.sort_by_key(|(spec, ..)| spec.stage);
     (sources, states)
+}
+
+/// Whether an ordinary user gets values that only the privileges of the profiler can read.
+fn is_for_user(config: &Config) -> bool {
+    let of_client = config.client.as_ref().is_some_and(|client| client.uid != 0);
+    of_client || privileges::is_secure_execution()
 }
 
 fn state(name: &str, status: SourceStatus, why: Option<String>) -> SourceState {

@@ -56,7 +56,18 @@ pub static SPEC: SourceSpec = SourceSpec {
     tables: &[TABLE.untyped()],
     probe: Some(probe),
     has_hardware: |host| !meters(host).is_empty(),
-    open: |context| Ok(Box::new(Energy::open(context.host, context.interval))),
+    open: |context| {
+        let period = if context.for_user {
+            USER_PERIOD
+        } else {
+            Duration::ZERO
+        };
+        Ok(Box::new(Energy::open(
+            context.host,
+            context.interval,
+            period,
+        )))
+    },
     ..SourceSpec::DEFAULT
 };
 
@@ -107,7 +118,16 @@ fn probe(host: &Host) -> Support {
     }
 }
 
+/// Shortest time between two readings for an ordinary user, a little less than 1 s so that samples at
+/// 1 s are not skipped. Power in milliseconds tells which data another program computes with
+/// (CVE-2020-8694), so that the kernel lets only root read RAPL.
+pub const USER_PERIOD: Duration = Duration::from_millis(900);
+
 struct Energy {
+    /// Shortest time between two readings.
+    period: Duration,
+    /// Time of the last reading, ns of `CLOCK_MONOTONIC`.
+    read_at: Option<u64>,
     accumulators: Vec<(Domain, &'static str, Shared)>,
     /// Reads counters that could wrap more than once within an interval.
     _in_between: Option<PeriodicTask>,
@@ -121,7 +141,7 @@ fn lock(accumulator: &Shared) -> MutexGuard<'_, Accumulator> {
 }
 
 impl Energy {
-    fn open(host: &Host, interval: Duration) -> Self {
+    fn open(host: &Host, interval: Duration, period: Duration) -> Self {
         let accumulators = meters(host).into_iter().map(|meter| {
             let (counter, limits) = match meter.instrument {
                 Instrument::Counter(counter, limits) => (counter, limits),
@@ -135,6 +155,8 @@ impl Energy {
         });
         let accumulators: Vec<_> = accumulators.collect();
         Self {
+            period,
+            read_at: None,
             _in_between: in_between(&accumulators, interval),
             accumulators,
             rows: TableBuilder::new(&TABLE),
@@ -170,6 +192,14 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 impl Source for Energy {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
+        let now = ctx.tick.monotonic_ns;
+        let elapsed = self
+            .read_at
+            .map(|at| Duration::from_nanos(now.saturating_sub(at)));
+        if !ctx.last && elapsed.is_some_and(|elapsed| elapsed < self.period) {
+            return Ok(());
+        }
+        self.read_at = Some(now);
         let mut result = Ok(());
         for (domain, provider, accumulator) in &self.accumulators {
             let mut accumulator = lock(accumulator);

@@ -139,6 +139,9 @@ impl Perf {
         let catalog = context.perf.catalog()?;
         let machine = Machine::read(context.host, &catalog);
         let mut plan = Plan::new(&machine, context.perf)?;
+        if context.for_user && context.interval < energy::USER_PERIOD {
+            plan.omit_energy("an ordinary user gets energy only at intervals of 1 s or more");
+        }
         // Each event of each thread needs a descriptor.
         file_limit::raise();
         plan.probe(&machine);

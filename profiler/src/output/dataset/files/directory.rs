@@ -48,6 +48,11 @@ impl Directory {
         }
     }
 
+    /// Another descriptor of it.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     /// Opens a directory inside this one.
     pub fn sub(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
