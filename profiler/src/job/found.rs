@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{JobDirectory, JobId, Scheduler, Step, cgroups::JobRef};
+use super::{JobDirectory, JobId, Scheduler, Step, cgroups::JobRef, trust};
 use crate::host::Hierarchy;
 
 /// Method by which the processes of a job are found, or origin of a process's job id.
@@ -61,11 +61,12 @@ impl FoundJob {
         }
     }
 
-    /// Whether a user may see the job: the owner, if no process belongs to another user. Root runs
-    /// prologs in the jobs of all users.
+    /// Whether a user may see the job: the owner, if no process belongs to another user. Root and the
+    /// account of the scheduler run daemons in the jobs of all users.
     pub fn is_only_of(&self, uid: u32) -> bool {
+        let accounts = trust::accounts(self.scheduler);
         let mut users = self.users.iter();
-        self.owner == Some(uid) && users.all(|user| [0, uid].contains(user))
+        self.owner == Some(uid) && users.all(|user| *user == uid || accounts.contains(user))
     }
 
     /// Job and step in messages and in the name of the run: `7`, `7.0`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{JobEnvironment, Scheduler};
+use super::{JobEnvironment, Scheduler, trust};
 use crate::{
     host::Host,
     procfs::{process_stat, process_status::real_uid},
@@ -39,11 +39,12 @@ pub fn is_step_daemon(uid: u32, comm: &str) -> bool {
     uid == 0 && comm == "slurmstepd"
 }
 
-/// Owner of a job with processes of these users. Root runs daemons and prologs in the jobs of all
-/// users, so that its processes prove nothing; a systemd unit has no other owner than its
-/// processes.
+/// Owner of a job with processes of these users. Root and the account of the scheduler run daemons and
+/// prologs in the jobs of all users, so that their processes prove nothing; a systemd unit has no
+/// other owner than its processes.
 pub fn of_users(scheduler: Scheduler, users: &[u32]) -> Option<u32> {
-    let user = users.iter().find(|uid| **uid != 0);
+    let accounts = trust::accounts(scheduler);
+    let user = users.iter().find(|uid| !accounts.contains(uid));
     let root = users.first().filter(|_| scheduler == Scheduler::None);
     user.or(root).copied()
 }

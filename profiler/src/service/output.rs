@@ -20,6 +20,7 @@ use super::{
     rows::RowEncoder,
 };
 use crate::{
+    job::trust,
     output::{
         Output, OutputReport, Reading, SessionEnd,
         dataset::{Manifest, manifest::Loss},
@@ -42,8 +43,9 @@ pub struct ClientOutput {
     /// How much of each process the client may know. The rows of [`TaskTable`](crate::tasks::TaskTable)
     /// are restricted already; sources have others.
     access: HashMap<Owner, Access>,
-    is_job: bool,
-    /// A user, other than the client and root, who has a process in the job.
+    /// With a job: the accounts that have processes in the jobs of all users.
+    accounts: Option<&'static [u32]>,
+    /// A user, other than the client and those, who has a process in the job.
     other_user: Option<u32>,
     ready: Option<Ready>,
     shared: Arc<Shared>,
@@ -104,7 +106,10 @@ impl ClientOutput {
             })?;
         Ok(Self {
             access: HashMap::new(),
-            is_job: client.request.target != RequestedTarget::Processes,
+            accounts: match &client.request.target {
+                RequestedTarget::Processes => None,
+                RequestedTarget::Job { scheduler, .. } => Some(trust::accounts(*scheduler)),
+            },
             other_user: None,
             ready: Some(Ready {
                 version: manifest.version,
@@ -128,8 +133,8 @@ impl ClientOutput {
             let start = tasks.clock.wall_of_boottime(id.start_boottime).us();
             self.access.insert((id.pid, start), process.access);
         }
-        if self.is_job && self.other_user.is_none() {
-            self.other_user = tasks.other_user();
+        if let (Some(accounts), None) = (self.accounts, self.other_user) {
+            self.other_user = tasks.other_user(accounts);
             if self.other_user.is_some() {
                 // The session ends, as if the client had gone.
                 let _ = self.socket.shutdown(std::net::Shutdown::Read);

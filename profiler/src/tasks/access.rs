@@ -48,11 +48,12 @@ impl TaskTable {
         });
     }
 
-    /// A user other than root and the one who receives the rows, if one has a process of the target.
-    pub fn other_user(&self) -> Option<u32> {
+    /// A user other than the one who receives the rows and these `accounts`, if one has a process of the
+    /// target.
+    pub fn other_user(&self, accounts: &[u32]) -> Option<u32> {
         let viewer = self.viewer.as_ref()?;
         let mut users = self.processes.values().map(|process| process.uid);
-        users.find(|uid| ![0, viewer.uid].contains(uid))
+        users.find(|uid| *uid != viewer.uid && !accounts.contains(uid))
     }
 
     /// Updates the access to all processes of a reading.
@@ -180,7 +181,8 @@ mod tests {
         assert_eq!(rows(9), []);
         let all = [1, 2, 3, 4].map(|pid| (pid, true, 6));
         assert_eq!(rows(0), all);
-        assert_eq!(table(7).other_user(), Some(8));
-        assert_eq!(table(0).other_user(), None);
+        assert_eq!(table(7).other_user(&[0]), Some(8));
+        assert_eq!(table(7).other_user(&[0, 8]), None);
+        assert_eq!(table(0).other_user(&[0]), None);
     }
 }

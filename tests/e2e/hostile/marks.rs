@@ -37,7 +37,7 @@ fn taken_directory_takes_no_marks_away() {
             "-i",
             "100ms",
             "--service",
-            "",
+            "/nowhere",
             "--run-id",
             "run",
             "--out",
