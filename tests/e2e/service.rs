@@ -65,6 +65,16 @@ impl Service {
         self.directory.path()
     }
 
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path().join("socket")
+    }
+
+    /// Its process id, and not those of its clients' processes.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     fn program(&self) -> PathBuf {
         self.path().join("profiler")
     }
@@ -79,7 +89,7 @@ impl Service {
         command
             .args(["run", "-i", interval, "--run-id", name, "--out"])
             .arg(self.path())
-            .env("PROFILER_SERVICE", self.path().join("socket"))
+            .env("PROFILER_SERVICE", self.socket())
             .current_dir(self.path())
             .stdin(Stdio::null())
             .uid(uid)

@@ -23,8 +23,9 @@ use crate::{
     service::{
         self,
         connection::{Client, refuse},
-        listener::{self, Quota},
+        listener,
         protocol::{Request, RequestedTarget},
+        users::Quota,
     },
     session,
     support::service_manager,
@@ -67,9 +68,11 @@ impl Arguments {
             let message = "the service needs CAP_BPF and CAP_PERFMON: start it as root";
             return Err(Failure::new(Reason::Privilege, message));
         }
-        listener::listen(&self.socket, &|| self.quota(), &|| {
+        listener::listen(&self.socket, &|| self.quota(), &|request| {
             let mut command = Command::new("/proc/self/exe");
             command.args(["serve", "--connection"]);
+            // Other users cannot read it there.
+            command.env(REQUEST, serde_json::to_string(request).unwrap_or_default());
             // The service manager waits for the listener.
             command.env_remove(service_manager::SOCKET);
             command
@@ -107,8 +110,8 @@ pub fn check(configuration: &Configuration) -> Result<(), Failure> {
     configuration.table::<Limits>(SERVE).map(drop)
 }
 
-/// Shortest interval of a client, ns: a user is not to occupy the CPUs of others.
-const INTERVAL_MIN_NS: u64 = 10_000_000;
+/// Variable with the request of the client at the standard input, as JSON.
+const REQUEST: &str = "PROFILER_SERVE_REQUEST";
 
 /// Profiles for the client at the standard input.
 fn serve_client() -> Result<u8, Failure> {
@@ -120,17 +123,15 @@ fn serve_client() -> Result<u8, Failure> {
     }
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     let socket = UnixStream::from(socket.map_err(Failure::internal)?);
-    let client = Arc::new(Client::accept(socket)?);
+    let request = std::env::var(REQUEST).map_err(Failure::internal)?;
+    let request = serde_json::from_str(&request).map_err(Failure::internal)?;
+    let client = Arc::new(Client::new(socket, request)?);
     let ended = config(&client).and_then(|config| session::run(&config, Vec::new(), None));
     ended.inspect_err(|failure| refuse(&client.socket, failure))
 }
 
 fn config(client: &Arc<Client>) -> Result<Config, Failure> {
     let request = &client.request;
-    if request.interval_ns < INTERVAL_MIN_NS {
-        let message = "the service takes a sample every 10ms at most";
-        return Err(Failure::new(Reason::Usage, message));
-    }
     let target = match &request.target {
         // They come when the socket for marks is open.
         RequestedTarget::Processes => Target::Pids(Vec::new()),

@@ -8,7 +8,7 @@ use std::{
         unix::{fs::MetadataExt as _, net::UnixStream},
     },
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::net::{
@@ -16,16 +16,13 @@ use rustix::net::{
 };
 
 use super::protocol::{
-    Accepted, Frame, FrameReader, Kind, MAX_PROCESSES, Refused, Request, RequestedTarget, VERSION,
-    send_json,
+    Accepted, Frame, FrameReader, Kind, MAX_PROCESSES, Refused, Request, RequestedTarget, send_json,
 };
-use crate::{
-    failure::{Failure, Reason},
-    schema::SCHEMA_VERSION,
-};
+use crate::failure::{Failure, Reason};
 
-/// Time in which the request must arrive.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time from the connection to the end of the request, and from the answer to the end of the processes
+/// to profile, however slowly the bytes come.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which the profile of a client that does not read ends. It can be stopped for a while.
 const STALLED: Duration = Duration::from_secs(60);
 
@@ -39,37 +36,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// Receives the request.
+    /// The client at `socket`, whose request has been received.
     ///
     /// # Errors
     ///
-    /// When there is none, or it is not allowed. The client has been told then.
-    pub fn accept(socket: UnixStream) -> Result<Self, Failure> {
-        let received = Self::receive(&socket);
-        match received {
-            Ok((uid, request)) => Ok(Self {
-                socket,
-                uid,
-                request,
-            }),
-            Err(failure) => {
-                refuse(&socket, &failure);
-                Err(failure)
-            }
-        }
-    }
-
-    fn receive(socket: &UnixStream) -> Result<(u32, Request), Failure> {
-        let uid = socket_peercred(socket)
-            .map_err(|error| failed(error.into()))?
-            .uid
-            .as_raw();
-        socket.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+    /// When the socket has no user.
+    pub fn new(socket: UnixStream, request: Request) -> Result<Self, Failure> {
+        let credentials = socket_peercred(&socket).map_err(|error| failed(error.into()))?;
         socket.set_write_timeout(Some(STALLED)).map_err(failed)?;
-        let (frame, _) = message(socket)?;
-        let request = frame.json(Kind::Request).map_err(usage)?;
-        check_versions(&request)?;
-        Ok((uid, request))
+        Ok(Self {
+            socket,
+            uid: credentials.uid.as_raw(),
+            request,
+        })
     }
 
     /// Tells the client the path of the socket for marks. Returns the requested processes, in the
@@ -97,19 +76,28 @@ impl Client {
     }
 }
 
+/// The connection fails, or a message is late.
 #[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
-fn failed(error: io::Error) -> Failure {
+pub fn failed(error: io::Error) -> Failure {
     let message = match error.kind() {
-        io::ErrorKind::WouldBlock => format!("client: no message within {} s", TIMEOUT.as_secs()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("client: no message within {} s", TIMEOUT.as_secs())
+        }
         _ => format!("client: {error}"),
     };
     Failure::new(Reason::Output, message)
 }
 
-/// The next message, with the descriptors that come with it.
+/// The next message, with the descriptors that come with it. All of it must come in time.
 fn message(socket: &UnixStream) -> Result<(Frame, Vec<OwnedFd>), Failure> {
+    let deadline = Instant::now() + TIMEOUT;
     let mut received = Received::default();
     loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(failed(io::ErrorKind::TimedOut.into()));
+        }
+        socket.set_read_timeout(Some(left)).map_err(failed)?;
         received.read(socket).map_err(failed)?;
         if let Some(frame) = received.frames.next_frame().map_err(usage)? {
             return Ok((frame, received.descriptors));
@@ -127,24 +115,10 @@ pub fn refuse(mut socket: &UnixStream, failure: &Failure) {
     let _ = send_json(&mut socket, Kind::Refused, &refused);
 }
 
+/// A message is not what was to come.
 #[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
-fn usage(error: impl ToString) -> Failure {
+pub fn usage(error: impl ToString) -> Failure {
     Failure::new(Reason::Usage, format!("request: {}", error.to_string()))
-}
-
-fn check_versions(request: &Request) -> Result<(), Failure> {
-    let versions = (request.protocol, request.schema_version);
-    if versions == (VERSION, SCHEMA_VERSION) {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Reason::Usage,
-        format!(
-            "the service has protocol {VERSION} and schema {SCHEMA_VERSION}, this program {} and {}: \
-             use the program that is installed with the service",
-            versions.0, versions.1
-        ),
-    ))
 }
 
 /// Bytes and descriptors.

@@ -1,23 +1,30 @@
 //! Accepts clients, and starts a process for each of them.
 
 use std::{
-    collections::HashMap,
-    fmt,
     fs::{self, Metadata, Permissions},
     io,
-    os::unix::{
-        fs::{FileTypeExt as _, PermissionsExt as _},
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{FileTypeExt as _, PermissionsExt as _},
+            net::{UnixListener, UnixStream},
+        },
     },
     path::Path,
     process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use rustix::net::sockopt::socket_peercred;
+use tokio::task::JoinSet;
 
-use super::{SOCKET, connection::refuse};
+use super::{
+    SOCKET,
+    connection::refuse,
+    protocol::Request,
+    request,
+    users::{Quota, Users},
+};
 use crate::{
     failure::{Failure, Reason},
     output::status_file::{Status, StatusFile},
@@ -26,37 +33,11 @@ use crate::{
     warning,
 };
 
-/// Limits of the profiles at the same time.
-#[derive(Clone, Copy, Debug)]
-pub struct Quota {
-    pub sessions: usize,
-    pub sessions_per_user: usize,
-}
-
 /// Time until the next attempt when accepting a client fails.
 const PAUSE: Duration = Duration::from_millis(100);
 
-impl fmt::Display for Quota {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            sessions,
-            sessions_per_user,
-        } = self;
-        write!(f, "{sessions} profiles, {sessions_per_user} per user")
-    }
-}
-
-/// Profiles per user.
-type Sessions = Arc<Mutex<HashMap<u32, usize>>>;
-
-/// The place of one profile among those of the node, which is free again when this is dropped.
-struct Place {
-    sessions: Sessions,
-    uid: u32,
-}
-
-/// Accepts clients until SIGINT or SIGTERM; SIGHUP reads the limits again. `command` starts the process for a client, with the
-/// connection as its standard input.
+/// Accepts clients until SIGINT or SIGTERM; SIGHUP reads the limits again. `command` starts the process for a request,
+/// with the connection as its standard input.
 ///
 /// # Errors
 ///
@@ -64,7 +45,7 @@ struct Place {
 pub fn listen(
     socket: &Path,
     read_quota: &dyn Fn() -> Result<Quota, Failure>,
-    command: &dyn Fn() -> Command,
+    command: &dyn Fn(&Request) -> Command,
 ) -> Result<(), Failure> {
     let mut quota = read_quota()?;
     let failed =
@@ -83,7 +64,8 @@ pub fn listen(
         let serving = format!("serving at {}", socket.display());
         report!("profiler: {serving}");
         manager.ready(&serving);
-        let sessions = Sessions::default();
+        let users = Users::default();
+        let mut requests = JoinSet::new();
         let status = Status::of_service(socket).map_err(failed)?;
         // `profiler status` lists the service if it has a runtime directory.
         let _file = StatusFile::create(&status).map_err(failed)?;
@@ -107,11 +89,16 @@ pub fn listen(
                     manager.ready(&serving);
                 }
                 () = watchdog.due() => {
-                    let status = format!("{serving}: {} profiles", count(&sessions));
+                    let status = format!("{serving}: {} profiles", users.sessions());
                     manager.alive(&status);
                 }
-                client = listener.accept() => match client.and_then(|(client, _)| blocking(client)) {
-                    Ok(client) => admit(&sessions, quota, client, command),
+                Some(received) = requests.join_next() => {
+                    if let Ok(Some(asked)) = received {
+                        admit(&users, quota, asked, command);
+                    }
+                }
+                client = listener.accept() => match client {
+                    Ok((client, _)) => greet(&users, client, &mut requests),
                     Err(error) => {
                         warning!("profiler: accept: {error}");
                         tokio::time::sleep(PAUSE).await;
@@ -124,26 +111,56 @@ pub fn listen(
     })
 }
 
-fn blocking(client: tokio::net::UnixStream) -> io::Result<UnixStream> {
-    let client = client.into_std()?;
-    client.set_nonblocking(false)?;
-    Ok(client)
+/// A client whose request has arrived.
+struct Asked {
+    client: UnixStream,
+    uid: u32,
+    request: Request,
 }
 
-/// Starts a process for a client, or refuses.
-fn admit(sessions: &Sessions, quota: Quota, client: UnixStream, command: &dyn Fn() -> Command) {
+/// Waits for the request of a client, or refuses.
+fn greet(users: &Users, client: tokio::net::UnixStream, requests: &mut JoinSet<Option<Asked>>) {
     let Ok(credentials) = socket_peercred(&client) else {
         return;
     };
     let uid = credentials.uid.as_raw();
-    let place = match Place::take(sessions, quota, uid) {
+    let place = users.silent(uid);
+    requests.spawn(async move {
+        let received = match place {
+            // Held until the request is there.
+            Ok(_place) => request::receive(&client).await,
+            Err(failure) => Err(failure),
+        };
+        let client = client.into_std().ok()?;
+        match received {
+            Ok(request) => Some(Asked {
+                client,
+                uid,
+                request,
+            }),
+            Err(failure) => {
+                refuse(&client, &failure);
+                None
+            }
+        }
+    });
+}
+
+/// Starts a process for a client, or refuses.
+fn admit(users: &Users, quota: Quota, asked: Asked, command: &dyn Fn(&Request) -> Command) {
+    let Asked {
+        client,
+        uid,
+        request,
+    } = asked;
+    let place = match users.session(uid, quota) {
         Ok(place) => place,
         Err(failure) => {
             refuse(&client, &failure);
             return;
         }
     };
-    let command = command();
+    let command = command(&request);
     let started = std::thread::Builder::new()
         .name("client".to_owned())
         .spawn(move || {
@@ -157,55 +174,16 @@ fn admit(sessions: &Sessions, quota: Quota, client: UnixStream, command: &dyn Fn
     }
 }
 
-/// Number of profiles.
-fn count(sessions: &Sessions) -> usize {
-    let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-    sessions.values().sum()
-}
-
-impl Place {
-    fn take(sessions: &Sessions, quota: Quota, uid: u32) -> Result<Self, Failure> {
-        take(sessions, quota, uid)?;
-        Ok(Self {
-            sessions: sessions.clone(),
-            uid,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = sessions.get_mut(&self.uid) {
-            *count -= 1;
-        }
-        sessions.retain(|_, count| *count != 0);
-    }
-}
-
-fn take(sessions: &Sessions, quota: Quota, uid: u32) -> Result<(), Failure> {
-    let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-    let all: usize = sessions.values().sum();
-    let own = sessions.entry(uid).or_default();
-    let why = if *own >= quota.sessions_per_user {
-        format!("{own} profiles of this user are running, which is the limit")
-    } else if all >= quota.sessions {
-        format!("{all} profiles are running, which is the limit of the node")
-    } else {
-        *own += 1;
-        return Ok(());
-    };
-    sessions.retain(|_, count| *count != 0);
-    Err(Failure::new(Reason::Privilege, why))
-}
-
 /// Starts the process for a client, and waits for its end.
 fn profile(mut command: Command, client: UnixStream) -> io::Result<()> {
+    client.set_nonblocking(false)?;
     command
-        .stdin(Stdio::from(std::os::fd::OwnedFd::from(client)))
-        .current_dir("/")
-        .spawn()?
-        .wait()?;
+        .stdin(Stdio::from(OwnedFd::from(client)))
+        .current_dir("/");
+    let mut child = command.spawn()?;
+    // The connection ends with the process.
+    drop(command);
+    child.wait()?;
     Ok(())
 }
 

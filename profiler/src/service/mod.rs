@@ -8,7 +8,9 @@ pub mod connection;
 pub mod listener;
 pub mod output;
 pub mod protocol;
+mod request;
 pub mod rows;
+pub mod users;
 
 /// Socket of the service.
 pub const SOCKET: &str = "/run/profiler-serve/socket";

@@ -20,11 +20,14 @@ use crate::{
 /// Version of the protocol. Client and service must have the same one.
 pub const VERSION: u32 = 1;
 
-/// Limit of the content of a message in bytes, except rows.
+/// Limit of the content of a request in bytes.
+const MAX_REQUEST: usize = 16 << 10;
+/// Limit of the content of a message of the service in bytes, except rows.
 const MAX_CONTROL: usize = 1 << 20;
 /// Limit of the content of a message with rows in bytes.
 const MAX_ROWS: usize = 256 << 20;
-const HEADER: usize = 8;
+/// Size of the length and the kind of a message in bytes.
+pub const HEADER: usize = 8;
 
 /// Limit of the processes of a request.
 pub const MAX_PROCESSES: usize = 64;
@@ -69,8 +72,11 @@ impl Kind {
 
     fn limit(self) -> usize {
         match self {
+            Self::Request => MAX_REQUEST,
+            // They have no content.
+            Self::Stop | Self::Attach => 0,
             Self::Rows => MAX_ROWS,
-            _ => MAX_CONTROL,
+            Self::Accepted | Self::Ready | Self::Reading | Self::End | Self::Refused => MAX_CONTROL,
         }
     }
 }
@@ -236,6 +242,23 @@ pub fn send_json(to: &mut impl Write, kind: Kind, content: &impl Serialize) -> i
     send(to, kind, &serde_json::to_vec(content)?)
 }
 
+/// Kind and size of the content of a message, from its first bytes.
+///
+/// # Errors
+///
+/// When there is no such message, or it is too large.
+pub fn header(bytes: [u8; HEADER]) -> Result<(Kind, usize), ProtocolError> {
+    let [l0, l1, l2, l3, k0, k1, k2, k3] = bytes;
+    let kind = u32::from_le_bytes([k0, k1, k2, k3]);
+    let known = Kind::ALL.into_iter().find(|known| *known as u32 == kind);
+    let kind = known.ok_or(ProtocolError::Kind(kind))?;
+    let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
+    if length > kind.limit() {
+        return Err(ProtocolError::Size(length));
+    }
+    Ok((kind, length))
+}
+
 /// Reassembles messages from the bytes of a socket.
 #[derive(Debug, Default)]
 pub struct FrameReader {
@@ -272,16 +295,7 @@ impl FrameReader {
         let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else {
             return Ok(None);
         };
-        let [length, kind] = [0, 4].map(|at| {
-            let bytes = [header[at], header[at + 1], header[at + 2], header[at + 3]];
-            u32::from_le_bytes(bytes)
-        });
-        let known = Kind::ALL.into_iter().find(|known| *known as u32 == kind);
-        let kind = known.ok_or(ProtocolError::Kind(kind))?;
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if length > kind.limit() {
-            return Err(ProtocolError::Size(length));
-        }
+        let (kind, length) = self::header(*header)?;
         let Some(content) = rest.get(..length) else {
             return Ok(None);
         };
@@ -338,8 +352,13 @@ mod tests {
         };
         assert!(refused(&[0, 0, 0, 0, 99, 0, 0, 0]));
         assert!(refused(&[255, 255, 255, 255, 17, 0, 0, 0]));
-        assert!(refused(&[1, 0, 16, 0, 1, 0, 0, 0]));
-        assert!(!refused(&[0, 0, 16, 0, 1, 0, 0, 0]));
+        // Of the service: 1 MiB.
+        assert!(refused(&[1, 0, 16, 0, 20, 0, 0, 0]));
+        assert!(!refused(&[0, 0, 16, 0, 20, 0, 0, 0]));
+        // Of the client: 16 KiB for the request, nothing for the end.
+        assert!(refused(&[1, 64, 0, 0, 1, 0, 0, 0]));
+        assert!(!refused(&[0, 64, 0, 0, 1, 0, 0, 0]));
+        assert!(refused(&[1, 0, 0, 0, 2, 0, 0, 0]));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod ticker;
 
 use self::{
     launch::Launcher,
+    readiness::{end_of_client, wait_readable},
     reload::Reload,
     remote::{Answer, RemoteSession},
     sampling_loop::Session,
@@ -74,10 +75,14 @@ pub fn run(
         let mut signals =
             Signals::new().map_err(|error| Failure::internal(format!("signals: {error}")))?;
         job_watch::check_ipc_file(config)?;
+        let client = end_of_client(config)?;
         let job = tokio::select! {
             job = job_watch::find(config, &host) => job?,
+            // The search ends with this process.
+            () = wait_readable(client.as_ref()) => return Ok(0),
             signal = signals.next() => return Ok(signals::exit_code(signal)),
         };
+        drop(client);
         // Before the setup, which takes time: a file written since then counts.
         let ipc_file = job_watch::ipc_file(config, job.as_ref());
         if let Some(service) = remote::connect(config) {

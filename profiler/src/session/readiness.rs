@@ -4,7 +4,7 @@ use std::{io, os::fd::OwnedFd};
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::failure::Failure;
+use crate::{config::Config, failure::Failure};
 
 /// Registers a descriptor with the loop.
 pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
@@ -23,6 +23,17 @@ pub async fn wait_readable(fd: Option<&AsyncFd<OwnedFd>>) {
         }
         None => std::future::pending().await,
     }
+}
+
+/// The connection of the client, in a process of the service: readable when the profile is to end,
+/// because the client sends nothing else then, or has gone.
+pub fn end_of_client(config: &Config) -> Result<Option<AsyncFd<OwnedFd>>, Failure> {
+    let socket = config
+        .client
+        .as_ref()
+        .map(|client| client.socket.try_clone());
+    let connection = socket.map(|socket| socket.and_then(|socket| readable(socket.into())));
+    connection.transpose().map_err(cannot_wait)
 }
 
 /// The loop cannot wait for a descriptor or the timer.

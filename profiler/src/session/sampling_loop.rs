@@ -10,7 +10,7 @@ use super::{
     boundaries::due,
     job_watch::JobWatch,
     launch::{self, Launcher, Running},
-    readiness::{cannot_wait, readable, wait_readable},
+    readiness::{cannot_wait, end_of_client, readable, wait_readable},
     reload::{Reload, adopt},
     sampler::{End, Sampler},
     setup::{Setup, outputs},
@@ -193,17 +193,7 @@ impl Session {
             .map(|running| running.pidfd.try_clone().and_then(readable))
             .transpose()
             .map_err(cannot_wait)?;
-        // The client sends nothing but the end.
-        let client = self
-            .config
-            .client
-            .as_ref()
-            .map(|client| client.socket.try_clone());
-        let client = client.transpose().map_err(cannot_wait)?;
-        let client = client
-            .map(|socket| readable(socket.into()))
-            .transpose()
-            .map_err(cannot_wait)?;
+        let client = end_of_client(&self.config)?;
         let job = self.job.as_ref().map(JobWatch::notifier);
         let job = job.transpose().map_err(cannot_wait)?;
         let spent = Duration::from_nanos(monotonic_ns() - self.started);

@@ -11,3 +11,5 @@ mod process_names;
 mod recovery;
 pub mod service;
 mod service_privacy;
+mod service;
+mod service_load;

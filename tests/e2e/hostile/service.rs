@@ -1,42 +1,28 @@
 //! Attacks on `profiler serve` by its clients.
 
 use std::{
-    io::{Read as _, Write as _},
-    os::unix::{fs::PermissionsExt as _, net::UnixStream, process::CommandExt as _},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     process::Command,
 };
 
-use e2e::runs::{TIMEOUT, wait_until};
+use e2e::{
+    runs::wait_until,
+    service_client::{ACCEPTED, Client, REFUSED, frame, request},
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::service::{ALICE, Service};
 
-const REQUEST: &str = concat!(
-    r#"{"protocol":1,"schema_version":3,"target":"processes","interval_ns":1000000000,"#,
-    r#""source":null,"groups":null,"events":null,"threads":false,"strict":false,"#,
-    r#""hostname":null}"#
-);
-
 /// Sends bytes and returns the kind of the answer; `None` if the connection is closed without one.
 fn answer(service: &Service, bytes: &[u8]) -> Option<u8> {
-    let mut socket = UnixStream::connect(service.path().join("socket")).expect("connects");
-    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-    // The service can close the connection before it has read everything.
-    let _ = socket.write_all(bytes);
-    let mut header = [0; 8];
-    socket.read_exact(&mut header).ok()?;
-    Some(header[4])
-}
-
-/// A message.
-pub fn frame(kind: u32, content: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(content.len()).expect("short");
-    [&length.to_le_bytes()[..], &kind.to_le_bytes(), content].concat()
+    let mut client = Client::of_root(&service.socket());
+    client.send(bytes);
+    client.message().map(|(kind, _)| kind)
 }
 
 /// A profile works as before.
 #[track_caller]
-fn assert_serves(service: &Service, name: &str) {
+pub fn assert_serves(service: &Service, name: &str) {
     let output = service.profiler(ALICE, name).args(["--", "true"]).output();
     let output = output.expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -48,12 +34,8 @@ fn assert_serves(service: &Service, name: &str) {
 
 #[test]
 fn malformed_requests_are_refused() {
-    const REFUSED: Option<u8> = Some(21);
     let service = Service::start(&[]);
-    let request = |change: &str, value: &str| {
-        assert!(REQUEST.contains(change), "{change}");
-        frame(1, REQUEST.replace(change, value).as_bytes())
-    };
+    let request = |change: &str, value: &str| frame(1, request(change, value).as_bytes());
     let attacks = [
         frame(99, b""),
         frame(2, b""),
@@ -68,41 +50,12 @@ fn malformed_requests_are_refused() {
     ];
     for attack in attacks {
         let text = String::from_utf8_lossy(&attack).into_owned();
-        assert_eq!(answer(&service, &attack), REFUSED, "{text}");
+        assert_eq!(answer(&service, &attack), Some(REFUSED), "{text}");
     }
     // A request without processes: accepted, then nothing comes.
     let well_formed = request("null", "null");
-    assert_eq!(answer(&service, &well_formed), Some(15));
+    assert_eq!(answer(&service, &well_formed), Some(ACCEPTED));
     assert_serves(&service, "after");
-}
-
-#[test]
-fn silent_clients_hold_their_place_for_seconds() {
-    let service = Service::start(&["--max-sessions-per-user", "2"]);
-    let connect = || {
-        let socket = UnixStream::connect(service.path().join("socket")).expect("connects");
-        socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-        socket
-    };
-    let silent = [connect(), connect()];
-    // Another one of the same user (root) is refused at once.
-    let mut third = connect();
-    let mut header = [0; 8];
-    third.read_exact(&mut header).expect("an answer");
-    assert_eq!(header[4], 21);
-    // Other users are served meanwhile.
-    assert_serves(&service, "meanwhile");
-    for mut socket in silent {
-        let mut rest = Vec::new();
-        socket.read_to_end(&mut rest).expect("the end");
-        let why = String::from_utf8_lossy(&rest);
-        assert!(why.contains("no message within 5 s"), "{why}");
-    }
-    // Their places are free again.
-    wait_until("another one of the same user is served", || {
-        let well_formed = frame(1, REQUEST.as_bytes());
-        answer(&service, &well_formed) == Some(15)
-    });
 }
 
 #[test]

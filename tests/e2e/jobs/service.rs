@@ -6,15 +6,12 @@ use std::{
     thread,
 };
 
-use e2e::runs::wait_until;
+use e2e::{runs::wait_until, service_client::frame};
 use rustix::{process::Uid, thread::set_thread_res_uid};
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use crate::{
-    hostile::service::frame,
-    service::{ALICE, Service},
-};
+use crate::service::{ALICE, Service};
 
 /// A user that Slurm knows.
 const NOBODY: u32 = 65_534;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
 use super::QueryError;
 
@@ -46,7 +46,13 @@ fn run_once(
     args: &[&str],
     timeout: Duration,
 ) -> Result<CommandOutput, QueryError> {
-    let mut child = Command::new(name)
+    let mut command = Command::new(name);
+    // SAFETY: a system call.
+    unsafe {
+        // It ends with this thread, and so with the profiler.
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+    let mut child = command
         .args(args)
         .env("LC_ALL", "C.UTF-8")
         .stdin(Stdio::null())
