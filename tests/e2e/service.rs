@@ -24,6 +24,9 @@ use tempfile::TempDir;
 pub const ALICE: u32 = 65_531;
 pub const BOB: u32 = 65_532;
 
+/// Stderr of the service, in its directory.
+const LOG: &str = "service.log";
+
 /// A running service in a directory that all users can use.
 pub struct Service {
     directory: TempDir,
@@ -73,6 +76,11 @@ impl Service {
     /// Its process id, and not those of its clients' processes.
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// What it and the processes of its clients have written to stderr.
+    pub fn log(&self) -> Vec<u8> {
+        fs::read(self.path().join(LOG)).expect("a file")
     }
 
     fn program(&self) -> PathBuf {
@@ -131,6 +139,8 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.kill();
+        // With the output of a test that fails.
+        eprintln!("{}", String::from_utf8_lossy(&self.log()));
     }
 }
 
@@ -139,7 +149,12 @@ fn serve(directory: &Path, options: &[&str], variable: Option<(&str, &Path)>) ->
     let before = fs::metadata(&socket).is_ok();
     let mut command = Command::new(directory.join("profiler"));
     without_terminal(&mut command);
+    let log = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(directory.join(LOG));
     let process = command
+        .stderr(log.expect("a file"))
         .arg("serve")
         .arg("--socket")
         .arg(&socket)

@@ -283,7 +283,7 @@ fn other_users_cannot_mislead_it() {
     assert!(chowned.expect("it starts").success());
     assert_eq!(of(own.pid()).expect("listed")["uid"], ALICE);
     let text = String::from_utf8(status(&[]).stdout).expect("UTF-8");
-    assert!(text.contains("forged \u{fffd}[2J"), "{text}");
+    assert!(text.contains("forged \\u{1b}[2J"), "{text}");
     kill_process(pid_of(own.pid()), Signal::KILL).expect("it is alive");
     fs::remove_dir_all(&directory).expect("removed");
     running.interrupt();

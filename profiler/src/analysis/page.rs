@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::support::log;
+
 /// A page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
@@ -39,20 +41,12 @@ impl PageTable {
 /// Shown for null.
 pub const NULL: &str = "–";
 
-/// Text of a stored run without control characters, which could change the terminal.
-pub fn printable(text: &str) -> String {
-    let is_harmless = |c: &char| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(c);
-    text.chars()
-        .map(|c| if is_harmless(&c) { c } else { '?' })
-        .collect()
-}
-
 impl Page {
     /// Text for a terminal.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n", printable(&self.title));
+        let mut text = format!("{}\n", log::escaped(&self.title));
         for line in &self.subtitle {
-            let _ = writeln!(text, "{}", printable(line));
+            let _ = writeln!(text, "{}", log::escaped(line));
         }
         let width = self
             .facts
@@ -64,7 +58,7 @@ impl Page {
             text.push('\n');
         }
         for (name, fact) in &self.facts {
-            let _ = writeln!(text, "{name:width$}  {}", printable(fact));
+            let _ = writeln!(text, "{name:width$}  {}", log::escaped(fact));
         }
         for table in &self.tables {
             text.push('\n');
@@ -74,29 +68,29 @@ impl Page {
             text.push('\n');
         }
         for note in &self.notes {
-            let _ = writeln!(text, "{}", printable(note));
+            let _ = writeln!(text, "{}", log::escaped(note));
         }
         text
     }
 
     /// Markdown.
     pub fn markdown(&self) -> String {
-        let mut text = format!("# {}\n", escaped(&self.title));
+        let mut text = format!("# {}\n", log::escaped(&self.title));
         for line in &self.subtitle {
-            let _ = write!(text, "\n{}\n", escaped(line));
+            let _ = write!(text, "\n{}\n", log::escaped(line));
         }
         if !self.facts.is_empty() {
             text.push('\n');
         }
         for (name, fact) in &self.facts {
-            let _ = writeln!(text, "- **{name}** {}", escaped(fact));
+            let _ = writeln!(text, "- **{name}** {}", log::escaped(fact));
         }
         for table in &self.tables {
             text.push('\n');
             text += &table.markdown();
         }
         for note in &self.notes {
-            let _ = write!(text, "\n> {}\n", escaped(note));
+            let _ = write!(text, "\n> {}\n", log::escaped(note));
         }
         text
     }
@@ -105,7 +99,7 @@ impl Page {
 /// Text in which nothing is Markdown or HTML.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::new();
-    for c in printable(text).chars() {
+    for c in log::escaped(text).chars() {
         if r"\`*_[]<>|#~".contains(c) {
             escaped.push('\\');
         }
@@ -120,7 +114,7 @@ impl PageTable {
         let mut widths = vec![0; self.columns.len()];
         for row in cells.clone() {
             for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(printable(cell).chars().count());
+                *width = (*width).max(log::harmless(cell).chars().count());
             }
         }
         let mut text = String::new();
@@ -129,9 +123,9 @@ impl PageTable {
                 .split_last()
                 .map_or(("", &[][..]), |(last, numbers)| (last.as_str(), numbers));
             for (cell, width) in numbers.iter().zip(&widths) {
-                let _ = write!(text, "{:>width$}  ", printable(cell));
+                let _ = write!(text, "{:>width$}  ", log::harmless(cell));
             }
-            let _ = writeln!(text, "{}", printable(last));
+            let _ = writeln!(text, "{}", log::harmless(last));
         }
         if self.more != 0 {
             let _ = writeln!(text, "… and {} more", self.more);
@@ -185,14 +179,14 @@ mod tests {
     #[test]
     fn text_is_aligned_and_has_no_control_characters() {
         let expected = "run\n62 s\n\ntime    CPU 13.2 s\nmemory  –\n\n   CPU  process\n \
-                        1.2 s  a?[2J|b\n12.0 s  <script>\n… and 3 more\n\n2 ticks lost\n";
+                        1.2 s  a\\u{1b}[2J|b\n12.0 s  <script>\n… and 3 more\n\n2 ticks lost\n";
         assert_eq!(page().text(), expected);
     }
 
     #[test]
     fn markdown_is_escaped() {
         let text = page().markdown();
-        assert!(text.contains(r"| 1.2 s | a?\[2J\|b |"), "{text}");
+        assert!(text.contains(r"| 1.2 s | a\\u{1b}\[2J\|b |"), "{text}");
         assert!(text.contains(r"\<script\>"), "{text}");
     }
 }

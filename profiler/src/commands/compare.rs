@@ -15,6 +15,7 @@ use crate::{
     failure::{Failure, Reason},
     report,
     run_report::{Shown, comparison as html_comparison},
+    support::log::harmless_message,
     warning,
 };
 
@@ -86,7 +87,11 @@ impl Arguments {
         ];
         for run in before.iter().chain(&after) {
             for problem in &run.problems {
-                warning!("profiler: {}: {problem}", run.name.display());
+                warning!(
+                    "profiler: {}: {}",
+                    run.name.display(),
+                    harmless_message(problem)
+                );
             }
         }
         let sides = [measured(&before)?, measured(&after)?];

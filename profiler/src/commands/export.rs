@@ -32,7 +32,10 @@ use crate::{
     run_report::{Report, html},
     schema::Table,
     sources::dataset_schema,
-    support::units::{counted, positive},
+    support::{
+        log::harmless_message,
+        units::{counted, positive},
+    },
 };
 
 /// Arguments of `profiler export`.
@@ -188,7 +191,7 @@ impl Arguments {
             return Ok(0);
         }
         for problem in &problems {
-            report!("profiler: {problem}");
+            report!("profiler: {}", harmless_message(problem));
         }
         let message = "rows of these files are missing in the export";
         Err(Failure::new(Reason::Output, message))

@@ -9,7 +9,7 @@ use crate::{
     output::dataset::recover::{Hosts, JournalOutcome, RecoveryReport, recover},
     report,
     sources::dataset_schema,
-    support::log::harmless,
+    support::log::{escaped, harmless_message},
 };
 
 /// Arguments of `profiler recover`.
@@ -43,7 +43,7 @@ impl Arguments {
 }
 
 fn print(run: &Path, result: &RecoveryReport) {
-    let shown = |path: &Path| harmless(&path.to_string_lossy());
+    let shown = |path: &Path| escaped(&path.to_string_lossy());
     let rows: u64 = result.rows.values().sum();
     report!("{}: {rows} rows recovered", run.display());
     for (path, outcome) in &result.journals {
@@ -55,15 +55,17 @@ fn print(run: &Path, result: &RecoveryReport) {
             } => report!(
                 "  {}: damaged after {rows} rows ({}); kept as {}",
                 shown(path),
-                harmless(error),
+                harmless_message(error),
                 shown(kept)
             ),
-            JournalOutcome::Failed { error } => report!("  {}: {}", shown(path), harmless(error)),
+            JournalOutcome::Failed { error } => {
+                report!("  {}: {}", shown(path), harmless_message(error))
+            }
             JournalOutcome::InUse => report!("  {}: a profiler is writing it", shown(path)),
             JournalOutcome::Recovered { .. } | JournalOutcome::Stale | JournalOutcome::Empty => {}
         }
     }
     for error in &result.errors {
-        report!("  {}", harmless(error));
+        report!("  {}", harmless_message(error));
     }
 }

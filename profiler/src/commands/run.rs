@@ -8,6 +8,7 @@ use crate::{
     config::{Config, Reread, Settings, Target},
     failure::{Failure, Reason},
     job, privileges, session,
+    support::log::harmless,
 };
 
 /// Time that `--wait` has without a value.
@@ -151,7 +152,7 @@ fn job_id(text: String) -> Result<Option<job::JobId>, Failure> {
     if text.is_empty() {
         return Ok(None);
     }
-    let shown = text.escape_debug().to_string();
+    let shown = harmless(&text);
     let id = job::JobId::try_from(text);
     id.map(Some)
         .map_err(|error| Failure::new(Reason::Usage, format!("--job {shown}: {error}")))

@@ -28,7 +28,7 @@ use crate::{
         users::Quota,
     },
     session,
-    support::service_manager,
+    support::{host_name::HostName, log::harmless_message, service_manager},
 };
 
 /// Arguments of `profiler serve`.
@@ -127,7 +127,11 @@ fn serve_client() -> Result<u8, Failure> {
     let request = serde_json::from_str(&request).map_err(Failure::internal)?;
     let client = Arc::new(Client::new(socket, request)?);
     let ended = config(&client).and_then(|config| session::run(&config, Vec::new(), None));
-    ended.inspect_err(|failure| refuse(&client.socket, failure))
+    ended.map_err(|failure| {
+        refuse(&client.socket, &failure);
+        // One line of the log, whatever the request has in it.
+        Failure::new(failure.reason, harmless_message(&failure.message))
+    })
 }
 
 fn config(client: &Arc<Client>) -> Result<Config, Failure> {
@@ -157,11 +161,12 @@ fn words(request: &Request) -> Vec<OsString> {
         "--quiet".into(),
         format!("--interval={}us", request.interval_ns / 1000),
     ];
+    let hostname = request.hostname.as_ref().map(HostName::to_string);
     let values = [
         ("source", &request.source),
         ("groups", &request.groups),
         ("events", &request.events),
-        ("hostname", &request.hostname),
+        ("hostname", &hostname),
     ];
     for (option, value) in values {
         words.extend(value.as_ref().map(|value| format!("--{option}={value}")));

@@ -13,7 +13,7 @@ use crate::{
     procfs::{process_stat, process_status, stat::tick_ns},
     report,
     support::{
-        log::harmless,
+        log::{escaped, harmless, harmless_message},
         units::{counted, format_bytes, format_ns, wall_clock},
     },
 };
@@ -94,7 +94,7 @@ impl Row {
         let status = &self.status;
         let what = match (&status.target, &status.socket) {
             (Some(target), _) => harmless(target),
-            (None, Some(socket)) => format!("service {}", harmless(&socket.to_string_lossy())),
+            (None, Some(socket)) => format!("service {}", escaped(&socket.to_string_lossy())),
             (None, None) => String::new(),
         };
         let mut text = what;
@@ -117,7 +117,7 @@ impl Row {
             ),
         );
         match (&status.run_dir, status.client_uid) {
-            (Some(run), _) => line("run", harmless(&run.to_string_lossy())),
+            (Some(run), _) => line("run", escaped(&run.to_string_lossy())),
             (None, Some(uid)) => line("run", format!("of a client, user {uid}")),
             (None, None) => {}
         }
@@ -149,7 +149,7 @@ impl Row {
         let memory = self.rss.map_or("memory unknown".to_owned(), format_bytes);
         line("cost", format!("{share}, {memory}"));
         for loss in &status.losses {
-            line("loss", harmless(&loss.to_string()));
+            line("loss", harmless_message(&loss.to_string()));
         }
         if let Some(disk) = &status.disk {
             let limits = [

@@ -24,7 +24,7 @@ use crate::{
     report,
     support::{
         invoking_user,
-        log::harmless,
+        log::{escaped, harmless, harmless_message},
         units::{counted, format_bytes},
     },
 };
@@ -127,7 +127,7 @@ fn upload(dataset: &Path, store: &Store) -> Result<Done, Failure> {
         };
         match Files::of_run(run, name) {
             Ok(run) => run.send(store, &done)?,
-            Err(why) => report!("left alone: {}: {}", harmless(name), harmless(&why)),
+            Err(why) => report!("left alone: {}: {}", harmless(name), harmless_message(&why)),
         }
     }
     if let Some(compacted) = &compacted {
@@ -320,7 +320,7 @@ impl Files {
             })
         };
         open()
-            .map_err(|error| Failure::new(Reason::Output, format!("{}: {error}", harmless(&place))))
+            .map_err(|error| Failure::new(Reason::Output, format!("{}: {error}", escaped(&place))))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     job,
     output::dataset::files::is_plain_name,
     support::{
+        host_name::HostName,
         labels::{self, Labels},
         units,
     },
@@ -221,9 +222,9 @@ pub struct Settings {
     #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Name of this node in the dataset [default: the system's hostname]
-    #[arg(long, env = "PROFILER_HOSTNAME", value_parser = directory_name)]
+    #[arg(long, env = "PROFILER_HOSTNAME")]
     #[serde(skip)]
-    pub hostname: Option<String>,
+    pub hostname: Option<HostName>,
     /// Where procfs is mounted
     #[arg(long, default_value = PROCFS, hide = true)]
     #[serde(skip)]

@@ -22,7 +22,7 @@ use crate::{
         parquet_file,
     },
     report,
-    support::log::harmless,
+    support::log::{escaped, harmless, harmless_message},
 };
 
 /// Missing numbers of Parquet files after which no others are looked for. A journal without rows leaves
@@ -51,7 +51,11 @@ pub fn copy(
         problems: Mutex::default(),
     };
     let no_run = |path: &str, why: &dyn std::fmt::Display| {
-        let message = format!("{}: {}", origin.name(path), harmless(&why.to_string()));
+        let message = format!(
+            "{}: {}",
+            origin.name(path),
+            harmless_message(&why.to_string())
+        );
         Failure::new(Reason::Target, message)
     };
     let path = format!("{run}/{}", manifest::FILE);
@@ -168,14 +172,14 @@ impl Copy<'_> {
         let of_run = path
             .strip_prefix(self.run)
             .and_then(|path| path.strip_prefix('/'));
-        let problem = format!("{}: {what}", harmless(of_run.unwrap_or(path)));
+        let problem = format!("{}: {what}", escaped(of_run.unwrap_or(path)));
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         problems.push(problem);
     }
 
     fn not_written(&self, path: &str, error: &io::Error) -> Failure {
         let copy = self.into.join(path);
-        let message = format!("{}: {error}", harmless(&copy.to_string_lossy()));
+        let message = format!("{}: {error}", escaped(&copy.to_string_lossy()));
         Failure::new(Reason::Output, message)
     }
 }

@@ -20,7 +20,10 @@ use rustix::{
     io::read,
 };
 
-use crate::{privileges, support::notifier::Notifier};
+use crate::{
+    privileges,
+    support::{log::harmless, notifier::Notifier},
+};
 
 /// Content of the file while the work is in progress.
 const IN_PROGRESS: &str = "INPROGRESS";
@@ -56,7 +59,7 @@ pub fn progress(path: &Path) -> Progress {
             match word {
                 // A shell truncates the file before it writes.
                 None | Some(IN_PROGRESS) => Progress::InProgress,
-                Some(word) => Progress::Done(word.escape_debug().to_string()),
+                Some(word) => Progress::Done(harmless(word)),
             }
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Progress::Absent,

@@ -107,7 +107,7 @@ impl Losses {
             } else {
                 "stored as sent"
             };
-            let origin = harmless(&origin().chars().take(200).collect::<String>());
+            let origin = harmless(&origin());
             warning!("profiler: mark {result}, {origin} (further ones are only counted)");
         }
         self.all[index] = self.all[index].saturating_add(count);

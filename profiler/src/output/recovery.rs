@@ -18,7 +18,15 @@ use super::{
     dataset::recover::{RecoverError, RecoveryReport, abandoned_runs, recover_abandoned},
     instance_lock::{Acquired, InstanceLock},
 };
-use crate::{privileges, report, schema::DatasetSchema, support::invoking_user::Owner, warning};
+use crate::{
+    privileges, report,
+    schema::DatasetSchema,
+    support::{
+        invoking_user::Owner,
+        log::{escaped, harmless_message},
+    },
+    warning,
+};
 
 /// Time that the end of a session waits for the recovery. The next session recovers the rest.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,13 +57,17 @@ impl AbandonedRuns {
     }
 
     fn report(&self, run_dir: &Path, result: Result<RecoveryReport, RecoverError>) {
+        let run_dir = escaped(&run_dir.to_string_lossy());
         match result {
             Ok(report) if !self.quiet => {
                 let rows: u64 = report.rows.values().sum();
-                report!("profiler: recovered {rows} rows of {}", run_dir.display());
+                report!("profiler: recovered {rows} rows of {run_dir}");
             }
             Ok(_) => {}
-            Err(error) => warning!("profiler: cannot recover {}: {error}", run_dir.display()),
+            Err(error) => {
+                let error = harmless_message(&error.to_string());
+                warning!("profiler: cannot recover {run_dir}: {error}");
+            }
         }
     }
 

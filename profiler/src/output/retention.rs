@@ -23,7 +23,11 @@ use super::{
     },
     instance_lock::{Acquired, InstanceLock},
 };
-use crate::{privileges, report, support::units::format_bytes, warning};
+use crate::{
+    privileges, report,
+    support::{log::harmless, units::format_bytes},
+    warning,
+};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(300);
@@ -188,7 +192,11 @@ impl RunsDirectory {
             if self.remove(run)? {
                 left -= run.bytes;
                 if !quiet {
-                    report!("removed run {} ({})", run.name, format_bytes(run.bytes));
+                    report!(
+                        "removed run {} ({})",
+                        harmless(&run.name),
+                        format_bytes(run.bytes)
+                    );
                 }
             }
         }

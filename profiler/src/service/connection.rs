@@ -18,7 +18,10 @@ use rustix::net::{
 use super::protocol::{
     Accepted, Frame, FrameReader, Kind, MAX_PROCESSES, Refused, Request, RequestedTarget, send_json,
 };
-use crate::failure::{Failure, Reason};
+use crate::{
+    failure::{Failure, Reason},
+    support::log::harmless_message,
+};
 
 /// Time from the connection to the end of the request, and from the answer to the end of the processes
 /// to profile, however slowly the bytes come.
@@ -109,7 +112,7 @@ fn message(socket: &UnixStream) -> Result<(Frame, Vec<OwnedFd>), Failure> {
 pub fn refuse(mut socket: &UnixStream, failure: &Failure) {
     let refused = Refused {
         code: failure.reason as u8,
-        why: failure.message.clone(),
+        why: harmless_message(&failure.message),
     };
     // A client that has gone needs no answer.
     let _ = send_json(&mut socket, Kind::Refused, &refused);

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::{
     SOCKET,
+    client_log::{self, ClientLog},
     connection::refuse,
     protocol::Request,
     request,
@@ -65,6 +66,8 @@ pub fn listen(
         report!("profiler: {serving}");
         manager.ready(&serving);
         let users = Users::default();
+        let log = ClientLog::default();
+        let mut log_period = tokio::time::interval(client_log::PERIOD);
         let mut requests = JoinSet::new();
         let status = Status::of_service(socket).map_err(failed)?;
         // `profiler status` lists the service if it has a runtime directory.
@@ -92,13 +95,14 @@ pub fn listen(
                     let status = format!("{serving}: {} profiles", users.sessions());
                     manager.alive(&status);
                 }
+                _ = log_period.tick() => log.report_ended(),
                 Some(received) = requests.join_next() => {
                     if let Ok(Some(asked)) = received {
-                        admit(&users, quota, asked, command);
+                        admit(&users, quota, &log, asked, command);
                     }
                 }
                 client = listener.accept() => match client {
-                    Ok((client, _)) => greet(&users, client, &mut requests),
+                    Ok((client, _)) => greet(&users, &log, client, &mut requests),
                     Err(error) => {
                         warning!("profiler: accept: {error}");
                         tokio::time::sleep(PAUSE).await;
@@ -119,12 +123,18 @@ struct Asked {
 }
 
 /// Waits for the request of a client, or refuses.
-fn greet(users: &Users, client: tokio::net::UnixStream, requests: &mut JoinSet<Option<Asked>>) {
+fn greet(
+    users: &Users,
+    log: &ClientLog,
+    client: tokio::net::UnixStream,
+    requests: &mut JoinSet<Option<Asked>>,
+) {
     let Ok(credentials) = socket_peercred(&client) else {
         return;
     };
     let uid = credentials.uid.as_raw();
     let place = users.silent(uid);
+    let log = log.clone();
     requests.spawn(async move {
         let received = match place {
             // Held until the request is there.
@@ -140,6 +150,7 @@ fn greet(users: &Users, client: tokio::net::UnixStream, requests: &mut JoinSet<O
             }),
             Err(failure) => {
                 refuse(&client, &failure);
+                log.say(uid, &failure.message);
                 None
             }
         }
@@ -147,7 +158,13 @@ fn greet(users: &Users, client: tokio::net::UnixStream, requests: &mut JoinSet<O
 }
 
 /// Starts a process for a client, or refuses.
-fn admit(users: &Users, quota: Quota, asked: Asked, command: &dyn Fn(&Request) -> Command) {
+fn admit(
+    users: &Users,
+    quota: Quota,
+    log: &ClientLog,
+    asked: Asked,
+    command: &dyn Fn(&Request) -> Command,
+) {
     let Asked {
         client,
         uid,
@@ -157,14 +174,16 @@ fn admit(users: &Users, quota: Quota, asked: Asked, command: &dyn Fn(&Request) -
         Ok(place) => place,
         Err(failure) => {
             refuse(&client, &failure);
+            log.say(uid, &failure.message);
             return;
         }
     };
     let command = command(&request);
+    let log = log.clone();
     let started = std::thread::Builder::new()
         .name("client".to_owned())
         .spawn(move || {
-            if let Err(error) = profile(command, client) {
+            if let Err(error) = profile(command, client, uid, &log) {
                 warning!("profiler: a process for a client: {error}");
             }
             drop(place);
@@ -174,15 +193,19 @@ fn admit(users: &Users, quota: Quota, asked: Asked, command: &dyn Fn(&Request) -
     }
 }
 
-/// Starts the process for a client, and waits for its end.
-fn profile(mut command: Command, client: UnixStream) -> io::Result<()> {
+/// Starts the process for a client, passes its messages on, and waits for its end.
+fn profile(mut command: Command, client: UnixStream, uid: u32, log: &ClientLog) -> io::Result<()> {
     client.set_nonblocking(false)?;
     command
         .stdin(Stdio::from(OwnedFd::from(client)))
+        .stderr(Stdio::piped())
         .current_dir("/");
     let mut child = command.spawn()?;
     // The connection ends with the process.
     drop(command);
+    if let Some(stderr) = child.stderr.take() {
+        log.pass_on(uid, stderr);
+    }
     child.wait()?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! its user; the service sends rows and writes nothing. `docs/service.md` describes the protocol.
 
 pub mod client;
+mod client_log;
 pub mod connection;
 pub mod listener;
 pub mod output;

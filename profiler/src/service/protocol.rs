@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::{
     job::{JobId, Scheduler, Step},
     output::dataset::manifest::{Loss, SourceState},
-    support::timekeeping::Timekeeping,
+    support::{host_name::HostName, log::harmless, timekeeping::Timekeeping},
 };
 
 /// Version of the protocol. Client and service must have the same one.
@@ -95,7 +95,7 @@ pub enum ProtocolError {
     Kind(u32),
     #[error("a message of {0} bytes")]
     Size(usize),
-    #[error("malformed {0:?}: {1}")]
+    #[error("malformed {0:?}: {text}", text = harmless(&.1.to_string()))]
     Json(Kind, serde_json::Error),
     #[error("malformed {0:?}")]
     Content(Kind),
@@ -150,7 +150,7 @@ pub struct Request {
     /// Whether an unavailable source is an error.
     pub strict: bool,
     /// Name of the node in the dataset of the client.
-    pub hostname: Option<String>,
+    pub hostname: Option<HostName>,
 }
 
 /// The processes to profile.

@@ -35,7 +35,8 @@ use crate::{
     output::instance_lock::{Acquired, InstanceLock},
     privileges, report,
     support::{
-        heap, invoking_user, log,
+        heap, invoking_user,
+        log::{self, harmless_message},
         service_manager::ServiceManager,
         signals::{self, Signals},
     },
@@ -96,7 +97,9 @@ pub fn run(
                 Answer::Accepted(accepted) => {
                     return session.run(accepted, ipc_file, launcher, signals).await;
                 }
-                Answer::Refused(why) => warning!("profiler: the service refuses: {why}"),
+                Answer::Refused(why) => {
+                    warning!("profiler: the service refuses: {}", harmless_message(&why))
+                }
                 Answer::Interrupted(signal) => return Ok(signals::exit_code(signal)),
             }
         }
@@ -144,7 +147,11 @@ fn manager(config: &Config) -> ServiceManager {
 
 fn probe(settings: &Settings) -> Host {
     let _raised = privileges::raise();
-    Host::probe(&settings.procfs, &settings.sysfs, settings.hostname.clone())
+    Host::probe(
+        &settings.procfs,
+        &settings.sysfs,
+        settings.hostname.clone().map(String::from),
+    )
 }
 
 /// Whether this process may write the run.

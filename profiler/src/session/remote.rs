@@ -39,7 +39,7 @@ use crate::{
     sources::dataset_schema,
     support::{
         clock::{Clock, monotonic_ns},
-        log,
+        log::{self, harmless_message},
         service_manager::{ServiceManager, Watchdog},
         signals::Signals,
         timekeeping::Timekeeping,
@@ -128,7 +128,7 @@ fn refused(frame: &Frame) -> Failure {
         6 => Reason::Strict,
         _ => Reason::Output,
     };
-    Failure::new(reason, refused.why)
+    Failure::new(reason, harmless_message(&refused.why))
 }
 
 impl Service {
@@ -379,7 +379,7 @@ impl RemoteSession<'_> {
         }
         if !quiet {
             for loss in &end.losses {
-                warning!("profiler: {loss}");
+                warning!("profiler: {}", harmless_message(&loss.to_string()));
             }
         }
         let report = written.outputs.finish(&mut SessionEnd {
@@ -394,7 +394,11 @@ impl RemoteSession<'_> {
             warning!("profiler: {lost}");
         }
         if !quiet {
-            report!("{}{}", end.summary, report.lines.join("\n"));
+            let lines = end
+                .summary
+                .lines()
+                .map(|line| harmless_message(line) + "\n");
+            report!("{}{}", lines.collect::<String>(), report.lines.join("\n"));
         }
     }
 }

@@ -11,6 +11,7 @@ use profiler_ebpf::per_key::{block, net};
 use crate::{
     support::{
         clock::process_cpu_ns,
+        log::harmless,
         units::{counted, format_bytes, format_ns},
     },
     tasks::{Access, PerKeyCounters, Process, ProcessId, TaskTable},
@@ -69,7 +70,7 @@ impl Leader {
 
 impl fmt::Display for Leader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (process {})", self.comm, self.pid)
+        write!(f, "{} (process {})", harmless(&self.comm), self.pid)
     }
 }
 
@@ -196,7 +197,7 @@ impl Summary {
         let names: Vec<_> = names
             .iter()
             .take(5)
-            .map(|(name, ns)| format!("{name} {}", format_ns(**ns)))
+            .map(|(name, ns)| format!("{} {}", harmless(name), format_ns(**ns)))
             .collect();
         if !names.is_empty() {
             let _ = writeln!(text, "  top CPU {}", names.join(", "));

@@ -19,7 +19,7 @@ use crate::{
     columns,
     procfs::mount_names::{MountNames, Name, dev_label},
     schema::{Batch, Label, ProcessKey, TableBuilder, TypedTable},
-    support::units::format_bytes,
+    support::{log::harmless, units::format_bytes},
 };
 
 columns! {
@@ -199,7 +199,9 @@ impl Total {
         let top = top.map_or(String::new(), |((comm, _), writer)| {
             let mount = writer.mount.as_ref().map_or("?", Label::as_str);
             format!(
-                ", most by {comm} to {mount} ({})",
+                ", most by {} to {} ({})",
+                harmless(comm),
+                harmless(mount),
                 format_bytes(writer.bytes)
             )
         });

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::log::harmless;
 use ureq::{
     Agent,
     config::ConfigBuilder,
@@ -25,8 +26,5 @@ pub fn agent() -> ConfigBuilder<AgentScope> {
 
 /// A text of a server as one line for a message, without control characters.
 pub fn line(text: &str) -> String {
-    /// Longest text of a server in a message.
-    const MAX: usize = 200;
-    let line = text.lines().next().unwrap_or_default();
-    line.chars().filter(|c| !c.is_control()).take(MAX).collect()
+    harmless(text.lines().next().unwrap_or_default())
 }

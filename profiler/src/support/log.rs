@@ -205,9 +205,10 @@ pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
         Some(host) => format!("{time}Z | {} | {host} | {module} | ", level.as_str()),
         None => format!("{time}Z "),
     };
+    let text = lines(&text.to_string());
     let log = LOG.read().unwrap_or_else(PoisonError::into_inner);
     if let Some(log) = &*log {
-        let prefixed = prefixed(&prefix, &text.to_string());
+        let prefixed = prefixed(&prefix, &text);
         // One write per message: several profilers may append to the same file.
         if { &log.file }.write_all(prefixed.as_bytes()).is_ok() {
             return;
@@ -215,13 +216,9 @@ pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
     }
     drop(log);
     let _ = if is_journal() {
-        write!(
-            io::stderr(),
-            "{}",
-            prefixed(level.priority(), &text.to_string())
-        )
+        write!(io::stderr(), "{}", prefixed(level.priority(), &text))
     } else if is_verbose() {
-        write!(io::stderr(), "{}", prefixed(&prefix, &text.to_string()))
+        write!(io::stderr(), "{}", prefixed(&prefix, &text))
     } else {
         writeln!(io::stderr(), "{text}")
     };
@@ -237,10 +234,78 @@ fn is_journal() -> bool {
     *IS_JOURNAL
 }
 
-/// Text from other users, made safe for a terminal: control characters are replaced.
+/// Longest text of others in a message, bytes.
+const VALUE_MAX: usize = 200;
+/// Longest message of another process, bytes.
+const MESSAGE_MAX: usize = 1000;
+const ELLIPSIS: char = '…';
+
+/// Text of others for a terminal or a log: names, arguments, values of a request. Characters that
+/// change the display are escaped, and it has at most 200 bytes.
 pub fn harmless(text: &str) -> String {
-    let shown = |char: char| if char.is_control() { '\u{fffd}' } else { char };
-    text.chars().map(shown).collect()
+    limited(text, VALUE_MAX)
+}
+
+/// As [`harmless`], for a message that another process has composed: at most 1000 bytes.
+pub fn harmless_message(text: &str) -> String {
+    limited(text, MESSAGE_MAX)
+}
+
+/// As [`harmless`], for a path, which is of use only as a whole.
+pub fn escaped(text: &str) -> String {
+    text.chars().flat_map(shown).collect()
+}
+
+fn limited(text: &str, max: usize) -> String {
+    let mut result = String::new();
+    // Length of the text to which the ellipsis can be added.
+    let mut fits = 0;
+    for char in text.chars() {
+        result.extend(shown(char));
+        if result.len() > max {
+            result.truncate(fits);
+            result.push(ELLIPSIS);
+            break;
+        }
+        if result.len() + ELLIPSIS.len_utf8() <= max {
+            fits = result.len();
+        }
+    }
+    result
+}
+
+fn shown(char: char) -> impl Iterator<Item = char> {
+    let escape = is_harmful(char).then(|| char.escape_debug());
+    let other = escape.is_none().then_some(char);
+    escape.into_iter().flatten().chain(other)
+}
+
+/// Whether a character can change how the text around it is displayed: control characters,
+/// separators of lines, directions of writing, and those that are not visible.
+fn is_harmful(char: char) -> bool {
+    char.is_control()
+        || matches!(
+            char,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// A message of several lines, whatever is in it. Tabs stay, too.
+fn lines(text: &str) -> String {
+    let kept = |char: &char| matches!(char, '\n' | '\t');
+    let of = |char: char| match kept(&char) {
+        true => char.to_string(),
+        false => shown(char).collect(),
+    };
+    text.chars().map(of).collect()
 }
 
 /// Every line with a prefix.
@@ -272,6 +337,29 @@ mod tests {
     #[test]
     fn every_line_has_the_prefix() {
         assert_eq!(prefixed("12Z | ", "a\nb"), "12Z | a\n12Z | b\n");
+    }
+
+    #[test]
+    fn texts_of_others_are_one_short_line_without_control_characters() {
+        assert_eq!(
+            harmless("a\n\u{1b}[2J\u{202e}b\u{feff}\u{9b}é\"\\"),
+            "a\\n\\u{1b}[2J\\u{202e}b\\u{feff}\\u{9b}é\"\\"
+        );
+        for fits in ["x".repeat(200), "é".repeat(100), "\n".repeat(100)] {
+            assert_eq!(harmless(&fits).len(), 200);
+            assert!(!harmless(&fits).contains('…'));
+        }
+        for long in ["x".repeat(201), "é".repeat(101), "\u{1b}".repeat(1 << 20)] {
+            let shown = harmless(&long);
+            assert!(shown.len() <= 200 && shown.ends_with('…'), "{shown}");
+        }
+        assert_eq!(harmless_message(&"x".repeat(1001)).len(), 1000);
+        assert_eq!(escaped(&"\r".repeat(1000)).len(), 2000);
+    }
+
+    #[test]
+    fn messages_have_only_lines() {
+        assert_eq!(lines("a\n\tb\r\u{1b}[2J"), "a\n\tb\\r\\u{1b}[2J");
     }
 
     #[test]

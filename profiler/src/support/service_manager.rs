@@ -20,7 +20,7 @@ use std::{
 use rustix::net::{SendFlags, send};
 use tokio::time::Interval;
 
-use super::clock::monotonic_ns;
+use super::{clock::monotonic_ns, log::escaped};
 
 /// Variable with the address of the socket.
 pub const SOCKET: &str = "NOTIFY_SOCKET";
@@ -58,7 +58,10 @@ impl ServiceManager {
 
     /// The service has started, or has reloaded its configuration.
     pub fn ready(&self, status: &str) {
-        self.send(&format!("READY=1\nSTATUS={status}"), SendFlags::empty());
+        self.send(
+            &format!("READY=1\nSTATUS={}", escaped(status)),
+            SendFlags::empty(),
+        );
     }
 
     /// The service reloads its configuration; [`ready`](Self::ready) follows.
@@ -70,12 +73,15 @@ impl ServiceManager {
 
     /// The service ends.
     pub fn stopping(&self, status: &str) {
-        self.send(&format!("STOPPING=1\nSTATUS={status}"), SendFlags::empty());
+        self.send(
+            &format!("STOPPING=1\nSTATUS={}", escaped(status)),
+            SendFlags::empty(),
+        );
     }
 
     /// The service works. Never waits.
     pub fn alive(&self, status: &str) {
-        let message = format!("WATCHDOG=1\nSTATUS={status}");
+        let message = format!("WATCHDOG=1\nSTATUS={}", escaped(status));
         self.send(&message, SendFlags::DONTWAIT);
     }
 

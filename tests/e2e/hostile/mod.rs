@@ -9,7 +9,6 @@ mod output;
 mod paths;
 mod process_names;
 mod recovery;
-pub mod service;
-mod service_privacy;
 mod service;
 mod service_load;
+mod service_privacy;

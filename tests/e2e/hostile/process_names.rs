@@ -15,7 +15,7 @@ use e2e::{
     attacker::{UID, VICTIM, command_as, directory_of},
     dataset::Dataset,
     procfs,
-    runs::{Finished, Profiler, Running, wait_until},
+    runs::{Finished, ProcessGroup, Profiler, Running, wait_until},
 };
 use tempfile::TempDir;
 
@@ -213,4 +213,29 @@ fn environment_is_read_up_to_the_limit() {
     };
     assert_eq!(job(known.pid()).as_deref(), Some("4711"));
     assert_eq!(job(unknown.pid()), None);
+}
+
+#[test]
+fn names_of_processes_are_escaped_in_messages() {
+    let directory = directory_of(UID);
+    // Its name has at most 15 bytes.
+    let program = directory.path().join("\u{1b}[2J\nAccepted");
+    let copied = Command::new("sh")
+        .args(["-c", "cp \"$(command -v head)\" \"$0\""])
+        .arg(&program)
+        .status();
+    assert!(copied.expect("it starts").success());
+    let endless = ProcessGroup::start(
+        command_as(UID, &program)
+            .args(["-c", "1E", "/dev/zero"])
+            .stdout(Stdio::null()),
+    );
+    let ended = Profiler::new()
+        .args(["-i", "100ms", "-d", "1s"])
+        .args(["--pid", &endless.pid().to_string()])
+        .finish();
+    let text = &ended.stderr;
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+    assert!(text.contains("top CPU \\u{1b}[2J\\nAccepted "), "{text:?}");
+    ended.dataset().assert_complete();
 }

@@ -5,8 +5,9 @@ use std::{thread, time::Duration};
 use e2e::{
     procfs::children,
     runs::wait_until,
-    service_client::{ACCEPTED, Client, REQUEST, frame, request},
+    service_client::{ACCEPTED, Client, REFUSED, REQUEST, frame, request},
 };
+use serde_json::{Value, json};
 
 use super::service::assert_serves;
 use crate::service::{ALICE, BOB, Service};
@@ -102,4 +103,90 @@ fn searches_for_a_job_end_with_their_client() {
     drop(gone);
     wait_until("their processes end", || children(service.pid()).len() <= 1);
     assert_eq!(children(service.pid()), remaining);
+}
+
+/// A text that changes the display, and pretends to be a line of another program.
+const ESCAPES: &str = "\u{1b}]0;x\u{7}\u{9b}2J\nAccepted password for root\r\u{202e}";
+
+/// Whether a character of [`ESCAPES`] is there that is to be escaped.
+fn has_escapes(text: &str) -> bool {
+    text.contains(|char: char| char.is_control() || char == '\u{202e}')
+}
+
+#[test]
+fn texts_of_requests_are_escaped() {
+    let service = Service::start(&[]);
+    let job = json!({"job": {"scheduler": "slurm", "id": ESCAPES, "step": null}});
+    let attacks = [
+        ("protocol", json!(ESCAPES)),
+        ("target", json!(ESCAPES)),
+        ("target", job),
+        ("source", json!(ESCAPES)),
+        ("groups", json!(ESCAPES)),
+        ("events", json!(ESCAPES)),
+        ("hostname", json!(ESCAPES)),
+        ("threads", json!(ESCAPES)),
+        (ESCAPES, json!(1)),
+    ];
+    for (field, value) in &attacks {
+        let mut request: Value = serde_json::from_str(REQUEST).expect("JSON");
+        request[field] = value.clone();
+        let mut client = Client::of_user(&service.socket(), ALICE);
+        client.send(&frame(1, request.to_string().as_bytes()));
+        let (kind, refusal) = loop {
+            let (kind, content) = client.message().expect("an answer");
+            if kind != ACCEPTED {
+                break (kind, content);
+            }
+            let own = std::process::id();
+            client.attach(own);
+        };
+        let refusal: Value = serde_json::from_slice(&refusal).expect("JSON");
+        assert_eq!(kind, REFUSED, "{field}: {refusal}");
+        let why = refusal["why"].as_str().expect("a text");
+        assert!(!has_escapes(why), "{field}: {why:?}");
+    }
+    let messages = || {
+        let log = String::from_utf8(service.log()).expect("UTF-8");
+        log.lines()
+            .filter(|line| line.starts_with(&format!("profiler: user {ALICE}: ")))
+            .count()
+    };
+    wait_until("each refusal is in the log", || messages() == attacks.len());
+    let log = String::from_utf8(service.log()).expect("UTF-8");
+    for line in log.lines() {
+        assert!(line.starts_with("profiler: "), "{line:?}");
+        assert!(!has_escapes(line), "{line:?}");
+    }
+}
+
+#[test]
+fn large_requests_are_refused_with_a_short_log() {
+    const ATTEMPTS: usize = 1000;
+    const LOG_MAX: usize = 20 << 10;
+    let service = Service::start(&[]);
+    for size in [1_000_000, 10_000] {
+        let value = format!("\"source\":\"{}\"", "x".repeat(size));
+        let bytes = frame(1, request("\"source\":null", &value).as_bytes());
+        let attack = || {
+            for _ in 0..ATTEMPTS / 8 {
+                let mut client = Client::of_user(&service.socket(), ALICE);
+                client.send(&bytes);
+                client.refusal();
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(attack);
+            }
+        });
+    }
+    let log = service.log();
+    assert!(log.len() < LOG_MAX, "{} bytes", log.len());
+    let log = String::from_utf8(log).expect("UTF-8");
+    let longest = log.lines().map(str::len).max();
+    assert!(longest.is_some_and(|longest| longest < 1100), "{longest:?}");
+    // The first ones are known.
+    let first = format!("profiler: user {ALICE}: request: a message of ");
+    assert!(log.contains(&first), "{log}");
 }

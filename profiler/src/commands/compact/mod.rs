@@ -18,7 +18,7 @@ use crate::{
     report,
     sources::dataset_schema,
     support::{
-        log::harmless,
+        log::{escaped, harmless, harmless_message},
         units::{self, counted, format_bytes},
     },
 };
@@ -75,11 +75,15 @@ impl Arguments {
                 report!(
                     "left alone: {}: {}",
                     harmless(&skipped.name),
-                    harmless(&skipped.why)
+                    harmless_message(&skipped.why)
                 );
             }
             for (table, error) in &report.failed {
-                report!("{}: not compacted: {}", harmless(table), harmless(error));
+                report!(
+                    "{}: not compacted: {}",
+                    harmless(table),
+                    harmless_message(error)
+                );
             }
             is_complete &= report.failed.is_empty();
             print(text(dataset, &report))?;
@@ -138,11 +142,7 @@ fn text(dataset: &Path, report: &CompactReport) -> String {
     );
     text.push_str(&tables);
     for run in &report.removed {
-        let _ = writeln!(
-            text,
-            "  {}: removed, as all of its rows were",
-            harmless(run)
-        );
+        let _ = writeln!(text, "  {}: removed, as all of its rows were", escaped(run));
     }
     text
 }

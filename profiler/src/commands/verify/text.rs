@@ -9,7 +9,7 @@ use super::{Report, ticks::Ticks};
 use crate::{
     output::dataset::manifest::State,
     support::{
-        log::harmless,
+        log::{harmless, harmless_message},
         units::{counted, format_bytes, format_ns, rfc3339},
     },
 };
@@ -153,7 +153,7 @@ impl Report {
 
 fn shown(text: &mut String, kind: &str, lines: &[String]) {
     for line in lines.iter().take(LINES) {
-        let _ = writeln!(text, "  {kind}: {}", harmless(line));
+        let _ = writeln!(text, "  {kind}: {}", harmless_message(line));
     }
     if lines.len() > LINES {
         let _ = writeln!(text, "  and {} more of these", lines.len() - LINES);

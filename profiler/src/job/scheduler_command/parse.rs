@@ -1,7 +1,10 @@
 //! Parsers of the output of the schedulers' commands.
 
 use super::{CommandOutput, JobState, JobStatus, QueryError};
-use crate::job::{JobId, Scheduler};
+use crate::{
+    job::{JobId, Scheduler},
+    support::log::harmless,
+};
 
 /// Parses the output of the command that [`super::status`] runs.
 ///
@@ -46,7 +49,7 @@ pub fn parse_processes(
 
 fn failed(command: &'static str, output: &CommandOutput) -> QueryError {
     let line = output.stderr.lines().chain(output.stdout.lines()).next();
-    QueryError::Failed(command, line.unwrap_or("no output").trim().to_owned())
+    QueryError::Failed(command, harmless(line.unwrap_or("no output").trim()))
 }
 
 fn hostname() -> String {

@@ -22,7 +22,7 @@ use crate::{
     },
     privileges, report,
     schema::{Batch, Timestamp},
-    support::{reported::ReportedOnce, timekeeping::Timekeeping},
+    support::{log::harmless, reported::ReportedOnce, timekeeping::Timekeeping},
     warning,
 };
 
@@ -206,7 +206,7 @@ impl JobRuns {
         let writer = self.start_writer(job, reading);
         if !self.quiet {
             let run_dir = writer.run_dir().display();
-            report!("profiling job {} into {run_dir}", job.id);
+            report!("profiling job {} into {run_dir}", harmless(&job.id));
         }
         self.opened += 1;
         let number = self.opened;
@@ -337,7 +337,7 @@ impl JobRuns {
         }
         for run in self.open.values() {
             if let Some(error) = run.writer.take_error() {
-                warning!("profiler: job {}: output: {error}", run.job.id);
+                warning!("profiler: job {}: output: {error}", harmless(&run.job.id));
             }
         }
         any_ended
@@ -354,13 +354,13 @@ impl JobRuns {
                 if !self.quiet {
                     report!(
                         "job {} has no processes left: {}",
-                        run.job.id,
+                        harmless(&run.job.id),
                         path.display()
                     );
                 }
             }
             result => {
-                let lost = format!("job {}: {}", run.job.id, losses(result, &path));
+                let lost = format!("job {}: {}", harmless(&run.job.id), losses(result, &path));
                 self.report_once(&lost);
                 self.lost.push(lost);
             }
