@@ -92,7 +92,7 @@ impl Service {
         self.profiler_every("100ms", uid, name)
     }
 
-    fn profiler_every(&self, interval: &str, uid: u32, name: &str) -> Command {
+    pub fn profiler_every(&self, interval: &str, uid: u32, name: &str) -> Command {
         let mut command = Command::new(self.program());
         command
             .args(["run", "-i", interval, "--run-id", name, "--out"])
@@ -362,6 +362,23 @@ fn quota_limits_the_profiles_of_a_user() {
     wait_until("the end of the first profile", || {
         !profile(ALICE, "fourth").contains("refuses")
     });
+}
+
+/// The credit of a user is enough for it.
+#[test]
+fn script_of_twenty_profiles_is_served() {
+    let service = Service::start(&[]);
+    for number in 0..20 {
+        let output = service
+            .profiler(ALICE, &format!("run{number}"))
+            .args(["--", "true"])
+            .output()
+            .expect("it starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        assert!(stderr.contains("by the service of this node"), "{stderr}");
+        assert!(!stderr.contains("lengthened"), "{stderr}");
+    }
 }
 
 #[test]

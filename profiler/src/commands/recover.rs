@@ -59,7 +59,7 @@ fn print(run: &Path, result: &RecoveryReport) {
                 shown(kept)
             ),
             JournalOutcome::Failed { error } => {
-                report!("  {}: {}", shown(path), harmless_message(error))
+                report!("  {}: {}", shown(path), harmless_message(error));
             }
             JournalOutcome::InUse => report!("  {}: a profiler is writing it", shown(path)),
             JournalOutcome::Recovered { .. } | JournalOutcome::Stale | JournalOutcome::Empty => {}

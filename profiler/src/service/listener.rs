@@ -3,6 +3,7 @@
 use std::{
     fs::{self, Metadata, Permissions},
     io,
+    mem::MaybeUninit,
     os::{
         fd::OwnedFd,
         unix::{
@@ -11,11 +12,15 @@ use std::{
         },
     },
     path::Path,
-    process::{Command, Stdio},
-    time::Duration,
+    process::{Child, Command, Stdio},
+    ptr,
+    time::{Duration, Instant},
 };
 
-use rustix::net::sockopt::socket_peercred;
+use rustix::{
+    io::{Errno, retry_on_intr},
+    net::sockopt::socket_peercred,
+};
 use tokio::task::JoinSet;
 
 use super::{
@@ -183,8 +188,10 @@ fn admit(
     let started = std::thread::Builder::new()
         .name("client".to_owned())
         .spawn(move || {
-            if let Err(error) = profile(command, client, uid, &log) {
-                warning!("profiler: a process for a client: {error}");
+            let began = Instant::now();
+            match profile(command, client, uid, &log) {
+                Ok(cpu) => place.charge(cpu, began.elapsed()),
+                Err(error) => warning!("profiler: a process for a client: {error}"),
             }
             drop(place);
         });
@@ -193,8 +200,14 @@ fn admit(
     }
 }
 
-/// Starts the process for a client, passes its messages on, and waits for its end.
-fn profile(mut command: Command, client: UnixStream, uid: u32, log: &ClientLog) -> io::Result<()> {
+/// Starts the process for a client, passes its messages on, and waits for its end. Returns the CPU time
+/// of the process and its descendants.
+fn profile(
+    mut command: Command,
+    client: UnixStream,
+    uid: u32,
+    log: &ClientLog,
+) -> io::Result<Duration> {
     client.set_nonblocking(false)?;
     command
         .stdin(Stdio::from(OwnedFd::from(client)))
@@ -206,8 +219,35 @@ fn profile(mut command: Command, client: UnixStream, uid: u32, log: &ClientLog) 
     if let Some(stderr) = child.stderr.take() {
         log.pass_on(uid, stderr);
     }
-    child.wait()?;
-    Ok(())
+    wait(&child)
+}
+
+/// Waits for the end of a process. Returns its CPU time, and that of all descendants it has waited for.
+fn wait(child: &Child) -> io::Result<Duration> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    let waited = retry_on_intr(|| {
+        // SAFETY: the usage is valid for the call.
+        let pid = unsafe {
+            libc::wait4(
+                child.id().cast_signed(),
+                ptr::null_mut(),
+                0,
+                usage.as_mut_ptr(),
+            )
+        };
+        match pid {
+            -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::CHILD)),
+            _ => Ok(()),
+        }
+    });
+    waited?;
+    // SAFETY: integers, which may be 0.
+    let usage = unsafe { usage.assume_init() };
+    let time = |time: libc::timeval| {
+        let us = time.tv_sec * 1_000_000 + time.tv_usec;
+        Duration::from_micros(us.cast_unsigned())
+    };
+    Ok(time(usage.ru_utime) + time(usage.ru_stime))
 }
 
 /// Binds the socket, and replaces that of a service that has ended.

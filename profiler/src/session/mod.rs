@@ -98,7 +98,7 @@ pub fn run(
                     return session.run(accepted, ipc_file, launcher, signals).await;
                 }
                 Answer::Refused(why) => {
-                    warning!("profiler: the service refuses: {}", harmless_message(&why))
+                    warning!("profiler: the service refuses: {}", harmless_message(&why));
                 }
                 Answer::Interrupted(signal) => return Ok(signals::exit_code(signal)),
             }

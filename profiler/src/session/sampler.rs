@@ -10,7 +10,7 @@ use super::{
     boundaries::Boundaries,
     readiness::readable,
     self_metrics::{self, Ticks},
-    stretch::Stretch,
+    stretch::Budget,
     summary::Summary,
     ticker::{Expiration, Ticker},
 };
@@ -59,6 +59,8 @@ pub struct Sampler {
     ticks: Ticks,
     /// CPU time of the last reading of the processes at a tick, ns.
     reading_cpu_ns: u64,
+    /// CPU time of the last tick, ns.
+    tick_cpu_ns: u64,
     /// Whether an error of reading the processes was reported.
     tasks_failed: bool,
 }
@@ -82,6 +84,7 @@ impl Sampler {
             summary: Summary::default(),
             ticks: Ticks::default(),
             reading_cpu_ns: 0,
+            tick_cpu_ns: 0,
             tasks_failed: false,
         }
     }
@@ -120,6 +123,7 @@ impl Sampler {
     pub fn advance(&mut self, expired: Expiration) {
         self.ticks.number += expired.passed;
         self.ticks.missed += expired.passed - 1;
+        self.ticks.spared += (expired.passed - 1).min(self.ticks.stretch.saturating_sub(1));
         self.self_metrics.late_ns = expired.late_ns;
     }
 
@@ -139,6 +143,7 @@ impl Sampler {
         let began = monotonic_ns();
         let mut tick = self.tick_at(began);
         let cpu_ns = thread_cpu_ns();
+        let began_cpu = cpu_ns;
         let result = self.tasks.refresh(&tick, last);
         self.reading_cpu_ns = thread_cpu_ns() - cpu_ns;
         self.tasks.deliver(None);
@@ -169,17 +174,29 @@ impl Sampler {
         self.write(&tick, batches);
         self.ticks.taken += u64::from(self.ticks.number != 0);
         self.ticks.busy_ns += monotonic_ns() - began;
+        self.tick_cpu_ns = thread_cpu_ns() - began_cpu;
     }
 
-    /// Adapts the interval to the cost of reading the processes from `/proc`.
-    pub fn adapt(&self, stretch: &mut Stretch, ticker: &mut Ticker, quiet: bool) {
-        if self.tasks.procfs_losses().is_none() {
-            return;
-        }
-        ticker.stretch(stretch.update(self.reading_cpu_ns));
-        let message = stretch.report(self.tasks.iter().count(), self.reading_cpu_ns);
-        if let (Some(message), false) = (message, quiet) {
-            report!("profiler: {message}");
+    /// Adapts the interval to the cost of samples.
+    pub fn adapt(&mut self, budget: &mut Budget, ticker: &mut Ticker, quiet: bool) {
+        match budget {
+            Budget::Reading(stretch) => {
+                if self.tasks.procfs_losses().is_none() {
+                    return;
+                }
+                ticker.stretch(stretch.update(self.reading_cpu_ns));
+                let message = stretch.report(self.tasks.iter().count(), self.reading_cpu_ns);
+                if let (Some(message), false) = (message, quiet) {
+                    report!("profiler: {message}");
+                }
+            }
+            // The client is told by the losses.
+            Budget::Client(stretch) => {
+                self.ticks.stretch = stretch.update(self.tick_cpu_ns);
+                ticker.stretch(self.ticks.stretch);
+                let interval = stretch.interval_ns();
+                self.ticks.longest_ns = self.ticks.longest_ns.max(interval);
+            }
         }
     }
 
@@ -311,6 +328,7 @@ impl Sampler {
     /// When rows are lost or not stored.
     pub fn finish(&mut self, end: End, quiet: bool) -> Result<String, Failure> {
         self.ticks.missed += end.overdue;
+        self.ticks.spared += end.overdue.min(self.ticks.stretch.saturating_sub(1));
         self.ticks.number += end.overdue + 1;
         self.tick(true);
         self.outputs.update_self_metrics(&mut self.self_metrics);

@@ -14,7 +14,7 @@ use super::{
     reload::{Reload, adopt},
     sampler::{End, Sampler},
     setup::{Setup, outputs},
-    stretch::Stretch,
+    stretch::{Budget, ClientStretch, Stretch},
     ticker::Ticker,
 };
 use crate::{
@@ -206,7 +206,7 @@ impl Session {
         };
         tokio::pin!(deadline);
         let mut watchdog = self.manager.watchdog();
-        let mut stretch = Stretch::new(self.config.settings.interval);
+        let mut budget = self.budget();
         loop {
             tokio::select! {
                 biased;
@@ -223,7 +223,7 @@ impl Session {
                 }
                 read = reload.read() => {
                     self.reconfigure(read, ticker).map_err(cannot_wait)?;
-                    stretch = Stretch::new(self.config.settings.interval);
+                    budget = self.budget();
                 }
                 () = watchdog.due() => {
                     let status = format!("{}: {}", self.activity, self.sampler.progress());
@@ -236,7 +236,7 @@ impl Session {
                     self.sampler.advance(expired.map_err(cannot_wait)?);
                     self.sampler.tick(false);
                     let quiet = self.config.settings.quiet;
-                    self.sampler.adapt(&mut stretch, ticker, quiet);
+                    self.sampler.adapt(&mut budget, ticker, quiet);
                 }
             }
             if self.target_has_ended() {
@@ -245,6 +245,15 @@ impl Session {
             // If samples take longer than the interval, the next one is always due. Signals, timers
             // and ends of processes become known only when the loop has yielded.
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// The costs that lengthen the interval. Root may take what it wants.
+    fn budget(&self) -> Budget {
+        let interval = self.config.settings.interval;
+        match &self.config.client {
+            Some(client) if client.uid != 0 => Budget::Client(ClientStretch::new(interval)),
+            _ => Budget::Reading(Stretch::new(interval)),
         }
     }
 

@@ -5,7 +5,10 @@ use crate::{
     bpf::Stats,
     marks::Losses,
     output::dataset::manifest::Loss,
-    support::self_metrics::{Component, SelfMetrics},
+    support::{
+        self_metrics::{Component, SelfMetrics},
+        units::format_ns,
+    },
     tasks::TaskTable,
     warning,
 };
@@ -19,6 +22,12 @@ pub struct Ticks {
     pub taken: u64,
     /// Deadlines that passed without a sample.
     pub missed: u64,
+    /// Those of them that were left out because samples for a client of the service cost too much.
+    pub spared: u64,
+    /// Deadlines for each sample, if that is the case.
+    pub stretch: u64,
+    /// The longest interval for that reason, ns.
+    pub longest_ns: u64,
     /// Time of all readings, ns.
     pub busy_ns: u64,
 }
@@ -98,7 +107,13 @@ pub fn losses(
         }
     };
     let busy = "the machine or the profiler was too busy";
-    add("ticks", ticks.missed, busy.to_owned(), None);
+    add("ticks", ticks.missed - ticks.spared, busy.to_owned(), None);
+    let lengthened = format!(
+        "interval lengthened to {}: samples of these processes took more than a tenth of a core, the \
+         budget of a profile by the service",
+        format_ns(ticks.longest_ns)
+    );
+    add("ticks", ticks.spared, lengthened, None);
     for (part, name, metrics) in self_metrics.iter() {
         let (what, why) = match part {
             Component::Map => ("operations", format!("map {name} was full")),

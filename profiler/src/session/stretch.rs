@@ -1,11 +1,20 @@
-//! Longer intervals if reading the processes from `/proc` costs too much.
+//! Longer intervals if samples cost too much.
 
 use std::time::Duration;
 
 use crate::support::units::format_ns;
 
-/// Largest share of a core for reading the processes: one part of this many.
-const SHARE: u64 = 20;
+/// Largest share of a core for reading the processes from `/proc`: one part of this many.
+const READING_SHARE: u64 = 20;
+
+/// Largest share of a core for the samples of a client of the service: one part of this many.
+const CLIENT_SHARE: u64 = 10;
+
+/// Samples of a client whose mean cost counts: this many, and for at least this time in ns; fewer if
+/// they cost this CPU time in ns.
+const SAMPLES: u64 = 4;
+const PERIOD_NS: u64 = 1_000_000_000;
+const PERIOD_CPU_NS: u64 = 400_000_000;
 
 /// Largest factor.
 const FACTOR_MAX: u64 = 1024;
@@ -17,6 +26,15 @@ pub struct Stretch {
     factor: u64,
     /// Largest factor that was reported.
     reported: u64,
+}
+
+/// The costs that lengthen the intervals of a session.
+#[derive(Debug)]
+pub enum Budget {
+    /// Of reading the processes, if that needs `/proc`.
+    Reading(Stretch),
+    /// Of samples, for a client of the service.
+    Client(ClientStretch),
 }
 
 impl Stretch {
@@ -33,7 +51,11 @@ impl Stretch {
 
     /// The factor after a reading that cost this much CPU time.
     pub fn update(&mut self, cpu_ns: u64) -> u64 {
-        let needed = cpu_ns.saturating_mul(SHARE).div_ceil(self.interval_ns);
+        self.limit(cpu_ns, READING_SHARE)
+    }
+
+    fn limit(&mut self, cpu_ns: u64, share: u64) -> u64 {
+        let needed = cpu_ns.saturating_mul(share).div_ceil(self.interval_ns);
         let needed = needed.clamp(1, FACTOR_MAX).next_power_of_two();
         // A reading that is a little cheaper does not shorten the interval again.
         if needed > self.factor || needed < self.factor / 2 {
@@ -54,6 +76,44 @@ impl Stretch {
                 format_ns(self.interval_ns),
             )
         })
+    }
+}
+
+/// The factor for a client of the service, by the mean cost of its samples.
+#[derive(Debug)]
+pub struct ClientStretch {
+    stretch: Stretch,
+    /// Of the present period.
+    samples: u64,
+    cpu_ns: u64,
+}
+
+impl ClientStretch {
+    /// Intervals as requested.
+    pub fn new(interval: Duration) -> Self {
+        Self {
+            stretch: Stretch::new(interval),
+            samples: 0,
+            cpu_ns: 0,
+        }
+    }
+
+    /// The factor after a sample that cost this much CPU time.
+    pub fn update(&mut self, cpu_ns: u64) -> u64 {
+        self.samples += 1;
+        self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
+        let passed = self.samples.saturating_mul(self.interval_ns());
+        let is_complete = self.samples >= SAMPLES && passed >= PERIOD_NS;
+        if is_complete || self.cpu_ns >= PERIOD_CPU_NS {
+            self.stretch.limit(self.cpu_ns / self.samples, CLIENT_SHARE);
+            (self.samples, self.cpu_ns) = (0, 0);
+        }
+        self.stretch.factor
+    }
+
+    /// The present interval, ns.
+    pub fn interval_ns(&self) -> u64 {
+        self.stretch.interval_ns.saturating_mul(self.stretch.factor)
     }
 }
 
@@ -78,5 +138,27 @@ mod tests {
         assert_eq!(stretch.update(40_000_000), 16);
         assert_eq!(stretch.update(20_000_000), 4);
         assert_eq!(stretch.update(u64::MAX), 1024);
+    }
+
+    #[test]
+    fn samples_of_a_client_take_at_most_a_tenth_of_a_core_on_average() {
+        let interval = Duration::from_millis(100);
+        let mut stretch = ClientStretch::new(interval);
+        // One of ten samples is expensive.
+        for sample in 0..100 {
+            let cpu_ns = if sample % 10 == 0 {
+                50_000_000
+            } else {
+                1_000_000
+            };
+            assert_eq!(stretch.update(cpu_ns), 1);
+        }
+        // After a second.
+        let factors: Vec<_> = (0..10).map(|_| stretch.update(15_000_000)).collect();
+        assert_eq!(factors, [&[1; 9][..], &[2]].concat());
+        assert_eq!(stretch.interval_ns(), 200_000_000);
+        // At once: 500 ms are a tenth of 5 s.
+        assert_eq!(stretch.update(500_000_000), 64);
+        assert_eq!((0..4).map(|_| stretch.update(1)).last(), Some(1));
     }
 }

@@ -300,12 +300,15 @@ fn is_harmful(char: char) -> bool {
 
 /// A message of several lines, whatever is in it. Tabs stay, too.
 fn lines(text: &str) -> String {
-    let kept = |char: &char| matches!(char, '\n' | '\t');
-    let of = |char: char| match kept(&char) {
-        true => char.to_string(),
-        false => shown(char).collect(),
-    };
-    text.chars().map(of).collect()
+    let mut result = String::new();
+    for char in text.chars() {
+        if matches!(char, '\n' | '\t') {
+            result.push(char);
+        } else {
+            result.extend(shown(char));
+        }
+    }
+    result
 }
 
 /// Every line with a prefix.

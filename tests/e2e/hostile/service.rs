@@ -22,8 +22,8 @@ fn answer(service: &Service, bytes: &[u8]) -> Option<u8> {
 
 /// A profile works as before.
 #[track_caller]
-pub fn assert_serves(service: &Service, name: &str) {
-    let output = service.profiler(ALICE, name).args(["--", "true"]).output();
+pub fn assert_serves(service: &Service, uid: u32, name: &str) {
+    let output = service.profiler(uid, name).args(["--", "true"]).output();
     let output = output.expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -55,7 +55,7 @@ fn malformed_requests_are_refused() {
     // A request without processes: accepted, then nothing comes.
     let well_formed = request("null", "null");
     assert_eq!(answer(&service, &well_formed), Some(ACCEPTED));
-    assert_serves(&service, "after");
+    assert_serves(&service, ALICE, "after");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn stopped_client_loses_only_its_own_rows() {
     wait_until("a run", || service.path().join("stopped/usage").exists());
     let pid = Pid::from_child(&stopped);
     kill_process(pid, Signal::STOP).expect("stopped");
-    assert_serves(&service, "meanwhile");
+    assert_serves(&service, ALICE, "meanwhile");
     std::thread::sleep(std::time::Duration::from_secs(1));
     kill_process(pid, Signal::CONT).expect("continued");
     assert!(stopped.wait().expect("our child").success());

@@ -1,10 +1,16 @@
 //! Users who want to keep `profiler serve` busy, or to keep others from it.
 
-use std::{thread, time::Duration};
+use std::{
+    fs,
+    os::unix::process::CommandExt as _,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use e2e::{
     procfs::children,
-    runs::wait_until,
+    runs::{ProcessGroup, wait_until},
     service_client::{ACCEPTED, Client, REFUSED, REQUEST, frame, request},
 };
 use serde_json::{Value, json};
@@ -29,7 +35,7 @@ fn slow_requests_take_no_place_and_have_one_deadline() {
     for client in &mut clients {
         client.send(&bytes[..1]);
     }
-    assert_serves(&service, "meanwhile");
+    assert_serves(&service, ALICE, "meanwhile");
     // A byte every second, until the service answers: not for as many seconds as there are bytes.
     let slow = |mut client: Client| {
         let mut sent = 1;
@@ -62,7 +68,7 @@ fn silent_clients_of_a_user_leave_places_for_others() {
     let silent: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
     // Nothing is started for them, and another user is served.
     assert!(children(service.pid()).is_empty());
-    assert_serves(&service, "meanwhile");
+    assert_serves(&service, ALICE, "meanwhile");
     let mut late = 0;
     for mut client in silent {
         let refusal = client.refusal();
@@ -189,4 +195,102 @@ fn large_requests_are_refused_with_a_short_log() {
     // The first ones are known.
     let first = format!("profiler: user {ALICE}: request: a message of ");
     assert!(log.contains(&first), "{log}");
+}
+
+/// CPU time of a process and of the descendants it has waited for.
+fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is alive");
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let fields = fields.split(' ').skip(11).take(4);
+    let ticks: u64 = fields
+        .map(|ticks| ticks.parse::<u64>().expect("ticks"))
+        .sum();
+    Duration::from_secs(ticks)
+        / u32::try_from(rustix::param::clock_ticks_per_second()).expect("100")
+}
+
+#[test]
+fn starts_and_ends_of_profiles_are_charged() {
+    const CREDIT: Duration = Duration::from_secs(10);
+    // Of the last four profiles, and of the service itself.
+    const MORE: Duration = Duration::from_secs(4);
+    let service = Service::start(&[]);
+    let sleeping = ProcessGroup::start(Command::new("sleep").arg("600").uid(ALICE));
+    let begin = Instant::now();
+    // Starts a profile and leaves it. Returns why there is none.
+    let attach = || {
+        let mut client = Client::of_user(&service.socket(), ALICE);
+        client.send(&frame(1, REQUEST.as_bytes()));
+        let (kind, content) = client.message()?;
+        if kind == REFUSED {
+            return Some(String::from_utf8_lossy(&content).into_owned());
+        }
+        client.attach(sleeping.pid());
+        client.message();
+        None
+    };
+    let is_charged = |refusal: &String| refusal.contains("try again in ");
+    let attack = || {
+        let mut left = 60;
+        while left != 0 {
+            match attach() {
+                None => left -= 1,
+                Some(refusal) if is_charged(&refusal) => return,
+                Some(_) => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        panic!("all are served");
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(attack);
+        }
+    });
+    // Refusals start nothing. The credit grows by a profile every four seconds.
+    let refused = (0..1000).filter_map(|_| attach()).filter(is_charged);
+    assert!(refused.count() > 900);
+    wait_until("the end of the processes", || {
+        children(service.pid()).is_empty()
+    });
+    let (cpu, most) = (
+        cpu_time(service.pid()),
+        CREDIT + begin.elapsed() / 10 + MORE,
+    );
+    assert!(cpu <= most, "{cpu:?} of {most:?}");
+    assert_serves(&service, BOB, "meanwhile");
+}
+
+#[test]
+fn samples_of_a_client_have_a_budget() {
+    const PROCESSES: u32 = 400;
+    let service = Service::start(&[]);
+    let script = format!(
+        "for i in $(seq {PROCESSES}); do sleep 600 & done
+         until [ -e go ]; do sleep 0.1; done; kill $(jobs -p)"
+    );
+    let mut profiler = ProcessGroup::start(service.profiler_every("10ms", ALICE, "busy").args([
+        "--threads",
+        "--",
+        "bash",
+        "-c",
+        &script,
+    ]));
+    let data = service.data("busy");
+    wait_until("a run", || data.path().join("usage").exists());
+    data.wait_for_samples("usage", 60);
+    let session = children(service.pid())[0];
+    let (begin, before) = (Instant::now(), cpu_time(session));
+    thread::sleep(Duration::from_secs(4));
+    let (elapsed, cpu) = (begin.elapsed(), cpu_time(session).saturating_sub(before));
+    println!("{cpu:?} in {elapsed:?}");
+    fs::write(service.path().join("go"), "").expect("written");
+    assert!(profiler.0.wait().expect("our child").success());
+    let losses = data.manifest()["losses"].clone();
+    let lengthened = losses.as_array().expect("a list").iter().any(|loss| {
+        let why = loss["why"].as_str().expect("a text");
+        why.starts_with("interval lengthened to ")
+    });
+    assert!(lengthened, "{losses}");
+    // A tenth for the samples; the rest for what the service sends.
+    assert!(cpu < elapsed / 5, "{cpu:?} in {elapsed:?}");
 }

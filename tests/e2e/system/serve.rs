@@ -28,6 +28,56 @@ fn work(file: &str) -> String {
     )
 }
 
+/// From the use of 16 profiles.
+fn assert_limits_hold_64_profiles() {
+    const MEASURED: usize = 16;
+    const FACTOR: u64 = 4;
+    sh(&format!(
+        "mkdir -p /etc/profiler.d
+         printf '[serve]\nmax_sessions_per_user = {MEASURED}\n' > /etc/profiler.d/load.toml
+         systemctl reload profiler-serve"
+    ));
+    let journal = "journalctl --sync; journalctl --unit profiler-serve --output cat";
+    let limit = format!("{MEASURED} per user");
+    wait_until("the new limits", || sh(journal).contains(&limit));
+    let run = format!(
+        "cd /srv/tester
+         for i in $(seq {MEASURED}); do
+             profiler run -q --run-id load$i -- sh -c 'until [ -e loaded ]; do sleep 0.1; done' &
+         done
+         wait"
+    );
+    let clients = std::thread::spawn(move || as_user("tester", &run));
+    wait_until("all profiles", || {
+        let has_rows = |number| {
+            let usage = format!("/srv/tester/profiles/load{number}/usage");
+            Path::new(&usage).exists()
+        };
+        (1..=MEASURED).all(has_rows)
+    });
+    let cgroup = "/sys/fs/cgroup/system.slice/profiler-serve.service/cgroup.procs";
+    let processes = std::fs::read_to_string(cgroup).expect("a cgroup");
+    assert_eq!(processes.lines().count(), 1 + MEASURED, "{processes}");
+    let show = |property: &str| -> u64 {
+        let value = sh(&format!(
+            "systemctl show --value --property={property} profiler-serve"
+        ));
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{property}: {value}"))
+    };
+    for [used, limit] in [["MemoryCurrent", "MemoryMax"], ["TasksCurrent", "TasksMax"]] {
+        let (used_by_some, most) = (show(used), show(limit));
+        assert!(
+            used_by_some * FACTOR < most,
+            "{used}: {used_by_some} for {MEASURED} profiles, {most} allowed"
+        );
+    }
+    sh("touch /srv/tester/loaded; rm /etc/profiler.d/load.toml; systemctl reload profiler-serve");
+    let (succeeded, output) = clients.join().expect("no panic");
+    assert!(succeeded, "{output}");
+}
+
 #[test]
 fn users_profile_by_the_sandboxed_service() {
     install_unit(&FILES);
@@ -76,6 +126,8 @@ fn users_profile_by_the_sandboxed_service() {
         let owner = std::fs::metadata(&path).expect("a file").uid();
         assert_eq!(u64::from(owner), UID, "{}", path.display());
     }
+
+    assert_limits_hold_64_profiles();
 
     // It restarts after its death, and a run of the user continues.
     let run = "cd /srv/tester; profiler run -i 500ms --run-id again -- \
