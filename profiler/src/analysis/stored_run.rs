@@ -11,7 +11,7 @@ use std::{
 use arrow::array::{BooleanArray, RecordBatch};
 use arrow_select::filter::filter_record_batch;
 use parquet::{
-    arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
+    arrow::ProjectionMask,
     file::{
         metadata::{ParquetMetaData, RowGroupMetaData},
         statistics::Statistics,
@@ -25,12 +25,14 @@ use crate::{
         Manifest,
         compacted::{self, CompactedRows, CompactedRun, Filter},
         files::{Directory, host_directory},
+        foreign_file::Trust,
         journal,
         journal_reader::JournalReader,
         keyed::{self, KeyedRows},
         listing::Listing,
         manifest::State,
         parquet_file,
+        parquet_reader::ParquetReader,
     },
     sources::dataset_schema,
 };
@@ -66,8 +68,8 @@ impl StoredRun {
     /// # Errors
     ///
     /// When the directory cannot be read, or is not one of a run.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let directory = Directory::open(path, None)?;
+    pub fn open(path: &Path, trust: Trust) -> io::Result<Self> {
+        let directory = Directory::open(path, None)?.trusting(trust);
         let listing = Listing::read(&directory)?;
         let mut hosts: BTreeMap<String, StoredHost> = BTreeMap::new();
         for (name, manifest) in listing.manifests {
@@ -326,10 +328,9 @@ fn read_part(
         let text = error.to_string();
         text.lines().next().unwrap_or_default().to_owned()
     };
-    let file = directory.read(name).map_err(|error| error.to_string())?;
     // The decoder can panic on damaged data.
     let read = catch_unwind(AssertUnwindSafe(|| {
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| first_line(&e))?;
+        let reader = ParquetReader::open(directory, name).map_err(|e| first_line(&e))?;
         let present = reader.schema().fields().iter().map(|field| field.name());
         let present = present.filter(|name| columns.contains(&name.as_str()));
         let present: Vec<&str> = present.map(String::as_str).collect();
@@ -390,7 +391,9 @@ fn read_journal(
     mut rows: impl FnMut(&RecordBatch),
 ) -> Result<(), String> {
     let mut read = || -> io::Result<()> {
-        let mut journal = JournalReader::of(directory.read(name)?)?;
+        let file = directory.read(name)?;
+        let limits = directory.trust().limits(&file)?;
+        let mut journal = JournalReader::of(file, limits)?;
         while let Some(batches) = journal.next_step()? {
             batches.iter().for_each(&mut rows);
         }

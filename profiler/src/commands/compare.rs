@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{print, print_json, read_run, write};
+use super::{TrustOption, print, print_json, read_run, write};
 use crate::{
     analysis::{
         compare::{Measured, Threshold, compare, document, page},
@@ -40,6 +40,8 @@ pub struct Arguments {
     /// Exit with 8 if a figure differs significantly by more than this, such as 'cpu_s>+5%'
     #[arg(long, value_name = "THRESHOLD")]
     fail_on: Vec<Threshold>,
+    #[command(flatten)]
+    trust: TrustOption,
 }
 
 fn measured(runs: &[Run]) -> Result<Vec<Measured>, Failure> {
@@ -82,8 +84,8 @@ impl Arguments {
             return Err(Failure::new(Reason::Usage, message));
         }
         let [before, after] = [
-            Run::resolve_all(&self.before)?,
-            Run::resolve_all(&self.after)?,
+            self.trust.resolve_all(&self.before)?,
+            self.trust.resolve_all(&self.after)?,
         ];
         for run in before.iter().chain(&after) {
             for problem in &run.problems {

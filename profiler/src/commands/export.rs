@@ -11,14 +11,13 @@ use std::{
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::{open_run, quietly};
+use super::{TrustOption, open_run, quietly};
 use crate::{
     analysis::{
         roofline::Sources,
         stored_run::StoredRun,
         summary::{Summary, Thresholds, document, summarize},
     },
-    download::Run,
     export::{
         Selection, chrome_trace,
         files::{Destination, Files, create_directory},
@@ -71,6 +70,8 @@ pub struct Arguments {
     /// Replace existing files
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    trust: TrustOption,
     // Last, because its heading is that of all options after it.
     #[command(flatten)]
     mlflow: MlflowOptions,
@@ -166,7 +167,7 @@ impl Arguments {
             let message = "--prefix and --no-artifacts are for mlflow";
             return Err(Failure::new(Reason::Usage, message));
         }
-        let resolved = Run::resolve_all(&self.runs)?;
+        let resolved = self.trust.resolve_all(&self.runs)?;
         let runs: Result<Vec<_>, _> = resolved.iter().map(open_run).collect();
         let runs = runs?;
         let mut files = Files::new(self.force);

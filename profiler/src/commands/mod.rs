@@ -26,14 +26,39 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use clap::Args;
 use serde::Serialize;
 
 use crate::{
     analysis::stored_run::StoredRun,
     download::Run,
     failure::{Failure, Reason},
+    output::dataset::foreign_file::Trust,
     report,
 };
+
+/// Option of the commands that read runs.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct TrustOption {
+    /// Read runs of other users without limits on their size
+    #[arg(long)]
+    trust: bool,
+}
+
+impl TrustOption {
+    /// The run in a directory or on a server, and whose files of it are read without limits.
+    fn resolve(self, name: &Path) -> Result<Run, Failure> {
+        let mut run = Run::resolve(name)?;
+        if self.trust {
+            run.trust = Trust::Everyone;
+        }
+        Ok(run)
+    }
+
+    fn resolve_all(self, names: &[PathBuf]) -> Result<Vec<Run>, Failure> {
+        names.iter().map(|name| self.resolve(name)).collect()
+    }
+}
 
 /// Writes to stdout. A pipe that its reader has closed is no error.
 ///
@@ -53,7 +78,8 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 }
 
 fn open_run(run: &Run) -> Result<StoredRun, Failure> {
-    let mut stored = StoredRun::open(&run.directory).map_err(|error| no_run(run, &error))?;
+    let mut stored =
+        StoredRun::open(&run.directory, run.trust).map_err(|error| no_run(run, &error))?;
     stored.path.clone_from(&run.name);
     stored.problems.extend_from_slice(&run.problems);
     Ok(stored)
@@ -78,10 +104,14 @@ fn read_run<T>(run: &Run, read: impl Fn(&StoredRun) -> T) -> Result<T, Failure> 
 }
 
 /// Opens runs and passes each of them on. One copy of a run on a server exists at a time.
-fn read_runs<T>(names: &[PathBuf], read: impl Fn(&StoredRun) -> T) -> Result<Vec<T>, Failure> {
+fn read_runs<T>(
+    names: &[PathBuf],
+    trust: TrustOption,
+    read: impl Fn(&StoredRun) -> T,
+) -> Result<Vec<T>, Failure> {
     let results = names
         .iter()
-        .map(|name| read_run(&Run::resolve(name)?, &read));
+        .map(|name| read_run(&trust.resolve(name)?, &read));
     results.collect()
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{ArgGroup, Args, ValueHint};
 
-use super::{read_runs, write};
+use super::{TrustOption, read_runs, write};
 use crate::{
     analysis::{
         roofline::Sources,
@@ -62,6 +62,8 @@ pub struct Arguments {
     /// File with [report] [default: those of `profiler config`]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustOption,
     // Last, because its heading is that of all options after it.
     #[command(flatten)]
     plots: Plots,
@@ -121,7 +123,7 @@ impl Arguments {
         let site = ceilings_file(self.config.as_deref())?;
         let files = self.ceilings.iter().chain(&site).map(PathBuf::as_path);
         let sources = Sources::read(files)?;
-        let reports = read_runs(&self.runs, |run| match self.like {
+        let reports = read_runs(&self.runs, self.trust, |run| match self.like {
             None => Report::new(run, &thresholds, &sources, self.redact),
             Some(Like::Perfmon) => Report::like_perfmon(run, &thresholds, self.redact),
         })?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::{print, print_json, read_runs};
+use super::{TrustOption, print, print_json, read_runs};
 use crate::{
     analysis::summary::{
         Summary, Thresholds, by_label, by_label_document, declarations, document, page, summarize,
@@ -31,6 +31,8 @@ pub struct Arguments {
     /// File with [report.thresholds] [default: those of `profiler config`]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustOption,
 }
 
 impl Arguments {
@@ -41,7 +43,7 @@ impl Arguments {
     /// When a run cannot be read.
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
-        let summaries = read_runs(&self.runs, |run| summarize(run, &thresholds))?;
+        let summaries = read_runs(&self.runs, self.trust, |run| summarize(run, &thresholds))?;
         self.print(&summaries)?;
         Ok(0)
     }

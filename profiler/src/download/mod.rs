@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use self::origin::Origin;
 use crate::{
     failure::{Failure, Reason},
-    output::dataset::{compacted, files::is_plain_name},
+    output::dataset::{compacted, files::is_plain_name, foreign_file::Trust},
     support::units::{counted, format_bytes},
 };
 
@@ -31,6 +31,8 @@ pub struct Run {
     pub directory: PathBuf,
     /// Files of the run that are damaged or missing on the server, with the reason.
     pub problems: Vec<String>,
+    /// Whose files of it are read without limits.
+    pub trust: Trust,
     /// Removed with the run.
     _copy: Option<TempDir>,
 }
@@ -49,6 +51,7 @@ impl Run {
                 name: name.to_owned(),
                 directory: name.to_owned(),
                 problems: Vec::new(),
+                trust: Trust::Own,
                 _copy: None,
             });
         };
@@ -71,17 +74,10 @@ impl Run {
             name: name.to_owned(),
             directory: copy.path().join(run),
             problems,
+            // The copy is ours, its content is not.
+            trust: Trust::Nobody,
             _copy: Some(copy),
         })
-    }
-
-    /// Several runs.
-    ///
-    /// # Errors
-    ///
-    /// As [`Run::resolve`].
-    pub fn resolve_all(names: &[PathBuf]) -> Result<Vec<Self>, Failure> {
-        names.iter().map(|name| Self::resolve(name)).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod file_capabilities;
+mod foreign_run;
 mod instance_lock;
 mod jobs;
 mod marks;

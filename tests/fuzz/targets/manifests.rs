@@ -11,7 +11,10 @@ use fuzz::{
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     commands::verify::verify,
-    output::dataset::recover::{Hosts, abandoned_runs, recover, recover_abandoned},
+    output::dataset::{
+        foreign_file::Trust,
+        recover::{Hosts, abandoned_runs, recover, recover_abandoned},
+    },
     sources::dataset_schema,
 };
 
@@ -33,7 +36,7 @@ fn check(run: &Run, data: &[u8]) {
     for directory in [".run.json.x", "usage/host=x"] {
         fs::create_dir_all(run.path().join(directory)).unwrap();
     }
-    if let Ok(report) = verify(&run.path()) {
+    if let Ok(report) = verify(&run.path(), Trust::Own) {
         run::check(&report);
     }
     let recovered: Vec<_> = abandoned_runs(run.out(), HOST, None)
@@ -41,7 +44,7 @@ fn check(run: &Run, data: &[u8]) {
         .filter_map(|name| recover_abandoned(&run.out().join(name), HOST, None, dataset_schema()))
         .collect();
     let _ = recover(&run.path(), Hosts::All, dataset_schema());
-    let report = verify(&run.path()).unwrap();
+    let report = verify(&run.path(), Trust::Own).unwrap();
     for recovered in recovered {
         let recovered = recovered.unwrap();
         assert!(recovered.is_complete(), "{recovered:?}");

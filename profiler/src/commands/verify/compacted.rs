@@ -8,7 +8,7 @@ use std::{
 use super::{Report, TableReport};
 use crate::output::{
     compaction::{Inspection, inspect},
-    dataset::compacted::DIRECTORY,
+    dataset::{compacted::DIRECTORY, foreign_file::Trust},
 };
 
 /// The dataset, if the path is that of its compacted files.
@@ -24,12 +24,12 @@ pub fn dataset(path: &Path) -> Option<PathBuf> {
 /// # Errors
 ///
 /// When a directory cannot be read.
-pub fn verify(path: &Path, dataset: &Path) -> io::Result<Report> {
+pub fn verify(path: &Path, dataset: &Path, trust: Trust) -> io::Result<Report> {
     let Inspection {
         tables,
         problems,
         notes,
-    } = inspect(dataset)?;
+    } = inspect(dataset, trust)?;
     let tables = tables.into_iter().map(|(name, files)| {
         let report = TableReport {
             hosts: files.hosts.len() as u64,

@@ -12,7 +12,6 @@ use arrow::{
     array::{Array as _, ArrayRef, AsArray as _, RecordBatch, StringArray},
     datatypes::{Int32Type, Schema, TimestampMicrosecondType, TimestampNanosecondType, UInt64Type},
 };
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Serialize;
 
 use crate::{
@@ -21,9 +20,11 @@ use crate::{
         dataset::{
             compacted::{self, CompactedRows, Filter},
             files::{Directory, is_temporary},
+            foreign_file::Limits,
             journal,
             journal_reader::JournalReader,
             metadata, parquet_file,
+            parquet_reader::ParquetReader,
         },
     },
     schema::Timestamp,
@@ -176,9 +177,9 @@ impl Contents {
     }
 
     fn part(&mut self, directory: &Directory, name: &str, place: Place<'_>) {
-        let checked = self.opened(directory, name).and_then(|file| {
+        let checked = self.opened(directory, name).and_then(|(file, limits)| {
             // The bytes are not trusted: a panic of a decoder is an error.
-            let found = catch_unwind(AssertUnwindSafe(|| Part::read(file, place)));
+            let found = catch_unwind(AssertUnwindSafe(|| Part::read(file, limits, place)));
             found.map_err(|_| "the decoder has failed".to_owned())?
         });
         match checked {
@@ -207,8 +208,8 @@ impl Contents {
     }
 
     fn journal(&mut self, directory: &Directory, name: &str) {
-        let rows = self.opened(directory, name).and_then(|file| {
-            let mut stream = JournalReader::of(file).map_err(|error| error.to_string())?;
+        let rows = self.opened(directory, name).and_then(|(file, limits)| {
+            let mut stream = JournalReader::of(file, limits).map_err(|error| error.to_string())?;
             let mut rows = 0;
             while let Some(batches) = stream.next_step().map_err(|error| error.to_string())? {
                 rows += batches
@@ -227,13 +228,18 @@ impl Contents {
         }
     }
 
-    fn opened(&mut self, directory: &Directory, name: &str) -> Result<File, String> {
+    fn opened(
+        &mut self,
+        directory: &Directory,
+        name: &str,
+    ) -> Result<(File, Option<Limits>), String> {
         let file = directory.read(name).map_err(|error| error.to_string())?;
         let metadata = file.metadata().map_err(|error| error.to_string())?;
         self.bytes += metadata.len();
         let written = std::os::unix::fs::MetadataExt::mtime(&metadata);
         self.last_write = self.last_write.max(Some(written));
-        Ok(file)
+        let limits = directory.trust().limits(&file);
+        Ok((file, limits.map_err(|error| error.to_string())?))
     }
 }
 
@@ -270,7 +276,7 @@ impl Part {
         }
     }
 
-    fn read(file: File, place: Place<'_>) -> Result<Self, String> {
+    fn read(file: File, limits: Option<Limits>, place: Place<'_>) -> Result<Self, String> {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err("empty".to_owned());
         }
@@ -278,7 +284,7 @@ impl Part {
             let text = error.to_string();
             text.lines().next().unwrap_or_default().to_owned()
         };
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| wrong(&e))?;
+        let reader = ParquetReader::of(file, limits).map_err(|e| wrong(&e))?;
         let schema = reader.schema().clone();
         let promised = u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
         let fact = |key| schema.metadata().get(key).map(String::as_str);

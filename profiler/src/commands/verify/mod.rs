@@ -21,12 +21,12 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use self::{clocks::Clock, files::Contents, ticks::Ticks};
-use super::{no_run, print, print_json, quietly};
+use super::{TrustOption, no_run, print, print_json, quietly};
 use crate::{
-    download::Run,
     failure::{Failure, Reason},
     output::dataset::{
         files::Directory,
+        foreign_file::Trust,
         manifest::{Manifest, State},
     },
     schema::run::RUN,
@@ -41,6 +41,8 @@ pub struct Arguments {
     /// Print JSON: one report per run
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    trust: TrustOption,
 }
 
 impl Arguments {
@@ -50,7 +52,7 @@ impl Arguments {
     ///
     /// When a run cannot be read.
     pub fn run(&self) -> Result<u8, Failure> {
-        let reports = self.run.iter().map(|run| verify_at(run));
+        let reports = self.run.iter().map(|run| verify_at(run, self.trust));
         let reports = reports.collect::<Result<Vec<_>, _>>()?;
         if self.json {
             print_json(&reports)?;
@@ -128,9 +130,9 @@ pub struct TableReport {
 }
 
 /// Checks a run in a directory or on a server.
-fn verify_at(name: &Path) -> Result<Report, Failure> {
-    let run = Run::resolve(name)?;
-    let report = quietly(|| verify(&run.directory));
+fn verify_at(name: &Path, trust: TrustOption) -> Result<Report, Failure> {
+    let run = trust.resolve(name)?;
+    let report = quietly(|| verify(&run.directory, run.trust));
     let mut report = report.map_err(|error| no_run(&run, &error))?;
     report.path = run.name;
     report.problems.splice(0..0, run.problems);
@@ -143,11 +145,11 @@ fn verify_at(name: &Path) -> Result<Report, Failure> {
 /// # Errors
 ///
 /// When the directory cannot be read, or is not a run.
-pub fn verify(path: &Path) -> io::Result<Report> {
+pub fn verify(path: &Path, trust: Trust) -> io::Result<Report> {
     if let Some(dataset) = compacted::dataset(path) {
-        return compacted::verify(path, &dataset);
+        return compacted::verify(path, &dataset, trust);
     }
-    let run = Directory::open(path, None)?;
+    let run = Directory::open(path, None)?.trusting(trust);
     let mut report = Report {
         path: path.to_owned(),
         ..Report::default()

@@ -69,7 +69,7 @@ fn whole() -> (TempDir, PathBuf) {
 }
 
 fn problems(run: &Path) -> Vec<String> {
-    let report = verify(run).unwrap();
+    let report = verify(run, Trust::Own).unwrap();
     assert_eq!(report.well, report.problems.is_empty());
     assert!(report.text().contains(if report.well {
         "\nall is well"
@@ -101,7 +101,7 @@ const PART: &str = "system/host=a/part-00000.parquet";
 fn complete_run_has_no_problems() {
     let (_directory, run) = whole();
     let before = content(&run);
-    let report = verify(&run).unwrap();
+    let report = verify(&run, Trust::Own).unwrap();
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.notes, [""; 0]);
     let host = &report.hosts["a"];
@@ -117,7 +117,7 @@ fn complete_run_has_no_problems() {
         run.join("nothing"),
         run.join("run.json"),
     ] {
-        assert!(verify(&no_run).is_err(), "{}", no_run.display());
+        assert!(verify(&no_run, Trust::Own).is_err(), "{}", no_run.display());
     }
 }
 
@@ -224,7 +224,7 @@ fn foreign_files_are_reported_and_not_followed() {
     fs::create_dir(run.join("plots")).unwrap();
     fs::create_dir(run.join("system/old")).unwrap();
     fs::write(own.join(".part-00009.parquet.tmp"), "x").unwrap();
-    let report = verify(&run).unwrap();
+    let report = verify(&run, Trust::Own).unwrap();
     assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.notes.len(), 4, "{:?}", report.notes);
     // Readers would read these as Parquet files.
@@ -368,7 +368,7 @@ fn continued_run_has_both_sessions() {
         writer.write(tick(number));
     }
     writer.finish().unwrap();
-    let report = verify(&run).unwrap();
+    let report = verify(&run, Trust::Own).unwrap();
     assert_eq!(report.problems, [""; 0]);
     let host = &report.hosts["a"];
     assert_eq!(
@@ -382,7 +382,7 @@ fn continued_run_has_both_sessions() {
     let writer = DatasetWriter::start(same).unwrap();
     writer.write(tick(103));
     writer.finish().unwrap();
-    let report = verify(&run).unwrap();
+    let report = verify(&run, Trust::Own).unwrap();
     assert_eq!(report.problems, [""; 0]);
     assert_eq!((report.hosts["a"].sessions, report.hosts["a"].rows), (2, 8));
 }
@@ -411,7 +411,7 @@ fn forged_names_do_not_add_lines_to_the_report() {
     for name in ["system/x\nall is well\n", "x\u{1b}[2J/host=a"] {
         fs::create_dir_all(run.join(name)).unwrap();
     }
-    let text = verify(&run).unwrap().text();
+    let text = verify(&run, Trust::Own).unwrap().text();
     assert!(!text.replace('\n', "").contains(char::is_control), "{text}");
     let verdicts = text.lines().filter(|line| *line == "all is well");
     assert_eq!(verdicts.count(), 1, "{text}");

@@ -11,14 +11,13 @@ use arrow::{
     datatypes::Schema,
     row::{RowConverter, SortField},
 };
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{
     sort::{BATCH_ROWS, SortKey},
     stored::RowPlace,
 };
 use crate::{
-    output::dataset::{compacted::SORTED_BY, files::Directory},
+    output::dataset::{compacted::SORTED_BY, files::Directory, parquet_reader::ParquetReader},
     schema::{HOST_COLUMN, RUN_COLUMN},
 };
 
@@ -183,11 +182,11 @@ pub fn read(
     name: &str,
     mut rows: impl FnMut(&RecordBatch) -> io::Result<()>,
 ) -> io::Result<()> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(directory.read(name)?)?;
+    let reader = ParquetReader::open(directory, name)?;
     let key = SortKey::new(reader.schema(), SORTED_BY)?;
     let mut last: Option<Box<[u8]>> = None;
     for batch in reader.with_batch_size(BATCH_ROWS).build()? {
-        let batch: RecordBatch = batch.map_err(io::Error::other)?;
+        let batch = batch?;
         rows(&batch)?;
         let keys = key.of(&batch)?;
         for row in &keys {

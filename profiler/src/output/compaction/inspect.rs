@@ -15,6 +15,7 @@ use super::{
 use crate::output::dataset::{
     compacted::{DIRECTORY, day_and_name},
     files::Directory,
+    foreign_file::Trust,
     parquet_file,
 };
 
@@ -40,8 +41,8 @@ pub struct Files {
 /// # Errors
 ///
 /// When a directory cannot be read.
-pub fn inspect(out: &Path) -> io::Result<Inspection> {
-    let out = Directory::open(out, None)?;
+pub fn inspect(out: &Path, trust: Trust) -> io::Result<Inspection> {
+    let out = Directory::open(out, None)?.trusting(trust);
     let compacted = out.sub(DIRECTORY)?;
     let mut found = Inspection::default();
     match Commit::read(&compacted) {

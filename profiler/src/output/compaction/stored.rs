@@ -6,13 +6,13 @@ use std::{
 };
 
 use arrow::datatypes::SchemaRef;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{Limits, keep::Resolution};
 use crate::output::dataset::{
     compacted::{CompactedRows, DAY},
     files::Directory,
     metadata, parquet_file,
+    parquet_reader::ParquetReader,
 };
 
 /// Host and run of rows.
@@ -82,9 +82,8 @@ impl StoredFile {
         name: &str,
         users: Option<&BTreeSet<&RowPlace>>,
     ) -> io::Result<Self> {
-        let opened = directory.read(file)?;
-        let bytes = opened.metadata()?.len();
-        let reader = ParquetRecordBatchReaderBuilder::try_new(opened)?;
+        let reader = ParquetReader::open(directory, file)?;
+        let bytes = reader.bytes()?;
         let footer = reader.metadata().file_metadata();
         let rows = u64::try_from(footer.num_rows()).unwrap_or(0);
         let notes = footer.key_value_metadata().into_iter().flatten();

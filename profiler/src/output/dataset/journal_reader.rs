@@ -10,7 +10,7 @@ use std::{
 use arrow::{array::RecordBatch, datatypes::SchemaRef};
 use rustix::{fs::FlockOperation, io::Errno};
 
-use super::{files::Directory, journal, metadata};
+use super::{files::Directory, foreign_file::Limits, journal, metadata};
 use crate::output::arrow_stream::{ArrowStream, End};
 
 /// Size of a step in bytes. Each step becomes a row group.
@@ -25,6 +25,7 @@ pub struct JournalReader {
     ahead: Vec<RecordBatch>,
     /// The end, once it has been reached.
     pub end: Option<End>,
+    limits: Option<Limits>,
 }
 
 impl JournalReader {
@@ -37,18 +38,19 @@ impl JournalReader {
         {
             return Ok(None);
         }
-        let stream = Self::of(file)?;
+        let stream = Self::of(file, None)?;
         Ok(Some(Self { number, ..stream }))
     }
 
     /// Reads a journal without checking whether it is locked.
-    pub fn of(file: File) -> io::Result<Self> {
+    pub fn of(file: File, limits: Option<Limits>) -> io::Result<Self> {
         let mut stream = Self {
             number: 0,
             file: BufReader::new(file),
             stream: ArrowStream::default(),
             ahead: Vec::new(),
             end: None,
+            limits,
         };
         stream.ahead = stream.read_step()?;
         Ok(stream)
@@ -85,6 +87,9 @@ impl JournalReader {
             match self.stream.next_message(&mut self.file)? {
                 Ok(message) => {
                     bytes += message.length;
+                    if let (Some(limits), Some(rows)) = (&mut self.limits, &message.rows) {
+                        limits.check_batch(rows)?;
+                    }
                     batches.extend(message.rows);
                 }
                 Err(end) => self.end = Some(end),

@@ -151,7 +151,7 @@ mod tests {
         assert!(listing.manifests.is_empty());
         let problems = listing.problems.join("\n");
         assert!(
-            problems.contains("run.json: too large for a run.json"),
+            problems.contains("run.json: too large, over 64.0 MiB"),
             "{problems}"
         );
         assert!(problems.contains("run.b.json: EOF"), "{problems}");

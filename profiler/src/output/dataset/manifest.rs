@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    io::{self, Read as _},
+    fmt, io,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -22,6 +21,8 @@ pub const FILE: &str = "run.json";
 
 /// Limit of the size of the file in bytes: its content is not trusted.
 const MAX_BYTES: u64 = 64 << 20;
+/// That of other users: 3 bytes can become a session of several hundred in memory.
+const MAX_FOREIGN_BYTES: u64 = 1 << 20;
 
 /// State of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -376,11 +377,7 @@ impl Manifest {
     ///
     /// When it cannot be read, is too large or is not JSON.
     pub fn read(run: &Directory, name: &str) -> io::Result<Self> {
-        let mut text = Vec::new();
-        run.read(name)?.take(MAX_BYTES + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(io::Error::other("too large for a run.json"));
-        }
+        let text = run.read_whole(name, MAX_BYTES, MAX_FOREIGN_BYTES)?;
         Ok(serde_json::from_slice(&text)?)
     }
 

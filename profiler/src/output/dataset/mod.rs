@@ -5,6 +5,7 @@
 
 pub mod compacted;
 pub mod files;
+pub mod foreign_file;
 pub mod journal;
 pub mod journal_reader;
 pub(crate) mod keyed;
@@ -13,6 +14,7 @@ pub mod manifest;
 pub mod metadata;
 mod output;
 pub mod parquet_file;
+pub mod parquet_reader;
 mod process_identity;
 mod queue;
 pub mod recover;

@@ -36,7 +36,7 @@ fn tasks(out: &Path) -> Vec<Task> {
         if !run.exists() {
             continue;
         }
-        let stored = StoredRun::open(&run).unwrap();
+        let stored = StoredRun::open(&run, Trust::Own).unwrap();
         let columns = [
             "run",
             "ts",
@@ -249,7 +249,7 @@ fn older_rows_become_one_for_each_series_and_period() {
         assert_same(&[same], std::slice::from_ref(ten));
     }
     for run in ["a", "b"] {
-        let report = verify(&out.path().join(run)).unwrap();
+        let report = verify(&out.path().join(run), Trust::Own).unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         assert!(
             report.notes.iter().any(|note| note.contains("older days")),
@@ -361,7 +361,7 @@ fn rows_beyond_the_last_level_are_removed_with_their_runs() {
     assert_eq!(late.len(), 9);
     assert_eq!(tasks(out.path()), late);
     assert_eq!(
-        verify(&out.path().join("b")).unwrap().problems,
+        verify(&out.path().join("b"), Trust::Own).unwrap().problems,
         Vec::<String>::new()
     );
     // Rows that are too old when they come are not written at all.
@@ -415,7 +415,7 @@ fn small_files_of_a_day_are_merged() {
     assert_eq!(count(), 2, "one file a day");
     for run in ["a", "b"] {
         assert_eq!(
-            verify(&out.path().join(run)).unwrap().problems,
+            verify(&out.path().join(run), Trust::Own).unwrap().problems,
             Vec::<String>::new()
         );
     }
@@ -427,7 +427,7 @@ fn compacted_files_are_verified_as_a_whole() {
     let out = dataset();
     run_all(out.path());
     let compacted = out.path().join("compacted");
-    let verified = || verify(&compacted).unwrap();
+    let verified = || verify(&compacted, Trust::Own).unwrap();
     let well = verified();
     assert_eq!((&well.problems[..], &well.notes[..]), (&[][..], &[][..]));
     let tables: Vec<_> = well

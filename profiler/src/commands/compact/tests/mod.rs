@@ -24,6 +24,7 @@ use crate::{
     output::dataset::{
         DatasetOptions, DatasetWriter, Manifest,
         files::host_directory,
+        foreign_file::Trust,
         manifest::State,
         metadata,
         parquet_file::{self, Encoder},
@@ -161,7 +162,7 @@ fn run_all(out: &Path) -> CompactReport {
 
 /// All rows of a run, by the reader of `summary`, `report` and `export`.
 fn rows(run: &Path) -> Rows {
-    let stored = StoredRun::open(run).unwrap();
+    let stored = StoredRun::open(run, Trust::Own).unwrap();
     assert_eq!(stored.problems, Vec::<String>::new());
     let columns = [
         "ts", "pid", "count", "name", "buckets", "level", "share", "state", "run",
@@ -245,7 +246,7 @@ fn rows_of_all_runs_are_the_same_in_sorted_files() {
     assert_eq!(all_rows(out.path()), before);
     for run in ["a", "b"].map(|name| out.path().join(name)) {
         assert_eq!(parts(&run), 0);
-        let report = verify(&run).unwrap();
+        let report = verify(&run, Trust::Own).unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
     }
     let days = fs::read_dir(out.path().join("compacted/tasks")).unwrap();
@@ -343,11 +344,17 @@ fn continued_run_is_compacted_again() {
     assert_eq!(both["tasks node1"].len(), 15);
     let views = fs::read_to_string(run.join("views.sql")).unwrap();
     assert!(views.contains("part-*.parquet") && views.contains("../compacted/tasks/day="));
-    assert_eq!(verify(&run).unwrap().problems, Vec::<String>::new());
+    assert_eq!(
+        verify(&run, Trust::Own).unwrap().problems,
+        Vec::<String>::new()
+    );
     run_all(out.path());
     assert_eq!(rows(&run), both);
     assert_eq!(parts(&run), 0);
-    assert_eq!(verify(&run).unwrap().problems, Vec::<String>::new());
+    assert_eq!(
+        verify(&run, Trust::Own).unwrap().problems,
+        Vec::<String>::new()
+    );
     let views = fs::read_to_string(run.join("views.sql")).unwrap();
     assert!(!views.contains("tasks/host=*"), "{views}");
 }

@@ -11,7 +11,7 @@ mod rows;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::Metadata,
-    io::{self, Read as _},
+    io,
     os::unix::fs::MetadataExt as _,
     path::Path,
 };
@@ -35,6 +35,8 @@ pub const SORTED_BY: &[&str] = &["host", "pid", "start_ts", "ts"];
 
 /// Limit of the size of the file in bytes: its content is not trusted.
 const MAX_BYTES: u64 = 64 << 20;
+/// That of other users: it becomes many times as large in memory.
+const MAX_FOREIGN_BYTES: u64 = 8 << 20;
 
 /// Content of `compacted.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,16 +92,11 @@ impl CompactedRun {
     ///
     /// When it cannot be read, is too large or damaged.
     pub fn read(run: &Directory) -> io::Result<Option<Self>> {
-        let file = match run.read(FILE) {
-            Ok(file) => file,
+        let text = match run.read_whole(FILE, MAX_BYTES, MAX_FOREIGN_BYTES) {
+            Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut text = Vec::new();
-        file.take(MAX_BYTES + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(io::Error::other("too large"));
-        }
         Ok(Some(serde_json::from_slice(&text)?))
     }
 

@@ -14,13 +14,13 @@ use arrow::{
     error::ArrowError,
 };
 use parquet::{
-    arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
+    arrow::ProjectionMask,
     data_type::AsBytes as _,
     file::{metadata::RowGroupMetaData, statistics::Statistics},
 };
 
 use super::{DIRECTORY, day_and_name};
-use crate::output::dataset::{files::Directory, parquet_file};
+use crate::output::dataset::{files::Directory, parquet_file, parquet_reader::ParquetReader};
 
 /// Rows of one batch.
 const BATCH_ROWS: usize = 8192;
@@ -51,9 +51,8 @@ pub fn for_each_batch(
     filter: Filter<'_>,
     mut rows: impl FnMut(RecordBatch),
 ) -> io::Result<()> {
-    let opened = open(run, filter.table, file)?;
     parquet_file::decode(|| {
-        let reader = ParquetRecordBatchReaderBuilder::try_new(opened)?;
+        let reader = open(run, filter.table, file)?;
         let groups: Vec<_> = groups(&reader, filter).map(|(index, _)| index).collect();
         let wanted = |name: &str| {
             ["run", "host"].contains(&name)
@@ -68,7 +67,7 @@ pub fn for_each_batch(
         let mask = ProjectionMask::columns(reader.parquet_schema(), names);
         let reader = reader.with_projection(mask).with_row_groups(groups);
         for batch in reader.with_batch_size(BATCH_ROWS).build()? {
-            let batch = selected(&batch.map_err(io::Error::other)?, filter)?;
+            let batch = selected(&batch?, filter)?;
             if batch.num_rows() > 0 {
                 rows(batch);
             }
@@ -83,24 +82,22 @@ pub fn for_each_batch(
 ///
 /// When the file cannot be read.
 pub fn size(run: &Directory, table: &str, file: &str) -> io::Result<(u64, u64)> {
-    let opened = open(run, table, file)?;
-    let bytes = opened.metadata()?.len();
     parquet_file::decode(|| {
-        let reader = ParquetRecordBatchReaderBuilder::try_new(opened)?;
+        let reader = open(run, table, file)?;
         let rows = reader.metadata().file_metadata().num_rows();
-        Ok((bytes, u64::try_from(rows).unwrap_or(0)))
+        Ok((reader.bytes()?, u64::try_from(rows).unwrap_or(0)))
     })
 }
 
-fn open(run: &Directory, table: &str, file: &str) -> io::Result<std::fs::File> {
+fn open(run: &Directory, table: &str, file: &str) -> io::Result<ParquetReader> {
     let (day, name) = day_and_name(file)?;
     let above = run.sub("..")?.sub(DIRECTORY)?;
-    above.sub(table)?.sub(day)?.read(name)
+    ParquetReader::open(&above.sub(table)?.sub(day)?, name)
 }
 
 /// Row groups that can have rows, by their statistics.
 fn groups<'a>(
-    reader: &'a ParquetRecordBatchReaderBuilder<std::fs::File>,
+    reader: &'a ParquetReader,
     filter: Filter<'a>,
 ) -> impl Iterator<Item = (usize, &'a RowGroupMetaData)> {
     let groups = reader.metadata().row_groups().iter().enumerate();
@@ -205,9 +202,8 @@ fn windows(
 ) -> io::Result<Vec<Option<(i64, i64)>>> {
     let mut all: Option<(i64, i64)> = None;
     for file in files {
-        let opened = open(run, filter.table, file)?;
         parquet_file::decode(|| {
-            let reader = ParquetRecordBatchReaderBuilder::try_new(opened)?;
+            let reader = open(run, filter.table, file)?;
             for (first, last) in groups(&reader, filter).filter_map(|(_, group)| span(group)) {
                 let (from, to) = all.unwrap_or((first, last));
                 all = Some((from.min(first), to.max(last)));

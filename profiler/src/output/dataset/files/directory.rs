@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::File,
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -13,7 +13,10 @@ use rustix::{
     io::Errno,
 };
 
-use crate::support::invoking_user::Owner;
+use crate::{
+    output::dataset::foreign_file::Trust,
+    support::{invoking_user::Owner, units::format_bytes},
+};
 
 /// Mode of new files, before the umask.
 const FILE_MODE: u32 = 0o640;
@@ -26,6 +29,7 @@ pub struct Directory {
     fd: OwnedFd,
     path: PathBuf,
     owner: Owner,
+    trust: Trust,
 }
 
 impl Directory {
@@ -36,6 +40,7 @@ impl Directory {
             fd: rustix::fs::openat(CWD, path, flags, Mode::empty())?,
             path: path.to_owned(),
             owner,
+            trust: Trust::default(),
         })
     }
 
@@ -61,6 +66,7 @@ impl Directory {
             fd: rustix::fs::openat(&self.fd, name, flags, Mode::empty())?,
             path: self.path.join(name),
             owner: self.owner,
+            trust: self.trust,
         })
     }
 
@@ -87,6 +93,17 @@ impl Directory {
     #[must_use]
     pub fn owned(self, owner: Owner) -> Self {
         Self { owner, ..self }
+    }
+
+    /// Sets whose files are read without limits.
+    #[must_use]
+    pub fn trusting(self, trust: Trust) -> Self {
+        Self { trust, ..self }
+    }
+
+    /// Whose files are read without limits.
+    pub fn trust(&self) -> Trust {
+        self.trust
     }
 
     /// User and group of the directory.
@@ -155,6 +172,24 @@ impl Directory {
         } else {
             Err(io::Error::other("not a regular file"))
         }
+    }
+
+    /// Content of a file of at most this size in bytes, or `foreign` if it is of another user.
+    pub fn read_whole(&self, name: &str, limit: u64, foreign: u64) -> io::Result<Vec<u8>> {
+        let file = self.read(name)?;
+        let is_foreign = self.trust.limits(&file)?.is_some();
+        let limit = if is_foreign { foreign } else { limit };
+        let mut content = Vec::new();
+        file.take(limit + 1).read_to_end(&mut content)?;
+        if content.len() as u64 <= limit {
+            return Ok(content);
+        }
+        let limit = format_bytes(limit);
+        Err(io::Error::other(if is_foreign {
+            format!("over the limit of {limit} for a file of another user: --trust reads it")
+        } else {
+            format!("too large, over {limit}")
+        }))
     }
 
     /// Names of the entries, sorted; names that are not UTF-8 are left out.
