@@ -67,6 +67,9 @@ pub struct Arguments {
     /// Only processes of this batch job
     #[arg(long, value_name = "ID")]
     jobid: Option<String>,
+    /// Begin texts of `csv` that a spreadsheet could take for formulas with an apostrophe
+    #[arg(long)]
+    spreadsheet_safe: bool,
     /// Replace existing files
     #[arg(long)]
     force: bool,
@@ -167,11 +170,19 @@ impl Arguments {
             let message = "--prefix and --no-artifacts are for mlflow";
             return Err(Failure::new(Reason::Usage, message));
         }
+        if self.spreadsheet_safe && self.format != Format::Csv {
+            let message = "--spreadsheet-safe is for csv";
+            return Err(Failure::new(Reason::Usage, message));
+        }
         let resolved = self.trust.resolve_all(&self.runs)?;
         let runs: Result<Vec<_>, _> = resolved.iter().map(open_run).collect();
         let runs = runs?;
         let mut files = Files::new(self.force);
-        let mut problems = quietly(|| match self.format.of_tables() {
+        let format = match self.format.of_tables() {
+            Some(_) if self.spreadsheet_safe => Some(tables::Format::SpreadsheetCsv),
+            format => format,
+        };
+        let mut problems = quietly(|| match format {
             Some(format) => self.write_tables(&runs, format, &mut files),
             None if self.format == Format::Mlflow => self.log_runs(&runs),
             None => self.write_run(&runs, &mut files),

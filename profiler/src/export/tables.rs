@@ -13,7 +13,7 @@ use arrow::{
 use arrow_select::filter::filter_record_batch;
 
 use super::{
-    csv::Csv,
+    csv::{Csv, Texts},
     feather::Feather,
     json::Json,
     output::{RowWriter, failed},
@@ -26,6 +26,8 @@ use crate::{analysis::stored_run::StoredRun, failure::Failure, schema::Table};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Csv,
+    /// CSV in which no text is a formula.
+    SpreadsheetCsv,
     Json,
     Ndjson,
     Feather,
@@ -36,7 +38,7 @@ impl Format {
     /// End of the names of files.
     pub fn extension(self) -> &'static str {
         match self {
-            Self::Csv => "csv",
+            Self::Csv | Self::SpreadsheetCsv => "csv",
             Self::Json => "json",
             Self::Ndjson => "ndjson",
             Self::Feather => "feather",
@@ -51,7 +53,8 @@ impl Format {
         schema: &SchemaRef,
     ) -> Result<Box<dyn RowWriter + 'a>, Failure> {
         Ok(match self {
-            Self::Csv => Box::new(Csv::new(output)),
+            Self::Csv => Box::new(Csv::new(output, Texts::AsStored)),
+            Self::SpreadsheetCsv => Box::new(Csv::new(output, Texts::Marked)),
             Self::Json => Box::new(Json::array(output)),
             Self::Ndjson => Box::new(Json::lines(output)),
             Self::Feather => Box::new(Feather::new(output, schema)?),
@@ -60,12 +63,15 @@ impl Format {
     }
 
     fn is_text(self) -> bool {
-        matches!(self, Self::Csv | Self::Json | Self::Ndjson)
+        matches!(
+            self,
+            Self::Csv | Self::SpreadsheetCsv | Self::Json | Self::Ndjson
+        )
     }
 
     /// Whether fields can be lists.
     fn has_lists(self) -> bool {
-        self != Self::Csv
+        !matches!(self, Self::Csv | Self::SpreadsheetCsv)
     }
 }
 

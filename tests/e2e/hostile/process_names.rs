@@ -16,6 +16,7 @@ use e2e::{
     dataset::Dataset,
     procfs,
     runs::{Finished, ProcessGroup, Profiler, Running, wait_until},
+    setting,
 };
 use tempfile::TempDir;
 
@@ -238,4 +239,66 @@ fn names_of_processes_are_escaped_in_messages() {
     assert!(!text.contains('\u{1b}'), "{text:?}");
     assert!(text.contains("top CPU \\u{1b}[2J\\nAccepted "), "{text:?}");
     ended.dataset().assert_complete();
+}
+
+/// A user chooses the name of a process. As a formula, it would be computed by the spreadsheet of
+/// whoever opens an export.
+#[test]
+fn names_are_no_formulas_in_an_export_for_spreadsheets() {
+    let names = ["=1+1", "+1", "-1", "@SUM(A1)", "x=1"];
+    let (directory, program) = workload();
+    let running = names.map(|name| {
+        let copy = directory.path().join(name);
+        fs::copy(&program, &copy).expect("a copy");
+        start_as(UID, &copy, &["0"])
+    });
+    let pids = running.each_ref().map(|process| process.pid().to_string());
+    let options: Vec<_> = pids.iter().flat_map(|pid| ["--pid", pid]).collect();
+    let (_, run) = profiled(&options);
+    let data = run.dataset();
+    let exports = TempDir::new().expect("a directory");
+    let exported = |name: &str, options: &[&str]| {
+        let path = exports.path().join(name);
+        let code = Command::new(setting("PROFILER_BIN"))
+            .args(["export", "csv", "--table", "process", "-o"])
+            .arg(&path)
+            .args(options)
+            .arg(data.path())
+            .status();
+        assert!(code.expect("it starts").success());
+        format!(
+            "read_csv('{}', header = true, all_varchar = true)",
+            path.display()
+        )
+    };
+    let plain = exported("plain.csv", &[]);
+    let safe = exported("safe.csv", &["--spreadsheet-safe"]);
+    for (pid, name) in pids.iter().zip(names) {
+        let comm = |file: &str| -> String {
+            data.value(&format!("SELECT comm FROM {file} WHERE pid = '{pid}'"))
+        };
+        let mark = if name == "x=1" { "" } else { "'" };
+        assert_eq!(
+            (comm(&plain), comm(&safe)),
+            (name.to_owned(), format!("{mark}{name}"))
+        );
+    }
+    // Nothing else differs.
+    let differing: u64 = data.value(&format!(
+        "SELECT count(*) FROM (SELECT * EXCLUDE comm FROM {plain} EXCEPT SELECT * EXCLUDE comm FROM {safe})"
+    ));
+    assert_eq!(differing, 0);
+    let refused = Command::new(setting("PROFILER_BIN"))
+        .args([
+            "export",
+            "json",
+            "--spreadsheet-safe",
+            "-o",
+            "-",
+            "--table",
+            "process",
+        ])
+        .arg(data.path())
+        .output();
+    assert_eq!(refused.expect("it starts").status.code(), Some(2));
 }
