@@ -244,6 +244,88 @@ fn modules_have_no_cycles() {
     }
 }
 
+/// Ways to open a file other than `support::regular_file`.
+const OPENS: [&str; 8] = [
+    "File::open(",
+    "File::create(",
+    "File::create_new(",
+    "File::options(",
+    "OpenOptions::",
+    "fs::read(",
+    "fs::read_to_string(",
+    "openat(",
+];
+
+/// Modules that open files in these ways, and why they may: nobody else chooses what is there.
+const MAY_OPEN: [(&str, &[&str]); 4] = [
+    (
+        "files of the kernel",
+        &[
+            "bpf::btf",
+            "bpf::load",
+            "ceilings",
+            "ceilings::busy",
+            "job::identify",
+            "job::work::srun",
+            "job::work_watch",
+            "marks::socket",
+            "output::dataset::process_identity",
+            "output::memory_guard",
+            "procfs",
+            "service::connection",
+            "session::setup::lookup",
+            "sources::baseline",
+            "sources::block_io",
+            "sources::cpu::frequency",
+            "sources::energy::meter",
+            "sources::host",
+            "sources::host::topology",
+            "sources::overhead",
+            "sources::spec",
+            "support::signals",
+            "tasks::details",
+            "tasks::missed",
+        ],
+    ),
+    ("a file of root", &["job::trust"]),
+    (
+        "files in a directory that this process made",
+        &["commands::report"],
+    ),
+    (
+        "directories, and files that must not exist",
+        &[
+            "ceilings::file",
+            "download::copy",
+            "job::announcement",
+            "output::dataset::files::directory",
+            "output::retention",
+            "output::status_file",
+            "support::regular_file",
+        ],
+    ),
+];
+
+#[test]
+fn files_of_others_are_opened_in_one_place() {
+    let mut openers: BTreeSet<String> = BTreeSet::new();
+    for (module, code) in modules() {
+        let is_open = |(at, _)| !code[..at].ends_with(|c: char| c.is_alphanumeric());
+        let opens = |open: &&str| code.match_indices(open).any(is_open);
+        if OPENS.iter().any(opens) {
+            let is_procfs = module[0] == "procfs";
+            let depth = if is_procfs { 1 } else { module.len() };
+            openers.insert(module[..depth].join("::"));
+        }
+    }
+    let listed = MAY_OPEN.iter().flat_map(|(_, modules)| *modules);
+    let listed: BTreeSet<String> = listed.map(|module| (*module).to_owned()).collect();
+    assert_eq!(
+        openers, listed,
+        "use support::regular_file where a user can have placed a file"
+    );
+}
+
 #[test]
 fn paths_are_read() {
     let code = "use crate::{\n    a::{self, B, c::d as e},\n    f,\n};\nuse super::super::g;\n\

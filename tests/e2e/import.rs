@@ -262,7 +262,7 @@ fn bad_input_is_one_line_and_leaves_nothing() {
         ("perfmon", &text, "a time stamp is not a time in seconds"),
         ("perfmon", &lines, "not a file of perfmon"),
         ("flowcept", &lines, "line 1: not JSON"),
-        ("flowcept", &fifo, "not a file"),
+        ("flowcept", &fifo, "not a regular file"),
         ("flowcept", &run, "No such file"),
     ] {
         let (code, stderr) = import(format, path, &run);

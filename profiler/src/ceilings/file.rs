@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::machine::Machine;
-use crate::failure::{Failure, Reason};
+use crate::{
+    failure::{Failure, Reason},
+    support::regular_file::{self, Links},
+};
 
 /// Directory of the files that root writes.
 const SYSTEM: &str = "/var/lib/profiler/ceilings";
@@ -139,7 +142,8 @@ impl Ceilings {
     ///
     /// When it cannot be read, or is invalid.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let text = fs::read_to_string(path).map_err(|error| error.to_string());
+        let text = regular_file::read_to_string(path, Links::Followed);
+        let text = text.map_err(|error| error.to_string());
         let parsed = text.and_then(|text| Self::parse(&text));
         parsed.map_err(|why| Failure::new(Reason::Usage, format!("{}: {why}", path.display())))
     }
@@ -164,7 +168,8 @@ impl Ceilings {
         // Renamed, so that a report never reads half a file.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
-        let written = fs::File::create(&temporary)
+        // Anything may have this name in a directory of another user.
+        let written = fs::File::create_new(&temporary)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| fs::rename(&temporary, path));
         written.map_err(|error| {

@@ -15,7 +15,10 @@ use serde::de::DeserializeOwned;
 use toml::{Spanned, Value};
 
 use super::Settings;
-use crate::failure::{Failure, Reason};
+use crate::{
+    failure::{Failure, Reason},
+    support::regular_file::{self, Links},
+};
 
 /// The file that is read without `--config`, if it exists.
 pub const SYSTEM_FILE: &str = "/etc/profiler.toml";
@@ -167,7 +170,7 @@ fn failure(path: &Path, what: &dyn std::fmt::Display) -> Failure {
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| failure(path, &error))
+    regular_file::read_to_string(path, Links::Followed).map_err(|error| failure(path, &error))
 }
 
 /// The later value; of two tables, the keys of both.

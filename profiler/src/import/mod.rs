@@ -6,9 +6,7 @@ mod quantity;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::Read as _,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -25,7 +23,10 @@ use crate::{
     output::dataset::{DatasetOptions, DatasetWriter, Manifest, metadata::nullable},
     schema::{Batch, Table},
     sources::dataset_schema,
-    support::labels::Labels,
+    support::{
+        labels::Labels,
+        regular_file::{self, Links},
+    },
 };
 
 /// Limit of the size of a file: its content is held in memory.
@@ -85,13 +86,7 @@ pub fn invalid(path: &Path, why: impl std::fmt::Display) -> Failure {
 /// Reads a file, which is a regular one of limited size.
 pub fn read(path: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| invalid(path, error);
-    let mut options = File::options();
-    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = file.map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(invalid(path, "not a file"));
-    }
+    let file = regular_file::open(path, Links::Followed).map_err(failed)?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)

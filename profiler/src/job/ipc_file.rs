@@ -22,7 +22,12 @@ use rustix::{
 
 use crate::{
     privileges,
-    support::{log::harmless, notifier::Notifier},
+    support::{
+        log::harmless,
+        notifier::Notifier,
+        regular_file::{self, Links},
+    },
+    warning,
 };
 
 /// Content of the file while the work is in progress.
@@ -42,6 +47,8 @@ const CHANGES: inotify::WatchFlags = inotify::WatchFlags::CLOSE_WRITE
 pub enum Progress {
     /// In progress, or unknown because the file is being written or cannot be read.
     InProgress,
+    /// No file that a batch script would write, and why. It is ignored.
+    Ignored(String),
     /// The file does not exist.
     Absent,
     /// Done, with the first word of the file.
@@ -49,9 +56,10 @@ pub enum Progress {
 }
 
 /// Reads the file.
-pub fn progress(path: &Path) -> Progress {
+pub fn progress(path: &Path, links: Links) -> Progress {
     let mut text = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(256).read_to_end(&mut text));
+    let read = regular_file::open(path, links);
+    let read = read.and_then(|file| file.take(256).read_to_end(&mut text));
     match read {
         Ok(_) => {
             let text = String::from_utf8_lossy(&text);
@@ -63,6 +71,7 @@ pub fn progress(path: &Path) -> Progress {
             }
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Progress::Absent,
+        Err(error) if error.kind() == ErrorKind::Other => Progress::Ignored(error.to_string()),
         Err(_) => Progress::InProgress,
     }
 }
@@ -79,6 +88,7 @@ fn version(path: &Path) -> Option<Version> {
 #[derive(Clone, Debug)]
 pub struct IpcPath {
     path: PathBuf,
+    links: Links,
     /// Version of a file that an earlier run of the job has left behind, which is ignored.
     earlier: Option<Version>,
 }
@@ -88,18 +98,28 @@ impl IpcPath {
     pub fn given(path: PathBuf) -> Self {
         Self {
             path,
+            links: Links::Followed,
             earlier: None,
         }
     }
 
-    /// The file `.ipc-ID` in the working directory.
+    /// The file `.ipc-ID` in the working directory, which can be another user's.
     pub fn of_job(id: &str) -> Self {
         let path = PathBuf::from(format!(".ipc-{id}"));
-        let earlier = match progress(&path) {
+        let links = Links::Refused;
+        let earlier = match progress(&path, links) {
             Progress::Done(_) => version(&path),
+            Progress::Ignored(why) => {
+                warning!("profiler: {} is ignored: {why}", path.display());
+                None
+            }
             Progress::InProgress | Progress::Absent => None,
         };
-        Self { path, earlier }
+        Self {
+            path,
+            links,
+            earlier,
+        }
     }
 }
 
@@ -151,13 +171,13 @@ fn wait_until_done(file: &IpcPath) {
         if let Some(changes) = &changes {
             let _ = inotify::add_watch(changes, path, CHANGES);
         }
-        match progress(path) {
+        match progress(path, file.links) {
             Progress::Done(_) if file.earlier.is_some() && version(path) == file.earlier => {}
             Progress::Done(_) => return,
             Progress::InProgress => existed = true,
             // A removed file ends the work. A file that did not exist yet is waited for.
             Progress::Absent if existed => return,
-            Progress::Absent => {}
+            Progress::Absent | Progress::Ignored(_) => {}
         }
         wait(changes.as_ref());
     }
@@ -185,7 +205,8 @@ mod tests {
     fn progress_by_content() {
         let directory = tempfile::TempDir::new().expect("a directory");
         let path = directory.path().join(".ipc-7");
-        assert_eq!(progress(&path), Progress::Absent);
+        let progress = || progress(&path, Links::Refused);
+        assert_eq!(progress(), Progress::Absent);
         for (text, expected) in [
             ("", Progress::InProgress),
             ("INPROGRESS", Progress::InProgress),
@@ -194,7 +215,7 @@ mod tests {
             ("\u{1b}[2J", Progress::Done("\\u{1b}[2J".to_owned())),
         ] {
             fs::write(&path, text).expect("written");
-            assert_eq!(progress(&path), expected, "{text:?}");
+            assert_eq!(progress(), expected, "{text:?}");
         }
     }
 
@@ -221,6 +242,7 @@ mod tests {
         let notifier = Notifier::new().expect("a notifier");
         let earlier = IpcPath {
             earlier: version(&path),
+            links: Links::Refused,
             path: path.clone(),
         };
         let file = IpcFile::watch(earlier, notifier.clone()).expect("a thread");

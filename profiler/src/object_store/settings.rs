@@ -9,7 +9,10 @@ use std::{
 
 use rusty_s3::Credentials;
 
-use crate::failure::{Failure, Reason};
+use crate::{
+    failure::{Failure, Reason},
+    support::regular_file::{self, Links},
+};
 
 /// `s3://BUCKET/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +71,9 @@ impl Settings {
     /// As [`Settings::read`].
     pub fn of_environment() -> Result<Self, Failure> {
         let variable = |name: &str| std::env::var(name).ok();
-        Self::read(variable, |path| std::fs::read_to_string(path))
+        Self::read(variable, |path| {
+            regular_file::read_to_string(path, Links::Followed)
+        })
     }
 
     /// Reads them. `environment` gives the values of variables, `read` the texts of files.

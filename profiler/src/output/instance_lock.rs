@@ -21,7 +21,10 @@ use rustix::{
 
 use thiserror::Error;
 
-use crate::{support::runtime_directory, warning};
+use crate::{
+    support::{regular_file, runtime_directory},
+    warning,
+};
 
 /// Attempts to take a lock whose holder is starting or ending.
 const ATTEMPTS: u32 = 20;
@@ -111,9 +114,8 @@ enum Attempt {
 }
 
 fn lock(path: &Path) -> io::Result<Attempt> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let mut file = File::from(rustix::fs::openat(CWD, path, flags, mode)?);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
+    let mut file = regular_file::open_at(CWD, path, flags, Mode::RUSR | Mode::WUSR)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
             let named = path.symlink_metadata().map(|named| named.ino()).ok();

@@ -11,7 +11,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -20,6 +19,7 @@ use super::{
 };
 use crate::support::{
     clock::{Clock, monotonic_ns},
+    regular_file::{self, Links},
     runtime_directory,
 };
 
@@ -245,13 +245,9 @@ fn read_directory(directory: &Path) -> Vec<(PathBuf, io::Result<Status>)> {
     read.collect()
 }
 
-/// Reads a file. Links are not followed and pipes not waited for.
+/// Reads a file.
 fn read(path: &Path) -> io::Result<Status> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
+    let file = regular_file::open(path, Links::Refused)?;
     let mut text = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
@@ -312,7 +308,14 @@ mod tests {
         symlink(directory.join("5.lock"), directory.join("6.status")).unwrap();
         fs::create_dir(directory.join("7.status")).unwrap();
         let fifo = directory.join("8.status");
-        rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
         assert_eq!(count(uid), 0);
         write("1.status", &status(us.clone()));
         assert_eq!(count(uid), 1);

@@ -16,7 +16,7 @@ use crate::{
         ipc_file::{self, IpcFile, IpcPath, Progress},
     },
     privileges, report,
-    support::notifier::Notifier,
+    support::{notifier::Notifier, regular_file::Links},
     tasks::TaskTable,
     warning,
 };
@@ -195,18 +195,22 @@ pub fn ipc_file(config: &Config, found: Option<&job::FoundJob>) -> Option<IpcPat
     given.or_else(|| Some(IpcPath::of_job(&found?.id)))
 }
 
-/// Refuses an `--ipc-file` that marks the work as done.
+/// Refuses an `--ipc-file` that marks the work as done, or is no regular file.
 pub fn check_ipc_file(config: &Config) -> Result<(), Failure> {
     let Some(path) = &config.settings.ipc_file else {
         return Ok(());
     };
-    match ipc_file::progress(path) {
+    match ipc_file::progress(path, Links::Followed) {
         Progress::Done(word) => Err(Failure::new(
             Reason::Target,
             format!(
                 "{} reads {word}, not INPROGRESS: the work is done",
                 path.display()
             ),
+        )),
+        Progress::Ignored(why) => Err(Failure::new(
+            Reason::Target,
+            format!("{}: {why}", path.display()),
         )),
         Progress::InProgress | Progress::Absent => Ok(()),
     }

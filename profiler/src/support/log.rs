@@ -4,7 +4,6 @@ use std::{
     fmt,
     fs::File,
     io::{self, Write as _},
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{LazyLock, OnceLock, PoisonError, RwLock},
     time::{SystemTime, UNIX_EPOCH},
@@ -12,7 +11,7 @@ use std::{
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 
-use super::{invoking_user::Owner, units::rfc3339};
+use super::{invoking_user::Owner, regular_file, units::rfc3339};
 use crate::failure::{Failure, Reason};
 
 /// Replaced by the name of the host in `--log`.
@@ -171,22 +170,11 @@ fn path_of(path: &Path, hostname: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Opens the file for appending. Links are not followed and pipes not waited for, since root may
-/// write into a directory of another user.
+/// Opens the file for appending. Root may write into a directory of another user.
 fn create(path: &Path, owner: Owner) -> io::Result<File> {
-    let flags = OFlags::WRONLY
-        | OFlags::APPEND
-        | OFlags::CREATE
-        | OFlags::NOFOLLOW
-        | OFlags::NONBLOCK
-        | OFlags::CLOEXEC;
-    let fd: OwnedFd = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o640))?;
-    let file = File::from(fd);
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    if let (Some((uid, gid)), 0) = (owner, metadata.len()) {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW;
+    let file = regular_file::open_at(CWD, path, flags, Mode::from_raw_mode(0o640))?;
+    if let (Some((uid, gid)), 0) = (owner, file.metadata()?.len()) {
         // A file system that refuses this (`root_squash`) still gets the messages.
         let _ = rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
     }

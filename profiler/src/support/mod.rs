@@ -12,6 +12,7 @@ pub mod invoking_user;
 pub mod labels;
 pub mod log;
 pub mod notifier;
+pub mod regular_file;
 pub mod reported;
 pub mod runtime_directory;
 pub mod self_metrics;

@@ -10,11 +10,12 @@ use std::{
 };
 
 use e2e::{
-    attacker::{UID, VICTIM, command_as},
+    attacker::{UID, VICTIM, command_as, directory_of},
     dataset::Dataset,
     rows::Row,
     runs::{ProcessGroup, Profiler, Running, wait_until},
 };
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
@@ -363,4 +364,35 @@ fn job_environment_is_trusted_for_one_user_only() {
         let found: BTreeSet<_> = rows.into_iter().collect();
         assert_eq!(found, expected, "{}", finished.stderr);
     }
+}
+
+/// A pipe where a batch script would have its file: opening it would wait for a writer for good.
+#[test]
+fn pipe_in_place_of_the_ipc_file_is_not_waited_for() {
+    let (directory, bin) = (directory_of(UID), programs());
+    let job = "900107";
+    let pipe = directory.path().join(format!(".ipc-{job}"));
+    let made = command_as(UID, "mkfifo").arg(&pipe).status();
+    assert!(made.expect("coreutils").success());
+    let of_job = claims(UID, job, "job", bin.path());
+    let out = TempDir::new().expect("a directory");
+    let mut command = Command::new(e2e::setting("PROFILER_BIN"));
+    command.current_dir(directory.path()).args(["run", "--out"]);
+    let mut running = Profiler::from_command(command, out.path())
+        .args([out.path()])
+        .args(["--job", job, "--scheduler", "slurm", "-i", "100ms"])
+        .env("PATH", "/nowhere")
+        .env("SUDO_UID", UID.to_string())
+        .env("SUDO_GID", UID.to_string())
+        .spawn();
+    running.wait_for(&format!(".ipc-{job} is ignored: not a regular file"));
+    running.wait_for("profiling ");
+    running.signal(Signal::TERM);
+    let ended = running.finish();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    drop(of_job);
+    let refused = Profiler::new()
+        .args(["--ipc-file", pipe.to_str().expect("UTF-8"), "--", "true"])
+        .finish();
+    refused.assert_refused(TARGET, "not a regular file");
 }

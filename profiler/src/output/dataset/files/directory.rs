@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::{
     output::dataset::foreign_file::Trust,
-    support::{invoking_user::Owner, units::format_bytes},
+    support::{invoking_user::Owner, regular_file, units::format_bytes},
 };
 
 /// Mode of new files, before the umask.
@@ -134,9 +134,8 @@ impl Directory {
     pub fn open_or_create(&self, name: &str) -> io::Result<File> {
         match self.create(name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
-                Ok(fd.into())
+                let flags = OFlags::RDWR | OFlags::NOFOLLOW;
+                regular_file::open_at(&self.fd, name, flags, Mode::empty())
             }
             created => created,
         }
@@ -158,20 +157,10 @@ impl Directory {
         written
     }
 
-    /// Opens an existing regular file for reading. The name can belong to anything: links are not
-    /// followed and pipes not waited for.
+    /// Opens an existing regular file for reading. The name can belong to anything.
     pub fn read(&self, name: &str) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty());
-        let file = File::from(fd.map_err(|error| match error {
-            Errno::LOOP => io::Error::other("a link"),
-            error => error.into(),
-        })?);
-        if file.metadata()?.is_file() {
-            Ok(file)
-        } else {
-            Err(io::Error::other("not a regular file"))
-        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+        regular_file::open_at(&self.fd, name, flags, Mode::empty())
     }
 
     /// Content of a file of at most this size in bytes, or `foreign` if it is of another user.
