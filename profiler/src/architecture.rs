@@ -269,6 +269,7 @@ const MAY_OPEN: [(&str, &[&str]); 4] = [
             "job::work::srun",
             "job::work_watch",
             "marks::socket",
+            "output::dataset::foreign_file",
             "output::dataset::process_identity",
             "output::memory_guard",
             "procfs",
