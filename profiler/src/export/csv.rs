@@ -82,7 +82,7 @@ mod tests {
             "=a", "+a", "-a", "@a", "\ta", "\ra", "\na", "a=", "'a", " =a",
         ];
         let texts = texts.into_iter().map(Some).chain([Some(""), None]);
-        let texts = StringArray::from_iter(texts);
+        let texts: StringArray = texts.collect();
         let numbers = Int64Array::from_iter_values((0..12).map(|number| -number));
         let schema = Arc::new(Schema::new(vec![
             Field::new("text", DataType::Utf8, true),

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Read as _,
+    io::{BufRead as _, BufReader, Read as _},
     os::unix::fs::chown,
     path::Path,
     process::{Command, Stdio},
@@ -178,6 +178,38 @@ fn large_manifests_are_refused() {
     let expected = "run.json: over the limit of 1.0 MiB for a file of another user: --trust";
     assert!(ended.output.contains(expected), "{}", ended.output);
     assert_eq!(ended.code, 7);
+}
+
+/// The copy of a run on a server belongs to the user, its content does not.
+#[test]
+fn run_on_a_server_is_read_within_the_limits() {
+    let directory = TempDir::new().expect("a directory");
+    let run = run_in(&directory);
+    attack(&run, "long");
+    let mut server = Command::new(setting("PROFILER_TEST_PYTHON"))
+        .args(["-u", "-m", "http.server", "--bind", "127.0.0.1", "0"])
+        .current_dir(directory.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("python starts");
+    let mut line = String::new();
+    let mut stdout = BufReader::new(server.stdout.take().expect("a pipe"));
+    stdout.read_line(&mut line).expect("a line");
+    let address = line.split(['(', ')']).nth(1).expect("an address");
+    let address = format!("{address}run");
+    let words: [Words; 2] = [&["verify", "RUN"], &["verify", "--trust", "RUN"]];
+    let [limited, trusted] = words.map(|words| end(words, &address).output);
+    server
+        .kill()
+        .and_then(|()| server.wait())
+        .expect("our child");
+    let own = end(&["verify", "RUN"], &run).output;
+    let refusal = "a text of 2.0 MiB, over the limit of 1.0 MiB";
+    for (output, is_refused) in [(limited, true), (trusted, false), (own, false)] {
+        assert_eq!(output.contains(refusal), is_refused, "{output}");
+        assert!(output.contains("  process: "), "{output}");
+    }
 }
 
 /// A run as the profiler has written it is read like an own one.
