@@ -77,7 +77,8 @@ const LONG: [&str; 32] = [
     "xtask::command_runs_as_without_the_profiler",
 ];
 /// Attacks that only run with the whole tier. Others of the same classes run without arguments as well.
-const LONG_ATTACKS: [&str; 9] = [
+const LONG_ATTACKS: [&str; 13] = [
+    "foreign_run::files_that_become_gigabytes_are_refused",
     "jobs::job_environment_is_trusted_for_one_user_only",
     "marks::implausible_sender_losses_are_charged_to_the_sender",
     "marks::mark_storm_only_affects_its_senders",
@@ -85,8 +86,11 @@ const LONG_ATTACKS: [&str; 9] = [
     "marks::open_regions_are_limited_per_user",
     "process_names::command_lines_take_bounded_memory",
     "process_names::endless_command_line_costs_no_more",
-    "service::silent_clients_hold_their_place_for_seconds",
     "service::stopped_client_loses_only_its_own_rows",
+    "service_load::samples_of_a_client_have_a_budget",
+    "service_load::silent_clients_of_a_user_leave_places_for_others",
+    "service_load::slow_requests_take_no_place_and_have_one_deadline",
+    "service_load::starts_and_ends_of_profiles_are_charged",
 ];
 /// Other end-to-end tests that are excluded from the tier `e2e`.
 const EXCLUDED: [&str; 10] = [
