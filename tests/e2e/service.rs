@@ -327,8 +327,13 @@ fn restart_of_the_service_is_a_gap() {
     let status = profiler.wait().expect("our child");
     assert_eq!(status.code(), Some(3));
     let losses = data.manifest()["losses"].clone();
-    let away = losses[0]["why"].as_str().expect("a loss");
-    assert!(away.starts_with("the service was away for"), "{losses}");
+    // On a busy machine, the services can have missed samples as well.
+    let mut reasons = losses.as_array().into_iter().flatten();
+    let is_away = reasons.any(|loss| {
+        let why = loss["why"].as_str().expect("a reason");
+        why.starts_with("the service was away for")
+    });
+    assert!(is_away, "{losses}");
     // The process that has started after the gap is complete.
     let (after, ended): (u64, u64) =
         data.row("SELECT count(*), count(end_ts) FROM process WHERE cmdline = 'sleep 3'");

@@ -50,7 +50,7 @@ pub struct Bound {
 
 impl Bound {
     /// Creates `<name>.sock` in the first usable [runtime directory](runtime_directory), or in a new
-    /// directory whose name nobody can take first. Only its owner can write to it.
+    /// directory whose name no other user can take first. Only its owner can write to it.
     ///
     /// # Errors
     ///

@@ -242,7 +242,7 @@ fn names_of_processes_are_escaped_in_messages() {
 }
 
 /// A user chooses the name of a process. As a formula, it would be computed by the spreadsheet of
-/// whoever opens an export.
+/// the user who opens an export.
 #[test]
 fn names_are_no_formulas_in_an_export_for_spreadsheets() {
     let names = ["=1+1", "+1", "-1", "@SUM(A1)", "x=1"];
