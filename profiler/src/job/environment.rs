@@ -8,7 +8,7 @@ use super::{
     Scheduler,
     id::{self, JobId, is_same_job},
 };
-use crate::procfs::process_file::{self, ENVIRON_MAX};
+use crate::procfs::memory_file::{self, MemoryFile};
 
 /// Variable with the job id, by scheduler.
 const JOB_IDS: [(Scheduler, &str); 4] = [
@@ -79,10 +79,12 @@ impl JobEnvironment {
         }
     }
 
-    /// Environment of a process, up to the size limit; `None` if it cannot be read.
-    pub fn read(procfs: &Path, pid: u32) -> Option<Self> {
-        let environment = process_file::read(procfs, pid, "environ", ENVIRON_MAX).ok()?;
-        Some(Self::parse(environment.strings()))
+    /// Environments of processes, up to the size limit, in the same order; `None` for one that
+    /// cannot be read.
+    pub fn read_all(procfs: &Path, pids: &[u32]) -> impl Iterator<Item = Option<Self>> {
+        let requests: Vec<_> = pids.iter().map(|pid| (*pid, MemoryFile::Environ)).collect();
+        let read = memory_file::read_all(procfs, &requests).into_iter();
+        read.map(|environment| Some(Self::parse(environment.ok()?.strings())))
     }
 
     /// Environment of this process.

@@ -20,25 +20,35 @@ pub struct Claim {
     pub uid: u32,
 }
 
-/// All processes with environments that name the job, and its step if one is meant. This process,
-/// its children, and prolog and epilog of the job are excluded.
-pub fn claims(procfs: &Path, job: JobRef<'_>) -> Vec<Claim> {
+/// Environments that are in memory at a time.
+const AT_ONCE: usize = 64;
+
+/// Processes with environments that name the job, and its step if one is meant: those of its owner,
+/// or of all users if it is unknown. This process, its children, and prolog and epilog of the job are
+/// excluded.
+pub fn claims(procfs: &Path, job: JobRef<'_>, owner: Option<u32>) -> Vec<Claim> {
     let names = |environment: JobEnvironment| {
         environment.names(job.scheduler, job.id)
             && (job.step.is_none() || job.step.map(|step| &**step) == environment.step.as_deref())
     };
-    let is_claim = |pid: &u32| {
-        JobEnvironment::read(procfs, *pid).is_some_and(names)
-            && !is_own(procfs, *pid)
-            && !(job.scheduler == Scheduler::Slurm && is_prolog(procfs, *pid))
+    let is_excluded = |pid: u32| {
+        is_own(procfs, pid) || (job.scheduler == Scheduler::Slurm && is_prolog(procfs, pid))
     };
-    pids(procfs)
-        .filter(is_claim)
-        .filter_map(|pid| {
-            let uid = real_uid(procfs, pid)?;
-            Some(Claim { pid, uid })
-        })
-        .collect()
+    // Only the memory of processes that can be of the job is read.
+    let is_of_owner = |pid: &u32| owner.is_none() || real_uid(procfs, *pid) == owner;
+    let candidates: Vec<u32> = pids(procfs).filter(is_of_owner).collect();
+    let mut claims = Vec::new();
+    for pids in candidates.chunks(AT_ONCE) {
+        for (pid, environment) in pids.iter().zip(JobEnvironment::read_all(procfs, pids)) {
+            if environment.is_some_and(names)
+                && !is_excluded(*pid)
+                && let Some(uid) = real_uid(procfs, *pid)
+            {
+                claims.push(Claim { pid: *pid, uid });
+            }
+        }
+    }
+    claims
 }
 
 pub fn of_user(claims: &[Claim], uid: u32) -> Vec<u32> {
@@ -48,7 +58,9 @@ pub fn of_user(claims: &[Claim], uid: u32) -> Vec<u32> {
 
 /// Processes of the job's owner with environments that name the job; none if the owner is unknown.
 pub fn processes(procfs: &Path, job: JobRef<'_>, owner: Option<u32>) -> Vec<u32> {
-    owner.map_or_else(Vec::new, |owner| of_user(&claims(procfs, job), owner))
+    owner.map_or_else(Vec::new, |owner| {
+        of_user(&claims(procfs, job, Some(owner)), owner)
+    })
 }
 
 /// Removes processes that have ended, this process and its children.

@@ -214,7 +214,7 @@ impl Search<'_> {
     }
 
     fn by_environment(&mut self) -> Option<FoundJob> {
-        let claims = claims(&self.host.procfs, self.job());
+        let claims = claims(&self.host.procfs, self.job(), self.owner);
         let users: BTreeSet<u32> = claims.iter().map(|claim| claim.uid).collect();
         let Some(owner) = self.owner.or_else(|| owner::among(&users)) else {
             if !users.is_empty() {

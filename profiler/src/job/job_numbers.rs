@@ -9,8 +9,8 @@ use std::{
 
 use super::JobCgroup;
 use crate::procfs::{
-    process_cgroup,
-    process_file::{self, SMALL_MAX},
+    memory_file::{self, MemoryFile},
+    process_cgroup, process_file,
     process_status::real_uid,
 };
 
@@ -97,7 +97,7 @@ pub fn slurm_job_number(procfs: &Path, directory: &Path) -> Option<String> {
         .into_iter()
         .filter(|pid| is_slurmstepd(procfs, *pid))
         .find_map(|pid| {
-            let title = process_file::read(procfs, pid, "cmdline", SMALL_MAX).ok()?;
+            let title = memory_file::read(procfs, pid, MemoryFile::Cmdline).ok()?;
             number_in_title(&String::from_utf8_lossy(&title.bytes))
         })
 }

@@ -11,6 +11,7 @@ pub mod device_file;
 pub mod file;
 pub mod loadavg;
 pub mod meminfo;
+pub(crate) mod memory_file;
 pub mod mount_names;
 pub mod mounts;
 pub mod pressure;

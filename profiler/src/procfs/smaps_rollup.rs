@@ -2,9 +2,12 @@
 //!
 //! The kernel holds the mmap lock of the process while the file is read, which takes milliseconds.
 
-use std::path::Path;
+use std::{io, path::Path};
 
-use procfs::{ProcError, process::Process};
+use super::{
+    memory_file::{self, MemoryFile},
+    process_status::field,
+};
 
 /// Memory of a process, bytes; shared pages are attributed by the number of processes that map
 /// them.
@@ -17,29 +20,41 @@ pub struct Footprint {
     pub uss: u64,
 }
 
-/// Footprint of the process with this directory; `None` if it has ended or has no memory.
+/// Footprints of processes, in the same order; `None` for one that has ended or has no memory.
 ///
 /// # Errors
 ///
-/// If this process has no permission to read the file.
-pub(crate) fn read(directory: &Path) -> Result<Option<Footprint>, ProcError> {
-    let rollup =
-        Process::new_with_root(directory.to_owned()).and_then(|process| process.smaps_rollup());
-    let rollup = match rollup {
-        Ok(rollup) => rollup,
-        Err(error @ ProcError::PermissionDenied(_)) => return Err(error),
-        Err(_) => return Ok(None),
-    };
-    let maps = rollup.memory_map_rollup.0;
-    Ok(maps.first().and_then(|map| {
-        let get = |name: &str| map.extension.map.get(name).copied();
-        Some(Footprint {
-            pss: get("Pss")?,
-            uss: get("Private_Clean")?
-                + get("Private_Dirty")?
-                + get("Private_Hugetlb").unwrap_or(0),
+/// If this process has no permission to read the file, or the process blocks reading
+/// ([`memory_file::read_all`]).
+pub(crate) fn read_all(procfs: &Path, pids: &[u32]) -> Vec<io::Result<Option<Footprint>>> {
+    let requests: Vec<_> = pids
+        .iter()
+        .map(|pid| (*pid, MemoryFile::SmapsRollup))
+        .collect();
+    let read = memory_file::read_all(procfs, &requests).into_iter();
+    let footprints = read.map(|content| match content {
+        Ok(content) => Ok(Footprint::parse(&String::from_utf8_lossy(&content.bytes))),
+        Err(error) => match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut => Err(error),
+            _ => Ok(None),
+        },
+    });
+    footprints.collect()
+}
+
+impl Footprint {
+    fn parse(text: &str) -> Option<Self> {
+        let bytes = |name| -> Option<u64> {
+            let kib = field(text, name)?.strip_suffix(" kB")?;
+            kib.parse::<u64>().ok()?.checked_mul(1024)
+        };
+        Some(Self {
+            pss: bytes("Pss")?,
+            uss: bytes("Private_Clean")?
+                + bytes("Private_Dirty")?
+                + bytes("Private_Hugetlb").unwrap_or(0),
         })
-    }))
+    }
 }
 
 #[cfg(test)]
@@ -48,9 +63,10 @@ mod tests {
 
     #[test]
     fn reads_this_process() {
-        let footprint = read(Path::new("/proc/self"))
-            .expect("permitted")
-            .expect("smaps_rollup");
+        let mut read = read_all(Path::new("/proc"), &[u32::MAX >> 2, std::process::id()]);
+        let footprint = read.pop().expect("two").expect("permitted");
+        let footprint = footprint.expect("smaps_rollup");
+        assert_eq!(read.pop().expect("two").expect("ended"), None);
         assert!(
             footprint.uss > 0 && footprint.uss <= footprint.pss,
             "{footprint:?}"

@@ -155,7 +155,7 @@ impl Sampler {
         let ns = monotonic_ns() - began;
         self.self_metrics.ran("tasks", ns, 0, false);
         let metrics = self.self_metrics.account(Component::Source, "tasks");
-        metrics.dropped = Some(self.tasks.names_lost());
+        metrics.dropped = Some(self.tasks.memory_lost().values().sum());
         self.summary.add(&self.tasks);
         self.ticks.update_self_metrics(&mut self.self_metrics);
         self.outputs.update_self_metrics(&mut self.self_metrics);
@@ -253,7 +253,8 @@ impl Sampler {
     /// Hands the rows of a reading to the outputs.
     fn write(&mut self, tick: &Tick, batches: Vec<Batch>) {
         let boundaries = self.boundaries.as_ref();
-        let losses = || self_metrics::losses(&self.ticks, &self.self_metrics, boundaries);
+        let losses =
+            || self_metrics::losses(&self.ticks, &self.self_metrics, boundaries, &self.tasks);
         let reading = Reading {
             monotonic_ns: tick.monotonic_ns,
             ts: tick.ts,
@@ -334,8 +335,12 @@ impl Sampler {
         self.outputs.update_self_metrics(&mut self.self_metrics);
         let now = monotonic_ns();
         let elapsed = now - end.started;
-        let losses =
-            self_metrics::losses(&self.ticks, &self.self_metrics, self.boundaries.as_ref());
+        let losses = self_metrics::losses(
+            &self.ticks,
+            &self.self_metrics,
+            self.boundaries.as_ref(),
+            &self.tasks,
+        );
         if !quiet {
             for loss in losses.iter().filter(|loss| loss.what != "ticks") {
                 warning!("profiler: {loss}");

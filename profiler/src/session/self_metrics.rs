@@ -94,6 +94,7 @@ pub fn losses(
     ticks: &Ticks,
     self_metrics: &SelfMetrics,
     boundaries: Option<&Boundaries>,
+    tasks: &TaskTable,
 ) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut add = |what: &str, count, why: String, uid| {
@@ -120,10 +121,6 @@ pub fn losses(
             Component::Program => (
                 "events",
                 format!("program {name} was running on that CPU already"),
-            ),
-            Component::Source => (
-                "names",
-                "reading the memory of the processes took too long".to_owned(),
             ),
             Component::Procfs => match name {
                 COUNTERS => (
@@ -156,9 +153,27 @@ pub fn losses(
                 },
                 "the memory of the profiler's cgroup was short".to_owned(),
             ),
-            Component::Marks | Component::Sink | Component::Controller => continue,
+            Component::Source | Component::Marks | Component::Sink | Component::Controller => {
+                continue;
+            }
         };
         add(what, metrics.dropped.unwrap_or(0), why, None);
+    }
+    for (what, why, lost) in [
+        (
+            Loss::MEMORY,
+            "the processes, or another one of this user, block reading their memory",
+            tasks.memory_lost(),
+        ),
+        (
+            Loss::DESCRIPTORS,
+            "the processes of this user have too many; open files are null",
+            tasks.descriptors_lost(),
+        ),
+    ] {
+        for (uid, count) in lost {
+            add(what, count, why.to_owned(), Some(uid));
+        }
     }
     let marks = boundaries.map(|boundaries| boundaries.receiver.losses());
     for (uid, loss, count) in marks.iter().flat_map(Losses::of_users) {

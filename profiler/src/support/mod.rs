@@ -6,6 +6,7 @@ pub mod delta;
 pub mod device_counters;
 pub mod file_limit;
 pub mod heap;
+pub mod helper_process;
 pub mod host_name;
 pub mod http;
 pub mod invoking_user;

@@ -108,11 +108,6 @@ impl<Request: Send + 'static, Answer: Send + 'static> Worker<Request, Answer> {
         self.pending_since = None;
         Some(answer)
     }
-
-    /// Abandons the present request; the thread ends when it returns.
-    pub(crate) fn abandon(self) -> JoinHandle<()> {
-        self.thread
-    }
 }
 
 /// A thread that runs periodically until this is dropped. Dropping does not wait for its end,

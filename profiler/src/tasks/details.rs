@@ -2,14 +2,10 @@
 
 use std::{fs, os::unix::ffi::OsStrExt as _, path::Path};
 
-use procfs::ProcError;
+use hashbrown::HashMap;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
-use crate::procfs::{
-    process_stat,
-    smaps_rollup::{self, Footprint},
-    stat::tick_ns,
-};
+use crate::procfs::{process_stat, smaps_rollup::Footprint, stat::tick_ns};
 
 /// Values of a process, read every 30 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,29 +35,56 @@ pub struct OpenFiles {
     pub regular: u32,
 }
 
-/// Descriptors up to which they are classified, which takes two system calls each.
+/// Descriptors of a process up to which they are classified, which takes two system calls each.
 const DESCRIPTORS_MAX: usize = 4096;
+/// Descriptors of a user that are classified in a reading.
+const DESCRIPTORS_OF_USER_MAX: usize = 32768;
 
-/// Reads a process; `iowait` if the kernel measures waits for block I/O. `None` if the process has
-/// ended.
-///
-/// # Errors
-///
-/// If there is no permission to read its memory.
-pub(super) fn read(directory: &Path, iowait: bool) -> Result<Option<Details>, ProcError> {
-    let footprint = smaps_rollup::read(directory)?;
-    let Some(stat) = process_stat::read(directory) else {
-        return Ok(None);
-    };
+/// Descriptors that are classified in a reading.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    spent: HashMap<u32, usize>,
+    /// Of all users.
+    pub(super) total: usize,
+    /// Processes whose descriptors were too many for the reading, by user.
+    pub(super) lost: HashMap<u32, u64>,
+}
+
+impl Descriptors {
+    fn left(&self, uid: u32) -> usize {
+        let spent = self.spent.get(&uid).copied().unwrap_or(0);
+        DESCRIPTORS_OF_USER_MAX.saturating_sub(spent)
+    }
+
+    fn spend(&mut self, uid: u32, count: usize) {
+        *self.spent.entry(uid).or_default() += count;
+        self.total += count;
+    }
+
+    fn lose(&mut self, uid: u32) {
+        *self.lost.entry(uid).or_default() += 1;
+    }
+}
+
+/// Reads a process of this user, except for its footprint; `iowait` if the kernel measures waits for
+/// block I/O. `None` if the process has ended.
+pub(super) fn read(
+    directory: &Path,
+    uid: u32,
+    footprint: Option<Footprint>,
+    iowait: bool,
+    descriptors: &mut Descriptors,
+) -> Option<Details> {
+    let stat = process_stat::read(directory)?;
     let time = |ticks: i64| Some(u64::try_from(ticks).ok()?.saturating_mul(tick_ns()));
     let children = time(stat.cutime).zip(time(stat.cstime));
     let waited = stat.delayacct_blkio_ticks.filter(|_| iowait);
-    Ok(Some(Details {
+    Some(Details {
         footprint,
         children: children.map(|(user, system)| ChildrenTime { user, system }),
         iowait: waited.map(|ticks| ticks.saturating_mul(tick_ns())),
-        files: open_files(&directory.join("fd")),
-    }))
+        files: open_files(&directory.join("fd"), uid, descriptors),
+    })
 }
 
 /// Whether the kernel measures waits for block I/O. Since Linux 5.14 this is off by default.
@@ -70,12 +93,34 @@ pub(super) fn measures_iowait(procfs: &Path) -> bool {
     setting.map_or(true, |setting| setting.trim() != "0")
 }
 
-fn open_files(directory: &Path) -> Option<OpenFiles> {
+fn open_files(directory: &Path, uid: u32, descriptors: &mut Descriptors) -> Option<OpenFiles> {
+    // Their number since Linux 6.2, 0 before.
+    let known = usize::try_from(fs::metadata(directory).ok()?.len()).ok()?;
+    let left = descriptors.left(uid);
+    if known > DESCRIPTORS_MAX {
+        return None;
+    }
+    if known > left || left == 0 {
+        descriptors.lose(uid);
+        return None;
+    }
+    let mut count = 0;
+    let files = classify(directory, left.min(DESCRIPTORS_MAX), &mut count);
+    descriptors.spend(uid, count);
+    if files.is_none() && count == left {
+        descriptors.lose(uid);
+    }
+    files
+}
+
+/// Counts up to `limit` descriptors; `None` if there are more.
+fn classify(directory: &Path, limit: usize, count: &mut usize) -> Option<OpenFiles> {
     let mut files = OpenFiles::default();
-    for (number, entry) in fs::read_dir(directory).ok()?.enumerate() {
-        if number == DESCRIPTORS_MAX {
+    for entry in fs::read_dir(directory).ok()? {
+        if *count == limit {
             return None;
         }
+        *count += 1;
         // A descriptor that was closed meanwhile has no link.
         let path = entry.ok()?.path();
         let Ok(target) = fs::read_link(&path) else {
@@ -106,7 +151,8 @@ mod tests {
     #[test]
     fn files_of_this_process_are_counted() {
         let (own, directory) = (Path::new("/proc/self"), tempfile::tempdir().expect("made"));
-        let count = || read(own, true).expect("permitted").expect("it lives").files;
+        let read = || read(own, 0, None, true, &mut Descriptors::default());
+        let count = || read().expect("it lives").files;
         // Other tests open files at the same time.
         let is_counted = || {
             let before = count().expect("readable");
@@ -122,6 +168,24 @@ mod tests {
             after.regular.abs_diff(before.regular) == 40 && after.sockets == before.sockets + 3
         };
         assert!((0..20).any(|_| is_counted()));
+    }
+
+    #[test]
+    fn descriptors_of_a_user_are_limited_in_a_reading() {
+        let null: Vec<File> = (0..64)
+            .map(|_| File::open("/dev/null").expect("opened"))
+            .collect();
+        let mut descriptors = Descriptors::default();
+        let mut files = |uid| {
+            let own = Path::new("/proc/self");
+            let found = read(own, uid, None, false, &mut descriptors);
+            found.expect("it lives").files.is_some()
+        };
+        let read = (0..).take_while(|_| files(1)).count();
+        assert!(read > 0 && read <= DESCRIPTORS_OF_USER_MAX / null.len());
+        assert!(files(2) && !files(1));
+        assert_eq!((descriptors.lost[&1], descriptors.lost.get(&2)), (2, None));
+        assert!(descriptors.total <= DESCRIPTORS_OF_USER_MAX + DESCRIPTORS_MAX);
     }
 
     /// The process is an orphan: its time must not become that of the children of this process,
@@ -140,7 +204,7 @@ mod tests {
         while !has_waited() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        let found = read(&directory, true).expect("permitted");
+        let found = read(&directory, 0, None, true, &mut Descriptors::default());
         let children = found.expect("it lives").children.expect("known");
         let stat = fs::read_to_string(directory.join("stat")).expect("stat");
         let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number"));

@@ -6,6 +6,8 @@
 //! and many processes are read slowly. At the end of the run, a few are all read once more.
 
 use std::{
+    collections::BTreeMap,
+    io,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -15,9 +17,9 @@ use hashbrown::HashMap;
 
 use super::{
     Access, Process, ProcessId,
-    details::{self, Details},
+    details::{self, Descriptors, Details},
 };
-use crate::{host::Host, privileges, support::worker::Worker};
+use crate::{host::Host, privileges, procfs::smaps_rollup, support::worker::Worker};
 
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -29,8 +31,11 @@ const GROWTH_PERCENT: u64 = 125;
 const PAUSE_FACTOR: u32 = 50;
 /// Shortest pause before a reading because of growth.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Processes that are read without pauses.
+/// Processes and descriptors that are read without pauses.
 const AT_ONCE_MAX: usize = 256;
+const DESCRIPTORS_AT_ONCE_MAX: usize = 16384;
+/// Processes between two pauses.
+const CHUNK: usize = 16;
 /// Processes per reading; the largest are selected.
 const PROCESSES_MAX: usize = 16384;
 /// Time after which a process is read even if it has not run. Other processes can have stopped sharing
@@ -52,6 +57,8 @@ pub(super) struct DetailsReader {
     rss: u64,
     /// Duration of the last reading.
     took: Duration,
+    /// Processes whose descriptors were not read, by user.
+    descriptors_lost: BTreeMap<u32, u64>,
 }
 
 struct Request {
@@ -69,6 +76,8 @@ struct Subject {
     /// Resident memory, bytes.
     rss: u64,
     id: ProcessId,
+    /// Its user.
+    uid: u32,
     /// Time on CPU. If it is the same as at an earlier reading, the process has not run.
     oncpu: u64,
 }
@@ -86,6 +95,7 @@ struct Answer {
     is_complete: bool,
     /// Time that it took, without pauses.
     took: Duration,
+    descriptors_lost: HashMap<u32, u64>,
 }
 
 impl DetailsReader {
@@ -104,6 +114,7 @@ impl DetailsReader {
             received: None,
             rss: 0,
             took: Duration::ZERO,
+            descriptors_lost: BTreeMap::new(),
         }
     }
 
@@ -155,8 +166,20 @@ impl DetailsReader {
     }
 
     fn take_until(&mut self, end: Instant) -> Option<Answer> {
-        let time = end.saturating_duration_since(Instant::now());
-        self.worker.as_mut()?.take(time)
+        self.take(end.saturating_duration_since(Instant::now()))
+    }
+
+    fn take(&mut self, timeout: Duration) -> Option<Answer> {
+        let answer = self.worker.as_mut()?.take(timeout)?;
+        for (uid, lost) in &answer.descriptors_lost {
+            *self.descriptors_lost.entry(*uid).or_default() += lost;
+        }
+        Some(answer)
+    }
+
+    /// Processes whose descriptors were not read, by user, once for each reading.
+    pub(super) fn descriptors_lost(&self) -> &BTreeMap<u32, u64> {
+        &self.descriptors_lost
     }
 
     fn is_busy(&self) -> bool {
@@ -173,9 +196,8 @@ impl DetailsReader {
 
     /// Values since the last call, and the sum of proportional memory if all processes were read.
     pub(super) fn receive(&mut self) -> (HashMap<ProcessId, Details>, Option<u64>) {
-        let worker = self.worker.as_mut();
         let answer = self.received.take();
-        let answer = answer.or_else(|| worker?.take(Duration::ZERO));
+        let answer = answer.or_else(|| self.take(Duration::ZERO));
         let Some(answer) = answer else {
             return (HashMap::new(), None);
         };
@@ -210,23 +232,38 @@ fn read(
     let is_slow = changed.len() > AT_ONCE_MAX;
     let mut is_complete = request.is_complete;
     let mut took = Duration::ZERO;
-    for subject in changed {
+    let mut descriptors = Descriptors::default();
+    for subjects in changed.chunks(CHUNK) {
         let at = Instant::now();
-        match details::read(&procfs.join(subject.id.pid.to_string()), iowait) {
-            Ok(Some(details)) => {
+        let pids: Vec<u32> = subjects.iter().map(|subject| subject.id.pid).collect();
+        let footprints = smaps_rollup::read_all(procfs, &pids);
+        // A process that blocks reading takes no CPU time.
+        let is_blocked = |result: &io::Result<_>| matches!(result, Err(error) if error.kind() == io::ErrorKind::TimedOut);
+        let at = if footprints.iter().any(is_blocked) {
+            Instant::now()
+        } else {
+            at
+        };
+        for (subject, footprint) in subjects.iter().zip(footprints) {
+            is_complete &= footprint.is_ok();
+            if !is_blocked(&footprint) && footprint.is_err() {
+                continue;
+            }
+            let directory = procfs.join(subject.id.pid.to_string());
+            let footprint = footprint.unwrap_or(None);
+            let (uid, descriptors) = (subject.uid, &mut descriptors);
+            if let Some(details) = details::read(&directory, uid, footprint, iowait, descriptors) {
                 let read = Known {
                     details,
-                    subject,
+                    subject: *subject,
                     at,
                 };
                 known.insert(subject.id, read);
             }
-            Ok(None) => {}
-            Err(_) => is_complete = false,
         }
         let ran = at.elapsed();
         took += ran;
-        if is_slow {
+        if is_slow || (!request.is_last && descriptors.total > DESCRIPTORS_AT_ONCE_MAX) {
             thread::sleep(ran * PAUSE_FACTOR);
         }
     }
@@ -236,6 +273,7 @@ fn read(
         details: found,
         is_complete,
         took,
+        descriptors_lost: descriptors.lost,
     }
 }
 
@@ -247,6 +285,7 @@ fn with_memory(processes: &HashMap<ProcessId, Process>) -> impl Iterator<Item = 
         Some(Subject {
             rss: process.gauges.memory?.rss,
             id: process.id,
+            uid: process.uid,
             oncpu: process.totals.oncpu,
         })
     })
@@ -265,7 +304,12 @@ mod tests {
         let mut known = HashMap::new();
         let mut read_at = |rss, oncpu, is_last| {
             let request = Request {
-                subjects: vec![Subject { rss, id, oncpu }],
+                subjects: vec![Subject {
+                    rss,
+                    id,
+                    uid: 0,
+                    oncpu,
+                }],
                 is_complete: true,
                 is_last,
             };

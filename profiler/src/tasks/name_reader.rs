@@ -1,17 +1,11 @@
 //! Reading of process names in a separate thread.
 //!
-//! Command line and environment are in memory that the process controls: they can be long, and a
-//! page of them can take any time to read (userfaultfd). Each batch is therefore limited in bytes,
-//! of which no user gets more than half, and in time. A thread that does not return is abandoned,
-//! and no process of that user is read until it returns.
+//! Command line and environment are as long as the process chooses. Each batch is therefore limited
+//! in bytes, of which no user gets more than half, and in time. A process that blocks reading delays
+//! one batch ([`memory_file`](crate::procfs::memory_file)).
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -27,10 +21,6 @@ pub(super) const BATCH_MAX: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 /// Time after which a batch ends early.
 const BATCH_TIME: Duration = Duration::from_millis(50);
-/// Time after which a thread is abandoned.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// Abandoned threads at a time.
-const ABANDONED_MAX: usize = 8;
 
 /// A process to read, and its user.
 pub(super) type Request = (ProcessId, u32);
@@ -41,18 +31,7 @@ pub(super) type Answer = Vec<(ProcessId, Names)>;
 pub(super) struct NameReader {
     procfs: PathBuf,
     cgroups: Cgroups,
-    worker: Option<BatchWorker>,
-    /// The batch in progress.
-    batch: Option<Vec<Request>>,
-    /// Abandoned threads, and the users of the processes that block them.
-    abandoned: Vec<(u32, JoinHandle<()>)>,
-    lost: u64,
-}
-
-struct BatchWorker {
-    worker: Worker<Vec<Request>, Answer>,
-    /// Index in the batch of the process that is being read.
-    position: Arc<AtomicUsize>,
+    worker: Option<Worker<Vec<Request>, Answer>>,
 }
 
 impl NameReader {
@@ -62,87 +41,44 @@ impl NameReader {
             procfs,
             cgroups,
             worker: None,
-            batch: None,
-            abandoned: Vec::new(),
-            lost: 0,
         }
-    }
-
-    /// Processes with names that could not be read.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost
     }
 
     /// Whether there is no batch in progress.
     pub(super) fn is_idle(&self) -> bool {
-        self.batch.is_none()
-    }
-
-    /// Whether a process of this user can be read; if not, its names are counted as lost.
-    pub(super) fn admits(&mut self, uid: u32) -> bool {
-        self.abandoned.retain(|(_, thread)| !thread.is_finished());
-        let is_blocked = self.abandoned.iter().any(|(user, _)| *user == uid);
-        let admits = !is_blocked && self.abandoned.len() < ABANDONED_MAX;
-        self.lost += u64::from(!admits);
-        admits
+        !self.worker.as_ref().is_some_and(Worker::is_busy)
     }
 
     /// Starts a batch. Returns `false` if the thread cannot be started.
     pub(super) fn start(&mut self, batch: Vec<Request>) -> bool {
-        if self.worker.is_none() {
-            self.worker = BatchWorker::start(self.procfs.clone(), self.cgroups.clone()).ok();
+        if self.worker.as_ref().is_none_or(Worker::has_ended) {
+            let (procfs, cgroups) = (self.procfs.clone(), self.cgroups.clone());
+            self.worker = start(procfs, cgroups).ok();
         }
-        let Some(BatchWorker { worker, .. }) = &mut self.worker else {
-            return false;
-        };
-        let is_sent = worker.ask(batch.clone()).is_ok();
-        self.batch = Some(batch);
-        is_sent
+        let worker = self.worker.as_mut();
+        worker.is_some_and(|worker| worker.ask(batch).is_ok())
     }
 
     /// Names of the batch in progress; empty if they are not available within `timeout`.
     pub(super) fn receive(&mut self, timeout: Duration) -> Answer {
-        let (Some(batch), Some(BatchWorker { worker, position })) = (&self.batch, &mut self.worker)
-        else {
-            return Vec::new();
-        };
-        if let Some(answer) = worker.take(timeout) {
-            self.batch = None;
-            return answer;
+        let answer = self.worker.as_mut().and_then(|worker| worker.take(timeout));
+        if self.worker.as_ref().is_some_and(Worker::has_ended) {
+            self.worker = None;
         }
-        if worker.busy_for().is_some_and(|busy| busy < TIMEOUT) && !worker.has_ended() {
-            return Vec::new();
-        }
-        let blocking = batch.get(position.load(Ordering::Relaxed)).copied();
-        self.batch = None;
-        let (Some((id, uid)), Some(blocked)) = (blocking, self.worker.take()) else {
-            return Vec::new();
-        };
-        self.abandoned.push((uid, blocked.worker.abandon()));
-        self.lost += 1;
-        vec![(id, Names::default())]
+        answer.unwrap_or_default()
     }
 }
 
-impl BatchWorker {
-    fn start(procfs: PathBuf, cgroups: Cgroups) -> anyhow::Result<Self> {
-        let position = Arc::new(AtomicUsize::new(0));
-        let position_in_thread = Arc::clone(&position);
-        let open = move || {
-            privileges::keep_for_reading();
-            let mut job_numbers = JobNumbers::default();
-            move |batch: Vec<Request>| {
-                let deadline = Instant::now() + BATCH_TIME;
-                let position = &position_in_thread;
-                let numbers = &mut job_numbers;
-                read(&procfs, &cgroups, numbers, &batch, position, deadline)
-            }
-        };
-        Ok(Self {
-            worker: Worker::start("names", open)?,
-            position,
-        })
-    }
+fn start(procfs: PathBuf, cgroups: Cgroups) -> anyhow::Result<Worker<Vec<Request>, Answer>> {
+    let open = move || {
+        privileges::keep_for_reading();
+        let mut job_numbers = JobNumbers::default();
+        move |batch: Vec<Request>| {
+            let deadline = Instant::now() + BATCH_TIME;
+            read(&procfs, &cgroups, &mut job_numbers, &batch, deadline)
+        }
+    };
+    Worker::start("names", open)
 }
 
 fn read(
@@ -150,20 +86,18 @@ fn read(
     cgroups: &Cgroups,
     job_numbers: &mut JobNumbers,
     batch: &[Request],
-    position: &AtomicUsize,
     deadline: Instant,
 ) -> Answer {
     let mut bytes = Budget::new(BATCH_BYTES);
     let mut limits = Limits::new();
     let mut answer = Vec::new();
-    for (index, (id, uid)) in batch.iter().enumerate() {
+    for (id, uid) in batch {
         if Instant::now() > deadline {
             break;
         }
         if bytes.is_spent(*uid) {
             continue;
         }
-        position.store(index, Ordering::Relaxed);
         let names = Names::read(procfs, cgroups, job_numbers, &mut limits, *id);
         bytes.charge(*uid, names.bytes);
         answer.push((*id, names));
@@ -174,6 +108,8 @@ fn read(
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
@@ -207,7 +143,6 @@ mod tests {
             &Cgroups::default(),
             &mut JobNumbers::default(),
             &batch,
-            &AtomicUsize::new(0),
             Instant::now() + Duration::from_secs(3600),
         );
         // 2 MiB of the first user, in pieces of 64 KiB, and the process of the second.
@@ -216,42 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn blocked_thread_is_abandoned() {
+    fn other_names_are_read_beside_a_process_that_blocks() {
         let procfs = tempfile::tempdir().expect("a directory");
-        let blocking = add_process(procfs.path(), 1000, b"");
-        let fifo = procfs.path().join("1000/cmdline");
-        fs::remove_file(&fifo).expect("there");
-        let make_fifo = std::process::Command::new("mkfifo").arg(&fifo).status();
-        assert!(make_fifo.expect("coreutils").success());
+        let blocking = add_process(procfs.path(), 91_000_000, b"");
+        let pipe = procfs.path().join("91000000/cmdline");
+        fs::remove_file(&pipe).expect("there");
+        mknodat(CWD, pipe, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+        let batch = vec![blocking, add_process(procfs.path(), 3000, b"a\0")];
         let mut reader = NameReader::new(procfs.path().to_owned(), Cgroups::default());
-        assert!(reader.start(vec![add_process(procfs.path(), 3000, b"a\0"), blocking]));
-        let begin = Instant::now();
-        let answer = loop {
-            let answer = reader.receive(Duration::from_millis(50));
-            if !answer.is_empty() {
-                break answer;
-            }
-        };
-        assert!(begin.elapsed() >= TIMEOUT && reader.is_idle());
-        assert_eq!(
-            (answer.len(), answer[0].0, reader.lost()),
-            (1, blocking.0, 1)
-        );
-        // Processes of other users are still read.
-        assert!(!reader.admits(1) && reader.admits(2));
-        assert_eq!(reader.lost(), 2);
-        let other = add_process(procfs.path(), 2000, b"sh\0");
-        assert!(reader.start(vec![other]));
-        assert_eq!(reader.receive(Duration::from_secs(60))[0].0, other.0);
-        // The user is admitted again after the thread has returned.
-        drop(
-            fs::OpenOptions::new()
-                .write(true)
-                .open(&fifo)
-                .expect("a reader"),
-        );
-        while !reader.admits(1) {
-            std::thread::sleep(Duration::from_millis(1));
+        let mut read = Vec::new();
+        while !batch.iter().all(|(id, _)| read.contains(id)) {
+            assert!(reader.start(batch.clone()));
+            let answer = reader.receive(Duration::from_secs(60));
+            read.extend(answer.iter().map(|(id, _)| *id));
         }
     }
 }

@@ -14,8 +14,9 @@ use crate::{
     job::{JobCgroup, JobEnvironment, JobNumbers, Membership, trust},
     procfs::{
         cgroup_limits::CgroupLimits,
+        memory_file::{self, MemoryFile},
         process_cgroup,
-        process_file::{self, CMDLINE_MAX, ENVIRON_MAX, SMALL_MAX},
+        process_file::{self, SMALL_MAX},
         process_stat,
     },
 };
@@ -68,7 +69,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Reads the names of a process. The process can delay this without limit.
+    /// Reads the names of a process.
     pub(super) fn read(
         procfs: &Path,
         cgroups: &Cgroups,
@@ -94,15 +95,17 @@ impl Names {
         if let (Some(job), Some(directory)) = (&names.cgroup.job, &names.cgroup.job_directory) {
             names.cgroup.job_number = job_numbers.find(procfs, directory, job);
         }
-        if let Ok(content) = process_file::read(procfs, id.pid, "cmdline", CMDLINE_MAX) {
+        // Kernel threads have neither executable nor environment.
+        let files = [MemoryFile::Cmdline, MemoryFile::Environ];
+        let files = &files[..1 + usize::from(names.exe.is_some())];
+        let requests: Vec<_> = files.iter().map(|file| (id.pid, *file)).collect();
+        let mut read = memory_file::read_all(procfs, &requests).into_iter();
+        if let Some(Ok(content)) = read.next() {
             names.bytes += content.bytes.len();
             names.cmdline = (!content.bytes.is_empty())
                 .then(|| Cmdline::from_args(&content.bytes, content.truncated));
         }
-        // Kernel threads have neither executable nor environment.
-        if names.exe.is_some()
-            && let Ok(content) = process_file::read(procfs, id.pid, "environ", ENVIRON_MAX)
-        {
+        if let Some(Ok(content)) = read.next() {
             names.bytes += content.bytes.len();
             names.environment = Some(JobEnvironment::parse(content.strings()));
         }

@@ -1,17 +1,22 @@
 //! Requests for names of processes that the events did not supply, and their budget.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use hashbrown::HashSet;
 
 use super::{Access, Budget, TaskTable, name_reader};
+use crate::procfs::memory_file;
 
 /// Time that a sample waits for names. Most are available within it.
 const TIMEOUT: Duration = Duration::from_millis(2);
 /// Time that the first sample waits.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(100);
-/// Time that the last sample waits, with as many requests as it needs.
-const LAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time that the last sample waits, with as many requests as it needs: longer than a process can
+/// block one.
+const LAST_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Bytes of long command lines in memory.
 const CMDLINE_BYTES: usize = 32 << 20;
 
@@ -63,7 +68,7 @@ impl TaskTable {
             if batch.len() == name_reader::BATCH_MAX {
                 break;
             }
-            if process.access != Access::None && self.name_reader.admits(process.uid) {
+            if process.access != Access::None {
                 batch.push((process.id, process.uid));
             } else {
                 process.described = true;
@@ -71,6 +76,20 @@ impl TaskTable {
             }
         }
         !batch.is_empty() && self.name_reader.start(batch)
+    }
+
+    /// Processes whose memory could not be read, by user.
+    #[expect(
+        clippy::unused_self,
+        reason = "the job was searched for before the table existed"
+    )]
+    pub fn memory_lost(&self) -> BTreeMap<u32, u64> {
+        memory_file::losses()
+    }
+
+    /// Processes whose descriptors were not read, by user, once for each reading.
+    pub fn descriptors_lost(&self) -> BTreeMap<u32, u64> {
+        self.details.descriptors_lost().clone()
     }
 
     fn receive_names(&mut self, timeout: Duration) {
@@ -84,10 +103,5 @@ impl TaskTable {
             process.described = true;
             process.changed = true;
         }
-    }
-
-    /// Processes with names that could not be read.
-    pub fn names_lost(&self) -> u64 {
-        self.name_reader.lost()
     }
 }

@@ -5,6 +5,8 @@
 //! | `workload THREADS` | executes commands from stdin with this many threads ([`Executor`]) |
 //! | `workload files OPERATION DIRECTORY CALLS` | file operations (`files/mod.rs`) |
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
+//! | `workload fuse DEVICE FILE` | memory that nobody can read (`fuse.rs`) |
+//! | `workload descriptors COUNT` | this many open files |
 //! | `workload forks RATE` | processes started per second (`forks.rs`) |
 //! | `workload cpu MS …` | this much CPU time, however busy the machine is |
 //! | `workload lock THREADS MILLISECONDS` | threads that hold one lock in turn (`bounds.rs`) |
@@ -16,6 +18,7 @@ mod bounds;
 mod cmdline;
 mod files;
 mod forks;
+mod fuse;
 mod spin;
 
 use std::{
@@ -58,6 +61,8 @@ fn main() -> ExitCode {
             bounds::fsync(directory.as_ref(), milliseconds.parse().expect("a number"));
         }
         ["cmdline", bytes] => cmdline::main(bytes.parse().expect("a number")),
+        ["fuse", device, file] => fuse::main(device.as_ref(), file.as_ref()),
+        ["descriptors", count] => hold_descriptors(count.parse().expect("a number")),
         ["forks", per_second] => forks::main(per_second.parse().expect("a number")),
         // Tests of command lines pass arguments without a meaning.
         _ => {
@@ -66,6 +71,14 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Opens files and waits for the end of stdin.
+fn hold_descriptors(count: usize) {
+    let open = || File::open("/dev/null").expect("/dev/null");
+    let _files: Vec<File> = (0..count).map(|_| open()).collect();
+    acknowledge();
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 fn use_cpu(milliseconds: u64) {

@@ -6,6 +6,7 @@ mod foreign_run;
 mod instance_lock;
 mod jobs;
 mod marks;
+mod memory;
 mod output;
 mod paths;
 mod process_names;

@@ -26,7 +26,7 @@ use crate::WORKLOAD;
 const CMDLINE_MAX: u64 = 64 << 10;
 
 /// A workload that other users can execute.
-fn workload() -> (TempDir, std::path::PathBuf) {
+pub fn workload() -> (TempDir, std::path::PathBuf) {
     let directory = directory_of(0);
     let program = directory.path().join("workload");
     fs::copy(WORKLOAD, &program).expect("a copy");
@@ -34,13 +34,13 @@ fn workload() -> (TempDir, std::path::PathBuf) {
 }
 
 /// A process that waits until it is dropped.
-struct Waiting {
+pub struct Waiting {
     child: Child,
     _stdin: ChildStdin,
 }
 
 impl Waiting {
-    fn start(command: &mut Command) -> Self {
+    pub fn start(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -57,7 +57,7 @@ impl Waiting {
         }
     }
 
-    fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 }

@@ -216,7 +216,7 @@ fn mpirun_in_an_allocation() {
     assert_eq!(mpirun, (job, None));
 }
 
-/// Slurm knows the owner of the job: claims of other users are ignored.
+/// Slurm knows the owner of the job: environments of other users are not read.
 #[test]
 fn processes_of_other_users_claiming_the_job_are_ignored() {
     const OTHER: u32 = 4242;
@@ -240,9 +240,6 @@ fn processes_of_other_users_claiming_the_job_are_ignored() {
     let claim = || claim_of(OTHER);
     let _before = claim();
     let running = profiler(&cluster).args(["--job", &job]).start();
-    let note =
-        format!("job {job} belongs to uid 0: processes of other users that name it are ignored");
-    assert!(running.stderr().contains(&note), "{}", running.stderr());
     let _later = claim();
     // A search that finds this process has seen that of the other user.
     let last = claim_of(0);

@@ -221,8 +221,15 @@ impl Report {
         for loss in &session.losses {
             let text = format!("{host}: {loss}");
             // Increases include missed ticks, so no sum is wrong. Lost marks are charged to their
-            // sender. Unknown counters are null.
-            if ["ticks", Loss::MARKS, Loss::PROCESS_COUNTERS].contains(&&*loss.what) {
+            // sender. Unknown values of processes are null.
+            let notes = [
+                "ticks",
+                Loss::MARKS,
+                Loss::PROCESS_COUNTERS,
+                Loss::MEMORY,
+                Loss::DESCRIPTORS,
+            ];
+            if notes.contains(&&*loss.what) {
                 self.note(text);
             } else {
                 self.problem(text);

@@ -5,7 +5,8 @@ use std::{fs, path::Path};
 
 use super::{Process, ProcessReader};
 use crate::procfs::{
-    process_file::{self, CMDLINE_MAX, SMALL_MAX},
+    memory_file::{self, MemoryFile},
+    process_file::{self, SMALL_MAX},
     process_stat,
     process_status::field,
 };
@@ -34,7 +35,7 @@ impl ProcessReader for ProcReader<'_> {
     }
 
     fn arguments(&self, pid: u32) -> Vec<String> {
-        let content = process_file::read(self.0, pid, "cmdline", CMDLINE_MAX).unwrap_or_default();
+        let content = memory_file::read(self.0, pid, MemoryFile::Cmdline).unwrap_or_default();
         let words = content
             .strings()
             .map(|word| String::from_utf8_lossy(word).into_owned());

@@ -9,7 +9,7 @@ use std::{
 
 use super::GENERATIONS_MAX;
 use crate::procfs::{
-    process_file::{self, ENVIRON_MAX},
+    memory_file::{self, MemoryFile},
     process_stat,
 };
 
@@ -77,7 +77,7 @@ fn own_port(procfs: &Path) -> Option<u16> {
     let own = std::process::id();
     let mut ancestors = std::iter::successors(parent(&own), parent).take(GENERATIONS_MAX);
     ancestors.find_map(|pid| {
-        let environment = process_file::read(procfs, pid, "environ", ENVIRON_MAX).ok()?;
+        let environment = memory_file::read(procfs, pid, MemoryFile::Environ).ok()?;
         let mut strings = environment.strings();
         strings.find_map(|string| {
             let value = string.strip_prefix(PORT.as_bytes())?.strip_prefix(b"=")?;

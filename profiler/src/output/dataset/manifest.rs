@@ -110,7 +110,7 @@ pub struct Loss {
     pub count: u64,
     /// Cause.
     pub why: String,
-    /// For marks: the user that sent them.
+    /// The user that sent the marks, or whose processes could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
@@ -120,6 +120,10 @@ impl Loss {
     pub const MARKS: &str = "marks";
     /// [`Self::what`] of processes that ended between two readings of `/proc`.
     pub const PROCESS_COUNTERS: &str = "process counters";
+    /// [`Self::what`] of processes whose memory could not be read.
+    pub const MEMORY: &str = "memory readings";
+    /// [`Self::what`] of processes whose descriptors were not read.
+    pub const DESCRIPTORS: &str = "descriptor readings";
 }
 
 impl fmt::Display for Loss {

@@ -3,21 +3,13 @@
 
 use std::{
     ffi::CString,
-    fs::File,
     io::{self, Read as _, Write as _},
-    os::{
-        fd::{AsRawFd as _, OwnedFd, RawFd},
-        unix::ffi::OsStrExt as _,
-    },
+    os::unix::ffi::OsStrExt as _,
     path::Path,
     time::Duration,
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    pipe::{PipeFlags, pipe_with},
-    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
-};
+use crate::support::helper_process::HelperProcess;
 
 /// Size and free space of a file system, in bytes and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,30 +27,13 @@ const LONGEST: usize = 4096;
 const WORDS: usize = 7;
 
 /// The helper process, which ends when this is dropped.
-pub struct StatfsHelper {
-    child: Pid,
-    requests: File,
-    answers: File,
-}
+pub struct StatfsHelper(HelperProcess);
 
 impl StatfsHelper {
     /// Forks the helper process.
     pub fn start() -> io::Result<Self> {
-        let (request, requests) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (answers, answer) = pipe_with(PipeFlags::CLOEXEC)?;
-        // SAFETY: the child makes only system calls, and never returns.
-        let child = match unsafe { libc::fork() } {
-            -1 => return Err(io::Error::last_os_error()),
-            // SAFETY: as above.
-            0 => unsafe { serve(request.as_raw_fd(), answer.as_raw_fd()) },
-            child => Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?,
-        };
-        drop::<(OwnedFd, OwnedFd)>((request, answer));
-        Ok(Self {
-            child,
-            requests: requests.into(),
-            answers: answers.into(),
-        })
+        // SAFETY: `serve` makes only system calls.
+        unsafe { HelperProcess::start(|| serve()) }.map(Self)
     }
 
     /// Requests the size of the file system at a path.
@@ -69,18 +44,16 @@ impl StatfsHelper {
         if path.len() > LONGEST {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
-        self.requests.write_all(path)
+        self.0.requests.write_all(path)
     }
 
     /// The answer, if it comes within `timeout`.
     pub fn answer(&mut self, timeout: Duration) -> io::Result<Option<Size>> {
-        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
-        let mut answers = [PollFd::new(&self.answers, PollFlags::IN)];
-        if poll(&mut answers, Some(&timeout))? == 0 {
+        if !self.0.has_answer(timeout)? {
             return Ok(None);
         }
         let mut bytes = [0; WORDS * 8];
-        self.answers.read_exact(&mut bytes)?;
+        self.0.answers.read_exact(&mut bytes)?;
         let mut words = [0u64; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
@@ -115,27 +88,14 @@ impl StatfsHelper {
     }
 }
 
-impl Drop for StatfsHelper {
-    fn drop(&mut self) {
-        let _ = kill_process(self.child, Signal::KILL);
-        // init reaps a process that is stuck in the call.
-        let _ = waitpid(Some(self.child), WaitOptions::NOHANG);
-    }
-}
-
 /// The child: reads NUL-terminated paths and answers each, until the pipe is closed.
 ///
 /// # Safety
 ///
 /// Must be called in a process that was just forked.
-unsafe fn serve(request: RawFd, answer: RawFd) -> ! {
-    // SAFETY: system calls on memory of this function, without the locks and the heap of the
-    // parent. Other descriptors are closed, so that counters and BPF programs end with the parent
-    // and signal handlers cannot write to its pipes.
+unsafe fn serve() -> ! {
+    // SAFETY: system calls on memory of this function.
     unsafe {
-        libc::dup2(request, 0);
-        libc::dup2(answer, 1);
-        libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
         let mut path = [0u8; LONGEST];
         let mut length = 0;
         loop {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::procfs::process_file::{self, ENVIRON_MAX};
+use crate::procfs::memory_file::{self, MemoryFile};
 
 /// GPUs that an environment makes visible; the default is all of them.
 pub(super) trait Visible: Clone + Default {
@@ -118,7 +118,7 @@ impl<V: Visible> OfTarget<V> {
         // New processes first.
         due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
         for pid in due.into_iter().take(READ_AT_ONCE) {
-            let content = process_file::read(&self.procfs, pid, "environ", ENVIRON_MAX);
+            let content = memory_file::read(&self.procfs, pid, MemoryFile::Environ);
             let text = content.map_or_else(|_| Vec::new(), |content| content.bytes);
             let known = self.known.entry(pid).or_insert((now, Environment::Unknown));
             known.0 = now;

@@ -1,0 +1,102 @@
+//! Helper processes for system calls that may never return. A thread in such a call would prevent
+//! the profiler from ending.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+};
+
+/// A process that answers requests; it is killed when this is dropped.
+#[derive(Debug)]
+pub struct HelperProcess {
+    child: Pid,
+    /// Read by the process as its stdin.
+    pub requests: File,
+    /// What the process writes to its stdout.
+    pub answers: File,
+}
+
+impl HelperProcess {
+    /// Forks a process that calls `serve` and then ends.
+    ///
+    /// # Safety
+    ///
+    /// `serve` may only make system calls: locks and the heap are those of the parent as of now.
+    ///
+    /// # Errors
+    ///
+    /// When there is no further process or descriptor.
+    pub unsafe fn start(serve: impl FnOnce()) -> io::Result<Self> {
+        let (request, requests) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (answers, answer) = pipe_with(PipeFlags::CLOEXEC)?;
+        // SAFETY: the child makes only system calls. Its other descriptors are closed, so that
+        // counters and BPF programs end with the parent and signal handlers cannot write to its
+        // pipes.
+        let child = match unsafe { libc::fork() } {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => unsafe {
+                libc::dup2(request.as_raw_fd(), 0);
+                libc::dup2(answer.as_raw_fd(), 1);
+                libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
+                serve();
+                libc::_exit(0)
+            },
+            child => Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?,
+        };
+        drop::<(OwnedFd, OwnedFd)>((request, answer));
+        Ok(Self {
+            child,
+            requests: requests.into(),
+            answers: answers.into(),
+        })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Whether an answer, or the end of the process, comes within `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// When the pipe cannot be waited for.
+    pub fn has_answer(&self, timeout: Duration) -> io::Result<bool> {
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        match poll(
+            &mut [PollFd::new(&self.answers, PollFlags::IN)],
+            Some(&timeout),
+        ) {
+            Ok(ready) => Ok(ready != 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Kills the process. It can remain in its system call.
+    pub fn kill(&self) {
+        let _ = kill_process(self.child, Signal::KILL);
+    }
+
+    /// Whether the process has ended.
+    pub fn has_ended(&self) -> bool {
+        !matches!(waitpid(Some(self.child), WaitOptions::NOHANG), Ok(None))
+    }
+}
+
+impl Drop for HelperProcess {
+    fn drop(&mut self) {
+        self.kill();
+        // init reaps a process that is stuck in the call.
+        let _ = waitpid(Some(self.child), WaitOptions::NOHANG);
+    }
+}
