@@ -43,6 +43,7 @@ impl HelperProcess {
         // pipes.
         let child = match unsafe { libc::fork() } {
             -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: as above.
             0 => unsafe {
                 libc::dup2(request.as_raw_fd(), 0);
                 libc::dup2(answer.as_raw_fd(), 1);

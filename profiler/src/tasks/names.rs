@@ -97,7 +97,7 @@ impl Names {
         }
         // Kernel threads have neither executable nor environment.
         let files = [MemoryFile::Cmdline, MemoryFile::Environ];
-        let files = &files[..1 + usize::from(names.exe.is_some())];
+        let files = &files[..=usize::from(names.exe.is_some())];
         let requests: Vec<_> = files.iter().map(|file| (id.pid, *file)).collect();
         let mut read = memory_file::read_all(procfs, &requests).into_iter();
         if let Some(Ok(content)) = read.next() {

@@ -68,21 +68,17 @@ impl TaskTable {
             if batch.len() == name_reader::BATCH_MAX {
                 break;
             }
-            if process.access != Access::None {
-                batch.push((process.id, process.uid));
-            } else {
+            if process.access == Access::None {
                 process.described = true;
                 process.changed = true;
+            } else {
+                batch.push((process.id, process.uid));
             }
         }
         !batch.is_empty() && self.name_reader.start(batch)
     }
 
     /// Processes whose memory could not be read, by user.
-    #[expect(
-        clippy::unused_self,
-        reason = "the job was searched for before the table existed"
-    )]
     pub fn memory_lost(&self) -> BTreeMap<u32, u64> {
         memory_file::losses()
     }

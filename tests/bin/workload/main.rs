@@ -5,7 +5,7 @@
 //! | `workload THREADS` | executes commands from stdin with this many threads ([`Executor`]) |
 //! | `workload files OPERATION DIRECTORY CALLS` | file operations (`files/mod.rs`) |
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
-//! | `workload fuse DEVICE FILE` | memory that nobody can read (`fuse.rs`) |
+//! | `workload fuse DEVICE FILE` | memory that no process can read (`fuse.rs`) |
 //! | `workload descriptors COUNT` | this many open files |
 //! | `workload forks RATE` | processes started per second (`forks.rs`) |
 //! | `workload cpu MS …` | this much CPU time, however busy the machine is |

@@ -16,7 +16,7 @@ use super::process_names::{Waiting, workload};
 
 const TARGET: i32 = 3;
 
-/// A process of the attacker that blocks everybody who reads its memory.
+/// A process of the attacker that blocks every process that reads its memory.
 struct Blocker {
     process: Waiting,
     _directory: TempDir,
@@ -25,7 +25,7 @@ struct Blocker {
 impl Blocker {
     fn start(program: &std::path::Path) -> Self {
         let directory = directory_of(UID);
-        // Distributions allow everybody to open /dev/fuse.
+        // Distributions allow all users to open /dev/fuse.
         let device = directory.path().join("device");
         mknodat(
             CWD,
