@@ -87,8 +87,8 @@ struct Blocked {
     users: HashMap<u32, User>,
     /// Helpers that wait for processes of these users.
     killed: Vec<(Option<u32>, HelperProcess)>,
-    /// Processes that were not read, by user.
-    lost: BTreeMap<u32, HashSet<Identity>>,
+    /// Processes that were not read, by user; `None` for those that have ended since.
+    lost: BTreeMap<Option<u32>, HashSet<Identity>>,
 }
 
 /// A user whose processes are not read.
@@ -123,7 +123,7 @@ impl Blocked {
     }
 
     fn lose(&mut self, id: Identity, uid: Option<u32>) {
-        let lost = self.lost.entry(uid.unwrap_or(u32::MAX)).or_default();
+        let lost = self.lost.entry(uid).or_default();
         if lost.len() < LOST_MAX {
             lost.insert(id);
         }
@@ -145,8 +145,8 @@ impl Blocked {
     }
 }
 
-/// Processes whose memory could not be read, by user; at most 16,384 each.
-pub(crate) fn losses() -> BTreeMap<u32, u64> {
+/// Processes whose memory could not be read, by user if that is known; at most 16,384 each.
+pub(crate) fn losses() -> BTreeMap<Option<u32>, u64> {
     let blocked = Blocked::lock();
     let lost = blocked.lost.iter();
     lost.map(|(uid, lost)| (*uid, lost.len() as u64)).collect()
@@ -456,7 +456,10 @@ mod tests {
         }
         assert!(begin.elapsed() >= TIMEOUT);
         let losses = losses();
-        assert_eq!((losses.get(&UID), losses.get(&(UID + 1))), (Some(&2), None));
+        assert_eq!(
+            (losses.get(&Some(UID)), losses.get(&Some(UID + 1))),
+            (Some(&2), None)
+        );
         let pause = |blocked: &Blocked| blocked.users[&UID].pause;
         assert_eq!(pause(&Blocked::lock()), PAUSE);
     }

@@ -172,7 +172,7 @@ pub fn losses(
         ),
     ] {
         for (uid, count) in lost {
-            add(what, count, why.to_owned(), Some(uid));
+            add(what, count, why.to_owned(), uid);
         }
     }
     let marks = boundaries.map(|boundaries| boundaries.receiver.losses());

@@ -78,14 +78,15 @@ impl TaskTable {
         !batch.is_empty() && self.name_reader.start(batch)
     }
 
-    /// Processes whose memory could not be read, by user.
-    pub fn memory_lost(&self) -> BTreeMap<u32, u64> {
+    /// Processes whose memory could not be read, by user if that is known.
+    pub fn memory_lost(&self) -> BTreeMap<Option<u32>, u64> {
         memory_file::losses()
     }
 
     /// Processes whose descriptors were not read, by user, once for each reading.
-    pub fn descriptors_lost(&self) -> BTreeMap<u32, u64> {
-        self.details.descriptors_lost().clone()
+    pub fn descriptors_lost(&self) -> BTreeMap<Option<u32>, u64> {
+        let lost = self.details.descriptors_lost().iter();
+        lost.map(|(uid, count)| (Some(*uid), *count)).collect()
     }
 
     fn receive_names(&mut self, timeout: Duration) {
