@@ -2,7 +2,7 @@
 //!
 //! The first word of an event is its kind.
 
-use crate::record::Usage;
+use crate::record::{Permissions, Usage};
 
 /// [`ProcessEntry`]: the last thread of a process of the target has ended.
 pub const EXIT: u32 = 1;
@@ -62,10 +62,8 @@ shared! {
         pub exit_code: u32,
         /// Real user id at the end.
         pub uid: u32,
-        /// Whether the user had other permissions than the program at the end.
-        pub is_private: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Permissions at the end.
+        pub permissions: Permissions,
         /// Reading in which the process was last reported.
         pub reported_epoch: u32,
         /// Thread with which it was last reported.
@@ -86,10 +84,8 @@ shared! {
         pub ppid: u32,
         /// Real user id.
         pub uid: u32,
-        /// Whether the kernel hides it from this user.
-        pub is_private: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Present permissions.
+        pub permissions: Permissions,
         /// Start of the process, ns of `CLOCK_BOOTTIME`.
         pub start_boottime: u64,
         /// Start of the parent process, ns of `CLOCK_BOOTTIME`.
@@ -108,10 +104,8 @@ shared! {
         pub start_boottime: u64,
         /// Real user id after the exec.
         pub uid: u32,
-        /// Whether the kernel hides the program from this user.
-        pub is_private: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Permissions after the exec.
+        pub permissions: Permissions,
         /// Bytes of the command line that are sent.
         pub args_len: u32,
         /// Bytes of the whole command line.

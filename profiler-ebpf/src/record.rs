@@ -172,6 +172,16 @@ shared! {
         pub totals: Totals,
     }
 
+    /// What decides whether the kernel hides a process from its user. The programs do not decide: each
+    /// branch there doubles what the verifier has to check.
+    #[derive(Default)]
+    pub struct Permissions {
+        /// 0 if real, effective and saved ids are equal.
+        pub ids_differ: u32,
+        /// Bits of `mm_struct.flags`: 1 if its user may read the memory. 0 without memory.
+        pub dumpable: u32,
+    }
+
     /// A live process, without the counters of its threads. Memory is in pages.
     #[derive(Default)]
     pub struct ProcessRecord {
@@ -183,10 +193,8 @@ shared! {
         pub ppid: u32,
         /// Real user id.
         pub uid: u32,
-        /// Whether the kernel hides it from this user.
-        pub is_private: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Present permissions.
+        pub permissions: Permissions,
         /// Number of threads (`signal_struct.nr_threads`).
         pub threads: u32,
         /// Open file descriptors, or [`FDS_UNKNOWN`].
@@ -217,5 +225,22 @@ shared! {
         pub end_code: u64,
         /// Command name.
         pub comm: [u8; 16],
+    }
+}
+
+impl Permissions {
+    /// [`Permissions::dumpable`] of usual programs (`SUID_DUMP_USER`).
+    pub const DUMPABLE_BY_USER: u32 = 1;
+
+    /// Those of a usual program.
+    pub const USUAL: Self = Self {
+        ids_differ: 0,
+        dumpable: Self::DUMPABLE_BY_USER,
+    };
+
+    /// Whether the kernel hides the process from its user, as ptrace(2) has it: it has other permissions
+    /// than the user, or memory that is not dumpable (kernel/ptrace.c, `__ptrace_may_access`).
+    pub fn hide_process(self, has_memory: bool) -> bool {
+        self.ids_differ != 0 || (has_memory && self.dumpable != Self::DUMPABLE_BY_USER)
     }
 }

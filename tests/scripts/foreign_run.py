@@ -1,9 +1,11 @@
 """Replaces the table `process` of a run: foreign_run.py RUN KIND
 
-Each KIND is a table of a few KB, or of 2 MB, that takes much more memory.
+Each KIND is a table of a few KB, or of 2 MB, that takes much more memory; `journal` is that of a killed
+profiler.
 """
 
 import glob
+import io
 import json
 import os
 import sys
@@ -14,9 +16,25 @@ import pyarrow.parquet as pq
 MEBIBYTE = 1 << 20
 
 run, kind = sys.argv[1:]
+if kind == "journal":
+    (path,) = glob.glob(f"{run}/process/host=*/_part-00000.arrows")
+    rows = pa.ipc.open_stream(open(path, "rb").read())
+    batch = rows.read_next_batch()
+    texts = pa.array(["x" * (2 * MEBIBYTE)] * batch.num_rows)
+    index = batch.schema.get_field_index("cmdline")
+    columns = batch.columns[:index] + [texts] + batch.columns[index + 1 :]
+    written = io.BytesIO()
+    # A killed profiler does not end the stream.
+    stream = pa.ipc.new_stream(written, batch.schema)
+    stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
+    with open(path, "wb") as file:
+        file.write(written.getvalue())
+    print(json.dumps(os.path.getsize(path)))
+    sys.exit()
 (path,) = glob.glob(f"{run}/process/host=*/part-00000.parquet")
-table = pq.ParquetFile(path).read()
-metadata = table.schema.metadata
+stored = pq.ParquetFile(path)
+table = stored.read()
+metadata = stored.metadata.metadata
 
 
 def repeated(rows, columns=None):
@@ -52,12 +70,12 @@ elif kind == "rows":
     new = repeated(20_000_000, ["ts", "pid", "start_ts", "comm", "run"])
 
 # Readers get plain texts.
-pq.write_table(
-    new.replace_schema_metadata(metadata),
-    path,
-    compression="zstd",
-    store_schema=False,
-    row_group_size=1 << 30,
-    **options,
-)
+new = new.replace_schema_metadata()
+with pq.ParquetWriter(
+    path, new.schema, compression="zstd", store_schema=False, **options
+) as writer:
+    writer.write_table(new, row_group_size=1 << 30)
+    writer.add_key_value_metadata(
+        {key: value for key, value in metadata.items() if key != b"ARROW:schema"}
+    )
 print(json.dumps(os.path.getsize(path)))

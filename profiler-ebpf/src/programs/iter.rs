@@ -321,7 +321,7 @@ fn report_process(seq: Object, task: Task, process: &ProcessEntry, to: &mut Proc
     to.pid = process.pid;
     to.ppid = task.parent().visible_pid();
     to.uid = task.uid();
-    to.is_private = task.is_private();
+    to.permissions = task.permissions();
     to.threads = signal.get(offset!(signal_nr_threads));
     to.start_boottime = process.start_boottime;
     to.max_rss = signal.get(offset!(signal_maxrss));

@@ -14,7 +14,7 @@ use super::namespace::namespace;
 use crate::{
     config::Config,
     offsets::{MISSING, Offsets},
-    record::Totals,
+    record::{Permissions, Totals},
 };
 
 /// Offsets in the running kernel; set by the controller before load.
@@ -280,26 +280,28 @@ impl Task {
         self.0.object(offset!(task_cred)).get(offset!(cred_uid))
     }
 
-    /// Whether the kernel hides the process from its user, as ptrace(2) has it: it has other
-    /// permissions than the user, or memory that is not dumpable (kernel/ptrace.c,
-    /// __ptrace_may_access).
+    /// Present permissions.
     #[inline(always)]
-    pub fn is_private(self) -> u32 {
+    pub fn permissions(self) -> Permissions {
         const DUMPABLE: u64 = 0x3;
-        const DUMPABLE_BY_USER: u64 = 1;
         let cred = self.0.object(offset!(task_cred));
         let id = |offset| cred.get::<u32>(offset);
         let (uid, gid) = (id(offset!(cred_uid)), id(offset!(cred_gid)));
-        let differs = (uid ^ id(offset!(cred_euid)))
+        let ids_differ = (uid ^ id(offset!(cred_euid)))
             | (uid ^ id(offset!(cred_suid)))
             | (gid ^ id(offset!(cred_egid)))
             | (gid ^ id(offset!(cred_sgid)));
-        let mm = self.0.object(offset!(task_mm));
-        if differs != 0 || mm.is_null() || offset!(mm_flags) == MISSING {
-            return u32::from(differs != 0);
+        let dumpable = match offset!(mm_flags) {
+            MISSING => Permissions::DUMPABLE_BY_USER,
+            offset => {
+                let flags: u64 = self.0.object(offset!(task_mm)).get(offset);
+                (flags & DUMPABLE) as u32
+            }
+        };
+        Permissions {
+            ids_differ,
+            dumpable,
         }
-        let flags: u64 = mm.get(offset!(mm_flags));
-        u32::from(flags & DUMPABLE != DUMPABLE_BY_USER)
     }
 
     /// `signal_struct`, which the threads of a process share.

@@ -60,8 +60,7 @@ fn report_fork(kind: u32, parent: Task, child: Task) {
         pid: child.visible_pid(),
         ppid: parent.visible_pid(),
         uid: child.uid(),
-        is_private: child.is_private(),
-        reserved: 0,
+        permissions: child.permissions(),
         start_boottime: child.start(),
         parent_start_boottime: parent.leader().start(),
         comm: [0; 16],
@@ -91,7 +90,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     header.pid = task.visible_pid();
     header.start_boottime = task.leader().start();
     header.uid = task.uid();
-    header.is_private = task.is_private();
+    header.permissions = task.permissions();
     task.comm(&mut header.comm);
     header.path[0] = 0;
     let binprm = Object(ctx.arg(2));
@@ -193,7 +192,7 @@ fn end_process(task: Task, tgid: u32, entry: &mut ProcessEntry, now: u64) {
     };
     entry.max_rss = signal.get(offset!(signal_maxrss));
     entry.uid = task.uid();
-    entry.is_private = task.is_private();
+    entry.permissions = task.permissions();
     entry.end = now;
     leader.comm(&mut entry.comm);
     let is_last = counters().is_some_and(|counters| decrement(&mut counters.live) == 0);

@@ -46,6 +46,15 @@ pub struct TrustOption {
 }
 
 impl TrustOption {
+    /// Whose files in a directory are read without limits.
+    fn trust(self) -> Trust {
+        if self.trust {
+            Trust::Everyone
+        } else {
+            Trust::default()
+        }
+    }
+
     /// The run in a directory or on a server, and whose files of it are read without limits.
     fn resolve(self, name: &Path) -> Result<Run, Failure> {
         let mut run = Run::resolve(name)?;

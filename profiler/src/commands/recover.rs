@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
+use super::TrustOption;
 use crate::{
     failure::{Failure, Reason},
     output::dataset::recover::{Hosts, JournalOutcome, RecoveryReport, recover},
     report,
     sources::dataset_schema,
-    support::log::{escaped, harmless_message},
+    support::{
+        log::{escaped, harmless_message},
+        units::counted,
+    },
 };
 
 /// Arguments of `profiler recover`.
@@ -18,6 +22,8 @@ pub struct Arguments {
     /// Run directories
     #[arg(required = true, value_hint = ValueHint::DirPath)]
     run: Vec<PathBuf>,
+    #[command(flatten)]
+    trust: TrustOption,
 }
 
 impl Arguments {
@@ -33,7 +39,7 @@ impl Arguments {
                 let message = format!("{}: not a run directory: no run.json", run.display());
                 return Err(Failure::new(Reason::Target, message));
             }
-            let result = recover(run, Hosts::All, dataset_schema())
+            let result = recover(run, Hosts::All, dataset_schema(), self.trust.trust())
                 .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
             print(run, &result);
             complete &= result.is_complete();
@@ -45,7 +51,7 @@ impl Arguments {
 fn print(run: &Path, result: &RecoveryReport) {
     let shown = |path: &Path| escaped(&path.to_string_lossy());
     let rows: u64 = result.rows.values().sum();
-    report!("{}: {rows} rows recovered", run.display());
+    report!("{}: {} recovered", run.display(), counted(rows, "row"));
     for (path, outcome) in &result.journals {
         match outcome {
             JournalOutcome::Damaged {
@@ -53,8 +59,9 @@ fn print(run: &Path, result: &RecoveryReport) {
                 rows,
                 error,
             } => report!(
-                "  {}: damaged after {rows} rows ({}); kept as {}",
+                "  {}: damaged after {} ({}); kept as {}",
                 shown(path),
+                counted(*rows, "row"),
                 harmless_message(error),
                 shown(kept)
             ),

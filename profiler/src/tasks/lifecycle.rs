@@ -7,7 +7,10 @@
 use std::{collections::HashMap, io, os::fd::OwnedFd, path::Path, time::Duration};
 
 use hashbrown::HashSet;
-use profiler_ebpf::event::{FORK, Fork};
+use profiler_ebpf::{
+    event::{FORK, Fork},
+    record::Permissions,
+};
 use rustix::io::Errno;
 
 use super::{
@@ -201,8 +204,7 @@ impl Lifecycle {
             pid: task.pid,
             ppid: parent.pid,
             uid: child.uid,
-            is_private: 0,
-            reserved: 0,
+            permissions: Permissions::USUAL,
             start_boottime,
             parent_start_boottime: creator.id.start_boottime,
             comm: child.comm,

@@ -156,7 +156,7 @@ pub(super) fn on_fork(processes: &mut HashMap<ProcessId, Process>, clock: &Clock
     process.ppid = fork.ppid;
     process.parent = Some(parent);
     process.uid = fork.uid;
-    process.is_private = fork.is_private != 0;
+    process.is_private = fork.permissions.hide_process(true);
     if let Some((true, description)) = inherited {
         process.description = description;
         process.described = true;
@@ -215,7 +215,7 @@ impl Process {
             self.ppid = record.ppid;
         }
         self.uid = record.uid;
-        self.is_private = record.is_private != 0;
+        self.is_private = record.permissions.hide_process(record.has_mm != 0);
         self.description.set_comm(&record.comm);
         self.gauges = Gauges {
             threads: (record.threads != 0).then_some(record.threads),
@@ -269,8 +269,7 @@ impl Process {
     pub(super) fn on_exit(&mut self, exit: &ProcessEntry, page: u64, epoch: u32) {
         self.counted = true;
         self.uid = exit.uid;
-        // An ended process has no memory that could be dumpable.
-        self.is_private |= exit.is_private != 0;
+        self.is_private |= exit.permissions.hide_process(false);
         self.description.set_comm(&exit.comm);
         self.end = Some(End {
             at: exit.end,

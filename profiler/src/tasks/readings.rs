@@ -60,7 +60,7 @@ impl TaskTable {
                 Event::Exec(exec, args) => {
                     let process = entry(processes, (&*exec).into(), time.now);
                     process.uid = exec.uid;
-                    process.is_private = exec.is_private != 0;
+                    process.is_private = exec.permissions.hide_process(true);
                     let needs_names = process.description.on_exec(
                         &self.host,
                         &self.job_numbers,

@@ -18,6 +18,7 @@ use profiler::{
     columns,
     output::dataset::{
         DatasetOptions, DatasetWriter, OutputError, WriteSummary,
+        foreign_file::Trust,
         recover::{Hosts, recover},
     },
     schema::{Batch, DatasetSchema, TableBuilder, TickKey, Timestamp, TypedTable},
@@ -247,7 +248,7 @@ fn a_journal_on_a_full_disk_ends_with_a_complete_batch() {
         .unwrap();
     assert!(status.success());
     let run = copy.path().join("run");
-    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap();
+    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY, Trust::Own).unwrap();
     assert!(report.is_complete(), "{report:?}");
     for table in ["noise", "other"] {
         let ticks = stored(&run, table);
@@ -274,11 +275,11 @@ fn recovery_on_a_full_disk_can_be_repeated() {
         .unwrap();
     assert!(status.success());
     let ballast = disk.fill();
-    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap();
+    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY, Trust::Own).unwrap();
     assert!(!report.is_complete(), "{report:?}");
     assert!(stored(&run, "noise").is_empty());
     fs::remove_file(ballast).unwrap();
-    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap();
+    let report = recover(&run, Hosts::Only("node1"), DatasetSchema::EMPTY, Trust::Own).unwrap();
     assert!(report.is_complete(), "{report:?}");
     assert_eq!(stored(&run, "noise"), (0..5).collect());
     writer.finish().unwrap();

@@ -11,6 +11,7 @@ use std::{
 use e2e::{
     attacker::UID,
     dataset::{Dataset, python},
+    runs::Profiler,
     setting,
 };
 use tempfile::TempDir;
@@ -20,7 +21,7 @@ use crate::report::record;
 /// Memory that the commands may take, in KiB. Without limits, they take gigabytes.
 const MOST_MEMORY: i64 = 600 << 10;
 
-/// Words of a command; RUN is the run.
+/// Words of a command; RUN is the run, and RUNS its directory.
 type Words = &'static [&'static str];
 
 /// The commands that read runs, and the exit code for a run with a file that cannot be read.
@@ -47,9 +48,11 @@ struct Ended {
 #[expect(clippy::zombie_processes, reason = "wait4(2) also tells its memory")]
 fn end(words: &[&str], run: &str) -> Ended {
     let mut command = Command::new(setting("PROFILER_BIN"));
-    let words = words
-        .iter()
-        .map(|word| if *word == "RUN" { run } else { word });
+    let words = words.iter().map(|word| match *word {
+        "RUN" => Path::new(run),
+        "RUNS" => Path::new(run).parent().expect("a directory"),
+        word => Path::new(word),
+    });
     let mut child = command
         .args(words)
         .stdin(Stdio::null())
@@ -160,6 +163,68 @@ fn trusted_run_is_read_without_limits() {
             "{words:?}"
         );
     }
+}
+
+#[test]
+fn compaction_leaves_files_over_a_limit_alone() {
+    for (kind, expected) in [
+        ("repeated", "column cmdline of "),
+        ("rows", "20000000 rows, over the limit of "),
+        ("long", "a text of 2.0 MiB, over the limit of 1.0 MiB"),
+    ] {
+        let directory = TempDir::new().expect("a directory");
+        let run = run_in(&directory);
+        attack(&run, kind);
+        give_away(&run);
+        let ended = end(&["compact", "RUNS"], &run);
+        let is_named = |line: &str| {
+            line.starts_with("process: not compacted: ")
+                && ["part-00000.parquet: ", expected, "--trust"]
+                    .iter()
+                    .all(|part| line.contains(part))
+        };
+        assert_eq!(ended.code, 5, "{kind}: {}", ended.output);
+        assert!(
+            ended.output.lines().any(is_named),
+            "{kind}: {}",
+            ended.output
+        );
+        // The other tables are compacted.
+        assert!(ended.output.contains("\n  usage: "), "{}", ended.output);
+        assert!(ended.memory < MOST_MEMORY, "{kind}: {} KiB", ended.memory);
+        if kind == "long" {
+            let trusted = end(&["compact", "--trust", "RUNS"], &run);
+            assert_eq!(trusted.code, 0, "{}", trusted.output);
+            assert!(trusted.output.contains("\n  process: 1 row,"));
+        }
+    }
+}
+
+#[test]
+fn recovery_keeps_journals_over_a_limit() {
+    let running = Profiler::new()
+        .args(["-i", "100ms", "--", "sleep", "60"])
+        .start();
+    let path = running.run_dir();
+    Dataset::new(path.clone()).wait_for_row("process", "the command", |_| true);
+    let _finished = running.kill();
+    let run = path.to_str().expect("UTF-8");
+    attack(run, "journal");
+    give_away(run);
+    let journals = || {
+        let files = Dataset::new(path.clone()).files().into_iter();
+        let mut files =
+            files.filter(|file| file.components().any(|part| part.as_os_str() == "process"));
+        files.any(|file| file.extension().is_some_and(|end| end == "arrows"))
+    };
+    let refused = end(&["recover", "RUN"], run);
+    let expected = "_part-00000.arrows: a text of 2.0 MiB, over the limit of 1.0 MiB";
+    assert!(refused.output.contains(expected), "{}", refused.output);
+    assert_eq!(refused.code, 5, "{}", refused.output);
+    assert!(journals());
+    let trusted = end(&["recover", "--trust", "RUN"], run);
+    assert_eq!(trusted.code, 0, "{}", trusted.output);
+    assert!(!journals());
 }
 
 #[test]

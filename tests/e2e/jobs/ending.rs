@@ -292,6 +292,33 @@ fn node_without_tasks_ends_too() {
     assert!(messages.contains(announced), "{messages}");
 }
 
+/// The path of the run leads elsewhere by the end: the owner of the directory can do that to root.
+#[test]
+fn announcement_does_not_follow_the_path_of_the_run() {
+    let wrapper = format!("sh -c \"{}; true\"", profiler(""));
+    let script = format!(
+        "srun --overlap --ntasks-per-node=1 {wrapper} 2>> err &
+         run=profiles/slurm-$SLURM_JOB_ID
+         until [ \"$(ls $run/*.json | wc -l)\" = 2 ]; do sleep 0.1; done
+         mkdir elsewhere
+         mv $run moved
+         ln -s \"$PWD/elsewhere\" $run
+         {}
+         wait",
+        solver("a", 2)
+    );
+    let ended = Ended::run(2, &script);
+    let announcements = |name: &str| {
+        let files = fs::read_dir(ended.directory().join(name)).expect("a directory");
+        let names = files.map(|file| file.expect("a file").file_name());
+        let announcements = names.filter(|name| name.as_encoded_bytes().starts_with(b".ended-"));
+        announcements.count()
+    };
+    let found = (announcements("moved"), announcements("elsewhere"));
+    assert_eq!(found, (1, 0), "{}", ended.messages());
+    ended.assert_ends_with("a");
+}
+
 /// The second node has no process of the job in the pause. The script itself sleeps on the first.
 #[test]
 fn pause_is_covered_by_linger() {

@@ -95,7 +95,13 @@ impl Run {
 
     /// Recovers the run as the next profiler would.
     pub fn recover(&self) -> RecoveryReport {
-        recover(&self.path(), Hosts::Only(HOST), dataset_schema()).unwrap()
+        recover(
+            &self.path(),
+            Hosts::Only(HOST),
+            dataset_schema(),
+            Trust::Own,
+        )
+        .unwrap()
     }
 }
 

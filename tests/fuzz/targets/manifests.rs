@@ -43,7 +43,7 @@ fn check(run: &Run, data: &[u8]) {
         .into_iter()
         .filter_map(|name| recover_abandoned(&run.out().join(name), HOST, None, dataset_schema()))
         .collect();
-    let _ = recover(&run.path(), Hosts::All, dataset_schema());
+    let _ = recover(&run.path(), Hosts::All, dataset_schema(), Trust::Own);
     let report = verify(&run.path(), Trust::Own).unwrap();
     for recovered in recovered {
         let recovered = recovered.unwrap();

@@ -11,7 +11,7 @@ use std::{
 
 use clap::{Args, ValueHint};
 
-use super::print;
+use super::{TrustOption, print};
 use crate::{
     failure::{Failure, Reason},
     output::compaction::{CompactError, CompactReport, Keep, Limits, Options, compact},
@@ -41,6 +41,8 @@ pub struct Arguments {
     /// Remove the rows of the oldest days while all compacted files together exceed this size: 2T
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_size: Option<u64>,
+    #[command(flatten)]
+    trust: TrustOption,
 }
 
 impl Arguments {
@@ -56,6 +58,7 @@ impl Arguments {
             max_bytes: self.max_size,
             now_us: now_us(),
             limits: Limits::default(),
+            trust: self.trust.trust(),
         };
         let mut is_complete = true;
         for dataset in &self.dataset {

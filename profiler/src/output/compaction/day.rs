@@ -12,7 +12,6 @@ use arrow::{
     compute::filter_record_batch,
     datatypes::{SchemaRef, TimestampMicrosecondType},
 };
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{
     AfterStep, Limits, Step,
@@ -20,7 +19,7 @@ use super::{
     columns::{with_host, without_run},
     day_files::{DayFiles, NewFile, temporary},
     keep::{DAY_US, Resolution},
-    parts::{Part, Parts, no_times, open},
+    parts::{Part, Parts, in_file, no_times, open},
     plan::Source,
     reduce::by_host::HostReducer,
     sort::{BATCH_ROWS, Batches, Sink, SortKey, SortedFile, Sorter, merge},
@@ -31,6 +30,7 @@ use crate::output::dataset::{
     compacted::{SORTED_BY, aligned, day_and_name},
     files::Directory,
     parquet_file,
+    parquet_reader::ParquetReader,
 };
 
 /// What the rows of all days have in common.
@@ -201,12 +201,12 @@ impl Input<'_> {
 
     fn stored<'f>(&self, file: &'f StoredFile) -> io::Result<Batches<'f>> {
         let (directory, name) = self.directory_of(file)?;
-        let reader = ParquetRecordBatchReaderBuilder::try_new(directory.read(name)?)?;
+        let reader = ParquetReader::open(&directory, name)?;
         let reader = reader.with_batch_size(BATCH_ROWS / 4).build()?;
         let schema = self.schema.clone();
-        Ok(Box::new(reader.map(move |batch| {
-            stored_rows(&batch.map_err(io::Error::other)?, file, &schema)
-        })))
+        Ok(Box::new(
+            reader.map(move |batch| stored_rows(&batch?, file, &schema)),
+        ))
     }
 
     /// Passes the rows of the Parquet files of runs on, in the order of files.
@@ -227,10 +227,11 @@ impl Input<'_> {
                 let source = &table.sources[part.source];
                 let place = (host.clone(), source.run.clone());
                 let name = parquet_file::name(part.number);
-                let file = open(table.out, table.name, source)?.read(&name)?;
-                let reader = ParquetRecordBatchReaderBuilder::try_new(file)?;
+                let directory = open(table.out, table.name, source)?;
+                let named = |error| in_file(&directory, &name, &error);
+                let reader = ParquetReader::open(&directory, &name).map_err(named)?;
                 for batch in reader.with_batch_size(BATCH_ROWS).build()? {
-                    let batch = self.of_run(&batch.map_err(io::Error::other)?, &source.run)?;
+                    let batch = self.of_run(&batch.map_err(named)?, &source.run)?;
                     let batch = of_this_day(&batch, number, part)?;
                     if batch.num_rows() == 0 {
                         continue;

@@ -44,6 +44,7 @@ use super::{
     dataset::{
         compacted::{self, DIRECTORY},
         files::{Directory, is_temporary},
+        foreign_file::Trust,
         parquet_file,
     },
     retention::RunsDirectory,
@@ -71,6 +72,8 @@ pub struct Options {
     /// Time that the age of rows ends at, µs since 1970-01-01 UTC.
     pub now_us: i64,
     pub limits: Limits,
+    /// Whose files are read without limits.
+    pub trust: Trust,
 }
 
 /// Limits of a compaction.
@@ -182,7 +185,7 @@ pub fn compact(
         source,
     };
     let directory = Directory::open(out, None).and_then(owned_by_its_user);
-    let directory = directory.map_err(failed)?;
+    let directory = directory.map_err(failed)?.trusting(options.trust);
     let first = Plan::of(&directory).map_err(failed)?;
     // A directory without finished runs stays as it is.
     if first.is_empty() && !directory.has(DIRECTORY).map_err(failed)? {

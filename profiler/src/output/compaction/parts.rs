@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, io};
 
 use arrow::datatypes::{DataType, Field, TimeUnit};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::{check::Checksums, columns::Fields, keep::DAY_US, plan::Source};
 use crate::{
@@ -11,6 +10,7 @@ use crate::{
         compacted::{PartFile, span},
         files::{Directory, host_directory},
         metadata, parquet_file,
+        parquet_reader::ParquetReader,
     },
     schema::{DatasetSchema, HOST_COLUMN},
 };
@@ -53,10 +53,8 @@ impl Parts {
             let mut files = BTreeSet::new();
             for &number in &source.parts {
                 let name = parquet_file::name(number);
-                let part = all.add(&directory, &name, table, source).map_err(|error| {
-                    let place = directory.path().join(&name);
-                    io::Error::other(format!("{}: {error}", place.display()))
-                })?;
+                let part = all.add(&directory, &name, table, source);
+                let part = part.map_err(|error| in_file(&directory, &name, &error))?;
                 let (file, rows, days) = part;
                 let file = PartFile { number, ..file };
                 all.bytes += file.bytes;
@@ -85,7 +83,8 @@ impl Parts {
     ) -> io::Result<(PartFile, u64, (i64, i64))> {
         let file = directory.read(name)?;
         let identity = PartFile::of(0, &file.metadata()?);
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file)?;
+        let limits = directory.trust().limits(&file)?;
+        let reader = ParquetReader::of(file, limits)?;
         let schema = reader.schema().clone();
         for (key, expected) in [
             (metadata::RUN_ID, &*source.run),
@@ -145,6 +144,12 @@ impl Parts {
         }
         Ok(())
     }
+}
+
+/// An error with the path of the file.
+pub fn in_file(directory: &Directory, name: &str, error: &io::Error) -> io::Error {
+    let path = directory.path().join(name);
+    io::Error::other(format!("{}: {error}", path.display()))
 }
 
 /// The directory of a source in the table.

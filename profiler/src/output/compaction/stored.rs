@@ -7,7 +7,7 @@ use std::{
 
 use arrow::datatypes::SchemaRef;
 
-use super::{Limits, keep::Resolution};
+use super::{Limits, keep::Resolution, parts::in_file};
 use crate::output::dataset::{
     compacted::{CompactedRows, DAY},
     files::Directory,
@@ -65,10 +65,7 @@ pub fn read(table: &Directory, runs: &BTreeMap<RowPlace, CompactedRows>) -> io::
             let name = format!("{day}/{file}");
             let users = users.get(&*name);
             let read = parquet_file::decode(|| StoredFile::read(&directory, &file, &name, users));
-            let read = read.map_err(|error| {
-                let path = directory.path().join(&file);
-                io::Error::other(format!("{}: {error}", path.display()))
-            })?;
+            let read = read.map_err(|error| in_file(&directory, &file, &error))?;
             days.entry(day.clone()).or_default().push(read);
         }
     }

@@ -38,7 +38,8 @@ impl JournalReader {
         {
             return Ok(None);
         }
-        let stream = Self::of(file, None)?;
+        let limits = directory.trust().limits(&file)?;
+        let stream = Self::of(file, limits)?;
         Ok(Some(Self { number, ..stream }))
     }
 
@@ -88,7 +89,9 @@ impl JournalReader {
                 Ok(message) => {
                     bytes += message.length;
                     if let (Some(limits), Some(rows)) = (&mut self.limits, &message.rows) {
-                        limits.check_batch(rows)?;
+                        let checked = limits.check_batch(rows);
+                        checked
+                            .map_err(|error| limits.refused().unwrap_or_else(|| error.into()))?;
                     }
                     batches.extend(message.rows);
                 }

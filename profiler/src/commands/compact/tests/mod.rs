@@ -153,6 +153,7 @@ fn options() -> Options {
         max_bytes: None,
         now_us: START,
         limits: SMALL,
+        trust: Trust::Own,
     }
 }
 

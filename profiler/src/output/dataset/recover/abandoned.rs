@@ -4,7 +4,9 @@ use std::path::Path;
 
 use super::{Hosts, RecoverError, RecoveryReport, manifests, recover};
 use crate::{
-    output::dataset::files::Directory, schema::DatasetSchema, support::invoking_user::Owner,
+    output::dataset::{files::Directory, foreign_file::Trust},
+    schema::DatasetSchema,
+    support::invoking_user::Owner,
 };
 
 /// Names of the abandoned runs in `out_dir`: their profiler on this host has ended and left
@@ -42,5 +44,6 @@ pub fn recover_abandoned(
     owner: Owner,
     schema: &DatasetSchema,
 ) -> Option<Result<RecoveryReport, RecoverError>> {
-    is_abandoned(run_dir, hostname, owner).then(|| recover(run_dir, Hosts::Only(hostname), schema))
+    is_abandoned(run_dir, hostname, owner)
+        .then(|| recover(run_dir, Hosts::Only(hostname), schema, Trust::Own))
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, io, path::PathBuf};
 
 use arrow::{datatypes::SchemaRef, error::ArrowError};
-use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
+use parquet::arrow::ProjectionMask;
 
 use super::{JournalOutcome, RecoveryReport};
 use crate::output::{
@@ -14,6 +14,7 @@ use crate::output::{
         journal_reader::JournalReader,
         keyed::{self, Key, KeyedRows},
         parquet_file,
+        parquet_reader::ParquetReader,
         row_buffer::RowBuffer,
     },
 };
@@ -197,10 +198,10 @@ fn read_keyed(readers: &mut [JournalReader]) -> io::Result<(AllRows, Vec<u64>)> 
 
 /// Adds the keys of the rows in a Parquet file.
 fn stored_keys(directory: &Directory, name: &str, keys: &mut HashSet<Key>) -> io::Result<()> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(directory.read(name)?)?;
-    let columns = ProjectionMask::columns(builder.parquet_schema(), ["pid", "start_ts"]);
-    for batch in builder.with_projection(columns).build()? {
-        keys.extend(keyed::keys(&batch.map_err(invalid)?).map_err(invalid)?);
+    let reader = ParquetReader::open(directory, name)?;
+    let columns = ProjectionMask::columns(reader.parquet_schema(), ["pid", "start_ts"]);
+    for batch in reader.with_projection(columns).build()? {
+        keys.extend(keyed::keys(&batch?).map_err(invalid)?);
     }
     Ok(())
 }

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use parquet::file::reader::{FileReader as _, SerializedFileReader};
-
 use super::Hosts;
 use crate::output::dataset::{
     compacted::CompactedRun,
     files::{self, Directory},
     manifest::{self, Manifest, State, saturating_sum},
-    parquet_file, run_table,
+    parquet_file,
+    parquet_reader::ParquetReader,
+    run_table,
 };
 use crate::schema::run::RUN;
 
@@ -102,10 +102,7 @@ fn count(directory: &Directory, unreadable: &mut Vec<String>) -> io::Result<(u64
             continue;
         }
         counts.0 += 1;
-        let reader = directory
-            .read(&name)
-            .and_then(|file| parquet_file::decode(|| Ok(SerializedFileReader::new(file)?)));
-        match reader {
+        match parquet_file::decode(|| ParquetReader::open(directory, &name)) {
             Ok(reader) => {
                 let rows = reader.metadata().file_metadata().num_rows();
                 counts.1 += u64::try_from(rows).unwrap_or(0);

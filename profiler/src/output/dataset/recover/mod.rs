@@ -23,6 +23,7 @@ pub use self::{
 use self::{activity::running_elsewhere, journals::recover_directory, manifests::update_manifest};
 use super::{
     files::{self, Directory},
+    foreign_file::Trust,
     manifest::{Manifest, State},
     parquet_file, views,
 };
@@ -147,13 +148,14 @@ pub fn recover(
     run_dir: &Path,
     hosts: Hosts<'_>,
     schema: &DatasetSchema,
+    trust: Trust,
 ) -> Result<RecoveryReport, RecoverError> {
     let io_error = |source| RecoverError::Io {
         path: run_dir.to_owned(),
         source,
     };
     let run = Directory::open_run(run_dir, None).map_err(io_error)?;
-    let run = owned_by_its_user(run).map_err(io_error)?;
+    let run = owned_by_its_user(run).map_err(io_error)?.trusting(trust);
     let mut report = RecoveryReport::default();
     let all = manifests(&run, hosts);
     if let [(_, manifest)] = &all[..]

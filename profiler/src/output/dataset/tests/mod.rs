@@ -18,6 +18,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tempfile::TempDir;
 
 use super::{
+    foreign_file::Trust,
     queue::Submission,
     recover::{
         Hosts, JournalOutcome, RecoverError, RecoveryReport, abandoned_runs, recover_abandoned,
@@ -226,11 +227,11 @@ fn manifest(run: &Path) -> Manifest {
 }
 
 fn recover_own(run: &Path) -> RecoveryReport {
-    recover(run, Hosts::Only("node1"), DatasetSchema::EMPTY).unwrap()
+    recover(run, Hosts::Only("node1"), DatasetSchema::EMPTY, Trust::Own).unwrap()
 }
 
 fn recover_all_hosts(run: &Path) -> Result<RecoveryReport, RecoverError> {
-    recover(run, Hosts::All, DatasetSchema::EMPTY)
+    recover(run, Hosts::All, DatasetSchema::EMPTY, Trust::Own)
 }
 
 /// Recovers the abandoned runs of a host.

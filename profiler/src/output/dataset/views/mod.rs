@@ -14,12 +14,12 @@ use std::{
 };
 
 use arrow::datatypes::{DataType, Field, TimeUnit};
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 
 use super::{
     compacted::{self, CompactedRun},
     files::{self, Directory},
     parquet_file,
+    parquet_reader::ParquetReader,
 };
 use crate::schema::DatasetSchema;
 
@@ -144,12 +144,10 @@ fn columns_of_table(
 }
 
 fn columns(directory: &Directory, name: &str) -> io::Result<FileColumns> {
-    let file = directory.read(name)?;
-    let load = || Ok(ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())?);
-    let metadata = parquet_file::decode(load)?;
+    let reader = parquet_file::decode(|| ParquetReader::open(directory, name))?;
     // DuckDB rejects empty names, and names that differ only in case: the script would end there.
     let mut known = BTreeSet::new();
-    let fields = metadata.schema().fields().iter();
+    let fields = reader.schema().fields().iter();
     let fields: Vec<_> = fields
         .filter(|field| !field.name().is_empty() && known.insert(field.name().to_lowercase()))
         .collect();
