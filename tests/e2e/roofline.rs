@@ -262,12 +262,12 @@ fn measured_ceilings_are_in_the_report() {
         "vectors have several elements: {rates:?}"
     );
     let bandwidth = |level, access| rate("bandwidth", &[("level", level), ("access", access)]);
-    for access in ["load", "triad"] {
-        let (first, memory) = (bandwidth("L1", access), bandwidth("DRAM", access));
-        assert!(
-            first > memory && memory > 1e8,
-            "{access}: {first}, {memory}"
-        );
+    let [first, memory] = ["L1", "DRAM"].map(|level| bandwidth(level, "load"));
+    assert!(first > memory && memory > 1e8, "{first}, {memory}");
+    // Without optimization, the triad is as fast at each level.
+    for level in ["L1", "DRAM"] {
+        let triad = bandwidth(level, "triad");
+        assert!((1e8..first).contains(&triad), "{level}: {triad}, {first}");
     }
 
     let run = record(directory.path());
