@@ -19,11 +19,11 @@ use super::{
     columns::{with_host, without_run},
     day_files::{DayFiles, NewFile, temporary},
     keep::{DAY_US, Resolution},
-    parts::{Part, Parts, in_file, no_times, open},
+    parts::{Part, Parts, no_times, open},
     plan::Source,
     reduce::by_host::HostReducer,
     sort::{BATCH_ROWS, Batches, Sink, SortKey, SortedFile, Sorter, merge},
-    stored::{RowPlace, StoredFile},
+    stored::{RowPlace, StoredFile, in_file},
     totals::Totals,
 };
 use crate::output::dataset::{

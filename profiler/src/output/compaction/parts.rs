@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, io};
 
 use arrow::datatypes::{DataType, Field, TimeUnit};
 
-use super::{check::Checksums, columns::Fields, keep::DAY_US, plan::Source};
+use super::{check::Checksums, columns::Fields, keep::DAY_US, plan::Source, stored::in_file};
 use crate::{
     output::dataset::{
         compacted::{PartFile, span},
@@ -144,12 +144,6 @@ impl Parts {
         }
         Ok(())
     }
-}
-
-/// An error with the path of the file.
-pub fn in_file(directory: &Directory, name: &str, error: &io::Error) -> io::Error {
-    let path = directory.path().join(name);
-    io::Error::other(format!("{}: {error}", path.display()))
 }
 
 /// The directory of a source in the table.

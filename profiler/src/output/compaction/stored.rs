@@ -7,7 +7,7 @@ use std::{
 
 use arrow::datatypes::SchemaRef;
 
-use super::{Limits, keep::Resolution, parts::in_file};
+use super::{Limits, keep::Resolution};
 use crate::output::dataset::{
     compacted::{CompactedRows, DAY},
     files::Directory,
@@ -70,6 +70,12 @@ pub fn read(table: &Directory, runs: &BTreeMap<RowPlace, CompactedRows>) -> io::
         }
     }
     Ok(days)
+}
+
+/// An error with the path of the file.
+pub fn in_file(directory: &Directory, name: &str, error: &io::Error) -> io::Error {
+    let path = directory.path().join(name);
+    io::Error::other(format!("{}: {error}", path.display()))
 }
 
 impl StoredFile {
