@@ -11,7 +11,7 @@ use fuzz::processes;
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::Host,
-    job::{JobEnvironment, Scheduler, is_id, slurm_job_number},
+    job::{JobEnvironment, JobId, Scheduler, slurm_job_number},
     support::clock::{Clock, Tick, monotonic_ns},
     tasks::Description,
 };
@@ -92,11 +92,12 @@ fn check(machine: &Machine, cmdline: &[u8], environ: &[u8], cgroup: &[u8]) {
     for process in tasks.iter() {
         described(&process.description, cmdline, cgroup);
     }
-    let environment = JobEnvironment::read(&machine.host.procfs, PID).expect("an environment");
+    let environment = JobEnvironment::read_all(&machine.host.procfs, &[PID]).next();
+    let environment = environment.flatten().expect("an environment");
     let job = environment.job_id(Scheduler::Slurm);
     assert_eq!(
         job,
-        variable(environ, "SLURM_JOB_ID").filter(|id| is_id(id))
+        variable(environ, "SLURM_JOB_ID").filter(|id| JobId::try_from((*id).to_owned()).is_ok())
     );
     let members = machine.tree.path("members");
     if let Some(number) = slurm_job_number(&machine.host.procfs, &members) {

@@ -50,7 +50,7 @@ fn answer(scheduler: Scheduler, success: bool, text: &str) {
             // PBS prints names.
             assert!(digits || scheduler == Scheduler::Pbs);
         }
-        assert!(status.id.is_none_or(|id| stdout.contains(&id)));
+        assert!(status.id.is_none_or(|id| stdout.contains(&*id)));
     }
     for pid in parse_processes(scheduler, &output).into_iter().flatten() {
         assert!(stdout.contains(&pid.to_string()));

@@ -143,6 +143,7 @@ impl<'a> Node<'a> {
         let context = OpenContext {
             host: &machine.host,
             interval: Duration::from_secs(1),
+            for_user: false,
             threads: false,
             result: None,
             node: true,
