@@ -166,8 +166,8 @@ pub(crate) fn read(procfs: &Path, pid: u32, file: MemoryFile) -> io::Result<Cont
 ///
 /// # Errors
 ///
-/// Those of open(2) and read(2), and [`io::ErrorKind::TimedOut`] if the process blocks reading, or
-/// another one of its user has.
+/// Those of open(2) and read(2), [`io::ErrorKind::TimedOut`] if the process blocks reading, or another
+/// one of its user has, and those of the helper process. The last two are counted.
 pub(crate) fn read_all(procfs: &Path, requests: &[(u32, MemoryFile)]) -> Vec<io::Result<Content>> {
     let mut results = Vec::with_capacity(requests.len());
     while results.len() < requests.len() {
@@ -194,6 +194,10 @@ pub(crate) fn read_all(procfs: &Path, requests: &[(u32, MemoryFile)]) -> Vec<io:
             }
             Err(error) => {
                 *helper = None;
+                let mut blocked = Blocked::lock();
+                for (pid, _) in batch {
+                    blocked.lose(identity(procfs, *pid), real_uid(procfs, *pid));
+                }
                 let kind = error.kind();
                 results.extend(batch.iter().map(|_| Err(kind.into())));
             }
@@ -398,6 +402,18 @@ mod tests {
             let read = read(procfs.path(), 7, MemoryFile::Cmdline).expect("read");
             assert_eq!((read.bytes.len(), read.truncated), (CMDLINE_MAX, truncated));
         }
+    }
+
+    #[test]
+    fn end_of_the_helper_is_counted_and_a_new_one_started() {
+        let (procfs, own) = (Path::new("/proc"), std::process::id());
+        let read = || read(procfs, own, MemoryFile::SmapsRollup);
+        read().expect("readable");
+        HELPER.with_borrow(|helper| helper.as_ref().expect("started").kill());
+        let error = read().expect_err("there is no helper");
+        assert_ne!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(losses()[&real_uid(procfs, own)], 1);
+        read().expect("readable");
     }
 
     /// A process that executes a program all the time.

@@ -4,6 +4,8 @@
 
 use std::{io, path::Path};
 
+use rustix::io::Errno;
+
 use super::{
     memory_file::{self, MemoryFile},
     process_status::field,
@@ -24,8 +26,7 @@ pub struct Footprint {
 ///
 /// # Errors
 ///
-/// If this process has no permission to read the file, or the process blocks reading
-/// ([`memory_file::read_all`]).
+/// As [`memory_file::read_all`], except for a process that has ended.
 pub(crate) fn read_all(procfs: &Path, pids: &[u32]) -> Vec<io::Result<Option<Footprint>>> {
     let requests: Vec<_> = pids
         .iter()
@@ -34,9 +35,9 @@ pub(crate) fn read_all(procfs: &Path, pids: &[u32]) -> Vec<io::Result<Option<Foo
     let read = memory_file::read_all(procfs, &requests).into_iter();
     let footprints = read.map(|content| match content {
         Ok(content) => Ok(Footprint::parse(&String::from_utf8_lossy(&content.bytes))),
-        Err(error) => match error.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut => Err(error),
-            _ => Ok(None),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::SRCH) => Ok(None),
+            _ => Err(error),
         },
     });
     footprints.collect()

@@ -162,7 +162,8 @@ pub fn losses(
     for (what, why, lost) in [
         (
             Loss::MEMORY,
-            "the processes, or another one of this user, block reading their memory",
+            "the processes, or another one of this user, block reading their memory, or the helper \
+             process that reads it has ended",
             tasks.memory_lost(),
         ),
         (
