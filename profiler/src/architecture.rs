@@ -28,7 +28,7 @@ fn add_modules(directory: &Path, parent: &Module, modules: &mut BTreeMap<Module,
         let name = path.file_stem().expect("a name").to_string_lossy();
         let module = [&parent[..], &[name.to_string()]].concat();
         match &*name {
-            "tests" | "architecture" | "main" | "lib" => {}
+            "tests" | "scenarios" | "architecture" | "main" | "lib" => {}
             "mod" => {
                 modules.insert(parent.clone(), code(&path));
             }

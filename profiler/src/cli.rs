@@ -35,7 +35,7 @@ const LONG_VERSION: &str = concat!(
 const AFTER_HELP: &str = "\
 Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.
 Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict, \
-7 verify, 8 compare --fail-on.";
+7 verify, 8 compare --fail-on, 9 too few runs for compare --fail-on.";
 
 /// Shows where time, bytes, FLOPS and energy go, for a command, a process tree, a batch job, a
 /// cgroup or a node

@@ -21,6 +21,8 @@ pub enum Reason {
     VerifyFailed = 7,
     /// `compare --fail-on` found a difference.
     Difference = 8,
+    /// `compare --fail-on` had too few runs to tell.
+    Undecided = 9,
     /// The command exists but cannot be executed, as in sh(1).
     CannotRun = 126,
     /// The command was not found, as in sh(1).

@@ -23,6 +23,8 @@ pub mod perf;
 pub mod privileges;
 pub mod procfs;
 pub mod run_report;
+#[cfg(test)]
+mod scenarios;
 pub mod schema;
 pub mod service;
 pub mod session;

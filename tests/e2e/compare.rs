@@ -276,7 +276,9 @@ fn p_values_are_those_of_the_permutation_test() {
         let mut adjusted = 0.0_f64;
         for (rank, index) in order.into_iter().enumerate() {
             adjusted = adjusted.max(p[index] * (p.len() - rank) as f64).min(1.0);
-            let of = figures[index]["p"].as_f64().expect("a p-value");
+            let of = |name: &str| figures[index][name].as_f64().expect("a p-value");
+            assert!((of("p") - p[index]).abs() < 1e-9, "{}", figures[index]);
+            let of = of("p_corrected");
             assert!(
                 (of - adjusted).abs() < 1e-9,
                 "{} {division:b}: {of} instead of {adjusted}",
@@ -406,7 +408,7 @@ fn differences_of_settings_come_first() {
         &command,
     );
     let found = document(&[&a], &[&b]);
-    assert_eq!(found["within_one_run"], true);
+    assert_eq!(figure(&found, "cpu_s")["verdict"], "unknown");
     let machines = found["machines"].as_array().expect("differences");
     let interval = machines
         .iter()
@@ -425,9 +427,13 @@ fn differences_of_settings_come_first() {
     let at = |text: &str, what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
     assert!(at(&text, "interval") < at(&text, "cpu_s"), "{text}");
     assert!(
-        text.contains("One run each: intervals are within the runs."),
+        text.contains("One run each: whether a difference is more than chance cannot be tested."),
         "{text}"
     );
+    let (code, _, stderr) = compare(&["--fail-on", "cpu_s>+5%"], &[&a], &[&b]);
+    assert_eq!(code, Some(9), "{stderr}");
+    let why = "cpu_s>+5%: cannot be judged with 1 and 1 runs; record at least 4 on each side";
+    assert!(stderr.contains(why), "{stderr}");
     let missing = directory.path().join("missing");
     let (code, _, stderr) = compare(&[], &[&a], &[&missing]);
     assert_eq!(code, Some(3), "{stderr}");

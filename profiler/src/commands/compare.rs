@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 use super::{TrustOption, print, print_json, read_run, write};
 use crate::{
     analysis::{
-        compare::{Measured, Threshold, compare, document, page},
+        compare::{Judgement, Measured, Threshold, compare, document, judge, page},
         stored_run::StoredRun,
         summary::{Thresholds, summarize},
     },
@@ -37,7 +37,8 @@ pub struct Arguments {
     /// Write HTML to this file instead; `-` for the standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["json", "md"])]
     output: Option<PathBuf>,
-    /// Exit with 8 if a figure differs significantly by more than this, such as 'cpu_s>+5%'
+    /// Exit with 8 if a figure differs significantly by more than this, such as 'cpu_s>+5%', and with 9
+    /// if there are too few runs to tell
     #[arg(long, value_name = "THRESHOLD")]
     fail_on: Vec<Threshold>,
     #[command(flatten)]
@@ -113,17 +114,26 @@ impl Arguments {
                 page.text()
             })?;
         }
-        let mut has_failed = false;
-        for threshold in &self.fail_on {
-            let exceeded = threshold.exceeded(&comparison);
-            let exceeded = exceeded.map_err(|why| Failure::new(Reason::Usage, why))?;
-            if let Some(why) = exceeded {
-                report!("profiler: {why}");
-                has_failed = true;
+        let judgements = judge(&self.fail_on, &comparison);
+        let judgements = judgements.map_err(|why| Failure::new(Reason::Usage, why))?;
+        let (mut has_failed, mut is_unknown) = (false, false);
+        for judgement in judgements {
+            match judgement {
+                Judgement::Within => {}
+                Judgement::Exceeded(why) => {
+                    report!("profiler: {why}");
+                    has_failed = true;
+                }
+                Judgement::Unknown(why) => {
+                    warning!("profiler: {why}");
+                    is_unknown = true;
+                }
             }
         }
         Ok(if has_failed {
             Reason::Difference as u8
+        } else if is_unknown {
+            Reason::Undecided as u8
         } else {
             0
         })

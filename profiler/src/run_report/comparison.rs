@@ -197,7 +197,7 @@ fn ratio(of: &Compared) -> Option<Ratio> {
         value: ratio.value,
         interval: ratio.interval,
         colour: match of.verdict() {
-            Verdict::Same => None,
+            Verdict::Same | Verdict::Unknown => None,
             Verdict::More => Some(5),
             Verdict::Less => Some(0),
         },

@@ -9,6 +9,7 @@ fn compared(of: &Compared) -> Value {
         Verdict::More => "more",
         Verdict::Less => "less",
         Verdict::Same => "same",
+        Verdict::Unknown => "unknown",
     };
     json!({
         "name": of.name,
@@ -18,9 +19,10 @@ fn compared(of: &Compared) -> Value {
         "b": of.b,
         "ratio": of.ratio,
         "p": of.p,
+        "p_corrected": of.corrected_p,
         "primary": of.is_primary,
         "verdict": verdict,
-        "runs_needed": of.needed,
+        "runs_needed": of.needed(),
     })
 }
 
@@ -38,6 +40,5 @@ pub fn document(comparison: &Comparison) -> Value {
         "only_in": { "a": comparison.unmatched[0], "b": comparison.unmatched[1] },
         "doubts": { "a": comparison.doubts[0], "b": comparison.doubts[1] },
         "left_out": { "a": comparison.left_out[0], "b": comparison.left_out[1] },
-        "within_one_run": comparison.runs == [1, 1],
     })
 }

@@ -7,22 +7,24 @@ mod page;
 pub mod statistics;
 mod thresholds;
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use self::statistics::{
-    ALPHA, Estimate, benjamini_hochberg, holm, least_measurements, mann_whitney, median,
-    needed_measurements, ratio, within_runs,
+    ALPHA, Estimate, benjamini_hochberg, holm, least_measurements, least_p, log_variance,
+    mann_whitney, median, needed_measurements, ratio,
 };
 pub use self::{
     document::document,
     machines::{Difference, Machine},
     page::{Tables, page, tables},
-    thresholds::Threshold,
+    thresholds::{Judgement, Threshold, judge},
 };
 use super::{
     catalog::{PROCESSES, TARGET},
     figure::Unit,
-    rows::numbers,
     stored_run::StoredRun,
     summary::Summary,
 };
@@ -38,15 +40,13 @@ pub const PRIMARY: [&str; 5] = [
 /// Differences below this are not interesting, however significant.
 pub const LEAST_EFFECT: f64 = 0.02;
 
-/// Share of the CPU time from which a command is tested.
-const LEAST_SHARE: f64 = 0.001;
+/// What `cpu_s` consists of.
+const OF_CPU: [&str; 2] = ["user_s", "system_s"];
 
 /// A run with what the comparison needs of it.
 pub struct Measured {
     pub summary: Summary,
     pub machine: Machine,
-    /// Figures per sample, for comparisons of single runs.
-    samples: BTreeMap<&'static str, Vec<f64>>,
 }
 
 /// A figure on both sides.
@@ -60,13 +60,17 @@ pub struct Compared {
     pub runs: [usize; 2],
     /// Factor from a to b; `None` if a value is 0.
     pub ratio: Option<Estimate>,
-    /// p-value, adjusted for the number of tests; `None` with one run on each side.
-    pub p: Option<f64>,
+    /// p-value of the Mann–Whitney test.
+    pub p: f64,
+    /// The p-value, corrected for the figures that are tested together.
+    pub corrected_p: f64,
     pub is_primary: bool,
+    /// Level at which `p` is significant whatever the other figures are.
+    level: f64,
     /// Of all runs.
     sum: f64,
-    /// Runs on each side that would find a difference of this size.
-    pub needed: Option<usize>,
+    /// Variance of the logarithms within the sides; `None` if it is unknown.
+    log_variance: Option<f64>,
 }
 
 /// What a comparison says about a figure.
@@ -74,8 +78,10 @@ pub struct Compared {
 pub enum Verdict {
     More,
     Less,
-    /// Not significant, or too small to be interesting.
+    /// No significant difference, or one too small to be interesting.
     Same,
+    /// No difference of so few runs would be significant.
+    Unknown,
 }
 
 /// The result.
@@ -98,12 +104,6 @@ pub struct Comparison {
 impl Compared {
     /// Whether the difference is significant and large enough.
     pub fn verdict(&self) -> Verdict {
-        let is_significant = match (self.p, self.ratio.and_then(|ratio| ratio.interval)) {
-            (Some(p), _) => p <= ALPHA,
-            // One run each: the interval within the runs.
-            (None, Some((low, high))) => low > 1.0 || high < 1.0,
-            (None, None) => false,
-        };
         // A value of 0 has no ratio: every difference from it is large.
         let (a, b) = (self.a.value, self.b.value);
         let ratio = match self.ratio {
@@ -114,7 +114,16 @@ impl Compared {
                 Ordering::Greater => 0.0,
             },
         };
-        if !is_significant || (ratio - 1.0).abs() < LEAST_EFFECT {
+        // Medians can differ in the other direction than most values, or not at all.
+        let interval = self.ratio.and_then(|ratio| ratio.interval);
+        let is_one_way = interval.is_none_or(|(low, high)| low > 1.0 || high < 1.0);
+        if self.corrected_p > ALPHA || !is_one_way {
+            if self.can_be_judged() {
+                Verdict::Same
+            } else {
+                Verdict::Unknown
+            }
+        } else if (ratio - 1.0).abs() < LEAST_EFFECT {
             Verdict::Same
         } else if ratio > 1.0 {
             Verdict::More
@@ -122,28 +131,32 @@ impl Compared {
             Verdict::Less
         }
     }
+
+    /// Whether a difference of so many runs can be significant.
+    fn can_be_judged(&self) -> bool {
+        let [a, b] = self.runs;
+        least_p(a, b) <= self.level
+    }
+
+    /// Runs on each side that would find a difference of this size; `None` if one is found, if this one is
+    /// not interesting, and if the spread is unknown.
+    pub fn needed(&self) -> Option<usize> {
+        let is_found = matches!(self.verdict(), Verdict::More | Verdict::Less);
+        let ratio = self.ratio.filter(|_| !is_found)?.value;
+        let is_change = (ratio - 1.0).abs() >= LEAST_EFFECT;
+        let variance = self.log_variance.filter(|_| is_change)?;
+        let needed = needed_measurements(variance, ratio, self.level)?;
+        // Those that were recorded have not sufficed.
+        Some(needed.max(self.runs[0].min(self.runs[1]) + 1))
+    }
 }
 
 impl Measured {
-    /// Reads what the comparison needs.
+    /// What the comparison needs of a run.
     pub fn new(run: &StoredRun, summary: Summary) -> Self {
-        let mut samples: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
-        for host in run.hosts.iter() {
-            let columns = SAMPLED.map(|(_, column)| column);
-            // What cannot be read is among the problems of the summary.
-            let _ = run.read("timeline", host, &columns, |batch| {
-                for (name, column) in SAMPLED {
-                    let values = numbers(batch, column)
-                        .into_iter()
-                        .filter(|value| !value.is_nan());
-                    samples.entry(name).or_default().extend(values);
-                }
-            });
-        }
         Self {
             machine: Machine::of(run, &summary),
             summary,
-            samples,
         }
     }
 
@@ -174,45 +187,56 @@ impl Measured {
     }
 }
 
-/// Figures with a value in each row of `timeline`.
-const SAMPLED: [(&str, &str); 4] = [
-    ("cpu_s", "target_cpu"),
-    ("target_energy_j", "target_energy_uj"),
-    ("peak_rss_bytes", "target_rss_sum"),
-    ("runqueue_s", "target_runqueue_ns"),
-];
-
 fn compared(name: String, unit: Unit, a: &[f64], b: &[f64]) -> Option<Compared> {
     if a.is_empty() || b.is_empty() {
         return None;
     }
-    let ratio = ratio(a, b);
-    let single = a.len() == 1 && b.len() == 1;
+    let p = mann_whitney(a, b);
     Some(Compared {
         name,
         unit,
         a: median(a),
         b: median(b),
         runs: [a.len(), b.len()],
-        ratio,
-        p: (!single).then(|| mann_whitney(a, b)),
+        ratio: ratio(a, b),
+        p,
+        corrected_p: p,
         is_primary: false,
+        level: ALPHA,
         sum: a.iter().chain(b).sum(),
-        needed: ratio.and_then(|ratio| needed_measurements(a, b, ratio.value)),
+        log_variance: log_variance(a, b),
     })
 }
 
-/// Adjusts the p-values of figures that are tested together.
-fn adjust(figures: &mut [Compared], adjust: fn(&[f64]) -> Vec<f64>) {
-    adjust_all(&mut figures.iter_mut().collect::<Vec<_>>(), adjust);
+/// Corrects the p-values of figures that are tested together, each with the same weight.
+fn correct_equal(figures: &mut [Compared]) {
+    let weights = vec![1.0; figures.len()];
+    correct(figures, &weights);
 }
 
-fn adjust_all(figures: &mut [&mut Compared], adjust: fn(&[f64]) -> Vec<f64>) {
-    let tested = figures.iter_mut().filter(|figure| figure.p.is_some());
-    let mut tested: Vec<_> = tested.collect();
-    let p: Vec<f64> = tested.iter().filter_map(|figure| figure.p).collect();
-    for (figure, p) in tested.iter_mut().zip(adjust(&p)) {
-        figure.p = Some(p);
+/// Corrects the p-values of parts of a whole. The weight of each is its share of all runs: many small parts
+/// do not hide the difference of a large one. A share does not depend on which run is on which side, so
+/// that it does not change the rate of false alarms.
+fn correct_parts(figures: &mut [Compared]) {
+    let weights: Vec<f64> = figures.iter().map(|figure| figure.sum).collect();
+    correct(figures, &weights);
+}
+
+fn correct(figures: &mut [Compared], weights: &[f64]) {
+    let p: Vec<f64> = figures.iter().map(|figure| figure.p).collect();
+    let all: f64 = weights.iter().sum();
+    let corrected = holm(&p, weights).into_iter().zip(weights);
+    for (figure, (p, weight)) in figures.iter_mut().zip(corrected) {
+        figure.corrected_p = p;
+        figure.level = ALPHA * weight / all;
+    }
+}
+
+/// Corrects the p-values of figures of which many can differ together.
+fn correct_many(figures: &mut [Compared]) {
+    let p: Vec<f64> = figures.iter().map(|figure| figure.p).collect();
+    for (figure, p) in figures.iter_mut().zip(benjamini_hochberg(&p)) {
+        figure.corrected_p = p;
     }
 }
 
@@ -222,41 +246,45 @@ pub fn compare(labels: [String; 2], sides: [&[&Measured]; 2]) -> Comparison {
         sides[side].iter().filter_map(|run| run.get(name)).collect()
     };
     let of = |name: &str, unit| compared(name.to_owned(), unit, &values(0, name), &values(1, name));
-    let primary = PRIMARY.into_iter().filter_map(|name| {
-        let mut compared = of(name, unit(name))?;
-        compared.is_primary = true;
-        if let [[a], [b]] = sides
-            && let (Some(of_a), Some(of_b)) = (a.samples.get(name), b.samples.get(name))
-        {
-            let interval = within_runs(of_a, of_b).and_then(|ratio| ratio.interval);
-            compared.ratio = compared.ratio.map(|ratio| Estimate { interval, ..ratio });
-        }
-        Some(compared)
-    });
+    let primary = PRIMARY.into_iter().filter_map(|name| of(name, unit(name)));
     let mut figures: Vec<_> = primary.collect();
-    adjust(&mut figures, holm);
+    for figure in &mut figures {
+        figure.is_primary = true;
+    }
+    correct_equal(&mut figures);
+    let parts = OF_CPU.into_iter().filter_map(|name| of(name, unit(name)));
+    let mut parts: Vec<_> = parts.collect();
+    correct_parts(&mut parts);
     let all = PROCESSES.iter().chain(TARGET);
-    let others = all.filter(|figure| !PRIMARY.contains(&figure.name));
+    let others = all.filter(|of| !PRIMARY.contains(&of.name) && !OF_CPU.contains(&of.name));
     let mut others: Vec<_> = others
         .filter_map(|figure| of(figure.name, figure.unit))
         .collect();
-    adjust(&mut others, benjamini_hochberg);
+    correct_many(&mut others);
+    figures.append(&mut parts);
     figures.append(&mut others);
     let mut unmatched = [Vec::new(), Vec::new()];
     let mut processes = groups(sides, &mut unmatched, |run| {
-        let commands = run.summary.commands.kept.iter();
-        commands
-            .map(|(command, of)| (command.to_string(), of.cpu_s))
-            .collect()
+        let commands = &run.summary.commands;
+        let named = commands.kept.iter();
+        Named {
+            values: named
+                .map(|(command, of)| (command.to_string(), of.cpu_s))
+                .collect(),
+            is_complete: commands.left_out == 0,
+        }
     });
-    test_large(&mut processes);
+    correct_parts(&mut processes);
     let mut regions = groups(sides, &mut unmatched, |run| {
         let regions = run.summary.regions.iter();
-        regions
-            .map(|(name, figures)| (name.clone(), figures.get("region_s")))
-            .collect()
+        Named {
+            values: regions
+                .map(|(name, figures)| (name.clone(), figures.get("region_s")))
+                .collect(),
+            is_complete: true,
+        }
     });
-    adjust(&mut regions, benjamini_hochberg);
+    correct_parts(&mut regions);
     Comparison {
         labels,
         machines: machines::differences(sides),
@@ -293,20 +321,31 @@ fn unit(name: &str) -> Unit {
     })
 }
 
+/// Values of a run by name.
+struct Named {
+    values: BTreeMap<String, Option<f64>>,
+    /// Whether a name without a value has the value 0.
+    is_complete: bool,
+}
+
 /// Matches values by name. Names that only one side has are added to `unmatched`.
 fn groups(
     sides: [&[&Measured]; 2],
     unmatched: &mut [Vec<String>; 2],
-    values: impl Fn(&Measured) -> BTreeMap<String, Option<f64>>,
+    values: impl Fn(&Measured) -> Named,
 ) -> Vec<Compared> {
     let named = sides.map(|runs| {
-        let mut named: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for run in runs {
-            for (name, value) in values(run) {
-                named.entry(name).or_default().extend(value);
-            }
-        }
-        named
+        let runs: Vec<_> = runs.iter().map(|run| values(run)).collect();
+        let names: BTreeSet<_> = runs.iter().flat_map(|run| run.values.keys()).collect();
+        let of = |name: &String| -> Vec<f64> {
+            let values = runs.iter().map(|run| match run.values.get(name) {
+                Some(value) => *value,
+                None => run.is_complete.then_some(0.0),
+            });
+            values.flatten().collect()
+        };
+        let named = names.into_iter().map(|name| (name.clone(), of(name)));
+        named.collect::<BTreeMap<_, _>>()
     });
     for (side, other) in [(0, 1), (1, 0)] {
         let only = named[side]
@@ -322,24 +361,6 @@ fn groups(
     found
         .filter_map(|(name, a)| compared(name.clone(), Unit::Seconds, a, named[1].get(name)?))
         .collect()
-}
-
-/// Tests the commands with a share of the CPU time of both sides together. The others are so many in
-/// some runs that they would hide a difference of the large ones. The selection does not depend on
-/// which run is on which side, so that it does not change the rate of false alarms.
-fn test_large(processes: &mut [Compared]) {
-    let total: f64 = processes.iter().map(|of| of.sum).sum();
-    let (mut large, small): (Vec<_>, Vec<_>) = processes
-        .iter_mut()
-        .partition(|of| of.sum >= LEAST_SHARE * total);
-    adjust_all(&mut large, benjamini_hochberg);
-    for of in small {
-        of.p = None;
-        of.ratio = of.ratio.map(|ratio| Estimate {
-            interval: None,
-            ..ratio
-        });
-    }
 }
 
 impl Comparison {
@@ -373,7 +394,6 @@ mod tests {
         Measured {
             summary,
             machine: Machine::default(),
-            samples: BTreeMap::new(),
         }
     }
 
@@ -411,7 +431,7 @@ mod tests {
                 chosen.map(|(run, _)| run).collect()
             };
             let compared = compare(Default::default(), [&side(0), &side(1)]);
-            let p = compared.primary().filter_map(|figure| figure.p);
+            let p = compared.primary().map(|figure| figure.corrected_p);
             let smallest = p.fold(1.0, f64::min);
             assert_eq!(compared.primary().count(), 4);
             divisions += 1;
@@ -437,17 +457,17 @@ mod tests {
             let threshold: Threshold = "fsyncs>+5%".parse().unwrap();
             (
                 found.figures[0].verdict(),
-                threshold.exceeded(&found).unwrap(),
+                judge(&[threshold], &found).unwrap().remove(0),
             )
         };
         let why = "fsyncs>+5%: fsyncs differs: 0 and 6.50".to_owned();
-        assert_eq!(verdict(&a, &b), (Verdict::More, Some(why)));
-        assert_eq!(verdict(&b, &a), (Verdict::Less, None));
-        assert_eq!(verdict(&a, &a), (Verdict::Same, None));
+        assert_eq!(verdict(&a, &b), (Verdict::More, Judgement::Exceeded(why)));
+        assert_eq!(verdict(&b, &a), (Verdict::Less, Judgement::Within));
+        assert_eq!(verdict(&a, &a), (Verdict::Same, Judgement::Within));
     }
 
     #[test]
-    fn small_commands_are_not_tested() {
+    fn commands_are_tested_by_their_share() {
         let run = |index: usize, factor: f64| {
             let mut run = measured(&[]);
             let kept = &mut run.summary.commands.kept;
@@ -478,14 +498,14 @@ mod tests {
         let verdicts: Vec<_> = found
             .processes
             .iter()
-            .map(|of| (of.name.as_str(), of.verdict(), of.p.is_some()))
+            .map(|of| (of.name.as_str(), of.verdict(), of.needed().is_some()))
             .collect();
         assert_eq!(
             verdicts,
             [
-                ("small", Verdict::Same, false),
-                ("solver (rank 0)", Verdict::Same, true),
-                ("solver (rank 1)", Verdict::More, true),
+                ("small", Verdict::Unknown, true),
+                ("solver (rank 0)", Verdict::Same, false),
+                ("solver (rank 1)", Verdict::More, false),
             ]
         );
         assert_eq!(found.unmatched, [["only a"], ["only b"]]);
@@ -506,7 +526,7 @@ mod tests {
         let few = compared("x".to_owned(), Unit::Seconds, &a[..2], &[20.0, 21.0]);
         assert_eq!(
             few.expect("values").verdict(),
-            Verdict::Same,
+            Verdict::Unknown,
             "too few runs"
         );
     }

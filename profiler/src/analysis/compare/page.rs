@@ -34,19 +34,20 @@ impl Compared {
             Verdict::Same => "~",
             Verdict::More => "▲",
             Verdict::Less => "▼",
+            Verdict::Unknown => "?",
         };
-        let p = self.p.map_or(NULL.to_owned(), |p| format!("{p:.3}"));
-        let needed = self.needed.filter(|_| self.verdict() == Verdict::Same);
-        let is_change = self
-            .ratio
-            .is_some_and(|ratio| (ratio.value - 1.0).abs() >= super::LEAST_EFFECT);
-        let needed = needed.filter(|needed| is_change && *needed > self.runs[0].min(self.runs[1]));
+        let p = |p: f64| match self.runs {
+            [1, 1] => NULL.to_owned(),
+            _ => format!("{p:.3}"),
+        };
+        let needed = self.needed();
         vec![
             self.value(self.a),
             self.value(self.b),
             self.change(),
             self.interval().unwrap_or_else(|| NULL.to_owned()),
-            p,
+            p(self.p),
+            p(self.corrected_p),
             needed.map_or(String::new(), |needed| needed.to_string()),
             mark.to_owned(),
             self.name.clone(),
@@ -69,6 +70,7 @@ fn table(name: &str, compared: &[&Compared], rows: usize) -> PageTable {
         "change",
         "interval (95 %)",
         "p",
+        "corrected",
         "runs needed",
         "",
         name,
@@ -86,7 +88,7 @@ fn sorted(compared: &[Compared], size: fn(&Compared) -> f64) -> Vec<&Compared> {
     let others = compared.iter().filter(|of| !of.is_primary);
     let mut sorted: Vec<_> = others.filter(is_used).collect();
     sorted.sort_by(|a, b| {
-        let is_same = |of: &Compared| of.verdict() == Verdict::Same;
+        let is_same = |of: &Compared| matches!(of.verdict(), Verdict::Same | Verdict::Unknown);
         is_same(a)
             .cmp(&is_same(b))
             .then(size(b).total_cmp(&size(a)))
@@ -146,7 +148,9 @@ impl Comparison {
             1 => "1 run".to_owned(),
             runs => format!("{runs} runs"),
         });
-        format!("A: {a}, B: {b}; medians; ▲ more, ▼ less, ~ not significant or below 2 %")
+        format!(
+            "A: {a}, B: {b}; medians; ▲ more, ▼ less, ~ no difference found or below 2 %, ? too few runs to tell"
+        )
     }
 
     /// What a reader has to know about the statistics and what is not compared.
@@ -154,8 +158,8 @@ impl Comparison {
         let mut notes = Vec::new();
         if self.runs == [1, 1] {
             notes.push(
-                "One run each: intervals are within the runs. Whether the next run differs as much is \
-                 unknown."
+                "One run each: whether a difference is more than chance cannot be tested. Record at least \
+                 5 runs of each."
                     .to_owned(),
             );
         } else if let Some(least) = self.too_few() {

@@ -143,26 +143,34 @@ fn upper_tail(z: f64) -> f64 {
     (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * polynomial
 }
 
-/// Hodges–Lehmann estimate of the factor from `a` to `b`: the median of all ratios, with the interval
-/// that the Mann–Whitney test does not reject. `None` if a value is not positive.
+/// Factor from the median of `a` to that of `b`; `None` if one of them is 0. Its interval has the factors
+/// that the Mann–Whitney test does not reject, and the factor itself: medians of few values that differ in
+/// their spread can have a ratio that the test rejects.
 pub fn ratio(a: &[f64], b: &[f64]) -> Option<Estimate> {
-    let positive = a
-        .iter()
-        .chain(b)
-        .all(|value| *value > 0.0 && value.is_finite());
-    if a.is_empty() || b.is_empty() || !positive {
+    if a.is_empty() || b.is_empty() {
+        return None;
+    }
+    let value = median(b).value / median(a).value;
+    if !(value.is_finite() && value > 0.0) {
+        return None;
+    }
+    Some(Estimate {
+        value,
+        interval: accepted(a, b).map(|(low, high)| (low.min(value), high.max(value))),
+    })
+}
+
+/// The factors from `a` to `b` that the Mann–Whitney test does not reject; `None` with too few
+/// measurements, and if one is not positive.
+fn accepted(a: &[f64], b: &[f64]) -> Option<(f64, f64)> {
+    let is_positive = |value: &f64| *value > 0.0 && value.is_finite();
+    if !a.iter().chain(b).all(is_positive) {
         return None;
     }
     let ratios = a.iter().flat_map(|a| b.iter().map(move |b| b / a));
     let ratios = sorted(&ratios.collect::<Vec<_>>());
-    let interval = rejected(a.len(), b.len()).map(|rank| {
-        let last = ratios.len() - 1;
-        (ratios[rank], ratios[last - rank])
-    });
-    Some(Estimate {
-        value: middle(&ratios),
-        interval,
-    })
+    let rank = rejected(a.len(), b.len())?;
+    Some((ratios[rank], ratios[ratios.len() - 1 - rank]))
 }
 
 /// Number of smallest ratios that are outside the interval, less one; `None` if even all are not
@@ -198,63 +206,55 @@ fn rejected(n: usize, m: usize) -> Option<usize> {
     rank
 }
 
-/// Adjusts p-values so that those at most `ALPHA` have an expected share of at most `ALPHA` of false
+/// Corrects p-values so that those at most `ALPHA` have an expected share of at most `ALPHA` of false
 /// alarms (Benjamini and Hochberg).
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
-    step(
-        p,
-        |rank, count| count / rank,
-        |order| order.reverse(),
-        f64::min,
-    )
-}
-
-/// Adjusts p-values so that the probability of any false alarm is at most `ALPHA` (Holm).
-pub fn holm(p: &[f64]) -> Vec<f64> {
-    step(p, |rank, count| count - rank + 1.0, |_| {}, f64::max)
-}
-
-fn step(
-    p: &[f64],
-    factor: impl Fn(f64, f64) -> f64,
-    direction: impl Fn(&mut Vec<usize>),
-    combine: impl Fn(f64, f64) -> f64,
-) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
-    order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
-    let mut ranks = vec![0.0; p.len()];
-    for (rank, index) in order.iter().enumerate() {
-        ranks[*index] = (rank + 1) as f64;
+    order.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
+    let mut corrected = vec![1.0; p.len()];
+    let mut last = 1.0_f64;
+    for (above, index) in order.into_iter().enumerate() {
+        let rank = p.len() - above;
+        last = last.min(p[index] * p.len() as f64 / rank as f64);
+        corrected[index] = last;
     }
-    direction(&mut order);
-    let mut adjusted = vec![1.0; p.len()];
-    let mut last: Option<f64> = None;
-    for index in order {
-        let own = (p[index] * factor(ranks[index], p.len() as f64)).min(1.0);
-        let value = last.map_or(own, |last| combine(last, own));
-        adjusted[index] = value;
-        last = Some(value);
+    corrected
+}
+
+/// Corrects p-values so that the probability of any false alarm is at most `ALPHA` (Holm). Each test has
+/// a share of it in proportion to its weight, which must not depend on what is tested.
+pub fn holm(p: &[f64], weights: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    let relative = |index: usize| p[index] / weights[index];
+    order.sort_by(|a, b| relative(*a).total_cmp(&relative(*b)));
+    let mut corrected = vec![1.0; p.len()];
+    let mut last = 0.0_f64;
+    for (at, index) in order.iter().enumerate() {
+        let remaining: f64 = order[at..].iter().map(|index| weights[*index]).sum();
+        // Without weight, nothing can be found.
+        let own = relative(*index) * remaining;
+        last = last.max(if own.is_nan() { 1.0 } else { own.min(1.0) });
+        corrected[*index] = last;
     }
-    adjusted
+    corrected
+}
+
+/// Smallest p-value that a test of this many measurements can have.
+pub fn least_p(n: usize, m: usize) -> f64 {
+    // Complete separation, in both directions, of all orders.
+    let orders = (1..=n).map(|k| (m + k) as f64 / k as f64).product::<f64>();
+    (2.0 / orders).min(1.0)
 }
 
 /// Smallest number of measurements on each side with which a test at `level` can find a difference.
 pub fn least_measurements(level: f64) -> usize {
-    // Complete separation is one of C(2n, n) / 2 orders.
-    let mut orders = 1.0;
-    (1..1000)
-        .find(|n| {
-            let n = f64::from(*n);
-            orders *= (2.0 * n) * (2.0 * n - 1.0) / (n * n);
-            2.0 / orders <= level
-        })
-        .map_or(1000, |n| usize::try_from(n).unwrap_or(1000))
+    (1..1000).find(|n| least_p(*n, *n) <= level).unwrap_or(1000)
 }
 
-/// Measurements on each side that find a difference by the factor `ratio` with a probability of 80 %,
-/// if the measurements spread as `a` and `b` do.
-pub fn needed_measurements(a: &[f64], b: &[f64], ratio: f64) -> Option<usize> {
-    let logs = |values: &[f64]| {
+/// Variance of the logarithms of measurements within both sides; `None` with a single one on each, and
+/// if one is not positive.
+pub fn log_variance(a: &[f64], b: &[f64]) -> Option<f64> {
+    let squares = |values: &[f64]| {
         let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
         let mean = logs.iter().sum::<f64>() / logs.len() as f64;
         logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>()
@@ -262,74 +262,39 @@ pub fn needed_measurements(a: &[f64], b: &[f64], ratio: f64) -> Option<usize> {
     let degrees = (a.len() + b.len())
         .checked_sub(2)
         .filter(|degrees| *degrees > 0)?;
-    let variance = (logs(a) + logs(b)) / degrees as f64;
-    let effect = ratio.ln().powi(2);
-    // (1.96 + 0.84)²; the test needs π/3 times as many as one that assumes a normal distribution.
-    let needed = 2.0 * 7.85 * variance / effect * std::f64::consts::FRAC_PI_3;
-    let least = least_measurements(ALPHA) as f64;
+    let variance = (squares(a) + squares(b)) / degrees as f64;
+    variance.is_finite().then_some(variance)
+}
+
+/// Measurements on each side with which a test at `level` finds a difference by the factor `ratio` with a
+/// probability of 80 %, if their logarithms have this variance.
+pub fn needed_measurements(log_variance: f64, ratio: f64, level: f64) -> Option<usize> {
+    // The test needs π/3 times as many as one that assumes a normal distribution.
+    let both = (quantile(level / 2.0) + quantile(0.2)).powi(2);
+    let needed = 2.0 * both * log_variance / ratio.ln().powi(2) * std::f64::consts::FRAC_PI_3;
     (needed.is_finite() && needed < 1e6).then(|| {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "below 1e6"
         )]
-        let needed = needed.ceil().max(least) as usize;
-        needed
+        let needed = needed.ceil() as usize;
+        needed.max(least_measurements(level))
     })
 }
 
-/// Ratio of two means over time within one run each, with an interval from a bootstrap over blocks
-/// of neighbouring samples. Deterministic.
-pub fn within_runs(a: &[f64], b: &[f64]) -> Option<Estimate> {
-    const BLOCK: usize = 10;
-    const ROUNDS: usize = 2000;
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let (of_a, of_b) = (mean(a), mean(b));
-    if a.is_empty() || b.is_empty() || of_a <= 0.0 {
-        return None;
+/// The value that a standard normal variable exceeds with this probability, of at most 0.5.
+fn quantile(probability: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 40.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if upper_tail(middle) > probability {
+            low = middle;
+        } else {
+            high = middle;
+        }
     }
-    let value = of_b / of_a;
-    if a.len() < 3 * BLOCK || b.len() < 3 * BLOCK {
-        return Some(Estimate {
-            value,
-            interval: None,
-        });
-    }
-    // xorshift64*
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut below = |end: usize| {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        let number = state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-        usize::try_from(number).unwrap_or(0) % end
-    };
-    let mut resampled = |values: &[f64]| {
-        let blocks = values.len().div_ceil(BLOCK);
-        let sum: f64 = (0..blocks)
-            .map(|_| {
-                let begin = below(values.len());
-                // Blocks continue at the begin.
-                (begin..begin + BLOCK)
-                    .map(|index| values[index % values.len()])
-                    .sum::<f64>()
-            })
-            .sum();
-        sum / (blocks * BLOCK) as f64
-    };
-    let mut ratios: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let below = resampled(a);
-            resampled(b) / below
-        })
-        .filter(|ratio| ratio.is_finite())
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    let at = |numerator: usize| ratios[numerator * (ratios.len() - 1) / 1000];
-    Some(Estimate {
-        value,
-        interval: (!ratios.is_empty()).then(|| (at(25), at(975))),
-    })
+    low
 }
 
 #[cfg(test)]
@@ -394,6 +359,16 @@ mod tests {
         assert!(ratio(&a[..4], &b[..4]).unwrap().interval.is_some());
         assert!(ratio(&a[..3], &b[..3]).unwrap().interval.is_none());
         assert!(ratio(&[0.0], &b).is_none());
+        // A median without others: no interval.
+        let with_zero = ratio(&[0.0, 10.0, 10.0], &b).unwrap();
+        assert!(with_zero.value > 1.0 && with_zero.interval.is_none());
+        // The ratio of the medians is 0.94; most ratios of two values are larger than 1.
+        let a = [58.7, 58.8, 58.9, 40.0, 41.0, 59.0, 42.0];
+        let b = [54.9, 55.0, 54.8, 60.0, 61.0, 54.0, 62.0];
+        let found = ratio(&a, &b).unwrap();
+        close(found.value, 55.0 / 58.7);
+        let (low, high) = found.interval.unwrap();
+        assert!(low <= found.value && found.value <= high, "{found:?}");
         // Published: for n = m = 6 the 6th and the 31st of 36 ordered differences (U = 5).
         assert_eq!(rejected(6, 6), Some(5));
         assert_eq!(rejected(10, 10), Some(23));
@@ -406,32 +381,34 @@ mod tests {
         for (found, expected) in adjusted.iter().zip([0.02, 0.04, 0.04, 0.02]) {
             close(*found, expected);
         }
-        for (found, expected) in holm(&p).iter().zip([0.03, 0.06, 0.06, 0.02]) {
+        for (found, expected) in holm(&p, &[1.0; 4]).iter().zip([0.03, 0.06, 0.06, 0.02]) {
             close(*found, expected);
         }
+        // 90 % of the weight: 0.04 / 0.9. The other three then have all of it.
+        let weighted = holm(&[0.01, 0.04, 0.03, 0.5], &[1.0, 27.0, 1.0, 1.0]);
+        for (found, expected) in weighted.iter().zip([0.044_444_44, 0.044_444_44, 0.06, 0.5]) {
+            close(*found, expected);
+        }
+        assert_eq!(holm(&[0.0, 0.01], &[0.0, 1.0]), [1.0, 1.0]);
         assert_eq!(benjamini_hochberg(&[]), Vec::<f64>::new());
     }
 
     #[test]
     fn number_of_measurements() {
+        close(least_p(5, 5), 2.0 / 252.0);
+        close(least_p(1, 1), 1.0);
+        close(least_p(3, 1), 0.5);
         assert_eq!(least_measurements(0.05), 4);
         assert_eq!(least_measurements(0.01), 5);
         assert_eq!(least_measurements(0.05 / 30.0), 7);
+        close(quantile(0.025), 1.959_964);
         let a = [10.0, 10.2, 9.8, 10.1];
-        let few = needed_measurements(&a, &a, 1.05).unwrap();
-        let many = needed_measurements(&a, &a, 1.005).unwrap();
+        let variance = log_variance(&a, &a).unwrap();
+        let needed = |ratio, level| needed_measurements(variance, ratio, level).unwrap();
+        let (few, many) = (needed(1.05, ALPHA), needed(1.005, ALPHA));
         assert!(few <= 6 && many > 50, "{few} {many}");
-        assert_eq!(needed_measurements(&[1.0], &[1.0], 1.1), None);
-    }
-
-    #[test]
-    fn equal_samples_within_runs_do_not_differ() {
-        let a: Vec<f64> = (0..200).map(|i| 10.0 + f64::from(i % 7)).collect();
-        let (low, high) = within_runs(&a, &a).unwrap().interval.unwrap();
-        assert!(low < 1.0 && high > 1.0, "{low} {high}");
-        let b: Vec<f64> = a.iter().map(|value| value * 1.2).collect();
-        let (low, high) = within_runs(&a, &b).unwrap().interval.unwrap();
-        assert!(low > 1.15 && high < 1.25, "{low} {high}");
-        assert!(within_runs(&a[..20], &b).unwrap().interval.is_none());
+        assert!(needed(1.005, ALPHA / 10.0) > many);
+        assert_eq!(log_variance(&[1.0], &[1.1]), None);
+        assert_eq!(log_variance(&[1.0, 0.0], &[1.1]), None);
     }
 }

@@ -4,7 +4,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{Comparison, Verdict};
+use super::{
+    Compared, Comparison,
+    statistics::{ALPHA, holm, least_measurements, least_p},
+};
 
 /// A difference of a figure that is a failure.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,45 +48,85 @@ impl FromStr for Threshold {
     }
 }
 
-impl Threshold {
-    /// Why the comparison fails, if it does: a significant difference beyond the threshold.
-    ///
-    /// # Errors
-    ///
-    /// When the runs do not have the figure.
-    pub fn exceeded(&self, comparison: &Comparison) -> Result<Option<String>, String> {
-        let figures = comparison.figures.iter();
-        let named = figures.clone().find(|figure| figure.name == self.figure);
-        let Some(figure) = named else {
-            let known: Vec<_> = figures.map(|figure| figure.name.as_str()).collect();
-            return Err(format!(
-                "no figure `{}` in the runs: {}",
-                self.figure,
-                known.join(", ")
-            ));
-        };
-        let verdict = figure.verdict();
-        let (is_beyond, change) = match figure.ratio {
-            Some(ratio) if self.more => (ratio.value > self.factor, ratio.value),
-            Some(ratio) => (ratio.value < self.factor, ratio.value),
-            // From or to 0.
-            None => (true, f64::INFINITY),
-        };
-        let is_worse = verdict
-            == if self.more {
-                Verdict::More
+/// What a comparison says about a threshold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    Within,
+    /// A significant difference beyond the threshold, with its text.
+    Exceeded(String),
+    /// No difference of so few runs would be significant, with the reason.
+    Unknown(String),
+}
+
+/// Judges thresholds. Their figures were chosen before the runs were seen: only they are tested together.
+///
+/// # Errors
+///
+/// When the runs do not have a figure.
+pub fn judge(thresholds: &[Threshold], comparison: &Comparison) -> Result<Vec<Judgement>, String> {
+    let figures: Vec<&Compared> = thresholds
+        .iter()
+        .map(|threshold| threshold.figure(comparison))
+        .collect::<Result<_, _>>()?;
+    let p: Vec<f64> = figures.iter().map(|figure| figure.p).collect();
+    let corrected = holm(&p, &vec![1.0; p.len()]);
+    let level = ALPHA / thresholds.len().max(1) as f64;
+    let all = thresholds.iter().zip(figures).zip(corrected);
+    Ok(all
+        .map(|((threshold, figure), p)| {
+            let [a, b] = figure.runs;
+            if p <= ALPHA && threshold.is_beyond(figure) {
+                Judgement::Exceeded(threshold.difference(figure))
+            } else if p > ALPHA && least_p(a, b) > level {
+                Judgement::Unknown(format!(
+                    "{}: cannot be judged with {a} and {b} runs; record at least {} on each side",
+                    threshold.text,
+                    least_measurements(level)
+                ))
             } else {
-                Verdict::Less
-            };
-        let differs = if change.is_finite() {
-            format!("differs by {:+.1} %", 100.0 * (change - 1.0))
-        } else {
-            let value = |value| figure.unit.format(value);
-            let (a, b) = (value(figure.a.value), value(figure.b.value));
-            format!("differs: {a} and {b}")
+                Judgement::Within
+            }
+        })
+        .collect())
+}
+
+impl Threshold {
+    fn figure<'a>(&self, comparison: &'a Comparison) -> Result<&'a Compared, String> {
+        let figures = comparison.figures.iter();
+        let mut named = figures.clone().filter(|figure| figure.name == self.figure);
+        named.next().ok_or_else(|| {
+            let known: Vec<_> = figures.map(|figure| figure.name.as_str()).collect();
+            let known = known.join(", ");
+            format!("no figure `{}` in the runs: {known}", self.figure)
+        })
+    }
+
+    fn is_beyond(&self, figure: &Compared) -> bool {
+        let (a, b) = (figure.a.value, figure.b.value);
+        let factor = match figure.ratio {
+            Some(ratio) => ratio.value,
+            // From or to 0.
+            None if b > a => f64::INFINITY,
+            None if b < a => 0.0,
+            None => 1.0,
         };
-        let why = || format!("{}: {} {differs}", self.text, self.figure);
-        Ok((is_beyond && is_worse).then(why))
+        if self.more {
+            factor > self.factor
+        } else {
+            factor < self.factor
+        }
+    }
+
+    fn difference(&self, figure: &Compared) -> String {
+        let differs = match figure.ratio {
+            Some(ratio) => format!("differs by {:+.1} %", 100.0 * (ratio.value - 1.0)),
+            None => {
+                let value = |value| figure.unit.format(value);
+                let (a, b) = (value(figure.a.value), value(figure.b.value));
+                format!("differs: {a} and {b}")
+            }
+        };
+        format!("{}: {} {differs}", self.text, self.figure)
     }
 }
 
