@@ -38,6 +38,22 @@ impl PageTable {
     }
 }
 
+impl PageTable {
+    /// Removes the columns of numbers that are null in each row.
+    pub fn remove_unknown(&mut self) {
+        let last = self.columns.len().saturating_sub(1);
+        let is_known =
+            |column: usize| column == last || self.rows.iter().any(|row| row[column] != NULL);
+        let known: Vec<bool> = (0..self.columns.len()).map(is_known).collect();
+        let retain = |cells: &mut Vec<String>| {
+            let mut known = known.iter();
+            cells.retain(|_| *known.next().unwrap_or(&true));
+        };
+        retain(&mut self.columns);
+        self.rows.iter_mut().for_each(retain);
+    }
+}
+
 /// Shown for null.
 pub const NULL: &str = "–";
 

@@ -4,7 +4,7 @@
 mod compare;
 mod summary;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use crate::{
     },
     import::{Host, Hosts, Origin, Row, write},
     output::dataset::foreign_file::Trust,
+    schema::SCHEMA_VERSION,
     support::labels::Labels,
 };
 
@@ -24,6 +25,8 @@ pub const START: i64 = 1_767_323_045_000_000;
 /// A run of one node, of which the rows are given. What is not given is null.
 pub struct Recording {
     host: Host,
+    /// Starts and ends, s; that of the run if there are none.
+    sessions: Vec<(f64, Option<f64>)>,
 }
 
 /// The columns of a JSON object.
@@ -48,7 +51,10 @@ impl Recording {
         };
         host.manifest.target = json!({"what": "`scenario`"});
         host.includes(START, at(seconds));
-        Self { host }
+        Self {
+            host,
+            sessions: Vec::new(),
+        }
     }
 
     /// A row of the second until `second`.
@@ -82,9 +88,40 @@ impl Recording {
         self.row(table, second, Value::Object(all))
     }
 
+    /// Divides the run into sessions with these starts and ends, s. One without an end was killed, and its
+    /// rows were recovered.
+    #[must_use]
+    pub fn sessions(mut self, sessions: &[(f64, Option<f64>)]) -> Self {
+        self.sessions = sessions.to_vec();
+        self
+    }
+
+    /// `run.json` with the sessions.
+    fn divided(&self, run: &str) -> Value {
+        let session = |&(start, end): &(f64, Option<f64>)| {
+            let ns = |second: f64| at(second) * 1000;
+            json!({
+                "run_id": run,
+                "hostname": "node1",
+                "state": if end.is_some() { "complete" } else { "recovered" },
+                "schema_version": SCHEMA_VERSION,
+                "start_ts": ns(start),
+                "end_ts": end.map(ns),
+                "config": {"interval_ns": 1_000_000_000},
+                "target": {"what": format!("`session at {start} s`")},
+                "exit_code": end.map(|_| 0),
+            })
+        };
+        let mut all: Vec<Value> = self.sessions.iter().map(session).collect();
+        let mut last = all.pop().expect("a session");
+        last["earlier"] = all.into();
+        last
+    }
+
     /// Writes the run into a directory.
     pub fn store(self, directory: &Path, run: &str) -> StoredRun {
         let path = directory.join(run);
+        let divided = (!self.sessions.is_empty()).then(|| self.divided(run));
         let origin = Origin {
             program: "scenario",
             file: Path::new("-"),
@@ -96,6 +133,9 @@ impl Recording {
             &origin,
         )
         .expect("written");
+        if let Some(manifest) = divided {
+            fs::write(path.join("run.json"), manifest.to_string()).expect("written");
+        }
         StoredRun::open(&path, Trust::Own).expect("a run")
     }
 

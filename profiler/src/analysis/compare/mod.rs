@@ -377,16 +377,19 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::summary::Session;
 
     fn measured(values: &[(&'static str, f64)]) -> Measured {
         let mut summary = Summary::default();
         for (name, value) in values {
             match *name {
                 "wall_s" => {
-                    summary.identity.start = Some(0);
                     #[expect(clippy::cast_possible_truncation, reason = "some seconds")]
                     let end = (value * 1e9) as i64;
-                    summary.identity.end = Some(end);
+                    summary.sessions = vec![Session {
+                        end,
+                        ..Session::default()
+                    }];
                 }
                 name => summary.target = summary.target.with(name, *value),
             }

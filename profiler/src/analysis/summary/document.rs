@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{DerivedFigure, Figures, Gpu, Node, OF_REGIONS, OF_TARGETS, Summary, findings};
+use super::{
+    DerivedFigure, Figures, Gpu, Node, OF_REGIONS, OF_TARGETS, Session, Summary, findings,
+};
 use crate::{
     analysis::{
         catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
@@ -84,6 +86,18 @@ fn node(number: usize, node: &Node) -> Value {
     Value::Object(map)
 }
 
+fn session(session: &Session) -> Value {
+    json!({
+        "start": rfc3339(session.start),
+        "end": session.has_ended.then(|| rfc3339(session.end)),
+        "seconds": session.seconds(),
+        "state": session.state,
+        "exit_code": session.exit_code,
+        "target": session.target,
+        "cpu_s": session.figures.get("cpu_s"),
+    })
+}
+
 /// Name, unit, meaning and SQL of the figures.
 pub fn declarations() -> Value {
     let list = |lists: &[&[Figure]], by: &[&str], derived: &[DerivedFigure]| {
@@ -158,7 +172,8 @@ pub fn document(summary: &Summary) -> Value {
         "exit_code": identity.exit_code,
         "start": identity.start.map(rfc3339),
         "end": identity.end.map(rfc3339),
-        "seconds": identity.seconds(),
+        "seconds": summary.seconds(),
+        "sessions": summary.sessions.iter().map(session).collect::<Vec<_>>(),
         "hosts": summary.nodes.len(),
         "findings": findings(summary),
         "total": target(&summary.target),

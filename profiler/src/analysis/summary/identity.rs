@@ -92,15 +92,10 @@ impl Identity {
         }
         identity
     }
-
-    /// Length of the run, s.
-    pub fn seconds(&self) -> Option<f64> {
-        Some((self.end? - self.start?) as f64 / 1e9)
-    }
 }
 
 /// The state of a run is the worst of its hosts.
-fn rank(state: State) -> u8 {
+pub(super) fn rank(state: State) -> u8 {
     match state {
         State::Complete => 0,
         State::Recovered => 1,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Figures, Summary, document::figures};
 use crate::analysis::{
     catalog::{NODE, PROCESSES, TARGET},
-    figure::Unit,
+    figure::{Figure, Unit},
     page::{NULL, Page, PageTable},
     scan::Values,
 };
@@ -16,7 +16,12 @@ use crate::analysis::{
 struct Group {
     runs: usize,
     values: [Values; 3],
+    /// Runs that have a value of each figure.
+    known: BTreeMap<&'static str, usize>,
 }
+
+/// The figures that are added up.
+const ADDED: [&[Figure]; 3] = [PROCESSES, TARGET, NODE];
 
 fn groups(summaries: &[Summary], key: &str) -> BTreeMap<Option<String>, Group> {
     let mut groups: BTreeMap<Option<String>, Group> = BTreeMap::new();
@@ -28,36 +33,58 @@ fn groups(summaries: &[Summary], key: &str) -> BTreeMap<Option<String>, Group> {
             "run" => Some(identity.run_id.clone()),
             label => identity.labels.get(label).cloned(),
         };
-        if let Some(group) = groups.get_mut(&value) {
-            group.runs += 1;
-            for (own, other) in group.values.iter_mut().zip(&summary.values) {
-                own.merge(other);
-            }
-        } else {
-            let values = summary.values.clone();
-            groups.insert(value, Group { runs: 1, values });
+        let group = groups.entry(value).or_insert_with(|| Group {
+            runs: 0,
+            values: ADDED.map(Values::new),
+            known: BTreeMap::new(),
+        });
+        group.runs += 1;
+        for (own, other) in group.values.iter_mut().zip(&summary.values) {
+            own.merge(other);
+        }
+        for name in figures_of(&summary.values).0.into_keys() {
+            *group.known.entry(name).or_default() += 1;
         }
     }
     groups
 }
 
+fn figures_of(values: &[Values; 3]) -> Figures {
+    let mut all = Figures::default();
+    for (figures, values) in ADDED.into_iter().zip(values) {
+        all.0.append(&mut Figures::of(figures, Some(values)).0);
+    }
+    all
+}
+
 impl Group {
-    fn figures(&self) -> Figures {
-        let mut all = Figures::default();
-        for (figures, values) in [PROCESSES, TARGET, NODE].into_iter().zip(&self.values) {
-            all.0.append(&mut Figures::of(figures, Some(values)).0);
+    /// Runs without a value of a figure that others have.
+    fn unknown(&self, name: &str) -> usize {
+        self.known.get(name).map_or(0, |known| self.runs - known)
+    }
+
+    /// A sum, and of how many runs it is if some have no value.
+    fn text(&self, figures: &Figures, name: &str, unit: Unit) -> String {
+        let Some(value) = figures.get(name) else {
+            return NULL.to_owned();
+        };
+        let value = unit.format(value);
+        match self.unknown(name) {
+            0 => value,
+            unknown => format!("{value} ({} of {})", self.runs - unknown, self.runs),
         }
-        all
     }
 }
 
 /// Columns of the table: figure, its unit, and the heading.
-const COLUMNS: [(&str, Unit, &str); 7] = [
+const COLUMNS: [(&str, Unit, &str); 9] = [
     ("cpu_s", Unit::Seconds, "CPU time"),
     ("node_unused_cpu_hours", Unit::Hours, "unused CPUs"),
     ("runqueue_s", Unit::Seconds, "run queue"),
     ("file_read_bytes", Unit::Bytes, "read"),
     ("file_write_bytes", Unit::Bytes, "written"),
+    ("storage_read_bytes", Unit::Bytes, "from storage"),
+    ("storage_write_bytes", Unit::Bytes, "dirtied"),
     ("target_energy_j", Unit::Joules, "energy (model)"),
     ("peak_rss_bytes", Unit::Bytes, "peak memory"),
 ];
@@ -68,19 +95,21 @@ pub fn by_label(summaries: &[Summary], key: &str) -> Page {
     headings.extend(COLUMNS.map(|(_, _, heading)| heading));
     headings.push(key);
     let mut table = PageTable::new(&headings);
+    let mut is_partial = false;
     for (value, group) in groups(summaries, key) {
-        let figures = group.figures();
+        let figures = figures_of(&group.values);
+        is_partial |= COLUMNS.iter().any(|(name, ..)| group.unknown(name) > 0);
         let mut row = vec![group.runs.to_string()];
-        row.extend(COLUMNS.map(|(name, unit, _)| {
-            let value = figures.get(name);
-            value.map_or(NULL.to_owned(), |value| unit.format(value))
-        }));
+        row.extend(COLUMNS.map(|(name, unit, _)| group.text(&figures, name, unit)));
         row.push(value.unwrap_or_else(|| NULL.to_owned()));
         table.rows.push(row);
     }
+    table.remove_unknown();
+    let note = "(n of m): the sum of n runs; the others have no value.";
     Page {
         title: format!("{} runs by {key}", summaries.len()),
         tables: vec![table],
+        notes: is_partial.then(|| note.to_owned()).into_iter().collect(),
         ..Page::default()
     }
 }
@@ -88,9 +117,10 @@ pub fn by_label(summaries: &[Summary], key: &str) -> Page {
 /// The same as JSON, with all figures.
 pub fn by_label_document(summaries: &[Summary], key: &str) -> Value {
     let groups = groups(summaries, key).into_iter().map(|(value, group)| {
-        let mut map = figures(&[PROCESSES, TARGET, NODE], &group.figures());
+        let mut map = figures(&ADDED, &figures_of(&group.values));
         map.insert(key.to_owned(), json!(value));
         map.insert("runs".to_owned(), json!(group.runs));
+        map.insert("runs_with_value".to_owned(), json!(group.known));
         Value::Object(map)
     });
     groups.collect()

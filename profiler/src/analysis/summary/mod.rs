@@ -8,6 +8,7 @@ mod labels;
 mod page;
 mod processes;
 mod region_energy;
+mod sessions;
 pub mod thresholds;
 mod verdict;
 
@@ -17,6 +18,7 @@ use self::{
     allocation::{read_allocation, sum_allocations},
     processes::{Process, read_processes},
     region_energy::read_region_energies,
+    sessions::read_sessions,
 };
 pub use self::{
     commands::{Command, Commands, Use},
@@ -24,6 +26,7 @@ pub use self::{
     identity::Identity,
     labels::{by_label, by_label_document},
     page::{node_subject, page, process_subject, rank_subject, region_subject},
+    sessions::Session,
     thresholds::{Thresholds, ceilings_file},
     verdict::{Finding, findings},
 };
@@ -58,6 +61,8 @@ const OF_REGIONS: [DerivedFigure; 1] = [region_energy::ENERGY];
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     pub identity: Identity,
+    /// In the order of their starts.
+    pub sessions: Vec<Session>,
     /// Of all nodes.
     pub target: Figures,
     pub nodes: Vec<Node>,
@@ -342,9 +347,14 @@ fn merged(hosts: &[OfHost], request: usize) -> Grouped {
 }
 
 impl Summary {
-    /// Length of the run, s: until its last sample if it has not ended.
+    /// Time in which the run was recorded, s: that of its sessions, without the pauses between them.
     pub fn seconds(&self) -> Option<f64> {
-        self.identity.seconds().or(self.sampled_seconds)
+        let recorded: f64 = self.sessions.iter().map(Session::seconds).sum();
+        // A run without run.json.
+        let known = Some(recorded).filter(|_| !self.sessions.is_empty());
+        known
+            .or(self.sampled_seconds)
+            .filter(|seconds| *seconds > 0.0)
     }
 
     /// Removes command lines and names of users.
@@ -357,6 +367,9 @@ impl Summary {
             top.process.uid = None;
         }
         self.commands = Commands::default();
+        for session in &mut self.sessions {
+            session.target.clear();
+        }
     }
 }
 
@@ -431,6 +444,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         .map(|seconds| seconds / hosts.len().max(1) as f64);
     Summary {
         identity: Identity::of(run),
+        sessions: read_sessions(run),
         sampled_seconds: sampled,
         target,
         nodes,

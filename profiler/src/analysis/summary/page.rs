@@ -21,6 +21,13 @@ const STARTS_WITHIN: f64 = 30.0;
 const PROCESSES_SHOWN: usize = 5;
 /// Rows of a table that are shown.
 const ROWS: usize = 16;
+/// Columns about files in each table: figure and heading.
+const FILES: [(&str, &str); 4] = [
+    ("file_read_bytes", "read"),
+    ("file_write_bytes", "written"),
+    ("storage_read_bytes", "from storage"),
+    ("storage_write_bytes", "dirtied"),
+];
 
 impl Figures {
     /// A figure as text; [`NULL`] if the data do not have it.
@@ -28,9 +35,9 @@ impl Figures {
         self.known(name).unwrap_or_else(|| NULL.to_owned())
     }
 
-    /// The first figure that is known, as text.
-    fn either(&self, name: &str, other: &str) -> String {
-        self.known(name).unwrap_or_else(|| self.text(other))
+    /// The cells of [`FILES`].
+    fn of_files(&self) -> [String; 4] {
+        FILES.map(|(name, _)| self.text(name))
     }
 
     fn known(&self, name: &str) -> Option<String> {
@@ -248,7 +255,9 @@ impl Summary {
         let mut shown = self.processes.clone();
         keep_top(&mut shown, PROCESSES_SHOWN);
         let has_gpus = self.target.get("gpu_memory_bytes").is_some();
-        let mut headings = vec!["CPU", "waited", "read", "written", "memory"];
+        let mut headings = vec!["CPU", "waited"];
+        headings.extend(FILES.map(|(_, heading)| heading));
+        headings.push("memory");
         headings.extend(has_gpus.then_some("GPU memory"));
         headings.extend(["pid", "process"]);
         let mut table = PageTable::new(&headings);
@@ -266,13 +275,9 @@ impl Summary {
                 _ => String::new(),
             };
             table.subjects.push(process_subject(&top.host, process.key));
-            let mut row = vec![
-                figures.text("cpu_s"),
-                Unit::Seconds.format(top.waited()),
-                figures.either("file_read_bytes", "storage_read_bytes"),
-                figures.either("file_write_bytes", "storage_write_bytes"),
-                figures.text("peak_process_bytes"),
-            ];
+            let mut row = vec![figures.text("cpu_s"), Unit::Seconds.format(top.waited())];
+            row.extend(figures.of_files());
+            row.push(figures.text("peak_process_bytes"));
             row.extend(has_gpus.then(|| figures.text("gpu_memory_bytes")));
             row.extend([
                 process.key.0.to_string(),
@@ -284,16 +289,10 @@ impl Summary {
     }
 
     fn node_table(&self) -> PageTable {
-        let mut table = PageTable::new(&[
-            "CPU",
-            "of node",
-            "run queue",
-            "read",
-            "written",
-            "memory",
-            "energy",
-            "node",
-        ]);
+        let mut headings = vec!["CPU", "of node", "run queue"];
+        headings.extend(FILES.map(|(_, heading)| heading));
+        headings.extend(["memory", "energy", "node"]);
+        let mut table = PageTable::new(&headings);
         for node in &self.nodes {
             let tags = if node.tags.is_empty() {
                 String::new()
@@ -301,18 +300,62 @@ impl Summary {
                 format!(" [{}]", node.tags.join(", "))
             };
             table.subjects.push(node_subject(&node.host));
-            table.rows.push(vec![
+            let mut row = vec![
                 node.target.text("cpu_s"),
                 node.node.text("cpu_avg_utilization_pct"),
                 node.target.text("runqueue_s"),
-                node.target.text("file_read_bytes"),
-                node.target.text("file_write_bytes"),
+            ];
+            row.extend(node.target.of_files());
+            row.extend([
                 node.target.text("peak_rss_bytes"),
                 node.target.text("target_energy_j"),
                 format!("{}{tags}", node.host),
             ]);
+            table.rows.push(row);
         }
         limited(table)
+    }
+
+    fn session_table(&self) -> PageTable {
+        let mut headings = vec!["time", "CPU", "run queue"];
+        headings.extend(FILES.map(|(_, heading)| heading));
+        headings.extend(["memory", "exit", "session"]);
+        let mut table = PageTable::new(&headings);
+        for session in self.sessions.iter().rev().take(ROWS).rev() {
+            let figures = &session.figures;
+            let state = match session.state {
+                State::Complete => String::new(),
+                state => format!(" ({})", state.name()),
+            };
+            let exit = session.exit_code.map(|code| code.to_string());
+            let mut row = vec![
+                Unit::Seconds.format(session.seconds()),
+                figures.text("cpu_s"),
+                figures.text("runqueue_s"),
+            ];
+            row.extend(figures.of_files());
+            row.extend([
+                figures.text("peak_rss_bytes"),
+                exit.unwrap_or_else(|| NULL.to_owned()),
+                format!("{}, {}{state}", wall_clock(session.start), session.target),
+            ]);
+            table.rows.push(row);
+        }
+        table.more = self.sessions.len() - table.rows.len();
+        table
+    }
+
+    /// `4.2 s`; `4.2 s in 2 sessions within 10.1 s`.
+    fn length(&self) -> Option<String> {
+        let length = Unit::Seconds.format(self.seconds()?);
+        let start = self.sessions.first().map(|session| session.start);
+        let end = self.sessions.iter().map(|session| session.end).max();
+        let Some((start, end)) = start.zip(end).filter(|_| self.sessions.len() > 1) else {
+            return Some(length);
+        };
+        let within = Unit::Seconds.format(end.saturating_sub(start) as f64 / 1e9);
+        let sessions = counted(self.sessions.len() as u64, "session");
+        Some(format!("{length} in {sessions} within {within}"))
     }
 
     fn region_table(&self) -> PageTable {
@@ -395,26 +438,20 @@ impl Summary {
 
 /// A table of groups of processes.
 fn group_table<'a>(name: &str, groups: impl Iterator<Item = (String, &'a Figures)>) -> PageTable {
-    let mut table = PageTable::new(&[
-        "CPU",
-        "run queue",
-        "blocked",
-        "read",
-        "written",
-        "memory",
-        name,
-    ]);
+    let mut headings = vec!["CPU", "run queue", "blocked"];
+    headings.extend(FILES.map(|(_, heading)| heading));
+    headings.extend(["memory", name]);
+    let mut table = PageTable::new(&headings);
     for (group, figures) in groups {
         table.subjects.push(format!("{name} {group}"));
-        table.rows.push(vec![
+        let mut row = vec![
             figures.text("cpu_s"),
             figures.text("runqueue_s"),
             figures.text("blocked_s"),
-            figures.text("file_read_bytes"),
-            figures.text("file_write_bytes"),
-            figures.text("peak_rss_bytes"),
-            group,
-        ]);
+        ];
+        row.extend(figures.of_files());
+        row.extend([figures.text("peak_rss_bytes"), group]);
+        table.rows.push(row);
     }
     limited(table)
 }
@@ -472,9 +509,7 @@ pub fn page(summary: &Summary) -> Page {
     let origin: Vec<_> = origin.into_iter().flatten().chain(labels).collect();
     let when = joined([
         identity.start.map(wall_clock),
-        summary
-            .seconds()
-            .map(|seconds| Unit::Seconds.format(seconds)),
+        summary.length(),
         identity.state.map(|state| state.name().to_owned()),
         identity.exit_code.map(|code| format!("exit code {code}")),
     ]);
@@ -514,8 +549,12 @@ pub fn page(summary: &Summary) -> Page {
             ranks.map(|(rank, figures)| (rank.to_string(), figures)),
         ));
     }
+    if summary.sessions.len() > 1 {
+        tables.push(summary.session_table());
+    }
     tables.push(summary.region_table());
     tables.retain(|table| !table.rows.is_empty());
+    tables.iter_mut().for_each(PageTable::remove_unknown);
     Page {
         title: format!("{}: {}", identity.run_id, origin.join(" · ")),
         subtitle: when.into_iter().chain([identity.target.clone()]).collect(),
