@@ -138,10 +138,25 @@ fn next_run_recovers_the_previous_one() {
     let killed = wall_ns();
     profiler.kill();
     let stalls = stall_detector.stop();
-    let next = start().start();
+    let mut next = start().start();
     wait_until("it is recovered", || {
         Dataset::new(run.clone()).manifest()["state"] == "recovered"
     });
+    next.wait_until_reported("whose profiler was killed: at most one interval at its end is lost");
     drop(next);
+    // All who judge the run say the same.
+    let lost = "was killed: at most the last 100.0 ms are lost; the rest is recovered";
+    let path = run.to_str().expect("UTF-8");
+    for command in ["summary", "verify"] {
+        let output = Command::new(setting("PROFILER_BIN"))
+            .args([command, path])
+            .output()
+            .expect("the profiler starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            text.contains(lost) && !text.contains("No losses."),
+            "{text}"
+        );
+    }
     assert_nothing_lost(&Dataset::new(run), killed, &stalls, "the next run");
 }

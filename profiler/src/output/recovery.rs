@@ -61,7 +61,10 @@ impl AbandonedRuns {
         match result {
             Ok(report) if !self.quiet => {
                 let rows: u64 = report.rows.values().sum();
-                report!("profiler: recovered {rows} rows of {run_dir}");
+                report!(
+                    "profiler: recovered {rows} rows of {run_dir}, whose profiler was killed: at most one \
+                     interval at its end is lost"
+                );
             }
             Ok(_) => {}
             Err(error) => {

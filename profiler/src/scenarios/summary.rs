@@ -70,6 +70,12 @@ fn a_session_that_was_killed_ends_with_its_last_sample() {
         line(&text, "`session at 0 s` (recovered)").contains("2.00 s"),
         "{text}"
     );
+    let lost = "The session of 2026-01-02 03:04:05 UTC was killed: at most the last 1.00 s are lost; the rest \
+                is recovered.";
+    assert!(
+        text.contains(lost) && !text.contains("No losses."),
+        "{text}"
+    );
 }
 
 fn with_files(bytes: Option<u64>) -> Summary {

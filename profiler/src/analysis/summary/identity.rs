@@ -33,6 +33,9 @@ pub struct Identity {
     pub schema_version: u32,
     /// Time between the first and the last start of a host, each by its own clock, ns.
     pub starts_within: i64,
+    /// Sessions that did not end in order, by host: when they began, ns since 1970-01-01 UTC, and what
+    /// [happened](Manifest::interruption).
+    pub interruptions: Vec<(String, i64, String)>,
     /// Losses by host.
     pub losses: Vec<(String, Loss)>,
     /// Sources that are not complete, by host.
@@ -78,6 +81,10 @@ impl Identity {
             .max_by_key(|state| rank(*state));
         for manifest in run.manifests() {
             let host = || manifest.hostname.clone();
+            let interrupted = manifest
+                .sessions()
+                .filter_map(|session| Some((host(), session.start_ts, session.interruption()?)));
+            identity.interruptions.extend(interrupted);
             let losses = manifest.sessions().flat_map(|session| &session.losses);
             identity
                 .losses

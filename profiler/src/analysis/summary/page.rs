@@ -389,12 +389,6 @@ impl Summary {
     pub fn doubts(&self) -> Vec<String> {
         let identity = &self.identity;
         let mut notes = Vec::new();
-        if identity.state == Some(State::Running) {
-            notes.push(
-                "The run has not ended, or its profiler was killed: this is what there is of it."
-                    .to_owned(),
-            );
-        }
         if identity.schema_version != SCHEMA_VERSION && identity.schema_version != 0 {
             notes.push(format!(
                 "The run has version {} of the schema, this program version {SCHEMA_VERSION}: figures \
@@ -421,6 +415,17 @@ impl Summary {
                 String::new()
             }
         };
+        for (of, start, interruption) in &identity.interruptions {
+            let what = if self.sessions.len() > 1 {
+                format!("session of {}", wall_clock(*start))
+            } else {
+                "run".to_owned()
+            };
+            notes.push(match host(of).as_str() {
+                "" => format!("The {what} {interruption}."),
+                host => format!("{host}the {what} {interruption}."),
+            });
+        }
         let losses = identity.losses.iter();
         notes.extend(losses.map(|(of, loss)| format!("{}{loss}", host(of))));
         notes.extend(self.problems.iter().cloned());
@@ -430,7 +435,7 @@ impl Summary {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.doubts();
         if notes.is_empty() {
-            notes.push("Nothing was lost.".to_owned());
+            notes.push("No losses.".to_owned());
         }
         notes
     }

@@ -7,6 +7,7 @@ use crate::{
     output::dataset::manifest::{Loss, Manifest, State, saturating_sum},
     schema::run::RUN,
     sources::dataset_schema,
+    support::units::wall_clock,
 };
 
 /// Content of the tables of one host.
@@ -77,9 +78,12 @@ impl Report {
             .max();
         let alive = manifest.state == State::Running && {
             found.alive = manifest.process.is_alive_here();
-            self.check_running(host, found.alive, last_write)
+            if let (None, Some(ago)) = (found.alive, last_write.and_then(text::ago)) {
+                self.note(format!("{host}: last written {ago} ago"));
+            }
+            found.alive != Some(false)
         };
-        found.ticks = self.sessions(host, &sessions, alive, tables);
+        found.ticks = self.sessions(host, &sessions, tables);
         if let Some(step @ (..=-1 | 1..)) = found.clock.step_ns {
             self.note(format!(
                 "{host}: its clock was set by {} while it was profiled; timestamps do not follow",
@@ -96,13 +100,7 @@ impl Report {
     }
 
     /// Checks the sessions of a host, the last of which can be running. Returns their ticks.
-    fn sessions(
-        &mut self,
-        host: &str,
-        sessions: &[&Manifest],
-        alive: bool,
-        tables: &Tables<'_>,
-    ) -> Ticks {
+    fn sessions(&mut self, host: &str, sessions: &[&Manifest], tables: &Tables<'_>) -> Ticks {
         let mut all = Ticks::default();
         let reduced: u64 = tables.values().map(|contents| contents.reduced).sum();
         if reduced != 0 {
@@ -112,10 +110,7 @@ impl Report {
             ));
         }
         for (number, session) in sessions.iter().enumerate() {
-            let last = number + 1 == sessions.len();
-            if !(last && alive) {
-                self.session(host, session);
-            }
+            self.session(host, session);
             let until = sessions.get(number + 1).map(|next| next.start_ts);
             let mut ticks = ticks_of(session, number == 0, until, tables);
             if reduced != 0 {
@@ -184,39 +179,13 @@ impl Report {
         }
     }
 
-    /// Reports a profiler whose end is not in `run.json`. Returns whether it may be running.
-    fn check_running(&mut self, host: &str, alive: Option<bool>, last_write: Option<i64>) -> bool {
-        match alive {
-            Some(true) => self.problem(format!("{host}: still being profiled")),
-            Some(false) => {
-                self.problem(format!(
-                    "{host}: did not end: its profiler is gone; `profiler recover`"
-                ));
-            }
-            None => {
-                let ago = last_write.map(text::ago).unwrap_or_default();
-                self.problem(format!(
-                    "{host}: has not ended, or its profiler was killed: seen from here, that is \
-                     not known{ago}"
-                ));
-            }
-        }
-        alive != Some(false)
-    }
-
-    /// Reports the state and the losses of a session that has ended.
+    /// Reports how a session ended, and what it lost.
     fn session(&mut self, host: &str, session: &Manifest) {
-        let begun = &session.start;
-        match session.state {
-            State::Complete | State::Running => {}
-            State::Recovered => self.problem(format!(
-                "{host}: the session of {begun} was killed; what it had written is recovered"
-            )),
-            State::Incomplete => {
-                self.problem(format!(
-                    "{host}: the session of {begun} has lost rows, or has them in a journal only"
-                ));
-            }
+        if let Some(interruption) = session.interruption() {
+            self.problem(format!(
+                "{host}: the session of {} {interruption}",
+                wall_clock(session.start_ts)
+            ));
         }
         for loss in &session.losses {
             let text = format!("{host}: {loss}");

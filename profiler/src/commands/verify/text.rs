@@ -181,12 +181,8 @@ pub fn signed(ns: i64) -> String {
 }
 
 /// Time since `then` (s since 1970), by the clock of this machine.
-pub fn ago(then: i64) -> String {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |now| now.as_secs());
-    match now.checked_sub(then.max(0).unsigned_abs()) {
-        Some(seconds) => format!("; it last wrote {seconds} s ago"),
-        None => String::new(),
-    }
+pub fn ago(then: i64) -> Option<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    let seconds = now.checked_sub(then.max(0).unsigned_abs())?;
+    Some(format!("{seconds} s"))
 }

@@ -12,6 +12,7 @@ pub(crate) mod keyed;
 pub mod listing;
 pub mod manifest;
 pub mod metadata;
+mod interruption;
 mod output;
 pub mod parquet_file;
 pub mod parquet_reader;
