@@ -13,7 +13,7 @@ use e2e::{
     workload_driver::WorkloadDriver,
 };
 
-use crate::{WORKLOAD, errors::WITHOUT_BTF};
+use crate::{WORKLOAD, errors::WITHOUT_BTF, report::profiler};
 
 /// A short run without processes.
 fn short() -> Profiler {
@@ -147,38 +147,58 @@ fn file_systems_are_in_the_first_sample() {
     assert!((0..5).any(|_| readings() == 2));
 }
 
+/// The lines at the end of a session and `profiler summary` are one computation.
 #[test]
-fn closing_summary_matches_the_dataset() {
-    let mut workload = WorkloadDriver::new(WORKLOAD, 1);
-    let profiler = Profiler::new()
+fn closing_lines_are_those_of_the_summary() {
+    let script =
+        "\"$WORKLOAD\" cpu 60; sh -c 'exit 3'; sh -c 'kill -9 $$'; \"$WORKLOAD\" cpu 40; exit 9";
+    let finished = Profiler::new()
         .args(["-i", "100ms"])
-        .pid(workload.pid())
-        .start();
-    workload.run("burn 300");
-    let finished = profiler.interrupt();
-    let data = finished.dataset();
-    let (oncpu, ticks): (f64, u64) =
-        data.row("SELECT sum(oncpu_ns) / 1e6, count(DISTINCT ts) FROM sched");
-    let line = |name: &str| {
-        let mut lines = finished.stderr.lines();
-        lines.find(|line| line.trim_start().starts_with(name))
-    };
-    let top = line("top CPU").expect("a line");
-    let words: Vec<_> = top.split_whitespace().collect();
-    assert_eq!((words[2], words[4]), ("workload", "ms"), "{top}");
-    let shown: f64 = words[3].parse().expect("a number");
-    assert!((shown - oncpu).abs() < 0.06, "{shown} ms, {oncpu} in sched");
-    let first = line("1 process, ").expect("a line");
+        .env("WORKLOAD", WORKLOAD)
+        .command(&["sh", "-c", script])
+        .finish();
+    assert_eq!(finished.code(), 9, "{}", finished.stderr);
+    let data = finished.any_dataset();
+    let run = data.path().to_string_lossy().into_owned();
+    let page = profiler(&["summary", &run]);
+    let closing = finished
+        .stderr
+        .lines()
+        .skip_while(|line| !line.contains(" samples, "));
+    let closing: Vec<_> = closing.collect();
+    // The second line of the page begins with the date.
+    let when = page.lines().nth(1).expect("a line");
     assert!(
-        first.ends_with(&format!(" s, {ticks} samples"))
-            || first.ends_with(&format!(" ms, {ticks} samples")),
-        "{first}, {ticks} in sched"
+        when.ends_with(closing[0]) && closing[0].ends_with("complete, exit code 9"),
+        "{when}"
     );
-    let dataset = line("dataset").expect("a line");
+    let facts: Vec<_> = page
+        .lines()
+        .skip(4)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    assert_eq!(closing[2..2 + facts.len()], facts, "{page}");
+    let names: Vec<_> = facts.iter().map(|fact| fact.split(' ').next()).collect();
+    for name in ["time", "memory", "processes", "profiler"] {
+        assert!(names.contains(&Some(name)), "{name}: {page}");
+    }
+    let processes = facts.iter().find(|fact| fact.starts_with("processes"));
     assert!(
-        dataset.ends_with(&*data.path().to_string_lossy()),
-        "{dataset}"
+        processes
+            .expect("a line")
+            .ends_with("5, 2 failed, 1 killed by signals"),
+        "{page}"
     );
+    let top = closing
+        .iter()
+        .find(|line| line.starts_with("top CPU "))
+        .expect("a line");
+    assert!(top.contains(" workload"), "{top}");
+    let dataset = closing
+        .iter()
+        .find(|line| line.starts_with("dataset "))
+        .expect("a line");
+    assert!(dataset.ends_with(&run), "{dataset}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub mod retention;
 pub mod status;
 pub mod status_file;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ pub struct SessionEnd {
     /// Exit code of the profiled command as sh(1) reports it; `None` without a command, or if it
     /// has not ended.
     pub exit_code: Option<u8>,
-    /// Figures of the session for the user.
+    /// Lines of sources for the user.
     pub summary: String,
     /// State of the clock.
     pub clock: Timekeeping,
@@ -81,6 +81,8 @@ pub struct SessionEnd {
 /// Result of an output.
 #[derive(Debug, Default)]
 pub struct OutputReport {
+    /// The run that was written.
+    pub run: Option<PathBuf>,
     /// Lines for the user, unless `--quiet`.
     pub lines: Vec<String>,
     /// Data that was lost or not stored; the session fails with exit code 5.
@@ -130,6 +132,7 @@ impl Outputs {
         let mut all = OutputReport::default();
         for output in std::mem::take(&mut self.0) {
             let report = output.finish(end);
+            all.run = report.run.or(all.run);
             all.lines.extend(report.lines);
             all.lost.extend(report.lost);
         }
@@ -196,6 +199,7 @@ mod tests {
             self.record(&format!("ends with {} claims", end.refused_claims.len()));
             end.refused_claims.insert(1, 1);
             OutputReport {
+                run: None,
                 lines: vec![self.name.to_owned()],
                 lost: Vec::new(),
             }

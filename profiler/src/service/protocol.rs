@@ -203,7 +203,7 @@ pub struct End {
     pub clock: Option<Timekeeping>,
     /// Rows that were lost because the client did not read, by table.
     pub lost_rows: BTreeMap<String, u64>,
-    /// Text for the user.
+    /// Lines of sources for the user.
     pub summary: String,
 }
 

@@ -5,6 +5,7 @@
 //! rows to the outputs.
 
 mod boundaries;
+mod closing;
 mod job_watch;
 mod launch;
 mod readiness;
@@ -16,7 +17,6 @@ mod sampling_loop;
 mod self_metrics;
 mod setup;
 mod stretch;
-mod summary;
 mod ticker;
 
 use self::{

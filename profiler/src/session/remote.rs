@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
 use super::{
-    RunLock,
+    RunLock, closing,
     launch::{Launcher, Running, Stopped},
     lock, manager,
     readiness::{cannot_wait, readable, wait_readable},
@@ -390,15 +390,13 @@ impl RemoteSession<'_> {
             losses: end.losses,
             refused_claims: BTreeMap::new(),
         });
-        for lost in report.lost {
+        for lost in &report.lost {
             warning!("profiler: {lost}");
         }
         if !quiet {
-            let lines = end
-                .summary
-                .lines()
-                .map(|line| harmless_message(line) + "\n");
-            report!("{}{}", lines.collect::<String>(), report.lines.join("\n"));
+            let sources = end.summary.lines();
+            let sources = sources.map(|line| harmless_message(line) + "\n");
+            report!("{}", closing::text(&report, &sources.collect::<String>()));
         }
     }
 }

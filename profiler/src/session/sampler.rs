@@ -1,6 +1,6 @@
 //! Readings: of all sources at a tick, of those of processes at a region boundary.
 
-use std::{collections::BTreeMap, fmt::Write as _, io, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result};
 use hashbrown::HashSet;
@@ -8,10 +8,10 @@ use tokio::io::unix::AsyncFd;
 
 use super::{
     boundaries::Boundaries,
+    closing,
     readiness::readable,
     self_metrics::{self, Ticks},
     stretch::Budget,
-    summary::Summary,
     ticker::{Expiration, Ticker},
 };
 use crate::{
@@ -55,7 +55,6 @@ pub struct Sampler {
     /// When to read between ticks; `None` without marks.
     pub boundaries: Option<Boundaries>,
     self_metrics: SelfMetrics,
-    summary: Summary,
     ticks: Ticks,
     /// CPU time of the last reading of the processes at a tick, ns.
     reading_cpu_ns: u64,
@@ -81,7 +80,6 @@ impl Sampler {
             outputs,
             boundaries: marks.map(Boundaries::new),
             self_metrics: SelfMetrics::default(),
-            summary: Summary::default(),
             ticks: Ticks::default(),
             reading_cpu_ns: 0,
             tick_cpu_ns: 0,
@@ -156,7 +154,6 @@ impl Sampler {
         self.self_metrics.ran("tasks", ns, 0, false);
         let metrics = self.self_metrics.account(Component::Source, "tasks");
         metrics.dropped = Some(self.tasks.memory_lost().values().sum());
-        self.summary.add(&self.tasks);
         self.ticks.update_self_metrics(&mut self.self_metrics);
         self.outputs.update_self_metrics(&mut self.self_metrics);
         self_metrics::update_programs(&mut self.self_metrics, &mut self.tasks);
@@ -223,7 +220,6 @@ impl Sampler {
         let marked = receiver.marked_by(&users);
         self.tasks.deliver(Some(&marked));
         self.report_tasks(result);
-        self.summary.add(&self.tasks);
         let read = self.read_sources(tick, false, Some(&marked));
         let rows = self.tasks.share_among_users(self.rows_of_processes(&read));
         if let Some(boundaries) = &mut self.boundaries {
@@ -349,10 +345,9 @@ impl Sampler {
                 warning!("profiler: samples missed: {}", self.ticks.missed);
             }
         }
-        let mut text = self.summary.text(elapsed, self.ticks.taken);
-        for (_, source, _) in &self.sources {
-            text.extend(source.summary(elapsed));
-        }
+        let sources = self.sources.iter();
+        let text = sources.filter_map(|(_, source, _)| source.summary(elapsed));
+        let text: String = text.collect();
         let ended = self.outputs.finish(&mut SessionEnd {
             ts: self.clock.wall(now),
             exit_code: end.exit_code,
@@ -364,8 +359,11 @@ impl Sampler {
         if !ended.lost.is_empty() {
             return Err(Failure::new(Reason::Output, ended.lost.join("; ")));
         }
-        let _ = write!(text, "{}", ended.lines.join("\n"));
-        Ok(text)
+        Ok(if quiet {
+            String::new()
+        } else {
+            closing::text(&ended, &text)
+        })
     }
 
     /// Ends the outputs without a result, because the command could not be started.

@@ -1,12 +1,10 @@
 //! `file_io`: reads, writes and other operations on files, by process and mount.
 
-use std::{collections::HashMap, sync::Arc};
-
 use anyhow::Result;
 use profiler_ebpf::{
     config,
     maps::{self, Named as _},
-    per_key::{self, FileCounters, kind},
+    per_key::{self, kind},
 };
 
 use super::{
@@ -19,7 +17,6 @@ use crate::{
     columns,
     procfs::mount_names::{MountNames, Name, dev_label},
     schema::{Batch, Label, ProcessKey, TableBuilder, TypedTable},
-    support::{log::harmless, units::format_bytes},
 };
 
 columns! {
@@ -148,65 +145,6 @@ struct FileIo {
     names: MountNames,
     missing: MissingColumns,
     method: &'static str,
-    total: Total,
-    /// Name of processes that have ended before their operations.
-    unknown: Arc<str>,
-}
-
-/// Bytes of the run.
-#[derive(Default)]
-struct Total {
-    read: u64,
-    written: u64,
-    /// By program and mount.
-    writers: HashMap<(Arc<str>, u64), Writer>,
-}
-
-#[derive(Default)]
-struct Writer {
-    mount: Option<Label>,
-    bytes: u64,
-}
-
-/// Programs and mounts that are distinguished. Any user can create thousands of names.
-const WRITERS_MAX: usize = 4096;
-
-impl Total {
-    fn add(
-        &mut self,
-        comm: &Arc<str>,
-        dimension: u64,
-        mount: Option<&Label>,
-        counters: &FileCounters,
-    ) {
-        self.read += counters.read_bytes;
-        self.written += counters.write_bytes;
-        let key = (comm.clone(), dimension);
-        let is_known = self.writers.contains_key(&key);
-        if counters.write_bytes != 0 && (is_known || self.writers.len() < WRITERS_MAX) {
-            let writer = self.writers.entry(key).or_default();
-            writer.bytes += counters.write_bytes;
-            writer.mount = mount.cloned().or(writer.mount.take());
-        }
-    }
-
-    fn text(&self) -> Option<String> {
-        if self.read + self.written == 0 {
-            return None;
-        }
-        let (read, written) = (format_bytes(self.read), format_bytes(self.written));
-        let top = self.writers.iter().max_by_key(|(_, writer)| writer.bytes);
-        let top = top.map_or(String::new(), |((comm, _), writer)| {
-            let mount = writer.mount.as_ref().map_or("?", Label::as_str);
-            format!(
-                ", most by {} to {} ({})",
-                harmless(comm),
-                harmless(mount),
-                format_bytes(writer.bytes)
-            )
-        });
-        Some(format!("  files   {read} read, {written} written{top}\n"))
-    }
 }
 
 /// Columns whose functions this kernel does not have.
@@ -244,10 +182,6 @@ impl Source for FileIo {
         self.rows.finish(out);
         Ok(())
     }
-
-    fn summary(&self, _elapsed_ns: u64) -> Option<String> {
-        self.total.text()
-    }
 }
 
 impl FileIo {
@@ -265,8 +199,6 @@ impl FileIo {
                 .result
                 .and_then(|result| result.method)
                 .unwrap_or(ACCOUNTING.name),
-            total: Total::default(),
-            unknown: "?".into(),
         }
     }
 
@@ -285,12 +217,6 @@ impl FileIo {
                 (name, Some(dev_label(row.dimension)))
             };
             let entry = &row.increase;
-            if row.tid.is_none() {
-                let comm = ctx.tasks.get(id).map(|process| &process.description.comm);
-                let comm = comm.unwrap_or(&self.unknown);
-                self.total
-                    .add(comm, row.dimension, name.mount.as_ref(), entry);
-            }
             self.rows.push(
                 ctx.key_of_process(id, row.tid, row.interval_ns),
                 FileIoRow {

@@ -25,6 +25,8 @@ pub struct Identity {
     /// End of the last host, ns since 1970-01-01 UTC; `None` while it runs and after a crash.
     pub end: Option<i64>,
     pub interval_ns: Option<u64>,
+    /// Samples of the host with the most; `None` while it runs.
+    pub samples: Option<u64>,
     /// Exit code of the command.
     pub exit_code: Option<u8>,
     pub state: Option<State>,
@@ -64,6 +66,11 @@ impl Identity {
         identity.interval_ns = first.config["interval_ns"].as_u64();
         identity.version.clone_from(&first.version);
         identity.schema_version = first.schema_version;
+        let samples = |manifest: &Manifest| {
+            let sessions = manifest.sessions().map(|session| session.ticks);
+            sessions.sum::<Option<u64>>()
+        };
+        identity.samples = run.manifests().filter_map(samples).max();
         let starts = || run.manifests().map(|manifest| manifest.start_ts);
         let ends = starts().min().zip(starts().max());
         identity.starts_within = ends.map_or(0, |(first, last)| last.saturating_sub(first));

@@ -25,7 +25,7 @@ pub use self::{
     document::{declarations, document},
     identity::Identity,
     labels::{by_label, by_label_document},
-    page::{node_subject, page, process_subject, rank_subject, region_subject},
+    page::{closing, node_subject, page, process_subject, rank_subject, region_subject},
     sessions::Session,
     thresholds::{Thresholds, ceilings_file},
     verdict::{Finding, findings},
@@ -74,6 +74,8 @@ pub struct Summary {
     pub regions: BTreeMap<String, Figures>,
     /// Those that used most CPU time, waited or wrote most, or held most memory of GPUs.
     pub processes: Vec<TopProcess>,
+    /// Names of processes, and the CPU time of all with the name, s: those with most.
+    pub top_names: Vec<(String, f64)>,
     /// All processes by command.
     pub commands: Commands,
     /// Number of processes.
@@ -147,6 +149,9 @@ impl Figures {
 
 /// Processes that are kept by name.
 const TOP: usize = 16;
+
+/// Names of processes that are kept.
+const TOP_NAMES: usize = 5;
 
 /// What one host contributes.
 struct OfHost {
@@ -283,8 +288,9 @@ impl OfHost {
         node
     }
 
-    /// The processes of the host that used most CPU time or waited most, and all by command.
-    fn top(&self, host: &str) -> (Vec<TopProcess>, Commands) {
+    /// The processes of the host that used most CPU time or waited most, and all by command. Adds the CPU
+    /// time of all to that of their `names`.
+    fn top(&self, host: &str, names: &mut HashMap<String, f64>) -> (Vec<TopProcess>, Commands) {
         let values = &self.requests[BY_PROCESS].values;
         let mut all: Vec<_> = self
             .processes
@@ -296,6 +302,10 @@ impl OfHost {
             })
             .collect();
         let commands = Commands::of(&all);
+        for process in &all {
+            let cpu = process.figures.get("cpu_s").unwrap_or(0.0);
+            *names.entry(process.process.comm.clone()).or_default() += cpu;
+        }
         keep_top(&mut all, TOP);
         (all, commands)
     }
@@ -306,7 +316,7 @@ fn keep_top(processes: &mut Vec<TopProcess>, count: usize) {
     let rankings: [fn(&TopProcess) -> f64; 4] = [
         |process| process.figures.get("cpu_s").unwrap_or(0.0),
         TopProcess::waited,
-        |process| process.figures.get("file_write_bytes").unwrap_or(0.0),
+        TopProcess::written,
         |process| process.figures.get("gpu_memory_bytes").unwrap_or(0.0),
     ];
     let mut kept = vec![false; processes.len()];
@@ -328,6 +338,16 @@ impl TopProcess {
     fn waited(&self) -> f64 {
         let of = |name| self.figures.get(name).unwrap_or(0.0);
         of("runqueue_s") + of("blocked_s")
+    }
+}
+
+impl TopProcess {
+    /// Bytes written to files, or dirtied if that is unknown.
+    fn written(&self) -> f64 {
+        let of = |name| self.figures.get(name);
+        of("file_write_bytes")
+            .or_else(|| of("storage_write_bytes"))
+            .unwrap_or(0.0)
     }
 }
 
@@ -421,12 +441,16 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let names: Vec<_> = run.hosts.iter().map(|host| host.name.clone()).collect();
     let mut commands = Commands::default();
     let mut processes = Vec::new();
+    let mut by_name = HashMap::new();
     for (name, host) in names.iter().zip(&hosts) {
-        let (mut top, of_host) = host.top(name);
+        let (mut top, of_host) = host.top(name, &mut by_name);
         processes.append(&mut top);
         commands.merge(of_host);
     }
     keep_top(&mut processes, TOP);
+    let mut top_names: Vec<_> = by_name.into_iter().filter(|(_, cpu)| *cpu > 0.0).collect();
+    top_names.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    top_names.truncate(TOP_NAMES);
     let process_count = hosts.iter().map(|host| host.processes.len()).sum();
     let mut problems = run.problems.clone();
     problems.extend(
@@ -452,6 +476,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         ranks,
         regions,
         processes,
+        top_names,
         commands,
         process_count,
         top_mount,

@@ -1,7 +1,8 @@
 //! The summary for people.
 
 use super::{
-    Figures, OF_REGIONS, OF_TARGETS, Summary, allocation, findings, keep_top, region_energy::ENERGY,
+    Figures, OF_REGIONS, OF_TARGETS, Summary, TopProcess, allocation, findings, keep_top,
+    region_energy::ENERGY,
 };
 use crate::{
     analysis::{
@@ -316,6 +317,72 @@ impl Summary {
         limited(table)
     }
 
+    /// `4.20 s, 5 samples, complete, exit code 0`.
+    fn when(&self) -> Option<String> {
+        let identity = &self.identity;
+        joined([
+            self.length(),
+            identity.samples.map(|samples| counted(samples, "sample")),
+            identity.state.map(|state| state.name().to_owned()),
+            identity.exit_code.map(|code| format!("exit code {code}")),
+        ])
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let bound = findings(self).into_iter().next();
+        let facts = [
+            (
+                "bound by",
+                bound.map(|bound| format!("{}: {}", bound.name, bound.text)),
+            ),
+            ("time", self.time()),
+            ("compute", self.compute()),
+            ("memory", self.memory()),
+            ("files", self.files()),
+            ("network", self.network()),
+            ("energy", self.energy()),
+            ("processes", self.counts()),
+            ("profiler", self.profiler()),
+        ];
+        let known = facts.into_iter();
+        known
+            .filter_map(|(name, fact)| Some((name, fact?)))
+            .collect()
+    }
+
+    /// Who used, waited and wrote most.
+    fn leaders(&self) -> Vec<(&'static str, String)> {
+        let names = self
+            .top_names
+            .iter()
+            .map(|(name, seconds)| format!("{} {name}", Unit::Seconds.format(*seconds)));
+        let leader = |of: &dyn Fn(&TopProcess) -> f64| {
+            let most = self.processes.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
+            let most = most.filter(|process| of(process) > 0.0)?;
+            let process = &most.process;
+            let on = self.on(&most.host);
+            Some((
+                of(most),
+                format!("{} (process {}{on})", process.comm, process.key.0),
+            ))
+        };
+        let waited = leader(&TopProcess::waited).map(|(seconds, by)| {
+            let waited = Unit::Seconds.format(seconds);
+            format!("{waited} for CPUs and I/O by {by}")
+        });
+        let written = leader(&TopProcess::written)
+            .map(|(bytes, by)| format!("{} by {by}", Unit::Bytes.format(bytes)));
+        let leaders = [
+            ("top CPU", joined(names.map(Some))),
+            ("waited", waited),
+            ("written", written),
+        ];
+        let known = leaders.into_iter();
+        known
+            .filter_map(|(name, fact)| Some((name, fact?)))
+            .collect()
+    }
+
     fn session_table(&self) -> PageTable {
         let mut headings = vec!["time", "CPU", "run queue"];
         headings.extend(FILES.map(|(_, heading)| heading));
@@ -495,6 +562,17 @@ fn shortened(text: &str) -> String {
     text.chars().take(LONGEST - 1).chain(['…']).collect()
 }
 
+/// A few lines about a run that has just ended.
+pub fn closing(summary: &Summary) -> Page {
+    let mut facts = summary.facts();
+    facts.extend(summary.leaders());
+    Page {
+        title: summary.when().unwrap_or_default(),
+        facts,
+        ..Page::default()
+    }
+}
+
 /// One screen about a run.
 pub fn page(summary: &Summary) -> Page {
     let identity = &summary.identity;
@@ -512,30 +590,7 @@ pub fn page(summary: &Summary) -> Page {
         Some(counted(summary.nodes.len() as u64, "node")),
     ];
     let origin: Vec<_> = origin.into_iter().flatten().chain(labels).collect();
-    let when = joined([
-        identity.start.map(wall_clock),
-        summary.length(),
-        identity.state.map(|state| state.name().to_owned()),
-        identity.exit_code.map(|code| format!("exit code {code}")),
-    ]);
-    let bound = findings(summary).into_iter().next();
-    let facts = [
-        (
-            "bound by",
-            bound.map(|bound| format!("{}: {}", bound.name, bound.text)),
-        ),
-        ("time", summary.time()),
-        ("compute", summary.compute()),
-        ("memory", summary.memory()),
-        ("files", summary.files()),
-        ("network", summary.network()),
-        ("energy", summary.energy()),
-        ("processes", summary.counts()),
-        ("profiler", summary.profiler()),
-    ];
-    let facts = facts
-        .into_iter()
-        .filter_map(|(name, fact)| Some((name, fact?)));
+    let when = joined([identity.start.map(wall_clock), summary.when()]);
     let mut tables = vec![summary.process_table()];
     if summary.nodes.len() > 1 || summary.nodes.iter().any(|node| !node.tags.is_empty()) {
         tables.push(summary.node_table());
@@ -563,7 +618,7 @@ pub fn page(summary: &Summary) -> Page {
     Page {
         title: format!("{}: {}", identity.run_id, origin.join(" · ")),
         subtitle: when.into_iter().chain([identity.target.clone()]).collect(),
-        facts: facts.collect(),
+        facts: summary.facts(),
         tables,
         notes: summary.notes(),
     }

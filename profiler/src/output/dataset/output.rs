@@ -110,8 +110,11 @@ impl Output for Dataset {
         let result = self.writer.finish();
         let run = run_dir.display();
         OutputReport {
-            lines: vec![format!("dataset {run}\n        profiler summary {run}")],
+            lines: vec![format!(
+                "dataset    {run}\n           profiler summary {run}"
+            )],
             lost: losses(&result, &run_dir).into_iter().collect(),
+            run: Some(run_dir),
         }
     }
 

@@ -195,8 +195,9 @@ impl Output for JobRouter {
         end.refused_claims = refused;
         let opened = self.runs.opened();
         OutputReport {
-            lines: vec![format!("jobs    {opened}")],
+            lines: vec![format!("jobs       {opened}")],
             lost: self.runs.finish(end),
+            run: None,
         }
     }
 }
