@@ -54,8 +54,11 @@ shared! {
         pub start_boottime: u64,
         /// Time at which the last thread left the CPU for the last time.
         pub end: u64,
-        /// Largest resident set (`signal_struct.maxrss`), pages.
+        /// Largest resident set (`signal_struct.maxrss`), pages. It includes the memory of the parent
+        /// that the process had before its first exec.
         pub max_rss: u64,
+        /// Largest resident set since the last exec, pages; 0 if it is unknown.
+        pub peak_rss: u64,
         /// Followed threads that have not ended.
         pub tasks: u64,
         /// Exit status as in wait(2): code << 8 | signal.
@@ -110,6 +113,8 @@ shared! {
         pub args_len: u32,
         /// Bytes of the whole command line.
         pub args_total: u64,
+        /// Largest resident set before the exec (`signal_struct.maxrss`), pages.
+        pub max_rss: u64,
         /// Command name.
         pub comm: [u8; 16],
         /// Path of the binary, for a script that of its interpreter, as passed to execve(2); ends

@@ -29,6 +29,7 @@ mod nvidia;
 mod oar;
 mod old_schema;
 mod pbs_hook;
+mod peak_memory;
 mod perf;
 mod pid_reuse;
 mod process;

@@ -15,6 +15,7 @@ use super::{
     environment,
     kernel::{Object, Task, config, copy, offset},
     maps::{control, count_drop, counters, process},
+    memory::peak_resident,
     net::messages,
     per_key::raise_peak,
     scratch::{ARGS_MAX, scratch},
@@ -103,6 +104,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     let end: u64 = mm.get(offset!(mm_arg_end));
     let total = end.saturating_sub(start);
     header.args_total = total;
+    header.max_rss = task.signal().get(offset!(signal_maxrss));
     let mut length = if total < ARGS_MAX as u64 {
         total
     } else {
@@ -127,6 +129,21 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
         Wakeup::WhenHalfFull,
     );
     environment::report(task, mm);
+    0
+}
+
+/// The current task ends, and still has its memory; not attached on kernels that have taken it by
+/// then. Arguments: task, whether it is the last thread of its process.
+#[btf_tracepoint(function = "sched_process_exit")]
+pub fn process_exit(ctx: BtfTracePointContext) -> i32 {
+    let is_last: u64 = ctx.arg(1);
+    let task = Task(Object(ctx.arg(0)));
+    if is_last == 0 || TASKS.get(task).is_none() {
+        return 0;
+    }
+    if let Some(entry) = process(task.tgid()) {
+        entry.peak_rss = peak_resident(task);
+    }
     0
 }
 

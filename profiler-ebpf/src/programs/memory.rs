@@ -57,26 +57,55 @@ pub fn report_memory(task: Task, to: &mut ProcessRecord) {
     if config!(rss_percpu) == 0 {
         to.rss_exact = 1;
     } else if per_cpu_offset(0) != 0 {
-        let step = config!(percpu_counter_size);
-        let counters = offset!(mm_rss_stat) + offset!(percpu_counter_counters);
-        let parts: [u64; 4] = [
-            mm.get(counters),
-            mm.get(counters + step),
-            mm.get(counters + 2 * step),
-            mm.get(counters + 3 * step),
-        ];
-        let mut sums = PerCpuSums {
-            parts,
-            sums: [0; 4],
-        };
-        repeat::<CPUS_MAX, _>(config!(cpus), add_cpu, &mut sums);
-        to.rss_per_cpu = sums.sums;
+        to.rss_per_cpu = held_back(mm);
         to.rss_exact = 1;
     }
     // If the task has released its memory in the meantime, the values are invalid.
     if task.0.object(offset!(task_mm)) != mm {
         to.has_mm = 0;
     }
+}
+
+/// Largest resident set of a task that still has its memory, pages; 0 if it has none.
+#[inline(always)]
+pub fn peak_resident(task: Task) -> u64 {
+    let mm = task.0.object(offset!(task_mm));
+    if mm.is_null() {
+        return 0;
+    }
+    let noted: u64 = mm.get(offset!(mm_hiwater_rss));
+    let [mut file, mut anonymous, _, mut shared] = resident(mm);
+    if config!(rss_percpu) != 0 && per_cpu_offset(0) != 0 {
+        let parts = held_back(mm);
+        file += parts[0];
+        anonymous += parts[1];
+        shared += parts[3];
+    }
+    let present = file + anonymous + shared;
+    if present > noted as i64 {
+        present as u64
+    } else {
+        noted
+    }
+}
+
+/// The parts of the four counters that CPUs hold back.
+#[inline(always)]
+fn held_back(mm: Object) -> [i64; 4] {
+    let step = config!(percpu_counter_size);
+    let counters = offset!(mm_rss_stat) + offset!(percpu_counter_counters);
+    let parts: [u64; 4] = [
+        mm.get(counters),
+        mm.get(counters + step),
+        mm.get(counters + 2 * step),
+        mm.get(counters + 3 * step),
+    ];
+    let mut sums = PerCpuSums {
+        parts,
+        sums: [0; 4],
+    };
+    repeat::<CPUS_MAX, _>(config!(cpus), add_cpu, &mut sums);
+    sums.sums
 }
 
 /// Sums of four `percpu_counter`.

@@ -5,6 +5,7 @@
 //! | `sched_switch` | `tp_btf/sched_switch` | state of tasks, run-queue waits, exit of threads |
 //! | `sched_wakeup`, `sched_wakeup_new` | `tp_btf` | end of sleep, wakeups |
 //! | `process_fork`, `process_exec` | `tp_btf/sched_process_*` | follow and report processes |
+//! | `process_exit` | `tp_btf/sched_process_exit` | largest memory of a process |
 //! | `cgroup_attach` | `tp_btf/cgroup_attach_task` | report moves between cgroups |
 //! | `sock_send_length`, `sock_recv_length` | `tp_btf` | bytes and calls on sockets |
 //! | `tcp_state`, `tcp_retransmit`, `tcp_retransmit_synack`, `tcp_destroy`, `tcp_spliced` | `tp_btf` | TCP connections |

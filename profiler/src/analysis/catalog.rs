@@ -78,12 +78,14 @@ figures! {
             "Page faults served without I/O";
         major_faults: Count, "usage", Value::Column("major_faults"), &[IsNull("tid")];
             "Page faults that waited for I/O";
-        peak_rss_bytes: Bytes, "usage", Value::Column("rss"), &[IsNull("tid")], over_time: OverTime::Max;
-            "Largest sum of the resident memory of the processes of a node; shared pages are counted for each process";
+        peak_memory_bytes: Bytes, "usage", Value::Column("pss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "peak_process_bytes";
+            "Largest memory of the processes of a node, at least: the larger one of the largest sum of PSS at a sample, in which shared pages count once, and the largest process, which is also known between samples";
+        peak_rss_bytes: Bytes, "usage", Value::Column("rss"), &[IsNull("tid")], over_time: OverTime::Max, at_least: "peak_process_bytes";
+            "Largest sum of the resident memory of the processes of a node, at least: the larger one of the largest sum at a sample and the largest process; shared pages are counted for each process";
         peak_swap_bytes: Bytes, "usage", Value::Column("swap"), &[IsNull("tid")], over_time: OverTime::Max;
-            "Largest sum of the swapped out memory of the processes of a node";
+            "Largest sum of the swapped out memory of the processes of a node at a sample";
         peak_process_bytes: Bytes, "process", Value::Column("peak_rss"), &[], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest resident memory of one process";
+            "Largest resident memory of one process during the run, also between samples";
         storage_read_bytes: Bytes, "usage", Value::Column("read_bytes"), &[IsNull("tid")];
             "Bytes fetched from storage";
         storage_write_bytes: Bytes, "usage", Value::Column("write_bytes"), &[IsNull("tid")];
@@ -119,7 +121,7 @@ figures! {
         gpu_s: Seconds, "gpu_process", Value::Scaled(1e-2, &Value::Column("sm_utilization")), &[IsNull("tid")], over_time: OverTime::Integral;
             "Share of the SMs of NVIDIA GPUs in use × time, summed over the GPUs";
         gpu_memory_bytes: Bytes, "gpu_process", Value::Column("memory_used"), &[IsNull("tid")], over_time: OverTime::Max;
-            "Largest device memory in use on all GPUs of a node";
+            "Largest device memory in use on all GPUs of a node at a sample";
         energy_j: Joules, "process", Value::Scaled(1e-6, &Value::Column("energy_uj")), &[];
             "Energy of the packages, divided by the share of the node's CPU time: a model, not a measurement";
         processes: Count, "process", Value::One, &[];
@@ -147,7 +149,7 @@ figures! {
         memory_traffic_bytes: Bytes, "timeline", Value::Column("node_mem_bw"), &[], over_time: OverTime::Integral;
             "Bytes read from and written to memory: of the node, or of the target if the CPU can attribute them";
         peak_pss_bytes: Bytes, "timeline", Value::Column("target_pss_sum"), &[], over_time: OverTime::Max;
-            "Largest memory of the target on a node: shared pages are divided among the processes that map them";
+            "Largest memory of the target on a node at a sample: shared pages are divided among the processes that map them; use peak_memory_bytes, which also has what is between samples";
         target_energy_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
             "Energy of the packages × share of the node's CPU time used by the target: a model, not a measurement";
         target_energy_by_cycles_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_by_cycles_uj")), &[];
@@ -157,11 +159,11 @@ figures! {
     /// Of the node, including processes outside the target.
     NODE {
         max_t_cpu_pct_per_cpu_avg: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Mean, over_time: OverTime::Max;
-            "Largest mean utilization of the CPUs";
+            "Largest mean utilization of the CPUs in an interval";
         max_t_cpu_pct_per_cpu_max: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest utilization of the busiest CPU";
+            "Largest utilization of the busiest CPU in an interval";
         max_t_cpu_pct_per_cpu_min: Percent, "cpu", BUSY_PERCENT, &[], over_rows: OverRows::Min, over_time: OverTime::Max;
-            "Largest utilization of the idlest CPU";
+            "Largest utilization of the idlest CPU in an interval";
         cpu_avg_utilization_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::Mean;
             "Mean utilization of the CPUs";
         cpu_avg_utilization_at100_pct: Percent, "system", BUSY_PERCENT, &[], over_time: OverTime::ShareAtLeast(100.0);
@@ -179,9 +181,9 @@ figures! {
         node_unused_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Part("cpus", IDLE, ALL)), &[], over_time: OverTime::Integral;
             "Idle CPUs × time";
         max_t_mem_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;
-            "Largest share of the memory in use";
+            "Largest share of the memory in use at a sample";
         max_t_disk_usage_percent: Percent, "filesystem", Value::Scaled(100.0, &Value::Ratio(&["used"], &["used", "available"])), &[Is("mount", "/")], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest share of the root file system in use";
+            "Largest share of the root file system in use at a sample";
         total_disk_io_read_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("read_bytes")), &[Zero("partition")];
             "Read from all disks";
         total_disk_io_write_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("write_bytes")), &[Zero("partition")];
@@ -221,19 +223,19 @@ figures! {
     /// Of the GPUs of a node, or of one of them.
     GPUS {
         peak_vram_mb: Mebibytes, "gpu", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("memory_used")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest memory in use on one GPU";
+            "Largest memory in use on one GPU at a sample";
         gpu_util_mean_pct: Percent, "gpu", Value::Column("utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean utilization of the GPUs";
         gpu_util_max_pct: Percent, "gpu", Value::Column("utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest utilization of a GPU";
+            "Largest utilization of a GPU at a sample";
         mem_util_mean_pct: Percent, "gpu", Value::Column("memory_utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean utilization of the GPUs' memory";
         mem_util_max_pct: Percent, "gpu", Value::Column("memory_utilization"), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest utilization of a GPU's memory";
+            "Largest utilization of a GPU's memory at a sample";
         power_watts_mean: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Mean, over_time: OverTime::Mean;
             "Mean power of a GPU";
         power_watts_max: Watts, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_rows: OverRows::Max, over_time: OverTime::Max;
-            "Largest power of a GPU";
+            "Largest power of a GPU at a sample";
         energy_j: Joules, "gpu", Value::Scaled(1e-3, &Value::Column("power_mw")), &[IsNull("parent_uuid")], over_time: OverTime::Integral;
             "Energy of the GPUs: power × time";
     }

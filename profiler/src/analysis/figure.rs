@@ -113,6 +113,9 @@ pub struct Figure {
     pub rows: &'static [Condition],
     pub over_rows: OverRows,
     pub over_time: OverTime,
+    /// Another figure of the same list that it cannot be below: a maximum of samples misses what is
+    /// between them.
+    pub at_least: Option<&'static str>,
 }
 
 /// Value of a row, computed from columns of the same row; null if one of them is null.
@@ -358,6 +361,7 @@ impl Figure {
         rows: &[],
         over_rows: OverRows::Sum,
         over_time: OverTime::Sum,
+        at_least: None,
     };
 
     /// With another aggregate over the rows of a reading.
@@ -371,6 +375,13 @@ impl Figure {
     #[must_use]
     pub const fn over_time(mut self, over: OverTime) -> Self {
         self.over_time = over;
+        self
+    }
+
+    /// Not below another figure of the same list.
+    #[must_use]
+    pub const fn at_least(mut self, other: &'static str) -> Self {
+        self.at_least = Some(other);
         self
     }
 
@@ -435,8 +446,21 @@ impl Figure {
     }
 
     /// A query for the views of the dataset (`views.sql`). `by` are columns of the table: there is one
-    /// row for each of their combinations.
-    pub fn sql(&self, by: &[&str]) -> String {
+    /// row for each of their combinations. `list` has the figure that this one cannot be below.
+    pub fn sql(&self, by: &[&str], list: &[Self]) -> String {
+        let own = self.sql_without_bound(by);
+        let bound = list.iter().find(|other| self.at_least == Some(other.name));
+        let Some(bound) = bound else { return own };
+        let keys: String = by.iter().map(|name| quoted(name) + ", ").collect();
+        let group = if by.is_empty() { "" } else { " GROUP BY ALL" };
+        format!(
+            "SELECT {keys}max({name}) AS {name} FROM ({own} UNION ALL {}){group}",
+            bound.sql_without_bound(by),
+            name = self.name,
+        )
+    }
+
+    fn sql_without_bound(&self, by: &[&str]) -> String {
         let keys: String = by.iter().map(|name| quoted(name) + ", ").collect();
         let (sum, value) = ("sum(seconds)", "v");
         let over_time = match self.over_time {

@@ -50,9 +50,17 @@ impl Values {
 
     /// The results, in the order of the figures.
     pub fn results(&self, figures: &[Figure]) -> Vec<Option<f64>> {
-        let pairs = self.0.iter().zip(figures);
-        pairs
-            .map(|(value, figure)| value.result(figure.over_time))
+        let of = |index: usize| self.0[index].result(figures[index].over_time);
+        let bound = |figure: &Figure| {
+            let name = figure.at_least?;
+            of(figures.iter().position(|other| other.name == name)?)
+        };
+        let known = figures.iter().enumerate().take(self.0.len());
+        known
+            .map(|(index, figure)| match (of(index), bound(figure)) {
+                (Some(value), Some(bound)) => Some(value.max(bound)),
+                (value, bound) => value.or(bound),
+            })
             .collect()
     }
 }

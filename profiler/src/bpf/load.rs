@@ -168,13 +168,17 @@ fn in_pid_namespace() -> bool {
 }
 
 /// The tracepoints that follow the target.
-pub fn tracepoints(settings: &Settings) -> Vec<Hook> {
+pub fn tracepoints(settings: &Settings, kernel: &Btf) -> Vec<Hook> {
     let mut tracepoints = vec![
         Hook::tracepoint("sched_switch", "sched_switch"),
         Hook::tracepoint("sched_wakeup_new", "sched_wakeup_new"),
         Hook::tracepoint("process_fork", "sched_process_fork"),
         Hook::tracepoint("process_exec", "sched_process_exec"),
     ];
+    // With a second argument since Linux 6.16, which calls it while the process has its memory.
+    if kernel.tracepoint_arguments("sched_process_exit") >= Some(2) {
+        tracepoints.push(Hook::tracepoint("process_exit", "sched_process_exit"));
+    }
     if settings.moves {
         tracepoints.push(Hook::tracepoint("cgroup_attach", "cgroup_attach_task"));
     }

@@ -85,11 +85,12 @@ impl Programs {
         let mut instrumentations = settings.instrumentations.clone();
         let path = host.sysfs.join("kernel/btf/vmlinux");
         // Dropped before aya parses the same file, twice, to limit the peak of memory.
-        let (offsets, config) = {
+        let (offsets, config, tracepoints) = {
             let kernel = Btf::read(&path)?;
             let offsets = Offsets::resolve(|name, member| kernel.offset_of(name, member));
             let wakeups = observe_wakeups(host, &offsets, &mut instrumentations);
-            (offsets, config(host, settings, &kernel, wakeups))
+            let config = config(host, settings, &kernel, wakeups);
+            (offsets, config, tracepoints(settings, &kernel))
         };
         let missing = offsets.missing();
         if !missing.is_empty() {
@@ -100,7 +101,6 @@ impl Programs {
             aya::Btf::parse_file(&path, aya::Endianness::default()).map_err(BpfError::ParseBtf)?;
         let mut attached = Vec::new();
         let iterators = [Hook::tasks("mark"), Hook::tasks("sample")];
-        let tracepoints = tracepoints(settings);
         let required: Vec<Hook> = iterators.iter().chain(&tracepoints).copied().collect();
         load_all(&mut ebpf, &btf, &required, &instrumentations);
         for hook in &required {

@@ -63,7 +63,7 @@ pub fn process_times(summary: &Summary) -> Option<Part> {
             .collect(),
     };
     let sql = known.iter().filter_map(|(_, _, name)| plots::figure(name));
-    let sql = sql.map(|figure| figure.sql(&["host", "pid", "start_ts"]));
+    let sql = sql.map(|figure| figure.sql(&["host", "pid", "start_ts"], &[]));
     (!chart.rows.is_empty()).then(|| {
         Part::Picture(Picture {
             sql: sql.collect(),

@@ -203,9 +203,11 @@ impl DetailsReader {
         };
         self.took = answer.took;
         let footprints = answer.details.values().filter_map(|found| found.footprint);
-        let sum = footprints.map(|footprint| footprint.pss).sum();
-        let is_known = answer.is_complete && !answer.details.is_empty();
-        (answer.details, is_known.then_some(sum))
+        // Without any, the processes have ended before they were read.
+        let sum = footprints
+            .map(|footprint| footprint.pss)
+            .reduce(|a, b| a + b);
+        (answer.details, sum.filter(|_| answer.is_complete))
     }
 }
 

@@ -54,7 +54,8 @@ pub struct Process {
     pub in_run: Totals,
     /// Increases of user and system time in this run.
     pub cpu_time_in_run: CpuTime,
-    /// Largest resident set, bytes.
+    /// Largest resident set in this run, bytes; without the memory of the parent that it had before
+    /// its first exec.
     pub peak_rss: Option<u64>,
     /// Time from which it was followed, ns of `CLOCK_MONOTONIC`.
     pub followed_since: u64,
@@ -66,6 +67,11 @@ pub struct Process {
     /// Whether its counters have been read. Those of a process that starts and ends between two
     /// readings of `/proc` are unknown.
     pub counted: bool,
+    /// Largest resident set before it was first read, bytes.
+    pub(super) peak_before_run: u64,
+    /// The kernel's largest resident set up to the first exec, which has the memory of the parent,
+    /// pages.
+    pub(super) peak_before_exec: Option<u64>,
     pub(super) started_in_run: bool,
     /// Whether all names are known, or will remain unknown.
     pub(super) described: bool,
@@ -123,6 +129,8 @@ pub(super) fn entry(
         end: None,
         io_read: true,
         counted: false,
+        peak_before_run: 0,
+        peak_before_exec: None,
         started_in_run: false,
         described: false,
         changed: true,
@@ -209,7 +217,7 @@ impl Process {
     }
 
     pub(super) fn apply_record(&mut self, record: &ProcessRecord, page: u64) {
-        self.counted = true;
+        let is_first = !std::mem::replace(&mut self.counted, true);
         // The parent at the fork is kept when the process gets another parent.
         if self.ppid == 0 {
             self.ppid = record.ppid;
@@ -241,8 +249,35 @@ impl Process {
             ..Memory::default()
         });
         self.apply_rss(&record.rss, page);
-        let peak = record.hiwater_rss.max(record.max_rss).saturating_mul(page);
-        self.peak_rss = self.peak_rss.max(Some(peak));
+        let noted = record.hiwater_rss.saturating_mul(page);
+        if is_first && !self.started_in_run {
+            self.peak_before_run = noted.max(self.peak_rss.unwrap_or(0));
+        }
+        self.raise_peak(noted);
+        self.apply_max_rss(record.max_rss, page);
+    }
+
+    /// Applies the kernel's largest resident set, which has the memory before execs.
+    fn apply_max_rss(&mut self, max_rss: u64, page: u64) {
+        if max_rss != 0 && max_rss > *self.peak_before_exec.get_or_insert(max_rss) {
+            self.raise_peak(max_rss.saturating_mul(page));
+        }
+    }
+
+    /// Applies a largest resident set since the start of the process or its last exec, bytes.
+    fn raise_peak(&mut self, bytes: u64) {
+        if bytes > self.peak_before_run {
+            self.peak_rss = self.peak_rss.max(Some(bytes));
+        }
+    }
+
+    /// What was resident before the first exec is the memory of the parent.
+    pub(super) fn on_exec(&mut self, max_rss: u64, page: u64) {
+        if self.peak_before_exec.is_none() {
+            (self.peak_rss, self.peak_before_run) = (None, 0);
+            self.peak_before_exec = Some(max_rss);
+        }
+        self.apply_max_rss(max_rss, page);
     }
 
     pub(super) fn apply_rss(&mut self, rss: &[i64; 4], page: u64) {
@@ -279,8 +314,11 @@ impl Process {
         self.current.runqueue = LatencySum::default();
         self.current.runqueue.add_ended(&exit.ended.runqueue, epoch);
         self.changed = true;
-        if exit.max_rss != 0 {
-            self.peak_rss = self.peak_rss.max(Some(exit.max_rss * page));
+        self.raise_peak(exit.peak_rss.saturating_mul(page));
+        if self.peak_before_exec.is_some() {
+            self.apply_max_rss(exit.max_rss, page);
+        } else if exit.peak_rss == 0 {
+            self.raise_peak(exit.max_rss.saturating_mul(page));
         }
     }
 }

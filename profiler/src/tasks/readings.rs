@@ -61,6 +61,7 @@ impl TaskTable {
                     let process = entry(processes, (&*exec).into(), time.now);
                     process.uid = exec.uid;
                     process.is_private = exec.permissions.hide_process(true);
+                    process.on_exec(exec.max_rss, self.page);
                     let needs_names = process.description.on_exec(
                         &self.host,
                         &self.job_numbers,
@@ -241,6 +242,7 @@ impl TaskTable {
                 Change::Exec(id, comm) => {
                     let process = entry(&mut self.processes, id, now);
                     process.description.on_recorded_exec(&comm);
+                    process.on_exec(0, self.page);
                     process.described = false;
                     process.changed = true;
                 }

@@ -33,7 +33,7 @@ _FIGURES = [
     ("CPU time", "cpu_s", _seconds),
     ("run queue", "runqueue_s", _seconds),
     ("blocked", "blocked_s", _seconds),
-    ("peak memory (PSS)", "peak_pss_bytes", _bytes),
+    ("peak memory, at least", "peak_memory_bytes", _bytes),
     ("read from storage", "storage_read_bytes", _bytes),
     ("written", "storage_write_bytes", _bytes),
 ]

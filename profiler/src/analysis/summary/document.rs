@@ -101,11 +101,12 @@ fn session(session: &Session) -> Value {
 /// Name, unit, meaning and SQL of the figures.
 pub fn declarations() -> Value {
     let list = |lists: &[&[Figure]], by: &[&str], derived: &[DerivedFigure]| {
-        let declared = lists.iter().copied().flatten().map(|figure| {
+        let all = lists.concat();
+        let declared = all.iter().map(|figure| {
             let declaration = json!({
                 "unit": figure.unit.symbol(),
                 "help": figure.help,
-                "sql": figure.sql(by),
+                "sql": figure.sql(by, &all),
             });
             (figure.name.to_owned(), declaration)
         });

@@ -86,7 +86,7 @@ const COLUMNS: [(&str, Unit, &str); 9] = [
     ("storage_read_bytes", Unit::Bytes, "from storage"),
     ("storage_write_bytes", Unit::Bytes, "dirtied"),
     ("target_energy_j", Unit::Joules, "energy (model)"),
-    ("peak_rss_bytes", Unit::Bytes, "peak memory"),
+    ("peak_memory_bytes", Unit::Bytes, "peak memory ≥"),
 ];
 
 /// A table with a row for each value of the label `key`, of `user`, `job` or `run`.

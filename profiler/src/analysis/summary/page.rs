@@ -46,6 +46,12 @@ impl Figures {
         Some(unit_of(name).format(value))
     }
 
+    /// A figure that is a lower bound, as text.
+    fn at_least(&self, name: &str) -> String {
+        let value = self.known(name);
+        value.map_or_else(|| NULL.to_owned(), |value| format!("≥ {value}"))
+    }
+
     /// A figure as text, unless it is 0 or not in the data.
     fn positive(&self, name: &str) -> Option<String> {
         self.get(name).filter(|value| *value > 0.0)?;
@@ -114,11 +120,12 @@ impl Summary {
         let target = &self.target;
         joined([
             target
-                .known("peak_pss_bytes")
-                .map(|bytes| format!("peak {bytes} (PSS)")),
+                .known("peak_memory_bytes")
+                .map(|bytes| format!("peak ≥ {bytes}")),
             target
                 .known("peak_rss_bytes")
-                .map(|bytes| format!("peak sum of RSS {bytes}")),
+                .filter(|_| target.get("peak_rss_bytes") != target.get("peak_memory_bytes"))
+                .map(|bytes| format!("sum of RSS ≥ {bytes}")),
             target
                 .known("peak_process_bytes")
                 .map(|bytes| format!("largest process {bytes}")),
@@ -127,7 +134,7 @@ impl Summary {
                 .map(|bytes| format!("limit {bytes}")),
             target
                 .positive("peak_swap_bytes")
-                .map(|bytes| format!("swap {bytes}")),
+                .map(|bytes| format!("swap ≥ {bytes}")),
             target.positive("major_faults").map(|faults| {
                 format!(
                     "{faults} major fault{}",
@@ -308,7 +315,7 @@ impl Summary {
             ];
             row.extend(node.target.of_files());
             row.extend([
-                node.target.text("peak_rss_bytes"),
+                node.target.at_least("peak_memory_bytes"),
                 node.target.text("target_energy_j"),
                 format!("{}{tags}", node.host),
             ]);
@@ -522,7 +529,7 @@ fn group_table<'a>(name: &str, groups: impl Iterator<Item = (String, &'a Figures
             figures.text("blocked_s"),
         ];
         row.extend(figures.of_files());
-        row.extend([figures.text("peak_rss_bytes"), group]);
+        row.extend([figures.at_least("peak_memory_bytes"), group]);
         table.rows.push(row);
     }
     limited(table)

@@ -22,7 +22,7 @@ const SHOWN: [&str; 7] = [
     "file_write_bytes",
     "storage_read_bytes",
     "storage_write_bytes",
-    "peak_rss_bytes",
+    "peak_memory_bytes",
 ];
 
 /// A time in which profilers recorded, on one host or on several at the same time.

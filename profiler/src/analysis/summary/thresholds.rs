@@ -79,7 +79,11 @@ impl Thresholds {
                 self.cpu_percent,
                 node.node.get("cpu_avg_utilization_pct"),
             ),
-            ("high_memory", self.memory_bytes, target("peak_rss_bytes")),
+            (
+                "high_memory",
+                self.memory_bytes,
+                target("peak_memory_bytes"),
+            ),
             ("high_io", self.disk_bytes, files),
             ("high_cpu_time", self.cpu_seconds, target("cpu_s")),
         ]

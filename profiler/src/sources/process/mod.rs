@@ -65,7 +65,7 @@ columns! {
         life_write_bytes: Option<u64> = Gauge("bytes", "Bytes dirtied since the process started that will be written to storage; null until the process or the run ends"),
         life_minor_faults: Option<u64> = Gauge("1", "Page faults without I/O since the process started; null until the process or the run ends"),
         life_major_faults: Option<u64> = Gauge("1", "Page faults that waited for I/O since the process started; null until the process or the run ends"),
-        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory since the process started, including the image of its parent before exec"),
+        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory during the run, without the memory of its parent that it had before its first exec. Exact if the process ends in the run, on Linux 6.16 and later, and on older ones if it was larger than before the exec; otherwise as of the last sample, null without one"),
         energy_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was followed, divided by the share of the node's CPU time used by the process: a model, not a measurement; null if the energy of an interval is unknown", "cpu_time_share"),
         energy_by_cycles_uj: Option<f64> = Counter("µJ", "Energy of the packages while the process was counted, divided by the share of the node's cycles used by the process and its descendants (perf_event, scope process): a model, not a measurement; null for processes without their own counters", "cycle_share"),
     }
