@@ -10,7 +10,9 @@ use e2e::{
     dataset::Dataset,
     procfs::{self, thread_ids},
     runs::{Finished, ProcessGroup, Profiler, wait_until},
+    setting,
 };
+use serde_json::Value;
 
 use crate::errors::denying;
 
@@ -70,6 +72,35 @@ fn assert_cpu_matches_wait(finished: &Finished, data: &Dataset) {
     assert_cpu(data.value(TARGET_CPU), waited, data, 0.05);
 }
 
+/// Asserts that the summary has the CPU time that wait(2) has, not that of the known processes, and
+/// marks what it does not know.
+#[track_caller]
+fn assert_summary_has_all_cpu_time(finished: &Finished, data: &Dataset) {
+    let summary = |options: &[&str]| {
+        let mut command = Command::new(setting("PROFILER_BIN"));
+        command.arg("summary").args(options).arg(data.path());
+        let output = command.output().expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let document: Value = serde_json::from_str(&summary(&["--json"])).expect("JSON");
+    let total = &document["runs"][0]["total"];
+    let figure = |name: &str| total[name].as_f64().expect("known");
+    assert_cpu(figure("cpu_s"), printed_times(&finished.stdout), data, 0.05);
+    assert!(figure("user_s") + figure("system_s") < figure("cpu_s"));
+    assert!(total["blocked_s"].is_null(), "{total}");
+    let text = summary(&[]);
+    assert!(
+        text.contains("user ≥ ") && !text.contains("blocked"),
+        "{text}"
+    );
+    let closing = &finished.stderr;
+    assert!(
+        closing.contains("  CPU     ≥ ") && closing.contains("blocked –"),
+        "{closing}"
+    );
+}
+
 /// Losses of readings of `/proc`, by kind.
 fn procfs_losses(data: &Dataset) -> Vec<(String, u64)> {
     data.rows(
@@ -114,6 +145,7 @@ fn all_processes_of_a_command_have_births_and_ends() {
     assert_eq!(procfs_losses(&data), [("counters".to_owned(), unknown)]);
     let line = format!("{unknown} process counters lost");
     assert!(finished.stderr.contains(&line), "{}", finished.stderr);
+    assert_summary_has_all_cpu_time(&finished, &data);
     let remedies = finished
         .stderr
         .lines()

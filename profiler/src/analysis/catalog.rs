@@ -58,8 +58,10 @@ pub(crate) use figures;
 figures! {
     /// Of processes: of all, or of those of a job, rank or user.
     PROCESSES {
-        cpu_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Sum(&["user_ns", "system_ns"])), &[IsNull("tid")];
+        cpu_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Sum(&["user_ns", "system_ns"])), &[IsNull("tid")], at_least: "target_cpu_s";
             "CPU time in user mode and in the kernel";
+        target_cpu_s: Seconds, "timeline", Value::Scaled(1e-2, &Value::Column("target_cpu")), &[], over_time: OverTime::Integral;
+            "CPU time of the whole target. If processes are read from /proc, it includes those of which no sample has rows, and is what cpu_s then has";
         user_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Column("user_ns")), &[IsNull("tid")];
             "CPU time in user mode";
         system_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Column("system_ns")), &[IsNull("tid")];

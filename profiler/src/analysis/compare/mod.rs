@@ -256,7 +256,9 @@ pub fn compare(labels: [String; 2], sides: [&[&Measured]; 2]) -> Comparison {
     let mut parts: Vec<_> = parts.collect();
     correct_parts(&mut parts);
     let all = PROCESSES.iter().chain(TARGET);
-    let others = all.filter(|of| !PRIMARY.contains(&of.name) && !OF_CPU.contains(&of.name));
+    // `cpu_s` includes `target_cpu_s`.
+    let apart = |name: &str| PRIMARY.contains(&name) || OF_CPU.contains(&name) || name == "target_cpu_s";
+    let others = all.filter(|figure| !apart(figure.name));
     let mut others: Vec<_> = others
         .filter_map(|figure| of(figure.name, figure.unit))
         .collect();

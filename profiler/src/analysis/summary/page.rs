@@ -20,6 +20,8 @@ use crate::{
 const STARTS_WITHIN: f64 = 30.0;
 /// Processes with most CPU time that are shown.
 const PROCESSES_SHOWN: usize = 5;
+/// Factor by which the CPU time of the target is at least that of its rows if some is not in them.
+const UNKNOWN: f64 = 1.001;
 /// Rows of a table that are shown.
 const ROWS: usize = 16;
 /// Columns about files in each table: figure and heading.
@@ -86,6 +88,19 @@ fn transferred(figures: &Figures, [read, written]: [&str; 2], verbs: [&str; 2]) 
     ])
 }
 
+impl TopProcess {
+    /// Time in the run queue and blocked, as far as it is known.
+    fn waited_text(&self) -> String {
+        let known = ["runqueue_s", "blocked_s"].map(|name| self.figures.get(name).is_some());
+        let time = Unit::Seconds.format(self.waited());
+        match known {
+            [true, true] => time,
+            [false, false] => NULL.to_owned(),
+            _ => format!("≥ {time}"),
+        }
+    }
+}
+
 impl Summary {
     fn time(&self) -> Option<String> {
         let target = &self.target;
@@ -97,16 +112,22 @@ impl Summary {
                 .map_or(String::new(), |cpus| format!(" of {cpus} allowed CPUs"));
             format!(" ({:.2}{of})", cpu / seconds)
         });
+        let parts = ["user_s", "system_s"].map(|name| target.get(name).unwrap_or(0.0));
+        // Of processes without rows, only the sum is known.
+        let is_partial = cpu > parts.iter().sum::<f64>() * UNKNOWN;
+        let of = if is_partial { "≥ " } else { "" };
         joined([
             Some(format!(
                 "CPU {}{}",
                 target.text("cpu_s"),
                 cores.unwrap_or_default()
             )),
-            target.known("user_s").map(|time| format!("user {time}")),
+            target
+                .known("user_s")
+                .map(|time| format!("user {of}{time}")),
             target
                 .known("system_s")
-                .map(|time| format!("system {time}")),
+                .map(|time| format!("system {of}{time}")),
             target
                 .known("runqueue_s")
                 .map(|time| format!("run queue {time}")),
@@ -283,7 +304,7 @@ impl Summary {
                 _ => String::new(),
             };
             table.subjects.push(process_subject(&top.host, process.key));
-            let mut row = vec![figures.text("cpu_s"), Unit::Seconds.format(top.waited())];
+            let mut row = vec![figures.text("cpu_s"), top.waited_text()];
             row.extend(figures.of_files());
             row.push(figures.text("peak_process_bytes"));
             row.extend(has_gpus.then(|| figures.text("gpu_memory_bytes")));
