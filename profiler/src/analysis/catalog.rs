@@ -108,9 +108,9 @@ figures! {
             "Bytes received over TCP and UDP from other hosts";
         loopback_tx_bytes: Bytes, "net_io", Value::Column("tx_bytes"), &[IsNull("tid"), Is("scope", "loopback")];
             "Bytes sent over TCP and UDP within the host";
-        tcp_segments: Count, "net_io", Value::Column("tx_segments"), &[IsNull("tid")];
+        tcp_segments: Count, "net_io", Value::Column("tx_segments"), &[IsNull("tid"), Is("protocol", "tcp")];
             "TCP segments sent";
-        tcp_retransmits: Count, "net_io", Value::Column("retransmits"), &[IsNull("tid")];
+        tcp_retransmits: Count, "net_io", Value::Column("retransmits"), &[IsNull("tid"), Is("protocol", "tcp")];
             "TCP segments retransmitted";
         read_write_calls: Count, "usage", Value::Sum(&["read_syscalls", "write_syscalls"]), &[IsNull("tid")];
             "Read and write system calls on files, pipes, sockets and devices";

@@ -391,16 +391,22 @@ impl Figure {
         columns.extend(self.rows.iter().map(|condition| condition.column()));
     }
 
-    /// Values of the rows that count, NaN for null and for all other rows.
-    pub fn values(&self, batch: &RecordBatch) -> Vec<f64> {
+    /// Values of the rows that count, NaN for null; `None` for all other rows.
+    pub fn values(&self, batch: &RecordBatch) -> Vec<Option<f64>> {
         let mut selected = vec![true; batch.num_rows()];
         for condition in self.rows {
             condition.select(batch, &mut selected);
         }
         let values = self.value.of(batch).into_iter().zip(selected);
         values
-            .map(|(value, selected)| if selected { value } else { f64::NAN })
+            .map(|(value, selected)| selected.then_some(value))
             .collect()
+    }
+
+    /// Whether it is a sum, which is too small if a row has no value.
+    pub fn is_sum(&self) -> bool {
+        let over_time = matches!(self.over_time, OverTime::Sum | OverTime::Integral);
+        over_time && self.over_rows == OverRows::Sum
     }
 
     /// A query for the values over time that plots show. `by` are columns of the table.
@@ -501,6 +507,25 @@ pub struct Accumulator {
     seconds: f64,
     max: f64,
     count: u64,
+    /// Rows with and without a value.
+    rows: Coverage,
+}
+
+/// Rows behind a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Those with a value.
+    pub known: u64,
+    /// Those that count.
+    pub of: u64,
+}
+
+impl Coverage {
+    /// Adds other rows.
+    pub fn add(&mut self, other: Self) {
+        self.known += other.known;
+        self.of += other.of;
+    }
 }
 
 impl Default for Accumulator {
@@ -510,13 +535,15 @@ impl Default for Accumulator {
             seconds: 0.0,
             max: f64::NEG_INFINITY,
             count: 0,
+            rows: Coverage::default(),
         }
     }
 }
 
 impl Accumulator {
-    /// Adds the value of a reading that covers `seconds`.
-    pub fn add(&mut self, over: OverTime, value: f64, seconds: f64) {
+    /// Adds the value of a reading that covers `seconds`, and the rows behind it.
+    pub fn add(&mut self, over: OverTime, value: f64, seconds: f64, rows: Coverage) {
+        self.rows.add(rows);
         if value.is_nan() {
             return;
         }
@@ -538,10 +565,16 @@ impl Accumulator {
 
     /// Adds the readings of another host.
     pub fn merge(&mut self, other: &Self) {
+        self.rows.add(other.rows);
         self.count += other.count;
         self.max = self.max.max(other.max);
         self.seconds += other.seconds;
         self.sum += other.sum;
+    }
+
+    /// The rows behind the result, if some have no value.
+    pub fn missing(&self) -> Option<Coverage> {
+        (self.rows.known < self.rows.of).then_some(self.rows)
     }
 
     /// The result; `None` without values.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     figure::{Figure, OverTime},
-    scan::Collect,
+    scan::{Collect, OfReading},
 };
 
 /// Values of a reading.
@@ -59,12 +59,12 @@ impl Samples {
 }
 
 impl Collect for Samples {
-    fn add(&mut self, _figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]) {
+    fn add(&mut self, _figures: &[Figure], group: &str, at: (i64, f64), values: &[OfReading]) {
         let sample = self.by_time.entry(at.0).or_insert_with(|| Sample {
             seconds: at.1,
             values: vec![f64::NAN; self.width],
         });
-        for &(index, value) in values {
+        for &OfReading { index, value, .. } in values {
             let places = self.places.get(&(index, group.to_owned()));
             for &place in places.into_iter().flatten() {
                 sample.values[place] = value;
@@ -110,7 +110,7 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::catalog::NODE;
+    use crate::analysis::{catalog::NODE, figure::Coverage};
 
     #[test]
     fn appended_samples_are_added_up_or_averaged() {
@@ -121,10 +121,15 @@ mod tests {
             ((mean, String::new()), vec![0]),
             ((sum, String::new()), vec![1]),
         ];
+        let of = |index, value| OfReading {
+            index,
+            value,
+            rows: Coverage::default(),
+        };
         let mut samples = Samples::new(places.into(), 2);
-        samples.add(NODE, "", (1, 1.0), &[(mean, 10.0), (sum, 5.0)]);
-        samples.add(NODE, "", (2, 3.0), &[(mean, 50.0)]);
-        samples.add(NODE, "another", (2, 3.0), &[(mean, 70.0)]);
+        samples.add(NODE, "", (1, 1.0), &[of(mean, 10.0), of(sum, 5.0)]);
+        samples.add(NODE, "", (2, 3.0), &[of(mean, 50.0)]);
+        samples.add(NODE, "another", (2, 3.0), &[of(mean, 70.0)]);
         let mut others = Samples::new(Places::new(), 2);
         others.add(NODE, "", (3, 1.0), &[]);
         samples.merge(others);

@@ -11,7 +11,7 @@ use std::{
 use arrow::array::RecordBatch;
 
 use super::{
-    figure::{Accumulator, Figure, OverRows, OverTime},
+    figure::{Accumulator, Coverage, Figure, OverRows, OverTime},
     rows::{ProcessKey, Texts, numbers, processes, times},
     series::{Named, Series, Span},
     stored_run::{StoredHost, StoredRun},
@@ -65,24 +65,44 @@ impl Values {
     }
 }
 
+impl Values {
+    /// The rows behind sums to which some rows contribute nothing because they have no value.
+    pub fn partial(&self, figures: &[Figure]) -> Vec<(&'static str, Coverage)> {
+        let pairs = figures.iter().zip(&self.0);
+        let sums = pairs.filter(|(figure, _)| figure.is_sum());
+        sums.filter_map(|(figure, value)| Some((figure.name, value.missing()?)))
+            .collect()
+    }
+}
+
 /// Figures by group.
 pub type Grouped = BTreeMap<String, Values>;
 
+/// The value of a figure in a reading.
+#[derive(Clone, Copy, Debug)]
+pub struct OfReading {
+    /// Index of the figure.
+    pub index: usize,
+    /// NaN for null.
+    pub value: f64,
+    pub rows: Coverage,
+}
+
 /// Receives the values of readings.
 pub trait Collect {
-    /// Adds the values of a group in the `seconds` until `ts` (µs since 1970-01-01 UTC): `values` are
-    /// indices of figures and their values, NaN for null.
-    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]);
+    /// Adds the values of a group in the `seconds` until `ts` (µs since 1970-01-01 UTC).
+    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[OfReading]);
 }
 
 impl Collect for Grouped {
-    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]) {
+    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[OfReading]) {
         if !self.contains_key(group) {
             self.insert(group.to_owned(), Values::new(figures));
         }
         if let Some(into) = self.get_mut(group) {
-            for &(index, value) in values {
-                into.0[index].add(figures[index].over_time, value, at.1);
+            for of in values {
+                let over_time = figures[of.index].over_time;
+                into.0[of.index].add(over_time, of.value, at.1, of.rows);
             }
         }
     }
@@ -103,9 +123,9 @@ impl OverTimes {
 }
 
 impl Collect for OverTimes {
-    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[(usize, f64)]) {
+    fn add(&mut self, figures: &[Figure], group: &str, at: (i64, f64), values: &[OfReading]) {
         let (ts, seconds) = at;
-        for &(index, value) in values.iter().filter(|(_, value)| !value.is_nan()) {
+        for &OfReading { index, value, .. } in values.iter().filter(|of| !of.value.is_nan()) {
             // Increases are shown as rates.
             let value = match figures[index].over_time {
                 OverTime::Sum if seconds > 0.0 => value / seconds,
@@ -205,22 +225,23 @@ struct Reading<'a, C> {
 #[derive(Clone, Copy)]
 struct OfRows {
     value: f64,
-    count: u64,
+    rows: Coverage,
 }
 
 const NONE: OfRows = OfRows {
     value: f64::NAN,
-    count: 0,
+    rows: Coverage { known: 0, of: 0 },
 };
 
 impl OfRows {
     fn add(&mut self, over: OverRows, value: f64) {
+        self.rows.of += 1;
         if value.is_nan() {
             return;
         }
-        self.count += 1;
+        self.rows.known += 1;
         self.value = match over {
-            _ if self.count == 1 => value,
+            _ if self.rows.known == 1 => value,
             OverRows::Sum | OverRows::Mean => self.value + value,
             OverRows::Max => self.value.max(value),
             OverRows::Min => self.value.min(value),
@@ -229,7 +250,7 @@ impl OfRows {
 
     fn result(self, over: OverRows) -> f64 {
         match over {
-            OverRows::Mean => self.value / self.count as f64,
+            OverRows::Mean => self.value / self.rows.known as f64,
             _ => self.value,
         }
     }
@@ -284,7 +305,9 @@ impl<'a, C: Collect> Reading<'a, C> {
             }
             self.seconds[group] = self.seconds[group].max(intervals[row] / 1e9);
             for (of_rows, (over, values)) in self.values[group].iter_mut().zip(&columns) {
-                of_rows.add(*over, values[row]);
+                if let Some(value) = values[row] {
+                    of_rows.add(*over, value);
+                }
             }
         }
     }
@@ -327,10 +350,12 @@ impl<'a, C: Collect> Reading<'a, C> {
         let Some(ts) = self.ts else { return };
         for group in self.touched.drain(..) {
             let values = std::mem::take(&mut self.values[group]).into_iter();
-            let values =
-                self.indices.iter().zip(values).map(|(&index, of_rows)| {
-                    (index, of_rows.result(self.figures[index].over_rows))
-                });
+            let values = self.indices.iter().zip(values);
+            let values = values.map(|(&index, of_rows)| OfReading {
+                index,
+                value: of_rows.result(self.figures[index].over_rows),
+                rows: of_rows.rows,
+            });
             let values: Vec<_> = values.collect();
             let at = (ts, std::mem::take(&mut self.seconds[group]));
             self.into.add(self.figures, &self.names[group], at, &values);
@@ -376,4 +401,49 @@ pub fn for_each_host<T: Send>(
     results
         .filter_map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::catalog::PROCESSES;
+
+    fn index(name: &str) -> usize {
+        let mut all = PROCESSES.iter();
+        all.position(|figure| figure.name == name)
+            .expect("declared")
+    }
+
+    #[test]
+    fn sums_know_their_rows_and_peaks_their_bounds() {
+        let of = |name: &str, value, rows: [u64; 2]| OfReading {
+            index: index(name),
+            value,
+            rows: Coverage {
+                known: rows[0],
+                of: rows[1],
+            },
+        };
+        let mut values = Grouped::new();
+        let samples = [
+            of("storage_read_bytes", 5.0, [2, 3]),
+            of("storage_write_bytes", 0.0, [3, 3]),
+            of("peak_memory_bytes", 70.0, [1, 3]),
+            of("peak_process_bytes", 300.0, [3, 3]),
+        ];
+        values.add(PROCESSES, "", (1, 1.0), &samples);
+        let again = [of("storage_read_bytes", 1.0, [3, 3])];
+        values.add(PROCESSES, "", (2, 1.0), &again);
+        let values = &values[""];
+        let partial = ("storage_read_bytes", Coverage { known: 5, of: 6 });
+        assert_eq!(values.partial(PROCESSES), [partial]);
+        let results = values.results(PROCESSES);
+        let result = |name: &str| results[index(name)];
+        assert_eq!(result("storage_read_bytes"), Some(6.0));
+        assert_eq!(result("storage_write_bytes"), Some(0.0));
+        // Also where nothing was sampled.
+        assert_eq!(result("peak_memory_bytes"), Some(300.0));
+        assert_eq!(result("peak_rss_bytes"), Some(300.0));
+        assert_eq!(result("peak_swap_bytes"), None);
+    }
 }

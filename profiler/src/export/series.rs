@@ -233,7 +233,7 @@ pub fn groups(
     let read = run.read(figure.table, host, &columns, |batch| {
         let values = figure.values(batch);
         for (name, value) in names_of_groups(batch, by).into_iter().zip(values) {
-            if let Some(name) = name.filter(|_| !value.is_nan()) {
+            if let Some(name) = name.filter(|_| value.is_some_and(|value| !value.is_nan())) {
                 groups.insert(name);
             }
         }

@@ -11,6 +11,8 @@ use e2e::{
     setting,
 };
 
+use serde_json::{Value, json};
+
 use super::{MARKS, READING, counted, printed, script};
 
 /// Number of lines on stderr with this text.
@@ -302,4 +304,57 @@ print(os.getpid(), *times); sys.stdout.flush(); time.sleep(0.05)"#,
         (least..=most).contains(oncpu),
         "{oncpu}, not {least}..={most}"
     );
+}
+
+/// Regions that are shorter than the distance of readings.
+const SHORT_REGIONS: &str = r#"
+for _ in range(200):
+    mark("start", "short"); end = time.monotonic() + 0.0005
+    while time.monotonic() < end: pass
+    mark("end", "short")
+mark("start", "long"); end = time.monotonic() + 0.5
+while time.monotonic() < end: pass
+mark("end", "long")
+"#;
+
+/// The usage of a region is unknown if its readings are further away than it is long, and the sum over
+/// regions says how many are in it.
+#[test]
+fn sums_say_how_many_regions_are_known() {
+    let finished = script(&[], SHORT_REGIONS);
+    let data = finished.dataset();
+    let (all, known, far): (u64, u64, u64) = data.row(
+        "SELECT count(*), count(user_ns), count(*) FILTER (user_ns IS NOT NULL AND \
+         abs(start_offset_ns) + abs(end_offset_ns) > epoch_ns(region_end_ts) - epoch_ns(region_start_ts) + 1000) \
+         FROM region_usage u JOIN region USING (host, region) WHERE u.name = 'short'",
+    );
+    assert_eq!((all, far), (200, 0));
+    assert!(known < all, "{known}");
+    let summary = |options: &[&str]| {
+        let mut command = Command::new(setting("PROFILER_BIN"));
+        let command = command.arg("summary").args(options).arg(data.path());
+        let output = command
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("it starts");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let document: Value = serde_json::from_str(&summary(&["--json"])).expect("JSON");
+    let regions = document["runs"][0]["regions"].as_array().expect("regions");
+    let named = |name: &str| {
+        let mut regions = regions.iter();
+        regions
+            .find(|region| region["name"] == name)
+            .expect("marked")
+    };
+    let (short, long) = (named("short"), named("long"));
+    assert!(long.get("partial").is_none(), "{long}");
+    let rows = format!("({known} of {all})");
+    if known == 0 {
+        assert!(short["region_cpu_s"].is_null(), "{short}");
+    } else {
+        let partial = &short["partial"]["region_cpu_s"];
+        assert_eq!(*partial, json!({"rows": known, "of": all}), "{short}");
+        assert!(summary(&[]).contains(&rows) && summary(&["--md"]).contains(&rows));
+    }
 }

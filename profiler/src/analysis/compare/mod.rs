@@ -296,7 +296,9 @@ pub fn compare(labels: [String; 2], sides: [&[&Measured]; 2]) -> Comparison {
         unmatched,
         doubts: sides.map(|runs| {
             let mut doubts = BTreeMap::new();
-            for text in runs.iter().flat_map(|run| run.summary.doubts()) {
+            let summaries = || runs.iter().map(|run| &run.summary);
+            let partial = summaries().flat_map(Summary::partial_sums);
+            for text in summaries().flat_map(Summary::doubts).chain(partial) {
                 *doubts.entry(text).or_insert(0) += 1;
             }
             doubts

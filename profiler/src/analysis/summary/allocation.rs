@@ -92,9 +92,9 @@ pub(super) fn read_allocation(
     }
     let allowed = cpus.len() as f64;
     let allowed = quota.get().map_or(allowed, |quota| quota.min(allowed));
-    figures.0.insert(CPUS.name, allowed);
+    figures.known.insert(CPUS.name, allowed);
     if let Some(memory) = memory.get() {
-        figures.0.insert(MEMORY.name, memory);
+        figures.known.insert(MEMORY.name, memory);
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) fn sum_allocations(nodes: &[Figures], sum: &mut Figures) {
     for figure in [CPUS, MEMORY] {
         let values: Option<Vec<f64>> = nodes().map(|node| node.get(figure.name)).collect();
         if let Some(values) = values.filter(|values| !values.is_empty()) {
-            sum.0.insert(figure.name, values.iter().sum());
+            sum.known.insert(figure.name, values.iter().sum());
         }
     }
 }

@@ -13,16 +13,27 @@ use crate::{
     support::units::rfc3339,
 };
 
-/// Figures by name: null if the data do not have one.
+/// Figures by name: null if the data do not have one. `partial` has the rows behind sums that are too
+/// small because some rows have no value.
 pub(super) fn figures(lists: &[&[Figure]], values: &Figures) -> Map<String, Value> {
-    let all = lists.iter().copied().flatten();
-    all.map(|figure| (figure.name.to_owned(), json!(values.get(figure.name))))
-        .collect()
+    let mut map = Map::new();
+    for figure in lists.iter().copied().flatten() {
+        add(&mut map, figure.name, values);
+    }
+    map
+}
+
+fn add(map: &mut Map<String, Value>, name: &str, values: &Figures) {
+    map.insert(name.to_owned(), json!(values.get(name)));
+    if let Some(rows) = values.coverage(name) {
+        let partial = map.entry("partial").or_insert_with(|| json!({}));
+        partial[name] = json!({"rows": rows.known, "of": rows.of});
+    }
 }
 
 fn add_derived(map: &mut Map<String, Value>, derived: &[DerivedFigure], values: &Figures) {
     for figure in derived {
-        map.insert(figure.name.to_owned(), json!(values.get(figure.name)));
+        add(map, figure.name, values);
     }
 }
 

@@ -42,7 +42,7 @@ fn groups(summaries: &[Summary], key: &str) -> BTreeMap<Option<String>, Group> {
         for (own, other) in group.values.iter_mut().zip(&summary.values) {
             own.merge(other);
         }
-        for name in figures_of(&summary.values).0.into_keys() {
+        for name in figures_of(&summary.values).known.into_keys() {
             *group.known.entry(name).or_default() += 1;
         }
     }
@@ -52,7 +52,7 @@ fn groups(summaries: &[Summary], key: &str) -> BTreeMap<Option<String>, Group> {
 fn figures_of(values: &[Values; 3]) -> Figures {
     let mut all = Figures::default();
     for (figures, values) in ADDED.into_iter().zip(values) {
-        all.0.append(&mut Figures::of(figures, Some(values)).0);
+        all.append(Figures::of(figures, Some(values)));
     }
     all
 }
@@ -68,7 +68,8 @@ impl Group {
         let Some(value) = figures.get(name) else {
             return NULL.to_owned();
         };
-        let value = unit.format(value);
+        let least = figures.coverage(name).map_or("", |_| "≥ ");
+        let value = format!("{least}{}", unit.format(value));
         match self.unknown(name) {
             0 => value,
             unknown => format!("{value} ({} of {})", self.runs - unknown, self.runs),

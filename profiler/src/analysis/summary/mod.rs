@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use self::{
     allocation::{read_allocation, sum_allocations},
     processes::{Process, read_processes},
-    region_energy::read_region_energies,
+    region_energy::{Energy, read_region_energies},
     sessions::read_sessions,
 };
 pub use self::{
@@ -32,7 +32,7 @@ pub use self::{
 };
 use super::{
     catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
-    figure::{Figure, Unit},
+    figure::{Coverage, Figure, Unit},
     rows::{ProcessKey, Texts, integers},
     scan::{Grouped, Groups, Request, Values, for_each_host, scan},
     stored_run::{StoredHost, StoredRun},
@@ -40,7 +40,11 @@ use super::{
 
 /// Figures by name.
 #[derive(Clone, Debug, Default)]
-pub struct Figures(BTreeMap<&'static str, f64>);
+pub struct Figures {
+    known: BTreeMap<&'static str, f64>,
+    /// Sums to which some rows contribute nothing because they have no value.
+    partial: BTreeMap<&'static str, Coverage>,
+}
 
 /// A figure that is no aggregate over one table.
 #[derive(Clone, Copy, Debug)]
@@ -123,27 +127,39 @@ pub struct TopProcess {
 
 impl Figures {
     fn of(figures: &[Figure], values: Option<&Values>) -> Self {
-        let results = values
-            .map(|values| values.results(figures))
-            .unwrap_or_default();
-        let known = figures.iter().zip(results);
-        Self(
-            known
-                .filter_map(|(figure, value)| Some((figure.name, value?)))
-                .collect(),
-        )
+        let Some(values) = values else {
+            return Self::default();
+        };
+        let results = figures.iter().zip(values.results(figures));
+        let known: BTreeMap<_, _> = results
+            .filter_map(|(figure, value)| Some((figure.name, value?)))
+            .collect();
+        let mut partial: BTreeMap<_, _> = values.partial(figures).into_iter().collect();
+        partial.retain(|name, _| known.contains_key(name));
+        Self { known, partial }
+    }
+
+    /// Adds other figures.
+    fn append(&mut self, mut other: Self) {
+        self.known.append(&mut other.known);
+        self.partial.append(&mut other.partial);
+    }
+
+    /// The rows behind a sum, if some of them have no value: it is at least this.
+    pub fn coverage(&self, name: &str) -> Option<Coverage> {
+        self.partial.get(name).copied()
     }
 
     /// The figures with one more.
     #[cfg(test)]
     pub(crate) fn with(mut self, name: &'static str, value: f64) -> Self {
-        self.0.insert(name, value);
+        self.known.insert(name, value);
         self
     }
 
     /// A figure; `None` if the data do not have it.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.get(name).copied()
+        self.known.get(name).copied()
     }
 }
 
@@ -159,7 +175,7 @@ struct OfHost {
     processes: Vec<Process>,
     gpus: HashMap<String, Gpu>,
     allocation: Figures,
-    region_energies: BTreeMap<String, f64>,
+    region_energies: BTreeMap<String, Energy>,
     failures: Vec<String>,
 }
 
@@ -263,8 +279,8 @@ impl OfHost {
 
     fn node(&mut self, host: &str, thresholds: &Thresholds) -> Node {
         let mut target = self.figures(OF_PROCESSES);
-        target.0.append(&mut self.figures(OF_TARGET).0);
-        target.0.append(&mut self.allocation.0.clone());
+        target.append(self.figures(OF_TARGET));
+        target.append(self.allocation.clone());
         let values = &self.requests[BY_GPU].values;
         let gpus = std::mem::take(&mut self.gpus).into_values();
         let mut gpus: Vec<_> = gpus
@@ -275,7 +291,7 @@ impl OfHost {
             .collect();
         gpus.sort_by(|a, b| (a.index, &a.bdf).cmp(&(b.index, &b.bdf)));
         let mut resources = self.figures(IN_RESOURCES);
-        resources.0.append(&mut self.figures(IN_GPUS).0);
+        resources.append(self.figures(IN_GPUS));
         let mut node = Node {
             host: host.to_owned(),
             target,
@@ -408,8 +424,8 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         merged.remove("").unwrap_or_else(empty)
     });
     let mut target = Figures::of(PROCESSES, Some(&whole[0]));
-    target.0.append(&mut Figures::of(TARGET, Some(&whole[1])).0);
-    target.0.append(&mut Figures::of(NODE, Some(&whole[2])).0);
+    target.append(Figures::of(TARGET, Some(&whole[1])));
+    target.append(Figures::of(NODE, Some(&whole[2])));
     let allocations: Vec<_> = hosts.iter().map(|host| host.allocation.clone()).collect();
     sum_allocations(&allocations, &mut target);
     let by = |request: usize, figures| {
@@ -417,12 +433,12 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         groups.map(move |(name, values)| (name, Figures::of(figures, Some(&values))))
     };
     let mut regions: BTreeMap<_, _> = by(BY_REGION, REGIONS).collect();
-    for (name, mut times) in by(BY_REGION_TIME, REGION_TIMES) {
-        regions.entry(name).or_default().0.append(&mut times.0);
+    for (name, times) in by(BY_REGION_TIME, REGION_TIMES) {
+        regions.entry(name).or_default().append(times);
     }
     for (name, energy) in hosts.iter().flat_map(|host| &host.region_energies) {
-        let figures = &mut regions.entry(name.clone()).or_default().0;
-        *figures.entry(region_energy::ENERGY.name).or_insert(0.0) += energy;
+        let figures = regions.entry(name.clone()).or_default();
+        energy.add_to(figures);
     }
     let mounts = by(BY_MOUNT, MOUNTS).filter_map(|(mount, figures)| {
         Some((

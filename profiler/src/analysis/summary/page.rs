@@ -45,13 +45,25 @@ impl Figures {
 
     fn known(&self, name: &str) -> Option<String> {
         let value = self.get(name)?;
-        Some(unit_of(name).format(value))
+        let least = self.coverage(name).map_or("", |_| "≥ ");
+        Some(format!("{least}{}", unit_of(name).format(value)))
+    }
+
+    /// A figure as text, with the number of rows that a partial sum has.
+    fn text_with_rows(&self, name: &str) -> String {
+        let rows = self.coverage(name);
+        let rows = rows.map_or(String::new(), |rows| {
+            format!(" ({} of {})", rows.known, rows.of)
+        });
+        format!("{}{rows}", self.text(name))
     }
 
     /// A figure that is a lower bound, as text.
     fn at_least(&self, name: &str) -> String {
-        let value = self.known(name);
-        value.map_or_else(|| NULL.to_owned(), |value| format!("≥ {value}"))
+        self.get(name).map_or_else(
+            || NULL.to_owned(),
+            |value| format!("≥ {}", unit_of(name).format(value)),
+        )
     }
 
     /// A figure as text, unless it is 0 or not in the data.
@@ -469,11 +481,11 @@ impl Summary {
                 figures.text("count"),
                 figures.text("region_s"),
                 figures.text("region_max_s"),
-                figures.text("region_cpu_s"),
-                figures.text("region_runqueue_s"),
-                figures.text("region_blocked_s"),
+                figures.text_with_rows("region_cpu_s"),
+                figures.text_with_rows("region_runqueue_s"),
+                figures.text_with_rows("region_blocked_s"),
             ];
-            row.extend(has_energy.then(|| figures.text(ENERGY.name)));
+            row.extend(has_energy.then(|| figures.text_with_rows(ENERGY.name)));
             row.push(name.clone());
             table.rows.push(row);
         }
@@ -525,6 +537,12 @@ impl Summary {
         notes.extend(losses.map(|(of, loss)| format!("{}{loss}", host(of))));
         notes.extend(self.problems.iter().cloned());
         notes
+    }
+
+    /// Sums of the target that are too small because some rows have no value.
+    pub fn partial_sums(&self) -> impl Iterator<Item = String> {
+        let names = self.target.partial.keys();
+        names.map(|name| format!("{name} is too small: some rows have no value."))
     }
 
     fn notes(&self) -> Vec<String> {

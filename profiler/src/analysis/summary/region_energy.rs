@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use super::DerivedFigure;
+use super::{DerivedFigure, Figures};
 use crate::analysis::{
-    figure::Unit,
+    figure::{Coverage, Unit},
     rows::{Texts, numbers, times},
     stored_run::{StoredHost, StoredRun},
 };
@@ -112,15 +112,40 @@ fn read_target(run: &StoredRun, host: &StoredHost, failures: &mut Vec<String>) -
     target
 }
 
-/// Energies by name of the region, J.
+/// Energy of the regions with a name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Energy {
+    /// J.
+    sum: f64,
+    rows: Coverage,
+}
+
+impl Energy {
+    /// Adds it to the figures of the regions with this name.
+    pub(super) fn add_to(&self, figures: &mut Figures) {
+        if self.rows.known == 0 {
+            return;
+        }
+        *figures.known.entry(ENERGY.name).or_insert(0.0) += self.sum;
+        if self.rows.known < self.rows.of || figures.partial.contains_key(ENERGY.name) {
+            figures
+                .partial
+                .entry(ENERGY.name)
+                .or_default()
+                .add(self.rows);
+        }
+    }
+}
+
+/// Energies by name of the region.
 pub(super) fn read_region_energies(
     run: &StoredRun,
     host: &StoredHost,
     failures: &mut Vec<String>,
-) -> BTreeMap<String, f64> {
+) -> BTreeMap<String, Energy> {
     const COLUMNS: [&str; 5] = ["ts", "interval_ns", "name", "user_ns", "system_ns"];
     let target = read_target(run, host, failures);
-    let mut energies = BTreeMap::new();
+    let mut energies: BTreeMap<String, Energy> = BTreeMap::new();
     if target.samples.is_empty() {
         return energies;
     }
@@ -133,12 +158,15 @@ pub(super) fn read_region_energies(
             let (Some(end), Some(name)) = (end, names.get(row)) else {
                 continue;
             };
+            let energy = energies.entry(name.to_owned()).or_default();
+            energy.rows.of += 1;
             if lengths[row].is_nan() || used.is_nan() {
                 continue;
             }
             let start = end.saturating_sub(microseconds(lengths[row]));
             if let Some(price) = target.price(start, end) {
-                *energies.entry(name.to_owned()).or_insert(0.0) += used * price;
+                energy.sum += used * price;
+                energy.rows.known += 1;
             }
         }
     });

@@ -128,13 +128,17 @@ impl Rows {
         };
         let name = label(open.mark.name.as_ref());
         let offsets = [from.ts - open.start, to.ts - end];
+        // Readings that are further away than the region is long are about other things.
+        let away = offsets[0].unsigned_abs() + offsets[1].unsigned_abs();
+        let length = end.saturating_sub(open.start);
+        let is_measured = interval_ns.is_some() && away <= length.unsigned_abs();
         let values = to.sums().since(&from.sums());
-        let values = values.map(|value| value.filter(|_| interval_ns.is_some()));
+        let values = values.map(|value| value.filter(|_| is_measured));
         self.usage.push(
             key.clone(),
             RegionUsageRow::new(name.clone(), offsets, values),
         );
-        for (event, counts) in to.events.iter().filter(|_| interval_ns.is_some()) {
+        for (event, counts) in to.events.iter().filter(|_| is_measured) {
             let counts = counts.since(&from.events.get(event).copied().unwrap_or_default());
             let (pmu, group, event) = event.clone();
             self.events.push(
