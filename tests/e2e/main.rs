@@ -59,6 +59,7 @@ mod timeline;
 mod unprivileged;
 mod usage;
 mod verdict;
+mod waits_for_cpus;
 mod xtask;
 
 /// Path of the program `bin/workload`.

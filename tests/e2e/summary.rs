@@ -12,6 +12,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::waits_for_cpus::{run_beside_a_loop, run_with_a_quota};
+
 fn profiler(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(setting("PROFILER_BIN"))
         .args(arguments)
@@ -149,12 +151,13 @@ fn figures_equal_their_sql() {
 }
 
 /// The groups of declared figures: name in `figures`, and the column that divides it.
-const GROUPS: [(&str, Option<&str>); 6] = [
+const GROUPS: [(&str, Option<&str>); 7] = [
     ("target", None),
     ("node", Some("host")),
     ("resource_summary", Some("host")),
     ("gpu", Some("host || ' ' || bdf")),
     ("mount", Some("mount")),
+    ("neighbour", Some("comm")),
     ("region", Some("name")),
 ];
 
@@ -202,6 +205,10 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
                 Value::Null => Vec::new(),
                 mount => vec![(text(mount, "mount"), mount)],
             },
+            "neighbour" => {
+                let others = run["neighbours"].as_array().expect("names");
+                others.iter().map(|of| (text(of, "comm"), of)).collect()
+            }
             "region" => {
                 let regions = run["regions"].as_array().expect("regions");
                 regions
@@ -388,6 +395,13 @@ fn every_figure_is_recomputed() {
         replace(&data, table, columns);
     }
     known.append(&mut assert_recomputed(&data));
+    for record in [run_beside_a_loop, |directory: &TempDir| {
+        run_with_a_quota(directory).0
+    }] {
+        let directory = TempDir::new().expect("a directory");
+        let data = Dataset::new(record(&directory).into());
+        known.append(&mut assert_recomputed(&data));
+    }
     let finished = gpu_run([80, 40]);
     let data = finished.dataset();
     replace(&data, "gpu_process", &["hash(ts) % 101 AS sm_utilization"]);

@@ -31,6 +31,17 @@ replace(
         "target_cycles": lambda interval: 3.0 * interval,
         "target_instructions": lambda interval: 3.0 * interval * ipc,
         "node_mem_bw": lambda interval: memory,
+        "target_cpu": lambda interval: 100 * cpu,
+        "target_runqueue_ns": lambda interval: runqueue * interval,
+    },
+)
+# No other process.
+replace(
+    "cpu",
+    {
+        "user_ns": lambda interval: 0,
+        "nice_ns": lambda interval: 0,
+        "system_ns": lambda interval: 0,
     },
 )
 replace(

@@ -152,6 +152,10 @@ figures! {
             "Bytes read from and written to memory: of the node, or of the target if the CPU can attribute them";
         peak_pss_bytes: Bytes, "timeline", Value::Column("target_pss_sum"), &[], over_time: OverTime::Max;
             "Largest memory of the target on a node at a sample: shared pages are divided among the processes that map them; use peak_memory_bytes, which also has what is between samples";
+        quota_periods: Count, "throttle", Value::Column("periods"), &[];
+            "Periods of CPU quotas, in samples in which one was used up";
+        throttled_periods: Count, "throttle", Value::Column("throttled_periods"), &[];
+            "Periods in which a CPU quota was used up";
         target_energy_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_uj")), &[];
             "Energy of the packages × share of the node's CPU time used by the target: a model, not a measurement";
         target_energy_by_cycles_j: Joules, "timeline", Value::Scaled(1e-6, &Value::Column("target_energy_by_cycles_uj")), &[];
@@ -178,6 +182,10 @@ figures! {
             "Share of the time with a utilization of at least 20 %";
         node_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Column("cpus")), &[], over_time: OverTime::Integral;
             "Online CPUs × time";
+        node_busy_s: Seconds, "system", Value::Scaled(1e-9, &Value::Sum(BUSY)), &[];
+            "Time in which CPUs of the node worked, or had work while the hypervisor ran something else";
+        steal_s: Seconds, "system", Value::Scaled(1e-9, &Value::Column("steal_ns")), &[];
+            "Time in which the hypervisor ran something else while CPUs of the node had work";
         sampled_s: Seconds, "system", Value::One, &[], over_time: OverTime::Integral;
             "Time that the samples cover";
         node_unused_cpu_hours: Hours, "system", Value::Scaled(1.0 / 3600.0, &Value::Part("cpus", IDLE, ALL)), &[], over_time: OverTime::Integral;
@@ -250,6 +258,12 @@ figures! {
             "Mean share of idle time in the time of all CPUs";
         jax_peak_bytes_mb: Mebibytes, "region_gauge", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("value")), &[Is("name", "jax_peak_bytes")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest value of the gauge `jax_peak_bytes`";
+    }
+
+    /// Of processes outside the target, by command name.
+    NEIGHBOURS {
+        neighbour_cpu_s: Seconds, "neighbour", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[];
+            "CPU time of processes outside the target, while the target waited for CPUs";
     }
 
     /// Of file systems, by mount.

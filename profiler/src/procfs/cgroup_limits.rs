@@ -1,6 +1,9 @@
 //! Limits of control groups: memory and CPU time.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use super::{cgroup_mounts::Cgroups, process_cgroup};
 
@@ -19,27 +22,16 @@ pub struct CgroupLimits {
 impl CgroupLimits {
     /// Reads the limits of a process from the lines of its `/proc/PID/cgroup`.
     pub(crate) fn read(cgroups: &Cgroups, lines: &str) -> Self {
-        let mut limits = Self::default();
-        for line in process_cgroup::lines(lines) {
-            let Some(hierarchy) = cgroups.hierarchy(line.controllers) else {
-                continue;
-            };
-            for directory in hierarchy.with_ancestors(line.path) {
-                limits = limits.and(Self::of_directory(&directory));
-            }
-        }
-        limits
+        let directories = with_ancestors(cgroups, lines).into_iter();
+        directories.fold(Self::default(), |limits, (directory, _)| {
+            limits.and(Self::of_directory(&directory))
+        })
     }
 
     fn of_directory(directory: &Path) -> Self {
-        let read = |name: &str| fs::read_to_string(directory.join(name)).ok();
-        let quota = read("cpu.max").or_else(|| {
-            let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(read);
-            Some(format!("{} {}", quota?, period?))
-        });
         Self {
             memory: memory_limit(directory),
-            cpus: quota.and_then(|quota| cpus(&quota)),
+            cpus: cpu_quota(directory).map(|quota| quota.cpus),
         }
     }
 
@@ -50,6 +42,42 @@ impl CgroupLimits {
             cpus: smaller(self.cpus, other.cpus),
         }
     }
+}
+
+/// The directories of the cgroups of a process, by the lines of its `/proc/PID/cgroup`, and of those
+/// that contain them, with their paths below the mount point.
+pub(crate) fn with_ancestors(cgroups: &Cgroups, lines: &str) -> Vec<(PathBuf, String)> {
+    let mut all = Vec::new();
+    for line in process_cgroup::lines(lines) {
+        let Some(hierarchy) = cgroups.hierarchy(line.controllers) else {
+            continue;
+        };
+        for directory in hierarchy.with_ancestors(line.path) {
+            let below = directory.strip_prefix(&hierarchy.mount_point);
+            let path = format!("/{}", below.unwrap_or(&directory).display());
+            all.push((directory, path));
+        }
+    }
+    all
+}
+
+/// A CPU quota.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CpuQuota {
+    /// CPU time per time.
+    pub(crate) cpus: f64,
+    /// Time after which it is renewed, ns.
+    pub(crate) period_ns: u64,
+}
+
+/// The quota of the cgroup with this directory; `None` without a limit.
+pub(crate) fn cpu_quota(directory: &Path) -> Option<CpuQuota> {
+    let read = |name: &str| fs::read_to_string(directory.join(name)).ok();
+    let quota = read("cpu.max").or_else(|| {
+        let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(read);
+        Some(format!("{} {}", quota?, period?))
+    });
+    parse_quota(&quota?)
 }
 
 /// Memory limit of the cgroup with this directory, bytes; `None` without a limit.
@@ -66,11 +94,14 @@ pub(super) fn number(directory: &Path, name: &str) -> Option<u64> {
 }
 
 /// `quota period` in µs; the quota is `max` or negative if there is none.
-fn cpus(text: &str) -> Option<f64> {
+fn parse_quota(text: &str) -> Option<CpuQuota> {
     let mut words = text.split_whitespace();
     let quota: u32 = words.next()?.parse().ok()?;
     let period: u32 = words.next()?.parse().ok()?;
-    (period > 0).then(|| f64::from(quota) / f64::from(period))
+    (period > 0).then(|| CpuQuota {
+        cpus: f64::from(quota) / f64::from(period),
+        period_ns: u64::from(period) * 1000,
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Readers of `/proc` and `/sys`. Each takes the root directory as a parameter, so that tests can
 //! use fixtures.
 
+pub mod cgroup_cpu_stat;
 pub mod cgroup_limits;
 pub mod cgroup_memory;
 pub mod cgroup_mounts;

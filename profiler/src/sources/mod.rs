@@ -21,6 +21,7 @@ pub mod perf;
 pub mod baseline;
 pub mod system;
 pub mod cpu;
+pub mod contention;
 pub mod energy;
 pub mod gpu;
 pub mod disk;

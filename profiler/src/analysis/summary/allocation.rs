@@ -62,13 +62,13 @@ impl Largest {
     }
 }
 
-/// Adds the allocation on a node to its figures.
+/// Adds the allocation on a node to its figures. Returns the CPUs on which a process may run.
 pub(super) fn read_allocation(
     run: &StoredRun,
     host: &StoredHost,
     figures: &mut Figures,
     failures: &mut Vec<String>,
-) {
+) -> BTreeSet<usize> {
     let mut cpus = BTreeSet::new();
     let (mut quota, mut memory) = (Largest::default(), Largest::default());
     let columns = ["allowed_cpus", "cpu_quota", "memory_limit"];
@@ -88,7 +88,7 @@ pub(super) fn read_allocation(
     });
     failures.extend(read.err().into_iter().flatten());
     if cpus.is_empty() {
-        return;
+        return cpus;
     }
     let allowed = cpus.len() as f64;
     let allowed = quota.get().map_or(allowed, |quota| quota.min(allowed));
@@ -96,6 +96,7 @@ pub(super) fn read_allocation(
     if let Some(memory) = memory.get() {
         figures.known.insert(MEMORY.name, memory);
     }
+    cpus
 }
 
 /// Sums over the nodes, of those that have any of these figures.

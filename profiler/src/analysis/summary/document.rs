@@ -7,7 +7,9 @@ use super::{
 };
 use crate::{
     analysis::{
-        catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
+        catalog::{
+            GPUS, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET,
+        },
         figure::Figure,
     },
     support::units::rfc3339,
@@ -137,6 +139,7 @@ pub fn declarations() -> Value {
         "resource_summary": list(&[GPUS, RESOURCES], &["host"], &[]),
         "gpu": list(&[GPUS], &["host", "bdf"], &[]),
         "mount": list(&[MOUNTS], &["mount"], &[]),
+        "neighbour": list(&[NEIGHBOURS], &["comm"], &[]),
         "region": list(&[REGIONS, REGION_TIMES], &["name"], &OF_REGIONS),
     })
 }
@@ -164,6 +167,11 @@ pub fn document(summary: &Summary) -> Value {
         let mut map = figures(&[REGIONS, REGION_TIMES], values);
         add_derived(&mut map, &OF_REGIONS, values);
         map.insert("name".to_owned(), json!(name));
+        Value::Object(map)
+    });
+    let neighbours = summary.neighbours.iter().map(|(comm, values)| {
+        let mut map = figures(&[NEIGHBOURS], values);
+        map.insert("comm".to_owned(), json!(comm));
         Value::Object(map)
     });
     let losses = identity.losses.iter().map(|(host, loss)| {
@@ -195,6 +203,7 @@ pub fn document(summary: &Summary) -> Value {
         "top_mount": summary.top_mount.as_ref().map(|(mount, bytes)| {
             json!({"mount": mount, "mount_write_bytes": bytes})
         }),
+        "neighbours": neighbours.collect::<Vec<_>>(),
         "regions": regions.collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),
         "losses": losses.collect::<Vec<_>>(),

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod commands;
+mod contention;
 mod document;
 mod identity;
 mod labels;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use self::{
     allocation::{read_allocation, sum_allocations},
+    contention::{read_contention, sum_contention},
     processes::{Process, read_processes},
     region_energy::{Energy, read_region_energies},
     sessions::read_sessions,
@@ -31,7 +33,9 @@ pub use self::{
     verdict::{Finding, findings},
 };
 use super::{
-    catalog::{GPUS, MOUNTS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET},
+    catalog::{
+        GPUS, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET,
+    },
     figure::{Coverage, Figure, Unit},
     rows::{ProcessKey, Texts, integers},
     scan::{Grouped, Groups, Request, Values, for_each_host, scan},
@@ -57,7 +61,14 @@ struct DerivedFigure {
 }
 
 /// Those of a target.
-const OF_TARGETS: [DerivedFigure; 2] = [allocation::CPUS, allocation::MEMORY];
+const OF_TARGETS: [DerivedFigure; 6] = [
+    allocation::CPUS,
+    allocation::MEMORY,
+    contention::OTHERS,
+    contention::BY_TARGET,
+    contention::BY_QUOTA,
+    contention::BY_OTHERS,
+];
 /// Those of a region.
 const OF_REGIONS: [DerivedFigure; 1] = [region_energy::ENERGY];
 
@@ -86,6 +97,9 @@ pub struct Summary {
     pub process_count: usize,
     /// The mount to which the target wrote most, with the bytes.
     pub top_mount: Option<(String, f64)>,
+    /// Command names outside the target with their CPU time while the target waited for CPUs, the
+    /// longest first.
+    pub neighbours: Vec<(String, Figures)>,
     /// Files that could not be read.
     pub problems: Vec<String>,
     /// Time that the samples of a node cover, s.
@@ -192,6 +206,7 @@ const BY_GPU: usize = 8;
 const BY_REGION: usize = 9;
 const BY_REGION_TIME: usize = 10;
 const BY_MOUNT: usize = 11;
+const BY_NEIGHBOUR: usize = 12;
 
 /// Name of a process among those of its host.
 fn name_of(key: ProcessKey) -> String {
@@ -222,12 +237,14 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
         request(REGIONS, Groups::Columns(vec!["name"])),
         request(REGION_TIMES, Groups::Columns(vec!["name"])),
         request(MOUNTS, Groups::Columns(vec!["mount"])),
+        request(NEIGHBOURS, Groups::Columns(vec!["comm"])),
     ];
     failures.extend(scan(run, host, &mut requests));
     let gpus = read_gpus(run, host, &mut failures);
     let region_energies = read_region_energies(run, host, &mut failures);
     let mut allocation = Figures::default();
-    read_allocation(run, host, &mut allocation, &mut failures);
+    let cpus = read_allocation(run, host, &mut allocation, &mut failures);
+    read_contention(run, host, &cpus, &mut allocation, &mut failures);
     OfHost {
         requests,
         processes,
@@ -393,7 +410,7 @@ impl Summary {
             .filter(|seconds| *seconds > 0.0)
     }
 
-    /// Removes command lines and names of users.
+    /// Removes command lines, names of users, and names of other processes.
     pub fn redact(&mut self) {
         self.identity.user = None;
         self.identity.command.clear();
@@ -406,6 +423,7 @@ impl Summary {
         for session in &mut self.sessions {
             session.target.clear();
         }
+        self.neighbours.clear();
     }
 }
 
@@ -428,6 +446,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     target.append(Figures::of(NODE, Some(&whole[2])));
     let allocations: Vec<_> = hosts.iter().map(|host| host.allocation.clone()).collect();
     sum_allocations(&allocations, &mut target);
+    sum_contention(&allocations, &mut target);
     let by = |request: usize, figures| {
         let groups = merged(&hosts, request).into_iter();
         groups.map(move |(name, values)| (name, Figures::of(figures, Some(&values))))
@@ -449,6 +468,10 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         ))
     });
     let top_mount = mounts.max_by(|a, b| a.1.total_cmp(&b.1));
+    let mut neighbours: Vec<_> = by(BY_NEIGHBOUR, NEIGHBOURS).collect();
+    let cpu = |of: &(String, Figures)| of.1.get(NEIGHBOURS[0].name).unwrap_or(0.0);
+    neighbours.sort_by(|a, b| cpu(b).total_cmp(&cpu(a)));
+    neighbours.truncate(TOP);
     let ranks = by(BY_RANK, PROCESSES);
     let ranks = ranks
         .filter_map(|(rank, figures)| Some((rank.parse().ok()?, figures)))
@@ -496,6 +519,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         commands,
         process_count,
         top_mount,
+        neighbours,
         problems,
         values: whole,
     }
