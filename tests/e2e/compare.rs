@@ -40,7 +40,7 @@ pub fn record(directory: &Path, name: &str, options: &[&str], command: &[&str]) 
     directory.join(name)
 }
 
-fn compare(options: &[&str], a: &[&PathBuf], b: &[&PathBuf]) -> (Option<i32>, String, String) {
+pub fn compare(options: &[&str], a: &[&PathBuf], b: &[&PathBuf]) -> (Option<i32>, String, String) {
     let output = Command::new(setting("PROFILER_BIN"))
         .arg("compare")
         .args(options)

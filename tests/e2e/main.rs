@@ -48,6 +48,7 @@ mod run_end;
 mod run_queue;
 mod run_table;
 mod samples;
+mod scenarios;
 mod sched;
 mod service;
 mod service_manager;

@@ -42,7 +42,7 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 32] = [
+const LONG: [&str; 33] = [
     "coming_from::",
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
@@ -65,6 +65,7 @@ const LONG: [&str; 32] = [
     "run_end::signal_while_attaching_leaves_a_complete_run_or_none",
     "run_queue::",
     "samples::",
+    "scenarios::",
     "sched::every_sample_of_",
     "sched::five_thousand_naps_are_exact_to_the_nanosecond",
     "service::hundred_clients_at_once_are_served",

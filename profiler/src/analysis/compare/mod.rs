@@ -257,7 +257,8 @@ pub fn compare(labels: [String; 2], sides: [&[&Measured]; 2]) -> Comparison {
     correct_parts(&mut parts);
     let all = PROCESSES.iter().chain(TARGET);
     // `cpu_s` includes `target_cpu_s`.
-    let apart = |name: &str| PRIMARY.contains(&name) || OF_CPU.contains(&name) || name == "target_cpu_s";
+    let apart =
+        |name: &str| PRIMARY.contains(&name) || OF_CPU.contains(&name) || name == "target_cpu_s";
     let others = all.filter(|figure| !apart(figure.name));
     let mut others: Vec<_> = others
         .filter_map(|figure| of(figure.name, figure.unit))
