@@ -229,7 +229,7 @@ fn p_values_are_those_of_the_permutation_test() {
     let values = |name: &str| -> Vec<f64> {
         let of = |run: &Value| match name {
             "wall_s" => run["seconds"].as_f64(),
-            "moved_bytes" => {
+            "storage_bytes" => {
                 let bytes = |name: &str| run["total"][name].as_f64();
                 Some(bytes("storage_read_bytes")? + bytes("storage_write_bytes")?)
             }
@@ -265,7 +265,10 @@ fn p_values_are_those_of_the_permutation_test() {
             .iter()
             .map(|of| of["name"].as_str().expect("a name"));
         let names: Vec<_> = names.collect();
-        assert_eq!(names, ["wall_s", "cpu_s", "peak_rss_bytes", "moved_bytes"]);
+        assert_eq!(
+            names,
+            ["wall_s", "cpu_s", "peak_rss_bytes", "storage_bytes"]
+        );
         let p = names
             .iter()
             .map(|name| permutation_p(&double_ranks(&values(name)), division));

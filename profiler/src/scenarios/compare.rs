@@ -253,3 +253,47 @@ fn a_command_that_did_not_run_used_nothing() {
     assert_eq!(row["verdict"], "less", "{row}");
     assert_eq!(row["runs"], json!([6, 6]));
 }
+
+/// Bytes of files are not compared with those of storage: where one side does not know the first, both have
+/// the second.
+#[test]
+fn bytes_of_files_and_storage_are_not_mixed() {
+    let run = |files: Option<u64>| {
+        let usage = json!({"user_ns": 1, "system_ns": 1, "read_bytes": 1000, "write_bytes": 500});
+        let mut recording = Recording::new(1.0)
+            .process(10, "solve", json!({}))
+            .of(10, "usage", 1.0, usage);
+        if let Some(bytes) = files {
+            let row = json!({"method": "calls", "read_bytes": bytes, "write_bytes": 0});
+            recording = recording.of(10, "file_io", 1.0, row);
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let run = recording.store(directory.path(), "run");
+        Measured::new(&run, summarize(&run, &Thresholds::default()))
+    };
+    let primary = |a: Option<u64>, b: Option<u64>| {
+        let found = document(&compared(&[run(a)], &[run(b)]));
+        let figures = found["figures"].as_array().expect("figures").clone();
+        let bytes = |of: &&Value| {
+            of["name"]
+                .as_str()
+                .is_some_and(|name| name.ends_with("_bytes"))
+        };
+        let moved =
+            |of: &&Value| of["primary"] == true && bytes(of) && of["name"] != "peak_rss_bytes";
+        let moved = figures.iter().find(moved).expect("a figure").clone();
+        ["name", "a", "b"].map(|key| {
+            moved[key]["value"]
+                .as_f64()
+                .map_or(moved[key].clone(), Value::from)
+        })
+    };
+    assert_eq!(
+        primary(Some(9_000_000), None),
+        [json!("storage_bytes"), json!(1500.0), json!(1500.0)]
+    );
+    assert_eq!(
+        primary(Some(9_000_000), Some(9_000_000)),
+        [json!("file_bytes"), json!(9_000_000.0), json!(9_000_000.0)]
+    );
+}

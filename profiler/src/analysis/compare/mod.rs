@@ -30,12 +30,14 @@ use super::{
 };
 
 /// Figures that are tested by themselves, because people look at them first.
-pub const PRIMARY: [&str; 5] = [
-    "wall_s",
-    "cpu_s",
-    "target_energy_j",
-    "peak_rss_bytes",
-    "moved_bytes",
+const PRIMARY: [&str; 4] = ["wall_s", "cpu_s", "target_energy_j", "peak_rss_bytes"];
+/// Bytes read and written: the first that all runs have is primary.
+const MOVED: [(&str, [&str; 2]); 2] = [
+    ("file_bytes", ["file_read_bytes", "file_write_bytes"]),
+    (
+        "storage_bytes",
+        ["storage_read_bytes", "storage_write_bytes"],
+    ),
 ];
 /// Differences below this are not interesting, however significant.
 pub const LEAST_EFFECT: f64 = 0.02;
@@ -176,13 +178,10 @@ impl Measured {
         let target = &self.summary.target;
         match name {
             "wall_s" => self.summary.seconds(),
-            // Bytes of files where they are known, otherwise of storage.
-            "moved_bytes" => {
-                let sum = |read, write| Some(target.get(read)? + target.get(write)?);
-                sum("file_read_bytes", "file_write_bytes")
-                    .or_else(|| sum("storage_read_bytes", "storage_write_bytes"))
-            }
-            name => target.get(name),
+            name => match MOVED.iter().find(|(moved, _)| *moved == name) {
+                Some((_, [read, written])) => Some(target.get(read)? + target.get(written)?),
+                None => target.get(name),
+            },
         }
     }
 }
@@ -246,12 +245,22 @@ pub fn compare(labels: [String; 2], sides: [&[&Measured]; 2]) -> Comparison {
         sides[side].iter().filter_map(|run| run.get(name)).collect()
     };
     let of = |name: &str, unit| compared(name.to_owned(), unit, &values(0, name), &values(1, name));
-    let primary = PRIMARY.into_iter().filter_map(|name| of(name, unit(name)));
+    let is_known = |name: &&str| {
+        sides
+            .iter()
+            .all(|runs| runs.iter().all(|run| run.get(name).is_some()))
+    };
+    let (moved, other): (Vec<_>, Vec<_>) =
+        MOVED.into_iter().map(|(name, _)| name).partition(is_known);
+    let mut moved = moved.into_iter();
+    let primary = PRIMARY.into_iter().chain(moved.next());
+    let primary = primary.filter_map(|name| of(name, unit(name)));
     let mut figures: Vec<_> = primary.collect();
     for figure in &mut figures {
         figure.is_primary = true;
     }
     correct_equal(&mut figures);
+    let moved = moved.chain(other).filter_map(|name| of(name, Unit::Bytes));
     let parts = OF_CPU.into_iter().filter_map(|name| of(name, unit(name)));
     let mut parts: Vec<_> = parts.collect();
     correct_parts(&mut parts);
@@ -262,6 +271,7 @@ pub fn compare(labels: [String; 2], sides: [&[&Measured]; 2]) -> Comparison {
     let others = all.filter(|figure| !apart(figure.name));
     let mut others: Vec<_> = others
         .filter_map(|figure| of(figure.name, figure.unit))
+        .chain(moved)
         .collect();
     correct_many(&mut others);
     figures.append(&mut parts);
