@@ -320,7 +320,7 @@ fn unfinished_sessions_are_reported() {
     manifest.process.boot_id = "another".to_owned();
     fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
     assert!(
-        problems(&run)[0].contains("not known"),
+        problems(&run)[0].contains("is unknown"),
         "{:?}",
         problems(&run)
     );

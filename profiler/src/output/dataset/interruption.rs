@@ -19,7 +19,7 @@ impl Manifest {
             ),
             (State::Running, Some(true)) => "has not ended".to_owned(),
             (State::Running, None) => {
-                "has not ended, or was killed: seen from here, that is not known".to_owned()
+                "has not ended, or was killed: seen from here, that is unknown".to_owned()
             }
         })
     }
