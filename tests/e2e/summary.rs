@@ -151,13 +151,17 @@ fn figures_equal_their_sql() {
 }
 
 /// The groups of declared figures: name in `figures`, and the column that divides it.
-const GROUPS: [(&str, Option<&str>); 7] = [
+const GROUPS: [(&str, Option<&str>); 11] = [
     ("target", None),
     ("node", Some("host")),
     ("resource_summary", Some("host")),
     ("gpu", Some("host || ' ' || bdf")),
     ("mount", Some("mount")),
     ("neighbour", Some("comm")),
+    ("disk", Some("device")),
+    ("latency", Some("kind")),
+    ("syscall", Some("syscall")),
+    ("thread", Some("host || ' ' || pid || ' ' || tid")),
     ("region", Some("name")),
 ];
 
@@ -205,9 +209,20 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
                 Value::Null => Vec::new(),
                 mount => vec![(text(mount, "mount"), mount)],
             },
-            "neighbour" => {
-                let others = run["neighbours"].as_array().expect("names");
-                others.iter().map(|of| (text(of, "comm"), of)).collect()
+            "thread" => {
+                let threads = run["threads"].as_array().expect("threads").iter();
+                let name = |of: &Value| format!("{} {} {}", text(of, "host"), of["pid"], of["tid"]);
+                threads.map(|of| (name(of), of)).collect()
+            }
+            "neighbour" | "disk" | "latency" | "syscall" => {
+                let (list, key) = match group {
+                    "neighbour" => ("neighbours", "comm"),
+                    "disk" => ("disks", "device"),
+                    "latency" => ("latencies", "kind"),
+                    _ => ("syscalls", "syscall"),
+                };
+                let all = run[list].as_array().expect("a list").iter();
+                all.map(|of| (text(of, key), of)).collect()
             }
             "region" => {
                 let regions = run["regions"].as_array().expect("regions");
@@ -297,7 +312,11 @@ b.sendall(bytes(100000)); c.recv(100000, socket.MSG_WAITALL)";
 /// Values that not every machine has: those of hardware counters, of all methods of counting file and
 /// network I/O, of other hosts, and of GPUs whose driver reports more. Each expression replaces a
 /// column of the table.
-const MADE: [(&str, &[&str]); 5] = [
+const MADE: [(&str, &[&str]); 6] = [
+    (
+        "latency",
+        &["CASE kind WHEN 'block_read' THEN 'file_read' ELSE kind END AS kind"],
+    ),
     (
         "process",
         &["1.5 AS cpu_quota", "hash(pid) % 1000 AS memory_limit"],
@@ -408,6 +427,32 @@ fn every_figure_is_recomputed() {
     known.append(&mut assert_recomputed(&data));
     let never: Vec<_> = declared(&data).difference(&known).cloned().collect();
     assert!(never.is_empty(), "null in all runs: {never:?}");
+}
+
+/// What is recorded only on request is shown if it is recorded.
+#[test]
+fn threads_system_calls_and_latencies_are_shown() {
+    let shown = |options: &[&str]| {
+        let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let script = "dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/null; sleep 0.3";
+        summary(&[&crate::report::record(directory.path(), options, script)])
+    };
+    let has = |text: &str, heading: &str| text.lines().any(|line| line.ends_with(heading));
+    let plain = shown(&[]);
+    assert!(
+        has(&plain, "  operation") && has(&plain, "  write request of a disk"),
+        "{plain}"
+    );
+    assert!(
+        !has(&plain, "  thread of") && !has(&plain, "  system call"),
+        "{plain}"
+    );
+    let all = shown(&["--threads", "--source", "+syscalls"]);
+    assert!(
+        has(&all, "  thread of") && has(&all, "  system call"),
+        "{all}"
+    );
+    assert!(all.contains("dd "), "{all}");
 }
 
 /// A process that uses two GPUs of NVIDIA's library, in percent of the time.

@@ -77,6 +77,19 @@ fn storage() {
     assert_bound_by("storage", &script);
 }
 
+/// Waits for asynchronous I/O are interruptible.
+#[test]
+fn asynchronous_io_is_storage() {
+    let place = mounts::directory();
+    let _memory = Mounted::tmpfs(&place.path().join("memory"));
+    let disk = LoopDevice::new(&place.path().join("memory/image"), 16);
+    let script = format!("exec {WORKLOAD} aio {} 2000", disk.path());
+    let text = assert_bound_by("storage", &realtime(&script));
+    let expected = format!("Disk {} was busy ", disk.name());
+    assert!(text.contains(&expected), "{text}");
+    assert!(text.contains(" reads/s of the target (median "), "{text}");
+}
+
 #[test]
 fn process_creation() {
     let script = "end=$((SECONDS + 3)); while [ $SECONDS -lt $end ]; do /bin/true; done";

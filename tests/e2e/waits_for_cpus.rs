@@ -76,7 +76,7 @@ pub fn run_with_a_quota(directory: &TempDir) -> (String, String) {
         group.outer().display()
     );
     let name = format!("/e2e-{}", std::process::id());
-    (record(directory, &[], &enter), name)
+    (record(directory, &["--threads"], &enter), name)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! All figures of summaries and reports.
 
 use super::figure::{
-    Condition::{Is, IsNot, IsNull, NotNull, NotZero, Zero},
+    Condition::{Is, IsNot, IsNull, IsOneOf, NotNull, NotZero, Zero},
     Figure, OverRows, OverTime, Unit, Value,
 };
 
@@ -102,6 +102,16 @@ figures! {
             "Bytes read from block devices";
         block_write_bytes: Bytes, "block_io", Value::Column("bytes"), &[IsNull("tid"), Is("op", "write")];
             "Bytes written to block devices";
+        block_read_requests: Count, "block_io", Value::Column("ops"), &[IsNull("tid"), Is("op", "read")];
+            "Read requests of block devices";
+        block_write_requests: Count, "block_io", Value::Column("ops"), &[IsNull("tid"), Is("op", "write")];
+            "Write requests of block devices";
+        block_read_s: Seconds, "block_io", Value::Scaled(1e-9, &Value::Sum(&["queue_ns", "service_ns"])), &[IsNull("tid"), Is("op", "read")];
+            "Time of read requests of block devices, summed over requests";
+        block_write_s: Seconds, "block_io", Value::Scaled(1e-9, &Value::Sum(&["queue_ns", "service_ns"])), &[IsNull("tid"), Is("op", "write")];
+            "Time of write requests of block devices, summed over requests";
+        file_s: Seconds, "latency", Value::Scaled(1e-9, &Value::Column("sum_ns")), &[IsNull("tid"), IsOneOf("kind", &["file_read", "file_write", "fsync"])];
+            "Time of reads, writes and fsyncs of files, summed over operations";
         net_tx_bytes: Bytes, "net_io", Value::Column("tx_bytes"), &[IsNull("tid"), IsNot("scope", "loopback"), IsNot("protocol", "unix")];
             "Bytes sent over TCP and UDP to other hosts";
         net_rx_bytes: Bytes, "net_io", Value::Column("rx_bytes"), &[IsNull("tid"), IsNot("scope", "loopback"), IsNot("protocol", "unix")];
@@ -192,6 +202,8 @@ figures! {
             "Idle CPUs × time";
         max_t_mem_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;
             "Largest share of the memory in use at a sample";
+        peak_dirty_bytes: Bytes, "system", Value::Sum(&["memory_dirty", "memory_writeback"]), &[], over_time: OverTime::Max;
+            "Largest size of dirty pages, which are not written yet";
         max_t_disk_usage_percent: Percent, "filesystem", Value::Scaled(100.0, &Value::Ratio(&["used"], &["used", "available"])), &[Is("mount", "/")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest share of the root file system in use at a sample";
         total_disk_io_read_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("read_bytes")), &[Zero("partition")];
@@ -264,6 +276,48 @@ figures! {
     NEIGHBOURS {
         neighbour_cpu_s: Seconds, "neighbour", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[];
             "CPU time of processes outside the target, while the target waited for CPUs";
+    }
+
+    /// Of disks, by device.
+    DISKS {
+        disk_busy_pct: Percent, "disk", Value::Scaled(100.0, &Value::Ratio(&["busy_ns"], &["interval_ns"])), &[Zero("partition")], over_time: OverTime::Mean;
+            "Mean share of the time in which the disk had a request of any process";
+        disk_requests: Count, "block_io", Value::Column("ops"), &[IsNull("tid")];
+            "Requests of the target";
+        disk_request_s: Seconds, "block_io", Value::Scaled(1e-9, &Value::Sum(&["queue_ns", "service_ns"])), &[IsNull("tid")];
+            "Time of the requests of the target, summed over requests";
+    }
+
+    /// Of operations, by kind.
+    LATENCIES {
+        latency_count: Count, "latency", Value::Column("count"), &[IsNull("tid")];
+            "Operations";
+        latency_s: Seconds, "latency", Value::Scaled(1e-9, &Value::Column("sum_ns")), &[IsNull("tid")];
+            "Time of the operations, summed over operations";
+        latency_max_s: Seconds, "latency", Value::Scaled(1e-9, &Value::Column("max_ns")), &[IsNull("tid")], over_rows: OverRows::Max, over_time: OverTime::Max;
+            "The longest operation";
+    }
+
+    /// Of system calls, by name (with --source +syscalls).
+    SYSCALLS {
+        syscall_count: Count, "syscalls", Value::Column("count"), &[IsNull("tid")];
+            "Calls that returned";
+        syscall_errors: Count, "syscalls", Value::Column("errors"), &[IsNull("tid")];
+            "Calls that returned an error";
+        syscall_s: Seconds, "syscalls", Value::Scaled(1e-9, &Value::Column("total_ns")), &[IsNull("tid")];
+            "Time from entry to return, including waits";
+    }
+
+    /// Of threads, by host, process and thread id (with --threads).
+    THREADS {
+        thread_cpu_s: Seconds, "usage", Value::Scaled(1e-9, &Value::Sum(&["user_ns", "system_ns"])), &[NotNull("tid")];
+            "CPU time of the thread";
+        thread_runqueue_s: Seconds, "sched", Value::Scaled(1e-9, &Value::Column("runqueue_ns")), &[NotNull("tid")];
+            "Time that the thread was runnable and waited for a CPU";
+        thread_blocked_s: Seconds, "sched", Value::Scaled(1e-9, &Value::Column("blocked_ns")), &[NotNull("tid")];
+            "Time that the thread waited uninterruptibly";
+        thread_sleep_s: Seconds, "sched", Value::Scaled(1e-9, &Value::Column("sleep_ns")), &[NotNull("tid")];
+            "Time that the thread slept interruptibly";
     }
 
     /// Of file systems, by mount.

@@ -152,7 +152,7 @@ fn overview(reports: &[Report]) -> String {
             page.subtitle
                 .first()
                 .map_or(String::new(), |line| escaped(line)),
-            fact("bound by"),
+            fact(summary::BOUND),
         );
     }
     format!(

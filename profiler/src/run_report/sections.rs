@@ -33,7 +33,7 @@ pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
     let facts: Vec<_> = page
         .facts
         .iter()
-        .filter(|(name, _)| *name != "bound by")
+        .filter(|(name, _)| ![summary::BOUND, summary::ALSO].contains(name))
         .cloned()
         .collect();
     let facts = html::facts(&facts);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `workload THREADS` | executes commands from stdin with this many threads ([`Executor`]) |
 //! | `workload files OPERATION DIRECTORY CALLS` | file operations (`files/mod.rs`) |
+//! | `workload aio DISK MILLISECONDS` | asynchronous reads of a disk (`files/aio.rs`) |
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
 //! | `workload fuse DEVICE FILE` | memory that no process can read (`fuse.rs`) |
 //! | `workload descriptors COUNT` | this many open files |
@@ -45,6 +46,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["files", operation, directory, calls] => files::main(operation, directory, calls),
+        ["aio", disk, milliseconds] => {
+            files::aio::read_disk(disk, milliseconds.parse().expect("a number"));
+        }
         ["spin", rounds] => {
             spin::spin(rounds.parse().expect("a number"));
         }

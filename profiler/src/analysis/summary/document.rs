@@ -3,12 +3,14 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    DerivedFigure, Figures, Gpu, Node, OF_REGIONS, OF_TARGETS, Session, Summary, findings,
+    DerivedFigure, Figures, Gpu, Node, OF_LATENCIES, OF_REGIONS, OF_TARGETS, Session, Summary,
+    findings,
 };
 use crate::{
     analysis::{
         catalog::{
-            GPUS, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET,
+            DISKS, GPUS, LATENCIES, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS,
+            RESOURCES, SYSCALLS, TARGET, THREADS,
         },
         figure::Figure,
     },
@@ -72,6 +74,13 @@ fn resource_summary(values: &Figures) -> Map<String, Value> {
         }
     }
     map
+}
+
+/// Figures of a group with its name.
+fn named(list: &[Figure], key: &str, name: &str, values: &Figures) -> Value {
+    let mut map = figures(&[list], values);
+    map.insert(key.to_owned(), json!(name));
+    Value::Object(map)
 }
 
 fn gpu(gpu: &Gpu) -> Value {
@@ -139,6 +148,10 @@ pub fn declarations() -> Value {
         "resource_summary": list(&[GPUS, RESOURCES], &["host"], &[]),
         "gpu": list(&[GPUS], &["host", "bdf"], &[]),
         "mount": list(&[MOUNTS], &["mount"], &[]),
+        "disk": list(&[DISKS], &["device"], &[]),
+        "latency": list(&[LATENCIES], &["kind"], &OF_LATENCIES),
+        "syscall": list(&[SYSCALLS], &["syscall"], &[]),
+        "thread": list(&[THREADS], &["host", "pid", "tid"], &[]),
         "neighbour": list(&[NEIGHBOURS], &["comm"], &[]),
         "region": list(&[REGIONS, REGION_TIMES], &["name"], &OF_REGIONS),
     })
@@ -169,9 +182,23 @@ pub fn document(summary: &Summary) -> Value {
         map.insert("name".to_owned(), json!(name));
         Value::Object(map)
     });
-    let neighbours = summary.neighbours.iter().map(|(comm, values)| {
-        let mut map = figures(&[NEIGHBOURS], values);
-        map.insert("comm".to_owned(), json!(comm));
+    let neighbours = summary.neighbours.iter();
+    let neighbours = neighbours.map(|(comm, values)| named(NEIGHBOURS, "comm", comm, values));
+    let disks = summary.disks.iter();
+    let disks = disks.map(|(device, values)| named(DISKS, "device", device, values));
+    let syscalls = summary.syscalls.iter();
+    let syscalls = syscalls.map(|(name, values)| named(SYSCALLS, "syscall", name, values));
+    let latencies = summary.latencies.iter().map(|(kind, values)| {
+        let mut map = figures(&[LATENCIES], values);
+        add_derived(&mut map, &OF_LATENCIES, values);
+        map.insert("kind".to_owned(), json!(kind));
+        Value::Object(map)
+    });
+    let threads = summary.threads.iter().map(|thread| {
+        let mut map = figures(&[THREADS], &thread.figures);
+        map.insert("host".to_owned(), json!(thread.host));
+        map.insert("pid".to_owned(), json!(thread.pid));
+        map.insert("tid".to_owned(), json!(thread.tid));
         Value::Object(map)
     });
     let losses = identity.losses.iter().map(|(host, loss)| {
@@ -203,6 +230,10 @@ pub fn document(summary: &Summary) -> Value {
         "top_mount": summary.top_mount.as_ref().map(|(mount, bytes)| {
             json!({"mount": mount, "mount_write_bytes": bytes})
         }),
+        "disks": disks.collect::<Vec<_>>(),
+        "latencies": latencies.collect::<Vec<_>>(),
+        "syscalls": syscalls.collect::<Vec<_>>(),
+        "threads": threads.collect::<Vec<_>>(),
         "neighbours": neighbours.collect::<Vec<_>>(),
         "regions": regions.collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),

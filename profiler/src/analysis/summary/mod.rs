@@ -6,10 +6,13 @@ mod contention;
 mod document;
 mod identity;
 mod labels;
+mod latencies;
+mod operations;
 mod page;
 mod processes;
 mod region_energy;
 mod sessions;
+mod threads;
 pub mod thresholds;
 mod verdict;
 
@@ -18,6 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use self::{
     allocation::{read_allocation, sum_allocations},
     contention::{read_contention, sum_contention},
+    latencies::{Histograms, read_histograms},
     processes::{Process, read_processes},
     region_energy::{Energy, read_region_energies},
     sessions::read_sessions,
@@ -27,14 +31,18 @@ pub use self::{
     document::{declarations, document},
     identity::Identity,
     labels::{by_label, by_label_document},
-    page::{closing, node_subject, page, process_subject, rank_subject, region_subject},
+    page::{
+        ALSO, BOUND, closing, node_subject, page, process_subject, rank_subject, region_subject,
+    },
     sessions::Session,
+    threads::TopThread,
     thresholds::{Thresholds, ceilings_file},
     verdict::{Finding, findings},
 };
 use super::{
     catalog::{
-        GPUS, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS, RESOURCES, TARGET,
+        DISKS, GPUS, LATENCIES, MOUNTS, NEIGHBOURS, NODE, PROCESSES, REGION_TIMES, REGIONS,
+        RESOURCES, SYSCALLS, TARGET, THREADS,
     },
     figure::{Coverage, Figure, Unit},
     rows::{ProcessKey, Texts, integers},
@@ -71,6 +79,8 @@ const OF_TARGETS: [DerivedFigure; 6] = [
 ];
 /// Those of a region.
 const OF_REGIONS: [DerivedFigure; 1] = [region_energy::ENERGY];
+/// Those of a kind of operations.
+const OF_LATENCIES: [DerivedFigure; 3] = latencies::ALL;
 
 /// The summary of a run.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +107,14 @@ pub struct Summary {
     pub process_count: usize,
     /// The mount to which the target wrote most, with the bytes.
     pub top_mount: Option<(String, f64)>,
+    /// By device.
+    pub disks: BTreeMap<String, Figures>,
+    /// Of operations, by kind.
+    pub latencies: BTreeMap<String, Figures>,
+    /// Of system calls, by name.
+    pub syscalls: BTreeMap<String, Figures>,
+    /// Those that used most CPU time.
+    pub threads: Vec<TopThread>,
     /// Command names outside the target with their CPU time while the target waited for CPUs, the
     /// longest first.
     pub neighbours: Vec<(String, Figures)>,
@@ -190,6 +208,7 @@ struct OfHost {
     gpus: HashMap<String, Gpu>,
     allocation: Figures,
     region_energies: BTreeMap<String, Energy>,
+    histograms: Histograms,
     failures: Vec<String>,
 }
 
@@ -207,6 +226,10 @@ const BY_REGION: usize = 9;
 const BY_REGION_TIME: usize = 10;
 const BY_MOUNT: usize = 11;
 const BY_NEIGHBOUR: usize = 12;
+const BY_DISK: usize = 13;
+const BY_LATENCY: usize = 14;
+const BY_SYSCALL: usize = 15;
+const BY_THREAD: usize = 16;
 
 /// Name of a process among those of its host.
 fn name_of(key: ProcessKey) -> String {
@@ -238,10 +261,15 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
         request(REGION_TIMES, Groups::Columns(vec!["name"])),
         request(MOUNTS, Groups::Columns(vec!["mount"])),
         request(NEIGHBOURS, Groups::Columns(vec!["comm"])),
+        request(DISKS, Groups::Columns(vec!["device"])),
+        request(LATENCIES, Groups::Columns(vec!["kind"])),
+        request(SYSCALLS, Groups::Columns(vec!["syscall"])),
+        request(THREADS, Groups::Columns(threads::COLUMNS.to_vec())),
     ];
     failures.extend(scan(run, host, &mut requests));
     let gpus = read_gpus(run, host, &mut failures);
     let region_energies = read_region_energies(run, host, &mut failures);
+    let histograms = read_histograms(run, host, &mut failures);
     let mut allocation = Figures::default();
     let cpus = read_allocation(run, host, &mut allocation, &mut failures);
     read_contention(run, host, &cpus, &mut allocation, &mut failures);
@@ -251,6 +279,7 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
         gpus,
         allocation,
         region_energies,
+        histograms,
         failures,
     }
 }
@@ -427,6 +456,32 @@ impl Summary {
     }
 }
 
+/// Time that the samples of a node cover, s: the mean of the nodes that tell.
+fn sampled_seconds(hosts: &[OfHost]) -> Option<f64> {
+    let sampled = hosts
+        .iter()
+        .filter_map(|host| host.figures(IN_NODE).get("sampled_s"));
+    let sampled: Vec<f64> = sampled.collect();
+    (!sampled.is_empty()).then(|| sampled.iter().sum::<f64>() / sampled.len() as f64)
+}
+
+/// The figures of all kinds of operations with quantiles of their durations.
+fn latencies(
+    hosts: &[OfHost],
+    mut figures: BTreeMap<String, Figures>,
+    sampled: Option<f64>,
+) -> BTreeMap<String, Figures> {
+    let mut histograms = Histograms::new();
+    for (kind, histogram) in hosts.iter().flat_map(|host| &host.histograms) {
+        histograms.entry(kind.clone()).or_default().add(histogram);
+    }
+    for (kind, histogram) in &histograms {
+        let figures = figures.entry(kind.clone()).or_default();
+        latencies::add_figures(histogram, sampled, figures);
+    }
+    figures
+}
+
 /// Summarizes a run.
 pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let mut hosts = for_each_host(&run.hosts, |host| read_host(run, host));
@@ -472,6 +527,10 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let cpu = |of: &(String, Figures)| of.1.get(NEIGHBOURS[0].name).unwrap_or(0.0);
     neighbours.sort_by(|a, b| cpu(b).total_cmp(&cpu(a)));
     neighbours.truncate(TOP);
+    let of_all = |request, figures| by(request, figures).collect();
+    let sampled = sampled_seconds(&hosts);
+    let latencies = latencies(&hosts, of_all(BY_LATENCY, LATENCIES), sampled);
+    let (disks, syscalls) = (of_all(BY_DISK, DISKS), of_all(BY_SYSCALL, SYSCALLS));
     let ranks = by(BY_RANK, PROCESSES);
     let ranks = ranks
         .filter_map(|(rank, figures)| Some((rank.parse().ok()?, figures)))
@@ -481,7 +540,9 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let mut commands = Commands::default();
     let mut processes = Vec::new();
     let mut by_name = HashMap::new();
+    let mut threads = Vec::new();
     for (name, host) in names.iter().zip(&hosts) {
+        threads.extend(threads::threads(name, &host.requests[BY_THREAD].values));
         let (mut top, of_host) = host.top(name, &mut by_name);
         processes.append(&mut top);
         commands.merge(of_host);
@@ -490,6 +551,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let mut top_names: Vec<_> = by_name.into_iter().filter(|(_, cpu)| *cpu > 0.0).collect();
     top_names.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     top_names.truncate(TOP_NAMES);
+    threads::keep_top(&mut threads, TOP);
     let process_count = hosts.iter().map(|host| host.processes.len()).sum();
     let mut problems = run.problems.clone();
     problems.extend(
@@ -501,10 +563,6 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let nodes = named
         .map(|(name, host)| host.node(name, thresholds))
         .collect();
-    // Summed over the nodes.
-    let sampled = target
-        .get("sampled_s")
-        .map(|seconds| seconds / hosts.len().max(1) as f64);
     Summary {
         identity: Identity::of(run),
         sessions: read_sessions(run),
@@ -519,6 +577,10 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         commands,
         process_count,
         top_mount,
+        disks,
+        latencies,
+        syscalls,
+        threads,
         neighbours,
         problems,
         values: whole,

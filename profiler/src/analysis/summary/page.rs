@@ -1,12 +1,14 @@
 //! The summary for people.
 
 use super::{
-    Figures, OF_REGIONS, OF_TARGETS, Summary, TopProcess, allocation, findings, keep_top,
-    region_energy::ENERGY,
+    Figures, OF_LATENCIES, OF_REGIONS, OF_TARGETS, Summary, TopProcess, allocation, findings,
+    keep_top, region_energy::ENERGY,
 };
 use crate::{
     analysis::{
-        catalog::{NODE, PROCESSES, REGION_TIMES, REGIONS, TARGET},
+        catalog::{
+            DISKS, LATENCIES, NODE, PROCESSES, REGION_TIMES, REGIONS, SYSCALLS, TARGET, THREADS,
+        },
         figure::{Unit, scaled},
         page::{NULL, Page, PageTable},
         rows::ProcessKey,
@@ -15,6 +17,10 @@ use crate::{
     schema::SCHEMA_VERSION,
     support::units::{counted, wall_clock},
 };
+
+/// Names of the facts with the findings, of which a report has a section.
+pub const BOUND: &str = "bound by";
+pub const ALSO: &str = "also";
 
 /// Nodes of a job start within this time, s.
 const STARTS_WITHIN: f64 = 30.0;
@@ -34,7 +40,7 @@ const FILES: [(&str, &str); 4] = [
 
 impl Figures {
     /// A figure as text; [`NULL`] if the data do not have it.
-    fn text(&self, name: &str) -> String {
+    pub(super) fn text(&self, name: &str) -> String {
         self.known(name).unwrap_or_else(|| NULL.to_owned())
     }
 
@@ -43,7 +49,7 @@ impl Figures {
         FILES.map(|(name, _)| self.text(name))
     }
 
-    fn known(&self, name: &str) -> Option<String> {
+    pub(super) fn known(&self, name: &str) -> Option<String> {
         let value = self.get(name)?;
         let least = self.coverage(name).map_or("", |_| "≥ ");
         Some(format!("{least}{}", unit_of(name).format(value)))
@@ -74,16 +80,27 @@ impl Figures {
 }
 
 fn unit_of(name: &str) -> Unit {
-    let all = [PROCESSES, TARGET, NODE, REGIONS, REGION_TIMES].concat();
+    let all = [
+        PROCESSES,
+        TARGET,
+        NODE,
+        REGIONS,
+        REGION_TIMES,
+        DISKS,
+        LATENCIES,
+        SYSCALLS,
+        THREADS,
+    ];
+    let all = all.concat();
     let all = all.iter().map(|figure| (figure.name, figure.unit));
-    let derived = OF_TARGETS.into_iter().chain(OF_REGIONS);
+    let derived = OF_TARGETS.into_iter().chain(OF_REGIONS).chain(OF_LATENCIES);
     let mut all = all.chain(derived.map(|figure| (figure.name, figure.unit)));
     all.find(|known| known.0 == name)
         .map_or(Unit::Count, |(_, unit)| unit)
 }
 
 /// Parts that are known, separated by commas.
-fn joined(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
+pub(super) fn joined(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
@@ -284,7 +301,7 @@ impl Summary {
     }
 
     /// The node, if there are several.
-    fn on(&self, host: &str) -> String {
+    pub(super) fn on(&self, host: &str) -> String {
         if self.nodes.len() > 1 {
             format!(" on {host}")
         } else {
@@ -369,23 +386,24 @@ impl Summary {
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let bound = findings(self).into_iter().next();
+        let found = findings(self);
+        let names = std::iter::once(BOUND).chain(std::iter::repeat(ALSO));
+        let verdict = names
+            .zip(&found)
+            .map(|(name, finding)| (name, Some(format!("{}: {}", finding.name, finding.text))));
         let facts = [
-            (
-                "bound by",
-                bound.map(|bound| format!("{}: {}", bound.name, bound.text)),
-            ),
             ("time", self.time()),
             ("compute", self.compute()),
             ("memory", self.memory()),
             ("files", self.files()),
+            ("disks", self.disks()),
             ("network", self.network()),
             ("energy", self.energy()),
             ("processes", self.counts()),
             ("profiler", self.profiler()),
         ];
-        let known = facts.into_iter();
-        known
+        let facts = verdict.chain(facts);
+        facts
             .filter_map(|(name, fact)| Some((name, fact?)))
             .collect()
     }
@@ -594,9 +612,13 @@ pub fn rank_subject(rank: &str) -> String {
     format!("rank {rank}")
 }
 
-fn limited(mut table: PageTable) -> PageTable {
-    table.more = table.rows.len().saturating_sub(ROWS);
-    table.rows.truncate(ROWS);
+fn limited(table: PageTable) -> PageTable {
+    limited_to(table, ROWS)
+}
+
+pub(super) fn limited_to(mut table: PageTable, rows: usize) -> PageTable {
+    table.more = table.rows.len().saturating_sub(rows);
+    table.rows.truncate(rows);
     table
 }
 
@@ -637,7 +659,12 @@ pub fn page(summary: &Summary) -> Page {
     ];
     let origin: Vec<_> = origin.into_iter().flatten().chain(labels).collect();
     let when = joined([identity.start.map(wall_clock), summary.when()]);
-    let mut tables = vec![summary.process_table()];
+    let mut tables = vec![
+        summary.process_table(),
+        summary.thread_table(),
+        summary.latency_table(),
+        summary.syscall_table(),
+    ];
     if summary.nodes.len() > 1 || summary.nodes.iter().any(|node| !node.tags.is_empty()) {
         tables.push(summary.node_table());
     }

@@ -1,5 +1,12 @@
 //! Linux AIO (`io_submit`).
 
+use std::{
+    fs::OpenOptions,
+    io::{Seek as _, SeekFrom},
+    os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
+    time::{Duration, Instant},
+};
+
 use super::syscalls::{BLOCK, Directory, aligned, call};
 
 /// Operations per submission.
@@ -68,6 +75,42 @@ pub fn work(directory: &mut Directory<'_>, calls: usize, flags: i32) {
     }
     call!(syscall(libc::SYS_io_destroy, context));
     directory.remove();
+}
+
+/// Reads blocks of a disk in random order, without the page cache, for this time.
+pub fn read_disk(disk: &str, milliseconds: u64) {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_DIRECT);
+    let disk = options.open(disk).expect("a disk");
+    let blocks = (&disk).seek(SeekFrom::End(0)).expect("a size") / BLOCK as u64;
+    let memory = aligned(BLOCK * BATCH);
+    let mut context = 0_u64;
+    let made = call!(syscall(libc::SYS_io_setup, BATCH, &raw mut context));
+    assert_eq!(made, 0);
+    let end = Instant::now() + Duration::from_millis(milliseconds);
+    let mut random = 1_u64;
+    while Instant::now() < end {
+        let iocbs: Vec<Iocb> = (0..BATCH)
+            .map(|index| {
+                // Of the MMIX computer.
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let block = (random >> 33) % blocks;
+                Iocb {
+                    opcode: READ,
+                    fd: disk.as_raw_fd().cast_unsigned(),
+                    buffer: memory[index * BLOCK..].as_mut_ptr() as u64,
+                    bytes: BLOCK as u64,
+                    offset: (block * BLOCK as u64).cast_signed(),
+                    ..Iocb::default()
+                }
+            })
+            .collect();
+        let results = submit(context, &iocbs);
+        assert!(results.iter().all(|result| *result == BLOCK as i64));
+    }
+    call!(syscall(libc::SYS_io_destroy, context));
 }
 
 /// Submits all operations and waits for their results.

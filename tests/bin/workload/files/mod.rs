@@ -3,7 +3,7 @@
 //!
 //! Operations on anything else (pipes, sockets) are not counted.
 
-mod aio;
+pub mod aio;
 mod syscalls;
 mod uring;
 

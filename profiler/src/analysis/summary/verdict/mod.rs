@@ -1,9 +1,16 @@
 //! What bounds a run, with the numbers that say so. Without such numbers there is no verdict.
 
+mod cpus;
+mod storage;
+
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use self::{
+    cpus::{cpu_quota, other_processes, run_queue, steal, waits_for_cpus},
+    storage::{page_cache, storage},
+};
 use super::{Node, Summary};
 use crate::analysis::figure::Unit;
 
@@ -35,8 +42,6 @@ struct Evidence<'a> {
 
 /// Rates below which nothing bounds a run: a hundredth of a CPU.
 const QUIET: f64 = 0.01;
-/// Names in a sentence.
-const NAMES: usize = 3;
 
 impl Evidence<'_> {
     fn get(&self, name: &str) -> f64 {
@@ -117,7 +122,7 @@ const RULES: [Rule; 17] = [
     },
     Rule {
         name: "storage",
-        condition: "uninterruptible waits ≥ 25 % of the active time (CPU, run queue, blocked), and ≥ 0.1 threads",
+        condition: "uninterruptible waits ≥ 25 % of the active time (CPU, run queue, blocked), and ≥ 0.1 threads; or asynchronous I/O: a process that sleeps ≥ 25 % of the time of its threads, with ≥ 0.5 read requests in flight (or writes, if dirty pages < 0.1 s of them) while a disk of the target is busy ≥ 25 % of the run, or with ≥ 0.5 operations on files in flight beyond its active time",
         hint: "Larger requests, fewer fsyncs, read-ahead or a faster file system.",
         apply: storage,
     },
@@ -147,7 +152,7 @@ const RULES: [Rule; 17] = [
     },
     Rule {
         name: "page cache",
-        condition: "≥ 100 MB/s dirtied and ≥ 50 % system time",
+        condition: "≥ 100 MB/s dirtied, of which ≥ 0.1 s were dirty pages of a node at a sample, and ≥ 50 % system time",
         hint: "Write less, in larger pieces, or with O_DIRECT.",
         apply: page_cache,
     },
@@ -183,92 +188,6 @@ const RULES: [Rule; 17] = [
     },
 ];
 
-/// Whether these waits for CPUs, in s, bound a run.
-fn are_waits(of: &Evidence<'_>, waited: f64) -> bool {
-    waited / (of.cpu + of.runqueue) >= 0.2 && waited / of.seconds >= 0.1
-}
-
-/// A finding about a part of the waits for CPUs, with the text after the waits.
-fn part_of_waits(of: &Evidence<'_>, name: &str, because: &str) -> Option<(String, f64)> {
-    let waited = of.summary.target.get(name)?;
-    are_waits(of, waited).then(|| {
-        let text = format!(
-            "Threads ran for {}, and waited {} {because}: {} of the time in which they could have run.",
-            seconds(of.cpu),
-            seconds(waited),
-            percent(waited / (of.cpu + of.runqueue))
-        );
-        (text, waited / of.active())
-    })
-}
-
-/// ` on 2 allowed CPUs`, if they are known.
-fn on_allowed(of: &Evidence<'_>) -> String {
-    let cpus = of.summary.target.get("allowed_cpus");
-    cpus.map_or(String::new(), |cpus| {
-        format!(" on {}", counted_cpus("allowed ", cpus))
-    })
-}
-
-fn counted_cpus(kind: &str, cpus: f64) -> String {
-    let plural = if cpus == 1.0 { "" } else { "s" };
-    format!("{} {kind}CPU{plural}", Unit::Count.format(cpus))
-}
-
-fn run_queue(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let because = format!("for others of the target{}", on_allowed(of));
-    part_of_waits(of, "runqueue_own_s", &because)
-}
-
-fn cpu_quota(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let get = |name| of.summary.target.get(name);
-    let periods = get("throttled_periods").zip(get("quota_periods"));
-    let periods = periods.map_or(String::new(), |(throttled, all)| {
-        format!(" in {throttled:.0} of {all:.0} periods")
-    });
-    let because = format!("because their CPU quota was used up{periods}");
-    part_of_waits(of, "runqueue_quota_s", &because)
-}
-
-fn other_processes(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let because = "for CPUs that other processes used";
-    let (mut text, weight) = part_of_waits(of, "runqueue_others_s", because)?;
-    let used = of.summary.target.get("others_cpu_s")? / of.seconds;
-    let _ = write!(text, " These used {used:.2} CPUs{}", on_allowed(of));
-    let names = of.summary.neighbours.iter().filter_map(|(comm, figures)| {
-        let cpu = figures.get("neighbour_cpu_s").filter(|cpu| *cpu > 0.0)?;
-        Some(format!("{comm} {}", seconds(cpu)))
-    });
-    let names: Vec<_> = names.take(NAMES).collect();
-    text += &if names.is_empty() {
-        "; their names are not recorded.".to_owned()
-    } else {
-        format!("; on the whole node most: {}.", names.join(", "))
-    };
-    Some((text, weight))
-}
-
-fn waits_for_cpus(of: &Evidence<'_>) -> Option<(String, f64)> {
-    if of.summary.target.get("runqueue_own_s").is_some() {
-        return None;
-    }
-    part_of_waits(of, "runqueue_s", "for a CPU")
-}
-
-fn steal(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let stolen = of.get("steal_s");
-    let share = stolen / of.get("node_busy_s").max(f64::MIN_POSITIVE);
-    let bounds = share >= 0.1 && stolen / of.seconds >= 0.1 && of.active() / of.seconds >= 0.1;
-    bounds.then(|| {
-        let text = format!(
-            "The hypervisor ran something else for {} while CPUs of the node had work: {} of their busy time.",
-            seconds(stolen),
-            percent(share)
-        );
-        (text, share)
-    })
-}
-
 fn memory_pressure(of: &Evidence<'_>) -> Option<(String, f64)> {
     let faults = of.rate("major_faults");
     let swap = of.get("peak_swap_bytes");
@@ -278,27 +197,6 @@ fn memory_pressure(of: &Evidence<'_>) -> Option<(String, f64)> {
             Unit::Bytes.format(swap)
         );
         (text, 1.0)
-    })
-}
-
-fn storage(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let share = of.blocked / of.active();
-    let bytes = of.get("storage_read_bytes") + of.get("storage_write_bytes");
-    (share >= 0.25 && of.blocked / of.seconds >= 0.1).then(|| {
-        let fsyncs = of.rate("fsyncs");
-        let synced = if fsyncs >= 10.0 {
-            format!(" {fsyncs:.0} fsyncs per second force data to the device.")
-        } else {
-            String::new()
-        };
-        let text = format!(
-            "Threads were blocked for {}, {} of their active time, while {} were moved from and to \
-             storage.{synced}",
-            seconds(of.blocked),
-            percent(share),
-            Unit::Bytes.format(bytes)
-        );
-        (text, share)
     })
 }
 
@@ -376,19 +274,6 @@ fn imbalance(of: &Evidence<'_>) -> Option<(String, f64)> {
             seconds(mean)
         );
         (text, 1.0 - 1.0 / ratio)
-    })
-}
-
-fn page_cache(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let rate = of.rate("storage_write_bytes");
-    let share = of.get("system_s") / of.cpu.max(f64::MIN_POSITIVE);
-    (rate >= 100e6 && share >= 0.5).then(|| {
-        let text = format!(
-            "{}/s were written to the page cache; {} of the CPU time was spent in the kernel.",
-            Unit::Bytes.format(rate),
-            percent(share)
-        );
-        (text, of.get("system_s") / of.active())
     })
 }
 
@@ -516,7 +401,7 @@ mod tests {
 
     #[test]
     fn all_rules_are_documented() {
-        let documentation = include_str!("../../../../docs/reports.md");
+        let documentation = include_str!("../../../../../docs/reports.md");
         let rows = RULES.map(|rule| format!("| {} | {} |\n", rule.name, rule.condition));
         for row in &rows {
             assert!(documentation.contains(row), "docs/reports.md without {row}");
