@@ -3,6 +3,7 @@
 
 mod compare;
 mod summary;
+mod verdict;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
