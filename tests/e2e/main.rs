@@ -28,6 +28,7 @@ mod many_nodes;
 mod nvidia;
 mod oar;
 mod old_schema;
+mod own_cost;
 mod pbs_hook;
 mod peak_memory;
 mod perf;

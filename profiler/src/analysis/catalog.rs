@@ -236,10 +236,14 @@ figures! {
             "Bytes received by all ports of the high-speed network";
         oom_kills: Count, "system", Value::Column("oom_kills"), &[];
             "Processes killed for lack of memory";
-        profiler_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("part", "controller")];
-            "CPU time of the profiler";
-        profiler_rss_bytes: Bytes, "overhead", Value::Column("rss"), &[Is("part", "controller")], over_time: OverTime::Max;
+        profiler_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[IsOneOf("part", &["start", "controller"])];
+            "CPU time of the profiler, with its start and without writing the last files";
+        profiler_start_cpu_s: Seconds, "overhead", Value::Scaled(1e-9, &Value::Column("cpu_ns")), &[Is("part", "start")];
+            "CPU time of the profiler up to the baselines, most of it to load BPF programs";
+        profiler_rss_bytes: Bytes, "overhead", Value::Column("rss"), &[Is("part", "controller")], over_time: OverTime::Max, at_least: "profiler_peak_rss_bytes";
             "Largest resident memory of the profiler";
+        profiler_peak_rss_bytes: Bytes, "overhead", Value::Column("peak_rss"), &[Is("part", "controller")], over_time: OverTime::Max;
+            "Largest resident memory of the profiler, also between samples";
     }
 
     /// Of the GPUs of a node, or of one of them.

@@ -19,6 +19,8 @@ use crate::{
 };
 
 const PROCFS: &str = "/proc";
+/// Time from which the cost is shown as a share of it, ns. Before, the start is most of it.
+const SHARE_FROM: u64 = 60_000_000_000;
 
 /// Arguments of `profiler status`.
 #[derive(Args, Debug)]
@@ -141,9 +143,12 @@ impl Row {
             );
         }
         let share = match (self.cpu_ns, self.age_ns) {
-            (Some(cpu), Some(age)) if age != 0 => {
-                format!("{:.2} % of a CPU", cpu as f64 / age as f64 * 100.0)
+            (Some(cpu), Some(age)) if age >= SHARE_FROM => {
+                let share = cpu as f64 / age as f64 * 100.0;
+                format!("{} of CPU time ({share:.2} % of a core)", format_ns(cpu))
             }
+            // Mostly the start.
+            (Some(cpu), _) => format!("{} of CPU time", format_ns(cpu)),
             _ => "CPU unknown".to_owned(),
         };
         let memory = self.rss.map_or("memory unknown".to_owned(), format_bytes);

@@ -24,6 +24,7 @@ use crate::{
     sources::{Source, SourceSpec, TickContext},
     support::{
         clock::{Clock, Tick, monotonic_ns, thread_cpu_ns},
+        own_cost,
         self_metrics::{Component, SelfMetrics},
         timekeeping::Timekeeping,
     },
@@ -60,6 +61,8 @@ pub struct Sampler {
     reading_cpu_ns: u64,
     /// CPU time of the last tick, ns.
     tick_cpu_ns: u64,
+    /// Whether the baselines have been read.
+    started: bool,
     /// Whether an error of reading the processes was reported.
     tasks_failed: bool,
 }
@@ -83,6 +86,7 @@ impl Sampler {
             ticks: Ticks::default(),
             reading_cpu_ns: 0,
             tick_cpu_ns: 0,
+            started: false,
             tasks_failed: false,
         }
     }
@@ -138,6 +142,9 @@ impl Sampler {
 
     /// Reads every source once and hands the rows over.
     pub fn tick(&mut self, last: bool) {
+        if !std::mem::replace(&mut self.started, true) {
+            self.self_metrics.start_cpu_ns = own_cost::cpu_ns();
+        }
         let began = monotonic_ns();
         let mut tick = self.tick_at(began);
         let cpu_ns = thread_cpu_ns();

@@ -153,9 +153,11 @@ pub fn losses(
                 },
                 "the memory of the profiler's cgroup was short".to_owned(),
             ),
-            Component::Source | Component::Marks | Component::Sink | Component::Controller => {
-                continue;
-            }
+            Component::Source
+            | Component::Marks
+            | Component::Sink
+            | Component::Controller
+            | Component::Start => continue,
         };
         add(what, metrics.dropped.unwrap_or(0), why, None);
     }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{Input, Source, SourceSpec, Stage, TickContext};
 use crate::{
@@ -11,6 +10,7 @@ use crate::{
     schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
     support::{
         delta::Interval,
+        own_cost,
         self_metrics::{Component, ComponentMetrics},
     },
 };
@@ -18,7 +18,7 @@ use crate::{
 columns! {
     /// One component of the profiler.
     pub struct OverheadRow {
-        part: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), memory (rows that were left out because the memory of the cgroup was short), sink (output), controller"),
+        part: Label = Label("", "Kind of component: source, program (BPF), map (BPF), procfs (processes that are read from /proc, by kind of loss), marks (marks that were not stored as sent, by reason), memory (rows that were left out because the memory of the cgroup was short), sink (output), controller (the profiler since its start), start (the profiler up to the baselines, once; loading BPF programs is the most of it)"),
         component: Label = Label("", "Name of the component"),
         runs: Option<u64> = Counter("1", "Number of runs; samples for the controller; null for BPF programs unless kernel.bpf_stats_enabled=1"),
         run_ns: Option<u64> = Counter("ns", "Wall time of the runs; the work of the samples for the controller"),
@@ -27,7 +27,8 @@ columns! {
         errors: Option<u64> = Counter("1", "Failed runs or writes"),
         late_ns: Option<u64> = Gauge("ns", "Delay of the sample after its deadline (controller)"),
         rss: Option<u64> = Gauge("bytes", "Resident memory (controller)"),
-        cpu_ns: Option<u64> = Counter("ns", "CPU time of all threads (controller)"),
+        peak_rss: Option<u64> = Gauge("bytes", "Largest resident memory so far, without helper processes (controller)"),
+        cpu_ns: Option<u64> = Counter("ns", "CPU time of all threads, of helper processes and of programs that were run (controller, start). The files of the end are written after the last row"),
     }
 }
 
@@ -48,7 +49,7 @@ pub static SPEC: SourceSpec = SourceSpec {
             rows: TableBuilder::new(&TABLE),
             before: HashMap::new(),
             interval: Interval::default(),
-            cpu_ns: 0,
+            cpu_ns: None,
         }))
     },
     ..SourceSpec::DEFAULT
@@ -58,15 +59,38 @@ struct Overhead {
     rows: TableBuilder<TickKey, OverheadRow>,
     before: HashMap<(Component, &'static str), ComponentMetrics>,
     interval: Interval,
-    cpu_ns: u64,
+    /// CPU time of the profiler at the last row, ns.
+    cpu_ns: Option<u64>,
 }
 
 impl Source for Overhead {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let interval_ns = self.interval.end(ctx.tick.monotonic_ns);
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        let cpu_now = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
-        let cpu_ns = cpu_now.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_now));
+        // The time of a helper that has ended is missing until it has been waited for.
+        let start_ns = ctx.self_metrics.start_cpu_ns;
+        let before = self.cpu_ns.unwrap_or(start_ns);
+        let cpu_now = own_cost::cpu_ns().max(before);
+        let cpu_ns = cpu_now - before;
+        let [rss, peak_rss] = own_cost::resident();
+        if let Some(interval_ns) = interval_ns {
+            let is_first = self.cpu_ns.replace(cpu_now).is_none();
+            if is_first {
+                let row = OverheadRow {
+                    part: Component::Start.as_str().into(),
+                    component: "profiler".into(),
+                    runs: None,
+                    run_ns: None,
+                    rows: None,
+                    dropped: None,
+                    errors: None,
+                    late_ns: None,
+                    rss: None,
+                    peak_rss: None,
+                    cpu_ns: Some(start_ns),
+                };
+                self.rows.push(ctx.key(interval_ns), row);
+            }
+        }
         for (part, name, account) in ctx.self_metrics.iter() {
             let before = self
                 .before
@@ -90,7 +114,8 @@ impl Source for Overhead {
                     dropped: increase(account.dropped, before.dropped),
                     errors: increase(account.errors, before.errors),
                     late_ns: controller.then_some(ctx.self_metrics.late_ns),
-                    rss: if controller { resident() } else { None },
+                    rss: rss.filter(|_| controller),
+                    peak_rss: peak_rss.filter(|_| controller),
                     cpu_ns: controller.then_some(cpu_ns),
                 },
             );
@@ -98,11 +123,4 @@ impl Source for Overhead {
         self.rows.finish(out);
         Ok(())
     }
-}
-
-/// Resident memory of the profiler, from the second field of /proc/self/statm.
-fn resident() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
 }

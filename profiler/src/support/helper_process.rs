@@ -2,9 +2,11 @@
 //! the profiler from ending.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io,
     os::fd::{AsRawFd as _, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -14,6 +16,20 @@ use rustix::{
     pipe::{PipeFlags, pipe_with},
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
 };
+
+use super::clock::cpu_ns_of;
+
+/// Helpers that have not been waited for.
+static ALL: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn all() -> MutexGuard<'static, BTreeSet<u32>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// CPU time of the helpers that have not been waited for, ns.
+pub fn cpu_ns() -> u64 {
+    all().iter().filter_map(|pid| cpu_ns_of(*pid)).sum()
+}
 
 /// A process that answers requests; it is killed when this is dropped.
 #[derive(Debug)]
@@ -54,11 +70,13 @@ impl HelperProcess {
             child => Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?,
         };
         drop::<(OwnedFd, OwnedFd)>((request, answer));
-        Ok(Self {
+        let helper = Self {
             child,
             requests: requests.into(),
             answers: answers.into(),
-        })
+        };
+        all().insert(helper.pid());
+        Ok(helper)
     }
 
     /// Its process id.
@@ -90,7 +108,11 @@ impl HelperProcess {
 
     /// Whether the process has ended.
     pub fn has_ended(&self) -> bool {
-        !matches!(waitpid(Some(self.child), WaitOptions::NOHANG), Ok(None))
+        let has_ended = !matches!(waitpid(Some(self.child), WaitOptions::NOHANG), Ok(None));
+        if has_ended {
+            all().remove(&self.pid());
+        }
+        has_ended
     }
 }
 
@@ -99,5 +121,6 @@ impl Drop for HelperProcess {
         self.kill();
         // init reaps a process that is stuck in the call.
         let _ = waitpid(Some(self.child), WaitOptions::NOHANG);
+        all().remove(&self.pid());
     }
 }

@@ -13,6 +13,7 @@ pub mod invoking_user;
 pub mod labels;
 pub mod log;
 pub mod notifier;
+pub mod own_cost;
 pub mod regular_file;
 pub mod reported;
 pub mod runtime_directory;

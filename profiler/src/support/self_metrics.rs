@@ -20,6 +20,8 @@ pub enum Component {
     Sink,
     /// The profiler's process.
     Controller,
+    /// The start of the profiler, up to the first sample.
+    Start,
 }
 
 impl Component {
@@ -34,6 +36,7 @@ impl Component {
             Self::Memory => "memory",
             Self::Sink => "sink",
             Self::Controller => "controller",
+            Self::Start => "start",
         }
     }
 }
@@ -61,6 +64,8 @@ pub struct SelfMetrics {
     pub late_ns: u64,
     /// Parquet files written.
     pub files: u64,
+    /// CPU time of the profiler before the baselines, ns.
+    pub start_cpu_ns: u64,
 }
 
 impl SelfMetrics {

@@ -1,6 +1,6 @@
 //! Reading of one process from `/proc`.
 
-use std::{collections::HashMap, mem::MaybeUninit, path::Path, ptr};
+use std::{collections::HashMap, mem::MaybeUninit, path::Path};
 
 use procfs::{
     ProcResult,
@@ -11,6 +11,7 @@ use profiler_ebpf::record::{FDS_UNKNOWN, ProcessRecord, ThreadRecord, Totals};
 use crate::{
     host::Host,
     procfs::{process_stat, stat::tick_ns},
+    support::clock::cpu_ns_of,
 };
 
 /// A process as read from `/proc`.
@@ -88,7 +89,7 @@ impl Observer {
         };
         let status = process.status().ok()?;
         let record = self.record(process, stat, &status)?;
-        let exact = (host.procfs == Path::new("/proc")).then(|| process_cpu_ns(record.pid));
+        let exact = (host.procfs == Path::new("/proc")).then(|| cpu_ns_of(record.pid));
         totals.oncpu = exact
             .flatten()
             .unwrap_or_else(|| totals.utime.saturating_add(totals.stime));
@@ -333,23 +334,6 @@ fn exit_status(process: &Process, stat: &Stat) -> Option<u32> {
     let is_own = [status.ruid, status.euid, status.suid] == [own; 3];
     let may_read = own == 0 || is_own;
     stat.exit_code.filter(|_| may_read).map(i32::cast_unsigned)
-}
-
-/// Exact CPU time of a process with all its threads, also ended ones, ns
-/// (`clock_getcpuclockid(3)`).
-fn process_cpu_ns(pid: u32) -> Option<u64> {
-    const CPUCLOCK_SCHED: i32 = 2;
-    let clock = !pid.cast_signed() << 3 | CPUCLOCK_SCHED;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is valid for the call.
-    if unsafe { libc::clock_gettime(clock, ptr::from_mut(&mut time)) } != 0 {
-        return None;
-    }
-    let seconds = u64::try_from(time.tv_sec).ok()?;
-    Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }
 
 /// A command name as in the kernel, which NUL ends.

@@ -28,6 +28,8 @@ const STARTS_WITHIN: f64 = 30.0;
 const PROCESSES_SHOWN: usize = 5;
 /// Factor by which the CPU time of the target is at least that of its rows if some is not in them.
 const UNKNOWN: f64 = 1.001;
+/// Length of a run from which the cost of the profiler is shown as a share of it, s.
+const SHARE_FROM: f64 = 1.0;
 /// Rows of a table that are shown.
 const ROWS: usize = 16;
 /// Columns about files in each table: figure and heading.
@@ -287,17 +289,33 @@ impl Summary {
 
     fn profiler(&self) -> Option<String> {
         let target = &self.target;
-        let cpu = target.get("profiler_cpu_s");
-        let share = cpu.zip(self.seconds()).map(|(cpu, seconds)| {
-            let each = 100.0 * cpu / seconds / self.nodes.len().max(1) as f64;
-            let on = if self.nodes.len() > 1 {
-                " on each node"
-            } else {
-                ""
+        let start = target.get("profiler_start_cpu_s");
+        let cpu = target
+            .get("profiler_cpu_s")
+            .map(|cpu| cpu - start.unwrap_or(0.0));
+        let cost = cpu.map(|cpu| {
+            // In a short run, the last sample alone would be most of the share.
+            let seconds = self.seconds().filter(|seconds| *seconds >= SHARE_FROM);
+            let share = seconds.map(|seconds| {
+                let each = 100.0 * cpu / seconds / self.nodes.len().max(1) as f64;
+                let on = if self.nodes.len() > 1 {
+                    " on each node"
+                } else {
+                    ""
+                };
+                format!(" ({each:.2} % of a core{on})")
+            });
+            let started = match start {
+                Some(start) => format!("start {}, then", Unit::Seconds.format(start)),
+                None => "after the start".to_owned(),
             };
-            format!("{} CPU ({each:.2} % of one{on})", Unit::Seconds.format(cpu))
+            format!(
+                "{started} {} CPU{}",
+                Unit::Seconds.format(cpu),
+                share.unwrap_or_default()
+            )
         });
-        joined([share, target.known("profiler_rss_bytes")])
+        joined([cost, target.known("profiler_rss_bytes")])
     }
 
     /// The node, if there are several.
