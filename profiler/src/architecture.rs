@@ -275,6 +275,7 @@ const MAY_OPEN: [(&str, &[&str]); 4] = [
             "procfs",
             "service::connection",
             "session::setup::lookup",
+            "session::witness",
             "sources::baseline",
             "sources::block_io",
             "sources::cpu::frequency",

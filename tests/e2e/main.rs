@@ -53,6 +53,7 @@ mod scenarios;
 mod sched;
 mod service;
 mod service_manager;
+mod signals;
 mod soak;
 mod status;
 mod summary;

@@ -58,7 +58,8 @@ pub struct Arguments {
     node: bool,
     /// Start this command (after `--`) and profile it until it ends
     ///
-    /// The profiler exits with the exit code of the command. The first Ctrl-C is passed on to it.
+    /// The profiler exits with the exit code of the command. Signals are passed on to it; a second
+    /// Ctrl-C ends profiling alone.
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     command: Vec<OsString>,
     #[command(flatten)]

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use crate::support::signals::{self, Signals};
+use crate::support::signals::{self, Signals, Wanted};
 
 static COPIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes a directory on SIGINT, SIGTERM and SIGHUP, which then end the program.
+/// Removes a directory when a signal ends the program.
 pub fn remove(copy: &Path) {
     static ONCE: Once = Once::new();
     let mut copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,8 +32,11 @@ fn wait() {
     let Ok(runtime) = runtime.enable_all().build() else {
         return;
     };
-    let signal = runtime.block_on(async { Some(Signals::new().ok()?.next().await) });
-    let Some(signal) = signal else {
+    let received = runtime.block_on(async {
+        let mut signals = Signals::new(Wanted::Ending).ok()?;
+        Some(signals.next().await)
+    });
+    let Some(received) = received else {
         return;
     };
     let copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,5 +50,5 @@ fn wait() {
             thread::sleep(Duration::from_millis(10));
         }
     }
-    std::process::exit(signals::exit_code(signal).into());
+    std::process::exit(signals::exit_code(received.signal).into());
 }

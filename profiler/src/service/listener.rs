@@ -35,14 +35,18 @@ use crate::{
     failure::{Failure, Reason},
     output::status_file::{Status, StatusFile},
     report,
-    support::{runtime_directory, service_manager::ServiceManager, signals::Signals},
+    support::{
+        runtime_directory,
+        service_manager::ServiceManager,
+        signals::{self, Received, Signals, Wanted},
+    },
     warning,
 };
 
 /// Time until the next attempt when accepting a client fails.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts clients until SIGINT or SIGTERM; SIGHUP reads the limits again. `command` starts the process for a request,
+/// Accepts clients until a signal ends it; SIGHUP reads the limits again. `command` starts the process for a request,
 /// with the connection as its standard input.
 ///
 /// # Errors
@@ -61,7 +65,7 @@ pub fn listen(
         .build()
         .map_err(failed)?;
     runtime.block_on(async {
-        let mut signals = Signals::new().map_err(failed)?;
+        let mut signals = Signals::new(Wanted::Ending).map_err(failed)?;
         let manager = ServiceManager::from_environment();
         let mut watchdog = manager.watchdog();
         let listener = bind(socket)
@@ -80,7 +84,10 @@ pub fn listen(
         loop {
             tokio::select! {
                 biased;
-                signal = signals.next() => {
+                Received { signal, .. } = signals.next() => {
+                    if !signals::ends(signal) {
+                        continue;
+                    }
                     if !signals.reloads(signal) {
                         break;
                     }

@@ -8,6 +8,7 @@
 use std::{
     ffi::{CString, OsStr, OsString},
     io::{self, PipeReader, PipeWriter, Read as _, Write as _},
+    mem::MaybeUninit,
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::{ffi::OsStrExt as _, process::ExitStatusExt as _},
@@ -21,12 +22,12 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
     process::{
-        Gid, Pid, PidfdFlags, Signal, Uid, WaitId, WaitIdOptions, WaitOptions, pidfd_open,
-        pidfd_send_signal, waitid, waitpid,
+        Gid, Pid, PidfdFlags, Uid, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid, waitpid,
     },
     thread::{set_thread_gid, set_thread_groups, set_thread_uid},
 };
 
+use super::witness::{self, Witness, WitnessEnd};
 use crate::{
     failure::{Failure, Reason},
     support::invoking_user,
@@ -37,6 +38,7 @@ pub struct Launcher {
     name: String,
     pid: Pid,
     channel: Channel,
+    witness: Witness,
 }
 
 /// A command whose process exists but has not executed the program.
@@ -45,6 +47,7 @@ pub struct Stopped {
     pub pid: u32,
     name: String,
     channel: Channel,
+    witness: Option<Witness>,
 }
 
 /// One end of the connection between the profiler and the new process. It consists of pipes,
@@ -58,7 +61,9 @@ struct Channel {
 pub struct Running {
     /// Becomes readable when the command ends.
     pub pidfd: OwnedFd,
-    pid: Pid,
+    pub pid: Pid,
+    /// Knows the signals to its process group.
+    pub witness: Option<Witness>,
 }
 
 impl Channel {
@@ -90,14 +95,26 @@ impl Launcher {
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default();
         let (ours, theirs) = Channel::pair().map_err(|error| cannot_start(&name, &error))?;
+        let (witness, of_witness) = witness::pair().map_err(|error| cannot_start(&name, &error))?;
         let user = invoking_user();
+        // Signals wait for the command. Those to the profiler alone still end it.
+        let mask = block_signals();
         // SAFETY: the profiler has no other thread yet, so the child may do whatever the parent
         // may.
-        match unsafe { libc::fork() } {
+        let forked = unsafe { libc::fork() };
+        if forked != 0 {
+            restore_mask(&mask);
+        }
+        match forked {
             -1 => Err(cannot_start(&name, &io::Error::last_os_error())),
             0 => {
-                drop(ours);
-                let served = serve(theirs, command, user.as_ref());
+                drop((ours, witness));
+                let order = Order {
+                    command,
+                    user: user.as_ref(),
+                    mask,
+                };
+                let served = serve(theirs, &order, &of_witness);
                 // SAFETY: ends this process without running what the profiler has registered for
                 // its own end.
                 unsafe { libc::_exit(i32::from(served.is_err())) }
@@ -108,6 +125,7 @@ impl Launcher {
                 })?,
                 name,
                 channel: ours,
+                witness,
             }),
         }
     }
@@ -129,6 +147,7 @@ impl Launcher {
             pid,
             name: self.name,
             channel: self.channel,
+            witness: Some(self.witness),
         })
     }
 
@@ -144,42 +163,99 @@ impl Launcher {
     }
 }
 
+/// What the launcher is to start, and how.
+struct Order<'a> {
+    command: &'a [OsString],
+    user: Option<&'a User>,
+    /// Signals that the command inherits as blocked.
+    mask: libc::sigset_t,
+}
+
 /// The launcher: waits for the order, forks the process of the command and reports its id.
-fn serve(mut channel: Channel, command: &[OsString], user: Option<&User>) -> io::Result<()> {
+fn serve(mut channel: Channel, order: &Order, of_witness: &WitnessEnd) -> io::Result<()> {
     let Some(length) = read_number(&mut channel.reader)? else {
         return Ok(());
     };
     let mut marks = vec![0; length.cast_unsigned() as usize];
     channel.reader.read_exact(&mut marks)?;
-    let image = Image::new(command, &marks)?;
+    let image = Image::new(order.command, &marks)?;
     // The Rust runtime ignores SIGPIPE; a command expects the default.
     // SAFETY: sets no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    // A sibling, so that the profiler is the parent. glibc has no function for that; the other work
-    // of its fork() is not needed by a process that only executes another program.
+    let pid = match fork_sibling() {
+        Ok(0) => {
+            // The pipe is closed if the command is cancelled or the profiler has died.
+            channel.reader.read_exact(&mut [0])?;
+            let error = match order.user.map_or(Ok(()), User::become_it) {
+                Ok(()) => {
+                    restore_mask(&order.mask);
+                    image.execute()
+                }
+                Err(error) => error,
+            };
+            let error = error.raw_os_error().unwrap_or(libc::EIO);
+            return channel.writer.write_all(&error.to_ne_bytes());
+        }
+        Ok(pid) => pid,
+        Err(error) => -error.raw_os_error().unwrap_or(libc::EAGAIN),
+    };
+    // After the command, which is the first child of the profiler. Without a witness, the profiler passes
+    // all signals on.
+    let witness = fork_sibling().unwrap_or(-1);
+    if witness == 0 {
+        drop(channel);
+        of_witness.serve();
+        return Ok(());
+    }
+    if pid > 0 {
+        pass_pending_on(&[pid, witness]);
+    }
+    channel.writer.write_all(&pid.to_ne_bytes())
+}
+
+/// Forks a child of the profiler; returns 0 in it. glibc has no function for that; the other work of its
+/// fork() is not needed by a process that only executes another program or makes system calls.
+fn fork_sibling() -> io::Result<i32> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without CLONE_VM and CLONE_SETTLS this is fork(2); the launcher has one thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) };
-    match i32::try_from(pid).unwrap_or(-1) {
-        0 => {
-            // The pipe is closed if the command is cancelled or the profiler has died.
-            channel.reader.read_exact(&mut [0])?;
-            let error = match user.map_or(Ok(()), User::become_it) {
-                Ok(()) => image.execute(),
-                Err(error) => error,
-            };
-            channel
-                .writer
-                .write_all(&error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes())
-        }
-        -1 => {
-            let error = io::Error::last_os_error().raw_os_error();
-            channel
-                .writer
-                .write_all(&(-error.unwrap_or(libc::EAGAIN)).to_ne_bytes())
-        }
-        pid => channel.writer.write_all(&pid.to_ne_bytes()),
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
     }
+    i32::try_from(pid).map_err(io::Error::other)
+}
+
+/// Sends signals that the group got before these processes existed.
+fn pass_pending_on(pids: &[i32]) {
+    let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is valid for the calls, and initialized by the first.
+    unsafe {
+        libc::sigpending(pending.as_mut_ptr());
+        for signal in 1..=libc::SIGRTMAX() {
+            if libc::sigismember(pending.as_ptr(), signal) == 1 {
+                for pid in pids.iter().filter(|pid| **pid > 0) {
+                    libc::kill(*pid, signal);
+                }
+            }
+        }
+    }
+}
+
+/// Blocks all signals in this thread. Returns those that were blocked.
+fn block_signals() -> libc::sigset_t {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the sets are valid for the calls, which initialize them; an empty set is valid, too.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+fn restore_mask(mask: &libc::sigset_t) {
+    // SAFETY: the set is valid for the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *mask, std::ptr::null_mut()) };
 }
 
 /// Arguments of exec(3). They are created before the fork, because each page that the new process
@@ -257,6 +333,7 @@ impl Stopped {
         let running = Running {
             pidfd: pidfd_open(pid, PidfdFlags::NONBLOCK)?,
             pid,
+            witness: self.witness.take(),
         };
         self.channel.writer.write_all(b"!")?;
         // exec(2) closes the pipe.
@@ -282,16 +359,6 @@ impl Stopped {
 }
 
 impl Running {
-    /// Passes a signal on to the command. A command that has ended is not an error.
-    pub fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(self.pidfd.as_fd(), signal);
-    }
-
-    /// The process id.
-    pub fn pid(&self) -> i32 {
-        self.pid.as_raw_nonzero().get()
-    }
-
     /// Whether the command has ended.
     pub fn has_ended(&self) -> bool {
         let mut ends = [PollFd::new(&self.pidfd, PollFlags::IN)];

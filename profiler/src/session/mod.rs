@@ -9,6 +9,7 @@ mod closing;
 mod job_watch;
 mod launch;
 mod readiness;
+mod relay;
 mod remote;
 mod reload;
 mod remote_job;
@@ -18,10 +19,12 @@ mod self_metrics;
 mod setup;
 mod stretch;
 mod ticker;
+mod witness;
 
 use self::{
     launch::Launcher,
     readiness::{end_of_client, wait_readable},
+    relay::SessionSignals,
     reload::Reload,
     remote::{Answer, RemoteSession},
     sampling_loop::Session,
@@ -38,7 +41,7 @@ use crate::{
         heap, invoking_user,
         log::{self, harmless_message},
         service_manager::ServiceManager,
-        signals::{self, Signals},
+        signals,
     },
     warning,
 };
@@ -73,8 +76,8 @@ pub fn run(
         .map_err(|error| Failure::internal(format!("tokio: {error}")))?;
     let ended = runtime.block_on(async {
         // Before anything is written or started, so that a signal always ends the session in order.
-        let mut signals =
-            Signals::new().map_err(|error| Failure::internal(format!("signals: {error}")))?;
+        let mut signals = SessionSignals::new(config)
+            .map_err(|error| Failure::internal(format!("signals: {error}")))?;
         job_watch::check_ipc_file(config)?;
         let client = end_of_client(config)?;
         let job = tokio::select! {

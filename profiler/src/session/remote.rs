@@ -16,15 +16,16 @@ use super::{
     launch::{Launcher, Running, Stopped},
     lock, manager,
     readiness::{cannot_wait, readable, wait_readable},
+    relay::SessionSignals,
     remote_job::RemoteJob,
-    sampling_loop::{Stop, exit_code},
+    sampling_loop::{Stop, exit_code, stop_by},
     setup::{
         describe,
         outputs::{self, OpenOutputs},
     },
 };
 use crate::{
-    config::{Config, Target},
+    config::{Config, Settings, Target},
     failure::{Failure, Reason},
     host::Host,
     job::{FoundJob, ipc_file::IpcPath},
@@ -41,7 +42,6 @@ use crate::{
         clock::{Clock, monotonic_ns},
         log::{self, harmless_message},
         service_manager::{ServiceManager, Watchdog},
-        signals::Signals,
         timekeeping::Timekeeping,
         units,
     },
@@ -148,7 +148,7 @@ impl Service {
 
 impl RemoteSession<'_> {
     /// Asks the service. A connection that breaks is a refusal.
-    pub async fn request(&self, connection: Connection, signals: &mut Signals) -> Answer {
+    pub async fn request(&self, connection: Connection, signals: &mut SessionSignals) -> Answer {
         tokio::select! {
             answer = self.ask(connection) => {
                 answer.unwrap_or_else(|failure| Answer::Refused(failure.message))
@@ -210,7 +210,7 @@ impl RemoteSession<'_> {
         mut service: Service,
         ipc_file: Option<IpcPath>,
         launcher: Option<Launcher>,
-        signals: Signals,
+        signals: SessionSignals,
     ) -> Result<u8, Failure> {
         let marks = service.accepted.socket.clone();
         let stopped = launcher.map(|launcher| launcher.spawn(marks.as_deref().map(Path::new)));
@@ -245,7 +245,7 @@ impl RemoteSession<'_> {
         let command = stopped.map(Stopped::release).transpose()?;
         let manager = manager(&config);
         manager.ready(&format!("{BY_SERVICE} into {}", run_dir.display()));
-        let mut events = Events::new(config.settings.duration, command, job, signals, manager)?;
+        let mut events = Events::new(&config.settings, command, job, signals, manager)?;
         loop {
             match receive(&mut service, &mut written, &mut events).await {
                 Ok(Received::End(end)) => {
@@ -271,7 +271,8 @@ impl RemoteSession<'_> {
             service = again;
             written.decoder = RowDecoder::new(dataset_schema());
         }
-        exit_code(events.command, events.stop, config.settings.quiet)
+        let (stop, quiet) = (events.stop, config.settings.quiet);
+        exit_code(events.command, stop, &mut events.signals, quiet).await
     }
 
     /// Waits for a service after the first one has gone; `None` if the profile is to end.
@@ -451,9 +452,8 @@ struct Events {
     ended: Option<AsyncFd<OwnedFd>>,
     job: Option<RemoteJob>,
     deadline: Pin<Box<tokio::time::Sleep>>,
-    signals: Signals,
-    /// Whether a signal has been passed on to the command.
-    signal_forwarded: bool,
+    signals: SessionSignals,
+    quiet: bool,
     is_stopping: bool,
     stop: Stop,
     manager: ServiceManager,
@@ -462,12 +462,16 @@ struct Events {
 
 impl Events {
     fn new(
-        duration: Option<Duration>,
-        command: Option<Running>,
+        settings: &Settings,
+        mut command: Option<Running>,
         job: Option<RemoteJob>,
-        signals: Signals,
+        mut signals: SessionSignals,
         manager: ServiceManager,
     ) -> Result<Self, Failure> {
+        let (duration, quiet) = (settings.duration, settings.quiet);
+        if let Some(command) = &mut command {
+            signals = signals.relay(command).map_err(cannot_wait)?;
+        }
         let ended = command
             .as_ref()
             .map(|command| command.pidfd.try_clone().and_then(readable));
@@ -477,7 +481,7 @@ impl Events {
             job,
             deadline: Box::pin(tokio::time::sleep(duration.unwrap_or(FOREVER))),
             signals,
-            signal_forwarded: false,
+            quiet,
             is_stopping: false,
             stop: Stop::Target,
             watchdog: manager.watchdog(),
@@ -505,18 +509,13 @@ impl Events {
         }
     }
 
-    /// Passes the first signal on to the command. Other signals end the profile, or open the log file
-    /// again.
+    /// Ends the profile, or opens the log file again.
     fn interrupted(&mut self, signal: Signal) {
-        match &self.command {
-            None if self.signals.reloads(signal) => log::reopen(),
-            Some(command) if !std::mem::replace(&mut self.signal_forwarded, true) => {
-                command.signal(signal);
-            }
-            _ => {
-                self.stop = Stop::Signal(signal);
-                self.is_stopping = true;
-            }
+        if self.signals.reloads(signal) {
+            log::reopen();
+        } else {
+            self.stop = stop_by(signal, self.quiet);
+            self.is_stopping = true;
         }
     }
 }

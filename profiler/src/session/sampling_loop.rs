@@ -11,6 +11,7 @@ use super::{
     job_watch::JobWatch,
     launch::{self, Launcher, Running},
     readiness::{cannot_wait, end_of_client, readable, wait_readable},
+    relay::SessionSignals,
     reload::{Reload, adopt},
     sampler::{End, Sampler},
     setup::{Setup, outputs},
@@ -23,11 +24,7 @@ use crate::{
     marks,
     output::{recovery::RecoveryThread, retention::Retention},
     privileges, report,
-    support::{
-        clock::monotonic_ns,
-        service_manager::ServiceManager,
-        signals::{self, Signals},
-    },
+    support::{clock::monotonic_ns, service_manager::ServiceManager, signals},
     warning,
 };
 
@@ -52,8 +49,6 @@ pub struct Session {
     cgroup: Option<PathBuf>,
     /// Whether a process of the target has been seen.
     seen_live: bool,
-    /// Whether a signal has been passed on to the command.
-    signal_forwarded: bool,
     /// Start of sampling, `CLOCK_MONOTONIC` in ns.
     started: u64,
     manager: ServiceManager,
@@ -84,7 +79,6 @@ impl Session {
             retention: setup.retention,
             cgroup: setup.cgroup,
             seen_live,
-            signal_forwarded: false,
             started: monotonic_ns(),
             manager,
             activity: String::new(),
@@ -141,7 +135,14 @@ impl Session {
     /// # Errors
     ///
     /// When rows were lost, or the loop cannot wait.
-    pub async fn run(mut self, mut signals: Signals, mut reload: Reload) -> Result<u8, Failure> {
+    pub async fn run(
+        mut self,
+        mut signals: SessionSignals,
+        mut reload: Reload,
+    ) -> Result<u8, Failure> {
+        if let Some(command) = &mut self.command {
+            signals = signals.relay(command).map_err(cannot_wait)?;
+        }
         if let Some(recovery) = &mut self.recovery {
             recovery.begin();
         }
@@ -177,12 +178,12 @@ impl Session {
         }
         // A command that outlives its profiling is no longer observed.
         drop(self.sampler);
-        exit_code(self.command, stop, quiet)
+        exit_code(self.command, stop, &mut signals, quiet).await
     }
 
     async fn sample_until_stopped(
         &mut self,
-        signals: &mut Signals,
+        signals: &mut SessionSignals,
         reload: &mut Reload,
         ticker: &mut Ticker,
     ) -> Result<Stop, Failure> {
@@ -214,11 +215,10 @@ impl Session {
                 () = &mut deadline => return Ok(Stop::Duration),
                 () = wait_readable(client.as_ref()) => return Ok(Stop::Target),
                 signal = signals.next() => {
-                    let reloads = self.command.is_none() && signals.reloads(signal);
-                    if reloads && reload.begin() {
+                    if signals.reloads(signal) && reload.begin() {
                         self.manager.reloading();
-                    } else if let Some(stop) = self.interrupted(signal) {
-                        return Ok(stop);
+                    } else {
+                        return Ok(stop_by(signal, self.config.settings.quiet));
                     }
                 }
                 read = reload.read() => {
@@ -289,18 +289,6 @@ impl Session {
         }
     }
 
-    /// Passes a signal on to the command, whose end then ends the session. Without a command, or
-    /// the second time, the signal ends the session.
-    fn interrupted(&mut self, signal: Signal) -> Option<Stop> {
-        match &self.command {
-            Some(running) if !std::mem::replace(&mut self.signal_forwarded, true) => {
-                running.signal(signal);
-                None
-            }
-            _ => Some(Stop::Signal(signal)),
-        }
-    }
-
     fn target_has_ended(&mut self) -> bool {
         let tasks = &self.sampler.tasks;
         if let Some(job) = &self.job
@@ -334,25 +322,53 @@ impl Session {
     }
 }
 
+/// How a signal ends a session. The limit of CPU time of the profiler is not that of its command.
+pub fn stop_by(signal: Signal, quiet: bool) -> Stop {
+    if signal != Signal::XCPU {
+        return Stop::Signal(signal);
+    }
+    if !quiet {
+        warning!("profiler: the limit of CPU time (ulimit -t) is reached: profiling ends");
+    }
+    Stop::Duration
+}
+
 /// The exit code of the command, or that of a session without one. A command that outlives its
 /// profiling is waited for.
-pub fn exit_code(command: Option<Running>, stop: Stop, quiet: bool) -> Result<u8, Failure> {
+pub async fn exit_code(
+    command: Option<Running>,
+    mut stop: Stop,
+    signals: &mut SessionSignals,
+    quiet: bool,
+) -> Result<u8, Failure> {
     let Some(running) = command else {
         return Ok(0);
     };
-    match stop {
-        Stop::Signal(signal) => {
-            if !quiet && !running.has_ended() {
-                report!(
-                    "profiler: the command (process {}) has not ended: it continues without the \
-                     profiler",
-                    running.pid()
-                );
-            }
-            return Ok(signals::exit_code(signal));
+    if stop == Stop::Duration {
+        if !quiet && !running.has_ended() {
+            report!("waiting for the command to end");
         }
-        Stop::Duration if !quiet => report!("waiting for the command to end"),
-        Stop::Duration | Stop::Target => {}
+        let ended = running.pidfd.try_clone().and_then(readable);
+        let ended = ended.map_err(cannot_wait)?;
+        while !running.has_ended() {
+            tokio::select! {
+                () = wait_readable(Some(&ended)) => {}
+                signal = signals.next() => if signal != Signal::XCPU {
+                    stop = Stop::Signal(signal);
+                    break;
+                }
+            }
+        }
+    }
+    if let Stop::Signal(signal) = stop {
+        if !quiet && !running.has_ended() {
+            report!(
+                "profiler: the command (process {}) has not ended: it continues without the \
+                 profiler",
+                running.pid.as_raw_nonzero()
+            );
+        }
+        return Ok(signals::exit_code(signal));
     }
     let status = running
         .wait()

@@ -5,6 +5,7 @@ mod deploy;
 mod ending;
 mod mpi;
 mod service;
+mod signals;
 
 use std::{
     fs,

@@ -1,0 +1,74 @@
+"""Runs COMMAND as the foreground job of a shell in a terminal of its own, stops it with Ctrl+Z, lets it
+continue with `fg` and interrupts it with Ctrl+C.
+
+Prints the states of the processes of the job while it is stopped, as JSON: {command name: state}.
+"""
+
+import json
+import os
+import pty
+import select
+import shlex
+import sys
+import time
+
+FILE, *COMMAND = sys.argv[1:]
+END = time.monotonic() + 250
+shell, terminal = pty.fork()
+if shell == 0:
+    os.environ["PS1"] = "prompt> "
+    os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+shown = ""
+
+
+def wait_until(what, condition):
+    global shown
+    while not condition():
+        if time.monotonic() > END:
+            sys.exit(f"{what}: not in time; the terminal shows:\n{shown}")
+        if select.select([terminal], [], [], 0.01)[0]:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+
+
+def content():
+    try:
+        with open(FILE) as file:
+            return file.read().split("\n")
+    except FileNotFoundError:
+        return []
+
+
+def states():
+    """States of the processes below the shell, by name."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                name, fields = file.read().split(" (", 1)[1].rsplit(") ", 1)
+        except OSError:
+            continue
+        state, _, group, session = fields.split()[:4]
+        # The shell leads the session, and each job has a group.
+        if int(session) == shell and int(group) != shell:
+            found[name] = state
+    return found
+
+
+wait_until("a prompt", lambda: "prompt> " in shown)
+os.write(terminal, f"{shlex.join(COMMAND)}; echo code=$?\n".encode())
+wait_until("the command", lambda: any(line.startswith("blocked") for line in content()))
+os.write(terminal, b"\x1a")
+wait_until("the shell", lambda: "Stopped" in shown)
+wait_until("both stop", lambda: list(map(states().get, ("profiler", "python"))) == ["T", "T"])
+stopped = states()
+# Several samples are due meanwhile.
+time.sleep(0.5)
+os.write(terminal, b"fg\n")
+wait_until("all continue", lambda: "SIGCONT" in content() and "T" not in states().values())
+os.write(terminal, b"\x03")
+wait_until("the interrupt", lambda: "SIGINT" in content())
+os.write(terminal, b"\x03")
+wait_until("the end", lambda: "profiler " not in " ".join(states()) and "dataset " in shown)
+print(json.dumps({"stopped": stopped, "shown": shown}))
+os.close(terminal)
+os.waitpid(shell, 0)
