@@ -5,6 +5,7 @@ mod allocation;
 mod browser;
 mod cgroup;
 mod clients;
+mod closed_pipe;
 mod coming_from;
 mod command_line;
 mod compact;

@@ -5,6 +5,7 @@ use std::{
     io::{self, BufWriter, Write},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use tempfile::NamedTempFile;
@@ -16,6 +17,32 @@ use crate::failure::{Failure, Reason};
 pub struct Files {
     force: bool,
     written: Vec<(NamedTempFile, PathBuf)>,
+}
+
+/// The standard output, and whether its reader has closed it.
+struct Stdout<'a> {
+    closed: &'a AtomicBool,
+}
+
+impl Write for Stdout<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.note(io::stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.note(io::stdout().flush())
+    }
+}
+
+impl Stdout<'_> {
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() == io::ErrorKind::BrokenPipe
+        {
+            self.closed.store(true, Ordering::Relaxed);
+        }
+        result
+    }
 }
 
 /// Where a file of an export goes.
@@ -66,26 +93,31 @@ impl Files {
         }
     }
 
-    /// Writes a file by `write`.
+    /// Writes a file by `write`. A pipe that its reader has closed ends the writing, and is no error.
     ///
     /// # Errors
     ///
     /// When the file exists and is not to be replaced, or cannot be written.
-    pub fn write<T>(
+    pub fn write<T: Default>(
         &mut self,
         destination: &Destination,
         write: impl FnOnce(&mut (dyn Write + Send)) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         match destination {
             Destination::Stdout => {
-                let mut output = BufWriter::new(io::stdout());
-                let result = write(&mut output)?;
-                match output.flush() {
-                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                        Err(failure(Path::new("standard output"), &error))
-                    }
-                    _ => Ok(result),
+                let closed = AtomicBool::new(false);
+                let mut output = BufWriter::new(Stdout { closed: &closed });
+                let result = write(&mut output).and_then(|result| {
+                    let flushed = output.flush();
+                    flushed.map_err(|error| failure(Path::new("standard output"), &error))?;
+                    Ok(result)
+                });
+                // Nobody reads what is left in the buffer.
+                drop(output.into_parts());
+                if closed.into_inner() {
+                    return Ok(T::default());
                 }
+                result
             }
             Destination::File(path) => {
                 let mut output = self.begin(path)?;
