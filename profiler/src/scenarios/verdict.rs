@@ -238,7 +238,7 @@ fn cpus_that_the_hypervisor_took() {
     bound("0-1", little, "compute");
 }
 
-/// What used the CPUs is not known.
+/// What used the CPUs is unknown.
 #[test]
 fn waits_without_a_known_cause() {
     let run = Recording::new(1.0)

@@ -62,14 +62,14 @@ fn busiest_disk(of: &Evidence<'_>) -> Option<(String, f64)> {
     Some((text, busy / 100.0))
 }
 
-/// Whether what is written becomes dirty pages; not with O_DIRECT. `None` if that is not known.
+/// Whether what is written becomes dirty pages; not with O_DIRECT. `None` if that is unknown.
 fn leaves_dirty_pages(of: &Evidence<'_>) -> Option<bool> {
     let dirty = of.summary.target.get("peak_dirty_bytes")?;
     Some(dirty >= 0.1 * of.rate("storage_write_bytes"))
 }
 
 /// A thread that waits for asynchronous I/O (libaio, io_uring) sleeps interruptibly. Requests alone do
-/// not tell that: the kernel writes dirty pages back while nobody waits. Reads are made for someone, and
+/// not tell that: the kernel writes dirty pages back while no thread waits. Reads are made for someone, and
 /// so are writes that leave no dirty pages.
 fn asynchronous_storage(of: &Evidence<'_>) -> Option<(String, f64)> {
     let disk = busiest_disk(of);
