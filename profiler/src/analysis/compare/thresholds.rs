@@ -118,13 +118,12 @@ impl Threshold {
     }
 
     fn difference(&self, figure: &Compared) -> String {
-        let differs = match figure.ratio {
-            Some(ratio) => format!("differs by {:+.1} %", 100.0 * (ratio.value - 1.0)),
-            None => {
-                let value = |value| figure.unit.format(value);
-                let (a, b) = (value(figure.a.value), value(figure.b.value));
-                format!("differs: {a} and {b}")
-            }
+        let differs = if let Some(ratio) = figure.ratio {
+            format!("differs by {:+.1} %", 100.0 * (ratio.value - 1.0))
+        } else {
+            let value = |value| figure.unit.format(value);
+            let (a, b) = (value(figure.a.value), value(figure.b.value));
+            format!("differs: {a} and {b}")
         };
         format!("{}: {} {differs}", self.text, self.figure)
     }

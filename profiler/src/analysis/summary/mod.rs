@@ -482,6 +482,14 @@ fn latencies(
     figures
 }
 
+/// The names with most CPU time, s.
+fn top_names(by_name: HashMap<String, f64>) -> Vec<(String, f64)> {
+    let mut names: Vec<_> = by_name.into_iter().filter(|(_, cpu)| *cpu > 0.0).collect();
+    names.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    names.truncate(TOP_NAMES);
+    names
+}
+
 /// Summarizes a run.
 pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let mut hosts = for_each_host(&run.hosts, |host| read_host(run, host));
@@ -548,9 +556,7 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
         commands.merge(of_host);
     }
     keep_top(&mut processes, TOP);
-    let mut top_names: Vec<_> = by_name.into_iter().filter(|(_, cpu)| *cpu > 0.0).collect();
-    top_names.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    top_names.truncate(TOP_NAMES);
+    let top_names = top_names(by_name);
     threads::keep_top(&mut threads, TOP);
     let process_count = hosts.iter().map(|host| host.processes.len()).sum();
     let mut problems = run.problems.clone();

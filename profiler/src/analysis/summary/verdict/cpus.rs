@@ -36,8 +36,9 @@ fn on_allowed(of: &Evidence<'_>) -> String {
 }
 
 fn counted_cpus(kind: &str, cpus: f64) -> String {
-    let plural = if cpus == 1.0 { "" } else { "s" };
-    format!("{} {kind}CPU{plural}", Unit::Count.format(cpus))
+    let cpus = Unit::Count.format(cpus);
+    let plural = if cpus == "1" { "" } else { "s" };
+    format!("{cpus} {kind}CPU{plural}")
 }
 
 pub(super) fn run_queue(of: &Evidence<'_>) -> Option<(String, f64)> {
@@ -65,11 +66,11 @@ pub(super) fn other_processes(of: &Evidence<'_>) -> Option<(String, f64)> {
         Some(format!("{comm} {}", seconds(cpu)))
     });
     let names: Vec<_> = names.take(NAMES).collect();
-    text += &if names.is_empty() {
-        "; their names are not recorded.".to_owned()
+    if names.is_empty() {
+        text += "; their names are not recorded.";
     } else {
-        format!("; on the whole node most: {}.", names.join(", "))
-    };
+        let _ = write!(text, "; on the whole node most: {}.", names.join(", "));
+    }
     Some((text, weight))
 }
 
