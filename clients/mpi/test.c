@@ -1,6 +1,8 @@
 /*
  * Known collectives, for the tests. Arguments: a path, to which the file functions write; or `cost`:
- * prints the ns per MPI_Allreduce.
+ * prints the ns per MPI_Allreduce; or how two processes
+ * divide work: `uneven`, of which the first has three times as much, or `turns`, in which one works
+ * while the other waits.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <mpi.h>
@@ -25,6 +27,21 @@ static void cost(int rank) {
         MPI_Allreduce(&value, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_SELF);
     }
     if (rank == 0) printf("%.0f\n", (MPI_Wtime() - begin) * 1e9 / CALLS);
+}
+
+static void compute_ms(double ms) {
+    double end = MPI_Wtime() + ms / 1e3;
+    while (MPI_Wtime() < end) {}
+}
+
+static void work(int rank, int takes_turns) {
+    enum { ROUNDS = 10 };
+    for (int i = 0; i < ROUNDS; i++) {
+        double value = 0, sum;
+        if (takes_turns) compute_ms(rank == i % 2 ? 60 : 1);
+        else compute_ms(rank == 0 ? 60 : 20);
+        MPI_Allreduce(&value, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    }
 }
 
 static void collectives(int rank, int size, const char *path) {
@@ -92,6 +109,8 @@ int main(int count, char **arguments) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (strcmp(arguments[1], "cost") == 0) {
         cost(rank);
+    } else if (strcmp(arguments[1], "uneven") == 0 || strcmp(arguments[1], "turns") == 0) {
+        work(rank, strcmp(arguments[1], "turns") == 0);
     } else {
         collectives(rank, size, arguments[1]);
         two_groups(rank, size);

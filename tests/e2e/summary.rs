@@ -151,13 +151,14 @@ fn figures_equal_their_sql() {
 }
 
 /// The groups of declared figures: name in `figures`, and the column that divides it.
-const GROUPS: [(&str, Option<&str>); 11] = [
+const GROUPS: [(&str, Option<&str>); 12] = [
     ("target", None),
     ("node", Some("host")),
     ("resource_summary", Some("host")),
     ("gpu", Some("host || ' ' || bdf")),
     ("mount", Some("mount")),
     ("neighbour", Some("comm")),
+    ("rank", Some("task_rank::VARCHAR")),
     ("disk", Some("device")),
     ("latency", Some("kind")),
     ("syscall", Some("syscall")),
@@ -209,6 +210,12 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
                 Value::Null => Vec::new(),
                 mount => vec![(text(mount, "mount"), mount)],
             },
+            "rank" => {
+                let ranks = run["ranks"].as_array().expect("ranks").iter();
+                // Others have no marks.
+                let marked = ranks.filter(|rank| !rank["mpi_s"].is_null());
+                marked.map(|of| (of["rank"].to_string(), of)).collect()
+            }
             "thread" => {
                 let threads = run["threads"].as_array().expect("threads").iter();
                 let name = |of: &Value| format!("{} {} {}", text(of, "host"), of["pid"], of["tid"]);
@@ -421,6 +428,8 @@ fn every_figure_is_recomputed() {
         let data = Dataset::new(record(&directory).into());
         known.append(&mut assert_recomputed(&data));
     }
+    let (_directory, data) = crate::verdict::marked_ranks();
+    known.append(&mut assert_recomputed(&data));
     let finished = gpu_run([80, 40]);
     let data = finished.dataset();
     replace(&data, "gpu_process", &["hash(ts) % 101 AS sm_utilization"]);

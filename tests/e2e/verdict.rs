@@ -106,6 +106,31 @@ fn imbalance() {
     assert_bound_by("imbalance", ranks);
 }
 
+/// Two ranks that live equally long, of which one waits for the other, by its own marks.
+pub fn marked_ranks() -> (TempDir, Dataset) {
+    let directory = TempDir::new().expect("a directory");
+    let ranks = "for rank in 0 1; do
+            SLURM_JOB_ID=77 SLURM_PROCID=$rank SLURM_STEP_ID=0 bash -c \
+                'sleep 1.5
+                 if [ $SLURM_PROCID = 0 ]; then time=0.2; else time=1.1; fi
+                 \"$PROFILER\" mark phase MPI_Wait $time --kind mpi; true' &
+        done; wait; true";
+    let run = record(directory.path(), &[], ranks);
+    (directory, Dataset::new(run.into()))
+}
+
+#[test]
+fn imbalance_by_the_time_outside_mpi() {
+    let (_directory, data) = marked_ranks();
+    let found = data.findings();
+    let named = found.iter().find(|finding| finding["name"] == "imbalance");
+    let text = named.unwrap_or_else(|| panic!("{found:#?}"))["text"].as_str();
+    assert!(
+        text.is_some_and(|text| text.starts_with("Rank 0 was outside MPI for ")),
+        "{text:?}"
+    );
+}
+
 #[test]
 fn asleep() {
     assert_bound_by("asleep", "sleep 2");

@@ -89,6 +89,16 @@ impl Recording {
         self.row(table, second, Value::Object(all))
     }
 
+    /// A mark of a process at `second`, about the `length` before it, s.
+    #[must_use]
+    pub fn mark(mut self, pid: u32, second: f64, length: Option<f64>, values: Value) -> Self {
+        let mut all = columns(json!({ "pid": pid, "start_ts": START }));
+        all.extend(columns(values));
+        let us = length.map(|seconds| at(seconds) - START);
+        self.host.add("region", at(second), us, all);
+        self
+    }
+
     /// Divides the run into sessions with these starts and ends, s. One without an end was killed, and its
     /// rows were recovered.
     #[must_use]

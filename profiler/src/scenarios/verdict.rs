@@ -353,3 +353,78 @@ fn asynchronous_writes_are_no_write_back() {
     assert_eq!(names(&with_disk(0.2, "write", 4.0, 0.8, 50 << 20)), [""; 0]);
     assert_eq!(names(&with_disk(0.2, "write", 4.0, 0.8, 4096)), ["storage"]);
 }
+
+/// Ranks that use their CPUs all the time, with calls of MPI of these lengths, s.
+fn ranks(calls: [f64; 2], totals: bool) -> Summary {
+    let mut run = Recording::new(f64::from(SECONDS));
+    for (rank, time) in (0..).zip(calls) {
+        let pid = 10 + rank;
+        let mark = |region: u32, name: &str, op: &str, attributes: Value| {
+            json!({
+                "region": 10 * rank + region,
+                "name": name,
+                "op": op,
+                "kind": "mpi",
+                "attributes": attributes.to_string(),
+            })
+        };
+        let start = mark(0, "MPI_Init", "region", json!({}));
+        let call = mark(1, "MPI_Allreduce", "phase", json!({}));
+        // Short calls have no phases.
+        let long = if totals { 0.1 * time } else { time };
+        run = run
+            .process(
+                pid,
+                "solver",
+                json!({"task_rank": rank, "allowed_cpus": "0-1"}),
+            )
+            .mark(pid, 1.0, Some(1.0), start)
+            .mark(pid, 9.0, Some(long), call);
+        if totals {
+            let functions = json!({"MPI_Allreduce": {"calls": 1000, "ns": (time * 1e9).round()}});
+            let all = mark(2, "MPI_totals", "event", json!({"functions": functions}));
+            run = run.mark(pid, 9.0, None, all);
+        }
+        for second in (1..=SECONDS).map(f64::from) {
+            run = run.of(
+                pid,
+                "usage",
+                second,
+                json!({"user_ns": ns(1.0), "system_ns": 0}),
+            );
+        }
+    }
+    run.summary()
+}
+
+/// Rank 0 computes three times as long as rank 1, which waits for it with its CPU.
+#[test]
+fn uneven_ranks_that_wait_busily() {
+    for totals in [false, true] {
+        let summary = ranks([0.0, 6.0], totals);
+        assert_eq!(names(&summary), ["imbalance", "compute"]);
+        let text = &findings(&summary)[0].text;
+        let expected =
+            "Rank 0 was outside MPI for 9.00 s, 1.50 times the mean of 2 ranks (6.00 s).";
+        assert_eq!(text, expected);
+        let text = page(&summary).text();
+        let heading = text.lines().find(|line| line.trim_end().ends_with(" rank"));
+        assert!(
+            heading.is_some_and(|heading| heading.contains("in MPI  outside MPI")),
+            "{text}"
+        );
+        assert!(text.contains("6.00 s       3.00 s  10.00 s"), "{text}");
+    }
+}
+
+#[test]
+fn even_ranks_in_mpi() {
+    let summary = ranks([4.0, 4.4], true);
+    assert_eq!(names(&summary), ["MPI", "compute"]);
+    let text = &findings(&summary)[0].text;
+    assert!(
+        text.contains("for 4.20 s on average, 47 % of their time, and up to 4.40 s (rank 1)"),
+        "{text}"
+    );
+    assert_eq!(names(&ranks([0.5, 0.6], true)), ["compute"]);
+}

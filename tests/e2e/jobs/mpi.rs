@@ -11,14 +11,20 @@ use crate::clients::compile;
 
 /// Runs a test program with the layer, which marks calls of 30 ms or more.
 fn run(compiler: &str, source: &str) -> Finished {
+    run_with(compiler, source, 4, None)
+}
+
+/// Runs a test program with this argument instead of a file.
+fn run_with(compiler: &str, source: &str, ranks: u32, argument: Option<&str>) -> Finished {
     let directory = TempDir::new().expect("a directory");
     let path = |name| directory.path().join(name).display().to_string();
     let [layer, program, data] = ["layer.so", "program", "data"].map(path);
+    let data = argument.map_or(data, str::to_owned);
     let options = ["-std=gnu11", "-fPIC", "-shared"];
     compile("mpicc", &options, "mpi/profiler_mpi.c", &layer);
     // mpif.h declares hundreds.
     compile(compiler, &["-Wno-unused-parameter"], source, &program);
-    let command = format!("{MPIRUN} -n 4 -x LD_PRELOAD={layer} {program} {data}");
+    let command = format!("{MPIRUN} -n {ranks} -x LD_PRELOAD={layer} {program} {data}");
     let command: Vec<_> = command.split(' ').collect();
     Profiler::new()
         .env("PROFILER_MPI_MIN_US", "30000")
@@ -123,4 +129,24 @@ fn collectives_of_fortran_are_marked_and_counted() {
         ]
     );
     assert!(waiting(&data, "Allreduce", r#"{"size":4,"bytes":16}"#) >= 3);
+}
+
+/// Waits in MPI use the CPU: without the marks, all ranks look the same.
+#[test]
+fn uneven_ranks_are_told_from_ranks_that_wait() {
+    for (argument, expected, other) in [
+        ("uneven", "imbalance", "MPI"),
+        ("turns", "MPI", "imbalance"),
+    ] {
+        let run = run_with("mpicc", "mpi/test.c", 2, Some(argument));
+        let found = run.dataset().findings();
+        let named = |name: &str| found.iter().find(|finding| finding["name"] == name);
+        let text = named(expected).map(|finding| finding["text"].as_str().expect("a text"));
+        assert!(
+            text.is_some() && named(other).is_none(),
+            "{argument}: {found:#?}"
+        );
+        let starts = text.is_some_and(|text| text.starts_with("Rank 0 was outside MPI for "));
+        assert_eq!(starts, argument == "uneven", "{text:?}");
+    }
 }

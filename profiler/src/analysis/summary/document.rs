@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    DerivedFigure, Figures, Gpu, Node, OF_LATENCIES, OF_REGIONS, OF_TARGETS, Session, Summary,
-    findings,
+    DerivedFigure, Figures, Gpu, Node, OF_LATENCIES, OF_RANKS, OF_REGIONS, OF_TARGETS, Session,
+    Summary, findings,
 };
 use crate::{
     analysis::{
@@ -148,6 +148,7 @@ pub fn declarations() -> Value {
         "resource_summary": list(&[GPUS, RESOURCES], &["host"], &[]),
         "gpu": list(&[GPUS], &["host", "bdf"], &[]),
         "mount": list(&[MOUNTS], &["mount"], &[]),
+        "rank": list(&[], &["task_rank"], &OF_RANKS),
         "disk": list(&[DISKS], &["device"], &[]),
         "latency": list(&[LATENCIES], &["kind"], &OF_LATENCIES),
         "syscall": list(&[SYSCALLS], &["syscall"], &[]),
@@ -205,7 +206,12 @@ pub fn document(summary: &Summary) -> Value {
         json!({"host": host, "what": loss.what, "count": loss.count, "why": loss.why})
     });
     let jobs = summary.jobs.iter();
-    let ranks = summary.ranks.iter();
+    let ranks = summary.ranks.iter().map(|(rank, values)| {
+        let mut map = figures(&[PROCESSES], values);
+        add_derived(&mut map, &OF_RANKS, values);
+        map.insert("rank".to_owned(), json!(rank));
+        Value::Object(map)
+    });
     json!({
         "run_id": identity.run_id,
         "path": identity.path,
@@ -226,7 +232,7 @@ pub fn document(summary: &Summary) -> Value {
         "total": target(&summary.target),
         "nodes": summary.nodes.iter().enumerate().map(|(number, of)| node(number, of)).collect::<Vec<_>>(),
         "jobs": jobs.map(|(job, values)| groups("job_id", json!(job), values)).collect::<Vec<_>>(),
-        "ranks": ranks.map(|(rank, values)| groups("rank", json!(rank), values)).collect::<Vec<_>>(),
+        "ranks": ranks.collect::<Vec<_>>(),
         "top_mount": summary.top_mount.as_ref().map(|(mount, bytes)| {
             json!({"mount": mount, "mount_write_bytes": bytes})
         }),

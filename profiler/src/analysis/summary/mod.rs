@@ -7,6 +7,7 @@ mod document;
 mod identity;
 mod labels;
 mod latencies;
+mod mpi;
 mod operations;
 mod page;
 mod processes;
@@ -79,6 +80,8 @@ const OF_TARGETS: [DerivedFigure; 6] = [
 ];
 /// Those of a region.
 const OF_REGIONS: [DerivedFigure; 1] = [region_energy::ENERGY];
+/// Those of a rank.
+const OF_RANKS: [DerivedFigure; 2] = mpi::ALL;
 /// Those of a kind of operations.
 const OF_LATENCIES: [DerivedFigure; 3] = latencies::ALL;
 
@@ -209,6 +212,7 @@ struct OfHost {
     allocation: Figures,
     region_energies: BTreeMap<String, Energy>,
     histograms: Histograms,
+    mpi: mpi::Times,
     failures: Vec<String>,
 }
 
@@ -270,6 +274,7 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
     let gpus = read_gpus(run, host, &mut failures);
     let region_energies = read_region_energies(run, host, &mut failures);
     let histograms = read_histograms(run, host, &mut failures);
+    let mpi = mpi::read_mpi(run, host, &processes, &mut failures);
     let mut allocation = Figures::default();
     let cpus = read_allocation(run, host, &mut allocation, &mut failures);
     read_contention(run, host, &cpus, &mut allocation, &mut failures);
@@ -280,6 +285,7 @@ fn read_host(run: &StoredRun, host: &StoredHost) -> OfHost {
         allocation,
         region_energies,
         histograms,
+        mpi,
         failures,
     }
 }
@@ -540,9 +546,10 @@ pub fn summarize(run: &StoredRun, thresholds: &Thresholds) -> Summary {
     let latencies = latencies(&hosts, of_all(BY_LATENCY, LATENCIES), sampled);
     let (disks, syscalls) = (of_all(BY_DISK, DISKS), of_all(BY_SYSCALL, SYSCALLS));
     let ranks = by(BY_RANK, PROCESSES);
-    let ranks = ranks
+    let mut ranks: BTreeMap<u64, Figures> = ranks
         .filter_map(|(rank, figures)| Some((rank.parse().ok()?, figures)))
         .collect();
+    mpi::add_times(hosts.iter().map(|host| &host.mpi), &mut ranks);
     let jobs = by(BY_JOB, PROCESSES).collect();
     let names: Vec<_> = run.hosts.iter().map(|host| host.name.clone()).collect();
     let mut commands = Commands::default();

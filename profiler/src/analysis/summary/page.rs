@@ -1,8 +1,8 @@
 //! The summary for people.
 
 use super::{
-    Figures, OF_LATENCIES, OF_REGIONS, OF_TARGETS, Summary, TopProcess, allocation, findings,
-    keep_top, region_energy::ENERGY,
+    Figures, OF_LATENCIES, OF_RANKS, OF_REGIONS, OF_TARGETS, Summary, TopProcess, allocation,
+    findings, keep_top, mpi, region_energy::ENERGY,
 };
 use crate::{
     analysis::{
@@ -95,7 +95,11 @@ fn unit_of(name: &str) -> Unit {
     ];
     let all = all.concat();
     let all = all.iter().map(|figure| (figure.name, figure.unit));
-    let derived = OF_TARGETS.into_iter().chain(OF_REGIONS).chain(OF_LATENCIES);
+    let derived = OF_TARGETS
+        .into_iter()
+        .chain(OF_REGIONS)
+        .chain(OF_LATENCIES)
+        .chain(OF_RANKS);
     let mut all = all.chain(derived.map(|figure| (figure.name, figure.unit)));
     all.find(|known| known.0 == name)
         .map_or(Unit::Count, |(_, unit)| unit)
@@ -592,13 +596,16 @@ impl Summary {
 
 /// A table of groups of processes.
 fn group_table<'a>(name: &str, groups: impl Iterator<Item = (String, &'a Figures)>) -> PageTable {
-    let mut headings = vec!["CPU", "run queue", "blocked"];
+    // Only ranks can have times in MPI.
+    let mut headings = vec!["in MPI", "outside MPI", "CPU", "run queue", "blocked"];
     headings.extend(FILES.map(|(_, heading)| heading));
     headings.extend(["memory", name]);
     let mut table = PageTable::new(&headings);
     for (group, figures) in groups {
         table.subjects.push(format!("{name} {group}"));
         let mut row = vec![
+            figures.text(mpi::INSIDE.name),
+            figures.text(mpi::OUTSIDE.name),
             figures.text("cpu_s"),
             figures.text("runqueue_s"),
             figures.text("blocked_s"),

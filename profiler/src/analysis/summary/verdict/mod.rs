@@ -1,6 +1,7 @@
 //! What bounds a run, with the numbers that say so. Without such numbers there is no verdict.
 
 mod cpus;
+mod ranks;
 mod storage;
 
 use std::fmt::Write as _;
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use self::{
     cpus::{cpu_quota, other_processes, run_queue, steal, waits_for_cpus},
+    ranks::{communication, imbalance},
     storage::{page_cache, storage},
 };
 use super::{Node, Summary};
@@ -82,7 +84,7 @@ struct Rule {
     apply: fn(&Evidence<'_>) -> Option<(String, f64)>,
 }
 
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 18] = [
     Rule {
         name: "run queue",
         condition: "waits for CPUs that threads of the target used ≥ 20 % of run queue and CPU time, and ≥ 0.1 threads on average",
@@ -146,9 +148,15 @@ const RULES: [Rule; 17] = [
     },
     Rule {
         name: "imbalance",
-        condition: "CPU time of a rank ≥ 1.25 × mean",
+        condition: "CPU time of a rank ≥ 1.25 × mean; of ranks with marks of kind `mpi`, their time outside MPI",
         hint: "Divide the work more evenly: the other ranks wait for this one.",
         apply: imbalance,
+    },
+    Rule {
+        name: "MPI",
+        condition: "ranks with marks of kind `mpi` that are ≥ 25 % of their time in MPI, if there is no `imbalance`",
+        hint: "Communicate less often and in larger messages, or compute meanwhile; `region` has the calls of clients/mpi.",
+        apply: communication,
     },
     Rule {
         name: "page cache",
@@ -255,25 +263,6 @@ fn lock_contention(of: &Evidence<'_>) -> Option<(String, f64)> {
             );
             (text, share)
         })
-    })
-}
-
-fn imbalance(of: &Evidence<'_>) -> Option<(String, f64)> {
-    let ranks = of.summary.ranks.iter();
-    let times: Vec<_> = ranks
-        .filter_map(|(rank, figures)| Some((*rank, figures.get("cpu_s")?)))
-        .collect();
-    let mean = times.iter().map(|(_, time)| time).sum::<f64>() / times.len().max(1) as f64;
-    let (slowest, longest) = times.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let ratio = longest / mean;
-    (times.len() >= 2 && ratio >= 1.25 && mean / of.seconds >= QUIET).then(|| {
-        let text = format!(
-            "Rank {slowest} used {} of CPU time, {ratio:.2} times the mean of {} ranks ({}).",
-            seconds(longest),
-            times.len(),
-            seconds(mean)
-        );
-        (text, 1.0 - 1.0 / ratio)
     })
 }
 
