@@ -166,6 +166,13 @@ const GROUPS: [(&str, Option<&str>); 12] = [
     ("region", Some("name")),
 ];
 
+/// The members of a list of a run, with their names.
+fn listed<'a>(run: &'a Value, list: &str, key: &str) -> Vec<(String, &'a Value)> {
+    let all = run[list].as_array().expect("a list").iter();
+    all.map(|of| (of[key].as_str().expect("a text").to_owned(), of))
+        .collect()
+}
+
 /// Figures of a document that are not null: group and name. Asserts that each is the result of its
 /// SQL, and that it is null if that is null.
 fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
@@ -221,23 +228,11 @@ fn assert_recomputed(data: &Dataset) -> BTreeSet<(String, String)> {
                 let name = |of: &Value| format!("{} {} {}", text(of, "host"), of["pid"], of["tid"]);
                 threads.map(|of| (name(of), of)).collect()
             }
-            "neighbour" | "disk" | "latency" | "syscall" => {
-                let (list, key) = match group {
-                    "neighbour" => ("neighbours", "comm"),
-                    "disk" => ("disks", "device"),
-                    "latency" => ("latencies", "kind"),
-                    _ => ("syscalls", "syscall"),
-                };
-                let all = run[list].as_array().expect("a list").iter();
-                all.map(|of| (text(of, key), of)).collect()
-            }
-            "region" => {
-                let regions = run["regions"].as_array().expect("regions");
-                regions
-                    .iter()
-                    .map(|region| (text(region, "name"), region))
-                    .collect()
-            }
+            "neighbour" => listed(run, "neighbours", "comm"),
+            "disk" => listed(run, "disks", "device"),
+            "latency" => listed(run, "latencies", "kind"),
+            "syscall" => listed(run, "syscalls", "syscall"),
+            "region" => listed(run, "regions", "name"),
             group => panic!("no group {group}"),
         };
         // Those of `ResourceSummary` have one digit after the point, or are absent.

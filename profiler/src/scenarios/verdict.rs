@@ -84,8 +84,9 @@ fn times(user: f64, stolen: f64, more: Value) -> Value {
         "guest_ns": 0,
         "guest_nice_ns": 0,
     });
-    let more = more.as_object().expect("columns").clone();
-    columns.as_object_mut().expect("columns").extend(more);
+    if let (Value::Object(all), Value::Object(more)) = (&mut columns, more) {
+        all.extend(more);
+    }
     columns
 }
 

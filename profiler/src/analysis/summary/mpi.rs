@@ -63,8 +63,8 @@ pub(super) const ALL: [DerivedFigure; 2] = [INSIDE, OUTSIDE];
 /// Marks of a process, ns.
 #[derive(Debug, Default)]
 struct Marked {
-    /// Whether it has any with a length.
-    is_marked: bool,
+    /// Whether any of them has one.
+    has_length: bool,
     starting: f64,
     regions: f64,
     phases: f64,
@@ -88,7 +88,7 @@ impl Marked {
             _ => return,
         };
         *sum += length;
-        self.is_marked = true;
+        self.has_length = true;
     }
 
     fn inside(&self) -> f64 {
@@ -140,7 +140,7 @@ pub(super) fn read_mpi(
     failures.extend(read.err().into_iter().flatten());
     let mut times = Times::new();
     for process in known {
-        let marked = marks.get(&process.key).filter(|marked| marked.is_marked);
+        let marked = marks.get(&process.key).filter(|marked| marked.has_length);
         let rank = process.rank.and_then(|rank| u64::try_from(rank).ok());
         if let (Some(marked), Some(rank), Some(length)) = (marked, rank, process.interval_ns) {
             let [inside, outside] = times.entry(rank).or_default();

@@ -108,7 +108,11 @@ pub fn read_disk(disk: &str, milliseconds: u64) {
             })
             .collect();
         let results = submit(context, &iocbs);
-        assert!(results.iter().all(|result| *result == BLOCK as i64));
+        assert!(
+            results
+                .iter()
+                .all(|result| usize::try_from(*result) == Ok(BLOCK))
+        );
     }
     call!(syscall(libc::SYS_io_destroy, context));
 }
