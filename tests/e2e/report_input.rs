@@ -101,6 +101,17 @@ fn lost_and_damaged_files_are_named() {
 }
 
 #[test]
+fn a_run_without_the_table_of_processes_has_their_times() {
+    let directory = TempDir::new().expect("a directory");
+    let run = record(directory.path(), &["--source", "sched,usage"], "sleep 0.3");
+    let (html, text) = shown(&run);
+    for shown in [html, text] {
+        assert!(!shown.contains("No process was recorded"), "{shown}");
+        assert!(shown.contains("the run has no table process"), "{shown}");
+    }
+}
+
+#[test]
 fn a_run_without_rows_says_so() {
     let directory = TempDir::new().expect("a directory");
     let run = record(directory.path(), &[], "sleep 0.3");

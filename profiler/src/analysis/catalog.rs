@@ -91,7 +91,7 @@ figures! {
         storage_read_bytes: Bytes, "usage", Value::Column("read_bytes"), &[IsNull("tid")];
             "Bytes fetched from storage";
         storage_write_bytes: Bytes, "usage", Value::Column("write_bytes"), &[IsNull("tid")];
-            "Bytes dirtied that will be written to storage";
+            "Bytes written to storage at once (O_DIRECT), or dirtied in the page cache and written later";
         file_read_bytes: Bytes, "file_io", Value::Column("read_bytes"), &[IsNull("tid"), IsNot("method", "accounting")];
             "Bytes returned by reads of files, cached or not";
         file_write_bytes: Bytes, "file_io", Value::Column("write_bytes"), &[IsNull("tid"), IsNot("method", "accounting")];

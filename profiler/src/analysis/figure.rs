@@ -49,6 +49,7 @@ impl Unit {
             Self::Bytes => format_bytes(whole(value)),
             Self::Mebibytes => format_bytes(whole(value * 1_048_576.0)),
             Self::Percent => format!("{value:.1} %"),
+            Self::Hours if value < 1.0 => format_ns(whole(value * 3600e9)),
             Self::Hours => format!("{} h", significant(value)),
             Self::Count => scaled(value, ""),
             Self::Joules => scaled(value, "J"),

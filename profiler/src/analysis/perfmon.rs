@@ -74,7 +74,7 @@ figures! {
         read_bytes: Bytes, "usage", Value::Column("read_bytes"), &[IsNull("tid")];
             "Bytes fetched from storage";
         write_bytes: Bytes, "usage", Value::Column("write_bytes"), &[IsNull("tid")];
-            "Bytes dirtied that will be written to storage";
+            "Bytes written to storage at once (O_DIRECT), or dirtied in the page cache and written later";
         read_calls: Count, "usage", Value::Column("read_syscalls"), &[IsNull("tid")];
             "Read system calls";
         write_calls: Count, "usage", Value::Column("write_syscalls"), &[IsNull("tid")];

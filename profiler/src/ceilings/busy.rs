@@ -30,7 +30,7 @@ pub fn reasons(procfs: &Path) -> Vec<String> {
         reasons.push(format!("{used:.1} of {cpus} CPUs are in use"));
     }
     for (resource, what) in [("cpu", "a CPU"), ("memory", "memory")] {
-        let share = Pressure::new(procfs, resource).sample().some_avg10;
+        let share = Pressure::new(procfs, resource).sample(None).some_avg10;
         if let Some(share) = share.filter(|share| *share > PRESSURE) {
             reasons.push(format!(
                 "tasks waited for {what} in {share:.0} % of the last 10 s"

@@ -64,8 +64,33 @@ pub(crate) struct Stalled {
 #[derive(Debug)]
 pub(crate) struct Pressure {
     file: KernelFile,
-    some: Counter,
-    full: Counter,
+    some: Time,
+    full: Time,
+}
+
+/// The time of one line. The kernel adds up times of the CPUs that it reads one after the other, so that
+/// some of one interval slips into the next, which then has more than its length (`update_averages` in
+/// `kernel/sched/psi.c`). As the kernel does for its averages, the surplus counts in later intervals.
+#[derive(Debug, Default)]
+struct Time {
+    total: Counter,
+    /// ns.
+    surplus: u64,
+}
+
+impl Time {
+    /// Takes a reading; the time since the one before, ns.
+    fn increase(&mut self, total: Option<u64>, interval_ns: Option<u64>) -> Option<u64> {
+        let increase = self.total.increase(total);
+        let Some(ns) = increase.and_then(|us| us.checked_mul(1000)) else {
+            self.surplus = 0;
+            return None;
+        };
+        let ns = ns.saturating_add(self.surplus);
+        let within = ns.min(interval_ns?);
+        self.surplus = ns - within;
+        Some(within)
+    }
 }
 
 impl Pressure {
@@ -73,21 +98,20 @@ impl Pressure {
     pub(crate) fn new(procfs: &Path, resource: &str) -> Self {
         Self {
             file: KernelFile::new(procfs.join("pressure").join(resource)),
-            some: Counter::default(),
-            full: Counter::default(),
+            some: Time::default(),
+            full: Time::default(),
         }
     }
 
-    /// Reads once. All values are null if the kernel has no PSI, or if it is disabled.
-    pub(crate) fn sample(&mut self) -> Stalled {
+    /// Reads at the end of an interval of this length. All values are null if the kernel has no PSI, or
+    /// if it is disabled.
+    pub(crate) fn sample(&mut self, interval_ns: Option<u64>) -> Stalled {
         let reading = self.file.read().map(Reading::parse).unwrap_or_default();
-        let ns =
-            |counter: &mut Counter, stall: Stall| counter.increase(stall.total)?.checked_mul(1000);
         Stalled {
             some_avg10: reading.some.avg10,
-            some_ns: ns(&mut self.some, reading.some),
+            some_ns: self.some.increase(reading.some.total, interval_ns),
             full_avg10: reading.full.avg10,
-            full_ns: ns(&mut self.full, reading.full),
+            full_ns: self.full.increase(reading.full.total, interval_ns),
         }
     }
 }
@@ -95,6 +119,22 @@ impl Pressure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn surplus_of_an_interval_counts_in_the_next() {
+        let mut time = Time::default();
+        let mut at = |total, interval_us: u64| time.increase(total, Some(interval_us * 1000));
+        assert_eq!(at(Some(500), 0), None);
+        assert_eq!(at(Some(600), 100), Some(100_000));
+        assert_eq!(at(Some(703), 100), Some(100_000));
+        assert_eq!(at(Some(801), 100), Some(100_000));
+        assert_eq!(at(Some(821), 100), Some(21_000));
+        assert_eq!(at(Some(930), 100), Some(100_000));
+        // What is before a failed reading does not count.
+        assert_eq!(at(None, 100), None);
+        assert_eq!(at(Some(990), 100), None);
+        assert_eq!(at(Some(1000), 100), Some(10_000));
+    }
 
     #[test]
     fn one_line_may_be_missing() {

@@ -457,10 +457,10 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "storage",
-                "Bytes fetched from storage and dirtied",
+                "Bytes fetched from storage, and written to it or dirtied in the page cache",
                 &[
                     ("fetched", "storage_read_bytes"),
-                    ("dirtied", "storage_write_bytes"),
+                    ("written or dirtied", "storage_write_bytes"),
                 ],
             ),
             lines(

@@ -10,7 +10,7 @@ use crate::{
         file::KernelFile,
         loadavg::LoadAvg,
         meminfo::{MemInfo, Paging, VmStat},
-        pressure::Pressure,
+        pressure::{Pressure, Stalled},
         process_count::ProcessCount,
         stat::{self, ProcStat, StateTimes, at_most_ns, tick_ns},
     },
@@ -166,7 +166,10 @@ impl System {
     }
 
     /// Reads all files; those that cannot be read have no values.
-    fn read(&mut self) -> Result<Files> {
+    fn read(&mut self, interval_ns: Option<u64>) -> Result<Files> {
+        // First, because these increase with the time itself.
+        let pressure = [&mut self.cpu, &mut self.memory, &mut self.io]
+            .map(|pressure| pressure.sample(interval_ns));
         let stat = self.stat.read().map(|text| self.parsed.parse(text));
         if stat.is_err() {
             self.parsed.parse(b"");
@@ -182,6 +185,7 @@ impl System {
             meminfo: meminfo.unwrap_or_default(),
             vmstat: vmstat.unwrap_or_default(),
             loadavg: loadavg.unwrap_or_default(),
+            pressure,
         })
     }
 
@@ -190,14 +194,13 @@ impl System {
             meminfo,
             vmstat,
             loadavg,
+            pressure: [cpu, memory, io],
         } = files;
         let stat = &self.parsed;
         let cpus = stat.cpus.len();
         let at_most = at_most_ns(interval_ns, cpus);
         let times = self.times.increase(&stat.total, at_most, self.tick_ns);
         let paging = self.paging.increase(vmstat, self.page_size);
-        let [cpu, memory, io] =
-            [&mut self.cpu, &mut self.memory, &mut self.io].map(Pressure::sample);
         SystemRow {
             user_ns: times.user,
             nice_ns: times.nice,
@@ -270,12 +273,16 @@ struct Files {
     meminfo: MemInfo,
     vmstat: VmStat,
     loadavg: LoadAvg,
+    /// Of CPUs, memory and I/O.
+    pressure: [Stalled; 3],
 }
 
 impl Source for System {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let interval_ns = self.interval.end(monotonic_ns());
-        let files = self.read().inspect_err(|_| self.interval.restart())?;
+        let files = self
+            .read(interval_ns)
+            .inspect_err(|_| self.interval.restart())?;
         let row = self.row(&files, interval_ns.unwrap_or(0));
         if let Some(interval_ns) = interval_ns {
             self.rows.push(ctx.key(interval_ns), row);

@@ -37,7 +37,7 @@ columns! {
         read_syscalls: Option<u64> = Counter("1", "Read system calls (syscr)"),
         write_syscalls: Option<u64> = Counter("1", "Write system calls (syscw)"),
         read_bytes: Option<u64> = Counter("bytes", "Bytes fetched from storage"),
-        write_bytes: Option<u64> = Counter("bytes", "Bytes dirtied that will be written to storage"),
+        write_bytes: Option<u64> = Counter("bytes", "Bytes written to storage at once (O_DIRECT), or dirtied in the page cache and written later"),
         cancelled_write_bytes: Option<u64> = Counter("bytes", "Dirty bytes dropped before they were written (truncated files)"),
         cpu: Option<u32> = Gauge("", "CPU on which the first thread last ran"),
         state: Label = Gauge("", "State of the first thread: R running, S sleeping, D uninterruptible, T stopped, t traced, I idle, X ended since the last sample"),

@@ -211,7 +211,7 @@ impl Summary {
         joined([
             transferred(target, files, ["read", "written"]),
             mount,
-            transferred(target, storage, ["from storage", "dirtied"]),
+            transferred(target, storage, ["from storage", "written or dirtied"]),
             transferred(target, blocks, ["read from devices", "written to devices"]),
             target
                 .positive("fsyncs")
@@ -552,7 +552,14 @@ impl Summary {
             ));
         }
         if self.process_count == 0 {
-            notes.push("No process was recorded.".to_owned());
+            let mut of_processes = ["user_s", "runqueue_s", "file_read_bytes"].iter();
+            let has_rows = of_processes.any(|name| self.target.get(name).is_some());
+            notes.push(if has_rows {
+                "The processes have neither names nor ends: the run has no table process."
+                    .to_owned()
+            } else {
+                "No process was recorded.".to_owned()
+            });
         }
         let several = self.nodes.len() > 1;
         let host = |host: &str| {

@@ -123,7 +123,7 @@ region_usage! {
     read_syscalls = usage::UsageRow::read_syscalls ("1", "Read system calls"),
     write_syscalls = usage::UsageRow::write_syscalls ("1", "Write system calls"),
     read_bytes = usage::UsageRow::read_bytes ("bytes", "Bytes fetched from storage"),
-    write_bytes = usage::UsageRow::write_bytes ("bytes", "Bytes dirtied that will be written to storage"),
+    write_bytes = usage::UsageRow::write_bytes ("bytes", "Bytes written to storage at once (O_DIRECT), or dirtied in the page cache and written later"),
     cancelled_write_bytes = usage::UsageRow::cancelled_write_bytes ("bytes", "Dirty bytes dropped before they were written"),
     oncpu_ns = sched::SchedRow::oncpu_ns ("ns", "Time on a CPU"),
     runqueue_ns = sched::SchedRow::runqueue_ns ("ns", "Time runnable and waiting for a CPU"),
