@@ -12,6 +12,7 @@ fn run(directory: &TempDir, command: &[&str]) -> (f64, String) {
     let mut profiler = Command::new(setting("PROFILER_BIN"));
     profiler.args(["run", "-i", "100ms", "--run-id", "run", "--out"]);
     profiler.arg(directory.path()).arg("--").args(command);
+    #[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
     let mut child = profiler.stderr(Stdio::piped()).spawn().expect("it starts");
     let text = std::io::read_to_string(child.stderr.take().expect("a pipe")).expect("UTF-8");
     let pid = i32::try_from(child.id()).expect("a pid");
