@@ -55,7 +55,9 @@ fn cost_includes_the_start() {
     assert!((cost - start - after as f64 / 1e9).abs() < 1e-6);
     let peaks: u64 = data.value("SELECT count(*) FROM overhead WHERE peak_rss < rss");
     assert_eq!(peaks, 0);
-    let line = text.lines().find(|line| line.contains("profiler start "));
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("profiler ") && line.contains(" start "));
     assert!(
         line.is_some_and(|line| line.contains("% of a core")),
         "{text}"
@@ -68,7 +70,9 @@ fn short_run_has_no_share_of_a_core() {
     let (_, text) = run(&directory, &["true"]);
     // On a busy machine, it is not short.
     let is_short = total(&directory)["sampled_s"].as_f64() < Some(0.9);
-    let line = text.lines().find(|line| line.contains("profiler start "));
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("profiler ") && line.contains(" start "));
     let has_share = line.expect("the cost").contains("% of a core");
     assert!(!(is_short && has_share), "{text}");
 }

@@ -188,6 +188,8 @@ fn realtime_signals_are_counted() {
         let sent = unsafe { libc::kill(running.pid().cast_signed(), number) };
         assert_eq!(sent, 0);
     }
+    // SIGTERM comes before those that are pending.
+    wait_until("all have arrived", || record.signals().len() == 3);
     running.signal(Signal::TERM);
     assert_eq!(running.finish().code(), 9);
     let name = format!("RT{number}");
