@@ -19,10 +19,12 @@ fn cpu(ms: u64) -> Value {
 /// Half a CPU in each of two sessions, with a pause of six seconds: the pause is in no sum and in no rate.
 #[test]
 fn pauses_between_sessions_do_not_count() {
+    let second =
+        json!({"user_ns": 500_000_000, "system_ns": 0, "pss": 3 << 20, "write_bytes": 2048});
     let run = Recording::new(10.0)
         .process(10, "solve", json!({}))
         .of(10, "usage", 1.0, cpu(500))
-        .of(10, "usage", 2.0, cpu(500))
+        .of(10, "usage", 2.0, second)
         .of(10, "usage", 9.0, cpu(700))
         .of(10, "usage", 10.0, cpu(300))
         .sessions(&[(0.0, Some(2.0)), (8.0, Some(10.0))]);
@@ -49,7 +51,16 @@ fn pauses_between_sessions_do_not_count() {
     for session in ["`session at 0 s`", "`session at 8 s`"] {
         let line = line(&text, session);
         assert!(line.contains("2.00 s  1.00 s"), "{line}");
+        // A figure of one of them.
+        let is_first = session.contains("at 0 s");
+        assert_eq!(line.contains("2.0 KiB"), is_first, "{line}");
+        assert_eq!(line.contains("≥ 3.0 MiB"), is_first, "{line}");
     }
+    let heads = text.lines().find(|line| line.ends_with(" session"));
+    assert!(
+        heads.is_some_and(|heads| heads.contains("to storage")),
+        "{text}"
+    );
 }
 
 #[test]

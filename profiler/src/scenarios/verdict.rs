@@ -355,6 +355,36 @@ fn asynchronous_writes_are_no_write_back() {
     assert_eq!(names(&with_disk(0.2, "write", 4.0, 0.8, 4096)), ["storage"]);
 }
 
+/// A process that writes 700 MB/s, mostly in the kernel. Disks write `blocks` bytes per second, and a sample
+/// sees `dirty` bytes of dirty pages.
+fn writer(blocks: u64, dirty: u64) -> Summary {
+    let mut run = Recording::new(f64::from(SECONDS)).process(10, "dd", json!({}));
+    for second in (1..=SECONDS).map(f64::from) {
+        let usage = json!({"user_ns": ns(0.1), "system_ns": ns(0.8), "write_bytes": 700_000_000});
+        let requests = json!({"device": "sda", "op": "write", "ops": 700, "bytes": blocks});
+        run = run
+            .of(10, "usage", second, usage)
+            .of(10, "block_io", second, requests)
+            .row(
+                "system",
+                second,
+                json!({"memory_dirty": dirty, "memory_writeback": 0}),
+            );
+    }
+    run.summary()
+}
+
+/// Files that are removed before they are written leave few dirty pages at a sample, however fast the machine
+/// is.
+#[test]
+fn writes_to_the_page_cache() {
+    let is_cached = |blocks, dirty| names(&writer(blocks, dirty)).contains(&"page cache");
+    assert!(is_cached(350_000_000, 20 << 20));
+    assert!(is_cached(700_000_000, 50 << 20));
+    // With O_DIRECT.
+    assert!(!is_cached(700_000_000, 4096));
+}
+
 /// Ranks that use their CPUs all the time, with calls of MPI of these lengths, s.
 fn ranks(calls: [f64; 2], totals: bool) -> Summary {
     let mut run = Recording::new(f64::from(SECONDS));

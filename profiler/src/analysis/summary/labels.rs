@@ -85,7 +85,7 @@ const COLUMNS: [(&str, Unit, &str); 9] = [
     ("file_read_bytes", Unit::Bytes, "read"),
     ("file_write_bytes", Unit::Bytes, "written"),
     ("storage_read_bytes", Unit::Bytes, "from storage"),
-    ("storage_write_bytes", Unit::Bytes, "dirtied"),
+    ("storage_write_bytes", Unit::Bytes, "to storage"),
     ("target_energy_j", Unit::Joules, "energy (model)"),
     ("peak_memory_bytes", Unit::Bytes, "peak memory ≥"),
 ];

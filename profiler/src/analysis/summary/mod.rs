@@ -4,6 +4,7 @@ mod allocation;
 mod commands;
 mod contention;
 mod document;
+mod facts;
 mod identity;
 mod labels;
 mod latencies;
@@ -13,6 +14,8 @@ mod page;
 mod processes;
 mod region_energy;
 mod sessions;
+mod tables;
+mod texts;
 mod threads;
 pub mod thresholds;
 mod verdict;
@@ -30,12 +33,12 @@ use self::{
 pub use self::{
     commands::{Command, Commands, Use},
     document::{declarations, document},
+    facts::{ALSO, BOUND},
     identity::Identity,
     labels::{by_label, by_label_document},
-    page::{
-        ALSO, BOUND, closing, node_subject, page, process_subject, rank_subject, region_subject,
-    },
+    page::{closing, page},
     sessions::Session,
+    tables::{node_subject, process_subject, rank_subject, region_subject},
     threads::TopThread,
     thresholds::{Thresholds, ceilings_file},
     verdict::{Finding, findings},

@@ -1,9 +1,6 @@
 //! Disks, durations of operations, system calls and threads of the summary for people.
 
-use super::{
-    Figures, Summary,
-    page::{joined, limited_to},
-};
+use super::{Figures, Summary, tables::limited_to, texts::joined};
 use crate::analysis::{
     figure::scaled,
     page::{NULL, PageTable},

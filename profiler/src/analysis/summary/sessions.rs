@@ -14,9 +14,10 @@ use crate::{
 
 /// Sessions of which figures are read: the last ones.
 const KEPT: usize = 64;
-/// What is shown of each.
-const SHOWN: [&str; 7] = [
+/// What is shown of each, and what it is bounded by.
+const SHOWN: [&str; 8] = [
     "cpu_s",
+    "target_cpu_s",
     "runqueue_s",
     "file_read_bytes",
     "file_write_bytes",

@@ -124,7 +124,7 @@ const RULES: [Rule; 18] = [
     },
     Rule {
         name: "storage",
-        condition: "uninterruptible waits ≥ 25 % of the active time (CPU, run queue, blocked), and ≥ 0.1 threads; or asynchronous I/O: a process that sleeps ≥ 25 % of the time of its threads, with ≥ 0.5 read requests in flight (or writes, if dirty pages < 0.1 s of them) while a disk of the target is busy ≥ 25 % of the run, or with ≥ 0.5 operations on files in flight beyond its active time",
+        condition: "uninterruptible waits ≥ 25 % of the active time (CPU, run queue, blocked), and ≥ 0.1 threads; or asynchronous I/O: a process that sleeps ≥ 25 % of the time of its threads, with ≥ 0.5 read requests in flight (or writes, if they leave no dirty pages) while a disk of the target is busy ≥ 25 % of the run, or with ≥ 0.5 operations on files in flight beyond its active time",
         hint: "Larger requests, fewer fsyncs, read-ahead or a faster file system.",
         apply: storage,
     },
@@ -160,7 +160,7 @@ const RULES: [Rule; 18] = [
     },
     Rule {
         name: "page cache",
-        condition: "≥ 100 MB/s dirtied, of which ≥ 0.1 s were dirty pages of a node at a sample, and ≥ 50 % system time",
+        condition: "≥ 100 MB/s written, of which ≥ 0.05 s were dirty pages at a sample or ≥ 10 % were not written by disks, and ≥ 50 % system time",
         hint: "Write less, in larger pieces, or with O_DIRECT.",
         apply: page_cache,
     },

@@ -64,8 +64,11 @@ fn busiest_disk(of: &Evidence<'_>) -> Option<(String, f64)> {
 
 /// Whether what is written becomes dirty pages; not with O_DIRECT. `None` if that is unknown.
 fn leaves_dirty_pages(of: &Evidence<'_>) -> Option<bool> {
-    let dirty = of.summary.target.get("peak_dirty_bytes")?;
-    Some(dirty >= 0.1 * of.rate("storage_write_bytes"))
+    let get = |name| of.summary.target.get(name);
+    let (written, dirty) = (get("storage_write_bytes")?, get("peak_dirty_bytes")?);
+    // What no disk has written is, or was, in the page cache.
+    let is_unwritten = get("block_write_bytes").is_some_and(|blocks| blocks <= 0.9 * written);
+    Some(is_unwritten || dirty >= 0.05 * written / of.seconds)
 }
 
 /// A thread that waits for asynchronous I/O (libaio, io_uring) sleeps interruptibly. Requests alone do
