@@ -9,7 +9,7 @@ use std::{
 };
 
 use e2e::{
-    dataset::python,
+    dataset::{Dataset, python},
     runs::{ProcessGroup, Profiler, wait_until},
 };
 use serde_json::Value;
@@ -202,26 +202,43 @@ fn details_of_a_process_are_those_of_psutil() {
 /// Every sum of the view has all processes that live, and each process only once.
 #[test]
 fn footprint_is_a_complete_sum() {
-    let finished = Profiler::new()
+    let directory = TempDir::new().expect("a directory");
+    let fifo = directory.path().join("end");
+    let fifo = fifo.to_str().expect("UTF-8");
+    assert!(
+        Command::new("mkfifo")
+            .arg(fifo)
+            .status()
+            .expect("it starts")
+            .success()
+    );
+    let script = format!(
+        "sleep 600 & a=$!; sleep 600 & /bin/true; read line < {fifo}; kill $a $!; wait; true"
+    );
+    let profiler = Profiler::new()
         .args(["--source", "usage,process", "-i", "50ms"])
-        .command(&[
-            "sh",
-            "-c",
-            "sleep 1 & sleep 1.5 & sleep 0.7; /bin/true; wait",
-        ])
-        .finish();
+        .command(&["sh", "-c", &script])
+        .start();
+    let data = Dataset::new(profiler.run_dir());
+    // How soon the memory of all is read depends on how long it takes.
+    wait_until("a sample has the memory of all", || {
+        let mut samples: BTreeMap<Option<i64>, Vec<bool>> = BTreeMap::new();
+        for row in data.so_far("usage") {
+            if row.u64("rss").is_some() {
+                let is_known = row.u64("pss").is_some();
+                samples.entry(row.i64("ts")).or_default().push(is_known);
+            }
+        }
+        samples.values().any(|known| *known == [true; 3])
+    });
+    std::fs::write(fifo, "\n").expect("it is read");
+    let finished = profiler.finish();
     let data = finished.dataset();
     let rows: Vec<(u64, u64, Option<f64>)> =
         data.rows("SELECT processes, known, pss FROM footprint ORDER BY ts");
-    assert!(
-        rows.iter().any(|(processes, ..)| *processes >= 4),
-        "{rows:?}"
-    );
     for (processes, known, pss) in &rows {
         assert_eq!(pss.is_some(), processes == known, "{rows:?}");
     }
-    let complete = rows.iter().filter(|(.., pss)| pss.is_some()).count();
-    assert!(complete > 2, "{rows:?}");
     let (own, sum): (f64, f64) = data.row(
         "SELECT own, f.pss FROM footprint f JOIN (SELECT ts, sum(pss) AS own, count(*) AS n, \
          count(pss) AS known FROM usage WHERE rss IS NOT NULL GROUP BY ts) u USING (ts) \

@@ -42,7 +42,7 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 33] = [
+const LONG: [&str; 34] = [
     "coming_from::",
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
@@ -59,6 +59,7 @@ const LONG: [&str; 33] = [
     "perf::hundred_threads_are_read_quickly",
     "process::no_fork_is_lost_while_attaching",
     "psutil::baselines_lie_between_two_psutil_readings",
+    "psutil::footprint_is_a_complete_sum",
     "recipes::every_recipe_runs_on_its_dataset",
     "report_input::clocks_that_differ_are_named",
     "roofline::measured_ceilings_are_in_the_report",
