@@ -14,6 +14,7 @@ use crate::{
     },
     config::{Config, file},
     failure::{Failure, Reason},
+    support::names,
 };
 
 /// Variable with labels, which are added to those of the command line.
@@ -281,13 +282,9 @@ fn similar_option(unknown: &str) -> Option<String> {
         .flat_map(clap::Command::get_arguments)
         .filter_map(|option| option.get_long())
         .map(|name| format!("--{name}"));
+    let names: Vec<String> = names.collect();
     let given = unknown.split('=').next().unwrap_or(unknown);
-    // Two swapped letters count like one wrong letter.
-    names
-        .map(|name| (strsim::damerau_levenshtein(&name, given), name))
-        .min()
-        .filter(|(distance, _)| *distance <= 2)
-        .map(|(_, name)| name)
+    names::similar(given, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -121,7 +121,10 @@ fn five_percent_are_found_with_ten_runs() {
     );
     let (code, _, stderr) = compare(&["--fail-on", "cpu>+5%"], &a, &b);
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("no figure `cpu` in the runs: "), "{stderr}");
+    assert!(
+        stderr.contains("unknown figure `cpu`; figures are cpu_s, "),
+        "{stderr}"
+    );
     let (_, text, _) = compare(&[], &a, &b);
     assert!(text.contains("▲"), "{text}");
 }

@@ -52,6 +52,7 @@ mod run_table;
 mod samples;
 mod scenarios;
 mod sched;
+mod selections;
 mod service;
 mod service_manager;
 mod signals;

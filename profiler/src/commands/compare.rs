@@ -101,6 +101,9 @@ impl Arguments {
         let labels = [label(&self.before), label(&self.after)];
         let [a, b] = sides.each_ref().map(|runs| runs.iter().collect::<Vec<_>>());
         let comparison = compare(labels, [&a, &b]);
+        // Before anything is written: an unknown figure is an error of the command line.
+        let judgements = judge(&self.fail_on, &comparison);
+        let judgements = judgements.map_err(|why| Failure::new(Reason::Usage, why))?;
         if let Some(output) = &self.output {
             let shown = [shown(&before, &sides[0])?, shown(&after, &sides[1])?];
             write(output, html_comparison(&comparison, &shown).as_bytes())?;
@@ -114,8 +117,6 @@ impl Arguments {
                 page.text()
             })?;
         }
-        let judgements = judge(&self.fail_on, &comparison);
-        let judgements = judgements.map_err(|why| Failure::new(Reason::Usage, why))?;
         let (mut has_failed, mut is_unknown) = (false, false);
         for judgement in judgements {
             match judgement {

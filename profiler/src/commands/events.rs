@@ -15,6 +15,7 @@ use crate::{
     failure::{Failure, Reason},
     host::{Host, cpu_ids},
     perf, privileges,
+    support::names,
 };
 
 /// Arguments of `profiler events`.
@@ -98,7 +99,9 @@ impl<'a> Selection<'a> {
             });
         };
         let Some(uarch) = catalog.iter().find(|uarch| uarch.id == id) else {
-            let message = format!("--cpu {id}: unknown; `profiler events --cpus` lists all");
+            let known = catalog.iter().map(|uarch| uarch.id.as_str());
+            let unknown = names::unknown("CPU", id, known);
+            let message = format!("{unknown}; `profiler events --cpus` describes them");
             return Err(Failure::new(Reason::Usage, message));
         };
         Ok(Self {

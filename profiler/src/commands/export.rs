@@ -33,6 +33,7 @@ use crate::{
     sources::dataset_schema,
     support::{
         log::harmless_message,
+        names,
         units::{counted, positive},
     },
 };
@@ -177,6 +178,7 @@ impl Arguments {
         let resolved = self.trust.resolve_all(&self.runs)?;
         let runs: Result<Vec<_>, _> = resolved.iter().map(open_run).collect();
         let runs = runs?;
+        self.selection().check(&runs)?;
         let mut files = Files::new(self.force);
         let format = match self.format.of_tables() {
             Some(_) if self.spreadsheet_safe => Some(tables::Format::SpreadsheetCsv),
@@ -339,10 +341,8 @@ impl Arguments {
         };
         if let Some(name) = &self.table {
             let table = dataset_schema().table(name).ok_or_else(|| {
-                let names = dataset_schema().tables().map(|table| table.name);
-                let names: Vec<_> = names.collect();
-                let message = format!("no table {name}, but: {}", names.join(", "));
-                Failure::new(Reason::Usage, message)
+                let known = dataset_schema().tables().map(|table| table.name);
+                Failure::new(Reason::Usage, names::unknown("table", name, known))
             })?;
             return write(table, output);
         }

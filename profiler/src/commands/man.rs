@@ -14,6 +14,7 @@ use crate::{
     failure::{Failure, Reason},
     schema::{Column, SCHEMA_VERSION, Table, duckdb::type_name},
     sources::dataset_schema,
+    support::names,
 };
 
 /// Name of the program in the titles of the pages.
@@ -67,9 +68,8 @@ impl Arguments {
         };
         let page = pages.iter().find(|page| page.name == name);
         let page = page.ok_or_else(|| {
-            let names: Vec<_> = pages.iter().map(|page| page.name.as_str()).collect();
-            let why = format!("no page `{name}`; pages are {}", names.join(", "));
-            Failure::new(Reason::Usage, why)
+            let known = pages.iter().map(|page| page.name.as_str());
+            Failure::new(Reason::Usage, names::unknown("page", &name, known))
         })?;
         print(&page.text)?;
         Ok(0)

@@ -24,6 +24,7 @@ use crate::{
     failure::{Failure, Reason},
     report,
     run_report::{Picture, Report, html, markdown, perfmon_html},
+    support::names,
 };
 
 /// Arguments of `profiler report`.
@@ -271,13 +272,10 @@ impl Plots {
             if known().any(|figure| figure.name == *name) {
                 continue;
             }
-            let mut names: Vec<_> = known().map(|figure| figure.name.as_str()).collect();
-            names.sort_unstable();
-            names.dedup();
-            return Err(Failure::new(
-                Reason::Usage,
-                format!("no plot {name} in the report, but: {}", names.join(", ")),
-            ));
+            let mut known: Vec<_> = known().map(|figure| figure.name.as_str()).collect();
+            known.sort_unstable();
+            let message = names::unknown("plot", name, known);
+            return Err(Failure::new(Reason::Usage, message));
         }
         Ok(())
     }

@@ -8,9 +8,11 @@ use serde_json::json;
 use super::{TrustOption, print, print_json, read_runs};
 use crate::{
     analysis::summary::{
-        Summary, Thresholds, by_label, by_label_document, declarations, document, page, summarize,
+        Summary, Thresholds, by_label, by_label_document, declarations, document, keys, page,
+        summarize,
     },
-    failure::Failure,
+    failure::{Failure, Reason},
+    support::{log::harmless_message, names},
 };
 
 /// Arguments of `profiler summary`.
@@ -44,6 +46,13 @@ impl Arguments {
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
         let summaries = read_runs(&self.runs, self.trust, |run| summarize(run, &thresholds))?;
+        if let Some(key) = &self.by {
+            let known = keys(&summaries);
+            if !known.contains(&**key) {
+                let message = harmless_message(&names::unknown("label", key, known));
+                return Err(Failure::new(Reason::Usage, message));
+            }
+        }
         self.print(&summaries)?;
         Ok(0)
     }

@@ -17,7 +17,10 @@ use toml::{Spanned, Value};
 use super::Settings;
 use crate::{
     failure::{Failure, Reason},
-    support::regular_file::{self, Links},
+    support::{
+        names,
+        regular_file::{self, Links},
+    },
 };
 
 /// The file that is read without `--config`, if it exists.
@@ -205,8 +208,8 @@ pub fn arguments(given: &ArgMatches) -> Result<Vec<OsString>, Failure> {
 /// Why an entry is not an option.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {
-    #[error("unknown setting `{name}`; settings are {known}")]
-    Unknown { name: String, known: String },
+    #[error("{0}")]
+    Unknown(String),
     #[error("{name}: expected {expected}")]
     Type {
         name: String,
@@ -229,14 +232,8 @@ fn argument(name: &str, value: &Value) -> Result<Option<OsString>, EntryError> {
         .filter(|option| has(option))
         .collect();
     let Some(option) = known.iter().find(|option| option.get_id() == name) else {
-        let known: Vec<_> = known
-            .iter()
-            .map(|option| option.get_id().as_str())
-            .collect();
-        return Err(EntryError::Unknown {
-            name: name.to_owned(),
-            known: known.join(", "),
-        });
+        let known = known.iter().map(|option| option.get_id().as_str());
+        return Err(EntryError::Unknown(names::unknown("setting", name, known)));
     };
     let expected = |expected| EntryError::Type {
         name: name.to_owned(),

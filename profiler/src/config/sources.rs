@@ -6,6 +6,7 @@ use crate::{
     bpf::Requested,
     failure::{Failure, Reason},
     sources::{REGISTRY, SourceSpec},
+    support::names,
 };
 
 /// The sources of a run, in the order of the registry.
@@ -124,7 +125,7 @@ fn named(entry: &str) -> Result<Selected, SelectionError> {
         known.ok_or_else(|| SelectionError::Method {
             source_name: name.to_owned(),
             method: method.to_owned(),
-            known: joined(methods.iter().map(|method| method.name)),
+            known: names::listed(method, methods.iter().map(|known| known.name)),
         })
     };
     let method = method.map(find).transpose()?.map(|method| method.name);
@@ -142,7 +143,7 @@ enum SelectionError {
     Mixed,
     #[error("selects no source")]
     Empty,
-    #[error("unknown source `{0}`; sources are {names}", names = joined(REGISTRY.iter().map(|s| s.name)))]
+    #[error("{}", names::unknown("source", .0, REGISTRY.iter().map(|spec| spec.name)))]
     Source(String),
     #[error(
         "source `{source_name}`: unknown method `{method}`; {}",
@@ -153,10 +154,6 @@ enum SelectionError {
         method: String,
         known: String,
     },
-}
-
-fn joined(names: impl Iterator<Item = &'static str>) -> String {
-    names.collect::<Vec<_>>().join(", ")
 }
 
 fn available(methods: &str) -> String {

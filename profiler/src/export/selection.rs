@@ -1,6 +1,6 @@
 //! Which rows of a run are exported.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use arrow::{array::RecordBatch, compute::kernels::cast_utils::string_to_timestamp_nanos};
 
@@ -9,7 +9,12 @@ use crate::{
         rows::{ProcessKey, Texts, numbers, processes, times},
         stored_run::{StoredHost, StoredRun},
     },
-    support::units::duration,
+    failure::{Failure, Reason},
+    support::{
+        log::harmless_message,
+        names,
+        units::{duration, format_ns},
+    },
 };
 
 /// A time.
@@ -56,6 +61,33 @@ pub struct Selection {
     pub job: Option<String>,
 }
 
+/// Refuses a name that is in no row of any run.
+fn check_name(
+    what: &str,
+    table: &str,
+    column: &'static str,
+    given: &str,
+    runs: &[StoredRun],
+) -> Result<(), Failure> {
+    let mut known = BTreeSet::new();
+    let mut is_read = true;
+    for run in runs {
+        for host in run.hosts.iter() {
+            let read = run.read(table, host, &[column], |batch| {
+                let texts = Texts::of(batch, column);
+                let names = (0..batch.num_rows()).filter_map(|row| texts.get(row));
+                known.extend(names.map(str::to_owned));
+            });
+            is_read &= read.is_ok();
+        }
+    }
+    if known.contains(given) || !is_read {
+        return Ok(());
+    }
+    let message = names::unknown(what, given, known.iter().map(String::as_str));
+    Err(Failure::new(Reason::Usage, harmless_message(&message)))
+}
+
 /// The rows of a host that a selection has.
 pub struct Selected {
     /// Times of which a row must overlap one, µs; none if all rows do.
@@ -77,6 +109,44 @@ pub const COLUMNS: [&str; 8] = [
 ];
 
 impl Selection {
+    /// Refuses names and times that no run has.
+    ///
+    /// # Errors
+    ///
+    /// With the names that exist.
+    pub fn check(&self, runs: &[StoredRun]) -> Result<(), Failure> {
+        if let Some(name) = &self.region {
+            check_name("region", "region", "name", name, runs)?;
+        }
+        if let Some(job) = &self.job {
+            check_name("job", "process", "job_id", job, runs)?;
+        }
+        let refused: Option<Vec<String>> = runs.iter().map(|run| self.outside(run)).collect();
+        match refused.and_then(|reasons| reasons.into_iter().next()) {
+            Some(why) => Err(Failure::new(Reason::Usage, why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Why no time of a run is selected.
+    fn outside(&self, run: &StoredRun) -> Option<String> {
+        let [from, to] = [self.from, self.to].map(|moment| Some(moment?.in_run(run)));
+        let (start, end) = run.start_and_end();
+        let [start, end] = [start, end].map(|ns| ns.map(|ns| ns / 1000));
+        let is_after = |a: Option<i64>, b: Option<i64>| a.zip(b).is_some_and(|(a, b)| a > b);
+        if is_after(from, to) {
+            return Some("--from is after --to".to_owned());
+        }
+        if is_after(from, end) {
+            let length = end.zip(start).map_or(0, |(end, start)| end - start);
+            let length = format_ns(u64::try_from(length).unwrap_or(0).saturating_mul(1000));
+            return Some(format!(
+                "--from is after the end of the run, which took {length}"
+            ));
+        }
+        is_after(start, to).then(|| "--to is before the start of the run".to_owned())
+    }
+
     /// What it selects on a host. Files that cannot be read are added to `failures`.
     pub fn on(&self, run: &StoredRun, host: &StoredHost, failures: &mut Vec<String>) -> Selected {
         let from = self.from.map_or(i64::MIN, |from| from.in_run(run));

@@ -30,10 +30,15 @@ pub enum Error {
     Syntax(#[from] perfevents::RequestError),
     /// An event that is in none of the tables, without a PMU.
     #[error(
-        "--events {event}: unknown event; `profiler events` lists the events of this CPU, and \
-         cpu/event=0xc7,umask=0x1/ counts any code"
+        "--events {event}: unknown event{}; `profiler events` lists the events of this CPU, and \
+         cpu/event=0xc7,umask=0x1/ counts any code",
+        similar.as_ref().map(|name| format!(", similar to {name}")).unwrap_or_default()
     )]
-    UnknownEvent { event: String },
+    UnknownEvent {
+        event: String,
+        /// An event that may be meant.
+        similar: Option<String>,
+    },
     /// An event of a PMU that this machine does not have.
     #[error("--events {event}: no PMU for this event; available PMUs: {available}")]
     NoPmu {

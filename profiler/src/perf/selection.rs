@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use perfevents::{Catalog, Request, Uarch};
 
 use super::{Error, catalog};
+use crate::support::names;
 
 /// Groups that are counted by default, as far as the CPU has them.
 ///
@@ -173,7 +174,7 @@ fn unknown(group: &str, tables: &[&Uarch]) -> Error {
     known.dedup();
     Error::UnknownGroup {
         group: group.to_owned(),
-        known: known.join(", "),
+        known: names::listed(group, known),
     }
 }
 

@@ -12,6 +12,7 @@ pub mod http;
 pub mod invoking_user;
 pub mod labels;
 pub mod log;
+pub mod names;
 pub mod notifier;
 pub mod own_cost;
 pub mod regular_file;

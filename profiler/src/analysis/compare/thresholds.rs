@@ -8,6 +8,7 @@ use super::{
     Compared, Comparison,
     statistics::{ALPHA, holm, least_measurements, least_p},
 };
+use crate::support::names;
 
 /// A difference of a figure that is a failure.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,9 +96,8 @@ impl Threshold {
         let figures = comparison.figures.iter();
         let mut named = figures.clone().filter(|figure| figure.name == self.figure);
         named.next().ok_or_else(|| {
-            let known: Vec<_> = figures.map(|figure| figure.name.as_str()).collect();
-            let known = known.join(", ");
-            format!("no figure `{}` in the runs: {known}", self.figure)
+            let known = figures.map(|figure| figure.name.as_str());
+            names::unknown("figure", &self.figure, known)
         })
     }
 

@@ -1,6 +1,6 @@
 //! Sums over many runs, by a label or a fact about the run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -18,6 +18,16 @@ struct Group {
     values: [Values; 3],
     /// Runs that have a value of each figure.
     known: BTreeMap<&'static str, usize>,
+}
+
+/// Facts about runs by which they can be added up.
+const FACTS: [&str; 3] = ["user", "job", "run"];
+
+/// Names by which runs can be added up: their labels, and facts about them.
+pub fn keys(summaries: &[Summary]) -> BTreeSet<&str> {
+    let identities = summaries.iter().map(|summary| &summary.identity);
+    let labels = identities.flat_map(|identity| identity.labels.keys());
+    labels.map(String::as_str).chain(FACTS).collect()
 }
 
 /// The figures that are added up.

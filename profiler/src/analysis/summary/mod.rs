@@ -35,7 +35,7 @@ pub use self::{
     document::{declarations, document},
     facts::{ALSO, BOUND},
     identity::Identity,
-    labels::{by_label, by_label_document},
+    labels::{by_label, by_label_document, keys},
     page::{closing, page},
     sessions::Session,
     tables::{node_subject, process_subject, rank_subject, region_subject},

@@ -16,6 +16,7 @@ use crate::{
         open_group::Attributes,
     },
     schema::Label,
+    support::names,
 };
 
 /// Synonyms of generic events in perf(1).
@@ -129,7 +130,12 @@ fn resolve(machine: &Machine<'_>, item: &Item) -> Result<Vec<ResolvedEvent>, Err
         (Some(pmu), _) => Device::named(sysfs, pmu),
         (None, Some((Some(device), event))) if event.pmu == CORE_PMU => vec![(*device).clone()],
         (None, Some((_, event))) => Device::all(sysfs, &event.pmu),
-        (None, None) => return Err(Error::UnknownEvent { event: event() }),
+        (None, None) => {
+            return Err(Error::UnknownEvent {
+                event: event(),
+                similar: similar(machine, &item.name),
+            });
+        }
     };
     if devices.is_empty() {
         let pmus = host::names(&sysfs.join("bus/event_source/devices"), "");
@@ -160,6 +166,16 @@ fn resolve(machine: &Machine<'_>, item: &Item) -> Result<Vec<ResolvedEvent>, Err
         })
     });
     resolved.collect()
+}
+
+/// A known event with a similar name.
+fn similar(machine: &Machine<'_>, name: &str) -> Option<String> {
+    let own = machine.kinds.iter().map(|kind| kind.table);
+    let events = own
+        .chain(machine.generic)
+        .flat_map(|table| table.events.keys());
+    let synonyms = SYNONYMS.iter().map(|(synonym, _)| *synonym);
+    names::similar(name, events.map(String::as_str).chain(synonyms)).map(str::to_owned)
 }
 
 /// The event with this name in a table, ignoring case, and the PMU of the table's cores.
