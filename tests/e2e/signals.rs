@@ -1,14 +1,19 @@
 //! Signals to the profiler: each reaches the command once, however it is sent.
 
-use std::{fs, os::unix::process::CommandExt as _, path::PathBuf};
+use std::{
+    fs,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+};
 
 use e2e::{
-    dataset,
+    dataset::{self, Dataset},
     procfs::children,
     runs::{ProcessGroup, Profiler, Running, pid_of, wait_until},
     setting,
 };
 use rustix::process::{Signal, kill_process, kill_process_group};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::service::{ALICE, Service};
@@ -267,30 +272,60 @@ fn idle() -> ProcessGroup {
     ProcessGroup::spawn(&["sleep", "600"])
 }
 
+/// What a terminal shows while a profiler of a command, which writes to a file, is the job of its shell.
+fn in_terminal(scenario: &str, file: &Path, out: &Path, command: &[String]) -> Value {
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let (file, out, profiler) = (text(file), text(out), setting("PROFILER_BIN"));
+    let words = [
+        scenario, &file, &profiler, "run", "-i", "50ms", "--source", "process", "--run-id", "run",
+        "--out", &out, "--",
+    ];
+    let command = command.iter().map(String::as_str);
+    let words: Vec<&str> = words.into_iter().chain(command).collect();
+    dataset::python("terminal.py", &words)
+}
+
 /// Ctrl+Z gives the prompt back, `fg` continues both, and Ctrl+C reaches the command once.
 #[test]
 fn job_control_of_a_shell() {
     let record = Record::new();
-    let file = record.path();
     let out = TempDir::new().expect("a directory");
-    let profiler = setting("PROFILER_BIN");
-    let out = out.path().to_str().expect("UTF-8");
-    let words = [
-        "run", "-i", "50ms", "--source", "process", "--out", out, "--",
-    ];
-    let command = record.command();
-    let command = command.iter().map(String::as_str);
-    let words: Vec<&str> = [file.to_str().expect("UTF-8"), &profiler]
-        .into_iter()
-        .chain(words)
-        .chain(command)
-        .collect();
-    let seen = dataset::python("terminal.py", &words);
+    let seen = in_terminal("control", &record.path(), out.path(), &record.command());
     assert_eq!(seen["stopped"]["profiler"], "T", "{seen}");
     assert_eq!(seen["stopped"]["python"], "T", "{seen}");
     assert_eq!(record.signals(), ["SIGCONT", "SIGINT", "SIGINT"]);
     let shown = seen["shown"].as_str().expect("text");
     assert!(shown.contains("samples missed: "), "{shown}");
+}
+
+/// The profiler's messages do not stop the command: in the background of a terminal with `stty tostop`, the
+/// kernel would stop the whole group.
+#[test]
+fn messages_do_not_stop_a_command_in_the_background() {
+    let record = Record::new();
+    let out = TempDir::new().expect("a directory");
+    let seen = in_terminal("background", &record.path(), out.path(), &record.command());
+    assert_eq!(record.signals(), ["SIGTERM"], "{seen}");
+    Dataset::new(out.path().join("run")).assert_complete();
+}
+
+/// The shell and the kernel send SIGHUP to the job.
+#[test]
+fn closing_the_terminal_ends_the_run_in_order() {
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
+    let script = "echo blocked > \"$0\"; exec sleep 600";
+    let command = ["sh", "-c", script, file.to_str().expect("UTF-8")].map(str::to_owned);
+    in_terminal("close", &file, directory.path(), &command);
+    let run = directory.path().join("run");
+    wait_until("the end of the run", || {
+        let manifest = fs::read_to_string(run.join("run.json")).unwrap_or_default();
+        let manifest: Value = serde_json::from_str(&manifest).unwrap_or_default();
+        ![&Value::Null, &json!("running")].contains(&&manifest["state"])
+    });
+    let data = Dataset::new(run);
+    data.assert_complete();
+    assert_eq!(data.manifest()["exit_code"], 128 + Signal::HUP.as_raw());
 }
 
 /// What users send to programs that they do not know well must not destroy a run.

@@ -1,7 +1,13 @@
-"""Runs COMMAND as the foreground job of a shell in a terminal of its own, stops it with Ctrl+Z, lets it
-continue with `fg` and interrupts it with Ctrl+C.
+"""Runs COMMAND, a profiler of record_signals.py that writes FILE, as the job of a shell in a terminal of its
+own. SCENARIO is one of:
 
-Prints the states of the processes of the job while it is stopped, as JSON: {command name: state}.
+- control: the job is stopped with Ctrl+Z, continues with `fg` and is interrupted with Ctrl+C.
+- background: the job runs in the background of a terminal that stops such jobs if they write to it, until
+  the end of the command.
+- close: the terminal is closed.
+
+Prints as JSON what the terminal showed, and the states of the processes of the job while it was stopped:
+{command name: state}.
 """
 
 import json
@@ -12,7 +18,7 @@ import shlex
 import sys
 import time
 
-FILE, *COMMAND = sys.argv[1:]
+SCENARIO, FILE, *COMMAND = sys.argv[1:]
 END = time.monotonic() + 250
 shell, terminal = pty.fork()
 if shell == 0:
@@ -54,21 +60,42 @@ def states():
     return found
 
 
-wait_until("a prompt", lambda: "prompt> " in shown)
-os.write(terminal, f"{shlex.join(COMMAND)}; echo code=$?\n".encode())
-wait_until("the command", lambda: any(line.startswith("blocked") for line in content()))
-os.write(terminal, b"\x1a")
-wait_until("the shell", lambda: "Stopped" in shown)
-wait_until("both stop", lambda: list(map(states().get, ("profiler", "python"))) == ["T", "T"])
-stopped = states()
-# Several samples are due meanwhile.
-time.sleep(0.5)
-os.write(terminal, b"fg\n")
-wait_until("all continue", lambda: "SIGCONT" in content() and "T" not in states().values())
-os.write(terminal, b"\x03")
-wait_until("the interrupt", lambda: "SIGINT" in content())
-os.write(terminal, b"\x03")
-wait_until("the end", lambda: "profiler " not in " ".join(states()) and "dataset " in shown)
-print(json.dumps({"stopped": stopped, "shown": shown}))
+def control():
+    start(f"{shlex.join(COMMAND)}; echo code=$?")
+    os.write(terminal, b"\x1a")
+    wait_until("the shell", lambda: "Stopped" in shown)
+    wait_until("both stop", lambda: list(map(states().get, ("profiler", "python"))) == ["T", "T"])
+    stopped = states()
+    # Several samples are due meanwhile.
+    time.sleep(0.5)
+    os.write(terminal, b"fg\n")
+    wait_until("all continue", lambda: "SIGCONT" in content() and "T" not in states().values())
+    os.write(terminal, b"\x03")
+    wait_until("the interrupt", lambda: "SIGINT" in content())
+    os.write(terminal, b"\x03")
+    wait_until("the end", lambda: "profiler " not in " ".join(states()) and "dataset " in shown)
+    return {"stopped": stopped, "shown": shown}
+
+
+def background():
+    start(f"stty tostop; {shlex.join(COMMAND)} &")
+    wait_until("its message", lambda: "profiling " in shown)
+    os.write(terminal, b"kill -TERM $!\n")
+    wait_until("the end", lambda: "dataset " in shown)
+    return {"shown": shown}
+
+
+def close():
+    start(shlex.join(COMMAND))
+    return {"shown": shown}
+
+
+def start(line):
+    wait_until("a prompt", lambda: "prompt> " in shown)
+    os.write(terminal, f"{line}\n".encode())
+    wait_until("the command", lambda: any(line.startswith("blocked") for line in content()))
+
+
+print(json.dumps({"control": control, "background": background, "close": close}[SCENARIO]()))
 os.close(terminal)
 os.waitpid(shell, 0)

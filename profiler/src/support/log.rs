@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 
-use super::{invoking_user::Owner, regular_file, units::rfc3339};
+use super::{invoking_user::Owner, regular_file, signals, units::rfc3339};
 use crate::failure::{Failure, Reason};
 
 /// Replaced by the name of the host in `--log`.
@@ -203,13 +203,14 @@ pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
         }
     }
     drop(log);
-    let _ = if is_journal() {
-        write!(io::stderr(), "{}", prefixed(level.priority(), &text))
+    let text = if is_journal() {
+        prefixed(level.priority(), &text)
     } else if is_verbose() {
-        write!(io::stderr(), "{}", prefixed(&prefix, &text))
+        prefixed(&prefix, &text)
     } else {
-        writeln!(io::stderr(), "{text}")
+        format!("{text}\n")
     };
+    let _ = signals::unstopped(|| io::stderr().write_all(text.as_bytes()));
 }
 
 /// Whether stderr is the stream to the journal that systemd has opened.

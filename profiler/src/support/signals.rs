@@ -224,15 +224,27 @@ fn handle(signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Blocks or unblocks a signal in this thread.
-fn change_mask(how: i32, signal: i32) {
+/// Blocks or unblocks a signal in this thread. Returns the signals that were blocked.
+fn change_mask(how: i32, signal: i32) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is initialized first, and valid for the calls.
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is initialized first, and both are valid for the calls; a set may be all zeros.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
-        libc::pthread_sigmask(how, set.as_ptr(), ptr::null_mut());
+        libc::pthread_sigmask(how, set.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
     }
+}
+
+/// Writes what must not stop the process, in the background of a terminal with `stty tostop`: the kernel
+/// would stop the whole group, and the command with it.
+pub fn unstopped<T>(write: impl FnOnce() -> T) -> T {
+    let before = change_mask(libc::SIG_BLOCK, libc::SIGTTOU);
+    let written = write();
+    // SAFETY: the set is valid for the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    written
 }
 
 /// The handler. It makes only system calls.
