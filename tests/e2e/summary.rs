@@ -447,6 +447,8 @@ fn threads_system_calls_and_latencies_are_shown() {
         has(&plain, "  operation") && has(&plain, "  write request of a disk"),
         "{plain}"
     );
+    // Of O_DIRECT, too: nothing of it is dirtied.
+    assert!(plain.contains(" 4.0 MiB written or dirtied"), "{plain}");
     assert!(
         !has(&plain, "  thread of") && !has(&plain, "  system call"),
         "{plain}"

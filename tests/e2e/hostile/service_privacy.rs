@@ -198,6 +198,24 @@ fn nothing_about_processes_of_root_is_sent() {
     );
 }
 
+/// What others run beside the target, which the profiler of root reads, is not named.
+#[test]
+fn neighbours_are_not_named() {
+    let service = Service::start(&[]);
+    let shell = service.path().join("planted-loop");
+    fs::copy("/bin/sh", &shell).expect("a copy");
+    let shell = shell.to_str().expect("UTF-8");
+    let looping = ["taskset", "-c", "0", shell, "-c", "while :; do :; done"];
+    let _neighbour = ProcessGroup::spawn(&looping);
+    let sent = bytes_sent(
+        &service,
+        "taskset -c 0 sh -c 'ulimit -t 1; while :; do :; done'; sleep 0.2",
+    );
+    let text = String::from_utf8_lossy(&sent);
+    assert!(text.contains("taskset"), "the command is recorded");
+    assert!(!text.contains("planted-loop"));
+}
+
 /// A program that reads a file of root for its user, as a set-uid program may.
 #[test]
 fn set_uid_programs_show_only_what_proc_shows() {
