@@ -124,8 +124,8 @@ pub enum Command {
     Serve(serve::Arguments),
     /// Show the running profilers and services of this node: target, samples, cost, losses, disk
     ///
-    /// A user sees the own ones, and those of others whose status is readable; root sees all. The exit
-    /// code is 3 if none runs.
+    /// A user sees the own ones, services, and those of others whose status is readable; root sees all.
+    /// A socket without its service is named. The exit code is 3 if none runs.
     Status(status::Arguments),
     /// Print all tables and columns with types, units and descriptions
     Schema(schema::Arguments),

@@ -121,16 +121,17 @@ impl Service {
         status.code()
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         // With the processes of its clients.
         let group = rustix::process::Pid::from_child(&self.process);
         let killed = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         // A test may have ended it.
-        assert!(killed.is_ok() || self.exit_code().is_some());
+        let has_ended = self.process.try_wait().expect("our child").is_some();
+        assert!(killed.is_ok() || has_ended);
         self.process.wait().expect("our child");
     }
 
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.kill();
         self.process = serve(self.directory.path(), &[], None);
     }

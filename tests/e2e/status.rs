@@ -5,6 +5,7 @@ use std::{
     fs,
     os::unix::{
         fs::{PermissionsExt as _, symlink},
+        net::UnixStream,
         process::CommandExt as _,
     },
     path::Path,
@@ -16,13 +17,17 @@ use e2e::{
     runs::{ProcessGroup, Profiler, Running, pid_of, wait_until},
     setting,
 };
-use rustix::process::{Signal, kill_process};
+use rustix::{
+    net::{AddressFamily, SocketAddrUnix, SocketType, socket},
+    process::{Signal, Uid, kill_process},
+    thread::set_thread_res_uid,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     full_disk::Disk,
-    service::{ALICE, Service},
+    service::{ALICE, BOB, Service},
 };
 
 fn status(options: &[&str]) -> Output {
@@ -228,20 +233,183 @@ fn service_and_its_clients_are_listed() {
     }
 }
 
+/// A subcommand as another user.
+fn as_user(service: &Service, uid: u32, arguments: &[&str]) -> Output {
+    let mut command = Command::new(service.path().join("profiler"));
+    command
+        .args(arguments)
+        .env("PROFILER_SERVICE", service.socket())
+        .uid(uid)
+        .gid(uid)
+        .output()
+        .expect("it starts")
+}
+
+/// What `profiler check` tells a user about the service.
+fn service_of(service: &Service, uid: u32) -> Value {
+    let output = as_user(service, uid, &["check", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    document["service"].clone()
+}
+
+fn stdout(output: Output) -> String {
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn users_see_the_service() {
+    let mut service = Service::start(&[]);
+    let socket = service.socket();
+    let socket = socket.to_str().expect("UTF-8");
+    let found = service_of(&service, ALICE);
+    assert_eq!(found["running"], true, "{found}");
+    assert_eq!(found["socket"], socket);
+    assert_eq!(found["pid"], service.pid());
+    assert_eq!((&found["uid"], &found["why"]), (&0.into(), &Value::Null));
+    let table = stdout(as_user(&service, ALICE, &["check"]));
+    let line = format!(
+        "service {socket}: running, process {}, user root",
+        service.pid()
+    );
+    assert!(table.contains(&line), "{table}");
+    wait_until("its status", || {
+        stdout(as_user(&service, ALICE, &["status"])).contains(&format!("service {socket}\n"))
+    });
+    // Of those who look, it reports nothing.
+    let log = String::from_utf8(service.log()).expect("UTF-8");
+    assert_eq!(log.lines().count(), 1, "{log}");
+    // A second one finds it, too.
+    let second = status_of_second(&service);
+    assert_eq!(
+        second,
+        (
+            Some(5),
+            format!("profiler: {socket}: a service is running there\n")
+        )
+    );
+    service.signal(Signal::TERM);
+    wait_until("its end", || service.exit_code().is_some());
+    assert_eq!(service_of(&service, ALICE), Value::Null);
+}
+
+/// Exit code and stderr of another service at the same socket.
+fn status_of_second(service: &Service) -> (Option<i32>, String) {
+    let mut command = Command::new(setting("PROFILER_BIN"));
+    let command = command.args(["serve", "--socket"]).arg(service.socket());
+    let output = command.output().expect("it starts");
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).expect("UTF-8"),
+    )
+}
+
+#[test]
+fn socket_of_a_killed_service_is_named() {
+    let mut service = Service::start(&[]);
+    service.kill();
+    let why = "ended without removing its socket, which the next `profiler serve` replaces";
+    let socket = service.socket();
+    let line = format!("service {}: {why}\n", socket.display());
+    let found = service_of(&service, ALICE);
+    assert_eq!(
+        (&found["running"], &found["why"]),
+        (&false.into(), &why.into())
+    );
+    let table = stdout(as_user(&service, ALICE, &["check"]));
+    assert!(table.contains(&line), "{table}");
+    let stderr = |output: Output| String::from_utf8(output.stderr).expect("UTF-8");
+    let shown = stderr(as_user(&service, ALICE, &["status"]));
+    assert!(shown.contains(&format!("profiler: {line}")), "{shown}");
+    let mut command = service.profiler(ALICE, "alone");
+    let output = command.args(["--", "true"]).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    let shown = stderr(output);
+    assert_eq!(shown.matches(&*line).count(), 1, "{shown}");
+    service.data("alone").assert_complete();
+    service.restart();
+    wait_until("the service", || {
+        service_of(&service, ALICE)["running"] == true
+    });
+}
+
+/// Sockets that are no service: each has its reason.
+#[test]
+fn what_is_no_service_is_named() {
+    let service = Service::start(&[]);
+    let why = |name: &str| {
+        let path = service.path().join(name);
+        let path = path.to_str().expect("UTF-8");
+        let output = as_user(&service, BOB, &["check", "--json", "--service", path]);
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        document["service"]["why"].as_str().map(str::to_owned)
+    };
+    assert_eq!(why("nothing"), None);
+    fs::write(service.path().join("file"), "").expect("written");
+    let open = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(service.path().join("file"), open).expect("ours");
+    let expected = "not a socket; remove the file, or start `profiler serve` with another --socket";
+    assert_eq!(why("file").as_deref(), Some(expected));
+    fs::set_permissions(service.path().join("file"), fs::Permissions::from_mode(0)).expect("ours");
+    assert_eq!(
+        why("file").as_deref(),
+        Some("cannot connect: permission denied")
+    );
+
+    let open = |name: &str, uid: u32| {
+        let path = service.path().join(name);
+        let bind = || {
+            let uid = Uid::from_raw(uid);
+            set_thread_res_uid(uid, uid, uid).expect("root becomes another user");
+            let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+            let address = SocketAddrUnix::new(&path).expect("a short name");
+            rustix::net::bind(&socket, &address).expect("bound");
+            let open = fs::Permissions::from_mode(0o666);
+            fs::set_permissions(&path, open).expect("ours");
+            rustix::net::listen(&socket, 0).expect("listening");
+            socket
+        };
+        let socket = std::thread::scope(|scope| scope.spawn(bind).join().expect("no panic"));
+        (socket, path)
+    };
+    let _alice = open("alice", ALICE);
+    let expected = format!("not used: it is a program of user {ALICE}");
+    assert_eq!(why("alice"), Some(expected));
+
+    let (_full, path) = open("full", 0);
+    let _waiting = UnixStream::connect(path).expect("the only place");
+    let expected = "accepts no connections; restart it if that lasts";
+    assert_eq!(why("full").as_deref(), Some(expected));
+}
+
+/// A service that accepts and does not answer does not keep a run from starting.
+#[test]
+fn run_does_not_wait_for_a_service_that_hangs() {
+    let service = Service::start(&[]);
+    service.signal(Signal::STOP);
+    let mut command = service.profiler(ALICE, "alone");
+    let output = command.args(["--", "true"]).output().expect("it starts");
+    service.signal(Signal::CONT);
+    assert!(output.status.success(), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stderr);
+    assert!(shown.contains("no answer within 10 s"), "{shown}");
+    service.data("alone").assert_complete();
+}
+
 /// A user pretends that root's processes profile, and leaves files that hang a careless reader.
 #[test]
 fn other_users_cannot_mislead_it() {
     let running = start(&[]);
     wait_until("it is listed", || of(running.pid()).is_some());
     let real = of(running.pid()).expect("listed");
-    let before = all().len();
+    let forgery = "forged \u{1b}[2J";
     let directory = Path::new("/tmp").join(format!("profiler-{ALICE}"));
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir(&directory).expect("made");
     let forged = |name: &str, pid: u32| {
         let mut entry = real.clone();
         entry["process"]["pid"] = pid.into();
-        entry["target"] = "forged \u{1b}[2J".into();
+        entry["target"] = forgery.into();
         fs::write(directory.join(name), entry.to_string()).expect("written");
     };
     // Processes of root, and a file of 2 GiB.
@@ -260,7 +428,10 @@ fn other_users_cannot_mislead_it() {
         .status();
     assert!(chowned.expect("it starts").success());
     let now = all();
-    assert_eq!(now.len(), before, "{now:?}");
+    assert!(
+        now.iter().all(|entry| entry["target"] != forgery),
+        "{now:?}"
+    );
     assert_eq!(of(running.pid()).expect("listed")["target"], real["target"]);
 
     // An own process of this user is listed as such, without its control characters.
@@ -274,7 +445,7 @@ fn other_users_cannot_mislead_it() {
     let mut entry = real.clone();
     entry["process"]["pid"] = own.pid().into();
     entry["process"]["start_ticks"] = ticks.into();
-    entry["target"] = "forged \u{1b}[2J".into();
+    entry["target"] = forgery.into();
     fs::write(directory.join("6.status"), entry.to_string()).expect("written");
     let chowned = Command::new("chown")
         .arg(ALICE.to_string())

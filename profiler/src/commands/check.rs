@@ -1,16 +1,29 @@
 //! `profiler check`: which sources work here, and how to enable the others.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
+use rustix::net::UCred;
 use serde_json::{Value, json};
 
-use super::{print, print_json};
+use super::{
+    ServiceOption, print, print_json,
+    status::{uid_of, user_name},
+};
 use crate::{
     failure::Failure,
     host::Host,
+    output::status_file::{Status, running},
     privileges,
+    service::client::{Connection, Unavailable},
     sources::{LoadTrial, REGISTRY, Support, trial},
+    support::{
+        log::{escaped, harmless},
+        units::wall_clock,
+    },
 };
 
 /// Arguments of `profiler check`.
@@ -19,6 +32,8 @@ pub struct Arguments {
     /// Print JSON, with the attach result of each BPF program
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    service: ServiceOption,
 }
 
 impl Arguments {
@@ -28,14 +43,85 @@ impl Arguments {
     ///
     /// When the result cannot be encoded.
     pub fn run(&self) -> Result<u8, Failure> {
+        // Before this process can be root: clients are known by their user.
+        let service = self.service.socket()?.and_then(NodeService::find);
         let _raised = privileges::raise();
         let host = Host::probe("/proc", "/sys", None);
         if self.json {
-            print_json(&json(&host))?;
+            print_json(&json(&host, service.as_ref()))?;
         } else {
-            print(table(&host))?;
+            print(table(&host, service.as_ref()))?;
         }
         Ok(0)
+    }
+}
+
+/// The service of the node, or what is in its place.
+struct NodeService {
+    socket: PathBuf,
+    /// Its process and user.
+    peer: Result<UCred, Unavailable>,
+    /// What it tells.
+    status: Option<Status>,
+}
+
+impl NodeService {
+    /// `None` if there is no socket.
+    fn find(socket: PathBuf) -> Option<Self> {
+        let peer = match Connection::open(&socket) {
+            Err(Unavailable::Absent) => return None,
+            connection => connection.map(|connection| connection.peer()),
+        };
+        let status = peer.as_ref().ok().and_then(|peer| {
+            let pid = peer.pid.as_raw_pid();
+            let all = running(Path::new("/"), uid_of).found.into_iter();
+            let mut all = all.map(|found| found.status);
+            all.find(|status| status.process.pid == pid)
+        });
+        Some(Self {
+            socket,
+            peer,
+            status,
+        })
+    }
+
+    fn text(&self) -> String {
+        let socket = escaped(&self.socket.to_string_lossy());
+        let peer = match &self.peer {
+            Ok(peer) => peer,
+            Err(why) => return format!("service {socket}: {why}\n"),
+        };
+        let mut text = format!(
+            "service {socket}: running, process {}, user {}",
+            peer.pid.as_raw_pid(),
+            user_name(peer.uid.as_raw())
+        );
+        if let Some(status) = &self.status {
+            let (version, since) = (harmless(&status.version), wall_clock(status.start_ts));
+            let _ = write!(text, ", version {version}, since {since}");
+        }
+        text.push('\n');
+        if !privileges::may_load_bpf() {
+            text.push_str(
+                "  `profiler run` of your processes, commands and jobs is recorded by the service, with what \
+                 it may do;\n  the table shows what is recorded without it\n",
+            );
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let peer = self.peer.as_ref().ok();
+        let status = self.status.as_ref();
+        json!({
+            "socket": self.socket.to_string_lossy(),
+            "running": peer.is_some(),
+            "pid": peer.map(|peer| peer.pid.as_raw_pid()),
+            "uid": peer.map(|peer| peer.uid.as_raw()),
+            "version": status.map(|status| &status.version),
+            "start_ts": status.map(|status| status.start_ts),
+            "why": self.peer.as_ref().err().map(Unavailable::to_string),
+        })
     }
 }
 
@@ -48,14 +134,14 @@ fn parts(support: &Support) -> (&'static str, &str, &str) {
 }
 
 /// One line per source, then each reason once with the sources that share it.
-fn table(host: &Host) -> String {
+fn table(host: &Host, service: Option<&NodeService>) -> String {
     let width = REGISTRY
         .iter()
         .map(|spec| spec.name.len())
         .max()
         .unwrap_or(0);
     let mut text = format!(
-        "{}, Linux {}, {}\n\n",
+        "{}, Linux {}, {}\n{}\n",
         host.hostname,
         host.kernel_release.as_deref().unwrap_or("?"),
         if privileges::may_load_bpf() {
@@ -63,6 +149,7 @@ fn table(host: &Host) -> String {
         } else {
             "may not load BPF programs"
         },
+        service.map(NodeService::text).unwrap_or_default(),
     );
     let mut reasons: Vec<(Vec<&str>, String, String)> = Vec::new();
     for spec in REGISTRY {
@@ -86,7 +173,7 @@ fn table(host: &Host) -> String {
     text
 }
 
-fn json(host: &Host) -> Value {
+fn json(host: &Host, service: Option<&NodeService>) -> Value {
     let sources: Vec<_> = REGISTRY
         .iter()
         .map(|spec| {
@@ -106,6 +193,7 @@ fn json(host: &Host) -> Value {
     json!({
         "hostname": host.hostname,
         "kernel": host.kernel_release,
+        "service": service.map(NodeService::json),
         "sources": sources,
         "programs": programs(host),
     })

@@ -26,16 +26,48 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::Args;
+use clap::{
+    Args, ValueHint,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
 use serde::Serialize;
 
 use crate::{
     analysis::stored_run::StoredRun,
+    config::file,
     download::Run,
     failure::{Failure, Reason},
     output::dataset::foreign_file::Trust,
     report,
+    service::SOCKET,
 };
+
+/// Option of the commands that look for the service of the node.
+#[derive(Args, Clone, Debug)]
+pub struct ServiceOption {
+    /// Socket of `profiler serve`; empty for none [default: that of the configuration, or
+    /// /run/profiler-serve/socket]
+    #[arg(
+        long,
+        env = "PROFILER_SERVICE",
+        value_name = "PATH",
+        // A PathBuf could not be empty.
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
+        value_hint = ValueHint::FilePath
+    )]
+    service: Option<PathBuf>,
+}
+
+impl ServiceOption {
+    /// The socket; `None` for no service.
+    fn socket(&self) -> Result<Option<PathBuf>, Failure> {
+        let socket = match &self.service {
+            Some(socket) => socket.clone(),
+            None => file::service()?.unwrap_or_else(|| SOCKET.into()),
+        };
+        Ok((!socket.as_os_str().is_empty()).then_some(socket))
+    }
+}
 
 /// Option of the commands that read runs.
 #[derive(Args, Clone, Copy, Debug)]

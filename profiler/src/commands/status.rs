@@ -6,16 +6,18 @@ use clap::Args;
 use nix::unistd::{Uid, User};
 use serde::Serialize;
 
-use super::{print, print_json};
+use super::{ServiceOption, print, print_json};
 use crate::{
     failure::{Failure, Reason},
     output::status_file::{Found, Status, running},
     procfs::{process_stat, process_status, stat::tick_ns},
     report,
+    service::client::{Connection, Unavailable},
     support::{
         log::{escaped, harmless, harmless_message},
         units::{counted, format_bytes, format_ns, wall_clock},
     },
+    warning,
 };
 
 const PROCFS: &str = "/proc";
@@ -28,6 +30,8 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    service: ServiceOption,
 }
 
 /// A running profiler or service, with its cost as the kernel counts it.
@@ -52,13 +56,22 @@ impl Arguments {
     ///
     /// When nothing runs, or stdout cannot be written.
     pub fn run(&self) -> Result<u8, Failure> {
-        let uid_of = |pid| process_status::effective_uid(Path::new(PROCFS), pid);
         let all = running(Path::new("/"), uid_of);
         let rows: Vec<Row> = all.found.into_iter().map(Row::new).collect();
         if self.json {
             print_json(&rows)?;
         } else {
             print(rows.iter().map(Row::text).collect::<Vec<_>>().join("\n"))?;
+        }
+        let socket = self.service.socket()?;
+        let unavailable =
+            socket.and_then(|socket| Some((Connection::open(&socket).err()?, socket)));
+        match unavailable {
+            None | Some((Unavailable::Absent, _)) => {}
+            Some((why, socket)) => {
+                let socket = escaped(&socket.to_string_lossy());
+                warning!("profiler: service {socket}: {why}");
+            }
         }
         if all.unreadable != 0 {
             report!(
@@ -71,6 +84,17 @@ impl Arguments {
         }
         Ok(0)
     }
+}
+
+/// The effective user of a process.
+pub fn uid_of(pid: u32) -> Option<u32> {
+    process_status::effective_uid(Path::new(PROCFS), pid)
+}
+
+/// The name of a user, or its number.
+pub fn user_name(uid: u32) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 impl Row {

@@ -205,6 +205,22 @@ pub fn arguments(given: &ArgMatches) -> Result<Vec<OsString>, Failure> {
     Configuration::read(path.map(PathBuf::as_path))?.arguments(given)
 }
 
+/// The socket of the service in the files of the system.
+///
+/// # Errors
+///
+/// When a file is unreadable or the entry is invalid.
+pub fn service() -> Result<Option<PathBuf>, Failure> {
+    let configuration = Configuration::read(None)?;
+    let Some(entry) = configuration.entries.get("service") else {
+        return Ok(None);
+    };
+    match &entry.value {
+        Value::String(path) => Ok(Some(path.into())),
+        _ => Err(entry.failure("service: expected a text")),
+    }
+}
+
 /// Why an entry is not an option.
 #[derive(Debug, thiserror::Error)]
 enum EntryError {

@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -131,6 +131,10 @@ impl StatusFile {
         let mut options = File::options();
         options.write(true).create(true).truncate(true).mode(0o640);
         let mut file = options.open(&self.new)?;
+        if status.socket.is_some() {
+            // A service is for all users; its file names none of them.
+            file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        }
         file.write_all(&serde_json::to_vec(status)?)?;
         fs::rename(&self.new, &self.path)
     }
@@ -255,7 +259,7 @@ fn read(path: &Path) -> io::Result<Status> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 

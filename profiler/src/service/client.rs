@@ -1,49 +1,101 @@
 //! The connection to the service, as the client sees it.
 
 use std::{
+    fs,
     io::{self, IoSlice},
     mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{fs::FileTypeExt as _, net::UnixStream},
     },
     path::Path,
 };
 
-use rustix::net::{
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt::socket_peercred,
+use rustix::{
+    io::Errno,
+    net::{
+        self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+        SocketFlags, SocketType, UCred, sendmsg, socket_with, sockopt::socket_peercred,
+    },
 };
+use thiserror::Error;
 
 use super::protocol::{Frame, FrameReader, Kind, MAX_PROCESSES, Request, send, send_json};
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+pub enum Unavailable {
+    /// There is no file.
+    #[error("no service")]
+    Absent,
+    /// Nobody listens.
+    #[error("ended without removing its socket, which the next `profiler serve` replaces")]
+    Stale,
+    /// Another file.
+    #[error("not a socket; remove the file, or start `profiler serve` with another --socket")]
+    NotASocket,
+    /// All places for connections are taken.
+    #[error("accepts no connections; restart it if that lasts")]
+    Stuck,
+    /// A program of neither root nor this user, with its user.
+    #[error("not used: it is a program of user {0}")]
+    Foreign(u32),
+    /// The socket cannot be reached.
+    #[error("cannot connect: {}", io::Error::from(*.0).kind())]
+    Unreachable(Errno),
+}
 
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
     socket: UnixStream,
+    peer: UCred,
     frames: FrameReader,
 }
 
+/// Connects a socket that does not block. Requests are smaller than its buffer, so sending does not wait
+/// either.
+pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
 impl Connection {
-    /// Connects; `None` if no service is there.
+    /// Connects. Does not wait.
     ///
     /// # Errors
     ///
-    /// When the service is not one of root or of this user.
-    pub fn open(path: &Path) -> io::Result<Option<Self>> {
-        let Ok(socket) = UnixStream::connect(path) else {
-            return Ok(None);
-        };
-        let uid = socket_peercred(&socket)?.uid;
-        if !uid.is_root() && uid != rustix::process::geteuid() {
-            let message = format!("the service there is a program of user {}", uid.as_raw());
-            return Err(io::Error::other(message));
+    /// When no service is there, or it is not one of root or of this user.
+    pub fn open(path: &Path) -> Result<Self, Unavailable> {
+        let socket = connect(path).map_err(|error| match error {
+            Errno::NOENT | Errno::NOTDIR => Unavailable::Absent,
+            Errno::CONNREFUSED => {
+                let found = fs::metadata(path);
+                if found.is_ok_and(|found| found.file_type().is_socket()) {
+                    Unavailable::Stale
+                } else {
+                    Unavailable::NotASocket
+                }
+            }
+            Errno::AGAIN => Unavailable::Stuck,
+            error => Unavailable::Unreachable(error),
+        })?;
+        let peer = socket_peercred(&socket).map_err(Unavailable::Unreachable)?;
+        if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+            return Err(Unavailable::Foreign(peer.uid.as_raw()));
         }
-        // Requests are smaller than the buffer of the socket, so sending does not wait either.
-        socket.set_nonblocking(true)?;
-        Ok(Some(Self {
+        Ok(Self {
             socket,
+            peer,
             frames: FrameReader::default(),
-        }))
+        })
+    }
+
+    /// The process that has opened the socket, and its user.
+    pub fn peer(&self) -> UCred {
+        self.peer
     }
 
     /// Sends the request.

@@ -7,11 +7,11 @@ use std::{
     os::{
         fd::OwnedFd,
         unix::{
-            fs::{FileTypeExt as _, PermissionsExt as _},
+            fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
             net::{UnixListener, UnixStream},
         },
     },
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     ptr,
     time::{Duration, Instant},
@@ -24,7 +24,7 @@ use rustix::{
 use tokio::task::JoinSet;
 
 use super::{
-    SOCKET,
+    SOCKET, client,
     client_log::{self, ClientLog},
     connection::refuse,
     protocol::Request,
@@ -68,9 +68,8 @@ pub fn listen(
         let mut signals = Signals::new(Wanted::Ending).map_err(failed)?;
         let manager = ServiceManager::from_environment();
         let mut watchdog = manager.watchdog();
-        let listener = bind(socket)
-            .and_then(tokio::net::UnixListener::from_std)
-            .map_err(failed)?;
+        let (listener, _socket_file) = bind(socket).map_err(failed)?;
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
         let serving = format!("serving at {}", socket.display());
         report!("profiler: {serving}");
         manager.ready(&serving);
@@ -158,7 +157,7 @@ fn greet(
             Ok(request) => Some(Asked {
                 client,
                 uid,
-                request,
+                request: request?,
             }),
             Err(failure) => {
                 refuse(&client, &failure);
@@ -257,14 +256,30 @@ fn wait(child: &Child) -> io::Result<Duration> {
     Ok(time(usage.ru_utime) + time(usage.ru_stime))
 }
 
-/// Binds the socket, and replaces that of a service that has ended.
+/// The file of the socket, removed when this is dropped unless another service has replaced it.
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    id: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Binds the socket, and replaces that of a service that was killed.
 ///
 /// It gets its name when clients can connect: bind(2) makes the file before listen(2) and chmod(2).
-fn bind(socket: &Path) -> io::Result<UnixListener> {
+fn bind(socket: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if let (Some(directory), true) = (socket.parent(), socket == Path::new(SOCKET)) {
         runtime_directory::make(directory)?;
     }
-    if UnixStream::connect(socket).is_ok() {
+    if matches!(client::connect(socket), Ok(_) | Err(Errno::AGAIN)) {
         return Err(io::Error::other("a service is running there"));
     }
     let is_socket = |found: &Metadata| found.file_type().is_socket();
@@ -277,6 +292,11 @@ fn bind(socket: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(&new)?;
     listener.set_nonblocking(true)?;
     fs::set_permissions(&new, Permissions::from_mode(0o666))?;
+    let made = fs::symlink_metadata(&new)?;
     fs::rename(&new, socket)?;
-    Ok(listener)
+    let file = SocketFile {
+        path: socket.to_owned(),
+        id: (made.dev(), made.ino()),
+    };
+    Ok((listener, file))
 }

@@ -16,31 +16,37 @@ use crate::{
 /// Shortest interval of a client, ns: a user is not to occupy the CPUs of others.
 const INTERVAL_MIN_NS: u64 = 10_000_000;
 
-/// Receives the request.
+/// Receives the request; `None` if the client only wanted to know whether the service runs.
 ///
 /// # Errors
 ///
 /// When there is none in time, or it is not allowed.
-pub async fn receive(client: &UnixStream) -> Result<Request, Failure> {
+pub async fn receive(client: &UnixStream) -> Result<Option<Request>, Failure> {
     let frame = tokio::time::timeout(TIMEOUT, frame(client))
         .await
         .unwrap_or_else(|_| Err(failed(io::ErrorKind::TimedOut.into())))?;
+    let Some(frame) = frame else {
+        return Ok(None);
+    };
     let request = frame.json(Kind::Request).map_err(usage)?;
     check(&request)?;
-    Ok(request)
+    Ok(Some(request))
 }
 
-/// Receives one message, and no byte after it.
-async fn frame(client: &UnixStream) -> Result<Frame, Failure> {
+/// Receives one message, and no byte after it; `None` if the connection ends before.
+async fn frame(client: &UnixStream) -> Result<Option<Frame>, Failure> {
     let mut begin = [0; HEADER];
-    fill(client, &mut begin).await.map_err(failed)?;
+    if let Err(error) = fill(client, &mut begin).await {
+        let is_end = error.kind() == io::ErrorKind::UnexpectedEof && begin == [0; HEADER];
+        return if is_end { Ok(None) } else { Err(failed(error)) };
+    }
     let (kind, length) = header(begin).map_err(usage)?;
     if kind != Kind::Request {
         return Err(usage(ProtocolError::Unexpected(kind)));
     }
     let mut content = vec![0; length];
     fill(client, &mut content).await.map_err(failed)?;
-    Ok(Frame { kind, content })
+    Ok(Some(Frame { kind, content }))
 }
 
 async fn fill(client: &UnixStream, mut rest: &mut [u8]) -> io::Result<()> {

@@ -33,7 +33,7 @@ use crate::{
     privileges, report,
     schema::{Batch, SCHEMA_VERSION, Timestamp},
     service::{
-        client::Connection,
+        client::{Connection, Unavailable},
         protocol::{Accepted, End, Frame, Kind, Ready, Refused, Request, RequestedTarget, VERSION},
         rows::RowDecoder,
     },
@@ -51,14 +51,26 @@ use crate::{
 
 /// Time between attempts to find a service again.
 const RETRY: Duration = Duration::from_millis(500);
+/// Time for the service to accept or to refuse.
+const ANSWER: Duration = Duration::from_secs(10);
 /// What the profiler does, for messages.
 const BY_SERVICE: &str = "profiling by the service of this node";
 /// Longer than any run.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The connection to the service, if this process has no privileges of its own and the service can
-/// profile the target.
+/// profile the target. A service that is there and cannot be used is reported.
 pub fn connect(config: &Config) -> Option<Connection> {
+    let (path, connection) = try_connect(config)?;
+    match connection {
+        Ok(connection) => return Some(connection),
+        Err(Unavailable::Absent) => {}
+        Err(why) => warning!("profiler: service {}: {why}", path.display()),
+    }
+    None
+}
+
+fn try_connect(config: &Config) -> Option<(&Path, Result<Connection, Unavailable>)> {
     let path = &config.settings.service;
     let is_possible = match config.target {
         Target::Pids(_) | Target::Command(_) | Target::Job(_) => config.client.is_none(),
@@ -67,10 +79,7 @@ pub fn connect(config: &Config) -> Option<Connection> {
     if !is_possible || path.as_os_str().is_empty() || privileges::may_load_bpf() {
         return None;
     }
-    Connection::open(path).unwrap_or_else(|error| {
-        warning!("profiler: {}: {error}", path.display());
-        None
-    })
+    Some((path, Connection::open(path)))
 }
 
 /// Answer of the service to the request.
@@ -186,7 +195,12 @@ impl RemoteSession<'_> {
             accepted: Accepted { socket: None },
         };
         // A service that refuses at once may not read the request.
-        match (service.next().await?, sent) {
+        let answer = tokio::time::timeout(ANSWER, service.next());
+        let answer = answer.await.unwrap_or_else(|_| {
+            let limit = ANSWER.as_secs();
+            Err(broken(format!("no answer within {limit} s")))
+        });
+        match (answer?, sent) {
             (Some(frame), _) if frame.kind == Kind::Refused => {
                 Ok(Answer::Refused(refused(&frame).message))
             }
@@ -286,7 +300,7 @@ impl RemoteSession<'_> {
                 () = events.next() => continue,
                 () = tokio::time::sleep(RETRY) => {}
             }
-            let Some(connection) = connect(self.config) else {
+            let Some((_, Ok(connection))) = try_connect(self.config) else {
                 continue;
             };
             let mut service = match self.request(connection, &mut events.signals).await {

@@ -42,7 +42,7 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 34] = [
+const LONG: [&str; 35] = [
     "coming_from::",
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
@@ -71,6 +71,7 @@ const LONG: [&str; 34] = [
     "sched::five_thousand_naps_are_exact_to_the_nanosecond",
     "service::hundred_clients_at_once_are_served",
     "service::processes_that_start_during_a_reading_have_rows",
+    "status::run_does_not_wait_for_a_service_that_hangs",
     "summary::every_figure_is_recomputed",
     "summary::figures_of_gpus_equal_their_sql",
     "timeline::timeline_columns_match_duckdb_over_the_other_tables",
