@@ -284,6 +284,7 @@ const MAY_OPEN: [(&str, &[&str]); 4] = [
             "sources::host::topology",
             "sources::spec",
             "support::own_cost",
+            "support::resource_limits",
             "support::signals",
             "tasks::details",
             "tasks::missed",

@@ -11,7 +11,7 @@ pub enum Reason {
     Usage = 2,
     /// The target was not found or has ended.
     Target = 3,
-    /// Privileges are missing.
+    /// Privileges are missing, or a resource limit is too low.
     Privilege = 4,
     /// The output cannot be written, or rows were lost.
     Output = 5,

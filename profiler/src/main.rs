@@ -4,11 +4,15 @@ use std::process::ExitCode;
 
 use profiler::{
     cli, privileges,
-    support::log::{self, Level},
+    support::{
+        log::{self, Level},
+        resource_limits,
+    },
 };
 
 fn main() -> ExitCode {
-    let code = privileges::begin()
+    let code = resource_limits::begin()
+        .and_then(|()| privileges::begin())
         .and_then(|()| cli::parse())
         .and_then(|cli| cli.command.run());
     match code {

@@ -44,6 +44,7 @@ mod regions;
 mod reload;
 mod report;
 mod report_input;
+mod resource_limits;
 mod retention;
 mod roofline;
 mod run_end;

@@ -112,7 +112,7 @@ fn processes_are_counted_without_bpf() {
 #[test]
 fn low_file_limit_is_reported() {
     let workload = WorkloadDriver::new(WORKLOAD, 40);
-    let finished = Profiler::wrapped_in(&["prlimit", "--nofile=64:64"])
+    let finished = Profiler::wrapped_in(&["prlimit", "--nofile=200:200"])
         .args([
             "-i",
             "100ms",
@@ -132,6 +132,7 @@ fn low_file_limit_is_reported() {
         .filter(|line| line.contains("too many open files"));
     assert_eq!(lines.count(), 1, "{}", finished.stderr);
     assert!(finished.stderr.contains("ulimit -n"), "{}", finished.stderr);
+    // The events leave descriptors for the tables.
+    assert!(!finished.stderr.contains("journal"), "{}", finished.stderr);
     assert!(!data.table("usage").is_empty());
-    assert!(data.table("perf_event").is_empty());
 }

@@ -22,6 +22,7 @@ use crate::{
     sources::{LoadTrial, REGISTRY, Support, trial},
     support::{
         log::{escaped, harmless},
+        resource_limits,
         units::wall_clock,
     },
 };
@@ -46,6 +47,7 @@ impl Arguments {
         // Before this process can be root: clients are known by their user.
         let service = self.service.socket()?.and_then(NodeService::find);
         let _raised = privileges::raise();
+        resource_limits::raise(false);
         let host = Host::probe("/proc", "/sys", None);
         if self.json {
             print_json(&json(&host, service.as_ref()))?;

@@ -28,7 +28,7 @@ use crate::{
         users::Quota,
     },
     session,
-    support::{host_name::HostName, log::harmless_message, service_manager},
+    support::{host_name::HostName, log::harmless_message, resource_limits, service_manager},
 };
 
 /// Arguments of `profiler serve`.
@@ -68,6 +68,7 @@ impl Arguments {
             let message = "the service needs CAP_BPF and CAP_PERFMON: start it as root";
             return Err(Failure::new(Reason::Privilege, message));
         }
+        resource_limits::raise(false);
         listener::listen(&self.socket, &|| self.quota(), &|request| {
             let mut command = Command::new("/proc/self/exe");
             command.args(["serve", "--connection"]);

@@ -20,6 +20,8 @@ use perf_event_open_sys::{
 };
 use perfevents::Encoding;
 
+use crate::support::resource_limits;
+
 /// Parameters of an event for perf_event_open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
@@ -103,7 +105,9 @@ impl OpenGroup {
                 return Err(OpenError { index, error });
             }
             // SAFETY: a new descriptor, owned by nothing else.
-            opened.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            let fd = resource_limits::unreserved(fd).map_err(|error| OpenError { index, error })?;
+            opened.push(fd);
         }
         if let Some(leader) = opened.first() {
             // SAFETY: the descriptor is open; the argument is a number.

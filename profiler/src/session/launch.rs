@@ -30,7 +30,7 @@ use rustix::{
 use super::witness::{self, Witness, WitnessEnd};
 use crate::{
     failure::{Failure, Reason},
-    support::invoking_user,
+    support::{invoking_user, resource_limits},
 };
 
 /// A process that waits for the order to fork the command.
@@ -291,6 +291,8 @@ impl Image {
             all.chain([std::ptr::null()]).collect()
         };
         let (words, variables) = (pointers(&self.words), pointers(&self.variables));
+        // Last: the command may have less memory than this process has.
+        resource_limits::restore();
         // SAFETY: both lists end with a null pointer, and their strings live as long as `self`.
         unsafe { libc::execvpe(words[0], words.as_ptr(), variables.as_ptr()) };
         io::Error::last_os_error()
@@ -308,7 +310,11 @@ fn read_number(reader: &mut PipeReader) -> io::Result<Option<i32>> {
 }
 
 fn cannot_start(name: &str, error: &io::Error) -> Failure {
-    Failure::new(Reason::CannotRun, format!("cannot start `{name}`: {error}"))
+    let message = format!("cannot start `{name}`");
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return resource_limits::no_task(&message, error);
+    }
+    Failure::new(Reason::CannotRun, format!("{message}: {error}"))
 }
 
 impl Stopped {

@@ -40,6 +40,7 @@ use crate::{
     support::{
         heap, invoking_user,
         log::{self, harmless_message},
+        resource_limits,
         service_manager::ServiceManager,
         signals,
     },
@@ -57,11 +58,14 @@ pub fn run(
     command_line: Vec<String>,
     reread: Option<Reread>,
 ) -> Result<u8, Failure> {
+    resource_limits::raise(matches!(config.target, Target::Command(_)));
+    setup::check_limits(config)?;
     // First, while the profiler is small and has one thread.
     let launcher = match &config.target {
         Target::Command(command) => Some(Launcher::new(command)?),
         _ => None,
     };
+    resource_limits::check_threads()?;
     heap::return_large_blocks();
     let host = probe(&config.settings);
     if config.settings.verbose {

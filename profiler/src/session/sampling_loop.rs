@@ -14,7 +14,7 @@ use super::{
     relay::SessionSignals,
     reload::{Reload, adopt},
     sampler::{End, Sampler},
-    setup::{Setup, outputs},
+    setup::{self, Setup, outputs},
     stretch::{Budget, ClientStretch, Stretch},
     ticker::Ticker,
 };
@@ -24,7 +24,10 @@ use crate::{
     marks,
     output::{recovery::RecoveryThread, retention::Retention},
     privileges, report,
-    support::{clock::monotonic_ns, service_manager::ServiceManager, signals},
+    support::{
+        clock::monotonic_ns, resource_limits::check_descriptors, service_manager::ServiceManager,
+        signals,
+    },
     warning,
 };
 
@@ -83,6 +86,11 @@ impl Session {
             manager,
             activity: String::new(),
         };
+        // Events and files of many devices can have taken more than was expected.
+        if let Err(failure) = check_descriptors(setup::of_samples(&session.config)) {
+            session.sampler.discard();
+            return Err(failure);
+        }
         let mut target = setup.target;
         if let Some(launcher) = launcher {
             match session.start_command(launcher, &setup.keeps_capabilities) {

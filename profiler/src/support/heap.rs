@@ -15,13 +15,15 @@ pub fn return_large_blocks() {
     }
 }
 
-/// Limits glibc to two heaps. Each thread would get one of its own, which never shrinks; with
+/// Limits glibc to this many heaps. Each thread would get one of its own, which never shrinks; with
 /// threads that come and go with the jobs, two shared heaps take half the memory.
-pub fn share() {
+pub fn share(
+    #[cfg_attr(not(target_env = "gnu"), expect(unused_variables, reason = "glibc"))] heaps: i32,
+) {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes two integers; glibc synchronizes it with other threads.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_ARENA_MAX, heaps);
     }
 }
 

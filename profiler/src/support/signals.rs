@@ -137,6 +137,9 @@ impl Signals {
                 handle(signal.as_raw())?;
             }
         }
+        // A file that is too large is an error of write(2), like a full disk.
+        // SAFETY: sets no handler.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
             if for_command || !is_ignored(signal) {
                 handle(signal)?;

@@ -29,6 +29,8 @@ use rustix::{
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
+use crate::support::resource_limits;
+
 /// Pages of a ring buffer, a power of two: 6,500 records of 40 bytes. All buffers of a user
 /// together may have `kernel.perf_event_mlock_kb` (516 KiB) for each CPU.
 const PAGES: usize = 64;
@@ -341,7 +343,8 @@ fn open_event(kind: Kind, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor, owned by nothing else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    resource_limits::unreserved(fd)
 }
 
 /// Selects records of forks, execs and exits, with their times.

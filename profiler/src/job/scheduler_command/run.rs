@@ -12,6 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
 use super::QueryError;
+use crate::support::resource_limits;
 
 /// Time limit of a command.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,10 +48,14 @@ fn run_once(
     timeout: Duration,
 ) -> Result<CommandOutput, QueryError> {
     let mut command = Command::new(name);
-    // SAFETY: a system call.
+    // SAFETY: system calls.
     unsafe {
-        // It ends with this thread, and so with the profiler.
-        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        command.pre_exec(|| {
+            // Some programs close all descriptors up to the limit.
+            resource_limits::restore();
+            // It ends with this thread, and so with the profiler.
+            Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+        });
     }
     let mut child = command
         .args(args)

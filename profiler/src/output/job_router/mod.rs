@@ -25,7 +25,7 @@ use self::{
 use super::{Output, OutputReport, Reading, SessionEnd};
 use crate::{
     schema::Batch,
-    support::{file_limit, heap, reported::ReportedOnce},
+    support::{heap, reported::ReportedOnce},
     tasks::{Process, ProcessId},
     warning,
 };
@@ -57,8 +57,7 @@ impl JobRouter {
     /// When the thread cannot be created.
     pub fn open(template: RunTemplate, interval: Duration, quiet: bool) -> io::Result<Self> {
         let runs = JobRuns::new(template, interval, quiet)?;
-        file_limit::raise();
-        heap::share();
+        heap::share(2);
         Ok(Self {
             runs,
             members: HashMap::new(),

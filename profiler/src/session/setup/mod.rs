@@ -33,6 +33,7 @@ use crate::{
         clock::{Clock, monotonic_ns},
         invoking_user,
         labels::Labels,
+        resource_limits::{self, check_descriptors, first_descriptors, last_descriptors},
         timekeeping::Timekeeping,
     },
     tasks::{PerKeyCounters, Reader, TaskTable},
@@ -144,6 +145,30 @@ impl Setup {
             keeps_capabilities: keeps_capabilities(config, host),
         })
     }
+}
+
+/// Descriptors of the programs that follow processes, and of those of all sources.
+const BPF_OBJECTS: usize = 96;
+
+/// Checks that the resource limits suffice, and keeps descriptors for the tables.
+///
+/// # Errors
+///
+/// With the limit that is too low.
+pub fn check_limits(config: &Config) -> Result<(), Failure> {
+    let loads_programs = config.sources.need_tasks() && privileges::may_load_bpf();
+    let objects = if loads_programs { BPF_OBJECTS } else { 0 };
+    let sources = config.sources.iter().count();
+    let (first, last) = (first_descriptors(sources, objects), of_samples(config));
+    check_descriptors(first + last)?;
+    resource_limits::reserve(last);
+    resource_limits::check_memory()
+}
+
+/// Descriptors that the session opens from its first sample on.
+pub fn of_samples(config: &Config) -> u64 {
+    let tables = config.sources.iter().map(|spec| spec.tables.len()).sum();
+    last_descriptors(tables)
 }
 
 /// The configuration with the processes that a client of the service wants.

@@ -11,7 +11,7 @@ use crate::{
     failure::{Failure, Reason},
     host::{Host, cpu_list, text},
     privileges,
-    support::{clock::Clock, file_limit},
+    support::clock::Clock,
     tasks::{Reader, Walker},
 };
 
@@ -78,7 +78,6 @@ fn read_procfs(
     found: &FoundTarget,
     problem: &str,
 ) -> OpenReader {
-    file_limit::raise();
     let mut walker = Walker::new(found.walk.clone(), clock, config.settings.threads);
     let records = walker.record_lifecycle(&cpus_of_target(config, host));
     let mut fallback = Fallback {

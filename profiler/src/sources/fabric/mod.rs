@@ -13,7 +13,7 @@ use crate::{
     columns,
     host::Host,
     schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
-    support::{clock::monotonic_ns, file_limit},
+    support::clock::monotonic_ns,
 };
 
 use self::{
@@ -115,7 +115,6 @@ impl Fabric {
 
     /// Finds new devices, and forgets removed ones.
     fn find(&mut self) {
-        let known = self.devices.len();
         for device in self.devices.values_mut() {
             device.is_present = false;
         }
@@ -141,17 +140,8 @@ impl Fabric {
             }
         }
         self.devices.retain(|_, device| device.is_present);
-        if self.devices.len() > known {
-            let ports = self.devices.values().flat_map(|device| &device.ports);
-            if ports.map(Port::files).sum::<usize>() > FEW_FILES {
-                file_limit::raise();
-            }
-        }
     }
 }
-
-/// Number of open files that fits into the usual limit.
-const FEW_FILES: usize = 256;
 
 impl Source for Fabric {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {

@@ -195,16 +195,6 @@ impl Port {
         }
     }
 
-    /// Number of files that are kept open.
-    pub(super) fn files(&self) -> usize {
-        let counters: usize = self
-            .directories
-            .iter()
-            .map(|directory| directory.counters.len())
-            .sum();
-        counters + 2
-    }
-
     pub(super) fn increases(&self) -> [Option<u64>; COLUMNS] {
         self.columns.each_ref().map(|column| {
             let increase = |(directory, counter): &(usize, usize)| {

@@ -17,7 +17,7 @@ use crate::{
         Batch, Label, OwnerKey, TableBuilder, TypedTable,
         read::{self, sum_of_known},
     },
-    support::{clock::monotonic_ns, file_limit},
+    support::clock::monotonic_ns,
 };
 
 use self::report::Report;
@@ -142,8 +142,6 @@ impl Perf {
         if context.for_user && context.interval < energy::USER_PERIOD {
             plan.omit_energy("an ordinary user gets energy only at intervals of 1 s or more");
         }
-        // Each event of each thread needs a descriptor.
-        file_limit::raise();
         plan.probe(&machine);
         // With --node, the cycles of the node are those of its CPUs.
         if !context.node && energy::has_packages(context.host) {

@@ -33,6 +33,14 @@ pub enum OutputError {
         /// Error of the kernel.
         source: io::Error,
     },
+    /// Files of this size are forbidden by the resource limit.
+    #[error("{}: {source} (remedy: ulimit -f unlimited)", path.display())]
+    TooLarge {
+        /// The path in question.
+        path: PathBuf,
+        /// Error of the kernel.
+        source: io::Error,
+    },
     /// A run id or hostname that cannot be the name of a directory.
     #[error("{name:?} cannot be the name of a directory")]
     Name {
@@ -64,6 +72,7 @@ impl OutputError {
         match Errno::from_io_error(&source) {
             Some(Errno::NOTDIR | Errno::LOOP) => Self::NotADirectory { path },
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, source },
+            Some(Errno::FBIG) => Self::TooLarge { path, source },
             _ if is_full(&source) => Self::Full { path, source },
             _ => Self::Other { path, source },
         }

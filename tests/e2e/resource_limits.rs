@@ -1,0 +1,189 @@
+//! Low resource limits (`ulimit`): what can be raised is raised for the profiler alone, the command has those
+//! that it would have without the profiler, and what is too low is an error before anything starts.
+
+use std::process::Command;
+
+use e2e::{
+    runs::{Finished, Profiler},
+    workload_driver::WorkloadDriver,
+};
+
+use crate::WORKLOAD;
+
+/// An ordinary user without other processes.
+const USER: [&str; 6] = [
+    "setpriv",
+    "--reuid",
+    "54321",
+    "--regid",
+    "54321",
+    "--clear-groups",
+];
+
+/// A profiler of that user, below limits.
+fn of_user(limits: &[&str]) -> Profiler {
+    let wrapper = [&USER[..], &["prlimit"], limits].concat();
+    Profiler::in_directory_for_all(&wrapper)
+}
+
+#[test]
+fn command_has_the_inherited_limits() {
+    let limits = [
+        "--as=8000000000:9000000000",
+        "--core=0:1000",
+        "--cpu=500:500",
+        "--data=7000000000:8000000000",
+        "--fsize=100000000:200000000",
+        "--memlock=10000:20000",
+        "--nofile=16:1000",
+        "--nproc=5000:6000",
+        "--stack=262144:16000000",
+    ];
+    let limits_file = ["cat", "/proc/self/limits"];
+    for user in [&[][..], &USER] {
+        let wrapper = [user, &["prlimit"], &limits].concat();
+        let alone = Command::new(wrapper[0])
+            .args(&wrapper[1..])
+            .args(limits_file)
+            .output()
+            .expect("prlimit starts");
+        let alone = String::from_utf8_lossy(&alone.stdout);
+        assert!(alone.contains("262144"), "{alone}");
+        let profiler = Profiler::in_directory_for_all(&wrapper).command(&limits_file);
+        let finished = profiler.finish();
+        assert_eq!(finished.code(), 0, "{}", finished.stderr);
+        assert_eq!(finished.stdout, alone);
+    }
+}
+
+fn assert_unharmed(finished: &Finished) {
+    assert_eq!(finished.code(), 7, "{}", finished.stderr);
+    assert!(!finished.stderr.contains("os error"), "{}", finished.stderr);
+    finished.any_dataset().assert_complete();
+}
+
+/// Each of them would stop the profiler. `fsize` of the command stays 0: it writes nothing.
+#[test]
+fn soft_limits_do_not_hinder_a_user() {
+    let limits = [
+        "--as=150000000:",
+        "--data=10000000:",
+        "--fsize=0:",
+        "--nofile=16:",
+        "--nproc=1:",
+        "--stack=131072:",
+    ];
+    assert_unharmed(&of_user(&limits).command(&["sh", "-c", "exit 7"]).finish());
+}
+
+/// Hard limits of the command are not those of the profiler of root.
+#[test]
+fn hard_limits_of_a_command_do_not_hinder_root() {
+    let limits = [
+        "prlimit",
+        "--as=150000000:150000000",
+        "--data=10000000:10000000",
+        "--fsize=0:0",
+        "--nofile=16:16",
+    ];
+    let profiler = Profiler::wrapped_in(&limits);
+    let finished = profiler.command(&["sh", "-c", "exit 7"]).finish();
+    let mut raise = Command::new("prlimit");
+    raise.args(["--nofile=16:16", "prlimit", "--nofile=17:17", "true"]);
+    if raise.status().expect("prlimit starts").success() {
+        assert_unharmed(&finished);
+    } else {
+        // Root of some containers lacks `CAP_SYS_RESOURCE`.
+        finished.assert_refused(4, "ulimit");
+    }
+}
+
+/// One line with the limit and the remedy, before the command exists.
+#[test]
+fn too_low_limits_are_refused() {
+    for (limit, remedy) in [
+        ("--as=150000000:150000000", "ulimit -v"),
+        ("--data=20000000:20000000", "ulimit -d"),
+        ("--nofile=8:8", "ulimit -n"),
+        ("--nofile=32:32", "ulimit -n"),
+        ("--nofile=64:64", "ulimit -n"),
+        ("--nproc=1:1", "ulimit -u"),
+        ("--nproc=8:8", "ulimit -u"),
+        ("--stack=262144:262144", "ulimit -s"),
+    ] {
+        let finished = of_user(&[limit]).command(&["echo", "started"]).finish();
+        assert_eq!(finished.stdout, "", "{limit}: {}", finished.stderr);
+        finished.assert_refused(4, remedy);
+    }
+    // Without the remedy of a limit: that of a file is known only when it is written.
+    let finished = of_user(&["--fsize=100:100"])
+        .command(&["echo", "started"])
+        .finish();
+    assert_eq!(finished.stdout, "", "{}", finished.stderr);
+    finished.assert_refused(5, "ulimit -f");
+}
+
+/// The numbers that are named as the remedy suffice.
+#[test]
+fn the_named_limit_suffices() {
+    for option in ["nofile", "as", "data"] {
+        let low = if option == "nofile" { 32 } else { 140_000_000 };
+        let low = if option == "data" { 20_000_000 } else { low };
+        let refused = of_user(&[&format!("--{option}={low}:{low}")])
+            .command(&["true"])
+            .finish();
+        let named = refused.stderr.split("ulimit -").nth(1);
+        let number: u64 = named
+            .and_then(|named| named.split([' ', ',', ')']).nth(1))
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_else(|| panic!("{option}: {}", refused.stderr));
+        let unit = if option == "nofile" { 1 } else { 1024 };
+        let enough = number * unit;
+        let finished = of_user(&[&format!("--{option}={enough}:{enough}")])
+            .command(&["sh", "-c", "exit 7"])
+            .finish();
+        assert_unharmed(&finished);
+    }
+}
+
+/// As on a full disk: rows wait in memory, and nothing is lost.
+#[test]
+fn journals_can_reach_the_limit_of_files() {
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let mut profiler = Profiler::wrapped_in(&["prlimit", "--fsize=131072:131072"])
+        .args(["-i", "5ms"])
+        .pid(workload.pid())
+        .start();
+    profiler.wait_for("writing the journal: File too large");
+    let finished = profiler.interrupt();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    finished.dataset().assert_complete();
+}
+
+/// The profiler ignores the signal, its command does not.
+#[test]
+fn a_command_is_killed_at_its_limit_of_files() {
+    let script = "ulimit -f 0; echo text > \"$0\"; exit 7";
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
+    let file = file.to_str().expect("UTF-8");
+    let finished = Profiler::new()
+        .command(&["sh", "-c", script, file])
+        .finish();
+    let killed = 128 + rustix::process::Signal::XFSZ.as_raw();
+    assert_eq!(finished.code(), killed, "{}", finished.stderr);
+    finished.any_dataset().assert_complete();
+}
+
+/// At a hard limit, the kernel kills without a warning: the profiler ends before.
+#[test]
+fn the_hard_limit_of_cpu_time_ends_a_run_in_order() {
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let finished = Profiler::wrapped_in(&["prlimit", "--cpu=3:3"])
+        .args(["-i", "1ms"])
+        .pid(workload.pid())
+        .finish();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    assert!(finished.stderr.contains("ulimit -t"), "{}", finished.stderr);
+    finished.dataset().assert_complete();
+}
