@@ -1,7 +1,7 @@
 //! Low resource limits (`ulimit`): what can be raised is raised for the profiler alone, the command has those
 //! that it would have without the profiler, and what is too low is an error before anything starts.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use e2e::{
     runs::{Finished, Profiler},
@@ -90,6 +90,7 @@ fn hard_limits_of_a_command_do_not_hinder_root() {
     let finished = profiler.command(&["sh", "-c", "exit 7"]).finish();
     let mut raise = Command::new("prlimit");
     raise.args(["--nofile=16:16", "prlimit", "--nofile=17:17", "true"]);
+    raise.stderr(Stdio::null());
     if raise.status().expect("prlimit starts").success() {
         assert_unharmed(&finished);
     } else {
@@ -186,4 +187,25 @@ fn the_hard_limit_of_cpu_time_ends_a_run_in_order() {
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
     assert!(finished.stderr.contains("ulimit -t"), "{}", finished.stderr);
     finished.dataset().assert_complete();
+}
+
+/// Without buffers, records are missing, and a run says which limit that is.
+#[test]
+fn used_up_locked_memory_is_reported() {
+    let start = || {
+        let profiler = of_user(&["--memlock=0:0"]).args(["-i", "1s"]);
+        profiler.command(&["sleep", "infinity"]).start()
+    };
+    let mut running = vec![start()];
+    while !running.last().expect("one").stderr().contains("ulimit -l") {
+        assert!(running.len() < 64, "{}", running[0].stderr());
+        running.push(start());
+    }
+    let last = running.pop().expect("one");
+    assert!(last.stderr().contains("are missing"), "{}", last.stderr());
+    for profiler in running {
+        assert!(!profiler.stderr().contains("ulimit -l"));
+        profiler.kill();
+    }
+    last.kill();
 }

@@ -92,7 +92,7 @@ impl Announcement {
     pub fn announce(&self) -> io::Result<()> {
         let (directory, name) = (Arc::clone(&self.directory), self.name.clone());
         // A thread of its own can write as the owner of the run.
-        let thread = thread::spawn(move || {
+        let thread = thread::Builder::new().spawn(move || {
             privileges::keep_for_files();
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             match openat(
@@ -104,7 +104,7 @@ impl Announcement {
                 Err(error) if error != Errno::EXIST => Err(error.into()),
                 _ => Ok(()),
             }
-        });
+        })?;
         thread
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))

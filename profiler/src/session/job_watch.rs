@@ -16,7 +16,7 @@ use crate::{
         ipc_file::{self, IpcFile, IpcPath, Progress},
     },
     privileges, report,
-    support::{notifier::Notifier, regular_file::Links},
+    support::{notifier::Notifier, regular_file::Links, resource_limits::no_task},
     tasks::TaskTable,
     warning,
 };
@@ -33,7 +33,7 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
     let internal = |error: std::io::Error| Failure::new(Reason::Internal, error.to_string());
     let notifier = Notifier::new().map_err(internal)?;
     let done = readable(notifier.fd().map_err(internal)?).map_err(internal)?;
-    let thread = std::thread::spawn(move || {
+    let thread = std::thread::Builder::new().spawn(move || {
         let _raised = privileges::raise();
         let report = |line: &str| {
             if !quiet {
@@ -44,6 +44,7 @@ pub async fn find(config: &Config, host: &Host) -> Result<Option<job::FoundJob>,
         notifier.notify();
         found
     });
+    let thread = thread.map_err(|error| no_task("cannot start a thread", &error))?;
     let _ = done.readable().await;
     let found = thread.join().unwrap_or_else(|_| {
         Err(Failure::new(

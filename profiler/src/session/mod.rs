@@ -78,7 +78,7 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(|error| Failure::internal(format!("tokio: {error}")))?;
-    let ended = runtime.block_on(async {
+    runtime.block_on(async {
         // Before anything is written or started, so that a signal always ends the session in order.
         let mut signals = SessionSignals::new(config)
             .map_err(|error| Failure::internal(format!("signals: {error}")))?;
@@ -137,10 +137,7 @@ pub fn run(
         Session::start(config, setup, launcher, manager)?
             .run(signals, Reload::new(reread))
             .await
-    });
-    // A reload can hang in a file.
-    runtime.shutdown_background();
-    ended
+    })
 }
 
 /// The service manager that waits for this process. That of a command waits for the command, that of

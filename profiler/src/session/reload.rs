@@ -1,7 +1,9 @@
 //! Reload of the configuration on SIGHUP: what can change between two samples is applied, the rest
 //! is reported.
 
-use tokio::task::JoinHandle;
+use std::thread;
+
+use tokio::sync::oneshot::{self, Receiver};
 
 use crate::{
     config::{Config, Reread},
@@ -17,7 +19,7 @@ const APPLIED: [&str; 4] = ["interval_ns", "keep_free", "max_age_ns", "max_size"
 /// Reads the configuration in a thread of its own, because a file can hang.
 pub struct Reload {
     reread: Option<Reread>,
-    reading: Option<JoinHandle<Result<Config, Failure>>>,
+    reading: Option<Receiver<Result<Config, Failure>>>,
     /// Whether a signal has arrived since the thread began.
     is_due: bool,
 }
@@ -39,10 +41,13 @@ impl Reload {
         };
         self.is_due = self.reading.is_some();
         if !self.is_due {
-            self.reading = Some(tokio::task::spawn_blocking(move || {
+            let (answer, reading) = oneshot::channel();
+            let thread = thread::Builder::new().name("reload".to_owned());
+            let _ = thread.spawn(move || {
                 log::reopen();
-                reread()
-            }));
+                let _ = answer.send(reread());
+            });
+            self.reading = Some(reading);
         }
         true
     }
@@ -57,7 +62,7 @@ impl Reload {
         if self.is_due {
             self.begin();
         }
-        read.unwrap_or_else(|error| Err(Failure::internal(error)))
+        read.unwrap_or_else(|_| Err(Failure::internal("there is no thread to read it")))
     }
 }
 

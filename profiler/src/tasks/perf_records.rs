@@ -210,18 +210,24 @@ fn open_rings(cpus: &[u32], pid: i32) -> io::Result<Vec<Ring>> {
     loop {
         let cpus = cpus.iter().map(|cpu| cpu.cast_signed());
         match cpus.map(|cpu| Ring::open(pid, cpu, pages)).collect() {
-            Err(error) if is_over_limit(&error) && pages > PAGES_MIN => pages /= 2,
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory && pages > PAGES_MIN => {
+                pages /= 2;
+            }
             rings => return rings,
         }
     }
 }
 
-/// Whether a mapping was refused because of `kernel.perf_event_mlock_kb`.
-fn is_over_limit(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::PERM | Errno::NOMEM)
-    )
+/// The error of a mapping that was refused because of `kernel.perf_event_mlock_kb`.
+fn of_mapping(error: Errno) -> io::Error {
+    match error {
+        Errno::PERM | Errno::NOMEM => io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            "the locked memory of the user is used up (remedy: raise ulimit -l, or sysctl \
+             kernel.perf_event_mlock_kb)",
+        ),
+        _ => error.into(),
+    }
 }
 
 impl Ring {
@@ -238,7 +244,8 @@ impl Ring {
                 MapFlags::SHARED,
                 &event,
                 0,
-            )?
+            )
+            .map_err(of_mapping)?
         };
         Ok(Self {
             event,

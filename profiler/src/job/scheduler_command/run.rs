@@ -73,12 +73,16 @@ fn run_once(
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (sender, receiver) = channel();
     // A command that hangs in the kernel blocks only this thread.
-    thread::spawn(move || {
-        let stderr = thread::spawn(move || read_all(stderr));
+    let reader = thread::Builder::new().spawn(move || {
+        let stderr = thread::Builder::new().spawn(move || read_all(stderr));
         let stdout = read_all(stdout);
-        let stderr = stderr.join().unwrap_or_default();
-        let _ = sender.send((child.wait(), stdout, stderr));
+        let stderr = stderr.ok().and_then(|thread| thread.join().ok());
+        let _ = sender.send((child.wait(), stdout, stderr.unwrap_or_default()));
     });
+    if let Err(error) = reader {
+        let _ = kill_process_group(group, Signal::KILL);
+        return Err(QueryError::Failed(name, error.to_string()));
+    }
     let Ok((status, stdout, stderr)) = receiver.recv_timeout(timeout) else {
         let _ = kill_process_group(group, Signal::KILL);
         return Err(QueryError::TimedOut(name));

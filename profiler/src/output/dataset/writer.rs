@@ -132,13 +132,10 @@ impl DatasetWriter {
     ///
     /// # Errors
     ///
-    /// When nothing can be stored there. Then nothing is left behind.
-    ///
-    /// # Panics
-    ///
-    /// When the thread cannot be created.
+    /// When nothing can be stored there, or the thread cannot be created. Then nothing is left behind.
     pub fn start(options: DatasetOptions) -> Result<Self, OutputError> {
         let run_dir = options.run_dir.clone();
+        let is_new = !run_dir.exists();
         let writer = WriterThread::new(options)?;
         let directory = writer.directory().ok();
         let shared = Arc::new(Shared::new(writer.memory_budget(), writer.manifest()));
@@ -151,7 +148,12 @@ impl DatasetWriter {
                     writer.run(&shared);
                 }
             })
-            .expect("a thread for the writer");
+            .map_err(|source| {
+                if is_new {
+                    let _ = std::fs::remove_dir_all(&run_dir);
+                }
+                OutputError::new(&run_dir, source)
+            })?;
         Ok(Self {
             shared,
             is_finished: false,
