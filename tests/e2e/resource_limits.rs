@@ -4,7 +4,8 @@
 use std::process::{Command, Stdio};
 
 use e2e::{
-    runs::{Finished, Profiler},
+    runs::{Finished, Profiler, wait_until},
+    setting,
     workload_driver::WorkloadDriver,
 };
 
@@ -208,4 +209,61 @@ fn used_up_locked_memory_is_reported() {
         profiler.kill();
     }
     last.kill();
+}
+
+/// The profiler cannot go on. Its command does, and what was in the journal is kept.
+#[test]
+fn a_command_and_the_journal_survive_when_memory_is_used_up() {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let go = directory.path().join("go");
+    let script = "until [ -e \"$0\" ]; do sleep 0.05; done; echo ended";
+    let running = Profiler::new()
+        .args(["-i", "20ms"])
+        .command(&["sh", "-c", script, go.to_str().expect("UTF-8")])
+        .start();
+    let run = running.run_dir();
+    let length = || {
+        let hosts = run.join("system").read_dir().into_iter().flatten();
+        let journals = hosts
+            .flatten()
+            .map(|host| host.path().join("_part-00000.arrows"));
+        let lengths = journals.filter_map(|path| path.metadata().ok());
+        lengths.map(|journal| journal.len()).sum::<u64>()
+    };
+    wait_until("there is a journal", || length() != 0);
+    // Its beginning has no rows.
+    for _ in 0..2 {
+        let before = length();
+        wait_until("the journal grows", || length() > before);
+    }
+    let limited = Command::new("prlimit")
+        .args(["--data=1:1", "--pid", &running.pid().to_string()])
+        .status();
+    assert!(limited.expect("prlimit starts").success());
+    std::fs::write(&go, "").expect("a file");
+    let finished = running.finish();
+    assert_eq!(finished.stdout, "ended\n", "{}", finished.stderr);
+    crate::crash::recover(&run);
+    let samples: u64 = finished.any_dataset().value("SELECT count(*) FROM system");
+    assert_ne!(samples, 0, "{}", finished.stderr);
+}
+
+/// Its processes for clients would have the same limits.
+#[test]
+fn a_service_with_a_too_low_limit_is_refused() {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    for (limit, remedy) in [
+        ("--nofile=8:8", "ulimit -n"),
+        ("--nofile=64:64", "ulimit -n"),
+        ("--as=150000000:150000000", "ulimit -v"),
+    ] {
+        let refused = Command::new("prlimit")
+            .args([limit, &setting("PROFILER_BIN"), "serve", "--socket"])
+            .arg(directory.path().join("socket"))
+            .output()
+            .expect("prlimit starts");
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(4), "{limit}: {stderr}");
+        assert!(stderr.contains(remedy), "{limit}: {stderr}");
+    }
 }

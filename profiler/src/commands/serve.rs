@@ -68,7 +68,10 @@ impl Arguments {
             let message = "the service needs CAP_BPF and CAP_PERFMON: start it as root";
             return Err(Failure::new(Reason::Privilege, message));
         }
+        // Those of the processes for clients, too.
         resource_limits::raise(false);
+        resource_limits::check_descriptors(DESCRIPTORS)?;
+        resource_limits::check_memory()?;
         listener::listen(&self.socket, &|| self.quota(), &|request| {
             let mut command = Command::new("/proc/self/exe");
             command.args(["serve", "--connection"]);
@@ -110,6 +113,10 @@ struct Limits {
 pub fn check(configuration: &Configuration) -> Result<(), Failure> {
     configuration.table::<Limits>(SERVE).map(drop)
 }
+
+/// Descriptors with which a process for a client can profile, and the service can serve the usual number of
+/// clients.
+const DESCRIPTORS: u64 = 256;
 
 /// Variable with the request of the client at the standard input, as JSON.
 const REQUEST: &str = "PROFILER_SERVE_REQUEST";

@@ -29,7 +29,7 @@ const CHANGED: [Resource; 8] = [
     Resource::Data,
     Resource::Fsize,
     Resource::Nproc,
-    // Of BPF maps before Linux 5.11, and of the buffers of perf events.
+    // Of the buffers of perf events.
     Resource::Memlock,
     Resource::Stack,
     Resource::Cpu,
@@ -95,8 +95,7 @@ pub fn raise(for_command: bool) {
                 }
             }
             _ => {
-                let is_of_kernel = matches!(resource, Resource::Memlock);
-                let unlimited = (for_command || is_of_kernel) && set_most(resource).is_ok();
+                let unlimited = for_command && set_most(resource).is_ok();
                 if !unlimited && limit.current != limit.maximum {
                     let _ = set(resource, limit.maximum, limit.maximum);
                 }
