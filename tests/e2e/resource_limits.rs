@@ -104,7 +104,7 @@ fn hard_limits_of_a_command_do_not_hinder_root() {
 #[test]
 fn too_low_limits_are_refused() {
     for (limit, remedy) in [
-        ("--as=150000000:150000000", "ulimit -v"),
+        ("--as=120000000:120000000", "ulimit -v"),
         ("--data=20000000:20000000", "ulimit -d"),
         ("--nofile=8:8", "ulimit -n"),
         ("--nofile=32:32", "ulimit -n"),
@@ -129,7 +129,7 @@ fn too_low_limits_are_refused() {
 #[test]
 fn the_named_limit_suffices() {
     for option in ["nofile", "as", "data"] {
-        let low = if option == "nofile" { 32 } else { 140_000_000 };
+        let low = if option == "nofile" { 32 } else { 120_000_000 };
         let low = if option == "data" { 20_000_000 } else { low };
         let refused = of_user(&[&format!("--{option}={low}:{low}")])
             .command(&["true"])
@@ -255,7 +255,7 @@ fn a_service_with_a_too_low_limit_is_refused() {
     for (limit, remedy) in [
         ("--nofile=8:8", "ulimit -n"),
         ("--nofile=64:64", "ulimit -n"),
-        ("--as=150000000:150000000", "ulimit -v"),
+        ("--as=120000000:120000000", "ulimit -v"),
     ] {
         let refused = Command::new("prlimit")
             .args([limit, &setting("PROFILER_BIN"), "serve", "--socket"])
@@ -266,4 +266,23 @@ fn a_service_with_a_too_low_limit_is_refused() {
         assert_eq!(refused.status.code(), Some(4), "{limit}: {stderr}");
         assert!(stderr.contains(remedy), "{limit}: {stderr}");
     }
+}
+
+/// What threads would do at the end is done by the first one.
+#[test]
+fn a_run_ends_in_order_without_further_threads() {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let go = directory.path().join("go");
+    let script = "until [ -e \"$0\" ]; do read -r _ < /proc/uptime; done; exit 7";
+    let running = of_user(&["--core=0"])
+        .command(&["sh", "-c", script, go.to_str().expect("UTF-8")])
+        .start();
+    let pid = running.pid().to_string();
+    let limited = Command::new(USER[0])
+        .args(&USER[1..])
+        .args(["prlimit", "--nproc=1:1", "--pid", &pid])
+        .status();
+    assert!(limited.expect("prlimit starts").success());
+    std::fs::write(&go, "").expect("a file");
+    assert_unharmed(&running.finish());
 }

@@ -16,6 +16,7 @@ use super::{
     series::{Named, Series, Span},
     stored_run::{StoredHost, StoredRun},
 };
+use crate::support::worker::in_threads;
 
 /// How rows are divided into groups, each with figures of its own.
 pub enum Groups {
@@ -383,18 +384,14 @@ pub fn for_each_host<T: Send>(
     let next = AtomicUsize::new(0);
     let results: Vec<_> = hosts.iter().map(|_| Mutex::new(None)).collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(hosts.len()) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(host) = hosts.get(number) else { break };
-                    let result = work(host);
-                    *results[number]
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner) = Some(result);
-                }
-            });
+    in_threads(threads.min(hosts.len()), || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(host) = hosts.get(number) else { break };
+            let result = work(host);
+            *results[number]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(result);
         }
     });
     let results = results.into_iter();

@@ -17,6 +17,7 @@ use aya::{
 };
 
 use super::error::{BpfError, HookError};
+use crate::support::worker::in_threads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
@@ -255,7 +256,7 @@ pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Request
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.min(THREADS_MAX).min(programs.len());
     let queue = Mutex::new(programs.into_iter());
-    let work = || {
+    in_threads(threads, || {
         loop {
             let next = queue.lock().expect("not held while loading").next();
             let Some((set, hook, program)) = next else {
@@ -269,12 +270,6 @@ pub fn load_all(ebpf: &mut Ebpf, btf: &Btf, hooks: &[Hook], requested: &[Request
                 set.is_refused.store(true, Ordering::Relaxed);
             }
         }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
     });
 }
 

@@ -34,7 +34,8 @@ impl Progress {
         }
         let (end, ended) = mpsc::channel::<()>();
         thread::scope(|scope| {
-            scope.spawn(move || {
+            // Without a thread, nothing is shown.
+            let _ = thread::Builder::new().spawn_scoped(scope, move || {
                 let mut is_shown = false;
                 while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                     is_shown = true;

@@ -1,14 +1,11 @@
 //! Several transfers at the same time.
 
-use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    thread,
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use crate::failure::Failure;
+use crate::{failure::Failure, support::worker::in_threads};
 
 /// Objects that are transferred at the same time.
 const AT_ONCE: usize = 4;
@@ -24,23 +21,21 @@ pub fn at_once<T: Sync>(
 ) -> Result<(), Failure> {
     let next = Mutex::new(items.iter());
     let stop = AtomicBool::new(false);
-    let worker = || {
+    let result = Mutex::new(Ok(()));
+    in_threads(AT_ONCE, || {
         loop {
             let item = next.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(item) = item.filter(|_| !stop.load(Relaxed)) else {
-                return Ok(());
+                return;
             };
-            work(item).inspect_err(|_| stop.store(true, Relaxed))?;
+            if let Err(failure) = work(item) {
+                stop.store(true, Relaxed);
+                let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
+                if result.is_ok() {
+                    *result = Err(failure);
+                }
+            }
         }
-    };
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
-        let mut result = Ok(());
-        for worker in workers {
-            let ended = worker.join();
-            let ended = ended.unwrap_or_else(|_| Err(Failure::internal("a thread panicked")));
-            result = result.and(ended);
-        }
-        result
-    })
+    });
+    result.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -38,6 +38,8 @@ const CHANGED: [Resource; 8] = [
 /// Stack of the first thread, bytes: as usual, and the least that suffices.
 const STACK: u64 = 8 << 20;
 const LEAST_STACK: u64 = 1 << 20;
+/// Stack of a thread that does nothing, bytes.
+const SMALL_STACK: usize = 64 << 10;
 /// Address space that the profiler of a small target maps after its start, bytes, with a reserve: stacks,
 /// heap, type information of the kernel, buffers of Parquet files.
 const MEMORY: usize = 96 << 20;
@@ -254,7 +256,9 @@ pub fn check_threads() -> Result<(), Failure> {
         let _closed = gate.lock();
         (0..THREADS).try_for_each(|_| {
             let wait = || drop(gate.lock());
-            thread::Builder::new().spawn_scoped(scope, wait).map(drop)
+            // glibc keeps the stacks of ended threads.
+            let thread = thread::Builder::new().stack_size(SMALL_STACK);
+            thread.spawn_scoped(scope, wait).map(drop)
         })
     });
     started.map_err(|error| no_task(&format!("{THREADS} threads are needed"), &error))

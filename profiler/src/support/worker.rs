@@ -110,6 +110,19 @@ impl<Request: Send + 'static, Answer: Send + 'static> Worker<Request, Answer> {
     }
 }
 
+/// Calls `work` in this many threads at the same time, of which this one is the first. They are fewer if no
+/// further ones can be created.
+pub(crate) fn in_threads(number: usize, work: impl Fn() + Sync) {
+    thread::scope(|scope| {
+        for _ in 1..number {
+            if thread::Builder::new().spawn_scoped(scope, &work).is_err() {
+                break;
+            }
+        }
+        work();
+    });
+}
+
 /// A thread that runs periodically until this is dropped. Dropping does not wait for its end,
 /// because a driver may never return.
 pub(crate) struct PeriodicTask {
@@ -186,6 +199,22 @@ mod tests {
         worker.ask(3).expect("idle");
         proceed.send(()).expect("the worker");
         assert_eq!(worker.take(Duration::from_secs(60)), Some(3));
+    }
+
+    #[test]
+    fn work_is_done_in_one_thread_at_least() {
+        for number in 0..3 {
+            let threads = std::sync::Mutex::new(Vec::new());
+            in_threads(number, || {
+                threads
+                    .lock()
+                    .expect("no panic")
+                    .push(thread::current().id());
+            });
+            let threads = threads.into_inner().expect("no panic");
+            assert_eq!(threads.len(), number.max(1));
+            assert!(threads.contains(&thread::current().id()));
+        }
     }
 
     #[test]

@@ -13,11 +13,14 @@ use super::{
     All, Directories, Report,
     files::{Contents, Place},
 };
-use crate::output::dataset::{
-    compacted::CompactedRun,
-    files::{Directory, host_directory},
-    listing::Listing,
-    manifest::Manifest,
+use crate::{
+    output::dataset::{
+        compacted::CompactedRun,
+        files::{Directory, host_directory},
+        listing::Listing,
+        manifest::Manifest,
+    },
+    support::worker::in_threads,
 };
 
 /// Directories that are read at the same time.
@@ -49,22 +52,16 @@ impl Report {
         let found = Mutex::new(Vec::new());
         let run_id = self.run_id.as_deref();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|scope| {
-            for _ in 0..threads.min(READERS) {
-                scope.spawn(|| {
-                    while let Some((table, host)) =
-                        directories.get(next.fetch_add(1, Ordering::Relaxed))
-                    {
-                        let place = Place {
-                            run_id,
-                            table,
-                            host,
-                        };
-                        let contents = contents(run, place, compacted);
-                        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                        found.push(((table.clone(), host.clone()), contents));
-                    }
-                });
+        in_threads(threads.min(READERS), || {
+            while let Some((table, host)) = directories.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let place = Place {
+                    run_id,
+                    table,
+                    host,
+                };
+                let contents = contents(run, place, compacted);
+                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                found.push(((table.clone(), host.clone()), contents));
             }
         });
         let mut all = All::new();

@@ -161,7 +161,8 @@ pub fn check_limits(config: &Config) -> Result<(), Failure> {
     let sources = config.sources.iter().count();
     let (first, last) = (first_descriptors(sources, objects), of_samples(config));
     check_descriptors(first + last)?;
-    resource_limits::reserve(last);
+    // Sources that are opened after the events, and the outputs.
+    resource_limits::reserve(last + first_descriptors(sources, 0));
     resource_limits::check_memory()
 }
 
