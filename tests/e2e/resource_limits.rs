@@ -1,7 +1,10 @@
 //! Low resource limits (`ulimit`): what can be raised is raised for the profiler alone, the command has those
 //! that it would have without the profiler, and what is too low is an error before anything starts.
 
-use std::process::{Command, Stdio};
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    process::{Command, Stdio},
+};
 
 use e2e::{
     runs::{Finished, Profiler, wait_until},
@@ -285,4 +288,25 @@ fn a_run_ends_in_order_without_further_threads() {
     assert!(limited.expect("prlimit starts").success());
     std::fs::write(&go, "").expect("a file");
     assert_unharmed(&running.finish());
+}
+
+/// Threads that exist do not wait for those that cannot be created.
+#[test]
+fn ceilings_without_threads_are_refused() {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let binary = directory.path().join("profiler");
+    std::fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
+    let all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), all).expect("our directory");
+    let refused = Command::new(USER[0])
+        .args(&USER[1..])
+        .args(["prlimit", "--nproc=2:2"])
+        .arg(binary)
+        .args(["ceilings", "--force", "--output"])
+        .arg(directory.path().join("ceilings"))
+        .output()
+        .expect("setpriv starts");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("a thread on each"), "{stderr}");
 }

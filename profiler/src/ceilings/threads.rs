@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Barrier,
+        Barrier, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -51,7 +51,7 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
 ///
 /// # Errors
 ///
-/// When a CPU cannot be used.
+/// When a CPU cannot be used, or a thread cannot be created.
 pub fn measure<'a>(
     cpus: &[usize],
     duration: Duration,
@@ -59,10 +59,17 @@ pub fn measure<'a>(
 ) -> io::Result<Rate> {
     let barrier = Barrier::new(cpus.len());
     let failed = AtomicBool::new(false);
+    // Threads wait for each other only if all exist.
+    let all_exist = Mutex::new(false);
     let of_threads = thread::scope(|scope| {
+        let mut all_exist_now = all_exist.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = cpus.iter().map(|&cpu| {
             let (barrier, failed, prepare) = (&barrier, &failed, &prepare);
-            scope.spawn(move || {
+            let all_exist = &all_exist;
+            thread::Builder::new().spawn_scoped(scope, move || {
+                if !*all_exist.lock().unwrap_or_else(PoisonError::into_inner) {
+                    return Ok([0.0; REPETITIONS]);
+                }
                 let pinned = pin(cpu);
                 failed.fetch_or(pinned.is_err(), Ordering::Relaxed);
                 // All threads learn here of a thread that cannot take part, so that none waits for it.
@@ -79,7 +86,11 @@ pub fn measure<'a>(
                 }))
             })
         });
-        let threads: Vec<_> = threads.collect();
+        let threads: io::Result<Vec<_>> = threads.collect();
+        *all_exist_now = threads.is_ok();
+        drop(all_exist_now);
+        let threads =
+            threads.map_err(|error| io::Error::other(format!("a thread on each: {error}")))?;
         let ended = threads.into_iter().map(|thread| {
             let lost = || Err(io::Error::other("a thread failed"));
             thread.join().unwrap_or_else(|_| lost())
