@@ -184,7 +184,7 @@ fn a_command_is_killed_at_its_limit_of_files() {
 #[test]
 fn the_hard_limit_of_cpu_time_ends_a_run_in_order() {
     let workload = WorkloadDriver::new(WORKLOAD, 0);
-    let finished = Profiler::wrapped_in(&["prlimit", "--cpu=3:3"])
+    let finished = Profiler::wrapped_in(&["prlimit", "--cpu=2:2"])
         .args(["-i", "1ms"])
         .pid(workload.pid())
         .finish();
@@ -196,8 +196,12 @@ fn the_hard_limit_of_cpu_time_ends_a_run_in_order() {
 /// Without buffers, records are missing, and a run says which limit that is.
 #[test]
 fn used_up_locked_memory_is_reported() {
+    // The memory is that of all profilers of a user.
+    let user = USER.map(|word| word.replace("54321", "54322"));
+    let user = user.each_ref().map(String::as_str);
     let start = || {
-        let profiler = of_user(&["--memlock=0:0"]).args(["-i", "1s"]);
+        let wrapper = [&user[..], &["prlimit", "--memlock=0:0"]].concat();
+        let profiler = Profiler::in_directory_for_all(&wrapper).args(["-i", "1s"]);
         profiler.command(&["sleep", "infinity"]).start()
     };
     let mut running = vec![start()];

@@ -62,6 +62,7 @@ const LONG: [&str; 35] = [
     "psutil::footprint_is_a_complete_sum",
     "recipes::every_recipe_runs_on_its_dataset",
     "report_input::clocks_that_differ_are_named",
+    "resource_limits::ceilings_without_threads_are_refused",
     "roofline::measured_ceilings_are_in_the_report",
     "run_end::signal_while_attaching_leaves_a_complete_run_or_none",
     "run_queue::",

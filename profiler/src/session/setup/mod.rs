@@ -10,6 +10,7 @@ mod target;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
 };
 
 use caps::Capability;
@@ -149,6 +150,8 @@ impl Setup {
 
 /// Descriptors of the programs that follow processes, and of those of all sources.
 const BPF_OBJECTS: usize = 96;
+/// Descriptors of outputs, which are opened after the events.
+const AFTER_EVENTS: u64 = 16;
 
 /// Checks that the resource limits suffice, and keeps descriptors for the tables.
 ///
@@ -157,12 +160,16 @@ const BPF_OBJECTS: usize = 96;
 /// With the limit that is too low.
 pub fn check_limits(config: &Config) -> Result<(), Failure> {
     let loads_programs = config.sources.need_tasks() && privileges::may_load_bpf();
-    let objects = if loads_programs { BPF_OBJECTS } else { 0 };
+    let objects = if loads_programs {
+        BPF_OBJECTS
+    } else {
+        // Buffers of task records, and the events of a thread.
+        2 * thread::available_parallelism().map_or(1, usize::from) + 1
+    };
     let sources = config.sources.iter().count();
     let (first, last) = (first_descriptors(sources, objects), of_samples(config));
     check_descriptors(first + last)?;
-    // Sources that are opened after the events, and the outputs.
-    resource_limits::reserve(last + first_descriptors(sources, 0));
+    resource_limits::reserve(last + AFTER_EVENTS + sources as u64);
     resource_limits::check_memory()
 }
 
