@@ -42,7 +42,7 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 35] = [
+const LONG: [&str; 36] = [
     "coming_from::",
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
