@@ -149,12 +149,15 @@ fn invalid_labels_are_refused() {
 }
 
 #[test]
-fn every_view_and_column_is_explained() {
+fn views_and_columns_with_rows_are_explained() {
     let run = run("true");
     let data = run.dataset();
+    // Those with the same meaning in all tables have no comments.
     let without: Vec<(String, String)> = data.rows(
-        "SELECT table_name, column_name FROM duckdb_columns() \
-         WHERE NOT internal AND coalesce(comment, '') = ''",
+        "SELECT DISTINCT c.table_name, column_name \
+         FROM duckdb_columns() c JOIN duckdb_views() v ON v.view_name = c.table_name \
+         WHERE NOT v.internal AND v.sql LIKE '%read_parquet%' AND coalesce(c.comment, '') = '' \
+           AND column_name NOT IN ('ts', 'interval_ns', 'pid', 'start_ts', 'tid', 'host', 'run')",
     );
     assert_eq!(without, []);
     let without: Vec<(String,)> =
@@ -164,6 +167,8 @@ fn every_view_and_column_is_explained() {
         "SELECT comment FROM duckdb_columns() WHERE table_name = 'usage' AND column_name = 'rss'",
     );
     assert!(unit.ends_with(" [bytes]"), "{unit}");
+    let bytes = fs::metadata(data.path().join("views.sql")).expect("a file");
+    assert!(bytes.len() < 80_000, "{}", bytes.len());
 }
 
 #[test]

@@ -345,15 +345,17 @@ class Table:
             [self.name],
         )
         tables = [self._reader[n] for n in ("process", self.name.partition("_")[2]) if n in self._reader._schema()[0]]
-        kinds = {column.name: column.kind for table in tables for column in table.columns}
+        known = {column.name: column for table in tables for column in table.columns}
         columns: dict[str, Column] = {}
         for name, kind, comment in rows.fetchall():
-            # The views of several runs have no comments; those of each run have them.
-            if name not in columns or comment:
+            kind = "TIMESTAMPTZ" if kind == "TIMESTAMP WITH TIME ZONE" else kind
+            if name in known:
+                columns[name] = known[name]._replace(type=kind)
+            elif name not in columns or comment:
+                # The views of several runs have no comments; those of each run can have them.
                 unit = _UNIT.search(comment or "")
                 text = _UNIT.sub("", comment or "")
-                kind = "TIMESTAMPTZ" if kind == "TIMESTAMP WITH TIME ZONE" else kind
-                columns[name] = Column(name, kind, unit[1] if unit else "", kinds.get(name, "label"), text)
+                columns[name] = Column(name, kind, unit[1] if unit else "", "label", text)
         return list(columns.values())
 
     # Arrow

@@ -212,10 +212,10 @@ mod tests {
         let owned = sql.split("VIEW \"owned\" AS").nth(1).expect("a view");
         let owned = owned.split(';').next().expect("its text");
         for column in [
-            "NULL::TIMESTAMPTZ AS \"ts\"",
-            "NULL::UBIGINT AS \"sum_ns\"",
-            "NULL::UBIGINT[] AS \"buckets\"",
-            "NULL::VARCHAR AS \"host\"",
+            "\"ts\" TIMESTAMPTZ,",
+            "\"sum_ns\" UBIGINT,",
+            "\"buckets\" UBIGINT[],",
+            "\"host\" VARCHAR))",
         ] {
             assert!(owned.contains(column), "{column}: {owned}");
         }
@@ -242,15 +242,28 @@ mod tests {
         assert!(sql::text("a", &tables, DatasetSchema::EMPTY).contains("SELECT *\nFROM"));
     }
 
+    /// The largest part of the file: `schema.json` has the other columns.
     #[test]
-    fn only_columns_that_exist_have_comments() {
-        let sql = sql_of(&["plain"]);
-        let commented =
-            |column| sql.contains(&format!("COMMENT ON COLUMN \"plain\".\"{column}\" IS"));
-        assert!(commented("ts") && commented("run") && commented("host"));
-        assert!(!commented("sum_ns") && !commented("start_ts"));
-        assert!(sql.contains("COMMENT ON COLUMN \"owned\".\"sum_ns\" IS 'A sum [ns]';"));
-        assert!(sql.contains("COMMENT ON COLUMN \"process_owned\".\"sum_ns\" IS 'A sum [ns]';"));
+    fn own_columns_of_tables_with_rows_have_comments() {
+        let columns = FileColumns {
+            names: ["ts", "sum_ns"].map(str::to_owned).to_vec(),
+            is_in_run: true,
+            ..FileColumns::default()
+        };
+        let declared: [&Table; 2] = [&OWNED, &PLAIN];
+        let schema = DatasetSchema::new(declared.map(|table| ("source", table)), Vec::new());
+        let tables = BTreeMap::from([("plain".to_owned(), columns)]);
+        let sql = sql::text("a run", &tables, &schema);
+        let comments: Vec<_> = sql
+            .lines()
+            .filter(|line| line.starts_with("COMMENT ON COLUMN"))
+            .collect();
+        let expected = "COMMENT ON COLUMN \"plain\".\"sum_ns\" IS 'A sum [ns]';";
+        assert_eq!(comments, [expected]);
+        for view in ["plain", "owned", "process_owned"] {
+            let comment = format!("COMMENT ON VIEW \"{view}\" IS 'Rows of ");
+            assert!(sql.contains(&comment), "{view}");
+        }
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{super::compacted, FileColumns};
-use crate::schema::{Column, DatasetSchema, HOST_COLUMN, RUN_COLUMN, Table, View, duckdb};
+use crate::schema::{DatasetSchema, HOST_COLUMN, RUN_COLUMN, Table, View, duckdb};
 
 /// Columns of `process` in the views of the tables with rows per process.
 const OF_PROCESS: [&str; 4] = ["comm", "cmdline", "ppid", "uid"];
+/// Columns with the same meaning in every table: a comment in each is a tenth of the file.
+const SHARED: [&str; 5] = ["ts", "interval_ns", "pid", "start_ts", "tid"];
 
 /// The content of the file, for tables with Parquet files.
 pub fn text(
@@ -19,20 +21,15 @@ pub fn text(
     for (name, columns) in tables {
         sql.push_str(&with_rows(run_id, name, columns));
         if let Some(table) = schema.table(name) {
-            let known = table.columns();
-            let known = known.filter(|column| columns.names.iter().any(|name| name == column.name));
-            comment(
-                &mut sql,
-                name,
-                table.help,
-                known.chain([&RUN_COLUMN, &HOST_COLUMN]),
-            );
+            comment(&mut sql, name, table.help);
+            comment_columns(&mut sql, table, columns);
         }
     }
+    sql.push_str("\n-- Tables without rows\n");
     for table in schema.tables() {
         if !tables.contains_key(table.name) {
             sql.push_str(&without_rows(table));
-            comment(&mut sql, table.name, table.help, columns(table));
+            comment(&mut sql, table.name, table.help);
         }
     }
     for table in schema
@@ -40,36 +37,21 @@ pub fn text(
         .filter(|table| table.thread_column().is_some())
     {
         sql.push_str(&of_processes(table));
-        let process = schema.table("process").into_iter().flat_map(Table::columns);
-        let process = process.filter(|column| OF_PROCESS.contains(&column.name));
-        let known = |column: &&Column| {
-            let of_table = tables.get(table.name);
-            [HOST_COLUMN.name, RUN_COLUMN.name].contains(&column.name)
-                || of_table.is_none_or(|of| of.names.iter().any(|name| name == column.name))
-        };
         let view = format!("process_{}", table.name);
         let help = format!(
             "{}; with the names of the processes, without threads",
             table.help
         );
-        comment(
-            &mut sql,
-            &view,
-            &help,
-            process.chain(columns(table).filter(known)),
-        );
+        comment(&mut sql, &view, &help);
     }
-    for view in schema.views() {
-        let View { name, query, .. } = view;
+    for View {
+        name, query, help, ..
+    } in schema.views()
+    {
         let _ = write!(sql, "\nCREATE OR REPLACE VIEW {name} AS\n{query};\n");
-        comment(&mut sql, name, view.help, (view.columns)().into_iter());
+        comment(&mut sql, name, help);
     }
     sql
-}
-
-/// All columns of the view of a table.
-fn columns(table: &'static Table) -> impl Iterator<Item = &'static Column> {
-    table.columns().chain([&RUN_COLUMN, &HOST_COLUMN])
 }
 
 /// The view of a table. Before version 3 of the schema, files have no column `run`, and timestamps
@@ -122,14 +104,13 @@ fn in_compacted(run_id: &str, table: &str, files: &[String]) -> String {
     )
 }
 
-/// The view of a table without rows.
+/// The view of a table without rows: the fields of a null are its columns.
 fn without_rows(table: &'static Table) -> String {
-    let columns = columns(table).map(|column| {
-        let of_type = duckdb::type_name(column);
-        format!("NULL::{of_type} AS {}", quoted(column.name))
-    });
+    let columns = table.columns().chain([&RUN_COLUMN, &HOST_COLUMN]);
+    let columns =
+        columns.map(|column| format!("{} {}", quoted(column.name), duckdb::type_name(column)));
     format!(
-        "\n-- no rows were collected\nCREATE OR REPLACE VIEW {} AS\nSELECT {}\nWHERE false;\n",
+        "\nCREATE OR REPLACE VIEW {} AS\nSELECT unnest(NULL::STRUCT({})) WHERE false;\n",
         quoted(table.name),
         columns.collect::<Vec<_>>().join(", "),
     )
@@ -147,23 +128,30 @@ fn of_processes(table: &Table) -> String {
     )
 }
 
-/// Adds the meaning of a view and of its columns, for `duckdb_views()` and `duckdb_columns()`.
-fn comment<'a>(
-    sql: &mut String,
-    view: &str,
-    help: &str,
-    columns: impl Iterator<Item = &'a Column>,
-) {
-    let view = quoted(view);
-    let _ = writeln!(sql, "COMMENT ON VIEW {view} IS {};", literal(help));
-    for column in columns {
+/// Adds the meaning of a view, for `duckdb_views()`.
+fn comment(sql: &mut String, view: &str, help: &str) {
+    let _ = writeln!(
+        sql,
+        "COMMENT ON VIEW {} IS {};",
+        quoted(view),
+        literal(help)
+    );
+}
+
+/// Adds the meaning of the columns of a table with rows, for `duckdb_columns()`. `schema.json` has all.
+fn comment_columns(sql: &mut String, table: &Table, columns: &FileColumns) {
+    let known = table.columns().filter(|column| {
+        !SHARED.contains(&column.name) && columns.names.iter().any(|name| name == column.name)
+    });
+    for column in known {
         let unit = match column.unit {
             "" => String::new(),
             unit => format!(" [{unit}]"),
         };
         let _ = writeln!(
             sql,
-            "COMMENT ON COLUMN {view}.{} IS {};",
+            "COMMENT ON COLUMN {}.{} IS {};",
+            quoted(table.name),
             quoted(column.name),
             literal(&format!("{}{unit}", column.help)),
         );
