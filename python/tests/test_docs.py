@@ -27,7 +27,7 @@ def test_examples_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (fit,) = rows(demo)
     assert (fit["name"], json.loads(fit["used"])) == ("fit", {"epochs": 3})
     assert (tmp_path / "timeline.png").stat().st_size > 10_000
-    (other,) = [path for path in (tmp_path / "profiles").iterdir() if path.name != "demo"]
+    (other,) = [path for path in (tmp_path / "profiles").iterdir() if path.is_dir() and path.name != "demo"]
     assert profiler.open(other).metadata[0]["config"]["labels"] == {"env": "test"}
     assert [row["name"] for row in rows(profiler.open(other))] == ["load"]
 

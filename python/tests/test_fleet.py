@@ -47,7 +47,7 @@ class Site:
         """The metadata of a run on a host."""
         directory = self.path / name
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "schema.json").write_text(json.dumps(SCHEMA))
+        (self.path / "schema.json").write_text(json.dumps(SCHEMA))
         start = START + timedelta(minutes=minute)
         manifest = {
             "run_id": name,
@@ -183,6 +183,16 @@ def test_compacted_runs_have_the_same_results(copied: Path) -> None:
     compact(copied)
     files = fleet.open_dataset(str(copied)).files["usage"]
     assert files.compacted and not files.parts and files.places is None
+    assert_equal(answers(copied), before)
+
+
+def test_runs_without_schema_have_the_same_results(copied: Path) -> None:
+    before, columns = answers(copied), fleet.open_dataset(str(copied)).columns
+    (copied / "schema.json").unlink()
+    found = fleet.open_dataset(str(copied)).columns
+    assert {table: dict(sorted(of.items())) for table, of in found.items()} == {
+        table: dict(sorted(of.items())) for table, of in columns.items()
+    }
     assert_equal(answers(copied), before)
 
 

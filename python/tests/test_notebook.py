@@ -59,7 +59,7 @@ def test_plot_and_table_under_the_cell(tmp_path: Path) -> None:
     (table,) = data(outputs, "text/html")
     figures = dict(re.findall(r"<th>(.*?)</th><td>(.*?)</td>", table))
     assert list(figures)[:2] == ["CPU time", "run queue"]
-    (run,) = (tmp_path / "my runs").iterdir()
+    (run,) = (path for path in (tmp_path / "my runs").iterdir() if path.is_dir())
     assert f"my runs/{run.name}\n" in [output.get("text") for output in outputs]
     total = profiler.open(run).summary()["total"]
     assert figures["CPU time"] == f"{total['cpu_s']:.3f} s" and 0.4 <= total["cpu_s"] < 2
@@ -78,7 +78,7 @@ def test_errors_of_cells_and_options(tmp_path: Path) -> None:
     )
     errors = [output for output in outputs[1] if output["output_type"] == "error"]
     assert (errors[-1]["ename"], errors[-1]["evalue"]) == ("ValueError", "of the cell")
-    assert len(list((tmp_path / "profiles").iterdir())) == 1
+    assert len(list((tmp_path / "profiles").glob("*/run.json"))) == 1
     # IPython shows a UsageError as one line.
     texts = ["".join(output.get("text", "") for output in cell) for cell in outputs]
     assert texts[2] == (

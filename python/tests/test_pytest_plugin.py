@@ -41,7 +41,7 @@ def test_regions_and_tables(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--profile", "--profile-interval=100ms", "--profile-out=out")
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines(["*= profile =*", "most CPU time:", "*test_it.py::test_long", "run: out/*"])
-    (run,) = (pytester.path / "out").iterdir()
+    (run,) = (path for path in (pytester.path / "out").iterdir() if path.is_dir())
     reader = profiler.open(run)
     tests = ["test_long", "test_shorter[[]1]", "test_shorter[[]2]", "test_child", "test_fails"]
     found = [(row["name"], row["kind"], row["status"]) for row in rows(reader)]
@@ -87,7 +87,7 @@ def test_tests_of_the_package_itself_can_run(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess("--profile")
     result.assert_outcomes(passed=1)
-    (run,) = (pytester.path / "profiles").iterdir()
+    (run,) = (path for path in (pytester.path / "profiles").iterdir() if path.is_dir())
     assert len(rows(profiler.open(run), kind="test")) == 1
 
 
@@ -105,7 +105,7 @@ def test_a_session_that_is_interrupted(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): raise KeyboardInterrupt")
     result = pytester.runpytest_subprocess("--profile")
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    (run,) = (pytester.path / "profiles").iterdir()
+    (run,) = (path for path in (pytester.path / "profiles").iterdir() if path.is_dir())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert profiler.open(run).metadata[0]["state"] == "complete"
@@ -116,7 +116,7 @@ def test_workers_of_xdist_mark_their_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=TESTS)
     result = pytester.runpytest_subprocess("--profile", "-n2", "--profile-interval=100ms")
     result.assert_outcomes(passed=4, failed=1)
-    (run,) = (pytester.path / "profiles").iterdir()
+    (run,) = (path for path in (pytester.path / "profiles").iterdir() if path.is_dir())
     found = rows(profiler.open(Path(run)), kind="test")
     assert sorted(row["name"].split("::")[1] for row in found) == sorted(
         ["test_child", "test_fails", "test_long", "test_shorter[1]", "test_shorter[2]"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import random
 import re
 import shutil
@@ -112,14 +113,59 @@ def test_columns_are_those_of_the_program(example: Reader, tmp_path: Path) -> No
     units = {column.name: column.unit for column in example.usage.columns}
     assert (units["user_ns"], units["rss"], units["minor_faults"], units["pid"]) == ("ns", "bytes", "1", "")
     assert "Table(usage: " in repr(example.usage) and "usage" in dir(example)
-    # Without schema.json, the Parquet files have them.
+    # A run that was copied alone: its Parquet files and views have them.
     copy = tmp_path / "copy"
     shutil.copytree(example.paths[0], copy)
-    (copy / "schema.json").unlink()
     reader = profiler.open(copy)
+    assert reader.tables == example.tables
     for name in ("usage", "latency", "run", "process_usage"):
         assert sorted(reader[name].columns) == sorted(example[name].columns)
     assert ordered(rows(reader, "usage")) == ordered(rows(example, "usage"))
+    # A run of an older version has a file of its own.
+    (copy / "schema.json").write_bytes(output)
+    assert profiler.open(copy)["gpu"].columns == example["gpu"].columns
+
+
+def test_schema_beside_runs_of_others(example: Reader, tmp_path: Path) -> None:
+    run, schema = tmp_path / "out/run", tmp_path / "out/schema.json"
+    shutil.copytree(example.paths[0], run)
+    content = json.loads((Path(example.paths[0]).parent / "schema.json").read_bytes())
+    # An empty table is a view then.
+    expected = [column.name for column in profiler.open(run)["gpu"].columns]
+
+    def helps() -> set[str]:
+        reader = profiler.open(run)
+        assert reader.tables == example.tables
+        assert sorted(reader["usage"].columns) == sorted(example["usage"].columns)
+        assert sorted(column.name for column in reader["gpu"].columns) == sorted(expected)
+        return {column.help for column in reader["gpu"].columns if column.name not in ("host", "run")}
+
+    for bad in ("{", "[]", '{"tables": 7}', json.dumps({**content, "schema_version": 99})):
+        schema.write_text(bad)
+        assert helps() == {""}
+        schema.unlink()
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(json.dumps(content))
+    schema.symlink_to(elsewhere)
+    assert helps() == {""}
+    schema.unlink()
+    os.mkfifo(schema)
+    assert helps() == {""}
+    schema.unlink()
+    schema.write_text(json.dumps(content) + " " * (4 << 20))
+    assert helps() == {""}
+    schema.write_text(json.dumps(content))
+    assert "" not in helps()
+    # Of another version: for tables with rows, the files count.
+    usage = next(table for table in content["tables"] if table["table"] == "usage")
+    usage["columns"].append({**usage["columns"][0], "name": "of_the_future"})
+    schema.write_text(json.dumps({**content, "edition": "schema 3, profiler 99.0.0, 2000 columns"}))
+    assert "" not in helps()
+    if os.geteuid() == 0:
+        os.chown(schema, 12345, 12345)
+        assert helps() == {""}
+        os.chown(run, 12345, 12345)
+        assert "" not in helps()
 
 
 def test_every_table_and_view_can_be_read(example: Reader) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -93,8 +94,9 @@ def stored(client: Any) -> dict[str, bytes]:
 
 
 def local(dataset: Path) -> dict[str, bytes]:
-    """Files of runs and compacted files. Other tests write into `notes`, which is no run."""
+    """Files of runs, beside them, and compacted files. Other tests write into `notes`, which is no run."""
     files = (path for path in dataset.glob("*/**/*") if path.is_file() and path.name != ".lock")
+    files = itertools.chain(files, (dataset / "schema.json", dataset / "README.md"))
     files = (path for path in files if path.relative_to(dataset).parts[0] != "notes")
     return {f"site/runs/{path.relative_to(dataset)}": path.read_bytes() for path in files}
 

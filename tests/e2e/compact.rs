@@ -74,7 +74,10 @@ pub fn kill_compactions(kills: u64) {
         assert_eq!(finished.code(), 0, "{}", finished.stderr);
     }
     let entries = fs::read_dir(&original).expect("a directory");
-    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let runs = entries.map(|entry| entry.expect("an entry"));
+    let names = runs
+        .filter(|run| run.path().is_dir())
+        .map(|run| run.file_name());
     let runs: Vec<String> = names
         .map(|name| name.into_string().expect("UTF-8"))
         .collect();

@@ -36,8 +36,9 @@ impl Disk {
     }
 
     fn run(&self) -> Dataset {
-        let mut runs = std::fs::read_dir(self.path().join("out")).expect("runs");
-        Dataset::new(runs.next().expect("a run").expect("an entry").path())
+        let runs = std::fs::read_dir(self.path().join("out")).expect("runs");
+        let mut runs = runs.map(|entry| entry.expect("an entry").path());
+        Dataset::new(runs.find(|path| path.is_dir()).expect("a run"))
     }
 }
 

@@ -45,7 +45,7 @@ fn files_match_the_declared_schema() {
         .args(["schema", "--json"])
         .output()
         .expect("the profiler starts");
-    let declared = data.path().join("../schema.json");
+    let declared = data.path().join("../declared.json");
     fs::write(&declared, schema.stdout).expect("a file");
     let [run, declared] = [data.path(), &declared].map(|path| path.to_str().expect("UTF-8"));
     let differences = python("compare_schema.py", &[run, declared]);

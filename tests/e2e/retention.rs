@@ -47,13 +47,15 @@ fn profiler(out: &Path, limits: &[&str]) -> Running {
         .start()
 }
 
-/// The entries of the directory other than the run of the present profiler.
+/// The entries of the directory other than the descriptions, and the run of the present profiler.
 fn names(out: &Path) -> Vec<String> {
     let entries = fs::read_dir(out).expect("a directory");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
     let mut names: Vec<_> = names
         .map(|name| name.into_string().expect("UTF-8"))
-        .filter(|name| name != "now")
+        .filter(|name| !["now", "schema.json", "README.md"].contains(&&name[..]))
+        // They are being written.
+        .filter(|name| !name.ends_with(".tmp"))
         .collect();
     names.sort();
     names

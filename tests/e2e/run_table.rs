@@ -172,9 +172,9 @@ fn views_and_columns_with_rows_are_explained() {
 }
 
 #[test]
-fn dictionary_in_the_run_is_that_of_the_program() {
+fn dictionary_beside_the_runs_is_that_of_the_program() {
     let run = run("true");
-    let read = |name: &str| fs::read(run.dataset().path().join(name)).expect("a file");
+    let read = |name: &str| fs::read(run.dataset().path().join("..").join(name)).expect("a file");
     let stored: Value = serde_json::from_slice(&read("schema.json")).expect("JSON");
     let printed = Command::new(setting("PROFILER_BIN"))
         .args(["schema", "--json"])

@@ -96,13 +96,7 @@ impl Dataset {
         assert_eq!(self.manifest()["state"], "complete");
         for file in self.files() {
             let name = file.to_string_lossy();
-            let expected = [
-                ".parquet",
-                "/run.json",
-                "/views.sql",
-                "/schema.json",
-                "/README.md",
-            ];
+            let expected = [".parquet", "/run.json", "/views.sql"];
             assert!(
                 expected.iter().any(|end| name.ends_with(end)),
                 "left behind: {name}"

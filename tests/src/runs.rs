@@ -381,6 +381,8 @@ fn runs(out: &Out) -> Vec<PathBuf> {
         .into_iter()
         .flatten()
         .map(|entry| entry.expect("an entry").path())
+        // schema.json and README.md are beside the runs.
+        .filter(|path| path.is_dir())
         .collect()
 }
 

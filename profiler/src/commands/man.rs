@@ -194,10 +194,14 @@ fn files() -> Page {
             "Views for DuckDB: one for each table, and some joins.",
         ),
         (
-            "schema.json",
-            "All tables and columns with types, units and meanings.",
+            "../schema.json",
+            "All tables and columns with types, units and meanings, for all runs in the output directory. \
+             A run that is copied without it has the units and meanings in its Parquet files.",
         ),
-        ("README.md", "An introduction for who finds the directory."),
+        (
+            "../README.md",
+            "An introduction for who finds the output directory.",
+        ),
     ] {
         page.item([bold(name)], text);
     }

@@ -37,7 +37,7 @@ use crate::{
     config::file,
     download::Run,
     failure::{Failure, Reason},
-    output::dataset::foreign_file::Trust,
+    output::dataset::{dictionary, foreign_file::Trust},
     report,
     service::SOCKET,
 };
@@ -97,7 +97,7 @@ impl TrustOption {
     }
 
     fn resolve_all(self, names: &[PathBuf]) -> Result<Vec<Run>, Failure> {
-        names.iter().map(|name| self.resolve(name)).collect()
+        runs_among(names).map(|name| self.resolve(name)).collect()
     }
 }
 
@@ -144,15 +144,19 @@ fn read_run<T>(run: &Run, read: impl Fn(&StoredRun) -> T) -> Result<T, Failure> 
     quietly(|| Ok(read(&open_run(run)?)))
 }
 
+/// The runs among several arguments: `profiles/*` also names the files that describe the runs.
+fn runs_among(names: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+    let is_run = |name: &&PathBuf| names.len() == 1 || !dictionary::is_at(name);
+    names.iter().filter(is_run)
+}
+
 /// Opens runs and passes each of them on. One copy of a run on a server exists at a time.
 fn read_runs<T>(
     names: &[PathBuf],
     trust: TrustOption,
     read: impl Fn(&StoredRun) -> T,
 ) -> Result<Vec<T>, Failure> {
-    let results = names
-        .iter()
-        .map(|name| read_run(&trust.resolve(name)?, &read));
+    let results = runs_among(names).map(|name| read_run(&trust.resolve(name)?, &read));
     results.collect()
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::TrustOption;
+use super::{TrustOption, runs_among};
 use crate::{
     failure::{Failure, Reason},
     output::dataset::recover::{Hosts, JournalOutcome, RecoveryReport, recover},
@@ -34,7 +34,7 @@ impl Arguments {
     /// When a run cannot be read, or a profiler is writing it.
     pub fn run(&self) -> Result<u8, Failure> {
         let mut complete = true;
-        for run in &self.run {
+        for run in runs_among(&self.run) {
             if !run.join("run.json").exists() {
                 let message = format!("{}: not a run directory: no run.json", run.display());
                 return Err(Failure::new(Reason::Target, message));

@@ -16,7 +16,7 @@ use crate::{
     failure::{Failure, Reason},
     object_store::{Location, MAX_BYTES, Settings, Store, at_once, hexadecimal},
     output::dataset::{
-        compacted,
+        compacted, dictionary,
         files::{Directory, host_of_directory, is_temporary},
         listing::Listing,
         manifest, views,
@@ -104,12 +104,15 @@ fn upload(dataset: &Path, store: &Store) -> Result<Done, Failure> {
     let done = Done::default();
     if Listing::read(&directory).is_ok_and(|listing| !listing.manifests.is_empty()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let out = directory.sub("..").map_err(failed)?;
+        Files::beside_runs(out).send_last(store, None, &done)?;
         let run = Files::of_run(directory, &name);
         run.map_err(|why| failed(io::Error::other(why)))?
             .send(store, &done)?;
         return Ok(done);
     }
     let names = directory.names().map_err(failed)?;
+    Files::beside_runs(open().map_err(failed)?).send_last(store, None, &done)?;
     // Runs refer to compacted files: new ones come first, and old ones are removed last.
     let compacted = names.iter().find(|name| *name == compacted::DIRECTORY);
     let compacted = compacted.map(|name| Files::in_directory(directory.sub(name)?, name));
@@ -140,7 +143,7 @@ fn upload(dataset: &Path, store: &Store) -> Result<Done, Failure> {
 /// Files of a directory.
 struct Files {
     directory: Directory,
-    /// Name of the directory in the store.
+    /// Name of the directory in the store; empty for that of the runs.
     name: String,
     /// Hosts of a run; empty for compacted files.
     hosts: BTreeSet<String>,
@@ -173,6 +176,18 @@ impl Files {
         last.sort_by_key(rank);
         files.last = last.into_iter().map(|name| vec![name]).collect();
         Ok(files)
+    }
+
+    /// The files that describe all runs of a directory.
+    fn beside_runs(out: Directory) -> Self {
+        let names = dictionary::files_in(&out);
+        Self {
+            last: names.iter().map(|name| vec![(*name).to_owned()]).collect(),
+            directory: out,
+            name: String::new(),
+            hosts: BTreeSet::new(),
+            rows: Vec::new(),
+        }
     }
 
     fn in_directory(directory: Directory, name: &str) -> io::Result<Self> {
@@ -209,7 +224,16 @@ impl Files {
             }
             self.remove(store, &stale, done)?;
         }
-        let send = |path: &Vec<String>| self.send_file(path, store, stored.as_ref(), done);
+        self.send_last(store, stored.as_ref(), done)
+    }
+
+    fn send_last(
+        &self,
+        store: &Store,
+        stored: Option<&BTreeSet<String>>,
+        done: &Done,
+    ) -> Result<(), Failure> {
+        let send = |path: &Vec<String>| self.send_file(path, store, stored, done);
         self.last.iter().try_for_each(send)
     }
 
@@ -287,7 +311,10 @@ impl Files {
 
     /// Path in the store.
     fn place(&self, path: &str) -> String {
-        format!("{}/{path}", self.name)
+        match &*self.name {
+            "" => path.to_owned(),
+            name => format!("{name}/{path}"),
+        }
     }
 
     fn open(&self, path: &[String]) -> Result<LocalFile, Failure> {

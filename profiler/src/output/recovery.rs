@@ -1,4 +1,5 @@
-//! Recovery of the runs of killed profilers, before and beside a session.
+//! Recovery of the runs of killed profilers, before and beside a session, and the description of all
+//! runs.
 //!
 //! A run that is continued is recovered before its writer starts. All others are recovered in a
 //! separate thread: their number and size depend on other users, and must not delay the first
@@ -15,7 +16,11 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    dataset::recover::{RecoverError, RecoveryReport, abandoned_runs, recover_abandoned},
+    dataset::{
+        dictionary,
+        files::Directory,
+        recover::{RecoverError, RecoveryReport, abandoned_runs, recover_abandoned},
+    },
     instance_lock::{Acquired, InstanceLock},
 };
 use crate::{
@@ -74,6 +79,12 @@ impl AbandonedRuns {
         }
     }
 
+    /// Describes the tables beside the runs. Who may not write there has the metadata of the files.
+    fn describe(&self) {
+        let out = Directory::open(&self.out, self.owner);
+        let _ = out.and_then(|out| dictionary::write(out, &self.hostname, self.schema));
+    }
+
     /// Recovers all abandoned runs, except those that a profiler of this node is writing.
     fn recover_all(&self) {
         for run_id in abandoned_runs(&self.out, &self.hostname, self.owner) {
@@ -106,6 +117,7 @@ impl RecoveryThread {
             .spawn(move || {
                 privileges::keep_for_files();
                 if begun.recv().is_ok() {
+                    runs.describe();
                     runs.recover_all();
                 }
                 let _ = end.send(());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Column, RUN_COLUMN, SCHEMA_VERSION, Table, duckdb::type_name, run};
+use super::{Column, Edition, RUN_COLUMN, SCHEMA_VERSION, Table, duckdb::type_name, run};
 
 /// A DuckDB view of `views.sql`.
 #[derive(Debug)]
@@ -81,6 +81,11 @@ impl DatasetSchema {
         self.views.iter().copied()
     }
 
+    /// Which of two data dictionaries is the newer one.
+    pub fn edition(&self) -> Edition {
+        Edition::of_program(self.tables().flat_map(Table::columns).count())
+    }
+
     /// The data dictionary: tables, views and columns with type, unit and meaning.
     pub fn to_json(&self) -> Value {
         let tables: Vec<_> = self
@@ -102,7 +107,10 @@ impl DatasetSchema {
                 })
             })
             .collect();
-        json!({ "schema_version": SCHEMA_VERSION, "tables": tables, "views": views })
+        json!({
+            "schema_version": SCHEMA_VERSION, "edition": self.edition().to_string(),
+            "tables": tables, "views": views,
+        })
     }
 }
 

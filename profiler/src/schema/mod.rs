@@ -8,6 +8,7 @@ mod cell;
 mod column;
 mod dataset;
 pub mod duckdb;
+mod edition;
 pub mod read;
 pub mod run;
 
@@ -26,6 +27,7 @@ pub use self::{
     cell::{Buckets, Cell, Label, Timestamp, Words, is_column_type},
     column::{Column, ColumnHandle, Columns, Kind},
     dataset::{DatasetSchema, SourceTable, View},
+    edition::Edition,
 };
 use crate::columns;
 

@@ -7,6 +7,7 @@ import json
 import os
 import posixpath
 import re
+import stat
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 from urllib.parse import unquote
@@ -14,6 +15,10 @@ from urllib.parse import unquote
 from ._errors import Error
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+#: Size beyond which a schema.json is of another program, in bytes.
+_LARGEST_SCHEMA = 4 << 20
 
 
 class _Local:
@@ -55,6 +60,20 @@ def parse(path: str, content: Union[str, bytes]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Error(f"{path}: damaged: not an object")
     return value
+
+
+def trusted(path: str, run: str) -> Optional[bytes]:
+    """A file beside a run, if it is of the owner of the run or of root: a directory can be shared with others."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.stat(run).st_uid):
+                return None
+            content = file.read(_LARGEST_SCHEMA + 1)
+    except OSError:
+        return None
+    return content if len(content) <= _LARGEST_SCHEMA else None
 
 
 @dataclass
@@ -104,6 +123,46 @@ class RunFiles:
             return _read(self.filesystem, f"{self.path}/{name}").decode(errors="replace")
         except FileNotFoundError:
             return None
+
+    def schema(self) -> dict[str, Any]:
+        """The tables and views of `schema.json` with their columns.
+
+        It is in the runs of older versions, and beside all others. Without one, the Parquet files have the same
+        facts about tables with rows.
+        """
+        own = self.text("schema.json")
+        if own is not None:
+            return parse(f"{self.path}/schema.json", own)
+        try:
+            content = trusted(f"{self.path}/../schema.json", self.path) if self.local else self._remote_schema()
+            schema = parse("schema.json", content or b"{}")
+        except Error:
+            return {}
+        # Another program can have written a file of this name.
+        if "edition" not in schema or schema.get("schema_version") != self.schema_version:
+            return {}
+        if f" profiler {self.version}," not in schema["edition"]:
+            # Files of other versions can have other columns.
+            for table in schema["tables"]:
+                if table["table"] in {*self.tables, *self.compacted_tables}:
+                    table["columns"] = []
+            schema["views"] = []
+        return schema
+
+    def _remote_schema(self) -> bytes:
+        try:
+            return _read(self.filesystem, f"{posixpath.dirname(self.path.rstrip('/'))}/schema.json")
+        except FileNotFoundError:
+            return b""
+
+    @property
+    def version(self) -> str:
+        """The version of the profiler that wrote the run."""
+        return str(self.hosts[0].get("version", "")) if self.hosts else ""
+
+    @property
+    def schema_version(self) -> Any:
+        return self.hosts[0].get("schema_version") if self.hosts else None
 
     def is_replaced(self, path: str) -> bool:
         """Whether the rows of a Parquet file are in compacted files too: a compaction was interrupted."""

@@ -53,6 +53,7 @@ class Reader:
     def __init__(self, runs: list[RunFiles]) -> None:
         self._runs = runs
         self._schemas: Optional[tuple[dict[str, Any], dict[str, Any]]] = None
+        self._path_keys: Optional[list[str]] = None
         self._connection: Any = None
         for run in runs:
             states = {str(host.get("state")) for host in run.hosts}
@@ -87,15 +88,14 @@ class Reader:
             tables: dict[str, Any] = {}
             views: dict[str, Any] = {}
             for run in self._runs:
-                path = f"{run.path}/schema.json"
-                schema = parse(path, run.text("schema.json") or "{}")
+                schema = run.schema()
                 try:
                     for table in schema.get("tables", []):
                         tables.setdefault(table["table"], table)
                     for view in schema.get("views", []):
                         views.setdefault(view["view"], view)
                 except (AttributeError, KeyError, TypeError):
-                    raise Error(f"{path}: damaged: tables without names") from None
+                    raise Error(f"{run.path}/schema.json: damaged: tables without names") from None
                 for name in [*run.tables, *run.compacted_tables]:
                     tables.setdefault(name, {"table": name, "help": "", "columns": []})
             # Joins of `process` with each other table are only in views.sql.
@@ -109,8 +109,24 @@ class Reader:
     @property
     def _keys(self) -> list[str]:
         """Keys in the paths of the runs that are columns of all tables."""
-        own = {column["name"] for table in self._schema()[0].values() for column in table["columns"]}
-        return sorted({key for run in self._runs for key in run.keys} - own - {"host", "run"})
+        if self._path_keys is None:
+            keys = {key for run in self._runs for key in run.keys} - {"host", "run"}
+            self._path_keys = sorted(keys - self._column_names()) if keys else []
+        return self._path_keys
+
+    def _column_names(self) -> set[str]:
+        """Names of the columns of all tables; without schema.json, of those with rows."""
+        names = {column["name"] for table in self._schema()[0].values() for column in table["columns"]}
+        for run in self._runs:
+            for table in self._schema()[0].values():
+                files = [*run.own_files(table["table"]), *run.shared_files(table["table"])]
+                if not table["columns"] and files:
+                    filesystem = None if run.local else run.filesystem
+                    try:
+                        names.update(_import("pyarrow.dataset").dataset(files[-1], filesystem=filesystem).schema.names)
+                    except (OSError, _import("pyarrow").ArrowException) as error:
+                        raise Error(f"{files[-1]}: damaged: {_line(error)}") from None
+        return names
 
     @property
     def tables(self) -> list[str]:
@@ -292,7 +308,7 @@ _TYPES = {
 }
 
 
-def _column_of_file(field: Any) -> Column:
+def column_of_file(field: Any) -> Column:
     """The description of a column in the metadata of a Parquet file."""
     text = str(field.type)
     is_list = text.startswith("list<")
@@ -332,8 +348,8 @@ class Table:
         elif self._is_view:
             columns = self._columns_of_view()
         else:
-            # A run without schema.json: its Parquet files have the same facts.
-            columns = [_column_of_file(field) for field in self.dataset().schema if field.metadata]
+            # Without schema.json of this version: the Parquet files have the same facts.
+            columns = [column_of_file(field) for field in self.dataset().schema if field.metadata]
         names = {column.name for column in columns}
         added = {"host": "Name of the node", **{key: "From the path of the run" for key in self._reader._keys}}
         return columns + [Column(n, "VARCHAR", "", "label", text) for n, text in added.items() if n not in names]
@@ -344,7 +360,9 @@ class Table:
             " ORDER BY schema_name, column_index",
             [self.name],
         )
-        tables = [self._reader[n] for n in ("process", self.name.partition("_")[2]) if n in self._reader._schema()[0]]
+        # Joins of `process` with a table have the columns of both.
+        joined = ("process", self.name.partition("_")[2]) if self.name.startswith("process_") else ()
+        tables = [self._reader[name] for name in joined if name in self._reader._schema()[0]]
         known = {column.name: column for table in tables for column in table.columns}
         columns: dict[str, Column] = {}
         for name, kind, comment in rows.fetchall():

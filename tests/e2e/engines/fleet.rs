@@ -20,6 +20,7 @@ fn run(command: &mut Command) {
 fn runs(site: &Path) -> Vec<String> {
     let entries = fs::read_dir(site).expect("a directory").flatten();
     let mut names: Vec<_> = entries
+        .filter(|entry| entry.path().is_dir())
         .map(|entry| entry.file_name().into_string().expect("UTF-8"))
         .collect();
     names.sort();

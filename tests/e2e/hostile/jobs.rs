@@ -86,13 +86,9 @@ fn without_cgroups(out: &Path) -> Running {
 fn runs(out: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(out).expect("a directory");
     entries
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
+        .map(|entry| entry.expect("an entry"))
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect()
 }
 

@@ -349,8 +349,9 @@ fn profiler_inside_the_job() {
         "{}",
         read("err")
     );
-    let mut runs = fs::read_dir(cluster.directory().join("profiles")).expect("a directory");
-    let data = Dataset::new(runs.next().expect("a run").expect("an entry").path());
+    let runs = fs::read_dir(cluster.directory().join("profiles")).expect("a directory");
+    let mut runs = runs.map(|entry| entry.expect("an entry").path());
+    let data = Dataset::new(runs.find(|path| path.is_dir()).expect("a run"));
     data.assert_complete();
     found_by(&data, "cgroup", &job);
     let step: (String, u32, i32) =

@@ -67,8 +67,11 @@ fn assert_owned(directory: &Path) {
 }
 
 fn sole_run(out: &str) -> Dataset {
-    let mut runs = fs::read_dir(out).expect("made");
-    let run = runs.next().expect("a run").expect("an entry").path();
+    let runs = fs::read_dir(out).expect("made");
+    let mut runs = runs
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.is_dir());
+    let run = runs.next().expect("a run");
     assert!(runs.next().is_none());
     Dataset::new(run)
 }

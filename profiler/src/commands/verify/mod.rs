@@ -21,7 +21,7 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use self::{clocks::Clock, files::Contents, ticks::Ticks};
-use super::{TrustOption, no_run, print, print_json, quietly};
+use super::{TrustOption, no_run, print, print_json, quietly, runs_among};
 use crate::{
     failure::{Failure, Reason},
     output::dataset::{
@@ -52,7 +52,7 @@ impl Arguments {
     ///
     /// When a run cannot be read.
     pub fn run(&self) -> Result<u8, Failure> {
-        let reports = self.run.iter().map(|run| verify_at(run, self.trust));
+        let reports = runs_among(&self.run).map(|run| verify_at(run, self.trust));
         let reports = reports.collect::<Result<Vec<_>, _>>()?;
         if self.json {
             print_json(&reports)?;

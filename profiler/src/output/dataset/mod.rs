@@ -4,6 +4,7 @@
 //! `docs/architecture.md` describes the steps.
 
 pub mod compacted;
+pub mod dictionary;
 pub mod files;
 pub mod foreign_file;
 pub mod journal;

@@ -14,7 +14,8 @@ import pyarrow
 from pyarrow import parquet
 
 from .._errors import Error
-from .._files import parse
+from .._files import parse, trusted
+from .._reader import column_of_file
 
 #: Tables that the queries read.
 TABLES = ["file_io", "gpu_process", "process", "sched", "system", "timeline", "usage"]
@@ -137,17 +138,17 @@ def open_dataset(
         times += run.node_times()
         if run.state != "complete":
             notes.append(f"{name}: {run.state}")
-        if os.path.exists(f"{directory}/schema.json"):
-            newest = max(newest, (run.version, directory))
+        newest = max(newest, (run.version, directory))
     if not sessions:
         left_out = f" ({len(notes)} left out, the first: {notes[0]})" if notes else ""
         raise Error(f"{', '.join(paths)}: no runs{left_out}")
+    files = {table: of.files() for table, of in places.items()}
     return Dataset(
         paths,
         pyarrow.Table.from_pylist(sessions, SESSION),
         pyarrow.Table.from_pylist(times, NODE_TIME),
-        {table: of.files() for table, of in places.items()},
-        _columns(newest[1]),
+        files,
+        _columns(newest[1], files),
         notes,
     )
 
@@ -161,16 +162,44 @@ def _runs(path: str) -> list[str]:
     return [f"{path}/{name}" for name in sorted(names) if name[0] != "." and name != "compacted"]
 
 
-def _columns(directory: str) -> dict[str, dict[str, str]]:
-    """Names and types of the columns of all tables."""
-    path = f"{directory}/schema.json"
+def _columns(run: str, files: dict[str, Files]) -> dict[str, dict[str, str]]:
+    """Names and types of the columns of all tables, as of the run of the newest version."""
+    found = _columns_of_schema(run)
+    for table in set(TABLES) - set(found):
+        parts = [*files[table].parts, *files[table].compacted]
+        if parts:
+            found[table] = {field.name: column_of_file(field).type for field in parquet.read_schema(parts[-1])}
+    if not set(TABLES) <= set(found):
+        found = {**_columns_of_views(run), **found}
+    missing = sorted(set(TABLES) - set(found))
+    if missing:
+        raise Error(f"{run}: neither schema.json nor views.sql has the table {missing[0]}")
+    return {table: {**found[table], "run": "VARCHAR", "host": "VARCHAR"} for table in TABLES}
+
+
+def _columns_of_schema(run: str) -> dict[str, dict[str, str]]:
+    """Those of schema.json: in the run of an older version, otherwise beside the runs."""
+    path = f"{run}/schema.json"
     try:
-        with open(path, "rb") as file:
-            tables = parse(path, file.read())["tables"]
-        found = {table["table"]: {one["name"]: one["type"] for one in table["columns"]} for table in tables}
-        return {table: {**found[table], "run": "VARCHAR", "host": "VARCHAR"} for table in TABLES}
-    except (OSError, KeyError, TypeError):
-        raise Error(f"{path}: no run has a schema.json with all tables") from None
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                content = file.read()
+        else:
+            content = trusted(f"{run}/../schema.json", run) or b"{}"
+        tables = parse(path, content)["tables"]
+        return {table["table"]: {one["name"]: one["type"] for one in table["columns"]} for table in tables}
+    except (Error, OSError, KeyError, TypeError):
+        return {}
+
+
+def _columns_of_views(run: str) -> dict[str, dict[str, str]]:
+    """Those of the tables without rows in the run."""
+    try:
+        with open(f"{run}/views.sql", encoding="utf-8") as file:
+            views = re.findall(r'VIEW "(\w+)" AS\nSELECT unnest\(NULL::STRUCT\((.*)\)\) WHERE false;', file.read())
+    except (OSError, UnicodeError):
+        return {}
+    return {table: dict(re.findall(r'"(\w+)" ([\w\[\]]+)', columns)) for table, columns in views}
 
 
 def _time(ns: Any) -> Optional[datetime]:

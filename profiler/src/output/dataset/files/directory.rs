@@ -20,6 +20,8 @@ use crate::{
 
 /// Mode of new files, before the umask.
 const FILE_MODE: u32 = 0o640;
+/// Mode of new files that everyone may read.
+const PUBLIC_MODE: u32 = 0o644;
 /// Mode of new directories, before the umask.
 const DIRECTORY_MODE: u32 = 0o750;
 
@@ -30,6 +32,8 @@ pub struct Directory {
     path: PathBuf,
     owner: Owner,
     trust: Trust,
+    /// Whether everyone may read new files, whatever the umask.
+    is_public: bool,
 }
 
 impl Directory {
@@ -41,6 +45,7 @@ impl Directory {
             path: path.to_owned(),
             owner,
             trust: Trust::default(),
+            is_public: false,
         })
     }
 
@@ -67,6 +72,7 @@ impl Directory {
             path: self.path.join(name),
             owner: self.owner,
             trust: self.trust,
+            is_public: self.is_public,
         })
     }
 
@@ -101,6 +107,22 @@ impl Directory {
         Self { trust, ..self }
     }
 
+    /// Lets everyone read new files.
+    #[must_use]
+    pub fn readable_by_all(self) -> Self {
+        Self {
+            is_public: true,
+            ..self
+        }
+    }
+
+    /// Whether a file belongs to this user, or to the owner of new files.
+    pub fn is_own(&self, file: &File) -> io::Result<bool> {
+        let uid = rustix::fs::fstat(file)?.st_uid;
+        let is_owner = self.owner.is_some_and(|(owner, _)| owner == uid);
+        Ok(is_owner || uid == rustix::process::geteuid().as_raw())
+    }
+
     /// Whose files are read without limits.
     pub fn trust(&self) -> Trust {
         self.trust
@@ -126,6 +148,9 @@ impl Directory {
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(FILE_MODE))?;
+        if self.is_public {
+            rustix::fs::fchmod(&fd, Mode::from_raw_mode(PUBLIC_MODE))?;
+        }
         give_to(&fd, self.owner);
         Ok(fd.into())
     }
@@ -297,8 +322,14 @@ impl Directory {
     }
 
     pub(super) fn write_synced(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        self.remove(name)?;
-        let mut file = self.create(name)?;
+        let mut file = match self.create(name) {
+            // A killed profiler has left it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.remove(name)?;
+                self.create(name)?
+            }
+            created => created?,
+        };
         file.write_all(bytes)?;
         file.sync_all()
     }

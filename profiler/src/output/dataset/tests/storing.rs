@@ -16,17 +16,7 @@ fn rows_come_back_as_they_were() {
     let directory = run.join("ticks/host=node1");
     assert_eq!(names(&directory), ["part-00000.parquet"]);
     assert_eq!(read(&run, &TICKS), expected(0..20, 10));
-    assert_eq!(
-        names(&run),
-        [
-            "README.md",
-            "run",
-            "run.json",
-            "schema.json",
-            "ticks",
-            "views.sql"
-        ]
-    );
+    assert_eq!(names(&run), ["run", "run.json", "ticks", "views.sql"]);
     let manifest = manifest(&run);
     assert_eq!(manifest.state, manifest::State::Complete);
     assert_eq!(manifest.tables["ticks"].rows, 200);
@@ -152,15 +142,7 @@ fn hosts_share_a_run() {
     assert_eq!(names(&run.join("ticks")), ["host=node1", "host=node2"]);
     assert_eq!(
         names(&run),
-        [
-            "README.md",
-            "run",
-            "run.json",
-            "run.node2.json",
-            "schema.json",
-            "ticks",
-            "views.sql"
-        ]
+        ["run", "run.json", "run.node2.json", "ticks", "views.sql"]
     );
     for host in ["node1", "node2"] {
         let file = run.join(format!("run/host={host}/part-00000.parquet"));

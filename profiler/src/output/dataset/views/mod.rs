@@ -1,10 +1,9 @@
-//! Files that describe the tables of a run: `views.sql`, `schema.json` and `README.md`.
+//! `views.sql`: the views of the tables of a run.
 //!
-//! `views.sql` has `DuckDB` views of all tables, and common joins. A table without rows has an empty
+//! It has `DuckDB` views of all tables, and common joins. A table without rows has an empty
 //! view, so every query works on every run. Paths are relative to the run directory:
 //! `cd RUN && duckdb -init views.sql`, or `SET file_search_path = 'RUN'` before reading the file.
 
-mod readme;
 mod sql;
 
 use std::{
@@ -17,6 +16,7 @@ use arrow::datatypes::{DataType, Field, TimeUnit};
 
 use super::{
     compacted::{self, CompactedRun},
+    dictionary::{README_FILE, SCHEMA_FILE},
     files::{self, Directory},
     parquet_file,
     parquet_reader::ParquetReader,
@@ -25,15 +25,12 @@ use crate::schema::DatasetSchema;
 
 /// Name of the file with the views.
 pub const FILE: &str = "views.sql";
-/// Name of the file with all columns.
-const SCHEMA_FILE: &str = "schema.json";
-/// Name of the introduction.
-const README_FILE: &str = "README.md";
 
 /// Attempts to write the file while other hosts add tables.
 const TRIES: usize = 8;
 
-/// Whether a file of the run directory is one of these.
+/// Whether a file of the run directory describes its tables. Runs of older versions have the files that
+/// are beside the runs now.
 pub fn is_description(name: &str) -> bool {
     [FILE, SCHEMA_FILE, README_FILE].contains(&name)
 }
@@ -50,16 +47,13 @@ struct FileColumns {
     times_in_ns: Vec<String>,
 }
 
-/// Rewrites the files if their content has changed. `writer` makes the names of the temporary files
-/// unique among the hosts.
+/// Rewrites the file if its content has changed. `writer` makes the name of the temporary file unique
+/// among the hosts.
 ///
 /// # Errors
 ///
-/// When the run cannot be read or a file cannot be written.
+/// When the run cannot be read or the file cannot be written.
 pub fn refresh(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Result<()> {
-    let dictionary = format!("{}\n", schema.to_json());
-    update(run, writer, SCHEMA_FILE, &dictionary)?;
-    update(run, writer, README_FILE, &readme::text(schema))?;
     // The last writer reads the tables again after writing, so no table of another host is lost.
     for _ in 0..TRIES {
         if !refresh_once(run, writer, schema)? {
@@ -98,20 +92,20 @@ fn refresh_once(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Re
         columns.compacted = files.into_iter().map(str::to_owned).collect();
     }
     let sql = sql::text(&run_id, &tables, schema);
-    update(run, writer, FILE, &sql)
+    update(run, writer, &sql)
 }
 
-/// Writes a file unless it has this content. Returns whether it had to be written.
-fn update(run: &Directory, writer: &str, file: &str, content: &str) -> io::Result<bool> {
+/// Writes the file unless it has this content. Returns whether it had to be written.
+fn update(run: &Directory, writer: &str, content: &str) -> io::Result<bool> {
     let mut before = String::new();
-    let read = run.read(file).and_then(|file| {
+    let read = run.read(FILE).and_then(|file| {
         file.take(content.len() as u64 + 1)
             .read_to_string(&mut before)
     });
     if read.is_ok() && before == content {
         return Ok(false);
     }
-    run.replace(file, writer, content.as_bytes())?;
+    run.replace(FILE, writer, content.as_bytes())?;
     Ok(true)
 }
 
