@@ -105,14 +105,13 @@ fn upload(dataset: &Path, store: &Store) -> Result<Done, Failure> {
     if Listing::read(&directory).is_ok_and(|listing| !listing.manifests.is_empty()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let out = directory.sub("..").map_err(failed)?;
-        Files::beside_runs(out).send_last(store, None, &done)?;
         let run = Files::of_run(directory, &name);
         run.map_err(|why| failed(io::Error::other(why)))?
             .send(store, &done)?;
+        Files::beside_runs(out).send_last(store, None, &done)?;
         return Ok(done);
     }
     let names = directory.names().map_err(failed)?;
-    Files::beside_runs(open().map_err(failed)?).send_last(store, None, &done)?;
     // Runs refer to compacted files: new ones come first, and old ones are removed last.
     let compacted = names.iter().find(|name| *name == compacted::DIRECTORY);
     let compacted = compacted.map(|name| Files::in_directory(directory.sub(name)?, name));
@@ -132,6 +131,10 @@ fn upload(dataset: &Path, store: &Store) -> Result<Done, Failure> {
             Ok(run) => run.send(store, &done)?,
             Err(why) => report!("left alone: {}: {}", harmless(name), harmless_message(&why)),
         }
+    }
+    if done.runs.load(Relaxed) != 0 {
+        let out = open().map_err(failed)?;
+        Files::beside_runs(out).send_last(store, None, &done)?;
     }
     if let Some(compacted) = &compacted {
         let stale = compacted.stale(store.list(&compacted.name)?.as_ref());
