@@ -117,7 +117,7 @@ def test_stored_runs_are_read(two: Path, bucket: str, client: Any) -> None:
     proxy.requests.clear()
     code, output = upload(two, proxy.address)
     assert code == 0 and "0 files (0 B) sent" in output, output
-    assert not proxy.of("PUT") and len(proxy.of("HEAD")) == 8
+    assert not proxy.of("PUT") and len(proxy.of("HEAD")) == 6
 
 
 def test_compacted_rows_are_stored(two: Path, bucket: str, client: Any, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ fn names(out: &Path) -> Vec<String> {
         .map(|name| name.into_string().expect("UTF-8"))
         .filter(|name| !["now", "schema.json", "README.md"].contains(&&name[..]))
         // They are being written.
-        .filter(|name| !name.ends_with(".tmp"))
+        .filter(|name| name.strip_suffix(".tmp").is_none())
         .collect();
     names.sort();
     names

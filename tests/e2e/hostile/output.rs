@@ -76,6 +76,39 @@ fn symbolic_link_is_not_followed() {
     assert_untouched(&etc);
 }
 
+/// Files beside the runs that another user has put there stay as they are.
+#[test]
+fn descriptions_of_other_users_are_left_alone() {
+    let (out, elsewhere) = (shared(), TempDir::new().expect("a temporary directory"));
+    let etc = directory_of_root(elsewhere.path());
+    let schema = out.path().join("schema.json");
+    let old = "{\"edition\": \"schema 1, profiler 0.0.1, 1 columns\"}";
+    fs::write(&schema, old).expect("a file");
+    chown(&schema, Some(UID), Some(UID)).expect("root gives files away");
+    symlink(etc.join("passwd"), out.path().join("README.md")).expect("a link");
+    let profile = || {
+        let finished = Profiler::writing_to(out.path())
+            .args(["--node", "-d", "200ms", "--source", "system"])
+            .finish();
+        assert_eq!(finished.code(), 0, "{}", finished.stderr);
+        assert!(
+            !finished.stderr.contains("schema.json"),
+            "{}",
+            finished.stderr
+        );
+    };
+    profile();
+    assert_eq!(fs::read_to_string(&schema).expect("there"), old);
+    let passwd = fs::read_to_string(etc.join("passwd")).expect("there");
+    assert_eq!(passwd, "root\n");
+    assert_untouched(&etc);
+    // Of the same user, it is an older version.
+    chown(&schema, Some(0), Some(0)).expect("root takes it");
+    profile();
+    let new = fs::read_to_string(&schema).expect("there");
+    assert!(new.contains("\"tables\":"), "{new}");
+}
+
 /// In a directory of another user, this user could remove the data: an error instead of a success.
 #[test]
 fn directory_of_another_user_is_refused() {
