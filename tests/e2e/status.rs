@@ -350,7 +350,8 @@ fn what_is_no_service_is_named() {
     fs::set_permissions(service.path().join("file"), open).expect("ours");
     let expected = "not a socket; remove the file, or start `profiler serve` with another --socket";
     assert_eq!(why("file").as_deref(), Some(expected));
-    fs::set_permissions(service.path().join("file"), fs::Permissions::from_mode(0)).expect("ours");
+    fs::set_permissions(service.path().join("file"), fs::Permissions::from_mode(0o0))
+        .expect("ours");
     assert_eq!(
         why("file").as_deref(),
         Some("cannot connect: permission denied")
