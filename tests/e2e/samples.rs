@@ -138,12 +138,13 @@ fn samples_missed_while_stopped_are_counted() {
 #[test]
 fn samples_and_missed_samples_add_up_on_a_busy_machine() {
     let mut workload = WorkloadDriver::new(WORKLOAD, 16);
-    workload.send("burn 4000");
+    // Beyond the end of the run, however long its start takes.
+    workload.send("burn 600000");
     let finished = Profiler::new()
         .args(["-i", "10ms", "-d", "3s"])
         .pid(workload.pid())
         .finish();
-    workload.wait_idle();
+    drop(workload);
     let data = finished.dataset();
     let (ticks, missed) = count(&data);
     assert_complete(&data, ticks + missed, 10_000_000);

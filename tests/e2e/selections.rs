@@ -85,8 +85,8 @@ fn unknown_names_are_errors_with_those_that_exist() {
             "unknown label `exp`; labels are experiment, job, run, user\n",
         ),
         (
-            &["summary", run, "--by", "jbo"],
-            "unknown label `jbo`; labels are job, experiment, run, user\n",
+            &["summary", run, "--by", "use"],
+            "unknown label `use`; labels are user, experiment, job, run\n",
         ),
         (
             &["compare", "--fail-on", "cpus>5%", "-o", "x", run, "--", run],

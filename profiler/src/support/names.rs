@@ -5,15 +5,21 @@ const MISTYPED: usize = 2;
 /// Most names in a message.
 const MOST: usize = 50;
 
-/// The name that is most similar to a mistyped one. Two swapped letters count like one wrong letter, and
-/// case does not count.
+/// The name that is most similar to a mistyped or shortened one. Two swapped letters count like one wrong
+/// letter, and case does not count.
 pub fn similar<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase();
-    let distance = |name: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &given);
-    let (distance, name) = known.map(|name| (distance(name), name)).min()?;
+    let length = given.chars().count();
     // Short names have fewer mistakes.
-    let most = (given.chars().count() / 3).clamp(1, MISTYPED);
-    (distance <= most && distance < name.chars().count()).then_some(name)
+    let most = (length / 3).clamp(1, MISTYPED);
+    let mistakes = |name: &str| {
+        let distance = strsim::damerau_levenshtein(&name.to_lowercase(), &given);
+        let is_mistyped = distance <= most && distance < name.chars().count();
+        let is_shortened = length > 2 && name.to_lowercase().starts_with(&given);
+        (is_mistyped || is_shortened).then_some(distance)
+    };
+    let similar = known.filter_map(|name| Some((mistakes(name)?, name)));
+    Some(similar.min()?.1)
 }
 
 /// Existing names for a message, the one that is most similar to the given one first.
@@ -57,6 +63,8 @@ mod tests {
                 "nothing",
                 "unknown plot `nothing`; plots are io, work, node",
             ),
+            ("NOD", "unknown plot `NOD`; plots are node, io, work"),
+            ("wor", "unknown plot `wor`; plots are work, io, node"),
             ("i", "unknown plot `i`; plots are io, work, node"),
             ("nx", "unknown plot `nx`; plots are io, work, node"),
             ("x", "unknown plot `x`; plots are io, work, node"),
