@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import signal
@@ -96,9 +95,9 @@ def stored(client: Any) -> dict[str, bytes]:
 def local(dataset: Path) -> dict[str, bytes]:
     """Files of runs, beside them, and compacted files. Other tests write into `notes`, which is no run."""
     files = (path for path in dataset.glob("*/**/*") if path.is_file() and path.name != ".lock")
-    files = itertools.chain(files, (dataset / "schema.json", dataset / "README.md"))
-    files = (path for path in files if path.relative_to(dataset).parts[0] != "notes")
-    return {f"site/runs/{path.relative_to(dataset)}": path.read_bytes() for path in files}
+    of_runs = (path for path in files if path.relative_to(dataset).parts[0] != "notes")
+    beside = (dataset / "schema.json", dataset / "README.md")
+    return {f"site/runs/{path.relative_to(dataset)}": path.read_bytes() for path in (*of_runs, *beside)}
 
 
 def test_stored_runs_are_read(two: Path, bucket: str, client: Any) -> None:
