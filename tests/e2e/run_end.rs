@@ -1,13 +1,15 @@
 //! The end of a run: its last sample and its exit code.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
 use e2e::{
+    dataset::Dataset,
     procfs::{self, wall_ns},
     runs::{Finished, Profiler, wait_until},
     workload_driver::WorkloadDriver,
 };
 use rustix::process::Signal;
+use tempfile::TempDir;
 
 use crate::WORKLOAD;
 
@@ -178,4 +180,33 @@ fn signal_while_attaching_leaves_a_complete_run_or_none() {
             finished.any_dataset().assert_complete();
         }
     }
+}
+
+/// A complete run is complete, whatever is still recovered beside it.
+#[test]
+fn signal_while_others_are_recovered_is_no_failure() {
+    let directory = TempDir::new().expect("a directory");
+    let out = directory.path();
+    let workload = WorkloadDriver::new(WORKLOAD, 0);
+    let running = Profiler::writing_to(out)
+        .args(["-i", "10ms", "--run-id", "killed"])
+        .pid(workload.pid())
+        .start();
+    running.kill();
+    // They take long.
+    let copies = (0..300).map(|number| out.join(format!("killed{number}")));
+    let copied = Command::new("sh")
+        .args(["-ec", "from=$0; for to; do cp -r \"$from\" \"$to\"; done"])
+        .arg(out.join("killed"))
+        .args(copies)
+        .status();
+    assert!(copied.expect("it starts").success());
+    let mut running = Profiler::writing_to(out)
+        .args(["-d", "100ms", "--run-id", "complete"])
+        .pid(workload.pid())
+        .start();
+    running.wait_until_reported("dataset ");
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code(), 0);
+    Dataset::new(out.join("complete")).assert_complete();
 }

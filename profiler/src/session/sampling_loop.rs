@@ -156,7 +156,7 @@ impl Session {
         }
         let mut ticker =
             Ticker::new(self.started, self.config.settings.interval).map_err(cannot_wait)?;
-        let stop = self
+        let mut stop = self
             .sample_until_stopped(&mut signals, &mut reload, &mut ticker)
             .await?;
         self.manager.stopping("writing the last files");
@@ -181,7 +181,8 @@ impl Session {
         if let (Some(recovery), false) = (self.recovery, matches!(stop, Stop::Signal(_))) {
             tokio::select! {
                 () = recovery.finish() => {}
-                signal = signals.next() => return Ok(signals::exit_code(signal)),
+                // The run is complete, and the next one recovers the others.
+                signal = signals.next() => stop = stop_by(signal, quiet),
             }
         }
         // A command that outlives its profiling is no longer observed.

@@ -310,7 +310,8 @@ fn systemd_knows_the_state_of_the_unit_and_restarts_it() {
     wait_until("it is ready", || property("ActiveState") == "active");
     drop(drop_in);
     drop(unit);
-    assert_eq!(property("Result"), "success");
+    let log = sh("journalctl -u profiler --no-pager -n 50");
+    assert_eq!(property("Result"), "success", "{log}");
 }
 
 /// Sends marks continuously to the socket for jobs.

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -135,25 +135,22 @@ impl DatasetWriter {
     /// When nothing can be stored there, or the thread cannot be created. Then nothing is left behind.
     pub fn start(options: DatasetOptions) -> Result<Self, OutputError> {
         let run_dir = options.run_dir.clone();
-        let is_new = !run_dir.exists();
-        let writer = WriterThread::new(options)?;
-        let directory = writer.directory().ok();
-        let shared = Arc::new(Shared::new(writer.memory_budget(), writer.manifest()));
+        // First: other nodes may write into the same run, which cannot be removed if this fails.
+        let (start, started) = mpsc::channel::<(WriterThread, Arc<Shared>)>();
         let thread = std::thread::Builder::new()
             .name("sink".to_owned())
-            .spawn({
-                let shared = shared.clone();
-                move || {
-                    privileges::keep_for_files();
+            .spawn(move || {
+                privileges::keep_for_files();
+                if let Ok((writer, shared)) = started.recv() {
                     writer.run(&shared);
                 }
             })
-            .map_err(|source| {
-                if is_new {
-                    let _ = std::fs::remove_dir_all(&run_dir);
-                }
-                OutputError::new(&run_dir, source)
-            })?;
+            .map_err(|source| OutputError::new(&run_dir, source))?;
+        let writer = WriterThread::new(options)?;
+        let directory = writer.directory().ok();
+        let shared = Arc::new(Shared::new(writer.memory_budget(), writer.manifest()));
+        // It waits for the message.
+        let _ = start.send((writer, Arc::clone(&shared)));
         Ok(Self {
             shared,
             is_finished: false,
