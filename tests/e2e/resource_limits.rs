@@ -2,6 +2,7 @@
 //! that it would have without the profiler, and what is too low is an error before anything starts.
 
 use std::{
+    fs,
     os::unix::fs::PermissionsExt as _,
     process::{Command, Stdio},
 };
@@ -149,6 +150,23 @@ fn the_named_limit_suffices() {
             .finish();
         assert_unharmed(&finished);
     }
+}
+
+/// Each CPU on which the target can run has a buffer of task records, wherever the profiler runs.
+#[test]
+fn many_cpus_need_more_files() {
+    let sysfs = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(sysfs.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+    let cpus = sysfs.path().join("devices/system/cpu");
+    fs::create_dir_all(&cpus).expect("created");
+    fs::write(cpus.join("online"), "0-255\n").expect("written");
+    let sysfs = sysfs.path().to_str().expect("UTF-8");
+    let pid = std::process::id().to_string();
+    let wrapper = [&USER[..], &["prlimit", "--nofile=400:400", "taskset", "-c", "0"]].concat();
+    Profiler::in_directory_for_all(&wrapper)
+        .args(["--sysfs", sysfs, "--pid", &pid])
+        .finish()
+        .assert_refused(4, "ulimit -n");
 }
 
 /// As on a full disk: rows wait in memory, and nothing is lost.

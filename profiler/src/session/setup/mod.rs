@@ -10,7 +10,6 @@ mod target;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
 };
 
 use caps::Capability;
@@ -164,7 +163,7 @@ pub fn check_limits(config: &Config) -> Result<(), Failure> {
         BPF_OBJECTS
     } else {
         // Buffers of task records, and the events of a thread.
-        2 * thread::available_parallelism().map_or(1, usize::from) + 1
+        2 * programs::cpus_of_target(config).len() + 1
     };
     let sources = config.sources.iter().count();
     let (first, last) = (first_descriptors(sources, objects), of_samples(config));

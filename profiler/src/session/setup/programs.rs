@@ -79,7 +79,7 @@ fn read_procfs(
     problem: &str,
 ) -> OpenReader {
     let mut walker = Walker::new(found.walk.clone(), clock, config.settings.threads);
-    let records = walker.record_lifecycle(&cpus_of_target(config, host));
+    let records = walker.record_lifecycle(&cpus_of_target(config));
     let mut fallback = Fallback {
         problem: problem.to_owned(),
         is_recorded: records.is_ok(),
@@ -111,10 +111,10 @@ fn read_procfs(
     }
 }
 
-/// CPUs on which the target can run.
-fn cpus_of_target(config: &Config, host: &Host) -> Vec<u32> {
+/// CPUs on which the target can run, and whose buffers of task records are read.
+pub(super) fn cpus_of_target(config: &Config) -> Vec<u32> {
     let online = || {
-        let list = text(&host.sysfs.join("devices/system/cpu/online"))?;
+        let list = text(&config.settings.sysfs.join("devices/system/cpu/online"))?;
         Some(numbers(cpu_list(&list)?))
     };
     let is_descendant = matches!(config.target, Target::Command(_));
