@@ -106,20 +106,8 @@ pub struct Comparison {
 impl Compared {
     /// Whether the difference is significant and large enough.
     pub fn verdict(&self) -> Verdict {
-        // A value of 0 has no ratio: every difference from it is large.
-        let (a, b) = (self.a.value, self.b.value);
-        let ratio = match self.ratio {
-            Some(ratio) => ratio.value,
-            None => match a.total_cmp(&b) {
-                Ordering::Less => f64::INFINITY,
-                Ordering::Equal => 1.0,
-                Ordering::Greater => 0.0,
-            },
-        };
-        // Medians can differ in the other direction than most values, or not at all.
-        let interval = self.ratio.and_then(|ratio| ratio.interval);
-        let is_one_way = interval.is_none_or(|(low, high)| low > 1.0 || high < 1.0);
-        if self.corrected_p > ALPHA || !is_one_way {
+        let ratio = self.factor();
+        if self.corrected_p > ALPHA || !self.is_one_way() {
             if self.can_be_judged() {
                 Verdict::Same
             } else {
@@ -132,6 +120,25 @@ impl Compared {
         } else {
             Verdict::Less
         }
+    }
+
+    /// Factor from a to b. A value of 0 has no ratio: every difference from it is large.
+    fn factor(&self) -> f64 {
+        match self.ratio {
+            Some(ratio) => ratio.value,
+            None => match self.a.value.total_cmp(&self.b.value) {
+                Ordering::Less => f64::INFINITY,
+                Ordering::Equal => 1.0,
+                Ordering::Greater => 0.0,
+            },
+        }
+    }
+
+    /// Whether all of the interval is more or all of it less. Medians can differ in the other direction than
+    /// most values, or not at all.
+    fn is_one_way(&self) -> bool {
+        let interval = self.ratio.and_then(|ratio| ratio.interval);
+        interval.is_none_or(|(low, high)| low > 1.0 || high < 1.0)
     }
 
     /// Whether a difference of so many runs can be significant.
@@ -482,6 +489,25 @@ mod tests {
         assert_eq!(verdict(&a, &b), (Verdict::More, Judgement::Exceeded(why)));
         assert_eq!(verdict(&b, &a), (Verdict::Less, Judgement::Within));
         assert_eq!(verdict(&a, &a), (Verdict::Same, Judgement::Within));
+    }
+
+    #[test]
+    fn a_difference_in_both_directions_is_none() {
+        // Most values of b are larger than those of a, and their median is smaller.
+        let of = |low: [f64; 2], numbers: [usize; 2]| -> Vec<Measured> {
+            let values = low.iter().zip(numbers);
+            let values = values.flat_map(|(value, number)| vec![*value; number]);
+            values.map(|value| measured(&[("fsyncs", value)])).collect()
+        };
+        let (a, b) = (of([1.0, 10.0], [12, 13]), of([9.5, 20.0], [13, 12]));
+        let (a, b): (Vec<_>, Vec<_>) = (a.iter().collect(), b.iter().collect());
+        let found = compare(Default::default(), [&a, &b]);
+        let figure = &found.figures[0];
+        assert!(figure.corrected_p < 0.01 && figure.b.value < figure.a.value);
+        assert_eq!(figure.verdict(), Verdict::Same);
+        let thresholds = ["fsyncs<-2%", "fsyncs>+2%"].map(|text| text.parse().unwrap());
+        let judged = judge(&thresholds, &found).unwrap();
+        assert_eq!(judged, [Judgement::Within, Judgement::Within]);
     }
 
     #[test]

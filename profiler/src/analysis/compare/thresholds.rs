@@ -76,7 +76,7 @@ pub fn judge(thresholds: &[Threshold], comparison: &Comparison) -> Result<Vec<Ju
     Ok(all
         .map(|((threshold, figure), p)| {
             let [a, b] = figure.runs;
-            if p <= ALPHA && threshold.is_beyond(figure) {
+            if p <= ALPHA && figure.is_one_way() && threshold.is_beyond(figure) {
                 Judgement::Exceeded(threshold.difference(figure))
             } else if p > ALPHA && least_p(a, b) > level {
                 Judgement::Unknown(format!(
@@ -102,14 +102,7 @@ impl Threshold {
     }
 
     fn is_beyond(&self, figure: &Compared) -> bool {
-        let (a, b) = (figure.a.value, figure.b.value);
-        let factor = match figure.ratio {
-            Some(ratio) => ratio.value,
-            // From or to 0.
-            None if b > a => f64::INFINITY,
-            None if b < a => 0.0,
-            None => 1.0,
-        };
+        let factor = figure.factor();
         if self.more {
             factor > self.factor
         } else {
