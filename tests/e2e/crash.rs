@@ -121,7 +121,8 @@ pub fn kill_and_recover(rounds: u64) {
     }
 }
 
-/// The next run in the same directory turns the journals of a killed run into Parquet files.
+/// The next run in the same directory turns the journals of a killed run into Parquet files, also if nobody
+/// has waited for the killed profiler: the init process of many containers never does.
 #[test]
 fn next_run_recovers_the_previous_one() {
     let workload = WorkloadDriver::new(WORKLOAD, 0);
@@ -136,7 +137,11 @@ fn next_run_recovers_the_previous_one() {
     let run = profiler.run_dir();
     Dataset::new(run.clone()).wait_for_samples("overhead", 3);
     let killed = wall_ns();
-    profiler.kill();
+    profiler.signal(Signal::KILL);
+    wait_until("it is a zombie", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", profiler.pid()));
+        stat.expect("an entry").contains(") Z ")
+    });
     let stalls = stall_detector.stop();
     let mut next = start().start();
     wait_until("it is recovered", || {
@@ -159,4 +164,5 @@ fn next_run_recovers_the_previous_one() {
         );
     }
     assert_nothing_lost(&Dataset::new(run), killed, &stalls, "the next run");
+    drop(profiler);
 }

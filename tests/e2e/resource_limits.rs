@@ -162,7 +162,11 @@ fn many_cpus_need_more_files() {
     fs::write(cpus.join("online"), "0-255\n").expect("written");
     let sysfs = sysfs.path().to_str().expect("UTF-8");
     let pid = std::process::id().to_string();
-    let wrapper = [&USER[..], &["prlimit", "--nofile=400:400", "taskset", "-c", "0"]].concat();
+    let wrapper = [
+        &USER[..],
+        &["prlimit", "--nofile=400:400", "taskset", "-c", "0"],
+    ]
+    .concat();
     Profiler::in_directory_for_all(&wrapper)
         .args(["--sysfs", sysfs, "--pid", &pid])
         .finish()

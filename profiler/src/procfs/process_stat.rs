@@ -56,7 +56,12 @@ pub(crate) fn has_start(procfs: &Path, pid: u32, start_boottime: u64) -> bool {
         .is_some_and(|ticks| is_start(ticks, start_boottime))
 }
 
-/// Whether the process has exited: it is a zombie, or has no entry.
+/// Whether all threads of the process have ended. The main thread alone becomes a zombie too.
+pub(crate) fn has_ended(stat: &Stat) -> bool {
+    stat.state == 'X' || stat.state == 'Z' && stat.num_threads <= 1
+}
+
+/// Whether the main thread has exited: it is a zombie, or has no entry.
 pub(crate) fn has_exited(procfs: &Path, pid: u32) -> bool {
     of_process(procfs, pid).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::{Process, Programs, Reader, TaskTable};
 use crate::{
     job::{JobDirectory, ROOTS_MAX},
-    procfs::process_stat,
+    procfs::process_stat::{self, has_ended},
 };
 
 /// Losses of the `/proc` fallback.
@@ -117,7 +117,9 @@ impl TaskTable {
             return false;
         };
         let mut live = programs.live_processes().unwrap_or_default().into_iter();
-        live.any(|pid| process_stat::has_exited(&self.host.procfs, pid))
+        live.any(|pid| {
+            process_stat::of_process(&self.host.procfs, pid).is_none_or(|stat| has_ended(&stat))
+        })
     }
 
     /// Replaces the cgroups of a job, and adds processes, with all their descendants.

@@ -10,7 +10,10 @@ use profiler_ebpf::record::{FDS_UNKNOWN, ProcessRecord, ThreadRecord, Totals};
 
 use crate::{
     host::Host,
-    procfs::{process_stat, stat::tick_ns},
+    procfs::{
+        process_stat::{self, has_ended},
+        stat::tick_ns,
+    },
     support::clock::cpu_ns_of,
 };
 
@@ -314,11 +317,6 @@ impl EndedChild {
             cpu_ns: (ns(usage.ru_utime) + ns(usage.ru_stime)).cast_unsigned(),
         })
     }
-}
-
-/// Whether all threads of the process have ended. The main thread alone becomes a zombie too.
-pub(super) fn has_ended(stat: &Stat) -> bool {
-    stat.state == 'X' || stat.state == 'Z' && stat.num_threads <= 1
 }
 
 /// Whether the main thread has ended, or is about to.

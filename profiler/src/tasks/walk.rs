@@ -20,13 +20,17 @@ use super::{
     ProcessId,
     lifecycle::{Change, Lifecycle, Listed},
     missed::Missed,
-    observe::{Observer, ThreadWaits, comm, has_ended, is_ending},
+    observe::{Observer, ThreadWaits, comm, is_ending},
     tree_cpu::{CountedSum, CutimeSum, Usage},
 };
 use crate::{
     host::Host,
     job::JobDirectory,
-    procfs::{process_cgroup, process_stat, stat::tick_ns},
+    procfs::{
+        process_cgroup,
+        process_stat::{self, has_ended},
+        stat::tick_ns,
+    },
     support::clock::{Clock, monotonic_ns},
 };
 

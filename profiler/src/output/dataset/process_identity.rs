@@ -1,8 +1,11 @@
 //! Identity of the profiler that writes a run.
 
-use std::io;
+use std::{io, path::Path};
 
+use procfs::process::Stat;
 use serde::{Deserialize, Serialize};
+
+use crate::procfs::process_stat::{self, has_ended};
 
 /// Identity of a process: unique until the machine is booted, and known to have ended afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,9 +26,12 @@ impl ProcessIdentity {
     /// When `/proc` cannot be read.
     pub fn current() -> io::Result<Self> {
         let pid = std::process::id().cast_signed();
+        let stat = stat(pid).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat"))
+        })?;
         Ok(Self {
             pid,
-            start_ticks: start_ticks(pid)?,
+            start_ticks: stat.starttime,
             boot_id: boot_id()?,
         })
     }
@@ -37,10 +43,12 @@ impl ProcessIdentity {
         here.then(|| self.is_alive())
     }
 
-    /// Whether the process is running on this machine.
+    /// Whether the process is running on this machine. A zombie is not: the init process of many containers
+    /// waits for none of them.
     pub fn is_alive(&self) -> bool {
         boot_id().is_ok_and(|boot| boot == self.boot_id)
-            && start_ticks(self.pid).is_ok_and(|ticks| ticks == self.start_ticks)
+            && stat(self.pid)
+                .is_some_and(|stat| stat.starttime == self.start_ticks && !has_ended(&stat))
     }
 }
 
@@ -49,12 +57,8 @@ fn boot_id() -> io::Result<String> {
     Ok(id.trim().to_owned())
 }
 
-fn start_ticks(pid: i32) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command, in parentheses, can contain any character. Field 3 follows it.
-    stat.rsplit_once(')')
-        .and_then(|(_, fields)| fields.split_whitespace().nth(22 - 3)?.parse().ok())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "field 22 of stat"))
+fn stat(pid: i32) -> Option<Stat> {
+    process_stat::of_process(Path::new("/proc"), u32::try_from(pid).ok()?)
 }
 
 #[cfg(test)]
@@ -81,5 +85,26 @@ mod tests {
         ] {
             assert!(!other.is_alive(), "{other:?}");
         }
+    }
+    #[test]
+    fn zombies_are_not_alive() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let identity = ProcessIdentity {
+            pid,
+            start_ticks: stat(pid).unwrap().starttime,
+            boot_id: boot_id().unwrap(),
+        };
+        assert!(identity.is_alive());
+        drop(child.stdin.take());
+        let id = rustix::process::Pid::from_child(&child);
+        let until = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(id), until).unwrap();
+        assert_eq!(stat(pid).unwrap().state, 'Z');
+        assert!(!identity.is_alive());
+        child.wait().unwrap();
     }
 }
