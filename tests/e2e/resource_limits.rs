@@ -269,7 +269,7 @@ fn a_command_and_the_journal_survive_when_memory_is_used_up() {
         .args(["--data=1:1", "--pid", &running.pid().to_string()])
         .status();
     assert!(limited.expect("prlimit starts").success());
-    std::fs::write(&go, "").expect("a file");
+    fs::write(&go, "").expect("a file");
     let finished = running.finish();
     assert_eq!(finished.stdout, "ended\n", "{}", finished.stderr);
     crate::crash::recover(&run);
@@ -312,7 +312,7 @@ fn a_run_ends_in_order_without_further_threads() {
         .args(["prlimit", "--nproc=1:1", "--pid", &pid])
         .status();
     assert!(limited.expect("prlimit starts").success());
-    std::fs::write(&go, "").expect("a file");
+    fs::write(&go, "").expect("a file");
     assert_unharmed(&running.finish());
 }
 
@@ -321,9 +321,9 @@ fn a_run_ends_in_order_without_further_threads() {
 fn ceilings_without_threads_are_refused() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let binary = directory.path().join("profiler");
-    std::fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
-    let all = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(directory.path(), all).expect("our directory");
+    fs::copy(setting("PROFILER_BIN"), &binary).expect("a copy");
+    let all = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(directory.path(), all).expect("our directory");
     let refused = Command::new(USER[0])
         .args(&USER[1..])
         .args(["prlimit", "--nproc=2:2"])
