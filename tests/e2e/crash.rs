@@ -166,3 +166,42 @@ fn next_run_recovers_the_previous_one() {
     assert_nothing_lost(&Dataset::new(run), killed, &stalls, "the next run");
     drop(profiler);
 }
+
+/// A profiler in a container is not visible outside it, and has not been killed.
+#[test]
+fn run_of_another_pid_namespace_can_be_running() {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let go = directory.path().join("go");
+    let script = "until [ -e \"$0\" ]; do sleep 0.1; done";
+    let go_path = go.to_str().expect("UTF-8");
+    let container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let inner = Profiler::wrapped_in(&container)
+        .args(["-i", "100ms"])
+        .command(&["sh", "-c", script, go_path])
+        .start();
+    let run = inner.run_dir();
+    Dataset::new(run.clone()).wait_for_samples("overhead", 3);
+    for command in ["summary", "verify"] {
+        let output = Command::new(setting("PROFILER_BIN"))
+            .arg(command)
+            .arg(&run)
+            .output()
+            .expect("the profiler starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            text.contains("has not ended, or was killed: seen from here, that is unknown"),
+            "{text}"
+        );
+    }
+    // Its journals are locked.
+    let next = Profiler::writing_to(run.parent().expect("a parent"))
+        .command(&["true"])
+        .finish();
+    assert!(next.status.success(), "{}", next.stderr);
+    assert!(!next.stderr.contains("recovered"), "{}", next.stderr);
+    assert_eq!(Dataset::new(run.clone()).manifest()["state"], "running");
+    std::fs::write(&go, "").expect("written");
+    let finished = inner.finish();
+    assert!(finished.status.success(), "{}", finished.stderr);
+    assert_eq!(Dataset::new(run).manifest()["state"], "complete");
+}

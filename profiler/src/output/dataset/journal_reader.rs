@@ -13,6 +13,13 @@ use rustix::{fs::FlockOperation, io::Errno};
 use super::{files::Directory, foreign_file::Limits, journal, metadata};
 use crate::output::arrow_stream::{ArrowStream, End};
 
+/// Locks a journal; whether no other process has locked it. Only a profiler that writes or recovers it does.
+pub fn lock(journal: &File) -> bool {
+    let locked = rustix::fs::flock(journal, FlockOperation::NonBlockingLockExclusive);
+    // Other errors mean that the file system has no locks.
+    locked != Err(Errno::WOULDBLOCK)
+}
+
 /// Size of a step in bytes. Each step becomes a row group.
 const STEP: usize = 4 << 20;
 /// Reads a journal.
@@ -32,10 +39,7 @@ impl JournalReader {
     /// Opens a journal and reads its first step; `None` if a profiler is writing it.
     pub fn open(directory: &Directory, number: u32) -> io::Result<Option<Self>> {
         let file = directory.read(&journal::name(number))?;
-        // Other errors mean that the file system has no locks.
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-            == Err(Errno::WOULDBLOCK)
-        {
+        if !lock(&file) {
             return Ok(None);
         }
         let limits = directory.trust().limits(&file)?;

@@ -16,6 +16,9 @@ pub struct ProcessIdentity {
     pub start_ticks: u64,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
+    /// Inode of the pid namespace, in which the process has this id; `None` if it is unknown.
+    #[serde(default)]
+    pub pid_namespace: Option<u64>,
 }
 
 impl ProcessIdentity {
@@ -33,28 +36,38 @@ impl ProcessIdentity {
             pid,
             start_ticks: stat.starttime,
             boot_id: boot_id()?,
+            pid_namespace: pid_namespace(),
         })
     }
 
-    /// Whether the process is running; `None` if it is a process of another machine, or of this one
-    /// before it was booted.
+    /// Whether the process is running; `None` if it is a process of another machine, of this one before it
+    /// was booted, or of another pid namespace.
     pub fn is_alive_here(&self) -> Option<bool> {
-        let here = boot_id().is_ok_and(|boot| boot == self.boot_id);
-        here.then(|| self.is_alive())
+        self.is_visible().then(|| self.is_alive())
     }
 
-    /// Whether the process is running on this machine. A zombie is not: the init process of many containers
-    /// waits for none of them.
+    /// Whether the process is running in this pid namespace. A zombie is not: the init process of many
+    /// containers waits for none of them.
     pub fn is_alive(&self) -> bool {
+        let is_running = |stat: Stat| stat.starttime == self.start_ticks && !has_ended(&stat);
+        self.is_visible() && stat(self.pid).is_some_and(is_running)
+    }
+
+    /// Whether the process would be in `/proc`.
+    fn is_visible(&self) -> bool {
+        let namespaces = self.pid_namespace.zip(pid_namespace());
         boot_id().is_ok_and(|boot| boot == self.boot_id)
-            && stat(self.pid)
-                .is_some_and(|stat| stat.starttime == self.start_ticks && !has_ended(&stat))
+            && namespaces.is_none_or(|(its, ours)| its == ours)
     }
 }
 
 fn boot_id() -> io::Result<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(id.trim().to_owned())
+}
+
+fn pid_namespace() -> Option<u64> {
+    Some(rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino)
 }
 
 fn stat(pid: i32) -> Option<Stat> {
@@ -69,7 +82,16 @@ mod tests {
     fn identity_distinguishes_processes() {
         let identity = ProcessIdentity::current().unwrap();
         assert!(identity.is_alive());
+        let elsewhere = ProcessIdentity {
+            pid_namespace: Some(1),
+            ..identity.clone()
+        };
+        assert_eq!(
+            [&identity, &elsewhere].map(ProcessIdentity::is_alive_here),
+            [Some(true), None]
+        );
         for other in [
+            elsewhere,
             ProcessIdentity {
                 start_ticks: identity.start_ticks + 1,
                 ..identity.clone()
@@ -97,6 +119,7 @@ mod tests {
             pid,
             start_ticks: stat(pid).unwrap().starttime,
             boot_id: boot_id().unwrap(),
+            pid_namespace: None,
         };
         assert!(identity.is_alive());
         drop(child.stdin.take());

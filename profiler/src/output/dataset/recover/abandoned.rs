@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Hosts, RecoverError, RecoveryReport, manifests, recover};
+use super::{Hosts, RecoverError, RecoveryReport, activity::is_locked, manifests, recover};
 use crate::{
     output::dataset::{files::Directory, foreign_file::Trust},
     schema::DatasetSchema,
@@ -34,6 +34,7 @@ fn is_abandoned(run_dir: &Path, hostname: &str, owner: Owner) -> bool {
                 manifest.hostname == hostname
                     && manifest.has_journals()
                     && !manifest.process.is_alive()
+                    && !is_locked(&run, hostname)
             })
 }
 

@@ -1,10 +1,11 @@
-//! Whether a profiler on another machine is still writing a run.
+//! Whether a profiler that is not visible here, on another machine or in a container, is still writing a run.
 
 use std::{io, path::Path};
 
 use super::Hosts;
 use crate::output::dataset::{
     files::{self, Directory},
+    journal, journal_reader,
     manifest::Manifest,
 };
 
@@ -36,13 +37,10 @@ pub fn running_elsewhere(
         .and_then(serde_json::Value::as_u64);
     let timeout = UNCHANGED + interval.unwrap_or(0).saturating_mul(3) / 1_000_000_000;
     let mut last = run.modified(file)?;
-    for table in run.names()? {
-        let directory = run
-            .sub(&table)
-            .and_then(|table| table.sub(files::host_directory(host)));
-        for name in directory.iter().flat_map(Directory::names).flatten() {
+    for directory in directories(run, host)? {
+        for name in directory.names().into_iter().flatten() {
             // A file can be removed in between.
-            if let Some(written) = directory.as_ref().ok().and_then(|f| f.modified(&name).ok()) {
+            if let Ok(written) = directory.modified(&name) {
                 last = last.max(written);
             }
         }
@@ -55,4 +53,31 @@ pub fn running_elsewhere(
             timeout - ago
         )
     }))
+}
+
+/// Whether a process has locked a journal of the host: a profiler of this machine, in whatever pid namespace.
+pub fn is_locked(run: &Directory, host: &str) -> bool {
+    let directories = directories(run, host).into_iter().flatten();
+    let mut journals = directories.flat_map(|directory| {
+        let names = directory.names().unwrap_or_default();
+        let names = names.into_iter();
+        let journals = names.filter(|name| journal::number(name).is_some());
+        // A journal can be removed in between.
+        journals
+            .filter_map(|name| directory.read(&name).ok())
+            .collect::<Vec<_>>()
+    });
+    journals.any(|journal| !journal_reader::lock(&journal))
+}
+
+/// The directories of a host in all tables.
+fn directories(run: &Directory, host: &str) -> io::Result<Vec<Directory>> {
+    let of_host = files::host_directory(host);
+    let tables = run
+        .names()?
+        .into_iter()
+        .filter_map(|table| run.sub(&table).ok());
+    Ok(tables
+        .filter_map(|table| table.sub(&of_host).ok())
+        .collect())
 }

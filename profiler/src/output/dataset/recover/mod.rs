@@ -20,7 +20,11 @@ pub use self::{
     abandoned::{abandoned_runs, recover_abandoned},
     manifests::manifests,
 };
-use self::{activity::running_elsewhere, journals::recover_directory, manifests::update_manifest};
+use self::{
+    activity::{is_locked, running_elsewhere},
+    journals::recover_directory,
+    manifests::update_manifest,
+};
 use super::{
     files::{self, Directory},
     foreign_file::Trust,
@@ -217,6 +221,11 @@ fn writing_hosts(
             Some(format!(
                 "{} is being written by process {}",
                 manifest.hostname, manifest.process.pid
+            ))
+        } else if is_locked(run, &manifest.hostname) {
+            Some(format!(
+                "{} is being written by a process that is not visible here, or is being recovered",
+                manifest.hostname
             ))
         } else {
             running_elsewhere(run, file, manifest, hosts)?
