@@ -4,7 +4,7 @@ use std::{path::Path, process::Command, time::Duration};
 
 use e2e::{
     dataset::{Dataset, python},
-    procfs::wall_ns,
+    procfs::{has_ended, wall_ns},
     runs::{Profiler, wait_until},
     setting,
     stall_detector::{StallDetector, Stalls},
@@ -138,10 +138,7 @@ fn next_run_recovers_the_previous_one() {
     Dataset::new(run.clone()).wait_for_samples("overhead", 3);
     let killed = wall_ns();
     profiler.signal(Signal::KILL);
-    wait_until("it is a zombie", || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", profiler.pid()));
-        stat.expect("an entry").contains(") Z ")
-    });
+    wait_until("it is a zombie", || has_ended(profiler.pid()));
     let stalls = stall_detector.stop();
     let mut next = start().start();
     wait_until("it is recovered", || {

@@ -92,11 +92,10 @@ fn hook_profiles_a_job_from_begin_to_end() {
     workload.run("burn 100");
     let burnt = oncpu(&workload) - before;
     assert!(burnt > 1_000_000, "{burnt}");
-    assert!(procfs::state(format!("/proc/{pid}")).is_some_and(|state| state != 'Z'));
+    assert!(!procfs::has_ended(pid));
     // The profiler has nothing to report.
     assert_eq!(node.event("EXECJOB_END"), "");
-    let state = procfs::state(format!("/proc/{pid}"));
-    assert!(matches!(state, None | Some('Z')), "not ended: {state:?}");
+    assert!(procfs::has_ended(pid));
     assert_eq!(node.entries("run"), 0, "no file is left");
     let data = Dataset::new(run);
     data.assert_complete();

@@ -201,9 +201,7 @@ fn hangup_of_the_terminal_ends_the_run() {
     kill_process(pid_of(terminal.pid()), Signal::KILL).expect("it is alive");
     wait_until("its end", || manifest()["state"] != "running");
     assert_eq!(manifest()["state"], "complete");
-    wait_until("the process has ended", || {
-        matches!(procfs::state(format!("/proc/{profiler}")), None | Some('Z'))
-    });
+    wait_until("the process has ended", || procfs::has_ended(profiler));
 }
 
 #[test]

@@ -127,6 +127,11 @@ pub fn state(directory: impl AsRef<Path>) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether a process has ended: it is a zombie, or has no entry.
+pub fn has_ended(pid: u32) -> bool {
+    matches!(state(format!("/proc/{pid}")), None | Some('Z'))
+}
+
 /// Whether all threads of the process sleep and have left their CPU: the state changes before the
 /// last context switch.
 pub fn is_idle(pid: u32) -> bool {

@@ -69,16 +69,21 @@ pub fn deadlines(time: Duration, interval: Duration) -> u64 {
     u64::try_from(time.as_nanos() / interval.as_nanos()).expect("few")
 }
 
-fn delays(cpu: usize, ended: &AtomicBool) -> Vec<Duration> {
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    sched_setaffinity(None, &only).expect("a CPU of the affinity mask");
+/// Gives this thread a real-time priority: no ordinary process delays it.
+pub fn be_realtime() {
     let parameters = libc::sched_param {
         sched_priority: PRIORITY,
     };
     // SAFETY: the parameters outlive the call, which changes only this thread.
     let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn delays(cpu: usize, ended: &AtomicBool) -> Vec<Duration> {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only).expect("a CPU of the affinity mask");
+    be_realtime();
     let mut stalls = Vec::new();
     let mut before = Instant::now();
     while !ended.load(Ordering::Relaxed) {

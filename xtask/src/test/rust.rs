@@ -472,9 +472,18 @@ fn run(mut command: Command, queries: Option<(&Workspace, &Path)>) -> Result<Str
     for line in directory.left().lines() {
         shell::progress(line);
     }
-    if !status.success() {
+    // nextest 0.9.143 ends with 0 although iterations of --stress-count failed.
+    let failed: u64 = printed
+        .iter()
+        .map(|printed| printed.failed_iterations)
+        .sum();
+    if !status.success() || failed != 0 {
         let failures = printed.map(|printed| printed.failures.text()).concat();
-        bail!("`{name}` failed ({status}){flaky}{failures}");
+        let iterations = match failed {
+            0 => String::new(),
+            failed => format!("; failed iterations: {failed}"),
+        };
+        bail!("`{name}` failed ({status}){iterations}{flaky}{failures}");
     }
     if count == 0 {
         bail!("`{name}` ran no tests");
@@ -489,6 +498,8 @@ struct Printed {
     passed: u64,
     /// Tests that passed only when they were repeated.
     flaky: Vec<String>,
+    /// Iterations of `--stress` with a failed test.
+    failed_iterations: u64,
     failures: Failures,
 }
 
@@ -500,6 +511,7 @@ fn relay(from: impl Read, mut to: impl Write) -> Printed {
         let _ = to.write_all(&line).and_then(|()| to.write_all(b"\n"));
         let line = String::from_utf8_lossy(&line);
         printed.passed += passed_tests(&line).unwrap_or(0);
+        printed.failed_iterations += failed_iterations(&line).unwrap_or(0);
         printed.flaky.extend(flaky_test(&line).map(str::to_owned));
         printed.failures.line(&line);
     }
@@ -519,8 +531,19 @@ fn passed_tests(line: &str) -> Option<u64> {
     if !line.starts_with("Summary [") && !line.starts_with("test result:") {
         return None;
     }
+    number_before(line, "passed")
+}
+
+/// Parses nextest's `Summary [ 902.379s] 30/30 stress run iterations: 25 passed, 5 failed`.
+fn failed_iterations(line: &str) -> Option<u64> {
+    let iterations = line.split_once(" stress run iterations: ")?.1;
+    number_before(iterations, "failed")
+}
+
+/// The number in front of a word.
+fn number_before(line: &str, what: &str) -> Option<u64> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let index = words.iter().position(|word| word.starts_with("passed"))?;
+    let index = words.iter().position(|word| word.starts_with(what))?;
     words.get(index.checked_sub(1)?)?.parse().ok()
 }
 
@@ -533,7 +556,7 @@ fn host_triple() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{flaky_test, passed_tests};
+    use super::{failed_iterations, flaky_test, passed_tests};
 
     #[test]
     fn counts_the_tests_of_both_runners() {
@@ -543,6 +566,16 @@ mod tests {
         let libtest = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
         assert_eq!(passed_tests(libtest), Some(3));
         assert_eq!(passed_tests("        PASS [   0.005s] xtask passed"), None);
+    }
+
+    #[test]
+    fn failed_iterations_are_counted() {
+        let failed = "     Summary [ 902.379s] 30/30 stress run iterations: 25 passed, 5 failed";
+        assert_eq!(failed_iterations(failed), Some(5));
+        let passed = "     Summary [   2.379s] 30/30 stress run iterations: 30 passed";
+        assert_eq!(failed_iterations(passed), None);
+        let single = " Stress test [  28.202s] iteration 29/30: 15 tests run: 14 passed, 1 failed";
+        assert_eq!(failed_iterations(single), None);
     }
 
     #[test]
