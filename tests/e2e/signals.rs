@@ -264,6 +264,29 @@ fn hangup_under_nohup_is_ignored() {
     assert_eq!(running.finish().code(), 9);
     assert_eq!(record.signals(), ["SIGUSR1", "SIGTERM"]);
 
+    // Also before the command exists.
+    let record = Record::new();
+    let script = "import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+print('ignored', file=sys.stderr, flush=True)
+os.execv(sys.argv[1], sys.argv[1:])";
+    let [python, recorder, file] = record.command();
+    let mut running = Profiler::wrapped_in(&[&python, "-c", script])
+        .args(["--source", "process"])
+        .command(&[&python, &recorder, &file])
+        .spawn();
+    running.wait_for("ignored");
+    wait_until("it records", || {
+        running.signal(Signal::HUP);
+        record
+            .lines()
+            .iter()
+            .any(|line| line.starts_with("blocked"))
+    });
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code(), 9);
+    assert_eq!(record.signals(), ["SIGTERM"]);
+
     let workload = idle();
     let mut node = Profiler::wrapped_in(&["nohup"])
         .args(["--source", "system"])
@@ -317,7 +340,7 @@ fn messages_do_not_stop_a_command_in_the_background() {
     Dataset::new(out.path().join("run")).assert_complete();
 }
 
-/// The shell and the kernel send SIGHUP to the job.
+/// The shell and the kernel send SIGHUP to the job: neither ends the profiling before the command.
 #[test]
 fn closing_the_terminal_ends_the_run_in_order() {
     let directory = TempDir::new().expect("a directory");

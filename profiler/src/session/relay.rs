@@ -60,13 +60,19 @@ impl SessionSignals {
         match self {
             Self::Direct(signals, held) => loop {
                 let received = signals.next().await;
-                if signals::ends(received.signal) {
-                    return received.signal;
+                let signal = received.signal;
+                let is_ignored = signal == Signal::HUP && signals.ignores_hangup();
+                if signals::ends(signal) && !is_ignored {
+                    return signal;
                 }
-                if signals::stops(received.signal) {
-                    signals::stop(received.signal.as_raw());
+                if signals::stops(signal) {
+                    signals::stop(signal.as_raw());
                 }
-                held.push(received);
+                // As in the kernel, the same signal again is the same signal.
+                let is_held = held.iter().any(|held| held.signal == signal);
+                if !is_held || signals::is_queued(signal) {
+                    held.push(received);
+                }
             },
             Self::Relayed(ends) => match ends.recv().await {
                 Some(signal) => signal,
@@ -144,11 +150,8 @@ impl Relay {
 
     fn pass_on(&mut self, received: Received, has_arrived: bool) {
         let signal = received.signal;
-        let interrupts = match signal {
-            Signal::INT | Signal::TERM => true,
-            Signal::HUP => !self.signals.ignores_hangup(),
-            _ => false,
-        };
+        // Not SIGHUP: if a terminal is closed, the kernel and the shell send one each.
+        let interrupts = [Signal::INT, Signal::TERM].contains(&signal);
         // The limit is that of the profiler: the command has used other CPU time.
         let is_own = signal == Signal::XCPU && received.by_kernel;
         if is_own || interrupts && self.interrupted {
