@@ -161,6 +161,7 @@ fn next_run_recovers_the_previous_one() {
         );
     }
     assert_nothing_lost(&Dataset::new(run), killed, &stalls, "the next run");
+    // Waits for the zombie.
     drop(profiler);
 }
 

@@ -28,12 +28,10 @@ impl ProcessIdentity {
     ///
     /// When `/proc` cannot be read.
     pub fn current() -> io::Result<Self> {
-        let pid = std::process::id().cast_signed();
-        let stat = stat(pid).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat"))
-        })?;
+        let stat = process_stat::read(Path::new("/proc/self"))
+            .ok_or_else(|| io::Error::other("cannot read /proc/self/stat"))?;
         Ok(Self {
-            pid,
+            pid: std::process::id().cast_signed(),
             start_ticks: stat.starttime,
             boot_id: boot_id()?,
             pid_namespace: pid_namespace(),
@@ -43,14 +41,15 @@ impl ProcessIdentity {
     /// Whether the process is running; `None` if it is a process of another machine, of this one before it
     /// was booted, or of another pid namespace.
     pub fn is_alive_here(&self) -> Option<bool> {
-        self.is_visible().then(|| self.is_alive())
+        let is_running = |stat: Stat| stat.starttime == self.start_ticks && !has_ended(&stat);
+        self.is_visible()
+            .then(|| stat(self.pid).is_some_and(is_running))
     }
 
     /// Whether the process is running in this pid namespace. A zombie is not: the init process of many
     /// containers waits for none of them.
     pub fn is_alive(&self) -> bool {
-        let is_running = |stat: Stat| stat.starttime == self.start_ticks && !has_ended(&stat);
-        self.is_visible() && stat(self.pid).is_some_and(is_running)
+        self.is_alive_here() == Some(true)
     }
 
     /// Whether the process would be in `/proc`.
@@ -76,6 +75,10 @@ fn stat(pid: i32) -> Option<Stat> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
     use super::*;
 
     #[test]
@@ -108,12 +111,10 @@ mod tests {
             assert!(!other.is_alive(), "{other:?}");
         }
     }
+
     #[test]
     fn zombies_are_not_alive() {
-        let mut child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id().cast_signed();
         let identity = ProcessIdentity {
             pid,
@@ -123,9 +124,8 @@ mod tests {
         };
         assert!(identity.is_alive());
         drop(child.stdin.take());
-        let id = rustix::process::Pid::from_child(&child);
-        let until = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
-        rustix::process::waitid(rustix::process::WaitId::Pid(id), until).unwrap();
+        let end = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&child)), end).unwrap();
         assert_eq!(stat(pid).unwrap().state, 'Z');
         assert!(!identity.is_alive());
         child.wait().unwrap();

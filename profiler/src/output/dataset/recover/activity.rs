@@ -13,7 +13,7 @@ use crate::output::dataset::{
 /// ended. Clients of file servers buffer writes for up to 30 s.
 const UNCHANGED: u64 = 120;
 
-/// Whether the profiler of `manifest` can still be running on another machine: then the error.
+/// Whether the profiler of `manifest` can still be running where its locks are not seen: then the error.
 ///
 /// Its process is not visible here, but its files are: it counts as running if it has written
 /// recently, by the clock of the file system.
@@ -48,8 +48,8 @@ pub fn running_elsewhere(
     let ago = run.now()?.saturating_sub(last).max(0).unsigned_abs();
     Ok((ago < timeout).then(|| {
         format!(
-            "{host} wrote {ago} s ago: its profiler may be running on another machine; if it is not, \
-             recover again in {} s",
+            "{host} wrote {ago} s ago: its profiler may be running on another machine or in a container; if \
+             it is not, recover again in {} s",
             timeout - ago
         )
     }))
@@ -57,17 +57,18 @@ pub fn running_elsewhere(
 
 /// Whether a process has locked a journal of the host: a profiler of this machine, in whatever pid namespace.
 pub fn is_locked(run: &Directory, host: &str) -> bool {
-    let directories = directories(run, host).into_iter().flatten();
-    let mut journals = directories.flat_map(|directory| {
-        let names = directory.names().unwrap_or_default();
-        let names = names.into_iter();
-        let journals = names.filter(|name| journal::number(name).is_some());
-        // A journal can be removed in between.
-        journals
-            .filter_map(|name| directory.read(&name).ok())
-            .collect::<Vec<_>>()
-    });
-    journals.any(|journal| !journal_reader::lock(&journal))
+    for directory in directories(run, host).into_iter().flatten() {
+        for name in directory.names().into_iter().flatten() {
+            // A journal can be removed in between.
+            if journal::number(&name).is_some()
+                && let Ok(journal) = directory.read(&name)
+                && !journal_reader::lock(&journal)
+            {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// The directories of a host in all tables.
