@@ -1,24 +1,18 @@
 //! Identification of this machine's CPUs, by which event tables are selected.
 
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
 
 use perfevents::CpuId;
 
-use super::{cpuinfo, names, text};
+use super::{Fields, cpuinfo, names, text};
 
 /// Core PMUs of hybrid processors, fastest cores first.
 const KINDS: [&str; 3] = ["cpu_core", "cpu_atom", "cpu_lowpower"];
 
 /// Each kind of core once; empty if unknown.
 pub fn cpu_ids(procfs: &Path, sysfs: &Path) -> Vec<CpuId> {
-    let Some(info) = cpuinfo(procfs) else {
-        return Vec::new();
-    };
     let mut ids: Vec<CpuId> = Vec::new();
-    for cpu in 0..info.num_cores() {
-        let Some(fields) = info.get_info(cpu) else {
-            continue;
-        };
+    for fields in cpuinfo(procfs) {
         for id in candidates(&fields, sysfs) {
             if !ids.contains(&id) {
                 ids.push(id);
@@ -30,7 +24,7 @@ pub fn cpu_ids(procfs: &Path, sysfs: &Path) -> Vec<CpuId> {
 
 /// Possible identities of a CPU with these fields of `/proc/cpuinfo`; several for hybrid
 /// processors, whose kinds of cores have the same fields.
-fn candidates(fields: &HashMap<&str, &str>, sysfs: &Path) -> Vec<CpuId> {
+fn candidates(fields: &Fields, sysfs: &Path) -> Vec<CpuId> {
     let decimal = |name| fields.get(name)?.parse::<u32>().ok();
     if let (Some(vendor), Some(family), Some(model)) = (
         fields.get("vendor_id"),
@@ -38,7 +32,7 @@ fn candidates(fields: &HashMap<&str, &str>, sysfs: &Path) -> Vec<CpuId> {
         decimal("model"),
     ) {
         let id = |pmu| CpuId::X86 {
-            vendor: (*vendor).to_owned(),
+            vendor: vendor.clone(),
             family,
             model,
             stepping: decimal("stepping").unwrap_or(0),
@@ -63,7 +57,7 @@ fn candidates(fields: &HashMap<&str, &str>, sysfs: &Path) -> Vec<CpuId> {
 }
 
 /// `MIDR_EL1`, composed of its fields or, if they are missing, of the first CPU in sysfs.
-fn arm64(fields: &HashMap<&str, &str>, sysfs: &Path) -> Option<CpuId> {
+fn arm64(fields: &Fields, sysfs: &Path) -> Option<CpuId> {
     let hexadecimal = |name| u64::from_str_radix(fields.get(name)?.strip_prefix("0x")?, 16).ok();
     let from_fields = || {
         Some(CpuId::arm64(
@@ -83,7 +77,7 @@ fn arm64(fields: &HashMap<&str, &str>, sysfs: &Path) -> Option<CpuId> {
 }
 
 /// Processor version register: `revision : 2.2 (pvr 004e 1202)`.
-fn power(fields: &HashMap<&str, &str>) -> Option<CpuId> {
+fn power(fields: &Fields) -> Option<CpuId> {
     let (_, pvr) = fields.get("revision")?.split_once("(pvr ")?;
     let (version, revision) = pvr.strip_suffix(')')?.split_once(' ')?;
     let half = |digits| u16::from_str_radix(digits, 16).ok().map(u32::from);
@@ -97,7 +91,10 @@ mod tests {
     use super::*;
 
     fn ids(lines: &[(&str, &str)]) -> Vec<CpuId> {
-        candidates(&lines.iter().copied().collect(), Path::new("/none"))
+        let fields = lines
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        candidates(&fields.collect(), Path::new("/none"))
     }
 
     #[test]

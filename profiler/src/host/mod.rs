@@ -21,7 +21,7 @@ pub use crate::procfs::{
     mounts::{Mount, mounts},
 };
 pub(crate) use crate::procfs::{
-    cpuinfo::read as cpuinfo,
+    cpuinfo::{Fields, read as cpuinfo},
     read::{content, names, number, text},
 };
 
@@ -119,10 +119,8 @@ impl Host {
         let current = text(&sources.join("clocksource0/current_clocksource"));
         match current.as_deref().map(str::trim) {
             None | Some("hpet" | "acpi_pm" | "pit" | "jiffies" | "refined-jiffies") => false,
-            Some("tsc") => cpuinfo(&self.procfs).is_some_and(|info| {
-                let flags = info
-                    .get_info(0)
-                    .and_then(|fields| fields.get("flags").copied());
+            Some("tsc") => cpuinfo(&self.procfs).first().is_some_and(|fields| {
+                let flags = fields.get("flags");
                 flags.is_some_and(|flags| flags.split(' ').any(|flag| flag == "constant_tsc"))
             }),
             Some(_) => true,

@@ -41,6 +41,10 @@ pub(super) struct Nic {
     addresses: Vec<NicAddress>,
 }
 
+/// Speeds of drivers that do not know it, apart from -1: the same number without its sign in the two
+/// widths of `struct ethtool_cmd`.
+const UNKNOWN_SPEEDS: [u64; 3] = [0, u16::MAX as u64, u32::MAX as u64];
+
 /// Network interfaces; `addresses` are those of all interfaces, by name.
 pub(super) fn nics(sysfs: &Path, mut addresses: HashMap<String, Vec<NicAddress>>) -> Vec<Nic> {
     let directory = sysfs.join("class/net");
@@ -51,8 +55,9 @@ pub(super) fn nics(sysfs: &Path, mut addresses: HashMap<String, Vec<NicAddress>>
         let device = directory.join(&name);
         Nic {
             driver: driver(&device.join("device")),
-            // -1 if unknown; cannot be read while the interface is down.
-            speed_mbit: number(&device.join("speed")),
+            // Cannot be read while the interface is down.
+            speed_mbit: number(&device.join("speed"))
+                .filter(|speed| !UNKNOWN_SPEEDS.contains(speed)),
             mtu: number(&device.join("mtu")),
             state: text(&device.join("operstate")),
             // -1 if there is only one node.

@@ -201,8 +201,8 @@ fn read(
         online_cpus: text(&host.sysfs.join("devices/system/cpu/online")),
         offline_cpus: text(&host.sysfs.join("devices/system/cpu/offline"))
             .filter(|list| !list.is_empty()),
-        cores_per_socket: counts.cores_per_socket(),
-        threads_per_core: counts.threads_per_core(),
+        cores_per_socket: counts.cores_per_socket,
+        threads_per_core: counts.threads_per_core,
         possible_cpus: u32::try_from(host.possible_cpus).unwrap_or(u32::MAX),
         smt: counts.smt,
         base_frequency: cpu.base_frequency,

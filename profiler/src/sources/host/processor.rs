@@ -1,11 +1,11 @@
 //! The CPU: `/proc/cpuinfo`, cpufreq, and the microarchitecture.
 
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
 
 use perfevents::{Catalog, CpuId, Uarch};
 
 use crate::{
-    host::{Host, cpu_ids, cpuinfo, names, number, text},
+    host::{Fields, Host, cpu_ids, cpuinfo, names, number, text},
     sources::cpu::frequency::cpufreq,
 };
 
@@ -41,11 +41,7 @@ pub(super) struct Processor {
 
 impl Processor {
     pub(super) fn read(host: &Host) -> Self {
-        let info = cpuinfo(&host.procfs);
-        let fields = info
-            .as_ref()
-            .and_then(|info| info.get_info(0))
-            .unwrap_or_default();
+        let fields = cpuinfo(&host.procfs).into_iter().next().unwrap_or_default();
         let field = |names: &[&str]| names.iter().find_map(|name| word(&fields, name));
         let ids = cpu_ids(&host.procfs, &host.sysfs);
         let kinds: Vec<Vec<&Uarch>> = ids
@@ -92,7 +88,7 @@ impl Processor {
 }
 
 /// Word sizes, by the flags from which lscpu derives them.
-fn op_modes(fields: &HashMap<&str, &str>) -> Option<String> {
+fn op_modes(fields: &Fields) -> Option<String> {
     let flags = fields.get("flags")?;
     let has_long_mode = flags.split_whitespace().any(|flag| flag == "lm");
     Some(
@@ -105,9 +101,8 @@ fn op_modes(fields: &HashMap<&str, &str>) -> Option<String> {
     )
 }
 
-fn word(fields: &HashMap<&str, &str>, name: &str) -> Option<String> {
-    let value = fields.get(name).filter(|value| !value.is_empty())?;
-    Some((*value).to_owned())
+fn word(fields: &Fields, name: &str) -> Option<String> {
+    fields.get(name).filter(|value| !value.is_empty()).cloned()
 }
 
 /// `A + B` for two kinds of cores, `A or B` for one kind that can be either.

@@ -2,7 +2,7 @@
 //! sysfs-devices-node).
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     path::Path,
 };
 
@@ -19,37 +19,43 @@ pub(super) struct Counts {
     pub(super) sockets: Option<u32>,
     pub(super) cores: Option<u32>,
     pub(super) threads: Option<u32>,
+    /// Cores of each package; `None` if packages differ.
+    pub(super) cores_per_socket: Option<u32>,
+    /// Online threads of each core; `None` if cores differ.
+    pub(super) threads_per_core: Option<u32>,
     pub(super) smt: Option<bool>,
 }
 
 impl Counts {
-    pub(super) fn cores_per_socket(&self) -> Option<u32> {
-        evenly(self.cores?, self.sockets?)
-    }
-
-    pub(super) fn threads_per_core(&self) -> Option<u32> {
-        evenly(self.threads?, self.cores?)
-    }
-
     pub(super) fn read(sysfs: &Path) -> Self {
         let directory = sysfs.join("devices/system/cpu");
         let online = online(sysfs);
-        let mut sockets = BTreeSet::new();
-        let mut cores = BTreeSet::new();
-        for cpu in &online {
+        let mut sockets: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+        let mut cores: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+        for &cpu in &online {
             let topology = directory.join(format!("cpu{cpu}/topology"));
-            sockets.extend(text(&topology.join("physical_package_id")));
+            // -1 if the firmware does not report it.
+            let socket = number(&topology.join("physical_package_id"));
             // Before kernel 5.2: thread_siblings_list.
             let siblings = text(&topology.join("core_cpus_list"))
                 .or_else(|| text(&topology.join("thread_siblings_list")));
-            cores.extend(siblings);
+            if let Some(socket) = socket {
+                sockets.entry(socket).or_default().extend(siblings.clone());
+            }
+            if let Some(siblings) = siblings {
+                cores.entry(siblings).or_default().insert(cpu);
+            }
         }
         let count = |count: usize| u32::try_from(count).ok().filter(|&count| count > 0);
+        let cores_per_socket = common(sockets.values().map(BTreeSet::len));
+        let threads_per_core = common(cores.values().map(BTreeSet::len));
         let (cores, threads) = (count(cores.len()), count(online.len()));
         Self {
             sockets: count(sockets.len()),
             cores,
             threads,
+            cores_per_socket: cores_per_socket.and_then(count),
+            threads_per_core: threads_per_core.and_then(count),
             smt: match number::<u32>(&directory.join("smt/active")) {
                 Some(active) => Some(active != 0),
                 None => cores.zip(threads).map(|(cores, threads)| threads > cores),
@@ -58,9 +64,10 @@ impl Counts {
     }
 }
 
-/// Share of each of `parts`; `None` if they cannot be equal.
-fn evenly(whole: u32, parts: u32) -> Option<u32> {
-    (parts > 0 && whole.is_multiple_of(parts)).then(|| whole / parts)
+/// The value of all; `None` if they differ.
+fn common(mut values: impl Iterator<Item = usize>) -> Option<usize> {
+    let first = values.next()?;
+    values.all(|value| value == first).then_some(first)
 }
 
 /// Online CPUs.
@@ -102,9 +109,11 @@ pub(crate) fn caches(sysfs: &Path) -> Vec<Cache> {
             caches.push(Cache {
                 level,
                 r#type,
-                size: word("size").and_then(|size| bytes(&size)),
-                line: number(&index.join("coherency_line_size")),
                 // 0 if the firmware does not report it.
+                size: word("size")
+                    .and_then(|size| bytes(&size))
+                    .filter(|&size| size > 0),
+                line: number(&index.join("coherency_line_size")).filter(|&line| line > 0),
                 ways: number(&index.join("ways_of_associativity")).filter(|&ways| ways > 0),
                 shared_cpus,
             });

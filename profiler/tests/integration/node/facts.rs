@@ -169,6 +169,77 @@ fn devices_and_mounts_of_a_server() {
 }
 
 #[test]
+fn unequal_packages_and_cores_have_no_common_number() {
+    let tree = Tree::of("server", "facts-unequal");
+    let per = |tree: &Tree| {
+        let rows = facts(&tree.host());
+        let columns = ["sockets", "cores", "cores_per_socket", "threads_per_core"];
+        columns.map(|column| rows.get(0, column))
+    };
+    assert_eq!(per(&tree), [Some(2), Some(4), Some(2), Some(2)]);
+    for cpu in [2, 6] {
+        let file = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
+        tree.put(file, "0\n");
+    }
+    assert_eq!(per(&tree), [Some(2), Some(4), None, Some(2)], "3 + 1 cores");
+    tree.put("sys/devices/system/cpu/online", "0-5,7\n");
+    assert_eq!(per(&tree), [Some(2), Some(4), None, None], "2 + 2 + 1 + 2");
+    tree.put("sys/devices/system/cpu/online", "0-1,3\n");
+    for cpu in 0..8 {
+        let file = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
+        tree.put(file, "-1\n");
+    }
+    assert_eq!(per(&tree), [None, Some(3), None, Some(1)], "unknown");
+}
+
+#[test]
+fn values_with_colons_are_whole() {
+    let tree = Tree::of("server", "facts-colons");
+    let cpuinfo = String::from_utf8(tree.get("proc/cpuinfo")).unwrap();
+    let name = "AMD Eng Sample: 100-000000163-43_29/17_Y";
+    let named = cpuinfo.replace("Intel(R) Xeon(R) Gold 6338 CPU @ 2.00GHz", name);
+    assert_ne!(named, cpuinfo);
+    tree.put("proc/cpuinfo", named);
+    texts(
+        &facts(&tree.host()),
+        &[
+            ("cpu_model_name", Some(name)),
+            ("microarchitecture", Some("Ice Lake-SP")),
+        ],
+    );
+}
+
+#[test]
+fn numbers_that_mean_unknown_are_null() {
+    let tree = Tree::of("server", "facts-unknown");
+    tree.put("sys/class/net/ib0/device/numa_node", "-1\n");
+    tree.put("sys/devices/system/cpu/cpu0/cache/index0/size", "0K\n");
+    tree.put(
+        "sys/devices/system/cpu/cpu0/cache/index0/ways_of_associativity",
+        "0\n",
+    );
+    for (speed, expected) in [
+        ("65535", Value::Null),
+        ("4294967295", Value::Null),
+        ("0", Value::Null),
+        ("-1", Value::Null),
+        ("800000", json!(800_000)),
+    ] {
+        tree.put("sys/class/net/ib0/speed", format!("{speed}\n"));
+        let nics = list(&facts(&tree.host()), "nics");
+        let nics = nics.as_array().unwrap();
+        let nic = nics.iter().find(|nic| nic["name"] == "ib0").unwrap();
+        assert_eq!(nic["speed_mbit"], expected, "{speed}");
+        assert_eq!(nic["numa_node"], Value::Null);
+    }
+    let caches = list(&facts(&tree.host()), "caches");
+    assert_eq!(
+        (&caches[0]["size"], &caches[0]["ways"]),
+        (&Value::Null, &Value::Null)
+    );
+}
+
+#[test]
 fn facts_of_a_virtual_machine() {
     let tree = Tree::of("vm", "facts-vm");
     let host = tree.host();

@@ -362,6 +362,36 @@ fn intel_cards() {
     assert_eq!(gpus.get(0, "utilization"), None);
 }
 
+/// 0 and 255 lanes of a link that is down, no limit, negative numbers.
+#[test]
+fn numbers_that_mean_unknown_are_null_without_error() {
+    let tree = Tree::of("vm", "gpu-unknown");
+    amd(&tree);
+    let device = format!("{CARD}/device");
+    let mut reader = reader(&tree);
+    read(&mut reader);
+    for (file, column, texts) in [
+        ("current_link_width", "pcie_width", &["0", "255", "-1"][..]),
+        ("hwmon/hwmon3/power1_cap", "power_limit_mw", &["0", "-1"]),
+        (
+            "hwmon/hwmon3/temp3_input",
+            "memory_temperature",
+            &["-1", "-128000"],
+        ),
+        ("hwmon/hwmon3/fan1_input", "fan_rpm", &["-1"]),
+    ] {
+        let path = format!("{device}/{file}");
+        let known = tree.get(&path);
+        assert!(read(&mut reader).0.get(0, column).is_some(), "{column}");
+        for text in texts {
+            tree.put(&path, format!("{text}\n"));
+            let (gpus, _, error) = read(&mut reader);
+            assert_eq!((gpus.get(0, column), error), (None, None), "{file}: {text}");
+        }
+        tree.put(&path, known);
+    }
+}
+
 #[test]
 fn malformed_files_are_null_and_reported() {
     let tree = Tree::of("vm", "gpu-malformed");
@@ -371,7 +401,6 @@ fn malformed_files_are_null_and_reported() {
     let busy = format!("{CARD}/device/gpu_busy_percent");
     for text in [
         "",
-        "-1\n",
         "many\n",
         "101\n",
         "99999999999999999999999\n",

@@ -39,7 +39,8 @@ impl Hwmon {
         row.power_mw = power.map(|power| power / 1000);
         let limit = self.number(sysfs, "power1_cap");
         let limit = limit.or_else(|| self.number(sysfs, "power1_max"));
-        row.power_limit_mw = limit.map(|limit| limit / 1000);
+        // 0 is no limit.
+        row.power_limit_mw = limit.filter(|&limit| limit > 0).map(|limit| limit / 1000);
         row.fan_rpm = self.number(sysfs, "fan1_input");
         // 255 is the full speed.
         let duty = self.number(sysfs, "pwm1").filter(|duty| *duty <= 255);

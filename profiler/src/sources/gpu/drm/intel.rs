@@ -48,6 +48,7 @@ pub(super) fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
     let mhz = sysfs.number(&clock);
     // Kernels before 5.19.
     let mhz = mhz.or_else(|| sysfs.number(&card.directory.join("gt_RP0_freq_mhz")));
+    let mhz = mhz.filter(|&mhz| mhz > 0);
     DeviceRow {
         max_sm_clock: mhz.and_then(|mhz| mhz.checked_mul(1_000_000)),
         ..DeviceRow::default()

@@ -94,7 +94,9 @@ fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     // The file contains "16.0 GT/s PCIe".
     let speed = sysfs.text(&card.device.join("current_link_speed"));
     row.pcie_generation = speed.as_deref().and_then(generation);
-    row.pcie_width = sysfs.number(&card.device.join("current_link_width"));
+    row.pcie_width = sysfs
+        .number(&card.device.join("current_link_width"))
+        .filter(is_width);
     row
 }
 
@@ -107,9 +109,16 @@ fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
     DeviceRow {
         driver_version: card.driver_version.clone(),
         max_pcie_generation: speed.as_deref().and_then(generation),
-        max_pcie_width: sysfs.number(&card.device.join("max_link_width")),
+        max_pcie_width: sysfs
+            .number(&card.device.join("max_link_width"))
+            .filter(is_width),
         ..row
     }
+}
+
+/// Whether it is a number of lanes, and not 0 or 255 of a link that is down or unknown.
+fn is_width(lanes: &u64) -> bool {
+    (1..=32).contains(lanes)
 }
 
 fn generation(speed: &str) -> Option<u64> {

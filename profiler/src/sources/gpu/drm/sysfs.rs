@@ -34,11 +34,11 @@ impl Sysfs {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Number in a file, which must not be negative.
+    /// Number in a file; `None` if it is negative, by which drivers mark unknown values.
     pub(super) fn number(&mut self, path: &Path) -> Option<u64> {
         let text = self.text(path)?;
         let number = text.parse().ok();
-        if number.is_none() {
+        if number.is_none() && text.parse::<i64>().is_err() {
             self.failed(path, "not a number");
         }
         number

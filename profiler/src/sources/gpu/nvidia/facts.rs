@@ -6,12 +6,12 @@ use nvml_wrapper::{
     enums::device::DeviceArchitecture,
 };
 
-use super::{super::device::DeviceRow, hertz};
+use super::{super::device::DeviceRow, hertz, positive};
 use crate::schema::Label;
 
 /// Reads all facts; those that the GPU or its driver does not have are null.
 pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> DeviceRow {
-    let max = |clock| device.max_clock_info(clock).ok().map(hertz);
+    let max = |clock| device.max_clock_info(clock).ok().and_then(hertz);
     let cuda = nvml.sys_cuda_driver_version().ok();
     let architecture = device.architecture().ok();
     let limits = device.power_management_limit_constraints().ok();
@@ -39,9 +39,9 @@ pub(super) fn read(nvml: &Nvml, device: &Device<'_>) -> DeviceRow {
         max_sm_clock: max(Clock::SM),
         max_memory_clock: max(Clock::Memory),
         max_video_clock: max(Clock::Video),
-        max_power_limit_mw: limits.map(|limits| limits.max_limit.into()),
-        max_pcie_generation: device.max_pcie_link_gen().ok().map(u64::from),
-        max_pcie_width: device.max_pcie_link_width().ok().map(u64::from),
+        max_power_limit_mw: limits.and_then(|limits| positive(limits.max_limit)),
+        max_pcie_generation: device.max_pcie_link_gen().ok().and_then(positive),
+        max_pcie_width: device.max_pcie_link_width().ok().and_then(positive),
     }
 }
 

@@ -229,30 +229,34 @@ impl Gpu {
         row.bar1_used = bar1.map(|bar1| bar1.used);
         let processes = device.running_compute_processes_count();
         row.processes = answers.of("processes", processes).map(u64::from);
-        let mut clock = |clock| answers.of("clock", device.clock_info(clock)).map(hertz);
+        let mut clock = |clock| {
+            answers
+                .of("clock", device.clock_info(clock))
+                .and_then(hertz)
+        };
         row.graphics_clock = clock(Clock::Graphics);
         row.sm_clock = clock(Clock::SM);
         row.memory_clock = clock(Clock::Memory);
         row.video_clock = clock(Clock::Video);
         let state = answers.of("performance state", device.performance_state());
         row.performance_state = state.and_then(p_state);
-        row.power_mw = answers.of("power", device.power_usage()).map(u64::from);
+        row.power_mw = answers.of("power", device.power_usage()).and_then(known);
         let limit = answers.of("power limit", device.enforced_power_limit());
-        row.power_limit_mw = limit.map(u64::from);
+        row.power_limit_mw = limit.and_then(positive);
         let energy = answers.of("energy", device.total_energy_consumption());
         row.energy_uj = energy.and_then(|mj| mj.checked_mul(1000));
         let temperature = device.temperature(TemperatureSensor::Gpu);
-        row.temperature = answers.of("temperature", temperature).map(u64::from);
+        row.temperature = answers.of("temperature", temperature).and_then(known);
         row.fan = fastest_fan(device, answers);
         row.pcie_generation = answers
             .of("PCIe generation", device.current_pcie_link_gen())
-            .map(u64::from);
+            .and_then(positive);
         row.pcie_width = answers
             .of("PCIe width", device.current_pcie_link_width())
-            .map(u64::from);
+            .and_then(positive);
         row.pcie_replays = answers
             .of("PCIe replays", device.pcie_replay_counter())
-            .map(u64::from);
+            .and_then(known);
         ecc_errors(device, &mut row, answers);
         row.throttle_reasons = throttle_reasons(device, answers);
         let fields = answers.of("field values", fields::read(nvml, device));
@@ -299,9 +303,19 @@ fn percent(value: u32) -> Option<u64> {
     (value <= 100).then_some(value.into())
 }
 
+/// A number of NVML; `None` for `NVML_VALUE_NOT_AVAILABLE`.
+fn known(value: u32) -> Option<u64> {
+    (value != u32::MAX).then_some(value.into())
+}
+
+/// A number of NVML of which 0 is unknown, too.
+fn positive(value: u32) -> Option<u64> {
+    known(value).filter(|&value| value > 0)
+}
+
 /// Converts from MHz.
-fn hertz(mhz: u32) -> u64 {
-    u64::from(mhz) * 1_000_000
+fn hertz(mhz: u32) -> Option<u64> {
+    Some(known(mhz)? * 1_000_000)
 }
 
 fn p_state(state: PerformanceState) -> Option<u64> {
@@ -312,7 +326,7 @@ fn fastest_fan(device: &Device<'_>, answers: &mut Answers) -> Option<u64> {
     let count = answers.of("fans", device.num_fans())?;
     // No board has more fans.
     let fans = (0..count.min(16)).filter_map(|fan| answers.of("fan", device.fan_speed(fan)));
-    fans.max().map(u64::from)
+    fans.filter_map(known).max()
 }
 
 fn throttle_reasons(device: &Device<'_>, answers: &mut Answers) -> Option<Label> {
@@ -369,6 +383,9 @@ mod tests {
             (percent(100), percent(101), percent(u32::MAX)),
             (Some(100), None, None)
         );
+        assert_eq!((known(0), known(u32::MAX)), (Some(0), None));
+        assert_eq!((positive(16), positive(0)), (Some(16), None));
+        assert_eq!(hertz(u32::MAX), None);
         assert_eq!(p_state(PerformanceState::Unknown), None);
         assert_eq!(p_state(PerformanceState::Eight), Some(8));
     }
