@@ -29,6 +29,8 @@ pub(super) struct Accumulator {
     before: Option<Reading>,
     /// Energy since the previous row, µJ; `None` if part of it is unknown.
     sum: Option<u64>,
+    /// Whether the counter has risen since the first reading.
+    has_risen: bool,
     begin: Option<Begin>,
     error: Option<Error>,
 }
@@ -56,6 +58,7 @@ impl Accumulator {
             limits,
             before: None,
             sum: None,
+            has_risen: false,
             begin: None,
             error: None,
         }
@@ -83,6 +86,7 @@ impl Accumulator {
             let increase = self
                 .limits
                 .increase(before.energy_uj, now.energy_uj, interval_ns)?;
+            self.has_risen |= increase > 0;
             sum.checked_add(increase)
         });
     }
@@ -96,7 +100,9 @@ impl Accumulator {
         if known && self.begin.is_some_and(|begin| begin.meter == meter) {
             return None;
         }
-        let energy_uj = std::mem::replace(&mut self.sum, meter.map(|_| 0));
+        let is_connected = self.has_risen || !self.limits.rises;
+        let sum = std::mem::replace(&mut self.sum, meter.map(|_| 0));
+        let energy_uj = sum.filter(|_| is_connected);
         let begin = self.begin.replace(Begin { meter, own })?;
         let by_meter = (begin.meter.zip(meter)).and_then(|(begin, end)| end.checked_sub(begin));
         Some(Taken {
@@ -149,6 +155,7 @@ mod tests {
         Limits {
             range: Some(range),
             max_power,
+            rises: false,
         }
     }
 
@@ -232,6 +239,28 @@ mod tests {
         of_ends.take();
         of_ends.read();
         assert_eq!(of_ends.take().map(|taken| taken.energy_uj), Some(None));
+    }
+
+    #[test]
+    fn a_counter_that_has_never_risen_is_null() {
+        let of = |rises: bool| {
+            let limits = Limits {
+                rises,
+                ..Limits::default()
+            };
+            let readings = [5, 5, 5, 9, 9].iter().zip(1..);
+            let readings = readings.map(|(&energy, seconds)| Ok(Some(reading(energy, seconds))));
+            let mut accumulator = accumulator(limits, readings.collect());
+            accumulator.read();
+            accumulator.take();
+            let energy = || {
+                accumulator.read();
+                accumulator.take().and_then(|taken| taken.energy_uj)
+            };
+            std::iter::repeat_with(energy).take(4).collect::<Vec<_>>()
+        };
+        assert_eq!(of(false), [Some(0), Some(0), Some(4), Some(0)]);
+        assert_eq!(of(true), [None, None, Some(4), Some(0)], "not connected");
     }
 
     #[test]

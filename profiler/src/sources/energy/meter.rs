@@ -1,7 +1,7 @@
 //! Meters: counters of the energy, or gauges of the power, of a domain.
 
 use std::{
-    fs,
+    fmt, fs,
     io::{ErrorKind, Read as _},
     path::Path,
 };
@@ -17,6 +17,19 @@ pub(super) struct Domain {
     pub(super) die: Option<u32>,
     /// package, core, dram, node and others.
     pub(super) name: String,
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(socket) = self.socket {
+            write!(f, " of socket {socket}")?;
+        }
+        if let Some(die) = self.die {
+            write!(f, " die {die}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Domain {
@@ -74,6 +87,9 @@ pub(super) struct Limits {
     pub(super) range: Option<u64>,
     /// Long-term power limit of the domain, W, if it is known.
     pub(super) max_power: Option<f64>,
+    /// Whether it rises as long as the machine runs, every few milliseconds. One that does not is not
+    /// connected: RAPL in virtual machines, psys without a sensor, the GPU of a CPU without one.
+    pub(super) rises: bool,
 }
 
 /// How a meter is read.
@@ -96,6 +112,21 @@ pub(super) struct Meter {
     pub(super) provider: &'static str,
     pub(super) instrument: Instrument,
     pub(super) problem: Option<Problem>,
+}
+
+impl Meter {
+    /// Whether it is a counter that rises as long as the machine runs.
+    pub(super) fn rises(&self) -> bool {
+        matches!(self.instrument, Instrument::Counter(_, limits) if limits.rises)
+    }
+
+    /// Present value of a counter, µJ.
+    pub(super) fn count(&mut self) -> Option<u64> {
+        match &mut self.instrument {
+            Instrument::Counter(counter, _) => Some(counter.read().ok()??.energy_uj),
+            Instrument::Gauge(_) => None,
+        }
+    }
 }
 
 /// Meters of all domains, with one meter per domain.

@@ -14,7 +14,8 @@ mod powercap;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -30,7 +31,7 @@ use crate::{
 use self::{
     accumulator::Accumulator,
     integral::Integral,
-    meter::{Domain, Instrument, Limits, Meter, Meters},
+    meter::{Domain, Instrument, Limits, Meter, Meters, Problem},
 };
 
 columns! {
@@ -40,7 +41,7 @@ columns! {
         die: Option<u32> = Label("", "Number of the die, if a package has several"),
         domain: Label = Label("", "Power domain. package (on NVIDIA Grace, with its memory); its parts core, uncore (mostly the GPU) and sysio (Grace); dram (on servers, in addition to the package); module (a package with its GPU); psys (the platform, measured by the processor); node (the whole machine); accel0, accel1, … (accelerators); others are sensors, named by driver and label"),
         provider: Label = Label("", "Origin of the value. Counters: powercap and perf (RAPL), hwmon (amd_energy and others), cray (pm_counters, in whole joules). Estimates, which are integrals of power (trapezoids between several readings per interval): hwmon_power, acpi_power (also through IPMI), battery_power (null on external power)"),
-        energy_uj: Option<u64> = Counter("µJ", "Energy used; null if it could not be read for part of the interval, or if the counter may have wrapped more than once"),
+        energy_uj: Option<u64> = Counter("µJ", "Energy used; null if it could not be read for part of the interval, if the counter may have wrapped more than once, and for a RAPL counter that has not risen since the start (virtual machines)"),
     }
 }
 
@@ -95,8 +96,41 @@ pub fn has_packages(host: &Host) -> bool {
         .any(|meter| meter.domain.name == PACKAGE && meter.problem.is_none())
 }
 
+/// Time in which a counter that rises has risen: RAPL is updated every millisecond.
+const RISE: Duration = Duration::from_millis(50);
+
+/// Finds the problem of each counter that does not rise although it should.
+fn find_still(meters: &mut [Meter]) {
+    let mut still: Vec<(&mut Meter, u64)> = Vec::new();
+    for meter in meters {
+        if meter.rises()
+            && meter.problem.is_none()
+            && let Some(energy) = meter.count()
+        {
+            still.push((meter, energy));
+        }
+    }
+    let deadline = Instant::now() + RISE;
+    while !still.is_empty() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+        still.retain_mut(|(meter, energy)| meter.count() == Some(*energy));
+    }
+    for (meter, _) in still {
+        let name = &meter.domain;
+        meter.problem = Some(Problem {
+            why: format!(
+                "{name} ({}) does not rise, its energy is null: it is not connected, as in many \
+                 virtual machines",
+                meter.provider
+            ),
+            remedy: String::new(),
+        });
+    }
+}
+
 fn probe(host: &Host) -> Support {
-    let meters = meters(host);
+    let mut meters = meters(host);
+    find_still(&mut meters);
     if meters.is_empty() {
         return Support::No {
             why: "no energy meter (RAPL, hwmon, Cray, ACPI, battery)".to_owned(),

@@ -143,10 +143,14 @@ fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
         scale: event.scale,
         count: 0,
     };
+    let limits = Limits {
+        rises: true,
+        ..Limits::default()
+    };
     Meter {
         domain,
         provider: "perf",
-        instrument: Instrument::Counter(Box::new(counter), Limits::default()),
+        instrument: Instrument::Counter(Box::new(counter), limits),
         problem,
     }
 }

@@ -41,10 +41,9 @@ pub(super) fn meters(host: &Host) -> Vec<Meter> {
 /// Processors of AMD have no counter for all cores of a package; the kernel reads that of one core
 /// instead (`MSR_AMD_CORE_ENERGY_STATUS` in drivers/powercap/intel_rapl_msr.c).
 fn has_counters_of_each_core(host: &Host) -> bool {
-    let info = cpuinfo(&host.procfs);
-    let first = info.as_ref().and_then(|info| info.get_info(0));
-    let vendor = first.as_ref().and_then(|fields| fields.get("vendor_id"));
-    vendor.is_some_and(|vendor| ["AuthenticAMD", "HygonGenuine"].contains(vendor))
+    let cpus = cpuinfo(&host.procfs);
+    let vendor = cpus.first().and_then(|fields| fields.get("vendor_id"));
+    vendor.is_some_and(|vendor| ["AuthenticAMD", "HygonGenuine"].contains(&vendor.as_str()))
 }
 
 fn zone(directory: &Path, name: &str) -> Option<Meter> {
@@ -70,6 +69,7 @@ fn zone(directory: &Path, name: &str) -> Option<Meter> {
         range: number(&zone.join("max_energy_range_uj")).filter(|range| *range > 0),
         max_power: (max_power.map(|microwatts| microwatts / 1e6))
             .or(domain.socket.is_none().then_some(PLATFORM_POWER)),
+        rises: true,
     };
     Some(Meter {
         domain,

@@ -61,6 +61,11 @@ impl Kind {
     }
 }
 
+/// Whether the driver does not have the counter: `N/A (no PMA)`.
+fn is_absent(text: &[u8]) -> bool {
+    text.starts_with(b"N/A")
+}
+
 /// Value at which a counter of the performance management agent stops, from its width in the
 /// specification (`struct ib_pma_portcounters` of include/rdma/ib_pma.h).
 fn maximum(name: &str, extended: bool) -> Option<u64> {
@@ -149,10 +154,15 @@ impl Directory {
             is_full: false,
         });
         let mut counters: Vec<_> = counters.collect();
-        for counter in &mut counters {
-            // An error shows again when the file is read.
+        let mut reading = Reading::default();
+        // An error shows again when the file is read at a sample.
+        counters.retain_mut(|counter| {
+            if kind == Kind::Counters {
+                return !reading.read(&mut counter.file).is_some_and(is_absent);
+            }
             let _ = counter.file.open();
-        }
+            true
+        });
         (!counters.is_empty()).then_some(Self { kind, counters })
     }
 
@@ -177,7 +187,11 @@ impl Directory {
 impl Counter {
     /// The value, unless it is at its maximum or cannot be read.
     fn read(&mut self, kind: Kind, reading: &mut Reading) -> Option<u64> {
-        let value = kind.number(reading.read(&mut self.file)?);
+        let text = reading.read(&mut self.file)?;
+        if is_absent(text) {
+            return None;
+        }
+        let value = kind.number(text);
         let was_full = self.is_full;
         self.is_full = value.is_some() && value == self.maximum;
         let problem = match value {

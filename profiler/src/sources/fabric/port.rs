@@ -290,7 +290,10 @@ fn rate(class: Class, text: &[u8]) -> Option<u64> {
         _ => return None,
     };
     let tenths = number(whole)?.checked_mul(10)?.checked_add(tenths)?;
-    tenths.checked_mul(100_000_000)
+    // 0 and -1 without its sign are unknown rates.
+    (1..u64::from(u32::MAX / 10))
+        .contains(&tenths)
+        .then(|| tenths * 100_000_000)
 }
 
 #[cfg(test)]
@@ -314,7 +317,15 @@ mod tests {
         let of = |text: &str| rate(Class::Infiniband, text.as_bytes());
         assert_eq!(of("400 Gb/sec (4X NDR)\n"), Some(400_000_000_000));
         assert_eq!(of("2.5 Gb/sec (1X SDR)\n"), Some(2_500_000_000));
-        for bad in ["", "100", "-1 Gb/sec", "fast Gb/sec", "100 Mb/sec"] {
+        for bad in [
+            "",
+            "100",
+            "-1 Gb/sec",
+            "0 Gb/sec (4X SDR)",
+            "429496729.5 Gb/sec (4X SDR)",
+            "fast Gb/sec",
+            "100 Mb/sec",
+        ] {
             assert_eq!(of(bad), None, "{bad:?}");
         }
         assert_eq!(rate(Class::Cxi, b"BS_200G"), Some(200_000_000_000));

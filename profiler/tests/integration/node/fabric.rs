@@ -117,6 +117,31 @@ impl Found {
     }
 }
 
+/// Drivers without a performance management agent (iWARP), and some of its counters in others.
+#[test]
+fn counters_that_the_driver_does_not_have_are_null() {
+    let fabric = Fabric::new("fabric-none");
+    let port = fabric.port("irdma0", 1);
+    for name in ["port_xmit_data", "port_rcv_data", "symbol_error"] {
+        port.put(&format!("counters/{name}"), "N/A (no PMA)\n");
+    }
+    port.set(&[
+        ("counters/port_rcv_errors", 3),
+        ("hw_counters/tx_bytes", 10),
+    ]);
+    let mut tables = fabric.open();
+    assert_eq!(tables.read().error, None);
+    port.set(&[("hw_counters/tx_bytes", 17)]);
+    port.put("counters/port_rcv_errors", "N/A (no PMA)\n");
+    let found = tables.read();
+    assert_eq!(found.error, None);
+    let get = |column| found.get("irdma0", 1, column);
+    assert_eq!(get("tx_bytes"), Some(7), "the driver's own counter");
+    assert_eq!((get("rx_bytes"), get("errors")), (None, None));
+    assert_eq!(get("rate"), Some(100_000_000_000));
+    assert_eq!(found.find("irdma0", Some(1), "symbol_error"), None);
+}
+
 #[test]
 fn each_port_of_each_device_has_a_row() {
     let fabric = Fabric::new("fabric-ports");

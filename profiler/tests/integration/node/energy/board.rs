@@ -162,7 +162,7 @@ fn counters_of_a_cray_node() {
         let energy = joules.map(|joules| joules * 1_000_000);
         row(None, name, "cray", energy)
     };
-    let package = || row(Some(0), "package", "powercap", Some(0));
+    let package = || row(Some(0), "package", "powercap", None);
     let expected = [
         of_cray("accel0", Some(200)),
         of_cray("accel1", Some(0)),

@@ -80,8 +80,38 @@ fn the_zone_of_a_single_core_is_excluded() {
     zones.put("intel-rapl:0:0", "core", 50);
     let mut reader = Reader::open(&energy::SPEC, &zones.0.host());
     reader.rows();
-    let expected = [of_powercap(Some(0), "package", Some(0))];
+    zones.energy("intel-rapl:0", "101\n");
+    let expected = [of_powercap(Some(0), "package", Some(1))];
     assert_eq!(found(&reader.rows()), expected);
+}
+
+/// In virtual machines, and psys of boards without its sensor.
+#[test]
+fn counters_that_never_rise_are_null() {
+    let zones = Zones(Tree::of("server", "energy-still"));
+    zones.put("intel-rapl:0", "package-0", 0);
+    zones.put("intel-rapl:1", "package-1", 5000);
+    zones.put("intel-rapl:2", "psys", 7000);
+    let (why, _) = limitation(&zones.0);
+    assert!(
+        why.starts_with("psys (powercap) does not rise") && why.ends_with("and 2 more"),
+        "{why}"
+    );
+    let mut reader = Reader::open(&energy::SPEC, &zones.0.host());
+    reader.rows();
+    let still = |domain, socket| of_powercap(socket, domain, None);
+    let expected = [
+        still("psys", None),
+        still("package", Some(0)),
+        still("package", Some(1)),
+    ];
+    assert_eq!(found(&reader.rows()), expected);
+    // One that has risen was connected, and stays so.
+    zones.energy("intel-rapl:1", "5040\n");
+    let rows = found(&reader.rows());
+    assert_eq!(rows[2], of_powercap(Some(1), "package", Some(40)));
+    assert_eq!(rows[..2], expected[..2]);
+    assert_eq!(found(&reader.rows())[2].4, Some(0));
 }
 
 #[test]
@@ -112,8 +142,9 @@ fn invalid_counters_are_null() {
     let after = found(&rows);
     assert_eq!(after.len(), 16);
     let of = |zone: usize| after[15 - zone].4;
-    assert_eq!((of(0), of(5)), (Some(100), Some(0)));
-    for zone in [1, 2, 3, 4, 6, 7] {
+    assert_eq!(of(0), Some(100));
+    // The fifth has never risen.
+    for zone in 1..8 {
         assert_eq!(of(zone), None, "{zone}");
     }
     // Readable again: the increase over the failure stays unknown.
@@ -144,7 +175,7 @@ fn directories_loops_and_missing_files_are_null_and_reported() {
     symlink("energy_uj", file(1)).unwrap();
     let (why, _) = limitation(&zones.0);
     assert!(
-        why.contains("Is a directory") && why.contains("1 more"),
+        why.contains("Is a directory") && why.contains("2 more"),
         "{why}"
     );
     let mut reader = Reader::open(&energy::SPEC, &zones.0.host());
@@ -198,7 +229,11 @@ fn unreadable_files_are_null_and_reported() {
     let of_chip = |name: &str| format!("sys/class/hwmon/hwmon0/{name}");
     zones.0.put(of_chip("energy3_label"), "Esocket0\n");
     zones.0.put(of_chip("energy3_input"), "77\n");
-    assert_eq!(energy::SPEC.support(&zones.0.host()), Support::Works);
+    let (why, _) = limitation(&zones.0);
+    assert!(
+        why.starts_with("package of socket 1 (powercap) does not rise"),
+        "{why}"
+    );
     let mut reader = Reader::open(&energy::SPEC, &zones.0.host());
     reader.rows();
     let providers: Vec<_> = found(&reader.rows()).into_iter().map(|row| row.3).collect();
