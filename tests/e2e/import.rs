@@ -237,7 +237,7 @@ fn exports_of_flowcept_come_back() {
         assert_same(&old, &new, &query);
     }
     // Counters of the node between the first and the last task, whose totals begin with the run.
-    let grown = "SELECT (SELECT sum(write_bytes) FROM disk WHERE NOT partition), (SELECT sum(user_ns) FROM system)";
+    let grown = "SELECT (SELECT sum(write_bytes) FROM disk WHERE NOT partition AND kind IS DISTINCT FROM 'virtual'), (SELECT sum(user_ns) FROM system)";
     let [whole, part]: [(u64, u64); 2] = [&old, &new].map(|data| data.row(grown));
     assert!(
         part.0 <= whole.0 && part.1 <= whole.1 && part.1 > 0,

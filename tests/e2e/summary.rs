@@ -1,9 +1,10 @@
 //! `profiler summary`: each figure equals the result of its SQL in DuckDB, and known counts.
 
-use std::{collections::BTreeSet, path::Path, process::Command};
+use std::{collections::BTreeSet, io::Write as _, path::Path, process::Command};
 
 use e2e::{
     dataset::Dataset,
+    mounts::LoopDevice,
     runs::{Finished, Profiler, wait_until},
     setting,
     sysfs::{Rising, Sysfs},
@@ -490,6 +491,52 @@ pub fn gpu_run(utilization: [u32; 2]) -> Finished {
         .and_then(|()| target.wait())
         .expect("our child");
     finished
+}
+
+/// The node has a summary of its own, in which a write to a disk that is on another disk counts once.
+#[test]
+fn run_without_processes_has_figures_of_the_node() {
+    let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let disk = LoopDevice::new(&directory.path().join("image"), 16);
+    let sources = "system,cpu,disk,netdev,filesystem,overhead";
+    let profiler = Profiler::new()
+        .args(["--node", "-i", "100ms", "--source", sources])
+        .start();
+    let data = Dataset::new(profiler.run_dir());
+    data.wait_for_samples("disk", 2);
+    let file = std::fs::File::options().write(true).open(disk.path());
+    let mut file = file.expect("a block device");
+    file.write_all(&[1; 8 << 20]).expect("written");
+    file.sync_all().expect("synced");
+    data.wait_for_row("disk", "the loop device has written", |row| {
+        row.text("device") == Some(disk.name()) && row.u64("write_bytes") > Some(0)
+    });
+    let finished = profiler.interrupt();
+    let data = finished.dataset();
+    let of = |condition: &str| -> f64 {
+        let sum = "SELECT coalesce(sum(write_bytes), 0)::DOUBLE FROM disk WHERE NOT partition AND";
+        data.value(&format!("{sum} {condition}"))
+    };
+    let (physical, virtual_) = (of("kind = 'physical'"), of("kind = 'virtual'"));
+    assert!(virtual_ >= f64::from(8 << 20), "{virtual_}");
+    let run = data.path().to_str().expect("UTF-8");
+    let node = document(&[run])["runs"][0]["nodes"][0].clone();
+    let written = node["total_disk_io_write_mb"].as_f64();
+    assert_eq!(written.expect("known") * 1_048_576.0, physical);
+    for text in [summary(&[run]), finished.stdout + &finished.stderr] {
+        for (fact, what) in [
+            ("CPUs", "% of"),
+            ("memory", "in use ("),
+            ("disks", "% full"),
+        ] {
+            let mut lines = text.lines();
+            let line = lines.find(|line| line.trim_start().starts_with(fact));
+            assert!(
+                line.is_some_and(|line| line.contains(what)),
+                "{fact}: {text}"
+            );
+        }
+    }
 }
 
 /// Figures of the GPUs of NVIDIA's library, of all and of each.

@@ -1,9 +1,10 @@
 //! All figures of summaries and reports.
 
 use super::figure::{
-    Condition::{Is, IsNot, IsNull, IsOneOf, NotNull, NotZero, Zero},
+    Condition::{self, Is, IsNot, IsNull, IsOneOf, NotNull, NotZero, Zero},
     Figure, OverRows, OverTime, Unit, Value,
 };
+use crate::sources::disk;
 
 /// Columns of table `system` and `cpu` in which CPUs work.
 pub const BUSY: &[&str] = &[
@@ -32,6 +33,13 @@ pub const ALL: &[&str] = &[
     "guest_nice_ns",
 ];
 pub const BUSY_PERCENT: Value = Value::Scaled(100.0, &Value::Ratio(BUSY, ALL));
+
+/// The disks that add up to the I/O of the node: no partitions, and nothing that is on other disks.
+pub const PHYSICAL_DISKS: &[Condition] = &[
+    Zero("partition"),
+    // Runs of older versions do not have the column.
+    IsNot("kind", disk::VIRTUAL),
+];
 
 /// Declares figures: name, unit, table, value, conditions, other aggregates than sums, meaning.
 macro_rules! figures {
@@ -202,14 +210,16 @@ figures! {
             "Idle CPUs × time";
         max_t_mem_percent: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["memory_used"], &["memory_total"])), &[], over_time: OverTime::Max;
             "Largest share of the memory in use at a sample";
+        peak_used_memory_bytes: Bytes, "system", Value::Column("memory_used"), &[], over_time: OverTime::Max;
+            "Largest memory of the node in use at a sample";
         peak_dirty_bytes: Bytes, "system", Value::Sum(&["memory_dirty", "memory_writeback"]), &[], over_time: OverTime::Max;
             "Largest size of dirty pages, which are not written yet";
         max_t_disk_usage_percent: Percent, "filesystem", Value::Scaled(100.0, &Value::Ratio(&["used"], &["used", "available"])), &[Is("mount", "/")], over_rows: OverRows::Max, over_time: OverTime::Max;
             "Largest share of the root file system in use at a sample";
-        total_disk_io_read_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("read_bytes")), &[Zero("partition")];
-            "Read from all disks";
-        total_disk_io_write_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("write_bytes")), &[Zero("partition")];
-            "Written to all disks";
+        total_disk_io_read_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("read_bytes")), PHYSICAL_DISKS;
+            "Read from all physical disks";
+        total_disk_io_write_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("write_bytes")), PHYSICAL_DISKS;
+            "Written to all physical disks";
         total_net_io_lo_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[Is("kind", "loopback")];
             "Sent over loopback";
         total_net_io_ext_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[IsNot("kind", "loopback")];

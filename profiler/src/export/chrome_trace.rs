@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     analysis::{
-        catalog::BUSY_PERCENT,
+        catalog::{BUSY_PERCENT, PHYSICAL_DISKS},
         figure::{
-            Condition::{self, IsNull, Zero},
+            Condition::{self, IsNull},
             Figure, OverTime,
             Value::{self, Column as Of, Ratio, Scaled},
         },
@@ -41,7 +41,6 @@ type Declared = (
     Value,
 );
 
-const DISKS: &[Condition] = &[Zero("partition")];
 const GPUS: &[Condition] = &[IsNull("parent_uuid")];
 const OF_NODE: [Declared; 12] = [
     ("CPU", "%", "system", &[], &[], BUSY_PERCENT),
@@ -57,7 +56,7 @@ const OF_NODE: [Declared; 12] = [
         "disk read",
         "bytes/s",
         "disk",
-        DISKS,
+        PHYSICAL_DISKS,
         &[],
         Scaled(1e9, &Ratio(&["read_bytes"], &["interval_ns"])),
     ),
@@ -65,7 +64,7 @@ const OF_NODE: [Declared; 12] = [
         "disk written",
         "bytes/s",
         "disk",
-        DISKS,
+        PHYSICAL_DISKS,
         &[],
         Scaled(1e9, &Ratio(&["write_bytes"], &["interval_ns"])),
     ),

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
-    host::Host,
+    host::{self, Host},
     procfs::{
         device_file::DeviceFile,
         file::{number, words},
@@ -22,6 +22,7 @@ columns! {
     pub struct DiskRow {
         device: Label = Label("", "Name of the disk or partition, as in /dev"),
         partition: bool = Label("", "Whether it is a partition; the row of its disk includes its I/O"),
+        kind: Label = Label("", "physical (also a disk behind a network); virtual (dm, md, loop, zram …, whose I/O is also that of other disks, or of memory). Add physical disks for the I/O of the node"),
         read_ops: Option<u64> = Counter("1", "Completed reads; read_count in psutil"),
         read_merged: Option<u64> = Counter("1", "Reads merged with others before they were issued"),
         read_bytes: Option<u64> = Counter("bytes", "Bytes read, in sectors of 512 bytes"),
@@ -39,6 +40,11 @@ columns! {
         flush_ns: Option<u64> = Counter("ns", "Time of all flushes; null before kernel 5.5"),
     }
 }
+
+/// Value of column `kind` for disks whose I/O is not that of other disks of the node.
+const PHYSICAL: &str = "physical";
+/// Value of column `kind` for the others.
+pub const VIRTUAL: &str = "virtual";
 
 pub(super) static TABLE: TypedTable<TickKey, DiskRow> = TypedTable::new(
     "disk",
@@ -110,16 +116,56 @@ struct Disks {
 pub(super) struct Facts {
     name: Label,
     partition: bool,
+    kind: &'static str,
 }
 
 impl Facts {
     pub(super) fn read(sysfs: &Path, name: &str) -> Self {
-        let partition = sysfs.join(format!("class/block/{name}/partition"));
+        // In sysfs, `!` replaces the slash of names such as cciss/c0d0.
+        let class = sysfs.join("class/block");
+        let mut directory = class.join(name.replace('/', "!"));
+        let partition = directory.join("partition").exists();
+        if partition && let Ok(own) = directory.canonicalize() {
+            directory = own.parent().map_or(own.clone(), Path::to_owned);
+        }
         Self {
-            partition: partition.exists(),
+            partition,
+            kind: kind(&class, &directory),
             name: name.to_owned().into(),
         }
     }
+}
+
+/// Drivers of disks that are files or memory, and have no slaves.
+const WITHOUT_SLAVES: [&str; 4] = ["loop", "zram", "ram", "drbd"];
+
+/// Kind of a disk, which has this directory.
+fn kind(class: &Path, directory: &Path) -> &'static str {
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_stacked = !host::names(&directory.join("slaves"), "").is_empty();
+    if is_stacked || WITHOUT_SLAVES.contains(&driver) || is_multipath(class, &name) {
+        VIRTUAL
+    } else {
+        PHYSICAL
+    }
+}
+
+/// Whether this is an NVMe namespace with several paths: `nvme0n1`, whose paths `nvme0c0n1`,
+/// `nvme0c1n1` … count the same I/O.
+fn is_multipath(class: &Path, name: &str) -> bool {
+    let Some((subsystem, namespace)) = name.rsplit_once('n') else {
+        return false;
+    };
+    let is_path = |path: String| {
+        let number = path[subsystem.len() + 1..].strip_suffix(namespace);
+        let number = number.and_then(|rest| rest.strip_suffix('n'));
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    subsystem.starts_with("nvme")
+        && host::names(class, &format!("{subsystem}c"))
+            .into_iter()
+            .any(is_path)
 }
 
 impl Source for Disks {
@@ -159,6 +205,7 @@ pub(super) fn row(increase: &Increase<'_, Facts, VALUES>) -> DiskRow {
     DiskRow {
         device: increase.facts.name.clone(),
         partition: increase.facts.partition,
+        kind: Label::Static(increase.facts.kind),
         read_ops,
         read_merged,
         read_bytes: bytes(read_sectors),
@@ -174,5 +221,57 @@ pub(super) fn row(increase: &Increase<'_, Facts, VALUES>) -> DiskRow {
         discard_bytes: bytes(discard_sectors),
         flush_ops,
         flush_ns: ns(flush_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn disks_on_other_disks_are_virtual() {
+        let sysfs = tempfile::tempdir().expect("a directory");
+        let class = sysfs.path().join("class/block");
+        for name in [
+            "sda/sda1/partition",
+            "dm-0/slaves/sda1",
+            "md127/slaves/sda",
+            "loop0/slaves",
+            "zram0",
+            "nbd0/slaves",
+            "cciss!c0d0",
+            "nvme0n1",
+            "nvme0c0n1",
+            "nvme0n12",
+            "nvme1n1",
+        ] {
+            fs::create_dir_all(class.join(name)).expect("a directory");
+        }
+        std::os::unix::fs::symlink("sda/sda1", class.join("sda1")).expect("a link");
+        fs::create_dir_all(class.join("md127/md127p1/partition")).expect("a directory");
+        std::os::unix::fs::symlink("md127/md127p1", class.join("md127p1")).expect("a link");
+        let of = |name: &str| {
+            let facts = Facts::read(sysfs.path(), name);
+            (facts.partition, facts.kind)
+        };
+        for (name, expected) in [
+            ("sda", (false, PHYSICAL)),
+            ("sda1", (true, PHYSICAL)),
+            ("dm-0", (false, VIRTUAL)),
+            ("md127", (false, VIRTUAL)),
+            ("md127p1", (true, VIRTUAL)),
+            ("loop0", (false, VIRTUAL)),
+            ("zram0", (false, VIRTUAL)),
+            ("nbd0", (false, PHYSICAL)),
+            ("cciss/c0d0", (false, PHYSICAL)),
+            ("nvme0n1", (false, VIRTUAL)),
+            ("nvme0c0n1", (false, PHYSICAL)),
+            ("nvme0n12", (false, PHYSICAL)),
+            ("nvme1n1", (false, PHYSICAL)),
+        ] {
+            assert_eq!(of(name), expected, "{name}");
+        }
     }
 }

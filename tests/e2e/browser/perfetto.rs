@@ -80,7 +80,7 @@ fn perfetto_opens_traces() {
     assert_eq!(counters["resident memory bytes"], memory);
     let disk: f64 = data.value(
         "SELECT coalesce(sum(s), 0)::DOUBLE FROM (SELECT sum(write_bytes) * 1e9 / max(interval_ns) AS s \
-         FROM disk WHERE NOT partition GROUP BY ts)",
+         FROM disk WHERE NOT partition AND kind = 'physical' GROUP BY ts)",
     );
     let written = counters["disk written bytes/s"].1;
     assert!((written - disk).abs() <= 1e-6 * disk, "{written} {disk}");

@@ -16,7 +16,11 @@ const UNKNOWN: f64 = 1.001;
 const SHARE_FROM: f64 = 1.0;
 
 /// `1.2 GiB read, 3.0 MiB written`.
-fn transferred(figures: &Figures, [read, written]: [&str; 2], verbs: [&str; 2]) -> Option<String> {
+pub(super) fn transferred(
+    figures: &Figures,
+    [read, written]: [&str; 2],
+    verbs: [&str; 2],
+) -> Option<String> {
     joined([
         figures
             .positive(read)
@@ -252,6 +256,7 @@ impl Summary {
         let verdict = names
             .zip(&found)
             .map(|(name, finding)| (name, Some(format!("{}: {}", finding.name, finding.text))));
+        let of_nodes = self.is_of_nodes().then(|| self.node_facts());
         let facts = [
             ("time", self.time()),
             ("compute", self.compute()),
@@ -263,6 +268,7 @@ impl Summary {
             ("processes", self.counts()),
             ("profiler", self.profiler()),
         ];
+        let facts = of_nodes.into_iter().flatten().chain(facts);
         let facts = verdict.chain(facts);
         facts
             .filter_map(|(name, fact)| Some((name, fact?)))

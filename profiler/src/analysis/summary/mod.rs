@@ -9,6 +9,7 @@ mod identity;
 mod labels;
 mod latencies;
 mod mpi;
+mod of_node;
 mod operations;
 mod page;
 mod processes;

@@ -33,15 +33,13 @@ impl Summary {
                 Unit::Seconds.format(apart)
             ));
         }
-        if self.process_count == 0 {
-            let mut of_processes = ["user_s", "runqueue_s", "file_read_bytes"].iter();
-            let has_rows = of_processes.any(|name| self.target.get(name).is_some());
-            notes.push(if has_rows {
+        if self.is_of_nodes() {
+            notes.push("No process was recorded: these are figures of the node.".to_owned());
+        } else if self.process_count == 0 {
+            notes.push(
                 "The processes have neither names nor ends: the run has no table process."
-                    .to_owned()
-            } else {
-                "No process was recorded.".to_owned()
-            });
+                    .to_owned(),
+            );
         }
         let several = self.nodes.len() > 1;
         let host = |host: &str| {

@@ -10,8 +10,9 @@ use super::keys::{
 };
 use crate::{
     analysis::{
+        catalog::PHYSICAL_DISKS,
         figure::{
-            Condition::{self, Is, IsNull, Zero},
+            Condition::{self, Is, IsNull},
             Figure, OverRows, OverTime,
         },
         perfmon::OF_PROCESSES,
@@ -82,7 +83,7 @@ impl Node {
         node.add(&source("system", &[], TIMES), "cpu.times_avg");
         node.add(&source("system", &[], MEMORY), "memory");
         node.add_as(&source("cpu", &[], FREQUENCY), "cpu.frequency");
-        node.add(&source("disk", &[Zero("partition")], DISK), "disk.io_sum");
+        node.add(&source("disk", PHYSICAL_DISKS, DISK), "disk.io_sum");
         let root = source("filesystem", &[Is("mount", "/")], FILE_SYSTEM);
         node.add(&root, "disk.disk_usage");
         node.add(&source("netdev", &[], NETWORK), "network.netio_sum");
