@@ -6,6 +6,7 @@ mod block;
 mod devices;
 mod file;
 mod histograms;
+mod hotplug;
 mod losses;
 mod migrations;
 mod net;

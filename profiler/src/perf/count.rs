@@ -1,5 +1,19 @@
 //! Counts of an event, summed over threads, CPUs or instances of a PMU.
 
+use super::{open_group::Increase, plan::EventIndex};
+
+/// Adds an increase of a group to the counts of its events.
+pub(super) fn add_increase(
+    counts: &mut [Option<Count>],
+    indices: &[EventIndex],
+    increase: &Increase<'_>,
+) {
+    for (index, raw) in indices.iter().zip(increase.counts) {
+        let count = counts[*index].get_or_insert_default();
+        count.add(*raw, increase.enabled, increase.running);
+    }
+}
+
 /// Count of an event, with the times for which it was enabled and running.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {

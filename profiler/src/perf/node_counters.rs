@@ -1,16 +1,55 @@
-//! Counters of CPUs and sockets, opened once at the start of a run.
+//! Counters of CPUs and sockets, opened at the start of a run and again after a CPU was offline.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, io};
+
+use rustix::io::Errno;
 
 use super::{
-    count::Count,
+    count::{Count, add_increase},
     machine::Machine,
-    open_group::{CounterScope, OpenGroup},
-    plan::{EventIndex, Plan},
+    open_group::{CounterScope, OpenError, OpenGroup},
+    plan::{PerfGroup, Plan},
 };
 
-/// An open group, with the indices of its counts.
-pub(super) type IndexedGroup = (OpenGroup, Arc<[EventIndex]>);
+/// A group on one CPU.
+#[derive(Debug)]
+struct PlacedGroup {
+    /// `None` while the CPU is offline.
+    open: Option<OpenGroup>,
+    cpu: u32,
+    group: PerfGroup,
+}
+
+impl PlacedGroup {
+    fn open(group: &PerfGroup, cpu: u32) -> Result<Self, OpenError> {
+        Ok(Self {
+            open: Some(OpenGroup::open(&group.attributes, CounterScope::Cpu(cpu))?),
+            cpu,
+            group: group.clone(),
+        })
+    }
+
+    /// Adds the increases to `counts`. Adds nothing at the reading after which the group counts
+    /// again, and while its CPU is offline.
+    fn read(&mut self, counts: &mut [Option<Count>]) -> io::Result<()> {
+        if let Some(open) = &mut self.open
+            && let Ok(increase) = open.read()
+            // The kernel detaches the events of a CPU that goes offline: those of a group cannot be
+            // read any more, and a single event stands still.
+            && increase.enabled > 0
+        {
+            add_increase(counts, &self.group.indices, &increase);
+            return Ok(());
+        }
+        self.open = None;
+        match Self::open(&self.group, self.cpu) {
+            Ok(again) => *self = again,
+            Err(refused) if Errno::from_io_error(&refused.error) == Some(Errno::NODEV) => {}
+            Err(refused) => return Err(refused.error),
+        }
+        Ok(())
+    }
+}
 
 /// Counters of a CPU or a socket.
 #[derive(Debug)]
@@ -21,7 +60,7 @@ pub struct UnitCounters {
     pub read_at: Option<u64>,
     /// Increases of the last reading, by event index; `None` for events that are not open here.
     pub counts: Vec<Option<Count>>,
-    groups: Vec<IndexedGroup>,
+    groups: Vec<PlacedGroup>,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +85,8 @@ impl NodeCounters {
                 if covered.is_some_and(|cpus| !cpus.contains(&cpu.number)) {
                     continue;
                 }
-                match OpenGroup::open(&group.attributes, CounterScope::Cpu(cpu.number)) {
-                    Ok(open) => unit.groups.push((open, group.indices.clone())),
+                match PlacedGroup::open(group, cpu.number) {
+                    Ok(open) => unit.groups.push(open),
                     Err(error) => failed.push((group.clone(), error.error)),
                 }
             }
@@ -56,12 +95,12 @@ impl NodeCounters {
         let mut sockets: BTreeMap<u32, UnitCounters> = BTreeMap::new();
         for node_group in &plan.node_groups {
             let group = &node_group.group;
-            match OpenGroup::open(&group.attributes, CounterScope::Cpu(node_group.cpu)) {
+            match PlacedGroup::open(group, node_group.cpu) {
                 Ok(open) => sockets
                     .entry(node_group.socket)
                     .or_insert_with(|| UnitCounters::new(node_group.socket, events))
                     .groups
-                    .push((open, group.indices.clone())),
+                    .push(open),
                 Err(error) => failed.push((group.clone(), error.error)),
             }
         }
@@ -98,24 +137,10 @@ impl UnitCounters {
     /// The last error; the other groups are read.
     pub fn read(&mut self) -> io::Result<()> {
         self.counts.fill(None);
-        read(&mut self.groups, &mut self.counts)
-    }
-}
-
-/// Adds the increases of all groups to `counts`. Continues after an error, and returns the last
-/// one.
-pub(super) fn read(groups: &mut [IndexedGroup], counts: &mut [Option<Count>]) -> io::Result<()> {
-    let mut result = Ok(());
-    for (group, indices) in groups {
-        match group.read() {
-            Ok(increase) => {
-                for (index, raw) in indices.iter().zip(increase.counts) {
-                    let count = counts[*index].get_or_insert_default();
-                    count.add(*raw, increase.enabled, increase.running);
-                }
-            }
-            Err(error) => result = Err(error),
+        let mut result = Ok(());
+        for group in &mut self.groups {
+            result = result.and(group.read(&mut self.counts));
         }
+        result
     }
-    result
 }

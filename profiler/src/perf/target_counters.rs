@@ -6,16 +6,15 @@
 //! is counted twice, and the counts remain readable after the process has ended. The limitation is
 //! that a descendant has no counts of its own.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
 use rustix::io::Errno;
 
 use super::{
-    count::Count,
-    node_counters::{IndexedGroup, read},
+    count::{Count, add_increase},
     open_group::{CounterScope, OpenGroup},
-    plan::Plan,
+    plan::{EventIndex, Plan},
 };
 use crate::{
     host::Host,
@@ -26,6 +25,9 @@ use crate::{
 
 /// Attempts to open a process while it creates threads.
 const ATTEMPTS: usize = 5;
+
+/// An open group, with the indices of its counts.
+type IndexedGroup = (OpenGroup, Arc<[EventIndex]>);
 
 /// Counters of a process and of its descendants since it was opened.
 #[derive(Debug)]
@@ -152,7 +154,14 @@ impl ProcessCounters {
     /// The last error; the other groups are read.
     pub fn read(&mut self) -> io::Result<()> {
         self.counts.fill(None);
-        read(&mut self.groups, &mut self.counts)
+        let mut result = Ok(());
+        for (group, indices) in &mut self.groups {
+            match group.read() {
+                Ok(increase) => add_increase(&mut self.counts, indices, &increase),
+                Err(error) => result = Err(error),
+            }
+        }
+        result
     }
 }
 

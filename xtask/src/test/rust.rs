@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     apt, bpf, fleet, python, shell,
-    vm::{NEED_COUNTERS, NEED_DEVICES, NEED_SYSTEM},
+    vm::{NEED_COUNTERS, NEED_DEVICES, NEED_HOTPLUG, NEED_SYSTEM},
     workspace::Workspace,
 };
 
@@ -98,11 +98,12 @@ const LONG_ATTACKS: [&str; 14] = [
     "service_load::starts_and_ends_of_profiles_are_charged",
 ];
 /// Other end-to-end tests that are excluded from the tier `e2e`.
-const EXCLUDED: [&str; 10] = [
+const EXCLUDED: [&str; 11] = [
     NEED_BROWSER,
     NEED_COUNTERS,
     NEED_DEVICES,
     NEED_GPU,
+    NEED_HOTPLUG,
     NEED_JOBS,
     NEED_OAR,
     NEED_READERS,

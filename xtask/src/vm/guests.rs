@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Error, Result, bail};
 
 use super::{
-    NEED_COUNTERS, NEED_CPUS, NEED_DEVICES, drivers,
+    NEED_COUNTERS, NEED_CPUS, NEED_DEVICES, NEED_HOTPLUG, drivers,
     hooks::Hooks,
     initramfs::{self, Parts, TOOLS},
     kernel::{self, Flavour, Kernel},
@@ -157,6 +157,7 @@ impl Guests<'_> {
             (!simulated, NEED_DEVICES),
             (self.arch.counters.is_none(), NEED_COUNTERS),
             (self.machine.cpus == 1, NEED_CPUS),
+            (self.machine.cpus == 1, NEED_HOTPLUG),
         ];
         for (_, tests) in missing.into_iter().filter(|(missing, _)| *missing) {
             plan.extend(["arg --skip".to_owned(), format!("arg {tests}")]);

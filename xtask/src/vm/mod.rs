@@ -32,6 +32,8 @@ const WITH_COUNTERS: (&str, &str) = ("aarch64", "6.12");
 pub const NEED_COUNTERS: &str = "pmu::";
 /// Tests that need a second CPU.
 const NEED_CPUS: &str = "migrations::";
+/// Tests that take a CPU away, and so need a guest with two.
+pub const NEED_HOTPLUG: &str = "hotplug::";
 /// Kernel of the tier `devices`.
 const WITH_DEVICES: &str = "6.1";
 /// Tests that need simulated devices.

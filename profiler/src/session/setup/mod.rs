@@ -192,10 +192,10 @@ fn with_processes_of(
     Ok(config)
 }
 
-/// Capabilities with which sources open processes that join the target.
+/// Capabilities with which sources open processes that join the target, and CPUs that were offline.
 fn keeps_capabilities(config: &Config, host: &Host) -> Vec<Capability> {
     match config.target {
-        Target::Cgroup(_) | Target::Job(_) => {
+        Target::Cgroup(_) | Target::Job(_) | Target::Node => {
             let sources = config.sources.iter();
             sources
                 .flat_map(|spec| (spec.capabilities)(host))
