@@ -1,6 +1,9 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    io::{self, Write as _},
+};
 
 use clap::{
     CommandFactory, FromArgMatches as _, Parser, Subcommand,
@@ -14,7 +17,7 @@ use crate::{
     },
     config::{Config, file},
     failure::{Failure, Reason},
-    support::names,
+    support::{log, names},
 };
 
 /// Variable with labels, which are added to those of the command line.
@@ -169,7 +172,7 @@ impl Command {
             Self::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "profiler", &mut script);
-                commands::print(&script)?;
+                commands::print_content(&script)?;
                 Ok(0)
             }
             Self::Man(arguments) => arguments.run(Cli::command()),
@@ -236,9 +239,32 @@ fn reread() -> Result<Config, Failure> {
 pub fn parse() -> Result<Cli, Failure> {
     let words: Vec<_> = std::env::args_os().collect();
     Cli::read(words.clone()).map_err(|error| match error {
-        ParseError::CommandLine(error) => with_hint(error, &words[1..]).exit(),
+        ParseError::CommandLine(error) => exit(with_hint(error, &words[1..])),
         ParseError::File(failure) => failure,
     })
+}
+
+/// Reports an error of the command line, or shows the help. Words can be names that others chose.
+fn exit(mut error: clap::Error) -> ! {
+    let given = [
+        ContextKind::InvalidArg,
+        ContextKind::InvalidValue,
+        ContextKind::InvalidSubcommand,
+    ];
+    for kind in given {
+        if let Some(ContextValue::String(word)) = error.get(kind) {
+            let word = ContextValue::String(log::harmless(word));
+            error.insert(kind, word);
+        }
+    }
+    let text = error.to_string();
+    let shown = log::lines(&text);
+    if shown == text {
+        // With colors.
+        error.exit();
+    }
+    let _ = io::stderr().write_all(shown.as_bytes());
+    std::process::exit(error.exit_code())
 }
 
 /// Replaces clap's suggestion for an unknown argument of `run`.

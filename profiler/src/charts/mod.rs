@@ -16,7 +16,7 @@ pub use self::{
     axis::{Axis, Scale},
     drawing::{Drawing, Entry, Legend},
 };
-use crate::analysis::series::Span;
+use crate::{analysis::series::Span, support::log};
 
 /// Colours that can be distinguished by most people (Okabe and Ito, 2008); the classes `c0`… of the
 /// style sheet.
@@ -99,17 +99,16 @@ impl Layout {
     }
 }
 
-/// Text in which nothing is markup.
+/// Text in which nothing is markup, and nothing changes the text around it.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in log::escaped(text).chars() {
         match c {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            c if c.is_control() => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
     }

@@ -13,6 +13,7 @@ use crate::{
     },
     failure::{Failure, Reason},
     report,
+    support::log,
 };
 
 /// Arguments of `profiler config`.
@@ -56,7 +57,7 @@ impl Arguments {
                 text,
                 "{name} = {}  # {}:{}",
                 entry.value,
-                entry.path.display(),
+                log::path(&entry.path),
                 entry.line
             );
         }

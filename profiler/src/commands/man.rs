@@ -8,7 +8,7 @@ use clap_mangen::{
     roff::{Inline, Roff, bold, italic, roman},
 };
 
-use super::print;
+use super::print_content;
 use crate::{
     config::{Settings, file},
     failure::{Failure, Reason},
@@ -71,7 +71,7 @@ impl Arguments {
             let known = pages.iter().map(|page| page.name.as_str());
             Failure::new(Reason::Usage, names::unknown("page", &name, known))
         })?;
-        print(&page.text)?;
+        print_content(&page.text)?;
         Ok(0)
     }
 }

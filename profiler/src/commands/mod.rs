@@ -40,6 +40,7 @@ use crate::{
     output::dataset::{dictionary, foreign_file::Trust},
     report,
     service::SOCKET,
+    support::log,
 };
 
 /// Option of the commands that look for the service of the node.
@@ -101,14 +102,19 @@ impl TrustOption {
     }
 }
 
-/// Writes to stdout. A pipe that its reader has closed is no error.
+/// Writes text to stdout, in which nothing changes the display but its lines.
 ///
 /// # Errors
 ///
 /// When the file system is full, for example.
-pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+pub fn print(text: impl AsRef<str>) -> Result<(), Failure> {
+    print_content(log::lines(text.as_ref()).as_bytes())
+}
+
+/// Writes the content of a file to stdout. A pipe that its reader has closed is no error.
+pub fn print_content(content: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout();
-    let written = stdout.write_all(text.as_ref());
+    let written = stdout.write_all(content);
     match written.and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
             Reason::Output,
@@ -163,7 +169,7 @@ fn read_runs<T>(
 /// Writes a file and reports its name; `-` is stdout.
 fn write(output: &Path, content: &[u8]) -> Result<(), Failure> {
     if output.as_os_str() == "-" {
-        return print(content);
+        return print_content(content);
     }
     fs::write(output, content)
         .map_err(|error| Failure::new(Reason::Output, format!("{}: {error}", output.display())))?;
@@ -174,5 +180,5 @@ fn write(output: &Path, content: &[u8]) -> Result<(), Failure> {
 /// Writes JSON to stdout, one line per value.
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(Failure::internal)?;
-    print(format!("{text}\n"))
+    print(log::json(&text) + "\n")
 }

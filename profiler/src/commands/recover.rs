@@ -11,7 +11,7 @@ use crate::{
     report,
     sources::dataset_schema,
     support::{
-        log::{escaped, harmless_message},
+        log::{self, harmless_message},
         units::counted,
     },
 };
@@ -49,7 +49,6 @@ impl Arguments {
 }
 
 fn print(run: &Path, result: &RecoveryReport) {
-    let shown = |path: &Path| escaped(&path.to_string_lossy());
     let rows: u64 = result.rows.values().sum();
     report!("{}: {} recovered", run.display(), counted(rows, "row"));
     for (path, outcome) in &result.journals {
@@ -60,15 +59,15 @@ fn print(run: &Path, result: &RecoveryReport) {
                 error,
             } => report!(
                 "  {}: damaged after {} ({}); kept as {}",
-                shown(path),
+                log::path(path),
                 counted(*rows, "row"),
                 harmless_message(error),
-                shown(kept)
+                log::path(kept)
             ),
             JournalOutcome::Failed { error } => {
-                report!("  {}: {}", shown(path), harmless_message(error));
+                report!("  {}: {}", log::path(path), harmless_message(error));
             }
-            JournalOutcome::InUse => report!("  {}: a profiler is writing it", shown(path)),
+            JournalOutcome::InUse => report!("  {}: a profiler is writing it", log::path(path)),
             JournalOutcome::Recovered { .. } | JournalOutcome::Stale | JournalOutcome::Empty => {}
         }
     }

@@ -24,7 +24,7 @@ use crate::{
     report,
     support::{
         invoking_user,
-        log::{escaped, harmless, harmless_message},
+        log::{self, escaped, harmless, harmless_message},
         units::{counted, format_bytes},
     },
 };
@@ -54,7 +54,7 @@ impl Arguments {
         for dataset in &self.dataset {
             let done = upload(dataset, &store)?;
             let text = done.text();
-            print(format!("{} -> {}: {text}\n", dataset.display(), self.to))?;
+            print(format!("{} -> {}: {text}\n", log::path(dataset), self.to))?;
         }
         Ok(0)
     }

@@ -15,6 +15,7 @@ use crate::{
         summary::{node_subject, rank_subject, region_subject},
     },
     charts::lines::rounded,
+    support::log,
 };
 
 /// Nodes whose figures can be selected: all figures of more would be too many.
@@ -112,12 +113,15 @@ pub fn json(over_time: &OverTime) -> String {
         let figures: Map<_, _> = figures
             .map(|(figure, values)| (figure, json!(thinned(&values, count))))
             .collect();
+        let label = log::escaped(&label);
+        // As in the attributes of the page.
+        let subject = log::escaped(&subject);
         document.insert(subject, json!({ "label": label, "figures": figures }));
     }
     for (name, times) in regions(over_time) {
         document.insert(
-            region_subject(name),
-            json!({ "label": format!("region {name}"), "times": times }),
+            log::escaped(&region_subject(name)),
+            json!({ "label": log::escaped(&format!("region {name}")), "times": times }),
         );
     }
     Value::Object(document).to_string()

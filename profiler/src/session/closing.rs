@@ -12,6 +12,7 @@ use crate::{
         dataset::{Manifest, foreign_file::Trust, manifest::saturating_sum},
     },
     privileges,
+    support::log,
 };
 
 /// Rows that are read, which takes a second: a longer run would keep its job waiting.
@@ -28,7 +29,7 @@ fn of_run(run: &Path) -> String {
     let _raised = privileges::raise();
     let stored = match StoredRun::open(run, Trust::Own) {
         Ok(stored) => stored,
-        Err(error) => return format!("{}: {error}\n", run.display()),
+        Err(error) => return format!("{}: {error}\n", log::path(run)),
     };
     let sessions = stored.manifests().flat_map(Manifest::sessions);
     let rows = sessions.flat_map(|session| session.tables.values().map(|table| table.rows));

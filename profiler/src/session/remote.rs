@@ -411,7 +411,8 @@ impl RemoteSession<'_> {
         if !quiet {
             let sources = end.summary.lines();
             let sources = sources.map(|line| harmless_message(line) + "\n");
-            report!("{}", closing::text(&report, &sources.collect::<String>()));
+            let text = closing::text(&report, &sources.collect::<String>());
+            log::report_lines(module_path!(), &text);
         }
     }
 }

@@ -25,8 +25,8 @@ use crate::{
     output::{recovery::RecoveryThread, retention::Retention},
     privileges, report,
     support::{
-        clock::monotonic_ns, resource_limits::check_descriptors, service_manager::ServiceManager,
-        signals,
+        clock::monotonic_ns, log, resource_limits::check_descriptors,
+        service_manager::ServiceManager, signals,
     },
     warning,
 };
@@ -176,7 +176,7 @@ impl Session {
         };
         let summary = self.sampler.finish(end, quiet)?;
         if !quiet {
-            report!("{summary}");
+            log::report_lines(module_path!(), &summary);
         }
         if let (Some(recovery), false) = (self.recovery, matches!(stop, Stop::Signal(_))) {
             tokio::select! {

@@ -1,7 +1,7 @@
 //! Messages of the profiler: on stderr or, with `--log`, in a file of this host.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     fs::File,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -129,7 +129,7 @@ pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
     *LOG.write().unwrap_or_else(PoisonError::into_inner) = Some(LogFile { file, path, owner });
     // The stderr of a process in the background is rarely read.
     std::panic::set_hook(Box::new(|panic| {
-        report!("profiler: {panic}");
+        report_lines(module_path!(), &format!("profiler: {panic}"));
     }));
     Ok(())
 }
@@ -181,9 +181,18 @@ fn create(path: &Path, owner: Owner) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes one message; used by [`report!`](crate::report) and [`debug!`](crate::debug). Errors are
+/// Writes one line; used by [`report!`](crate::report) and [`debug!`](crate::debug). Errors are
 /// ignored: a message that cannot be written is no reason to stop.
 pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
+    write(level, module, &escaped(&text.to_string()));
+}
+
+/// As [`report!`](crate::report), for several lines. Texts of others in it must be escaped.
+pub fn report_lines(module: &str, text: &str) {
+    write(Level::Info, module, &lines(text));
+}
+
+fn write(level: Level, module: &str, text: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(0));
     let time = rfc3339(now);
@@ -193,10 +202,9 @@ pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
         Some(host) => format!("{time}Z | {} | {host} | {module} | ", level.as_str()),
         None => format!("{time}Z "),
     };
-    let text = lines(&text.to_string());
     let log = LOG.read().unwrap_or_else(PoisonError::into_inner);
     if let Some(log) = &*log {
-        let prefixed = prefixed(&prefix, &text);
+        let prefixed = prefixed(&prefix, text);
         // One write per message: several profilers may append to the same file.
         if { &log.file }.write_all(prefixed.as_bytes()).is_ok() {
             return;
@@ -204,9 +212,9 @@ pub fn message(level: Level, module: &str, text: fmt::Arguments<'_>) {
     }
     drop(log);
     let text = if is_journal() {
-        prefixed(level.priority(), &text)
+        prefixed(level.priority(), text)
     } else if is_verbose() {
-        prefixed(&prefix, &text)
+        prefixed(&prefix, text)
     } else {
         format!("{text}\n")
     };
@@ -240,7 +248,12 @@ pub fn harmless_message(text: &str) -> String {
     limited(text, MESSAGE_MAX)
 }
 
-/// As [`harmless`], for a path, which is of use only as a whole.
+/// As [`harmless`], for a path.
+pub fn path(path: &Path) -> String {
+    escaped(&path.to_string_lossy())
+}
+
+/// As [`harmless`], for what is of use only as a whole.
 pub fn escaped(text: &str) -> String {
     text.chars().flat_map(shown).collect()
 }
@@ -287,14 +300,29 @@ fn is_harmful(char: char) -> bool {
         )
 }
 
-/// A message of several lines, whatever is in it. Tabs stay, too.
-fn lines(text: &str) -> String {
+/// A text of several lines for a terminal, whatever is in it. Tabs stay, too.
+pub fn lines(text: &str) -> String {
     let mut result = String::new();
     for char in text.chars() {
         if matches!(char, '\n' | '\t') {
             result.push(char);
         } else {
             result.extend(shown(char));
+        }
+    }
+    result
+}
+
+/// The same JSON for a terminal: with escapes for what changes the display.
+pub fn json(text: &str) -> String {
+    let mut result = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char != '\n' && is_harmful(char) {
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                let _ = write!(result, "\\u{unit:04x}");
+            }
+        } else {
+            result.push(char);
         }
     }
     result
@@ -347,6 +375,25 @@ mod tests {
         }
         assert_eq!(harmless_message(&"x".repeat(1001)).len(), 1000);
         assert_eq!(escaped(&"\r".repeat(1000)).len(), 2000);
+    }
+
+    #[test]
+    fn json_stays_the_same() {
+        let value = serde_json::json!({"a\u{9b}": "\u{2066}\u{1b}\n\u{e0001}é"});
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let shown = json(&text);
+        assert!(
+            !shown.chars().any(|char| char != '\n' && is_harmful(char)),
+            "{shown}"
+        );
+        assert!(
+            shown.contains(r"\u2066") && shown.contains(r"\udb40\udc01"),
+            "{shown}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&shown).unwrap(),
+            value
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod instance_lock;
 mod jobs;
 mod marks;
 mod memory;
+mod names;
 mod output;
 mod paths;
 mod process_names;

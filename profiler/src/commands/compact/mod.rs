@@ -18,7 +18,7 @@ use crate::{
     report,
     sources::dataset_schema,
     support::{
-        log::{escaped, harmless, harmless_message},
+        log::{self, escaped, harmless, harmless_message},
         units::{self, counted, format_bytes},
     },
 };
@@ -107,7 +107,7 @@ fn text(dataset: &Path, report: &CompactReport) -> String {
         text.push_str("an interrupted compaction was completed\n");
     }
     if report.tables.is_empty() {
-        let _ = writeln!(text, "{}: nothing to compact", dataset.display());
+        let _ = writeln!(text, "{}: nothing to compact", log::path(dataset));
         return text;
     }
     let of =
@@ -137,7 +137,7 @@ fn text(dataset: &Path, report: &CompactReport) -> String {
     let _ = writeln!(
         text,
         "{}: {}, {}, {} -> {}",
-        dataset.display(),
+        log::path(dataset),
         counted(report.runs as u64, "run"),
         rows(all.0, all.1),
         of(old.0, old.1),

@@ -9,7 +9,7 @@ use super::{Report, ticks::Ticks};
 use crate::{
     output::dataset::manifest::State,
     support::{
-        log::{harmless, harmless_message},
+        log::{self, harmless, harmless_message},
         units::{counted, format_bytes, format_ns, rfc3339},
     },
 };
@@ -30,7 +30,7 @@ impl Report {
         let _ = writeln!(
             text,
             "{}: {}{}, {} in {}, {}",
-            self.path.display(),
+            log::path(&self.path),
             hosts,
             counted(self.tables.len() as u64, "table"),
             counted(sum(|table| table.rows), "row"),

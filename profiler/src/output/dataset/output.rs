@@ -8,7 +8,10 @@ use super::{DatasetOptions, DatasetWriter, FinishError, OutputError, WriteSummar
 use crate::{
     output::{Output, OutputReport, Reading, SessionEnd},
     schema::Batch,
-    support::self_metrics::{Component, SelfMetrics},
+    support::{
+        log,
+        self_metrics::{Component, SelfMetrics},
+    },
     warning,
 };
 
@@ -108,7 +111,7 @@ impl Output for Dataset {
         });
         let run_dir = self.writer.run_dir().to_owned();
         let result = self.writer.finish();
-        let run = run_dir.display();
+        let run = log::path(&run_dir);
         OutputReport {
             lines: vec![format!(
                 "dataset    {run}\n           profiler summary {run}"
