@@ -24,6 +24,7 @@ mod import;
 mod job_layouts;
 mod job_owner;
 mod job_search;
+mod job_states;
 mod jobs;
 mod many_nodes;
 mod nvidia;

@@ -1,6 +1,7 @@
 //! Search for a job on this node: by its cgroup, through its scheduler, or by environments.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     thread,
     time::{Duration, Instant},
@@ -13,7 +14,7 @@ use super::{
     id::is_sluid,
     identify::identify,
     owner,
-    scheduler_command::{self, JobState, QueryError},
+    scheduler_command::{self, JobState, QueryError, unrecognized},
 };
 use crate::{
     failure::{Failure, Reason},
@@ -59,8 +60,10 @@ pub fn find(
         can_query: true,
         is_confirmed: false,
         is_of_root: false,
-        state: "",
+        state: Cow::Borrowed(""),
+        unrecognized: BTreeSet::new(),
         notes: Vec::new(),
+        report: &report,
     };
     let begin = Instant::now();
     let mut queried: Option<Instant> = None;
@@ -111,8 +114,11 @@ struct Search<'a> {
     /// Whether there are processes, of root, that do not tell the owner.
     is_of_root: bool,
     /// State of a job without processes, for messages.
-    state: &'static str,
+    state: Cow<'static, str>,
+    /// Words for its state that were reported as not known.
+    unrecognized: BTreeSet<String>,
     notes: Vec<String>,
+    report: &'a dyn Fn(&str),
 }
 
 impl Search<'_> {
@@ -129,6 +135,7 @@ impl Search<'_> {
         let owner = self.owner.or(found.owner);
         self.accepts(owner).then(|| FoundJob {
             owner,
+            unrecognized: std::mem::take(&mut self.unrecognized),
             notes: std::mem::take(&mut self.notes),
             ..found
         })
@@ -190,10 +197,22 @@ impl Search<'_> {
                     JobState::Over(state) => {
                         return gone(format!("job {id} is over ({scheduler}: {state})"));
                     }
-                    JobState::Waiting => self.state = ", it has not started",
-                    JobState::Running => self.state = ", although it is running",
+                    JobState::Waiting => {
+                        self.is_confirmed = true;
+                        self.state = ", it has not started".into();
+                    }
+                    JobState::Running => {
+                        self.is_confirmed = true;
+                        self.state = ", although it is running".into();
+                    }
+                    JobState::Unrecognized(word) => {
+                        self.state = format!(", its state is {word}").into();
+                        if !self.unrecognized.contains(&word) {
+                            (self.report)(&unrecognized(scheduler, id, &word));
+                            self.unrecognized.insert(word);
+                        }
+                    }
                 }
-                self.is_confirmed = true;
                 self.owner = status.owner.or(self.owner);
                 if let Some(id) = status.id {
                     self.id = id;
@@ -260,6 +279,7 @@ impl Search<'_> {
             pids,
             owner: self.owner,
             users,
+            unrecognized: std::mem::take(&mut self.unrecognized),
             notes: std::mem::take(&mut self.notes),
         }
     }
@@ -308,6 +328,7 @@ fn by_cgroup(host: &Host, job: JobRef<'_>) -> Option<FoundJob> {
                 pids: Vec::new(),
                 owner: owner.or_else(|| owner::of_users(job.scheduler, &users)),
                 users: users.into_iter().collect(),
+                unrecognized: BTreeSet::new(),
                 notes: Vec::new(),
             })
         })

@@ -15,7 +15,7 @@ use super::{
     FoundJob, JobDirectory, Method, Scheduler,
     cgroup_watch::CgroupWatch,
     environment_search::{self, alive},
-    scheduler_command::{self, JobState, JobStatus, QueryError},
+    scheduler_command::{self, JobState, JobStatus, QueryError, unrecognized},
     work_watch::WorkWatch,
 };
 use crate::{host::Host, privileges, procfs::process_cgroup, support::notifier::Notifier};
@@ -459,6 +459,13 @@ impl WatchThread {
         self.job.owner = status.owner.or(self.job.owner);
         match status.state {
             JobState::Over(_) | JobState::Unknown => self.set_over(),
+            JobState::Unrecognized(word) => {
+                if !self.job.unrecognized.contains(&word) {
+                    self.report(unrecognized(self.job.scheduler, &self.job.id, &word));
+                    self.job.unrecognized.insert(word);
+                }
+                self.search_environments();
+            }
             // Processes outside of its cgroup, such as ranks of mpirun in an allocation of salloc.
             JobState::Running | JobState::Waiting => self.search_environments(),
         }

@@ -2,6 +2,7 @@
 
 mod parse;
 mod run;
+mod words;
 
 use thiserror::Error;
 
@@ -40,8 +41,10 @@ pub enum JobState {
     Waiting,
     /// Running or suspended.
     Running,
-    /// Ended, with the scheduler's name of the state.
-    Over(String),
+    /// Ended, with the scheduler's word.
+    Over(&'static str),
+    /// A word of the scheduler that is not known, and so proves nothing.
+    Unrecognized(String),
     /// The scheduler does not know the job.
     Unknown,
 }
@@ -84,6 +87,11 @@ pub fn status(scheduler: Scheduler, id: &str) -> Result<JobStatus, QueryError> {
         Scheduler::None => return Err(QueryError::Unsupported(scheduler)),
     };
     parse_status(scheduler, &output)
+}
+
+/// Message about a job in a state that is not known.
+pub fn unrecognized(scheduler: Scheduler, id: &str, word: &str) -> String {
+    format!("job {id} ({scheduler}) is in a state that profiler does not know: {word}")
 }
 
 /// Queries the processes of a job on this node.

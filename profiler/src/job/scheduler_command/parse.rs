@@ -1,6 +1,6 @@
 //! Parsers of the output of the schedulers' commands.
 
-use super::{CommandOutput, JobState, JobStatus, QueryError};
+use super::{CommandOutput, JobState, JobStatus, QueryError, words};
 use crate::{
     job::{JobId, Scheduler},
     support::log::harmless,
@@ -72,15 +72,8 @@ fn slurm_status(output: &CommandOutput) -> Result<JobStatus, QueryError> {
             Err(failed("scontrol", output))
         };
     };
-    let state = match state {
-        "PENDING" | "CONFIGURING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED"
-        | "SPECIAL_EXIT" => JobState::Waiting,
-        "RUNNING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT"
-        | "RESIZING" => JobState::Running,
-        over => JobState::Over(over.to_owned()),
-    };
     Ok(JobStatus {
-        state,
+        state: words::SLURM.state(state),
         id: value("JobId=").and_then(|id| JobId::try_from(id.to_owned()).ok()),
         session: None,
         owner: value("UserId=").and_then(uid_in_parentheses),
@@ -113,16 +106,11 @@ pub(super) fn pbs_status(output: &CommandOutput) -> Result<JobStatus, QueryError
             Err(failed("qstat", output))
         };
     };
-    let state = match state {
-        "Q" | "H" | "W" | "T" | "M" => JobState::Waiting,
-        "R" | "E" | "S" | "U" | "B" => JobState::Running,
-        over => JobState::Over(over.to_owned()),
-    };
     let first = value("exec_host").and_then(|hosts| hosts.split(['/', '+', '.']).next());
     let here = hostname();
     let is_here = first == here.split('.').next();
     Ok(JobStatus {
-        state,
+        state: words::PBS.state(state),
         id: None,
         session: value("session_id")
             .and_then(|id| id.parse().ok())
@@ -141,17 +129,11 @@ fn oar_status(output: &CommandOutput) -> Result<JobStatus, QueryError> {
         let is_job = id.trim().bytes().all(|byte| byte.is_ascii_digit());
         is_job.then(|| state.trim())
     });
-    let state = match state {
-        None if output.success => JobState::Unknown,
-        None => return Err(failed("oarstat", output)),
-        Some("Waiting" | "Hold" | "toLaunch" | "toAckReservation" | "Launching") => {
-            JobState::Waiting
-        }
-        Some("Running" | "Suspended" | "Resuming" | "Finishing") => JobState::Running,
-        Some("") => JobState::Unknown,
-        Some(over) => JobState::Over(over.to_owned()),
-    };
-    Ok(state.into())
+    match state {
+        None | Some("") if output.success => Ok(JobState::Unknown.into()),
+        None | Some("") => Err(failed("oarstat", output)),
+        Some(word) => Ok(words::OAR.state(word).into()),
+    }
 }
 
 /// `RUN 1000`.
@@ -159,13 +141,11 @@ fn flux_status(output: &CommandOutput) -> Result<JobStatus, QueryError> {
     let mut words = output.stdout.split_whitespace();
     let (state, owner) = (words.next().unwrap_or_default(), words.next());
     let state = match state {
-        "DEPEND" | "PRIORITY" | "SCHED" | "NEW" => JobState::Waiting,
-        "RUN" | "CLEANUP" => JobState::Running,
         "" if output.stderr.contains("not found") || output.stderr.contains("unknown") => {
             JobState::Unknown
         }
         "" => return Err(failed("flux", output)),
-        over => JobState::Over(over.to_owned()),
+        word => words::FLUX.state(word),
     };
     Ok(JobStatus {
         owner: owner.and_then(|uid| uid.parse().ok()),
@@ -215,7 +195,7 @@ mod tests {
         assert_eq!(status(job).owner, Some(1000));
         assert_eq!(status("JobId=1 UserId=x JobState=RUNNING").owner, None);
         assert_eq!(status("JobId=1 JobState=PENDING").state, JobState::Waiting);
-        let over = JobState::Over("COMPLETED".to_owned());
+        let over = JobState::Over("COMPLETED");
         assert_eq!(status("JobId=1 JobState=COMPLETED").state, over);
         let unknown = output(
             false,
@@ -267,7 +247,7 @@ mod tests {
             Some(0)
         );
         let over = pbs_status(&output(true, "job_state = F\n", "")).expect("a state");
-        assert_eq!(over.state, JobState::Over("F".to_owned()));
+        assert_eq!(over.state, JobState::Over("F"));
         let unknown = pbs_status(&output(false, "", "qstat: Unknown Job Id 7.server\n"));
         assert_eq!(unknown.expect("a state").state, JobState::Unknown);
 
@@ -282,7 +262,7 @@ mod tests {
             JobState::Unknown
         );
         let over = oar_status(&output(true, "7: Terminated\n", "")).expect("a state");
-        assert_eq!(over.state, JobState::Over("Terminated".to_owned()));
+        assert_eq!(over.state, JobState::Over("Terminated"));
 
         let running = flux_status(&output(true, "RUN 1000\n", "")).expect("a state");
         assert_eq!(

@@ -1,0 +1,137 @@
+//! What a scheduler says about the state of a job, played by a command: only the known end is an end.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+
+use e2e::{
+    dataset::Dataset,
+    runs::{Profiler, Running, wait_until},
+    workload_driver::WorkloadDriver,
+};
+use tempfile::TempDir;
+
+use crate::WORKLOAD;
+
+/// A directory with the commands of a scheduler, which knows one job.
+struct Played {
+    directory: TempDir,
+}
+
+impl Played {
+    fn slurm(state: &str) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let played = Self { directory };
+        played.set(state);
+        let script = format!(
+            "#!/bin/sh\n\
+             [ \"$1\" = listpids ] && exit 1\n\
+             read state < {0}\n\
+             echo >> {1}\n\
+             echo \"JobId=$4 JobName=x UserId=root(0) JobState=$state Reason=None\"\n",
+            played.path("state").display(),
+            played.path("queries").display(),
+        );
+        let stub = played.path("scontrol");
+        fs::write(&stub, script).expect("written");
+        fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).expect("our file");
+        played
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Sets the state of the job.
+    fn set(&self, state: &str) {
+        let new = self.path("new");
+        fs::write(&new, format!("{state}\n")).expect("written");
+        fs::rename(new, self.path("state")).expect("renamed");
+    }
+
+    /// Waits until the scheduler has been asked twice more.
+    fn wait_for_queries(&self) {
+        let count = || fs::read(self.path("queries")).map_or(0, |queries| queries.len());
+        let before = count();
+        wait_until("it is asked", || count() >= before + 2);
+    }
+
+    fn profiler(&self, job: &str) -> Running {
+        Profiler::new()
+            .args(["-i", "100ms", "--job", job, "--scheduler", "slurm"])
+            .env("PATH", self.directory.path())
+            .spawn()
+    }
+}
+
+fn workload_of(job: &str) -> WorkloadDriver {
+    WorkloadDriver::with_env(WORKLOAD, 0, &[("SLURM_JOB_ID", job)])
+}
+
+/// Asserts that the run has the process of the workload.
+#[track_caller]
+fn assert_has(data: &Dataset, pid: u32) {
+    data.assert_complete();
+    let count: u64 = data.value(&format!("SELECT count(*) FROM process WHERE pid = {pid}"));
+    assert_eq!(count, 1);
+}
+
+#[test]
+fn job_whose_nodes_boot_is_waited_for() {
+    const JOB: &str = "4000030";
+    let slurm = Played::slurm("POWER_UP_NODE");
+    let mut running = slurm.profiler(JOB);
+    running.wait_for(&format!(
+        "waiting for job {JOB} (Slurm) on this node, it has not started:"
+    ));
+    slurm.set("RUNNING");
+    let workload = workload_of(JOB);
+    running.wait_for("profiling ");
+    let pid = workload.pid();
+    drop(workload);
+    slurm.wait_for_queries();
+    assert!(!running.has_ended(), "{}", running.stderr());
+    slurm.set("COMPLETED");
+    let finished = running.finish();
+    assert!(
+        !finished.stderr.contains("does not know"),
+        "{}",
+        finished.stderr
+    );
+    assert_has(&finished.dataset(), pid);
+}
+
+/// Before the job is found and while it has no process.
+#[test]
+fn state_that_is_not_known_is_named_once_and_proves_nothing() {
+    const JOB: &str = "4000031";
+    let line =
+        |word: &str| format!("job {JOB} (Slurm) is in a state that profiler does not know: {word}");
+    let slurm = Played::slurm("UPDATE_DB");
+    let mut running = slurm.profiler(JOB);
+    running.wait_for(&line("UPDATE_DB"));
+    running.wait_for(&format!(
+        "waiting for job {JOB} (Slurm) on this node, its state is UPDATE_DB:"
+    ));
+    let workload = workload_of(JOB);
+    running.wait_for("profiling ");
+    let pid = workload.pid();
+    drop(workload);
+    slurm.wait_for_queries();
+    assert!(!running.has_ended(), "{}", running.stderr());
+    slurm.set("NEW_STATE");
+    running.wait_for(&line("NEW_STATE"));
+    slurm.set("COMPLETED");
+    let finished = running.finish();
+    for word in ["UPDATE_DB", "NEW_STATE"] {
+        let count = finished.stderr.matches(&line(word)).count();
+        assert_eq!(count, 1, "{}", finished.stderr);
+    }
+    assert_has(&finished.dataset(), pid);
+}
+
+#[test]
+fn known_end_is_an_end() {
+    const JOB: &str = "4000032";
+    let slurm = Played::slurm("OUT_OF_MEMORY");
+    let refused = slurm.profiler(JOB).finish();
+    refused.assert_refused(3, &format!("job {JOB} is over (Slurm: OUT_OF_MEMORY)"));
+}
