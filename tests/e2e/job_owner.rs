@@ -16,10 +16,10 @@ use crate::{
 
 const TARGET: i32 = 3;
 
-/// A directory with a `scontrol` that does not know any job.
-fn scontrol() -> TempDir {
+/// A directory with a `squeue` that does not know any job.
+fn squeue() -> TempDir {
     let directory = TempDir::new().expect("a directory");
-    let stub = directory.path().join("scontrol");
+    let stub = directory.path().join("squeue");
     let script = "#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n";
     fs::write(&stub, script).expect("written");
     fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).expect("our file");
@@ -41,7 +41,7 @@ fn cgroup_of_a_job_that_is_over_proves_nothing() {
     let group = tree.make("slurm_n1/uid_4343/job_4000019/step_batch");
     let daemon = slurmstepd("slurmstepd: [4000019.batch]", directory.path());
     put(daemon.pid(), &group);
-    let scheduler = scontrol();
+    let scheduler = squeue();
     for job in ["4000018", "4000019"] {
         let refused = profiler()
             .args(["--job", job, "--scheduler", "slurm"])

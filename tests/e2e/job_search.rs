@@ -81,7 +81,7 @@ fn environment_identifies_a_job_without_cgroup_and_scheduler() {
     let running = profiler()
         .args(["--job", "4000010", "--scheduler", "slurm"])
         .start();
-    let note = "scontrol is not installed or not in PATH";
+    let note = "squeue is not installed or not in PATH";
     // Called once to find the job, and once when it has no process.
     assert!(running.stderr().contains(note), "{}", running.stderr());
     assert_found_by_environment(running, "4000010", first);
@@ -90,7 +90,7 @@ fn environment_identifies_a_job_without_cgroup_and_scheduler() {
 #[test]
 fn hanging_scheduler_is_not_waited_for() {
     let directory = TempDir::new().expect("a directory");
-    let stub = directory.path().join("scontrol");
+    let stub = directory.path().join("squeue");
     fs::write(&stub, "#!/bin/sh\nexec /bin/sleep 600\n").expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&stub, mode).expect("our file");
@@ -99,7 +99,7 @@ fn hanging_scheduler_is_not_waited_for() {
         .args(["-i", "100ms", "--job", "4000011", "--scheduler", "slurm"])
         .env("PATH", directory.path())
         .start();
-    let note = "scontrol did not answer within 5 s (2 attempts)";
+    let note = "squeue did not answer within 5 s (2 attempts)";
     assert!(running.stderr().contains(note), "{}", running.stderr());
     assert_found_by_environment(running, "4000011", first);
 }

@@ -204,11 +204,8 @@ impl Cluster {
     }
 
     pub fn state(&self, job: &str) -> String {
-        let text = self.ask("scontrol", &["--oneliner", "show", "job", job]);
-        let state = text
-            .split(' ')
-            .find_map(|word| word.strip_prefix("JobState="));
-        state.expect("a state").to_owned()
+        let only = format!("--jobs={job}");
+        self.ask("squeue", &["-h", "-t", "all", "-o", "%T", &only])
     }
 }
 

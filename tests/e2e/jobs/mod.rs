@@ -3,6 +3,7 @@
 pub mod cluster;
 mod deploy;
 mod ending;
+mod hostile;
 mod mpi;
 mod service;
 mod signals;

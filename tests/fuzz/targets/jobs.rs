@@ -43,7 +43,7 @@ fn answer(scheduler: Scheduler, success: bool, text: &str) {
         stdout: stdout.to_owned(),
         stderr: stderr.to_owned(),
     };
-    if let Ok(status) = parse_status(scheduler, &output) {
+    if let Ok(status) = parse_status(scheduler, "7", &output) {
         // Every id is in the output.
         for number in [status.session, status.owner].into_iter().flatten() {
             let digits = stdout.contains(&number.to_string());

@@ -80,13 +80,27 @@ impl From<JobState> for JobStatus {
 /// If the scheduler has no such command, or the command fails.
 pub fn status(scheduler: Scheduler, id: &str) -> Result<JobStatus, QueryError> {
     let output = match scheduler {
-        Scheduler::Slurm => run("scontrol", &["--oneliner", "show", "job", id])?,
-        Scheduler::Pbs => run("qstat", &["-x", "-f", id])?,
+        // Only fields without text of the user; also hidden and ended jobs.
+        Scheduler::Slurm => {
+            let jobs = format!("--jobs={id}");
+            run(
+                "squeue",
+                &["-h", "-a", "-t", "all", "-o", "%A|%i|%T|%U", &jobs],
+            )?
+        }
+        Scheduler::Pbs => attributes_of_pbs(id)?,
         Scheduler::Oar => run("oarstat", &["-s", "-j", id])?,
         Scheduler::Flux => run("flux", &["jobs", "-n", "-o", "{state} {userid}", id])?,
         Scheduler::None => return Err(QueryError::Unsupported(scheduler)),
     };
-    parse_status(scheduler, &output)
+    parse_status(scheduler, id, &output)
+}
+
+/// One line per attribute (`-w`), in which newlines of values are escaped. PBS Professional 14 accepts
+/// the option without effect; it refuses `-F`. Its JSON leaves quotes in values unescaped (up to version
+/// 23).
+fn attributes_of_pbs(id: &str) -> Result<CommandOutput, QueryError> {
+    run("qstat", &["-x", "-f", "-w", "-F", "default", id])
 }
 
 /// Message about a job in a state that is not known.
@@ -104,7 +118,7 @@ pub fn processes(scheduler: Scheduler, id: &str) -> Result<Vec<u32>, QueryError>
         Scheduler::Slurm => parse_processes(scheduler, &run("scontrol", &["listpids", id])?),
         Scheduler::Flux => parse_processes(scheduler, &run("flux", &["job", "hostpids", id])?),
         Scheduler::Pbs => {
-            let session = pbs_status(&run("qstat", &["-x", "-f", id])?)?.session;
+            let session = pbs_status(&attributes_of_pbs(id)?)?.session;
             Ok(session.map(session_members).unwrap_or_default())
         }
         // OAR reports the nodes and the cpuset of a job, not its processes.

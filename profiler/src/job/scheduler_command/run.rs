@@ -57,6 +57,12 @@ fn run_once(
             Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
         });
     }
+    // The user's filters and formats of `squeue`.
+    for (variable, _) in std::env::vars_os() {
+        if variable.as_encoded_bytes().starts_with(b"SQUEUE_") {
+            command.env_remove(variable);
+        }
+    }
     let mut child = command
         .args(args)
         .env("LC_ALL", "C.UTF-8")
