@@ -16,6 +16,7 @@ mod engines;
 mod errors;
 mod export;
 mod export_perfmon;
+mod file_systems;
 mod full_disk;
 mod golden;
 mod gpu;

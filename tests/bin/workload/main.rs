@@ -7,6 +7,7 @@
 //! | `workload aio DISK MILLISECONDS` | asynchronous reads of a disk (`files/aio.rs`) |
 //! | `workload cmdline BYTES` | a command line of any length (`cmdline.rs`) |
 //! | `workload fuse DEVICE FILE` | memory that no process can read (`fuse.rs`) |
+//! | `workload file-systems DIRECTORY SILENT COMMAND…` | file systems while a command runs (`file_systems.rs`) |
 //! | `workload descriptors COUNT` | this many open files |
 //! | `workload forks RATE` | processes started per second (`forks.rs`) |
 //! | `workload cpu MS …` | this much CPU time, however busy the machine is |
@@ -17,6 +18,7 @@
 
 mod bounds;
 mod cmdline;
+mod file_systems;
 mod files;
 mod forks;
 mod fuse;
@@ -66,6 +68,10 @@ fn main() -> ExitCode {
         }
         ["cmdline", bytes] => cmdline::main(bytes.parse().expect("a number")),
         ["fuse", device, file] => fuse::main(device.as_ref(), file.as_ref()),
+        ["file-systems", directory, silent, ref command @ ..] => {
+            let silent = silent.parse().expect("a number");
+            return file_systems::main(directory.as_ref(), silent, command);
+        }
         ["descriptors", count] => hold_descriptors(count.parse().expect("a number")),
         ["forks", per_second] => forks::main(per_second.parse().expect("a number")),
         // Tests of command lines pass arguments without a meaning.

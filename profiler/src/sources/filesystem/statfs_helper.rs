@@ -23,7 +23,7 @@ pub struct Size {
 
 /// Longest path with its terminating NUL (`PATH_MAX`).
 const LONGEST: usize = 4096;
-/// Numbers in an answer: errno, block size, blocks, free, available, inodes, free inodes.
+/// Numbers in an answer: errno, bytes of a block, blocks, free, available, inodes, free inodes.
 const WORDS: usize = 7;
 
 /// The helper process, which ends when this is dropped.
@@ -120,10 +120,16 @@ unsafe fn serve() -> ! {
             } else {
                 u64::from((*libc::__errno_location()).unsigned_abs())
             };
+            // `f_bsize` is the best length of a transfer, which is longer in file systems of a
+            // network. Old kernels leave `f_frsize` at 0 if they are equal.
+            let block = match found.f_frsize {
+                0 => found.f_bsize,
+                block => block,
+            };
             let words: [u64; WORDS] = [
                 errno,
                 // Signed in glibc, unsigned in musl.
-                u64::try_from(found.f_bsize).unwrap_or(0),
+                u64::try_from(block).unwrap_or(0),
                 found.f_blocks,
                 found.f_bfree,
                 found.f_bavail,
