@@ -56,3 +56,39 @@ fn sizes_are_in_blocks_and_not_in_transfers() {
         assert_eq!(row.u64("inodes_free"), Some(900_000));
     }
 }
+
+/// Mounts at a directory whose name is not UTF-8.
+const NOT_UTF8: &str = r#"
+    point="$0/$(printf 'caf\351')"
+    mkdir "$point"
+    mount -t tmpfs -o size=8m e2e "$point"
+    exec "$@""#;
+
+#[test]
+fn mount_points_are_bytes() {
+    let directory = mounts::directory();
+    let finished = profiler(NOT_UTF8, directory.path(), 1).finish();
+    let rows = rows(&finished, directory.path().join("caf\u{fffd}"));
+    assert!(!rows.is_empty(), "{}", finished.stderr);
+    assert!(rows.iter().all(|row| row.u64("total") == Some(8 << 20)));
+    let stderr = &finished.stderr;
+    assert!(!stderr.contains("source filesystem"), "{stderr}");
+}
+
+#[test]
+fn cgroups_are_found_among_mounts_of_any_name() {
+    let directory = mounts::directory();
+    let path = directory.path().to_str().expect("UTF-8");
+    let finished = Profiler::wrapped_in(&["unshare", "--mount", "sh", "-ec", NOT_UTF8, path])
+        .args([
+            "--cgroup",
+            "/",
+            "--source",
+            "process",
+            "--duration",
+            "200ms",
+        ])
+        .finish();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    assert!(!finished.dataset().table("process").is_empty());
+}

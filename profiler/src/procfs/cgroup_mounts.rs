@@ -68,13 +68,14 @@ impl Cgroups {
     /// begins at its root is used, otherwise the first.
     pub(crate) fn new(mounts: &[Mount]) -> Self {
         let mut cgroups = Self::default();
-        let whole_first = mounts.iter().filter(|mount| mount.root == "/");
-        let whole_first = whole_first.chain(mounts.iter().filter(|mount| mount.root != "/"));
+        let whole_first = mounts.iter().filter(|mount| mount.root == Path::new("/"));
+        let whole_first =
+            whole_first.chain(mounts.iter().filter(|mount| mount.root != Path::new("/")));
         for mount in whole_first {
             let hierarchy = |controllers| Hierarchy {
                 controllers,
-                mount_point: PathBuf::from(&mount.mount_point),
-                root: mount.root.clone(),
+                mount_point: mount.mount_point.clone(),
+                root: mount.root.to_string_lossy().into_owned(),
             };
             match &mount.fstype[..] {
                 "cgroup2" => {
@@ -163,9 +164,9 @@ mod tests {
 
     fn mount(fstype: &str, mount_point: &str, root: &str, options: &[&str]) -> Mount {
         Mount {
-            source: Some(fstype.to_owned()),
-            root: root.to_owned(),
-            mount_point: mount_point.to_owned(),
+            source: Some(fstype.into()),
+            root: root.into(),
+            mount_point: mount_point.into(),
             fstype: fstype.to_owned(),
             options: options.iter().map(|&option| option.to_owned()).collect(),
         }

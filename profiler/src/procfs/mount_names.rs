@@ -133,9 +133,9 @@ impl MountNames {
         for Numbered { id, dev, mount } in mounts_of(&self.procfs, pid) {
             let known = Known {
                 name: Name {
-                    mount: Some(mount.mount_point.into()),
+                    mount: Some(mount.mount_point.as_os_str().into()),
                     fstype: Some(mount.fstype.into()),
-                    source: mount.source.map(Into::into),
+                    source: mount.source.as_deref().map(Into::into),
                 },
                 found: true,
                 at: Instant::now(),

@@ -1,12 +1,12 @@
 //! Mounts of a mount namespace, from `mountinfo` alone: `statfs(2)` would hang with an NFS server.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
+    ffi::OsString,
     fs,
+    os::unix::ffi::OsStringExt as _,
     path::{Path, PathBuf},
 };
-
-use procfs::process::MountInfo;
 
 use super::process_file::{Content, bounded};
 
@@ -16,15 +16,15 @@ const OWN_MAX: usize = 16 << 20;
 /// Limit of other files: any user can create a namespace with 100,000 mounts.
 const OTHERS_MAX: usize = 1 << 20;
 
-/// One mount (`proc_pid_mountinfo(5)`).
+/// One mount (`proc_pid_mountinfo(5)`). Paths are any bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Mounted device or `server:/export`; `None` for `none`.
-    pub source: Option<String>,
+    pub source: Option<OsString>,
     /// Mounted directory of the file system; `/` for all of it.
-    pub root: String,
+    pub root: PathBuf,
     /// Directory on which it is mounted.
-    pub mount_point: String,
+    pub mount_point: PathBuf,
     /// Type of the file system.
     pub fstype: String,
     /// Options of the mount and of the file system, in alphabetical order.
@@ -85,8 +85,8 @@ impl NodeMounts {
 
     /// Path by which the profiler can open a mount point.
     pub fn reachable(&self, mount: &Mount) -> PathBuf {
-        let below = mount.mount_point.trim_start_matches('/');
-        self.root.join(below)
+        let point = &mount.mount_point;
+        self.root.join(point.strip_prefix("/").unwrap_or(point))
     }
 
     /// File that lists the mounts.
@@ -104,66 +104,68 @@ fn lines(process: &Path, limit: usize) -> Vec<Numbered> {
     let Ok(Content { bytes, truncated }) = bounded(&process.join("mountinfo"), limit) else {
         return Vec::new();
     };
-    let text = String::from_utf8_lossy(&bytes);
     // A truncated line could be taken for another mount.
     let whole = if truncated {
-        text.rsplit_once('\n').map_or("", |(whole, _)| whole)
+        let last = bytes.iter().rposition(|byte| *byte == b'\n');
+        &bytes[..last.unwrap_or(0)]
     } else {
-        &text
+        &bytes
     };
-    whole.lines().filter_map(mount).collect()
+    let all = whole.split(|byte| *byte == b'\n');
+    all.filter_map(mount).collect()
 }
 
-fn mount(line: &str) -> Option<Numbered> {
-    let info = MountInfo::from_line(line).ok()?;
-    let (major, minor) = info.majmin.split_once(':')?;
+fn mount(line: &[u8]) -> Option<Numbered> {
+    let text = |field: Option<&[u8]>| Some(String::from_utf8_lossy(&plain(field?)).into_owned());
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = text(fields.next())?.parse().ok()?;
+    let device = text(fields.nth(1))?;
+    let (major, minor) = device.split_once(':')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
-    let id = u32::try_from(info.mnt_id).ok()?;
-    let all: HashMap<_, _> = info
-        .mount_options
-        .into_iter()
-        .chain(info.super_options)
-        .collect();
-    let mut options: Vec<_> = all
-        .into_iter()
-        .map(|(name, value)| match value {
-            Some(value) => format!("{name}={}", plain(&value)),
-            None => name,
+    let root = path(fields.next()?);
+    let mount_point = path(fields.next()?);
+    let of_mount = fields.next()?;
+    fields.find(|field| *field == b"-")?;
+    let fstype = text(fields.next())?;
+    let source = fields.next()?;
+    let of_file_system = fields.next()?;
+    let all = [of_mount, of_file_system].into_iter();
+    let all = all.flat_map(|options| options.split(|byte| *byte == b','));
+    let options: BTreeMap<_, _> = all
+        .filter_map(|option| {
+            let option = text(Some(option))?;
+            let name = option.split_once('=').map_or(&option[..], |(name, _)| name);
+            Some((name.to_owned(), option))
         })
         .collect();
-    options.sort_unstable();
     Some(Numbered {
         id,
         dev: major << 20 | minor,
         mount: Mount {
-            source: info.mount_source.map(|source| plain(&source)),
-            root: plain(&info.root),
-            mount_point: plain(&info.mount_point.to_string_lossy()),
-            fstype: info.fs_type,
-            options,
+            source: (source != b"none").then(|| OsString::from_vec(plain(source))),
+            root,
+            mount_point,
+            fstype,
+            options: options.into_values().collect(),
         },
     })
 }
 
+fn path(field: &[u8]) -> PathBuf {
+    OsString::from_vec(plain(field)).into()
+}
+
 /// Decodes the octal escapes of the kernel: `\040` for a space, `\011`, `\012`, `\134`, `\043`
 /// (`mangle_path`).
-fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('\\') {
-        plain.push_str(before);
-        let code = after
-            .get(..3)
-            .and_then(|code| u8::from_str_radix(code, 8).ok());
-        if let Some(code) = code.filter(u8::is_ascii) {
-            plain.push(char::from(code));
-            rest = &after[3..];
-        } else {
-            plain.push('\\');
-            rest = after;
-        }
+fn plain(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| byte == b'\\');
+        let code = code.and_then(|code| u8::from_str_radix(str::from_utf8(code).ok()?, 8).ok());
+        plain.push(code.unwrap_or(byte));
+        rest = code.map_or(after, |_| &after[3..]);
     }
-    plain.push_str(rest);
     plain
 }
 
@@ -174,14 +176,35 @@ mod tests {
     #[test]
     fn a_line_becomes_a_mount() {
         let line = r"36 35 98:0 /mnt1 /mnt/my\040disk rw,noatime master:1 - nfs4 srv:/ex\134port rw,vers=4.2";
-        let Numbered { id, dev, mount } = mount(line).unwrap();
+        let Numbered { id, dev, mount } = mount(line.as_bytes()).unwrap();
         assert_eq!((id, dev), (36, 98 << 20));
-        assert_eq!(mount.source.as_deref(), Some(r"srv:/ex\port"));
+        assert_eq!(mount.source, Some(OsString::from(r"srv:/ex\port")));
         assert_eq!(
-            (&mount.root[..], &mount.mount_point[..]),
-            ("/mnt1", "/mnt/my disk")
+            (mount.root, mount.mount_point),
+            ("/mnt1".into(), "/mnt/my disk".into())
         );
         assert_eq!(mount.options, ["noatime", "rw", "vers=4.2"]);
+    }
+
+    #[test]
+    fn paths_are_bytes() {
+        let Numbered { mount, .. } =
+            mount(b"36 35 0:9 /a\xe9 /b\\011\xff\\377 rw,x=\xe9 - tmpfs /c\xe9 rw").unwrap();
+        let bytes = |text: &[u8]| OsString::from_vec(text.to_vec());
+        assert_eq!(mount.root, PathBuf::from(bytes(b"/a\xe9")));
+        assert_eq!(mount.mount_point, PathBuf::from(bytes(b"/b\t\xff\xff")));
+        assert_eq!(mount.source, Some(bytes(b"/c\xe9")));
+        assert_eq!(mount.options, ["rw", "x=\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_truncated_line_is_no_mount() {
+        let process = tempfile::tempdir().unwrap();
+        let line = "36 35 8:1 / /home rw - ext4 /dev/sda1 rw\n";
+        fs::write(process.path().join("mountinfo"), line.repeat(2)).unwrap();
+        assert_eq!(lines(process.path(), 2 * line.len()).len(), 2);
+        assert_eq!(lines(process.path(), 2 * line.len() - 1).len(), 1);
+        assert_eq!(lines(process.path(), line.len() - 1).len(), 0);
     }
 
     #[test]
@@ -215,8 +238,9 @@ mod tests {
             "x 35 98:0 / /m rw - t s rw",
             "36 35 98:0 / /m rw - t",
         ] {
-            assert_eq!(mount(bad), None, "{bad}");
+            assert_eq!(mount(bad.as_bytes()), None, "{bad}");
         }
-        assert_eq!(plain(r"a\04\é\777\"), r"a\04\é\777\");
+        let text = r"a\04\é\777\";
+        assert_eq!(plain(text.as_bytes()), text.as_bytes());
     }
 }

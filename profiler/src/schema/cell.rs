@@ -1,6 +1,6 @@
 //! Types of cells, and the Arrow types that store them.
 
-use std::sync::Arc;
+use std::{ffi::OsStr, sync::Arc};
 
 use arrow::{
     array::{
@@ -157,6 +157,13 @@ impl From<&'static str> for Label {
 impl From<String> for Label {
     fn from(text: String) -> Self {
         Self::Shared(text.into())
+    }
+}
+
+/// Bytes that are not UTF-8 become U+FFFD.
+impl From<&OsStr> for Label {
+    fn from(text: &OsStr) -> Self {
+        Self::Shared(text.to_string_lossy().into())
     }
 }
 

@@ -10,7 +10,10 @@ use crate::{
     bpf::{Roots, Scope},
     failure::{Failure, Reason},
     host::Host,
-    procfs::process_file::{self, SMALL_MAX},
+    procfs::{
+        mounts::{Mount, mounts},
+        process_file::{self, SMALL_MAX},
+    },
 };
 
 /// Checks that the processes exist.
@@ -54,9 +57,8 @@ pub fn roots(host: &Host, pids: &[u32]) -> Result<Roots, Failure> {
 pub fn cgroup(host: &Host, path: &Path) -> Result<(PathBuf, Scope), Failure> {
     let fail =
         |what: &str| Failure::new(Reason::Target, format!("cgroup {}: {what}", path.display()));
-    let mounts = fs::read_to_string(host.procfs.join("self/mountinfo"))
-        .map_err(|error| fail(&format!("/proc/self/mountinfo: {error}")))?;
-    let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
+    let mounts = mounts(&host.procfs).into_iter();
+    let mounts: Vec<CgroupMount> = mounts.filter_map(CgroupMount::new).collect();
     if mounts.is_empty() {
         return Err(fail("no cgroup file system is mounted"));
     }
@@ -92,25 +94,16 @@ struct CgroupMount {
 }
 
 impl CgroupMount {
-    /// A line of mountinfo (proc_pid_mountinfo(5)), if it is a cgroup's.
-    fn parse(line: &str) -> Option<Self> {
-        let (before, after) = line.split_once(" - ")?;
-        let point = PathBuf::from(before.split(' ').nth(4)?);
-        let mut after = after.split(' ');
-        match after.next()? {
-            "cgroup2" => Some(Self {
-                point,
-                options: None,
-            }),
-            "cgroup" => {
-                let options = after.nth(1)?.split(',').map(str::to_owned).collect();
-                Some(Self {
-                    point,
-                    options: Some(options),
-                })
-            }
-            _ => None,
-        }
+    fn new(mount: Mount) -> Option<Self> {
+        let options = match &mount.fstype[..] {
+            "cgroup2" => None,
+            "cgroup" => Some(mount.options),
+            _ => return None,
+        };
+        Some(Self {
+            point: mount.mount_point,
+            options,
+        })
     }
 
     /// Its number, from `hierarchy:controllers:path` lines.
@@ -137,16 +130,22 @@ mod tests {
 
     #[test]
     fn hierarchies() {
-        let line =
-            "36 29 0:31 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct";
-        let mount = CgroupMount::parse(line).expect("a cgroup mount");
-        assert_eq!(mount.point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        let mount = |fstype: &str, options: &[&str]| {
+            CgroupMount::new(Mount {
+                source: None,
+                root: "/".into(),
+                mount_point: "/sys/fs/cgroup/cpu,cpuacct".into(),
+                fstype: fstype.to_owned(),
+                options: options.iter().map(|&option| option.to_owned()).collect(),
+            })
+        };
+        let v1 = mount("cgroup", &["cpu", "cpuacct", "nosuid", "rw"]).expect("a cgroup mount");
+        assert_eq!(v1.point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
         let lines = "12:memory:/a\n4:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/d\n";
-        assert_eq!(mount.hierarchy(lines), Some(4));
-        let v2 = CgroupMount::parse("1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw");
-        assert_eq!(v2.expect("a cgroup mount").hierarchy(lines), Some(0));
-        assert!(CgroupMount::parse("1 2 0:3 / / rw - ext4 /dev/a rw").is_none());
-        assert!(CgroupMount::parse("").is_none());
+        assert_eq!(v1.hierarchy(lines), Some(4));
+        let v2 = mount("cgroup2", &["rw"]).expect("a cgroup mount");
+        assert_eq!(v2.hierarchy(lines), Some(0));
+        assert!(mount("ext4", &["rw"]).is_none());
     }
 
     #[test]

@@ -175,7 +175,8 @@ impl Source for Filesystems {
         self.rows.finish(out);
         let problem = answers.iter().find_map(|answer| {
             let error = answer.size.as_ref().err()?;
-            Some(anyhow!("{}: {error}", answer.mounted.mount.mount_point))
+            let point = answer.mounted.mount.mount_point.display();
+            Some(anyhow!("{point}: {error}"))
         });
         problem.map_or(Ok(()), Err)
     }
@@ -190,8 +191,8 @@ fn row(answer: &Answer) -> Option<FilesystemRow> {
     }
     let limited = size.filter(|size| size.inodes_total != 0);
     Some(FilesystemRow {
-        mount: mount.mount_point.clone().into(),
-        device: mount.source.clone().map(Label::from),
+        mount: mount.mount_point.as_os_str().into(),
+        device: mount.source.as_deref().map(Label::from),
         fstype: mount.fstype.clone().into(),
         read_only: mount.options.iter().any(|option| option == "ro"),
         total: size.map(|size| size.total),

@@ -251,8 +251,10 @@ struct MountJson {
 fn mounted(host: &Host) -> Vec<MountJson> {
     let all = NodeMounts::new(&host.procfs).all().into_iter();
     all.map(|Numbered { mount, .. }| MountJson {
-        device: mount.source.map(|source| secrets::hidden(&source)),
-        mount_point: mount.mount_point,
+        device: mount
+            .source
+            .map(|source| secrets::hidden(&source.to_string_lossy())),
+        mount_point: mount.mount_point.to_string_lossy().into_owned(),
         fstype: mount.fstype,
         options: secrets::hidden(&mount.options.join(",")),
     })
