@@ -257,7 +257,7 @@ const OPENS: [&str; 8] = [
 ];
 
 /// Modules that open files in these ways, and why they may: nobody else chooses what is there.
-const MAY_OPEN: [(&str, &[&str]); 4] = [
+const MAY_OPEN: [(&str, &[&str]); 5] = [
     (
         "files of the kernel",
         &[
@@ -291,6 +291,10 @@ const MAY_OPEN: [(&str, &[&str]); 4] = [
         ],
     ),
     ("a file of root", &["job::trust"]),
+    (
+        "directories of which only the mount is asked (O_PATH)",
+        &["sources::filesystem::statfs_helper"],
+    ),
     (
         "files in a directory that this process made",
         &["commands::report"],

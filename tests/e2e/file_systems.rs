@@ -1,7 +1,7 @@
 //! Table `filesystem` with file systems that are large, hidden, or do not answer. They are mounted in a
 //! namespace of their own, in which other tests do not see them.
 
-use std::{ffi::OsStr, path::Path};
+use std::{collections::BTreeSet, ffi::OsStr, path::Path};
 
 use e2e::{
     mounts,
@@ -91,4 +91,52 @@ fn cgroups_are_found_among_mounts_of_any_name() {
         .finish();
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
     assert!(!finished.dataset().table("process").is_empty());
+}
+
+/// A name leads to the file system that was mounted last, there or on a directory above.
+#[test]
+fn hidden_mounts_have_no_size_of_another_one() {
+    let directory = mounts::directory();
+    let script = r#"
+        sized() { mkdir -p "$2"; mount -t tmpfs -o size=$1 e2e "$2"; }
+        sized 1m "$0/a/hidden"
+        sized 2m "$0/a/bound"
+        mkdir "$0/elsewhere"
+        mount --bind "$0/a/bound" "$0/elsewhere"
+        sized 4m "$0/a"
+        mkdir "$0/a/hidden" "$0/a/bound"
+        sized 8m "$0/twice"
+        sized 16m "$0/twice"
+        exec "$@""#;
+    let finished = profiler(script, directory.path(), 1).finish();
+    let mut found = BTreeSet::new();
+    for row in finished.dataset().table("filesystem") {
+        let mount = Path::new(row.text("mount").expect("a path"));
+        if let Ok(below) = mount.strip_prefix(directory.path()) {
+            let mib = row.u64("total").expect("it answers") >> 20;
+            found.insert((below.to_owned(), mib));
+        }
+    }
+    let expected = [("a", 4), ("elsewhere", 2), ("twice", 16)];
+    let expected = expected.map(|(name, mib)| (name.into(), mib));
+    assert_eq!(found, BTreeSet::from(expected), "{}", finished.stderr);
+}
+
+/// A service manager may give the profiler mounts of its own.
+#[test]
+fn mounts_are_those_of_the_node() {
+    let directory = mounts::directory();
+    let script = r#"
+        mkdir "$0/node" "$0/own"
+        mount -t tmpfs -o size=8m e2e "$0/node"
+        unshare --mount sh -ec '
+            umount "$0/node"
+            mount -t tmpfs e2e "$0/own"
+            exec "$@"' "$0" "$@"
+        exit"#;
+    let finished = profiler(script, directory.path(), 1).finish();
+    let of_node = rows(&finished, directory.path().join("node"));
+    assert!(!of_node.is_empty(), "{}", finished.stderr);
+    assert!(of_node.iter().all(|row| row.u64("total") == Some(8 << 20)));
+    assert!(rows(&finished, directory.path().join("own")).is_empty());
 }

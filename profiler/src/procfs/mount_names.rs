@@ -130,7 +130,7 @@ impl MountNames {
 
     /// Caches all mounts that a process sees.
     fn learn(&mut self, pid: u32) {
-        for Numbered { id, dev, mount } in mounts_of(&self.procfs, pid) {
+        for Numbered { id, dev, mount, .. } in mounts_of(&self.procfs, pid) {
             let known = Known {
                 name: Name {
                     mount: Some(mount.mount_point.as_os_str().into()),

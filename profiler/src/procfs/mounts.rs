@@ -1,7 +1,7 @@
 //! Mounts of a mount namespace, from `mountinfo` alone: `statfs(2)` would hang with an NFS server.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap, HashSet},
     ffi::OsString,
     fs,
     os::unix::ffi::OsStringExt as _,
@@ -36,17 +36,57 @@ pub struct Mount {
 pub struct Numbered {
     /// Mount id, unique in the node at a time.
     pub id: u32,
+    /// Id of the mount that has the directory on which it is mounted.
+    pub parent: u32,
     /// Device number of the file system as the kernel stores it: `major << 20 | minor`.
     pub dev: u32,
     /// Names and options.
     pub mount: Mount,
 }
 
-/// Mounts of the profiler's own mount namespace, in the order of `mountinfo`. Malformed lines are
-/// skipped.
+/// Mounts of the profiler's own mount namespace to which their names lead, in the order of
+/// `mountinfo`. Malformed lines are skipped.
 pub fn mounts(procfs: &Path) -> Vec<Mount> {
-    let all = lines(&procfs.join("self"), OWN_MAX).into_iter();
-    all.map(|numbered| numbered.mount).collect()
+    let visible = visible(lines(&procfs.join("self"), OWN_MAX)).into_iter();
+    visible.map(|numbered| numbered.mount).collect()
+}
+
+/// Those of the mounts of a namespace to which their names lead. Others are below a mount on the same
+/// directory or on one that contains it.
+pub fn visible(mut all: Vec<Numbered>) -> Vec<Numbered> {
+    let mut ids = HashSet::new();
+    // A mount that moves while the file is read can be in it twice, and on itself.
+    all.retain(|mounted| ids.insert(mounted.id));
+    // The root is mounted on what the namespace does not show, or on itself.
+    let parent_of = |mounted: &Numbered| {
+        let is_known = mounted.parent != mounted.id && ids.contains(&mounted.parent);
+        is_known.then_some(mounted.parent)
+    };
+    // A mount on the directory of another one has that one as its parent.
+    let on: HashMap<(Option<u32>, &Path), u32> = all
+        .iter()
+        .map(|mounted| {
+            let point = mounted.mount.mount_point.as_path();
+            ((parent_of(mounted), point), mounted.id)
+        })
+        .collect();
+    let found_at = |point: &Path| {
+        let directories: Vec<&Path> = point.ancestors().collect();
+        let mut found = None;
+        for directory in directories.into_iter().rev() {
+            while let Some(next) = on.get(&(found, directory)) {
+                found = Some(*next);
+            }
+        }
+        found
+    };
+    let is_visible: Vec<bool> = all
+        .iter()
+        .map(|mounted| found_at(&mounted.mount.mount_point) == Some(mounted.id))
+        .collect();
+    let mut is_visible = is_visible.into_iter();
+    all.retain(|_| is_visible.next() == Some(true));
+    all
 }
 
 /// Mounts of the node. A service manager may give the profiler its own mount namespace, in which
@@ -119,7 +159,8 @@ fn mount(line: &[u8]) -> Option<Numbered> {
     let text = |field: Option<&[u8]>| Some(String::from_utf8_lossy(&plain(field?)).into_owned());
     let mut fields = line.split(|byte| *byte == b' ');
     let id = text(fields.next())?.parse().ok()?;
-    let device = text(fields.nth(1))?;
+    let parent = text(fields.next())?.parse().ok()?;
+    let device = text(fields.next())?;
     let (major, minor) = device.split_once(':')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
     let root = path(fields.next()?);
@@ -140,6 +181,7 @@ fn mount(line: &[u8]) -> Option<Numbered> {
         .collect();
     Some(Numbered {
         id,
+        parent,
         dev: major << 20 | minor,
         mount: Mount {
             source: (source != b"none").then(|| OsString::from_vec(plain(source))),
@@ -176,8 +218,13 @@ mod tests {
     #[test]
     fn a_line_becomes_a_mount() {
         let line = r"36 35 98:0 /mnt1 /mnt/my\040disk rw,noatime master:1 - nfs4 srv:/ex\134port rw,vers=4.2";
-        let Numbered { id, dev, mount } = mount(line.as_bytes()).unwrap();
-        assert_eq!((id, dev), (36, 98 << 20));
+        let Numbered {
+            id,
+            parent,
+            dev,
+            mount,
+        } = mount(line.as_bytes()).unwrap();
+        assert_eq!((id, parent, dev), (36, 35, 98 << 20));
         assert_eq!(mount.source, Some(OsString::from(r"srv:/ex\port")));
         assert_eq!(
             (mount.root, mount.mount_point),
@@ -195,6 +242,35 @@ mod tests {
         assert_eq!(mount.mount_point, PathBuf::from(bytes(b"/b\t\xff\xff")));
         assert_eq!(mount.source, Some(bytes(b"/c\xe9")));
         assert_eq!(mount.options, ["rw", "x=\u{fffd}"]);
+    }
+
+    #[test]
+    fn names_lead_to_visible_mounts() {
+        // Of 1 and 2, which are on the same directory, the latter is visible; so is not what was
+        // below /a when 5 was mounted on it, but for 7, which was mounted on it later.
+        let text = "\
+            1 1 0:1 / / rw - rootfs rootfs rw\n\
+            2 1 8:1 / / rw - ext4 /dev/a rw\n\
+            3 2 0:3 / /a/b rw - tmpfs none rw\n\
+            4 3 0:4 / /a/b/c rw - tmpfs none rw\n\
+            5 2 0:5 / /a rw - tmpfs none rw\n\
+            6 2 0:4 / /d rw - tmpfs none rw\n\
+            7 5 0:7 / /a/b rw - tmpfs none rw\n\
+            8 6 0:8 / /d rw - tmpfs none rw\n\
+            9 8 0:9 / /d rw - tmpfs none rw\n";
+        let ids = |text: &str| -> Vec<u32> {
+            let all = text.lines().filter_map(|line| mount(line.as_bytes()));
+            visible(all.collect())
+                .iter()
+                .map(|found| found.id)
+                .collect()
+        };
+        assert_eq!(ids(text), [2, 5, 7, 9]);
+        // In a changed root that is no mount.
+        assert_eq!(ids("3 2 0:3 / /a rw - tmpfs none rw\n"), [3]);
+        // Mounts on each other do not exist.
+        let circle = "3 4 0:3 / /a rw - tmpfs none rw\n4 3 0:4 / /a rw - tmpfs none rw\n";
+        assert_eq!(ids(circle), [] as [u32; 0]);
     }
 
     #[test]

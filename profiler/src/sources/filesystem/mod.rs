@@ -5,6 +5,7 @@ mod statfs_helper;
 
 use std::{
     collections::HashSet,
+    io,
     time::{Duration, Instant},
 };
 
@@ -15,7 +16,7 @@ use super::{Source, SourceSpec, Support, TickContext};
 use crate::{
     columns,
     host::Host,
-    procfs::mounts::{NodeMounts, Numbered},
+    procfs::mounts::{self, NodeMounts, Numbered},
     schema::{Batch, Label, TableBuilder, TickKey, TypedTable},
     support::{clock::monotonic_ns, worker::Worker},
 };
@@ -23,7 +24,7 @@ use crate::{
 columns! {
     /// One file system at one time.
     pub struct FilesystemRow {
-        mount: Label = Label("", "Mount point; the first one if there are several"),
+        mount: Label = Label("", "Mount point; the first visible one if there are several"),
         device: Option<Label> = Label("", "Mounted device or server:/export"),
         fstype: Label = Label("", "Type of the file system"),
         read_only: bool = Gauge("", "Whether it is mounted read-only"),
@@ -38,7 +39,7 @@ columns! {
 
 static TABLE: TypedTable<TickKey, FilesystemRow> = TypedTable::new(
     "filesystem",
-    "One row per mounted file system with a size: at the first sample, then every 10 s, and at the end of the run",
+    "One row per mounted file system with a size: at the first sample, then every 10 s, and at the end of the run. One to which no name leads, because another one is mounted above it, has none",
 );
 
 /// Declaration of the source.
@@ -100,21 +101,15 @@ const WITHOUT_SIZE: [&str; 24] = [
     "tracefs",
 ];
 
-/// The first visible mount of each file system. Bind mounts show a file system several times, and a
-/// mount hides what was mounted on the same directory before.
-fn visible_mounts(all: Vec<Numbered>) -> Vec<Numbered> {
-    let mut seen_points = HashSet::new();
-    let mut visible: Vec<_> = all
-        .into_iter()
-        .rev()
-        .filter(|mounted| seen_points.insert(mounted.mount.mount_point.clone()))
-        .collect();
-    visible.reverse();
+/// The first visible mount of each file system with a size. Bind mounts show a file system several
+/// times.
+fn with_size(all: Vec<Numbered>) -> Vec<Numbered> {
     let mut seen = HashSet::new();
-    visible.retain(|mounted| {
+    let mut mounts = mounts::visible(all);
+    mounts.retain(|mounted| {
         !WITHOUT_SIZE.contains(&mounted.mount.fstype.as_str()) && seen.insert(mounted.dev)
     });
-    visible
+    mounts
 }
 
 struct Filesystems {
@@ -160,15 +155,17 @@ impl Source for Filesystems {
         };
         let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= PERIOD);
         if (is_due || ctx.last) && !self.worker()?.is_busy() {
-            let mounts = visible_mounts(self.mounts.all());
+            let mounts = with_size(self.mounts.all());
             self.worker()?.ask(mounts)?;
             self.asked = Some(Instant::now());
         }
-        let Some(answers) = self.worker()?.take(timeout) else {
+        let Some(mut answers) = self.worker()?.take(timeout) else {
             return Ok(());
         };
         let now = monotonic_ns();
         self.read_at = Some(now);
+        // Unmounted or hidden meanwhile.
+        answers.retain(|answer| !answer.size.as_ref().is_err_and(is_gone));
         for row in answers.iter().filter_map(row) {
             self.rows.push(ctx.key(now - before), row);
         }
@@ -180,6 +177,14 @@ impl Source for Filesystems {
         });
         problem.map_or(Ok(()), Err)
     }
+}
+
+/// Whether a file system is no longer mounted where it was.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// The row of a file system; `None` for pseudo file systems that are not in [`WITHOUT_SIZE`].

@@ -1,7 +1,7 @@
 //! Reads the sizes of file systems through helper processes, and waits only once for one that
 //! hangs.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, io, time::Duration};
 
 use super::statfs_helper::{Size, StatfsHelper};
 use crate::procfs::mounts::{NodeMounts, Numbered};
@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Answer {
     pub mounted: Numbered,
     /// Its size, or why that is unknown.
-    pub size: Result<Size, String>,
+    pub size: io::Result<Size>,
 }
 
 /// Reads one file system after the other.
@@ -43,8 +43,11 @@ impl StatfsClient {
         answers.collect()
     }
 
-    fn read(&mut self, mounted: &Numbered) -> Result<Size, String> {
-        let hangs = || format!("no answer within {} s", TIMEOUT.as_secs());
+    fn read(&mut self, mounted: &Numbered) -> io::Result<Size> {
+        let hangs = || {
+            let message = format!("no answer within {} s", TIMEOUT.as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, message)
+        };
         if let Some(helper) = self.hung.get_mut(&mounted.dev) {
             match helper.answer(Duration::ZERO) {
                 Ok(None) => return Err(hangs()),
@@ -54,16 +57,16 @@ impl StatfsClient {
         }
         let mut helper = match self.helper.take() {
             Some(helper) => helper,
-            None => StatfsHelper::start().map_err(|error| error.to_string())?,
+            None => StatfsHelper::start()?,
         };
         let answer = helper
-            .ask(self.node.reachable(&mounted.mount))
+            .ask(self.node.reachable(&mounted.mount), mounted.id)
             .and_then(|()| helper.answer(TIMEOUT));
         if let Ok(None) = answer {
             self.hung.insert(mounted.dev, helper);
             return Err(hangs());
         }
-        let size = answer.map_err(|error| error.to_string())?;
+        let size = answer?;
         self.helper = Some(helper);
         size.ok_or_else(hangs)
     }

@@ -2,11 +2,16 @@
 //! even for SIGKILL: a thread in it would prevent the profiler from ending.
 
 use std::{
-    ffi::CString,
+    ffi::{CStr, CString},
     io::{self, Read as _, Write as _},
     os::unix::ffi::OsStrExt as _,
     path::Path,
     time::Duration,
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, StatFs, StatxFlags, fstatfs, openat, statx},
+    io::Errno,
 };
 
 use crate::support::helper_process::HelperProcess;
@@ -23,6 +28,8 @@ pub struct Size {
 
 /// Longest path with its terminating NUL (`PATH_MAX`).
 const LONGEST: usize = 4096;
+/// Length of what precedes the path in a request: length of the path with its NUL, mount id.
+const HEADER: usize = 8;
 /// Numbers in an answer: errno, bytes of a block, blocks, free, available, inodes, free inodes.
 const WORDS: usize = 7;
 
@@ -33,21 +40,30 @@ impl StatfsHelper {
     /// Forks the helper process.
     pub fn start() -> io::Result<Self> {
         // SAFETY: `serve` makes only system calls.
-        unsafe { HelperProcess::start(|| serve()) }.map(Self)
+        unsafe { HelperProcess::start(serve) }.map(Self)
     }
 
-    /// Requests the size of the file system at a path.
-    pub fn ask(&mut self, path: impl AsRef<Path>) -> io::Result<()> {
+    /// Requests the size of the file system that is mounted at a path with this mount id.
+    pub fn ask(&mut self, path: impl AsRef<Path>, id: u32) -> io::Result<()> {
         let path = path.as_ref().as_os_str().as_bytes();
         let path = CString::new(path).map_err(io::Error::other)?;
         let path = path.as_bytes_with_nul();
         if path.len() > LONGEST {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
-        self.0.requests.write_all(path)
+        let length = u32::try_from(path.len()).map_err(io::Error::other)?;
+        let header = [length.to_ne_bytes(), id.to_ne_bytes()];
+        self.0
+            .requests
+            .write_all(&[header.as_flattened(), path].concat())
     }
 
     /// The answer, if it comes within `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// That of the system call; [`NotFound`](io::ErrorKind::NotFound) if another file system, or none,
+    /// is mounted there.
     pub fn answer(&mut self, timeout: Duration) -> io::Result<Option<Size>> {
         if !self.0.has_answer(timeout)? {
             return Ok(None);
@@ -88,84 +104,126 @@ impl StatfsHelper {
     }
 }
 
-/// The child: reads NUL-terminated paths and answers each, until the pipe is closed.
-///
-/// # Safety
-///
-/// Must be called in a process that was just forked.
-unsafe fn serve() -> ! {
-    // SAFETY: system calls on memory of this function.
-    unsafe {
-        let mut path = [0u8; LONGEST];
-        let mut length = 0;
-        loop {
-            let room = path.len() - length;
-            let count = libc::read(0, path.as_mut_ptr().add(length).cast(), room);
-            let Ok(count @ 1..) = usize::try_from(count) else {
-                libc::_exit(0);
-            };
-            length += count;
-            // The parent sends one path at a time.
-            if path[length - 1] != 0 {
-                if length == path.len() {
-                    libc::_exit(1);
-                }
-                continue;
-            }
-            length = 0;
-            let mut found: libc::statfs = std::mem::zeroed();
-            let result = libc::statfs(path.as_ptr().cast(), &raw mut found);
-            let errno = if result == 0 {
-                0
-            } else {
-                u64::from((*libc::__errno_location()).unsigned_abs())
-            };
-            // `f_bsize` is the best length of a transfer, which is longer in file systems of a
-            // network. Old kernels leave `f_frsize` at 0 if they are equal.
-            let block = match found.f_frsize {
-                0 => found.f_bsize,
-                block => block,
-            };
-            let words: [u64; WORDS] = [
-                errno,
-                // Signed in glibc, unsigned in musl.
-                u64::try_from(block).unwrap_or(0),
-                found.f_blocks,
-                found.f_bfree,
-                found.f_bavail,
-                found.f_files,
-                found.f_ffree,
-            ];
-            libc::write(1, words.as_ptr().cast(), size_of_val(&words));
+/// The child: answers each request, until the pipe is closed.
+fn serve() {
+    let mut request = [0; HEADER + LONGEST];
+    loop {
+        let (header, path) = request.split_at_mut(HEADER);
+        if !is_filled(header) {
+            return;
+        }
+        let [length, id] = [0, 4].map(|at| {
+            let bytes = header[at..].first_chunk().copied();
+            u32::from_ne_bytes(bytes.unwrap_or_default())
+        });
+        let Some(path) = path.get_mut(..length as usize) else {
+            return;
+        };
+        if !is_filled(path) {
+            return;
+        }
+        let words = match CStr::from_bytes_with_nul(path) {
+            Ok(path) => size(path, id).map_or_else(failed, |found| words(&found)),
+            Err(_) => failed(Errno::INVAL),
+        };
+        // SAFETY: the words are initialized. A pipe takes or refuses as few as these in one piece.
+        if unsafe { libc::write(1, words.as_ptr().cast(), size_of_val(&words)) } < 0 {
+            return;
         }
     }
+}
+
+/// Reads until the buffer is full; `false` at the end of the pipe.
+fn is_filled(buffer: &mut [u8]) -> bool {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let rest = &mut buffer[filled..];
+        // SAFETY: the buffer has room for what is read.
+        let count = unsafe { libc::read(0, rest.as_mut_ptr().cast(), rest.len()) };
+        match usize::try_from(count) {
+            Ok(count @ 1..) => filled += count,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Asks through a descriptor of the mount, so that all answers are of the same one. `O_PATH` and
+/// `STATX_MNT_ID` (Linux 5.8) ask no server.
+fn size(path: &CStr, id: u32) -> rustix::io::Result<StatFs> {
+    let mount = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(&mount, c"", flags, StatxFlags::MNT_ID)?;
+    let has_id = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+    if has_id && found.stx_mnt_id != u64::from(id) {
+        return Err(Errno::NOENT);
+    }
+    fstatfs(&mount)
+}
+
+fn failed(errno: Errno) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    words[0] = u64::from(errno.raw_os_error().unsigned_abs());
+    words
+}
+
+fn words(found: &StatFs) -> [u64; WORDS] {
+    // `f_bsize` is the best length of a transfer, which is longer in file systems of a network. Old
+    // kernels leave `f_frsize` at 0 if they are equal.
+    let block = match found.f_frsize {
+        0 => found.f_bsize,
+        block => block,
+    };
+    [
+        0,
+        u64::try_from(block).unwrap_or(0),
+        found.f_blocks,
+        found.f_bfree,
+        found.f_bavail,
+        found.f_files,
+        found.f_ffree,
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procfs::mounts::{mounts_of, visible};
+
+    /// Id of the mount at a path.
+    fn id(path: &str) -> u32 {
+        let all = visible(mounts_of(Path::new("/proc"), std::process::id()));
+        let mut all = all.into_iter();
+        all.find(|found| found.mount.mount_point == Path::new(path))
+            .expect("mounted")
+            .id
+    }
 
     #[test]
     fn answers_are_those_of_statvfs() {
         let mut helper = StatfsHelper::start().expect("forks");
         let wait = Duration::from_secs(10);
+        let (proc, dev) = (id("/proc"), id("/dev"));
         for _ in 0..2 {
-            helper.ask("/proc").expect("writes");
+            helper.ask("/proc", proc).expect("writes");
             assert_eq!(
                 helper.answer(wait).expect("answers").expect("soon").total,
                 0
             );
-            helper.ask("/dev").expect("writes");
+            helper.ask("/dev", dev).expect("writes");
             let size = helper.answer(wait).expect("answers").expect("soon");
             let ours = rustix::fs::statvfs("/dev").expect("statvfs");
             assert_eq!(size.total, ours.f_blocks * ours.f_frsize);
             assert_eq!(size.inodes_total, ours.f_files);
-            helper.ask("/none").expect("writes");
-            let error = helper.answer(wait).expect_err("there is none");
-            assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+            // None, and another one.
+            for (path, id) in [("/none", dev), ("/dev", proc)] {
+                helper.ask(path, id).expect("writes");
+                let error = helper.answer(wait).expect_err("it is not mounted there");
+                assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            }
         }
-        assert!(helper.ask("x".repeat(LONGEST)).is_err());
-        assert!(helper.ask("a\0b").is_err());
+        assert!(helper.ask("x".repeat(LONGEST), dev).is_err());
+        assert!(helper.ask("a\0b", dev).is_err());
         assert_eq!(helper.answer(Duration::ZERO).expect("no answer"), None);
     }
 }
