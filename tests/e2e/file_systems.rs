@@ -14,8 +14,14 @@ use crate::WORKLOAD;
 /// A profiler of the node for this many seconds, whose mounts are those that `script` makes. The
 /// script ends with the execution of `"$@"`; `$0` is a directory for mount points.
 fn profiler(script: &str, directory: &Path, seconds: u32) -> Profiler {
-    let directory = directory.to_str().expect("UTF-8");
-    let wrapper = [
+    Profiler::wrapped_in(&in_namespace(script, directory))
+        .args(["--node", "--source", "filesystem", "-i", "100ms"])
+        .args(["--duration", &format!("{seconds}s")])
+}
+
+/// Words before a command that is executed by the script, in namespaces of its own.
+fn in_namespace<'a>(script: &'a str, directory: &'a Path) -> [&'a str; 10] {
+    [
         "unshare",
         "--mount",
         "--pid",
@@ -25,11 +31,8 @@ fn profiler(script: &str, directory: &Path, seconds: u32) -> Profiler {
         "sh",
         "-ec",
         script,
-        directory,
-    ];
-    Profiler::wrapped_in(&wrapper)
-        .args(["--node", "--source", "filesystem", "-i", "100ms"])
-        .args(["--duration", &format!("{seconds}s")])
+        directory.to_str().expect("UTF-8"),
+    ]
 }
 
 /// The rows of a mount point.
@@ -139,4 +142,74 @@ fn mounts_are_those_of_the_node() {
     assert!(!of_node.is_empty(), "{}", finished.stderr);
     assert!(of_node.iter().all(|row| row.u64("total") == Some(8 << 20)));
     assert!(rows(&finished, directory.path().join("own")).is_empty());
+}
+
+/// What a user may not enter is no fault of the node.
+#[test]
+fn inaccessible_file_systems_are_no_errors() {
+    let directory = mounts::directory();
+    let script = format!(
+        r#"
+        chmod 755 "$0"
+        mkdir -p "$0/open" "$0/closed/inner"
+        mount -t tmpfs -o size=8m e2e "$0/open"
+        mount -t tmpfs e2e "$0/closed/inner"
+        chmod 700 "$0/closed"
+        exec {WORKLOAD} file-systems "$0" 0 "$@""#
+    );
+    let finished = Profiler::unprivileged_in(&in_namespace(&script, directory.path()))
+        .args(["--node", "--source", "filesystem", "-i", "100ms"])
+        .args(["--duration", "1s"])
+        .finish();
+    let total = |name: &str| -> BTreeSet<Option<u64>> {
+        let rows = rows(&finished, directory.path().join(name));
+        rows.iter().map(|row| row.u64("total")).collect()
+    };
+    assert_eq!(total("open"), BTreeSet::from([Some(8 << 20)]));
+    // The latter is of another user.
+    for closed in ["closed/inner", "sized"] {
+        assert_eq!(total(closed), BTreeSet::from([None]), "{closed}");
+    }
+    let stderr = &finished.stderr;
+    assert!(!stderr.contains("source filesystem"), "{stderr}");
+}
+
+#[test]
+fn file_systems_without_their_server_are_reported() {
+    let directory = mounts::directory();
+    // Its server ends with the command.
+    let script = format!(
+        r#"
+        {WORKLOAD} file-systems "$0" 0 true
+        exec "$@""#
+    );
+    let finished = profiler(&script, directory.path(), 1).finish();
+    let point = directory.path().join("sized");
+    let rows = rows(&finished, &point);
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.u64("total").is_none()));
+    let reported = format!("source filesystem: {}: ", point.display());
+    let stderr = &finished.stderr;
+    assert_eq!(stderr.matches(&reported).count(), 1, "{stderr}");
+}
+
+/// A file system on one of autofs, which counts every path through it as use. The server of autofs is
+/// the group of the processes, which ask nothing of it.
+#[test]
+fn file_systems_on_demand_are_not_kept_mounted() {
+    let directory = mounts::directory();
+    let script = r#"
+        mkfifo "$0/server"
+        exec 3<>"$0/server"
+        mkdir "$0/demand" "$0/always"
+        mount -t autofs -o fd=3,minproto=5,maxproto=5,direct e2e "$0/demand"
+        for name in demand always; do mount -t tmpfs -o size=8m e2e "$0/$name"; done
+        exec "$@""#;
+    let finished = profiler(script, directory.path(), 14).finish();
+    let readings = |name: &str| {
+        let rows = rows(&finished, directory.path().join(name));
+        assert!(rows.iter().all(|row| row.u64("total") == Some(8 << 20)));
+        rows.len()
+    };
+    // At the first sample, after 10 s, and at the end.
+    assert_eq!((readings("always"), readings("demand")), (3, 2));
 }

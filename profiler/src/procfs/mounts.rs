@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ffi::OsString,
-    fs,
+    fs, iter,
     os::unix::ffi::OsStringExt as _,
     path::{Path, PathBuf},
 };
@@ -87,6 +87,29 @@ pub fn visible(mut all: Vec<Numbered>) -> Vec<Numbered> {
     let mut is_visible = is_visible.into_iter();
     all.retain(|_| is_visible.next() == Some(true));
     all
+}
+
+/// Types whose directories the kernel mounts when they are entered: exports, referrals and volumes.
+const WITH_SUBMOUNTS: [&str; 5] = ["afs", "cifs", "nfs", "nfs4", "smb3"];
+
+/// Ids of the mounts that are made when their directory is entered and removed when it has not been
+/// entered for some time: those on a mount of autofs, those below another mount of such a network
+/// file system, and what is mounted on them. Every path through them counts as use.
+pub fn on_demand(all: &[Numbered]) -> HashSet<u32> {
+    let by_id: HashMap<u32, &Numbered> = all.iter().map(|found| (found.id, found)).collect();
+    let parent_of = |found: &Numbered| by_id.get(&found.parent).copied();
+    let is_on_demand = |found: &Numbered| {
+        parent_of(found).is_some_and(|parent| {
+            let (on, own) = (&parent.mount.fstype[..], &found.mount.fstype[..]);
+            on == "autofs" || (on == own && WITH_SUBMOUNTS.contains(&own))
+        })
+    };
+    let ids = all.iter().filter(|found| {
+        let above = iter::successors(Some(*found), |found| parent_of(found));
+        // The root can be mounted on itself.
+        above.take(all.len()).any(is_on_demand)
+    });
+    ids.map(|found| found.id).collect()
 }
 
 /// Mounts of the node. A service manager may give the profiler its own mount namespace, in which
@@ -242,6 +265,31 @@ mod tests {
         assert_eq!(mount.mount_point, PathBuf::from(bytes(b"/b\t\xff\xff")));
         assert_eq!(mount.source, Some(bytes(b"/c\xe9")));
         assert_eq!(mount.options, ["rw", "x=\u{fffd}"]);
+    }
+
+    fn numbered(text: &str) -> Vec<Numbered> {
+        let lines = text.lines();
+        lines.filter_map(|line| mount(line.as_bytes())).collect()
+    }
+
+    #[test]
+    fn idle_mounts_are_recognized() {
+        // A mount of a unit (3), of a map (5) with a mount below (6), a local one (7), an export below
+        // another one (9), and a local one on it (10).
+        let text = "\
+            1 1 8:1 / / rw - ext4 /dev/a rw\n\
+            2 1 0:2 / /boot rw - autofs systemd-1 rw\n\
+            3 2 8:2 / /boot rw - vfat /dev/b rw\n\
+            4 1 0:4 / /home rw - autofs /etc/auto.home rw\n\
+            5 4 0:5 / /home/a rw - nfs4 srv:/a rw\n\
+            6 5 0:6 / /home/a/b rw - tmpfs none rw\n\
+            7 1 0:7 / /tmp rw - tmpfs none rw\n\
+            8 1 0:8 / /nfs rw - nfs4 srv:/ rw\n\
+            9 8 0:9 / /nfs/c rw - nfs4 srv:/c rw\n\
+            10 9 0:10 / /nfs/c/d rw - tmpfs none rw\n\
+            11 7 0:11 / /tmp/e rw - tmpfs none rw\n";
+        let ids = on_demand(&numbered(text));
+        assert_eq!(ids, HashSet::from([3, 5, 6, 9, 10]));
     }
 
     #[test]

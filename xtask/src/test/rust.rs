@@ -42,7 +42,7 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 36] = [
+const LONG: [&str; 37] = [
     "coming_from::",
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
@@ -50,6 +50,7 @@ const LONG: [&str; 36] = [
     "crash::every_sample_is_recovered_after_twenty_kills",
     "export::samples_without_cpu_time_are_joined_with_the_next",
     "export_perfmon::documented_values_equal_sql",
+    "file_systems::file_systems_on_demand_are_not_kept_mounted",
     "full_disk::full_disk_drops_rows_but_keeps_files_and_target",
     "import::exports_of_flowcept_come_back",
     "import::exports_of_perfmon_come_back",

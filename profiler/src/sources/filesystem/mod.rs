@@ -28,7 +28,7 @@ columns! {
         device: Option<Label> = Label("", "Mounted device or server:/export"),
         fstype: Label = Label("", "Type of the file system"),
         read_only: bool = Gauge("", "Whether it is mounted read-only"),
-        total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s"),
+        total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s, or if the user may not enter a directory above it"),
         used: Option<u64> = Gauge("bytes", "Space in use: `total - free`"),
         free: Option<u64> = Gauge("bytes", "Free space, including what is reserved for root"),
         available: Option<u64> = Gauge("bytes", "Free space for users; free in psutil"),
@@ -39,7 +39,7 @@ columns! {
 
 static TABLE: TypedTable<TickKey, FilesystemRow> = TypedTable::new(
     "filesystem",
-    "One row per mounted file system with a size: at the first sample, then every 10 s, and at the end of the run. One to which no name leads, because another one is mounted above it, has none",
+    "One row per mounted file system with a size: at the first sample, then every 10 s, and at the end of the run. One to which no name leads, because another one is mounted above it, has none. One that autofs or the kernel mounts on demand is read when it appears and at the end only: each reading would postpone its unmount",
 );
 
 /// Declaration of the source.
@@ -101,11 +101,12 @@ const WITHOUT_SIZE: [&str; 24] = [
     "tracefs",
 ];
 
-/// The first visible mount of each file system with a size. Bind mounts show a file system several
-/// times.
-fn with_size(all: Vec<Numbered>) -> Vec<Numbered> {
+/// The first visible mount of each file system with a size, which is one that stays mounted if there
+/// is one. Bind mounts show a file system several times.
+fn with_size(all: Vec<Numbered>, on_demand: &HashSet<u32>) -> Vec<Numbered> {
     let mut seen = HashSet::new();
     let mut mounts = mounts::visible(all);
+    mounts.sort_by_key(|mounted| on_demand.contains(&mounted.id));
     mounts.retain(|mounted| {
         !WITHOUT_SIZE.contains(&mounted.mount.fstype.as_str()) && seen.insert(mounted.dev)
     });
@@ -117,6 +118,8 @@ struct Filesystems {
     worker: Option<Worker<Vec<Numbered>, Vec<Answer>>>,
     asked: Option<Instant>,
     read_at: Option<u64>,
+    /// Mounts on demand that have been asked.
+    on_demand: HashSet<u32>,
     rows: TableBuilder<TickKey, FilesystemRow>,
 }
 
@@ -127,8 +130,24 @@ impl Filesystems {
             worker: None,
             asked: None,
             read_at: None,
+            on_demand: HashSet::new(),
             rows: TableBuilder::new(&TABLE),
         }
+    }
+
+    /// The mounts to be asked. Those on demand are asked when they appear and at the end, because each
+    /// reading would keep them mounted for their whole time limit.
+    fn due(&mut self, last: bool) -> Vec<Numbered> {
+        let all = self.mounts.all();
+        let on_demand = mounts::on_demand(&all);
+        let mut due = with_size(all, &on_demand);
+        if !last {
+            due.retain(|mounted| {
+                !on_demand.contains(&mounted.id) || !self.on_demand.contains(&mounted.id)
+            });
+        }
+        self.on_demand = on_demand;
+        due
     }
 
     fn worker(&mut self) -> Result<&mut Worker<Vec<Numbered>, Vec<Answer>>> {
@@ -155,7 +174,7 @@ impl Source for Filesystems {
         };
         let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= PERIOD);
         if (is_due || ctx.last) && !self.worker()?.is_busy() {
-            let mounts = with_size(self.mounts.all());
+            let mounts = self.due(ctx.last);
             self.worker()?.ask(mounts)?;
             self.asked = Some(Instant::now());
         }
@@ -172,6 +191,10 @@ impl Source for Filesystems {
         self.rows.finish(out);
         let problem = answers.iter().find_map(|answer| {
             let error = answer.size.as_ref().err()?;
+            // A user may not enter all directories.
+            if error.kind() == io::ErrorKind::PermissionDenied {
+                return None;
+            }
             let point = answer.mounted.mount.mount_point.display();
             Some(anyhow!("{point}: {error}"))
         });
