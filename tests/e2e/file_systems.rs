@@ -1,22 +1,27 @@
 //! Table `filesystem` with file systems that are large, hidden, or do not answer. They are mounted in a
 //! namespace of their own, in which other tests do not see them.
 
-use std::{collections::BTreeSet, ffi::OsStr, path::Path};
+use std::{collections::BTreeSet, ffi::OsStr, fs, path::Path, thread::sleep, time::Duration};
 
 use e2e::{
-    mounts,
+    dataset::Dataset,
+    mounts, procfs,
     rows::Row,
-    runs::{Finished, Profiler},
+    runs::{Finished, Profiler, wait_until},
 };
 
 use crate::WORKLOAD;
 
-/// A profiler of the node for this many seconds, whose mounts are those that `script` makes. The
-/// script ends with the execution of `"$@"`; `$0` is a directory for mount points.
+/// A profiler whose mounts are those that `script` makes. The script ends with the execution of `"$@"`;
+/// `$0` is a directory for mount points.
+fn in_mounts(script: &str, directory: &Path) -> Profiler {
+    let wrapper = in_namespace(script, directory);
+    Profiler::wrapped_in(&wrapper).args(["--source", "filesystem", "-i", "100ms"])
+}
+
+/// The same of the node, for this many seconds.
 fn profiler(script: &str, directory: &Path, seconds: u32) -> Profiler {
-    Profiler::wrapped_in(&in_namespace(script, directory))
-        .args(["--node", "--source", "filesystem", "-i", "100ms"])
-        .args(["--duration", &format!("{seconds}s")])
+    in_mounts(script, directory).args(["--node", "--duration", &format!("{seconds}s")])
 }
 
 /// Words before a command that is executed by the script, in namespaces of its own.
@@ -212,4 +217,100 @@ fn file_systems_on_demand_are_not_kept_mounted() {
     };
     // At the first sample, after 10 s, and at the end.
     assert_eq!((readings("always"), readings("demand")), (3, 2));
+}
+
+/// File systems of which so many do not answer, and then a healthy one.
+fn silent(number: usize) -> String {
+    format!(
+        r#"exec {WORKLOAD} file-systems "$0" {number} sh -ec '
+            mkdir "$0/healthy"
+            mount -t tmpfs -o size=8m e2e "$0/healthy"
+            exec "$@"' "$0" "$@""#
+    )
+}
+
+/// Helper processes below this process, and those of them that are in the system call.
+fn helpers(process: u32) -> (usize, usize) {
+    let call = format!("{} ", libc::SYS_fstatfs);
+    let (mut all, mut waiting) = (0, 0);
+    let mut pending = vec![process];
+    while let Some(pid) = pending.pop() {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
+        if read("comm").is_ok_and(|name| name == "statfs\n") {
+            all += 1;
+            waiting += usize::from(read("syscall").is_ok_and(|now| now.starts_with(&call)));
+        }
+        pending.extend(procfs::children(pid));
+    }
+    (all, waiting)
+}
+
+/// Runs with silent file systems, and returns the largest number of helper processes.
+fn run_with_silent(number: usize) -> usize {
+    let directory = mounts::directory();
+    let mut running = profiler(&silent(number), directory.path(), 3).spawn();
+    let mut most = 0;
+    while !running.has_ended() {
+        most = most.max(helpers(running.pid()).0);
+        sleep(Duration::from_millis(10));
+    }
+    let finished = running.finish();
+    let totals = |point: &Path| -> Vec<_> {
+        let rows = rows(&finished, point);
+        rows.iter().map(|row| row.u64("total")).collect()
+    };
+    let below = |name: &str| totals(&directory.path().join(name));
+    for healthy in [totals(Path::new("/")), below("sized"), below("healthy")] {
+        assert!(healthy.len() > 1, "{healthy:?}, {}", finished.stderr);
+        assert!(healthy.iter().all(Option::is_some), "{healthy:?}");
+    }
+    for number in 0..number {
+        let silent = below(&format!("silent-{number}"));
+        assert!(silent.len() > 1 && silent.iter().all(Option::is_none));
+    }
+    assert!(finished.stderr.contains("no answer within 1 s"));
+    most
+}
+
+#[test]
+fn silent_file_systems_delay_no_other() {
+    // Each keeps one.
+    let most = run_with_silent(8);
+    assert!((8..=16).contains(&most), "{most} processes");
+}
+
+#[test]
+fn helpers_for_silent_file_systems_are_bounded() {
+    let most = run_with_silent(40);
+    assert!((8..=16).contains(&most), "{most} processes");
+}
+
+#[test]
+fn file_systems_that_answer_again_have_sizes() {
+    let directory = mounts::directory();
+    let file = |name: &str| directory.path().join(name);
+    let waits = format!(
+        "until [ -e {} ]; do sleep 0.1; done",
+        file("stop").display()
+    );
+    let running = in_mounts(&silent(2), directory.path())
+        .command(&["sh", "-c", &waits])
+        .start();
+    let is_of = |row: &Row, name: &str| {
+        let mount = row.text("mount").expect("a path");
+        Path::new(mount) == file(name)
+    };
+    Dataset::new(running.run_dir()).wait_for_row("filesystem", "one hangs", |row| {
+        is_of(row, "silent-0") && row.u64("total").is_none()
+    });
+    assert_eq!(helpers(running.pid()).1, 2);
+    fs::write(file("answer"), "").expect("written");
+    wait_until("they have answered", || helpers(running.pid()).1 == 0);
+    fs::write(file("stop"), "").expect("written");
+    let finished = running.finish();
+    for name in ["silent-0", "silent-1"] {
+        let rows = rows(&finished, file(name));
+        let last = rows.iter().max_by_key(|row| row.i64("ts"));
+        assert_eq!(last.expect("rows").u64("total"), Some(494_384_795_648));
+    }
 }

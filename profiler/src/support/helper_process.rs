@@ -90,15 +90,24 @@ impl HelperProcess {
     ///
     /// When the pipe cannot be waited for.
     pub fn has_answer(&self, timeout: Duration) -> io::Result<bool> {
-        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
-        match poll(
-            &mut [PollFd::new(&self.answers, PollFlags::IN)],
-            Some(&timeout),
-        ) {
-            Ok(ready) => Ok(ready != 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        wait_for_any(&mut [self.awaited()], timeout)
+    }
+
+    /// Whether an answer, or the end, of one of these processes comes within `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// When the pipes cannot be waited for.
+    pub fn has_any_answer<'a>(
+        processes: impl Iterator<Item = &'a Self>,
+        timeout: Duration,
+    ) -> io::Result<bool> {
+        let mut pipes: Vec<_> = processes.map(Self::awaited).collect();
+        wait_for_any(&mut pipes, timeout)
+    }
+
+    fn awaited(&self) -> PollFd<'_> {
+        PollFd::new(&self.answers, PollFlags::IN)
     }
 
     /// Kills the process. It can remain in its system call.
@@ -113,6 +122,15 @@ impl HelperProcess {
             all().remove(&self.pid());
         }
         has_ended
+    }
+}
+
+fn wait_for_any(pipes: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+    match poll(pipes, Some(&timeout)) {
+        Ok(ready) => Ok(ready != 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,11 +1,13 @@
 //! File systems that this process serves while a command runs: `sized`, whose blocks are smaller than
-//! its transfers, and `silent-0`, `silent-1`, …, whose sizes the server never tells.
+//! its transfers, and `silent-0`, `silent-1`, …, whose sizes the server tells only while there is a file
+//! `answer` in the directory.
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
     thread,
+    time::Duration,
 };
 
 use super::fuse::{self, INIT, Request, STATFS};
@@ -23,24 +25,30 @@ const NAME: u32 = 255;
 /// Mounts `sized` and this many silent file systems below a directory, and returns the code of the
 /// command.
 pub fn main(directory: &Path, silent: usize, command: &[&str]) -> ExitCode {
-    serve(&directory.join("sized"), true);
+    serve(&directory.join("sized"), None);
     for number in 0..silent {
-        serve(&directory.join(format!("silent-{number}")), false);
+        let point = directory.join(format!("silent-{number}"));
+        serve(&point, Some(directory.join("answer")));
     }
     let status = Command::new(command[0]).args(&command[1..]).status();
     let code = status.expect("it starts").code();
     ExitCode::from(code.map_or(1, |code| u8::try_from(code).expect("a code")))
 }
 
-fn serve(point: &Path, has_size: bool) {
+/// Serves a file system, whose size is told when there is a file of this name.
+fn serve(point: &Path, needed: Option<PathBuf>) {
     fs::create_dir_all(point).expect("made");
     let mut device = fuse::mount(DEVICE.as_ref(), point, MODE);
     thread::spawn(move || {
         while let Some(request) = Request::next(&mut device) {
             match request.opcode {
                 INIT => request.answer(&mut device, 0, &fuse::initial()),
-                STATFS if has_size => request.answer(&mut device, 0, &size()),
-                STATFS => {}
+                STATFS => {
+                    while needed.as_ref().is_some_and(|needed| !needed.exists()) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    request.answer(&mut device, 0, &size());
+                }
                 _ => request.answer(&mut device, libc::ENOSYS, &[]),
             }
         }

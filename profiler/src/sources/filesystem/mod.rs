@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 
 use self::statfs_client::{Answer, StatfsClient};
 use super::{Source, SourceSpec, Support, TickContext};
@@ -28,7 +28,7 @@ columns! {
         device: Option<Label> = Label("", "Mounted device or server:/export"),
         fstype: Label = Label("", "Type of the file system"),
         read_only: bool = Gauge("", "Whether it is mounted read-only"),
-        total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s, or if the user may not enter a directory above it"),
+        total: Option<u64> = Gauge("bytes", "Size; null, like all numbers, if the file system did not answer within 1 s, was not asked because 15 others do not answer, or may not be entered by the user"),
         used: Option<u64> = Gauge("bytes", "Space in use: `total - free`"),
         free: Option<u64> = Gauge("bytes", "Free space, including what is reserved for root"),
         available: Option<u64> = Gauge("bytes", "Free space for users; free in psutil"),
@@ -70,8 +70,9 @@ const PERIOD: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_millis(2);
 /// How long the first sample waits, because the helper has to be started.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long the last sample waits. A file server takes longer than a disk.
-const LAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the last sample waits. A file server takes longer than a disk, and one that hangs all of
+/// its time.
+const LAST_TIMEOUT: Duration = statfs_client::TIMEOUT.saturating_add(Duration::from_millis(500));
 
 /// Types without a size, and autofs, which would mount something.
 const WITHOUT_SIZE: [&str; 24] = [
@@ -113,11 +114,25 @@ fn with_size(all: Vec<Numbered>, on_demand: &HashSet<u32>) -> Vec<Numbered> {
     mounts
 }
 
+/// A request to the thread.
+enum Request {
+    /// The first answers of a reading of these.
+    Begin(Vec<Numbered>),
+    /// Further ones.
+    Continue,
+}
+
+/// Answers, and whether they are the last ones of the reading.
+type Answers = (Vec<Answer>, bool);
+
 struct Filesystems {
     mounts: NodeMounts,
-    worker: Option<Worker<Vec<Numbered>, Vec<Answer>>>,
+    worker: Option<Worker<Request, Answers>>,
     asked: Option<Instant>,
+    /// End of the last reading.
     read_at: Option<u64>,
+    /// What is wrong by this reading.
+    problems: Vec<String>,
     /// Mounts on demand that have been asked.
     on_demand: HashSet<u32>,
     rows: TableBuilder<TickKey, FilesystemRow>,
@@ -130,6 +145,7 @@ impl Filesystems {
             worker: None,
             asked: None,
             read_at: None,
+            problems: Vec::new(),
             on_demand: HashSet::new(),
             rows: TableBuilder::new(&TABLE),
         }
@@ -150,56 +166,90 @@ impl Filesystems {
         due
     }
 
-    fn worker(&mut self) -> Result<&mut Worker<Vec<Numbered>, Vec<Answer>>> {
+    fn worker(&mut self) -> Result<&mut Worker<Request, Answers>> {
         Ok(match &mut self.worker {
             Some(worker) => worker,
             none => {
                 let node = self.mounts.clone();
                 none.insert(Worker::start("statfs", move || {
                     let mut client = StatfsClient::new(node);
-                    move |mounts| client.read_all(mounts)
+                    move |request| {
+                        if let Request::Begin(mounts) = request {
+                            client.begin(mounts);
+                        }
+                        client.next()
+                    }
                 })?)
             }
         })
+    }
+
+    /// Stores the answers that come within `timeout`.
+    fn receive(&mut self, timeout: Duration, ctx: &TickContext<'_>) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(begin.elapsed());
+            let Some((answers, is_complete)) = self.worker()?.take(left) else {
+                return Ok(());
+            };
+            let now = monotonic_ns();
+            let before = *self.read_at.get_or_insert(now);
+            for answer in answers {
+                // Unmounted or hidden meanwhile.
+                if answer.size.as_ref().is_err_and(is_gone) {
+                    continue;
+                }
+                self.problems.extend(problem(&answer));
+                if let Some(row) = row(&answer) {
+                    self.rows.push(ctx.key(now - before), row);
+                }
+            }
+            if is_complete {
+                self.read_at = Some(now);
+                return Ok(());
+            }
+            self.worker()?.ask(Request::Continue)?;
+        }
     }
 }
 
 impl Source for Filesystems {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
-        let before = *self.read_at.get_or_insert_with(monotonic_ns);
+        self.read_at.get_or_insert_with(monotonic_ns);
         let timeout = match self.asked {
             _ if ctx.last => LAST_TIMEOUT,
             None => FIRST_TIMEOUT,
             Some(_) => TIMEOUT,
         };
+        // Later samples do not wait for what one has asked, but for the last one.
+        let in_between = if ctx.last { timeout } else { Duration::ZERO };
+        self.receive(in_between, ctx)?;
         let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= PERIOD);
         if (is_due || ctx.last) && !self.worker()?.is_busy() {
-            let mounts = self.due(ctx.last);
-            self.worker()?.ask(mounts)?;
+            let due = self.due(ctx.last);
+            self.worker()?.ask(Request::Begin(due))?;
             self.asked = Some(Instant::now());
-        }
-        let Some(mut answers) = self.worker()?.take(timeout) else {
-            return Ok(());
-        };
-        let now = monotonic_ns();
-        self.read_at = Some(now);
-        // Unmounted or hidden meanwhile.
-        answers.retain(|answer| !answer.size.as_ref().is_err_and(is_gone));
-        for row in answers.iter().filter_map(row) {
-            self.rows.push(ctx.key(now - before), row);
+            self.receive(timeout, ctx)?;
         }
         self.rows.finish(out);
-        let problem = answers.iter().find_map(|answer| {
-            let error = answer.size.as_ref().err()?;
-            // A user may not enter all directories.
-            if error.kind() == io::ErrorKind::PermissionDenied {
-                return None;
-            }
-            let point = answer.mounted.mount.mount_point.display();
-            Some(anyhow!("{point}: {error}"))
-        });
-        problem.map_or(Ok(()), Err)
+        if self.worker()?.is_busy() {
+            return Ok(());
+        }
+        let problems = std::mem::take(&mut self.problems);
+        match &problems[..] {
+            [] => Ok(()),
+            [problem] => bail!("{problem}"),
+            [problem, others @ ..] => bail!("{problem}; {} further ones", others.len()),
+        }
     }
+}
+
+/// What is wrong with a file system. That a user may not enter its directory is not.
+fn problem(answer: &Answer) -> Option<String> {
+    let error = answer.size.as_ref().err()?;
+    let is_wrong = error.kind() != io::ErrorKind::PermissionDenied;
+    let point = answer.mounted.mount.mount_point.display();
+    is_wrong.then(|| format!("{point}: {error}"))
 }
 
 /// Whether a file system is no longer mounted where it was.

@@ -58,13 +58,21 @@ impl StatfsHelper {
             .write_all(&[header.as_flattened(), path].concat())
     }
 
-    /// The answer, if it comes within `timeout`.
+    /// Whether one of these has an answer, or has ended, within `timeout`.
+    pub fn wait_for_any<'a>(
+        helpers: impl Iterator<Item = &'a Self>,
+        timeout: Duration,
+    ) -> io::Result<bool> {
+        HelperProcess::has_any_answer(helpers.map(|helper| &helper.0), timeout)
+    }
+
+    /// The answer, if it comes within `timeout`: the size or the error of the system call, which is
+    /// [`NotFound`](io::ErrorKind::NotFound) if another file system, or none, is mounted there.
     ///
     /// # Errors
     ///
-    /// That of the system call; [`NotFound`](io::ErrorKind::NotFound) if another file system, or none,
-    /// is mounted there.
-    pub fn answer(&mut self, timeout: Duration) -> io::Result<Option<Size>> {
+    /// When the process has ended.
+    pub fn answer(&mut self, timeout: Duration) -> io::Result<Option<io::Result<Size>>> {
         if !self.0.has_answer(timeout)? {
             return Ok(None);
         }
@@ -74,34 +82,36 @@ impl StatfsHelper {
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
-        let [
-            errno,
-            block,
-            blocks,
-            free,
-            available,
-            inodes_total,
-            inodes_free,
-        ] = words;
-        if errno != 0 {
-            return Err(io::Error::from_raw_os_error(
-                i32::try_from(errno).unwrap_or(libc::EIO),
-            ));
-        }
-        let bytes = |blocks: u64| blocks.checked_mul(block);
-        let (total, free, available) = bytes(blocks)
-            .zip(bytes(free))
-            .zip(bytes(available))
-            .map(|((total, free), available)| (total, free, available))
-            .ok_or_else(|| io::Error::other("larger than 16 EiB"))?;
-        Ok(Some(Size {
-            total,
-            free,
-            available,
-            inodes_total,
-            inodes_free,
-        }))
+        Ok(Some(size_of(words)))
     }
+}
+
+fn size_of(words: [u64; WORDS]) -> io::Result<Size> {
+    let [
+        errno,
+        block,
+        blocks,
+        free,
+        available,
+        inodes_total,
+        inodes_free,
+    ] = words;
+    if errno != 0 {
+        return Err(io::Error::from_raw_os_error(
+            i32::try_from(errno).unwrap_or(libc::EIO),
+        ));
+    }
+    let bytes = |blocks: u64| {
+        let bytes = blocks.checked_mul(block);
+        bytes.ok_or_else(|| io::Error::other("larger than 16 EiB"))
+    };
+    Ok(Size {
+        total: bytes(blocks)?,
+        free: bytes(free)?,
+        available: bytes(available)?,
+        inodes_total,
+        inodes_free,
+    })
 }
 
 /// The child: answers each request, until the pipe is closed.
@@ -202,28 +212,29 @@ mod tests {
     #[test]
     fn answers_are_those_of_statvfs() {
         let mut helper = StatfsHelper::start().expect("forks");
-        let wait = Duration::from_secs(10);
+        let answer = |helper: &mut StatfsHelper| {
+            let answer = helper.answer(Duration::from_secs(10)).expect("it is alive");
+            answer.expect("soon")
+        };
         let (proc, dev) = (id("/proc"), id("/dev"));
         for _ in 0..2 {
             helper.ask("/proc", proc).expect("writes");
-            assert_eq!(
-                helper.answer(wait).expect("answers").expect("soon").total,
-                0
-            );
+            assert_eq!(answer(&mut helper).expect("mounted").total, 0);
             helper.ask("/dev", dev).expect("writes");
-            let size = helper.answer(wait).expect("answers").expect("soon");
+            let size = answer(&mut helper).expect("mounted");
             let ours = rustix::fs::statvfs("/dev").expect("statvfs");
             assert_eq!(size.total, ours.f_blocks * ours.f_frsize);
             assert_eq!(size.inodes_total, ours.f_files);
             // None, and another one.
             for (path, id) in [("/none", dev), ("/dev", proc)] {
                 helper.ask(path, id).expect("writes");
-                let error = helper.answer(wait).expect_err("it is not mounted there");
+                let error = answer(&mut helper).expect_err("it is not mounted there");
                 assert_eq!(error.kind(), io::ErrorKind::NotFound);
             }
         }
         assert!(helper.ask("x".repeat(LONGEST), dev).is_err());
         assert!(helper.ask("a\0b", dev).is_err());
-        assert_eq!(helper.answer(Duration::ZERO).expect("no answer"), None);
+        let answer = helper.answer(Duration::ZERO).expect("it is alive");
+        assert!(answer.is_none());
     }
 }
