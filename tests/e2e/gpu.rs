@@ -1,6 +1,7 @@
 //! `gpu` with a stub of NVIDIA's library (profiler/tests/nvml/stub.c).
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -128,6 +129,67 @@ fn only_visible_gpus_are_recorded() {
     assert!(
         seen.iter().all(|(uuid, _)| *uuid == Some("GPU-1")),
         "{seen:?}"
+    );
+}
+
+/// In a device cgroup, as with `ConstrainDevices` of Slurm, libraries number its GPUs from 0.
+#[test]
+fn gpus_that_slurm_gave_decide() {
+    let record = |machine: &Machine, environment: &[(&str, &str)]| {
+        let environment = environment.iter();
+        let profiler = environment.fold(machine.profiler(), |profiler, (name, value)| {
+            profiler.env(name, value)
+        });
+        let finished = profiler
+            .args(["--source", "gpu", "--interval", "50ms"])
+            .command(&["sleep", "0.3"])
+            .finish();
+        let rows = finished.dataset().table("gpu");
+        let seen = rows.iter().filter_map(|row| row.text("uuid"));
+        let seen: BTreeSet<String> = seen.map(str::to_owned).collect();
+        let told = finished.stderr.matches("can mean several GPUs").count();
+        (seen.into_iter().collect::<Vec<_>>(), told)
+    };
+    let gpus = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let machine = Machine::new(GPU);
+    let renumbered = [("SLURM_JOB_GPUS", "1"), ("CUDA_VISIBLE_DEVICES", "0")];
+    assert_eq!(record(&machine, &renumbered), (gpus(&["GPU-1"]), 0));
+    let of_the_node = [("SLURM_JOB_GPUS", "1"), ("CUDA_VISIBLE_DEVICES", "1")];
+    assert_eq!(record(&machine, &of_the_node), (gpus(&["GPU-1"]), 0));
+    let unknown = [("CUDA_VISIBLE_DEVICES", "0")];
+    assert_eq!(record(&machine, &unknown), (gpus(&["GPU-0"]), 0));
+    let machine = Machine::new("nvml count 3\ngpu0 uuid GPU-0\ngpu1 uuid GPU-1\ngpu2 uuid GPU-2\n");
+    let either = [("SLURM_JOB_GPUS", "1,2"), ("CUDA_VISIBLE_DEVICES", "1")];
+    assert_eq!(record(&machine, &either), (gpus(&["GPU-1", "GPU-2"]), 1));
+}
+
+/// The numbers in the environment are those of another order: the driver knows better.
+#[test]
+fn gpus_of_listed_processes_are_recorded() {
+    let target = ProcessGroup::start(
+        Command::new("sleep")
+            .arg("60")
+            .env("CUDA_VISIBLE_DEVICES", "0"),
+    );
+    let pid = target.pid();
+    let machine = Machine::new(&format!(
+        "{GPU}gpu1 compute {pid} 4096 4294967295 4294967295\n"
+    ));
+    let finished = machine
+        .profiler()
+        .args(["--source", "gpu", "--interval", "50ms", "--duration", "1s"])
+        .pid(pid)
+        .finish();
+    let rows = finished.dataset().table("gpu");
+    assert!(
+        rows.iter().any(|row| row.text("uuid") == Some("GPU-1")),
+        "{rows:?}"
+    );
+    let used = finished.dataset().table("gpu_process");
+    assert!(!used.is_empty());
+    assert!(
+        used.iter().all(|row| row.text("uuid") == Some("GPU-1")),
+        "{used:?}"
     );
 }
 

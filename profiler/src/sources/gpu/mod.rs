@@ -6,9 +6,11 @@
 
 mod device;
 mod drm;
+mod numbering;
 mod nvidia;
 mod owners;
 mod reading;
+mod variables;
 mod visible;
 
 use std::{

@@ -1,98 +1,126 @@
-//! Environment variables by which a process restricts itself to some of the GPUs.
+//! GPUs that the processes of the target may use.
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::procfs::memory_file::{self, MemoryFile};
+use super::{
+    numbering::{Meaning, Share},
+    variables::Variables,
+};
+use crate::{
+    procfs::memory_file::{self, MemoryFile},
+    warning,
+};
 
-/// GPUs that an environment makes visible; the default is all of them.
-pub(super) trait Visible: Clone + Default {
+/// What the variables of the libraries of a vendor select.
+pub(super) trait Selects: Clone + Eq + Hash {
+    /// Names of the variables, for messages.
+    const VARIABLES: &str;
+
     /// `None` for an environment without one of the variables.
     fn of_environment(variables: &Variables<'_>) -> Option<Self>;
 }
 
-/// An environment: `NAME=value` strings, separated by NUL.
-pub(super) struct Variables<'a>(&'a [u8]);
-
-impl<'a> Variables<'a> {
-    pub(super) fn new(environment: &'a [u8]) -> Self {
-        Self(environment)
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&'a str> {
-        let mut strings = self.0.split(|byte| *byte == 0);
-        let value =
-            strings.find_map(|string| string.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-        std::str::from_utf8(value?).ok()
-    }
-
-    /// A list of GPUs; `None` if it is longer than a valid one.
-    pub(super) fn list(&self, name: &str) -> Option<&'a str> {
-        self.get(name).filter(|list| list.len() <= LONGEST_LIST)
-    }
+/// What is known of the GPUs of a process; the default is nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Known<S> {
+    pub(super) selection: Option<S>,
+    pub(super) share: Share,
 }
 
-/// Words of a list up to the first that is empty or -1, which ends it.
-pub(super) fn words(list: &str) -> Vec<String> {
-    let words = list.split(',').map(|word| word.trim().to_owned());
-    words
-        .take_while(|word| !word.is_empty() && word != "-1")
-        .collect()
+impl<S> Default for Known<S> {
+    fn default() -> Self {
+        Self {
+            selection: None,
+            share: Share::default(),
+        }
+    }
 }
 
 /// GPUs that the processes of the target may use. With the node as target, all GPUs are visible.
-pub(super) struct OfTarget<V> {
+pub(super) struct OfTarget<S> {
     procfs: PathBuf,
     node: bool,
     /// By pid, with the time of the reading: a process can exec with another environment.
-    known: HashMap<u32, (Instant, Environment<V>)>,
+    known: HashMap<u32, (Instant, Option<Known<S>>)>,
     /// As of the last reading of a known environment.
-    visible: Vec<V>,
+    distinct: HashSet<Known<S>>,
     /// Whether an environment has ever been known.
     is_known: bool,
-}
-
-/// An environment that has been read.
-enum Environment<V> {
-    /// Empty or unreadable: the process has ended, is in exec(2), or is of another user.
-    Unknown,
-    /// Without one of the variables.
-    Unrestricted,
-    Restricted(V),
+    /// Whether it has been said that GPUs are in doubt.
+    is_doubt_told: bool,
 }
 
 /// An environment is read again after this time, an unknown one at every reading.
-const READ_AGAIN: Duration = Duration::from_secs(5);
+pub(super) const READ_AGAIN: Duration = Duration::from_secs(5);
 /// Time for an exec(2) on a busy machine, before and during which the environment can be unreadable
 /// or empty.
 const EXEC: Duration = Duration::from_secs(1);
 /// Limit of environments per reading of the GPUs.
 const READ_AT_ONCE: usize = 256;
-/// Longer lists cannot be valid: a UUID has 40 characters.
-const LONGEST_LIST: usize = 4096;
 
-impl<V: Visible> OfTarget<V> {
+impl<S: Selects> OfTarget<S> {
     pub(super) fn new(procfs: &Path, node: bool) -> Self {
         Self {
             procfs: procfs.to_owned(),
             node,
             known: HashMap::new(),
-            visible: vec![V::default()],
+            distinct: HashSet::new(),
             is_known: false,
+            is_doubt_told: false,
         }
     }
 
-    /// GPUs visible to each of these processes that has such a variable; all GPUs if none has one.
-    /// Launchers and daemons in a job do not have them, and use no GPU. While no environment is
-    /// readable, because all processes have ended or are in exec(2), the GPUs stay those of the
-    /// reading before; the first reading waits for the end of an exec(2).
-    pub(super) fn of(&mut self, pids: Option<&[u32]>) -> &[V] {
+    /// Whether each of the GPUs with these numbers is visible to a process of the target. `meaning`
+    /// finds the GPUs of a process; `None` if it is not restricted.
+    ///
+    /// All GPUs are visible if no process is restricted. Launchers and daemons in a job are not, and
+    /// use no GPU. While no environment is readable, because all processes have ended or are in
+    /// exec(2), the GPUs stay those of the reading before; the first reading waits for the end of an
+    /// exec(2).
+    pub(super) fn gpus(
+        &mut self,
+        pids: Option<&[u32]>,
+        numbers: &[u32],
+        meaning: impl Fn(&Known<S>) -> Option<Meaning>,
+    ) -> Vec<bool> {
+        self.update(pids);
+        let meanings: Vec<Meaning> = self.distinct.iter().filter_map(meaning).collect();
+        if meanings.is_empty() {
+            return vec![true; numbers.len()];
+        }
+        let mut seen = vec![false; numbers.len()];
+        for at in meanings.iter().flat_map(|meaning| &meaning.gpus) {
+            seen[*at] = true;
+        }
+        let doubtful = meanings.iter().find(|meaning| !meaning.is_certain);
+        if let Some(doubtful) = doubtful
+            && !std::mem::replace(&mut self.is_doubt_told, true)
+        {
+            let gpus = doubtful.gpus.iter().map(|at| numbers[*at].to_string());
+            warning!(
+                "source gpu: {} of a process of the target can mean several GPUs; all of them are recorded: \
+                 {} (docs/limits.md)",
+                S::VARIABLES,
+                gpus.collect::<Vec<_>>().join(", ")
+            );
+        }
+        seen
+    }
+
+    /// What was known of the processes at the last call of [`Self::gpus`], each different fact once.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Known<S>> {
+        self.distinct.iter()
+    }
+
+    fn update(&mut self, pids: Option<&[u32]>) {
         let Some(pids) = pids.filter(|_| !self.node) else {
-            return &self.visible;
+            return;
         };
         let live: HashSet<u32> = pids.iter().copied().collect();
         self.known.retain(|pid, _| live.contains(pid));
@@ -103,15 +131,13 @@ impl<V: Visible> OfTarget<V> {
             thread::sleep(Duration::from_millis(1));
             self.read(pids);
         }
-        &self.visible
     }
 
     fn read(&mut self, pids: &[u32]) {
         let now = Instant::now();
         let is_due = |pid: &&u32| {
-            self.known.get(pid).is_none_or(|(read, environment)| {
-                matches!(environment, Environment::Unknown)
-                    || now.duration_since(*read) >= READ_AGAIN
+            self.known.get(pid).is_none_or(|(read, known)| {
+                known.is_none() || now.duration_since(*read) >= READ_AGAIN
             })
         };
         let mut due: Vec<u32> = pids.iter().filter(is_due).copied().collect();
@@ -120,26 +146,22 @@ impl<V: Visible> OfTarget<V> {
         for pid in due.into_iter().take(READ_AT_ONCE) {
             let content = memory_file::read(&self.procfs, pid, MemoryFile::Environ);
             let text = content.map_or_else(|_| Vec::new(), |content| content.bytes);
-            let known = self.known.entry(pid).or_insert((now, Environment::Unknown));
+            let known = self.known.entry(pid).or_insert((now, None));
             known.0 = now;
+            // An environment is empty or unreadable if the process has ended, is in exec(2), or is of
+            // another user.
             if !text.is_empty() {
-                known.1 = V::of_environment(&Variables::new(&text))
-                    .map_or(Environment::Unrestricted, Environment::Restricted);
+                let variables = Variables::new(&text);
+                known.1 = Some(Known {
+                    selection: S::of_environment(&variables),
+                    share: Share::new(&variables),
+                });
             }
         }
-        let mut visible = Vec::new();
-        let mut is_known = false;
-        for (_, environment) in self.known.values() {
-            is_known |= !matches!(environment, Environment::Unknown);
-            if let Environment::Restricted(gpus) = environment {
-                visible.push(gpus.clone());
-            }
-        }
-        if visible.is_empty() {
-            visible.push(V::default());
-        }
-        if is_known {
-            self.visible = visible;
+        let known = self.known.values().filter_map(|(_, known)| known.clone());
+        let distinct: HashSet<Known<S>> = known.collect();
+        if !distinct.is_empty() {
+            self.distinct = distinct;
             self.is_known = true;
         }
     }
@@ -147,82 +169,86 @@ impl<V: Visible> OfTarget<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::nvidia::visible::Cuda, *};
+    use std::fs;
 
-    fn of_target(procfs: &Path, node: bool) -> OfTarget<Cuda> {
+    use super::*;
+
+    /// Value of a variable.
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    struct Gpu(String);
+
+    impl Selects for Gpu {
+        const VARIABLES: &str = "GPU";
+
+        fn of_environment(variables: &Variables<'_>) -> Option<Self> {
+            variables.get("GPU").map(|value| Self(value.to_owned()))
+        }
+    }
+
+    fn of_target(procfs: &Path, node: bool) -> OfTarget<Gpu> {
         OfTarget::new(procfs, node)
+    }
+
+    fn put(procfs: &Path, pid: u32, environment: &str) {
+        let directory = procfs.join(pid.to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("environ"), environment).unwrap();
+    }
+
+    /// Visible ones of four GPUs.
+    fn seen(target: &mut OfTarget<Gpu>, pids: &[u32]) -> Vec<usize> {
+        let meaning = |known: &Known<Gpu>| {
+            let Gpu(number) = known.selection.as_ref()?;
+            let gpus = [number.parse().unwrap()].into();
+            Some(Meaning {
+                gpus,
+                is_certain: true,
+            })
+        };
+        let seen = target.gpus(Some(pids), &[0, 1, 2, 3], meaning);
+        (0..4).filter(|at| seen[*at]).collect()
     }
 
     #[test]
     fn environments_of_the_target_are_read() {
         let procfs = tempfile::TempDir::new().unwrap();
-        let process = |pid: u32, environment: &str| {
-            let directory = procfs.path().join(pid.to_string());
-            std::fs::create_dir_all(&directory).unwrap();
-            std::fs::write(directory.join("environ"), environment).unwrap();
-        };
-        process(1, "PATH=/bin\0");
-        process(2, "CUDA_DEVICE_ORDER=PCI_BUS_ID\0CUDA_VISIBLE_DEVICES=1\0");
-        process(3, "XCUDA_VISIBLE_DEVICES=0\0CUDA_VISIBLE_DEVICES=2\0");
-        process(
-            4,
-            &format!("CUDA_VISIBLE_DEVICES={}\0", "1,".repeat(LONGEST_LIST)),
-        );
-        let seen = |node: bool, pids: &[u32]| {
-            let mut target = of_target(procfs.path(), node);
-            let seen = target.of(Some(pids)).iter().cloned();
-            let words = seen.map(|seen| seen.words);
-            let mut words: Vec<_> = words.collect();
-            words.sort();
-            words
-        };
-        let of = |gpu: &str| Some(vec![gpu.to_owned()]);
-        assert_eq!(seen(false, &[1, 4, 5]), [None]);
-        assert_eq!(seen(false, &[1, 2]), [of("1")]);
-        assert_eq!(seen(false, &[1, 2, 3]), [of("1"), of("2")]);
-        assert_eq!(seen(true, &[2]), [None]);
+        put(procfs.path(), 1, "PATH=/bin\0");
+        put(procfs.path(), 2, "GPU=1\0");
+        put(procfs.path(), 3, "XGPU=0\0GPU=2\0");
+        let seen = |node, pids: &[u32]| seen(&mut of_target(procfs.path(), node), pids);
+        assert_eq!(seen(false, &[1, 5]), [0, 1, 2, 3]);
+        assert_eq!(seen(false, &[1, 2]), [1]);
+        assert_eq!(seen(false, &[1, 2, 3]), [1, 2]);
+        assert_eq!(seen(true, &[2]), [0, 1, 2, 3]);
     }
 
     #[test]
     fn gpus_stay_visible_while_no_environment_is_readable() {
         let procfs = tempfile::TempDir::new().unwrap();
-        let write = |environment: &str| {
-            let directory = procfs.path().join("2");
-            std::fs::create_dir_all(&directory).unwrap();
-            std::fs::write(directory.join("environ"), environment).unwrap();
-        };
         let mut target = of_target(procfs.path(), false);
-        let mut words = |pids: &[u32]| {
-            let visible = target.of(Some(pids)).iter().cloned();
-            visible.map(|visible| visible.words).collect::<Vec<_>>()
-        };
-        let second = [Some(vec!["1".to_owned()])];
         // In exec(2) the environment is empty, and afterwards it is read at once.
-        write("");
-        assert_eq!(words(&[2]), [None]);
-        write("CUDA_VISIBLE_DEVICES=1\0");
-        assert_eq!(words(&[2]), second);
-        assert_eq!(words(&[]), second);
+        put(procfs.path(), 2, "");
+        assert_eq!(seen(&mut target, &[2]), [0, 1, 2, 3]);
+        put(procfs.path(), 2, "GPU=1\0");
+        assert_eq!(seen(&mut target, &[2]), [1]);
+        assert_eq!(seen(&mut target, &[]), [1]);
         let ended: Vec<u32> = (3..).take(READ_AT_ONCE).collect();
-        assert_eq!(words(&ended), second);
+        assert_eq!(seen(&mut target, &ended), [1]);
     }
 
     /// The first reading can meet the command of the run in exec(2).
     #[test]
     fn first_reading_waits_for_an_environment() {
         let procfs = tempfile::TempDir::new().unwrap();
-        let file = procfs.path().join("2/environ");
-        std::fs::create_dir(procfs.path().join("2")).unwrap();
-        std::fs::write(&file, "").unwrap();
+        put(procfs.path(), 2, "");
         let mut target = of_target(procfs.path(), false);
-        let words = thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(10));
-                std::fs::write(&file, "CUDA_VISIBLE_DEVICES=1\0").unwrap();
+                put(procfs.path(), 2, "GPU=1\0");
             });
-            target.of(Some(&[2]))[0].words.clone()
+            assert_eq!(seen(&mut target, &[2]), [1]);
         });
-        assert_eq!(words, Some(vec!["1".to_owned()]));
     }
 
     /// More processes than a reading reads, all of them without a readable environment.
@@ -231,13 +257,10 @@ mod tests {
         let procfs = tempfile::TempDir::new().unwrap();
         let mut target = of_target(procfs.path(), false);
         let mut pids: Vec<u32> = (1..).take(READ_AT_ONCE).collect();
-        target.of(Some(&pids));
+        seen(&mut target, &pids);
         let last = u32::try_from(READ_AT_ONCE).unwrap() + 1;
-        let directory = procfs.path().join(last.to_string());
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::write(directory.join("environ"), "CUDA_VISIBLE_DEVICES=1\0").unwrap();
+        put(procfs.path(), last, "GPU=1\0");
         pids.push(last);
-        let words = target.of(Some(&pids))[0].words.clone();
-        assert_eq!(words, Some(vec!["1".to_owned()]));
+        assert_eq!(seen(&mut target, &pids), [1]);
     }
 }

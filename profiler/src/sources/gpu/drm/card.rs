@@ -16,6 +16,8 @@ const DRIVERS: [(&str, &str); 3] = [("amdgpu", "amd"), ("i915", "intel"), ("xe",
 pub(in super::super) struct Card {
     /// N of `cardN`.
     pub(super) index: u32,
+    /// N of `/dev/dri/renderDN`, also its minor number.
+    pub(super) render_minor: Option<u32>,
     /// `/sys/class/drm/cardN`.
     pub(super) directory: PathBuf,
     /// `/sys/class/drm/cardN/device`.
@@ -44,8 +46,11 @@ pub(in super::super) fn cards(host: &Host) -> Vec<Card> {
         };
         let driver = fact("DRIVER")?;
         let (_, vendor) = DRIVERS.iter().find(|(name, _)| *name == driver)?;
+        let render = names(&device.join("drm"), "renderD").into_iter();
+        let mut render = render.filter_map(|name| name.strip_prefix("renderD")?.parse().ok());
         Some(Card {
             index,
+            render_minor: render.next(),
             driver_version: text(&host.sysfs.join("module").join(&driver).join("version")),
             driver,
             vendor,

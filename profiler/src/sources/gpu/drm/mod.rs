@@ -17,7 +17,7 @@ use super::{
     GpuRow, Request,
     device::DeviceRow,
     reading::{Counters, Reading},
-    visible::OfTarget,
+    visible::{Known, OfTarget},
 };
 use crate::{host::Host, support::clock::monotonic_ns};
 
@@ -54,12 +54,10 @@ impl Drm {
         // Cards can be added and removed.
         let cards = cards(&self.host);
         let order = visible::Order::read(&self.host.sysfs, &cards);
-        let mut seen = vec![false; cards.len()];
-        for selection in self.visible.of(request.pids.as_deref()) {
-            for (seen, more) in seen.iter_mut().zip(selection.cards(&cards, &order)) {
-                *seen |= more;
-            }
-        }
+        let numbers: Vec<u32> = cards.iter().map(|card| card.index).collect();
+        let meaning = |known: &Known<Selection>| visible::cards(known, &cards, &order);
+        let pids = request.pids.as_deref();
+        let seen = self.visible.gpus(pids, &numbers, meaning);
         for (card, _) in cards.iter().zip(seen).filter(|(_, seen)| *seen) {
             if !card.is_suspended() && self.described.insert(card.id()) {
                 devices.push((card.key(ts, 0).into(), facts(card, &mut sysfs)));

@@ -4,13 +4,17 @@
 use std::path::Path;
 
 use super::{
-    super::visible::{Variables, Visible, words},
+    super::{
+        numbering::{Meaning, Named, Numbered},
+        variables::Variables,
+        visible::{Known, Selects},
+    },
     card::Card,
 };
 use crate::host::{names, text};
 
 /// GPUs that the variables of ROCm and Level Zero make visible.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) struct Selection {
     /// `ROCR_VISIBLE_DEVICES`: numbers in the order of KFD, or `GPU-` and the unique id.
     rocr: Option<Vec<String>>,
@@ -24,9 +28,12 @@ pub(in super::super) struct Selection {
     by_bus: bool,
 }
 
-impl Visible for Selection {
+impl Selects for Selection {
+    const VARIABLES: &str =
+        "ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES or ZE_AFFINITY_MASK";
+
     fn of_environment(variables: &Variables<'_>) -> Option<Self> {
-        let list = |name| variables.list(name).map(words);
+        let list = |name| variables.list(name);
         let selection = Self {
             rocr: list("ROCR_VISIBLE_DEVICES"),
             // HIP reads the variable of CUDA if its own is missing.
@@ -114,62 +121,124 @@ fn tiles(card: &Card) -> Option<usize> {
     (names(&card.directory.join("gt"), "gt").len() <= 1).then_some(1)
 }
 
-impl Selection {
-    /// Whether each of these cards is visible.
-    pub(super) fn cards(&self, cards: &[Card], order: &Order) -> Vec<bool> {
-        let mut seen = vec![true; cards.len()];
-        let mut show_only = |all: &[usize], visible: &[usize]| {
-            for index in all {
-                seen[*index] = visible.contains(index);
-            }
-        };
-        if self.rocr.is_some() || self.hip.is_some() {
-            let of_rocr = named(self.rocr.as_deref(), &order.rocm, cards);
-            show_only(&order.rocm, &named(self.hip.as_deref(), &of_rocr, cards));
-        }
-        if let Some(tiles) = self.tiles(order) {
-            let all: Vec<usize> = order.level_zero.iter().map(|(index, _)| *index).collect();
-            let words = self.level_zero.iter().flatten();
-            let numbers = words.filter_map(|word| word.split('.').next()?.parse::<usize>().ok());
-            let visible: Vec<usize> = numbers.filter_map(|n| tiles.get(n).copied()).collect();
-            show_only(&all, &visible);
-        }
-        seen
-    }
+/// Cards that a process may use; `None` if it is not restricted.
+pub(super) fn cards(known: &Known<Selection>, cards: &[Card], order: &Order) -> Option<Meaning> {
+    let intel: Vec<usize> = order.level_zero.iter().map(|(index, _)| *index).collect();
+    let amd = order.of_rocm(known, cards);
+    let of_level_zero = order.of_level_zero(&intel, known, cards);
+    let restricted = [(amd, &order.rocm), (of_level_zero, &intel)];
+    let restricted = restricted.into_iter();
+    restricted
+        .filter_map(|(meaning, all)| Some((meaning?, all)))
+        .fold(None, |before, (meaning, all)| {
+            let mut whole = before.unwrap_or_else(|| Meaning {
+                gpus: (0..cards.len()).collect(),
+                is_certain: true,
+            });
+            whole.gpus.retain(|index| !all.contains(index));
+            whole.gpus.extend(meaning.gpus);
+            whole.is_certain &= meaning.is_certain;
+            Some(whole)
+        })
+}
 
-    /// Cards of Intel by the number of Level Zero; `None` if all cards are visible, or if the
-    /// numbers are ambiguous: report one too many rather than one too few.
-    fn tiles(&self, order: &Order) -> Option<Vec<usize>> {
-        self.level_zero.as_ref()?;
-        if !self.by_bus && !order.alike {
+impl Order {
+    /// Cards of AMD; `None` if all.
+    fn of_rocm(&self, known: &Known<Selection>, cards: &[Card]) -> Option<Meaning> {
+        let numbering = known.share.numbering(&numbered(&self.rocm, cards));
+        let selection = known.selection.as_ref();
+        let rocr = selection.and_then(|selection| selection.rocr.as_deref());
+        let hip = selection.and_then(|selection| selection.hip.as_deref());
+        if rocr.is_none() && hip.is_none() && !numbering.is_part {
             return None;
         }
-        let mut tiles = Vec::new();
-        for (index, count) in &order.level_zero {
-            let count = if self.composite { 1 } else { (*count)? };
-            tiles.extend(std::iter::repeat_n(*index, count));
+        Some(numbering.meaning(|order| {
+            let (of_rocr, is_rocr_whole) = named(rocr, order, cards);
+            let of_rocr: Vec<Option<usize>> = of_rocr.into_iter().map(Some).collect();
+            let (of_hip, is_hip_whole) = named(hip, &of_rocr, cards);
+            Named {
+                gpus: of_hip.into_iter().collect(),
+                all_exist: is_rocr_whole && is_hip_whole,
+            }
+        }))
+    }
+
+    /// Cards of Intel; `None` if all.
+    fn of_level_zero(
+        &self,
+        by_bus: &[usize],
+        known: &Known<Selection>,
+        cards: &[Card],
+    ) -> Option<Meaning> {
+        let numbering = known.share.numbering(&numbered(by_bus, cards));
+        let selection = known.selection.as_ref();
+        let selection = selection.filter(|selection| selection.level_zero.is_some());
+        let Some(selection) = selection else {
+            let whole = |order: &[Option<usize>]| Named {
+                gpus: order.iter().flatten().copied().collect(),
+                all_exist: true,
+            };
+            return numbering.is_part.then(|| numbering.meaning(whole));
+        };
+        let own = numbering.all();
+        let devices = |index: usize| {
+            let (_, tiles) = self.level_zero.iter().find(|(card, _)| *card == index)?;
+            if selection.composite { Some(1) } else { *tiles }
+        };
+        let is_clear = own.iter().all(|index| devices(*index).is_some());
+        // Report one too many rather than one too few.
+        if !is_clear || !selection.by_bus && !self.alike {
+            return Some(Meaning::one_of(own));
         }
-        Some(tiles)
+        let words = selection.level_zero.iter().flatten();
+        let numbers: Vec<usize> = words
+            .filter_map(|word| word.split('.').next()?.parse().ok())
+            .collect();
+        Some(numbering.meaning(|order| {
+            let of_card = |card: &Option<usize>| {
+                let count = card.map_or(Some(1), devices).unwrap_or(1);
+                std::iter::repeat_n(*card, count)
+            };
+            let order: Vec<Option<usize>> = order.iter().flat_map(of_card).collect();
+            let found = numbers.iter().map(|number| *order.get(*number)?);
+            let found: Vec<Option<usize>> = found.collect();
+            Named {
+                all_exist: found.iter().all(Option::is_some),
+                gpus: found.into_iter().flatten().collect(),
+            }
+        }))
     }
 }
 
-/// Cards that a list of ROCm names, up to the first that does not exist; all without a list.
-fn named(words: Option<&[String]>, all: &[usize], cards: &[Card]) -> Vec<usize> {
+/// Cards in this order, with their device files.
+fn numbered(order: &[usize], cards: &[Card]) -> Vec<Numbered> {
+    let numbered = order.iter().map(|at| Numbered {
+        at: *at,
+        minor: cards[*at].render_minor,
+    });
+    numbered.collect()
+}
+
+/// Cards that a list of ROCm names, up to the first that does not exist, and whether all exist;
+/// all without a list.
+fn named(words: Option<&[String]>, order: &[Option<usize>], cards: &[Card]) -> (Vec<usize>, bool) {
     let Some(words) = words else {
-        return all.to_vec();
+        return (order.iter().flatten().copied().collect(), true);
     };
     let card = |word: &String| {
         let Some(id) = word.strip_prefix("GPU-") else {
-            return all.get(word.parse::<usize>().ok()?).copied();
+            return *order.get(word.parse::<usize>().ok()?)?;
         };
         let id = Some(id.to_ascii_lowercase()).filter(|id| !id.is_empty())?;
         let is = |index: &&usize| {
             let uuid = cards[**index].uuid.as_deref();
             uuid.is_some_and(|uuid| uuid.starts_with(&id))
         };
-        all.iter().find(is).copied()
+        order.iter().flatten().find(is).copied()
     };
-    words.iter().map_while(card).collect()
+    let found: Vec<usize> = words.iter().map_while(card).collect();
+    let all_exist = found.len() == words.len();
+    (found, all_exist)
 }
 
 #[cfg(test)]
@@ -178,7 +247,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::*;
+    use super::{super::super::numbering::Share, *};
     use crate::host::Host;
 
     /// Cards by number: driver, bus, device id and unique id.
@@ -205,6 +274,8 @@ mod tests {
             put(&sysfs, &format!("{device}/uevent"), &uevent);
             put(&sysfs, &format!("{device}/device"), id);
             put(&sysfs, &format!("{device}/unique_id"), unique);
+            let render = format!("{device}/drm/renderD{}/dev", 128 + number);
+            put(&sysfs, &render, "");
             if *driver == "xe" {
                 put(&sysfs, &format!("{device}/tile0/id"), "");
                 put(&sysfs, &format!("{device}/tile1/id"), "");
@@ -217,9 +288,16 @@ mod tests {
     /// Numbers of the visible cards.
     fn seen(environment: &str, order: &Order, cards: &[Card]) -> Vec<usize> {
         let environment = environment.replace(' ', "\0");
-        let selection = Selection::of_environment(&Variables::new(environment.as_bytes()));
-        let seen = selection.unwrap_or_default().cards(cards, order);
-        (0..cards.len()).filter(|index| seen[*index]).collect()
+        let variables = Variables::new(environment.as_bytes());
+        let known = Known {
+            selection: Selection::of_environment(&variables),
+            share: Share::new(&variables),
+        };
+        let seen = super::cards(&known, cards, order).map(|seen| seen.gpus);
+        seen.map_or_else(
+            || (0..cards.len()).collect(),
+            |seen| seen.into_iter().collect(),
+        )
     }
 
     #[test]
@@ -252,6 +330,12 @@ mod tests {
             ),
             ("ZE_AFFINITY_MASK=", vec![0, 1, 2, 3, 4]),
             ("ZE_AFFINITY_MASK=0 ROCR_VISIBLE_DEVICES=1", vec![2, 4]),
+            // In the order of the bus: 1, 2, 0 and 4, 3.
+            ("SLURM_JOB_GPUS=2", vec![0, 3, 4]),
+            ("SLURM_JOB_GPUS=2 ROCR_VISIBLE_DEVICES=0", vec![0, 3, 4]),
+            ("SLURM_JOB_GPUS=2 ROCR_VISIBLE_DEVICES=2", vec![0, 3, 4]),
+            ("SLURM_STEP_GPUS=130 ROCR_VISIBLE_DEVICES=0", vec![2, 3, 4]),
+            ("SLURM_JOB_GPUS=131 ZE_AFFINITY_MASK=1", vec![0, 1, 2, 3]),
         ] {
             assert_eq!(seen(environment, &order, &cards), expected, "{environment}");
         }

@@ -5,20 +5,28 @@ use std::collections::HashMap;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_enum_NVML_SUCCESS, nvmlReturn_t};
 
-use super::{super::GpuRow, answers::Answers, gpm::Gpm, visible::Cuda};
+use super::{super::GpuRow, answers::Answers, gpm::Gpm};
 use crate::schema::Label;
 
 /// Previous samples of the instances of a GPU, by UUID.
 #[derive(Debug, Default)]
 pub(super) struct Instances(HashMap<String, Gpm>);
 
+/// Names of an instance.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Instance {
+    /// Its number on the GPU in nvidia-smi.
+    pub(super) number: u32,
+    pub(super) uuid: String,
+    pub(super) gpu_instance: Option<u32>,
+    pub(super) compute_instance: Option<u32>,
+}
+
 /// An instance at one reading.
 #[derive(Debug)]
 pub(super) struct MigDevice {
-    pub(super) uuid: String,
+    pub(super) instance: Instance,
     pub(super) name: Option<Label>,
-    pub(super) gpu_instance: Option<u32>,
-    pub(super) compute_instance: Option<u32>,
     /// Whether the target may use it.
     pub(super) visible: bool,
     pub(super) row: GpuRow,
@@ -26,52 +34,66 @@ pub(super) struct MigDevice {
 
 const ENABLED: u32 = 1;
 
+/// The present instances of a GPU.
+pub(super) fn instances<'a>(
+    nvml: &'static Nvml,
+    parent: &Device<'a>,
+    answers: &mut Answers,
+) -> Vec<(Instance, Device<'a>)> {
+    let mode = answers.of("MIG mode", parent.mig_mode());
+    if mode.is_none_or(|mode| mode.current != ENABLED) {
+        return Vec::new();
+    }
+    let most = answers.of("MIG instances", parent.mig_device_count());
+    let lib = nvml.lib();
+    let mut found = Vec::new();
+    for number in 0..most.unwrap_or(0).min(64) {
+        // A number without an instance is no error.
+        let device = answers.of("MIG instance", parent.mig_device_by_index(number));
+        let Some(device) = device else { continue };
+        let Some(uuid) = answers.of("MIG UUID", device.uuid()) else {
+            continue;
+        };
+        let instance = Instance {
+            number,
+            uuid,
+            gpu_instance: id(&device, lib.nvmlDeviceGetGpuInstanceId.as_ref().ok()),
+            compute_instance: id(&device, lib.nvmlDeviceGetComputeInstanceId.as_ref().ok()),
+        };
+        found.push((instance, device));
+    }
+    found
+}
+
 impl Instances {
     /// Reads the present instances.
     pub(super) fn read(
         &mut self,
         nvml: &'static Nvml,
         parent: &Device<'static>,
-        visible: &[Cuda],
+        is_visible: impl Fn(&Instance) -> bool,
         answers: &mut Answers,
     ) -> Vec<MigDevice> {
-        let mode = answers.of("MIG mode", parent.mig_mode());
-        if mode.is_none_or(|mode| mode.current != ENABLED) {
-            self.0.clear();
-            return Vec::new();
-        }
-        let most = answers.of("MIG instances", parent.mig_device_count());
         let mut found = Vec::new();
-        for index in 0..most.unwrap_or(0).min(64) {
-            // An index without an instance is no error.
-            let device = answers.of("MIG instance", parent.mig_device_by_index(index));
-            let Some(device) = device else { continue };
-            let Some(uuid) = answers.of("MIG UUID", device.uuid()) else {
-                continue;
-            };
-            let lib = nvml.lib();
-            let gpu_instance = id(&device, lib.nvmlDeviceGetGpuInstanceId.as_ref().ok());
-            let compute_instance = id(&device, lib.nvmlDeviceGetComputeInstanceId.as_ref().ok());
+        for (instance, device) in instances(nvml, parent, answers) {
             let mut row = GpuRow::default();
             if let Some(memory) = answers.of("MIG memory", device.memory_info()) {
                 row.memory_total = Some(memory.total);
                 row.memory_used = Some(memory.used);
             }
-            if let Some(instance) = gpu_instance {
-                let gpm = self.0.entry(uuid.clone()).or_default();
-                gpm.read(nvml, parent, Some(instance), &mut row, answers);
+            if let Some(id) = instance.gpu_instance {
+                let gpm = self.0.entry(instance.uuid.clone()).or_default();
+                gpm.read(nvml, parent, Some(id), &mut row, answers);
             }
             found.push(MigDevice {
-                visible: visible.iter().any(|visible| visible.instance(&uuid)),
+                visible: is_visible(&instance),
                 name: answers.of("MIG name", device.name()).map(Label::from),
-                uuid,
-                gpu_instance,
-                compute_instance,
+                instance,
                 row,
             });
         }
         self.0
-            .retain(|uuid, _| found.iter().any(|instance| instance.uuid == *uuid));
+            .retain(|uuid, _| found.iter().any(|found| found.instance.uuid == *uuid));
         found
     }
 }

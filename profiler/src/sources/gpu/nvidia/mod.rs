@@ -10,6 +10,8 @@ mod pcie;
 mod processes;
 pub(super) mod visible;
 
+use std::time::Instant;
+
 use nvml_wrapper::{
     Device, Nvml,
     bitmasks::device::ThrottleReasons,
@@ -20,7 +22,7 @@ use nvml_wrapper::{
 use super::{
     GpuKey, GpuRow, Request,
     reading::{Counters, Reading, named},
-    visible::OfTarget,
+    visible::{Known, OfTarget, READ_AGAIN},
 };
 use crate::{schema::Label, support::clock::monotonic_ns};
 
@@ -29,7 +31,7 @@ use self::{
     answers::Answers,
     fields::{Value, Violations},
     gpm::Gpm,
-    mig::Instances,
+    mig::{Instance, Instances},
     visible::{Candidate, Cuda},
 };
 
@@ -44,6 +46,8 @@ pub(super) struct Nvidia {
     counters: Counters,
     /// Whether the pids of the driver, which are those of the node, are those of the profiler.
     knows_pids: bool,
+    /// When the driver was last asked for the GPUs of the target.
+    asked_at: Option<Instant>,
 }
 
 struct Gpu {
@@ -59,6 +63,8 @@ struct Gpu {
     gpm: Gpm,
     instances: Instances,
     samples: processes::Samples,
+    /// Whether a process of the target has been on it.
+    was_used: bool,
 }
 
 /// Constant facts about a GPU.
@@ -66,6 +72,8 @@ struct Gpu {
 struct Facts {
     /// Number in NVML and nvidia-smi.
     index: u32,
+    /// Minor number of the device file, N of `/dev/nvidiaN`.
+    minor: Option<u32>,
     uuid: Option<Label>,
     name: Option<Label>,
     bdf: Option<Label>,
@@ -85,6 +93,7 @@ impl Nvidia {
             visible,
             counters: Counters::new(),
             knows_pids,
+            asked_at: None,
         }
     }
 
@@ -94,15 +103,9 @@ impl Nvidia {
         let mut answers = Answers::default();
         let (mut gpus, mut processes, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         self.counters.begin();
-        let visible = self.visible.of(request.pids.as_deref());
-        let candidates = self.gpus.iter().map(|gpu| gpu.facts.candidate());
-        let candidates: Vec<Candidate<'_>> = candidates.collect();
-        let mut seen = vec![false; candidates.len()];
-        for of_process in visible {
-            for (seen, more) in seen.iter_mut().zip(of_process.gpus(&candidates)) {
-                *seen |= more;
-            }
-        }
+        let seen = self.seen(request.pids.as_deref(), &mut answers);
+        let known = self.visible.known();
+        let selections: Vec<&Cuda> = known.filter_map(|known| known.selection.as_ref()).collect();
         let all = self.gpus.iter_mut().zip(seen);
         for (gpu, _) in all.filter(|(_, seen)| *seen) {
             let now = monotonic_ns();
@@ -116,9 +119,13 @@ impl Nvidia {
             }
             let name = gpu.facts.index.to_string();
             let known = self.counters.increase(&name, now, &mut row);
-            let found = gpu
-                .instances
-                .read(self.nvml, &gpu.device, visible, &mut answers);
+            let candidate = gpu.facts.candidate(Vec::new());
+            let is_visible = |instance: &Instance| {
+                let mut selections = selections.iter();
+                selections.len() == 0 || selections.any(|cuda| cuda.instance(&candidate, instance))
+            };
+            let instances = &mut gpu.instances;
+            let found = instances.read(self.nvml, &gpu.device, is_visible, &mut answers);
             if self.knows_pids {
                 let used = gpu.samples.read(&gpu.device, &mut answers);
                 if let Some(interval_ns) = known {
@@ -131,14 +138,14 @@ impl Nvidia {
             if let Some(interval_ns) = known {
                 gpus.push((gpu.facts.key(ts, interval_ns), row));
             }
-            for instance in found.into_iter().filter(|instance| instance.visible) {
-                let mut row = instance.row;
+            for found in found.into_iter().filter(|found| found.visible) {
+                let (mut row, instance) = (found.row, found.instance);
                 let now = monotonic_ns();
                 if let Some(interval_ns) = self.counters.increase(&instance.uuid, now, &mut row) {
                     let mut key = gpu.facts.key(ts, interval_ns);
                     key.index = None;
                     key.parent_uuid = key.uuid.replace(Label::from(instance.uuid));
-                    key.name = instance.name.or(key.name);
+                    key.name = found.name.or(key.name);
                     key.gpu_instance = instance.gpu_instance;
                     key.compute_instance = instance.compute_instance;
                     gpus.push((key, row));
@@ -154,12 +161,43 @@ impl Nvidia {
             error: answers.error,
         }
     }
+
+    /// Whether each GPU is visible to the target: those that its environments mean, and those that
+    /// its processes have been on. If they are only on others, the environments mean those: numbers
+    /// in a device cgroup.
+    fn seen(&mut self, pids: Option<&[u32]>, answers: &mut Answers) -> Vec<bool> {
+        let candidates = self.gpus.iter().map(|gpu| {
+            let instances = mig::instances(self.nvml, &gpu.device, answers);
+            let names = instances.into_iter().map(|(instance, _)| instance);
+            gpu.facts.candidate(names.collect())
+        });
+        let candidates: Vec<Candidate<'_>> = candidates.collect();
+        let numbers: Vec<u32> = self.gpus.iter().map(|gpu| gpu.facts.index).collect();
+        let meaning = |known: &Known<Cuda>| visible::gpus(known, &candidates);
+        let mut seen = self.visible.gpus(pids, &numbers, meaning);
+        let is_due = self.asked_at.is_none_or(|at| at.elapsed() >= READ_AGAIN);
+        if let Some(pids) = pids.filter(|_| self.knows_pids && is_due) {
+            self.asked_at = Some(Instant::now());
+            let mut pids = pids.to_vec();
+            pids.sort_unstable();
+            for gpu in self.gpus.iter_mut().filter(|gpu| !gpu.was_used) {
+                gpu.was_used = processes::is_used(&gpu.device, &pids, answers);
+            }
+        }
+        for (seen, gpu) in seen.iter_mut().zip(&self.gpus) {
+            *seen |= gpu.was_used;
+        }
+        // A removed GPU that is not read does not matter.
+        answers.take_lost();
+        seen
+    }
 }
 
 impl Facts {
-    fn candidate(&self) -> Candidate<'_> {
+    fn candidate(&self, instances: Vec<Instance>) -> Candidate<'_> {
         Candidate {
-            index: self.index,
+            minor: self.minor,
+            instances,
             uuid: self.uuid.as_ref().map(Label::as_str),
             name: self.name.as_ref().map(Label::as_str),
         }
@@ -193,6 +231,7 @@ impl Gpu {
         Self {
             facts: Facts {
                 index: device.index().unwrap_or(index),
+                minor: device.minor_number().ok(),
                 uuid: device.uuid().ok().map(Label::from),
                 name: device.name().ok().map(Label::from),
                 bdf: bdf.map(Label::from),
@@ -205,6 +244,7 @@ impl Gpu {
             gpm: Gpm::default(),
             instances: Instances::default(),
             samples: processes::Samples::default(),
+            was_used: false,
             device,
         }
     }

@@ -54,24 +54,36 @@ impl Mean {
     }
 }
 
+/// All processes on a device, of all users; those that compute and draw are listed twice.
+fn listed(device: &Device<'_>, answers: &mut Answers) -> Vec<ProcessInfo> {
+    let lists: [(&str, Result<Vec<ProcessInfo>, NvmlError>); 3] = [
+        ("compute processes", device.running_compute_processes()),
+        ("graphics processes", device.running_graphics_processes()),
+        ("MPS processes", device.mps_running_compute_processes()),
+    ];
+    let lists = lists.map(|(what, list)| answers.of(what, list));
+    lists.into_iter().flatten().flatten().collect()
+}
+
+/// Whether one of these processes, which are sorted, is on the device.
+pub(super) fn is_used(device: &Device<'_>, pids: &[u32], answers: &mut Answers) -> bool {
+    let listed = listed(device, answers);
+    listed
+        .iter()
+        .any(|info| pids.binary_search(&info.pid).is_ok())
+}
+
 impl Samples {
     /// Reads all processes on the device, of all users.
     pub(super) fn read(&mut self, device: &Device<'_>, answers: &mut Answers) -> Vec<Process> {
         let mut found: BTreeMap<(u32, Option<u32>, Option<u32>), Process> = BTreeMap::new();
-        let lists: [(&str, Result<Vec<ProcessInfo>, NvmlError>); 3] = [
-            ("compute processes", device.running_compute_processes()),
-            ("graphics processes", device.running_graphics_processes()),
-            ("MPS processes", device.mps_running_compute_processes()),
-        ];
-        for (what, list) in lists {
-            for info in answers.of(what, list).into_iter().flatten() {
-                let key = (info.pid, info.gpu_instance_id, info.compute_instance_id);
-                let process = found.entry(key).or_default();
-                (process.pid, process.gpu_instance, process.compute_instance) = key;
-                // A process that computes and draws is in both lists, with the same memory.
-                if let UsedGpuMemory::Used(bytes) = info.used_gpu_memory {
-                    process.memory_used = process.memory_used.max(Some(bytes));
-                }
+        for info in listed(device, answers) {
+            let key = (info.pid, info.gpu_instance_id, info.compute_instance_id);
+            let process = found.entry(key).or_default();
+            (process.pid, process.gpu_instance, process.compute_instance) = key;
+            // A process that computes and draws is in both lists, with the same memory.
+            if let UsedGpuMemory::Used(bytes) = info.used_gpu_memory {
+                process.memory_used = process.memory_used.max(Some(bytes));
             }
         }
         let had_processes = std::mem::replace(&mut self.has_processes, !found.is_empty());
@@ -111,14 +123,14 @@ impl Process {
         instances: &[MigDevice],
         interval_ns: u64,
     ) -> Option<Usage> {
-        let instance = instances.iter().find(|instance| {
-            instance.gpu_instance == self.gpu_instance
-                && instance.compute_instance == self.compute_instance
+        let found = instances.iter().find(|found| {
+            found.instance.gpu_instance == self.gpu_instance
+                && found.instance.compute_instance == self.compute_instance
         });
-        if instance.is_some_and(|instance| !instance.visible) {
+        if found.is_some_and(|found| !found.visible) {
             return None;
         }
-        let own = instance.map(|instance| Label::from(instance.uuid.clone()));
+        let own = found.map(|found| Label::from(found.instance.uuid.clone()));
         let [sm, memory, encoder, decoder] = self.utilization.map(Mean::value);
         Some(Usage {
             pid: self.pid,

@@ -1,121 +1,300 @@
 //! `CUDA_VISIBLE_DEVICES` (CUDA C++ Programming Guide, environment variables).
 
-use super::super::visible::{Variables, Visible, words};
+use super::{
+    super::{
+        numbering::{Meaning, Named, Numbered},
+        variables::Variables,
+        visible::{Known, Selects},
+    },
+    mig::Instance,
+};
 
-/// GPUs that `CUDA_VISIBLE_DEVICES` makes visible.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// GPUs and MIG instances that `CUDA_VISIBLE_DEVICES` makes visible.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) struct Cuda {
-    /// Numbers and UUIDs up to the first that is empty or -1; `None` for all GPUs.
-    pub(in super::super) words: Option<Vec<String>>,
+    /// Numbers and UUIDs.
+    words: Vec<String>,
     /// Whether numbers are in the order of PCI addresses, as in NVML, and not by speed.
     by_bus: bool,
 }
 
-impl Visible for Cuda {
+impl Selects for Cuda {
+    const VARIABLES: &str = "CUDA_VISIBLE_DEVICES";
+
     fn of_environment(variables: &Variables<'_>) -> Option<Self> {
-        let list = variables.list("CUDA_VISIBLE_DEVICES")?;
-        Some(Self::parse(Some(list), variables.get("CUDA_DEVICE_ORDER")))
+        Some(Self {
+            words: variables.list("CUDA_VISIBLE_DEVICES")?,
+            by_bus: variables.get("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID"),
+        })
     }
 }
 
 /// A GPU that the variable may contain.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate<'a> {
-    pub(super) index: u32,
+    /// Minor number of `/dev/nvidiaN`.
+    pub(super) minor: Option<u32>,
     pub(super) uuid: Option<&'a str>,
     pub(super) name: Option<&'a str>,
+    pub(super) instances: Vec<Instance>,
+}
+
+/// What a word stands for.
+enum Word<'a> {
+    Number(usize),
+    /// Beginning of the UUID of a GPU.
+    Gpu(&'a str),
+    Instance(Mig<'a>),
+}
+
+/// A MIG instance.
+enum Mig<'a> {
+    /// Beginning of its UUID: `MIG-…`.
+    Uuid(&'a str),
+    /// UUID of the GPU, ids of GPU instance and compute instance: `MIG-GPU-UUID/GI/CI`.
+    Ids(&'a str, u32, u32),
+    /// Number of the GPU, and of the instance on it: `0:1`.
+    Numbers(usize, u32),
+}
+
+impl<'a> Word<'a> {
+    fn new(word: &'a str) -> Self {
+        let ids = || {
+            let mut parts = word.strip_prefix("MIG-")?.split('/');
+            let gpu = parts.next().filter(|gpu| gpu.starts_with("GPU-"))?;
+            let mut id = || parts.next()?.parse().ok();
+            Some(Mig::Ids(gpu, id()?, id()?))
+        };
+        let numbers = || {
+            let (gpu, instance) = word.split_once(':')?;
+            Some(Mig::Numbers(gpu.parse().ok()?, instance.parse().ok()?))
+        };
+        if let Ok(number) = word.parse() {
+            Self::Number(number)
+        } else if let Some(instance) = ids().or_else(numbers) {
+            Self::Instance(instance)
+        } else if word.starts_with("MIG-") {
+            Self::Instance(Mig::Uuid(word))
+        } else {
+            Self::Gpu(word)
+        }
+    }
+
+    fn has_number(&self) -> bool {
+        matches!(self, Self::Number(_) | Self::Instance(Mig::Numbers(..)))
+    }
+
+    /// Position of the GPU, if numbers have this order.
+    fn gpu(&self, order: &[Option<usize>], all: &[Candidate<'_>]) -> Option<usize> {
+        let with_uuid = |begin: &str| {
+            let mut uuids = all.iter().map(|gpu| gpu.uuid);
+            uuids.position(|uuid| uuid.is_some_and(|uuid| uuid.starts_with(begin)))
+        };
+        match *self {
+            Self::Number(number) => *order.get(number)?,
+            Self::Gpu(uuid) | Self::Instance(Mig::Ids(uuid, ..)) => with_uuid(uuid),
+            Self::Instance(Mig::Uuid(uuid)) => all.iter().position(|gpu| {
+                let mut instances = gpu.instances.iter();
+                instances.any(|instance| instance.uuid.starts_with(uuid))
+            }),
+            Self::Instance(Mig::Numbers(number, _)) => *order.get(number)?,
+        }
+    }
+}
+
+/// GPUs that a process may use; `None` if it is not restricted.
+pub(super) fn gpus(known: &Known<Cuda>, all: &[Candidate<'_>]) -> Option<Meaning> {
+    let numbered: Vec<Numbered> = all
+        .iter()
+        .enumerate()
+        .map(|(at, gpu)| Numbered {
+            at,
+            minor: gpu.minor,
+        })
+        .collect();
+    let mut share = known.share.clone();
+    if all.iter().any(|gpu| !gpu.instances.is_empty()) {
+        // Slurm counts instances.
+        share.granted = None;
+    }
+    let numbering = share.numbering(&numbered);
+    let Some(cuda) = &known.selection else {
+        let whole = |order: &[Option<usize>]| Named {
+            gpus: order.iter().flatten().copied().collect(),
+            all_exist: true,
+        };
+        return numbering.is_part.then(|| numbering.meaning(whole));
+    };
+    let words: Vec<Word<'_>> = cuda.words.iter().map(|word| Word::new(word)).collect();
+    let own = numbering.all();
+    let mut names = own.iter().map(|at| all[*at].name);
+    let first = names.next();
+    let alike = names.all(|name| Some(name) == first);
+    let is_unclear = |word: &Word<'_>| match word {
+        // NVML does not tell the instances to everyone.
+        Word::Instance(Mig::Uuid(_)) => word.gpu(&[], all).is_none(),
+        _ => word.has_number() && !alike && !cuda.by_bus,
+    };
+    // Report one too many rather than one too few.
+    if words.iter().any(is_unclear) {
+        return Some(Meaning::one_of(own));
+    }
+    Some(numbering.meaning(|order| {
+        // CUDA ignores everything after a GPU that does not exist.
+        let gpus = words.iter().map_while(|word| word.gpu(order, all));
+        let gpus: Vec<usize> = gpus.collect();
+        Named {
+            all_exist: gpus.len() == words.len(),
+            gpus: gpus.into_iter().collect(),
+        }
+    }))
 }
 
 impl Cuda {
-    fn parse(list: Option<&str>, order: Option<&str>) -> Self {
-        Self {
-            words: list.map(words),
-            by_bus: order == Some("PCI_BUS_ID"),
-        }
-    }
-
-    /// Whether each of these GPUs is visible.
-    pub(super) fn gpus(&self, all: &[Candidate<'_>]) -> Vec<bool> {
-        let Some(words) = &self.words else {
-            return vec![true; all.len()];
-        };
-        let alike = all.windows(2).all(|pair| pair[0].name == pair[1].name);
-        let unclear = |word: &String| {
-            word.starts_with("MIG-") || !(self.by_bus || alike) && word.parse::<u32>().is_ok()
-        };
-        // The GPU is ambiguous: report one too many rather than one too few.
-        if words.iter().any(unclear) {
-            return vec![true; all.len()];
-        }
-        let mut seen = vec![false; all.len()];
-        for word in words {
-            let number = word.parse::<u32>().ok();
-            let named = all.iter().position(|gpu| match number {
-                Some(number) => gpu.index == number,
-                None => gpu.uuid.is_some_and(|uuid| uuid.starts_with(word)),
-            });
-            // CUDA ignores everything after a GPU that does not exist.
-            let Some(named) = named else { break };
-            seen[named] = true;
-        }
-        seen
-    }
-
-    /// Whether a MIG instance is visible.
-    pub(super) fn instance(&self, uuid: &str) -> bool {
-        let words = self.words.iter().flatten();
-        let mut named = words.filter(|word| word.starts_with("MIG-")).peekable();
-        named.peek().is_none() || named.any(|word| uuid.starts_with(word.as_str()))
+    /// Whether an instance on a visible GPU is visible.
+    pub(super) fn instance(&self, gpu: &Candidate<'_>, instance: &Instance) -> bool {
+        let words = self.words.iter().map(|word| Word::new(word));
+        let named = words.filter_map(|word| match word {
+            Word::Instance(mig) => Some(mig),
+            Word::Number(_) | Word::Gpu(_) => None,
+        });
+        let mut named = named.peekable();
+        named.peek().is_none()
+            || named.any(|mig| match mig {
+                Mig::Uuid(uuid) => instance.uuid.starts_with(uuid),
+                Mig::Ids(uuid, gpu_instance, compute_instance) => {
+                    gpu.uuid.is_some_and(|gpu| gpu.starts_with(uuid))
+                        && instance.gpu_instance == Some(gpu_instance)
+                        && instance.compute_instance == Some(compute_instance)
+                }
+                // The GPU is visible.
+                Mig::Numbers(_, number) => instance.number == number,
+            })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::super::numbering::Share, *};
 
-    fn seen(list: Option<&str>, order: Option<&str>, names: [&str; 3]) -> [bool; 3] {
+    /// GPUs that an environment means, and whether that is certain.
+    fn seen(environment: &str, all: &[Candidate<'_>]) -> (Vec<usize>, bool) {
+        let environment = environment.replace(' ', "\0");
+        let variables = Variables::new(environment.as_bytes());
+        let known = Known {
+            selection: Cuda::of_environment(&variables),
+            share: Share::new(&variables),
+        };
+        let Some(meaning) = gpus(&known, all) else {
+            return ((0..all.len()).collect(), true);
+        };
+        (meaning.gpus.into_iter().collect(), meaning.is_certain)
+    }
+
+    fn candidates(names: [&'static str; 3]) -> [Candidate<'static>; 3] {
         let uuids = ["GPU-aa11", "GPU-aa22", "GPU-bb33"];
-        let all: [Candidate<'_>; 3] = std::array::from_fn(|index| Candidate {
-            index: u32::try_from(index).unwrap(),
-            uuid: Some(uuids[index]),
-            name: Some(names[index]),
-        });
-        let seen = Cuda::parse(list, order).gpus(&all);
-        seen.try_into().unwrap()
+        [0, 1, 2].map(|at| Candidate {
+            minor: u32::try_from(at).ok(),
+            uuid: Some(uuids[at]),
+            name: Some(names[at]),
+            instances: Vec::new(),
+        })
     }
 
     #[test]
     fn gpus_are_selected_by_number_and_uuid() {
-        let alike = ["A100"; 3];
+        let alike = candidates(["A100"; 3]);
         for (list, expected) in [
-            (None, [true; 3]),
-            (Some(""), [false; 3]),
-            (Some("-1"), [false; 3]),
-            (Some("2, 0"), [true, false, true]),
-            (Some("1,7,0"), [false, true, false]),
-            (Some("0,-1,1"), [true, false, false]),
-            (Some("GPU-bb,GPU-aa22"), [false, true, true]),
-            (Some("GPU-cc"), [false; 3]),
-            (Some("MIG-1"), [true; 3]),
+            ("", vec![]),
+            ("-1", vec![]),
+            ("2, 0", vec![0, 2]),
+            ("1,7,0", vec![1]),
+            ("0,-1,1", vec![0]),
+            ("GPU-bb,GPU-aa22", vec![1, 2]),
+            ("GPU-cc", vec![]),
         ] {
-            assert_eq!(seen(list, None, alike), expected, "{list:?}");
+            let environment = format!("CUDA_VISIBLE_DEVICES={}", list.replace(' ', ""));
+            assert_eq!(seen(&environment, &alike), (expected, true), "{list:?}");
         }
+        assert_eq!(seen("HOME=/", &alike), (vec![0, 1, 2], true));
+        // NVML does not tell the instances.
+        let unknown = seen("CUDA_VISIBLE_DEVICES=MIG-1", &alike);
+        assert_eq!(unknown, (vec![0, 1, 2], false));
     }
 
     #[test]
     fn numbers_of_different_gpus_need_an_order() {
-        let unlike = ["T4", "T4", "A100"];
-        assert_eq!(seen(Some("0"), None, unlike), [true; 3]);
-        assert_eq!(seen(Some("0"), Some("FASTEST_FIRST"), unlike), [true; 3]);
-        let by_bus = seen(Some("0"), Some("PCI_BUS_ID"), unlike);
-        assert_eq!(by_bus, [true, false, false]);
-        assert_eq!(seen(Some("GPU-bb"), None, unlike), [false, false, true]);
+        let unlike = candidates(["T4", "T4", "A100"]);
+        let by_speed = (vec![0, 1, 2], false);
+        assert_eq!(seen("CUDA_VISIBLE_DEVICES=0", &unlike), by_speed);
+        let fastest = "CUDA_VISIBLE_DEVICES=0 CUDA_DEVICE_ORDER=FASTEST_FIRST";
+        assert_eq!(seen(fastest, &unlike), by_speed);
+        let by_bus = "CUDA_VISIBLE_DEVICES=0 CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        assert_eq!(seen(by_bus, &unlike), (vec![0], true));
+        let uuid = "CUDA_VISIBLE_DEVICES=GPU-bb";
+        assert_eq!(seen(uuid, &unlike), (vec![2], true));
+        // Only the order of the GPUs of the process matters.
+        let given = "CUDA_VISIBLE_DEVICES=0 SLURM_JOB_GPUS=1";
+        assert_eq!(seen(given, &unlike), (vec![1], true));
+        let given = "CUDA_VISIBLE_DEVICES=0 SLURM_JOB_GPUS=1,2";
+        assert_eq!(seen(given, &unlike), (vec![1, 2], false));
     }
 
     #[test]
-    fn instances_are_selected_by_uuid() {
-        let seen = |list, uuid| Cuda::parse(list, None).instance(uuid);
-        assert!(seen(None, "MIG-1") && seen(Some("0"), "MIG-1"));
-        assert!(seen(Some("MIG-1,MIG-2"), "MIG-2a") && !seen(Some("MIG-1"), "MIG-2"));
+    fn numbers_count_the_gpus_that_slurm_gave() {
+        let alike = candidates(["A100"; 3]);
+        for (environment, expected) in [
+            ("SLURM_JOB_GPUS=1", (vec![1], true)),
+            ("SLURM_JOB_GPUS=1 CUDA_VISIBLE_DEVICES=0", (vec![1], true)),
+            ("SLURM_JOB_GPUS=1 CUDA_VISIBLE_DEVICES=1", (vec![1], true)),
+            ("SLURM_JOB_GPUS=1 CUDA_VISIBLE_DEVICES=", (vec![], true)),
+            (
+                "SLURM_JOB_GPUS=1,2 CUDA_VISIBLE_DEVICES=1",
+                (vec![1, 2], false),
+            ),
+            // A UUID has one meaning.
+            (
+                "SLURM_JOB_GPUS=1,2 CUDA_VISIBLE_DEVICES=GPU-aa22",
+                (vec![1], true),
+            ),
+        ] {
+            assert_eq!(seen(environment, &alike), expected, "{environment}");
+        }
+    }
+
+    #[test]
+    fn instances_select_their_gpu() {
+        let mut all = candidates(["H100"; 3]);
+        let instance = |number: u32, uuid: &str| Instance {
+            number,
+            uuid: uuid.to_owned(),
+            gpu_instance: Some(7 + number),
+            compute_instance: Some(0),
+        };
+        all[1].instances = vec![instance(0, "MIG-11"), instance(1, "MIG-12")];
+        all[2].instances = vec![instance(0, "MIG-21"), instance(1, "MIG-22")];
+        for (list, gpus, instances) in [
+            ("MIG-12", vec![1], ["MIG-12"].as_slice()),
+            ("MIG-GPU-bb33/8/0", vec![2], &["MIG-22"]),
+            ("MIG-GPU-bb33/9/0", vec![2], &[]),
+            ("2:0", vec![2], &["MIG-21"]),
+            ("MIG-11,2:1", vec![1, 2], &["MIG-11", "MIG-12", "MIG-22"]),
+            ("2", vec![2], &["MIG-21", "MIG-22"]),
+            // Slurm counts instances: its numbers are no GPUs.
+            ("MIG-21 SLURM_JOB_GPUS=2", vec![2], &["MIG-21"]),
+        ] {
+            let environment = format!("CUDA_VISIBLE_DEVICES={list}");
+            assert_eq!(seen(&environment, &all), (gpus.clone(), true), "{list}");
+            let environment = environment.replace(' ', "\0");
+            let cuda = Cuda::of_environment(&Variables::new(environment.as_bytes())).unwrap();
+            let visible = gpus.iter().flat_map(|at| {
+                let of_gpu = all[*at].instances.iter();
+                of_gpu.filter(|instance| cuda.instance(&all[*at], instance))
+            });
+            let visible: Vec<&str> = visible.map(|instance| &instance.uuid[..]).collect();
+            assert_eq!(visible, instances, "{list}");
+        }
+        // The second device in the list of Slurm is an instance of the first GPU.
+        assert_eq!(seen("SLURM_JOB_GPUS=1", &all), (vec![0, 1, 2], true));
     }
 }
