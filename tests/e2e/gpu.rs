@@ -10,7 +10,7 @@ use std::{
 
 use e2e::{
     rows::sum,
-    runs::{ProcessGroup, Profiler},
+    runs::{ProcessGroup, Profiler, wait_until},
 };
 use tempfile::TempDir;
 
@@ -161,6 +161,36 @@ fn gpus_that_slurm_gave_decide() {
     let machine = Machine::new("nvml count 3\ngpu0 uuid GPU-0\ngpu1 uuid GPU-1\ngpu2 uuid GPU-2\n");
     let either = [("SLURM_JOB_GPUS", "1,2"), ("CUDA_VISIBLE_DEVICES", "1")];
     assert_eq!(record(&machine, &either), (gpus(&["GPU-1", "GPU-2"]), 1));
+}
+
+/// A container has the files of its GPUs alone.
+#[test]
+fn device_files_of_a_mount_namespace_decide() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let ready = directory.path().join("ready");
+    let script = "mount -t tmpfs tmpfs /dev && mknod /dev/nvidia1 c 195 1 && \
+                  exec 3>\"$0\" && exec sleep 60";
+    let mut target = Command::new("unshare");
+    target.args(["-m", "sh", "-c", script]).arg(&ready);
+    let target = ProcessGroup::start(target.env("CUDA_VISIBLE_DEVICES", "0"));
+    wait_until("its /dev", || ready.exists());
+    let machine = Machine::new(&format!("{GPU}gpu0 minor 0\ngpu1 minor 1\n"));
+    let finished = machine
+        .profiler()
+        .args([
+            "--source",
+            "gpu",
+            "--interval",
+            "50ms",
+            "--duration",
+            "300ms",
+        ])
+        .pid(target.pid())
+        .finish();
+    let rows = finished.dataset().table("gpu");
+    assert!(!rows.is_empty());
+    let others = rows.iter().filter(|row| row.text("uuid") != Some("GPU-1"));
+    assert_eq!(others.count(), 0, "{rows:?}");
 }
 
 /// The numbers in the environment are those of another order: the driver knows better.

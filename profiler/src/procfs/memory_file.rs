@@ -8,6 +8,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet},
+    ffi::CStr,
     io::{self, Read as _, Write as _},
     os::unix::ffi::OsStrExt as _,
     path::Path,
@@ -31,11 +32,15 @@ pub(crate) enum MemoryFile {
     Cmdline,
     Environ,
     SmapsRollup,
+    /// Device numbers of the GPUs in its `/dev`, as pairs of 32 bits: not in its memory, but in a
+    /// file system that can be its own.
+    Gpus,
 }
 
 impl MemoryFile {
     fn name(self) -> &'static str {
         match self {
+            Self::Gpus => "root",
             Self::Cmdline => "cmdline",
             Self::Environ => "environ",
             Self::SmapsRollup => "smaps_rollup",
@@ -46,7 +51,7 @@ impl MemoryFile {
         match self {
             Self::Cmdline => CMDLINE_MAX,
             Self::Environ => ENVIRON_MAX,
-            Self::SmapsRollup => SMALL_MAX,
+            Self::SmapsRollup | Self::Gpus => SMALL_MAX,
         }
     }
 }
@@ -64,8 +69,17 @@ const KILLED_MAX: usize = 8;
 const LOST_MAX: usize = 16384;
 /// Requests that are sent at once.
 const BATCH: usize = 16;
-/// Length of a request: limit and path, which NUL ends. A batch is written to the pipe at once.
+/// Length of a request: limit, whether it is for the GPUs, and path, which NUL ends. A batch is written
+/// to the pipe at once.
 const REQUEST: usize = 256;
+/// Where the path begins.
+const PATH: usize = 5;
+/// Major number of `/dev/nvidiaN`.
+pub(crate) const NVIDIA: u32 = 195;
+/// Major number of `/dev/dri/renderDN`.
+pub(crate) const DRM: u32 = 226;
+/// Device files of a driver that are looked for.
+const GPUS_MAX: u32 = 64;
 /// Error number and length, before the content.
 const HEADER: usize = 8;
 
@@ -237,6 +251,7 @@ fn exchange(
         let limit = u32::try_from(file.limit()).map_err(io::Error::other)?;
         let end = requests.len() + REQUEST;
         requests.extend(limit.to_ne_bytes());
+        requests.push((*file == MemoryFile::Gpus).into());
         requests.extend(path.as_os_str().as_bytes());
         if requests.len() >= end {
             return Err(io::ErrorKind::InvalidFilename.into());
@@ -305,7 +320,12 @@ fn serve(buffer: &mut [u8]) {
         while all(&mut request, |at, rest| libc::read(0, at.cast(), rest)) {
             let limit = u32::from_ne_bytes([request[0], request[1], request[2], request[3]]);
             let end = (HEADER + limit as usize + 1).min(buffer.len());
-            let (length, errno) = read_file(&request[4..], &mut buffer[HEADER..end]);
+            let (path, into) = (&request[PATH..], &mut buffer[HEADER..end]);
+            let (length, errno) = if request[PATH - 1] == 0 {
+                read_file(path, into)
+            } else {
+                find_gpus(path, into)
+            };
             buffer[..4].copy_from_slice(&errno.to_ne_bytes());
             buffer[4..HEADER].copy_from_slice(&length.to_ne_bytes());
             let answer = &mut buffer[..HEADER + length as usize];
@@ -349,6 +369,61 @@ unsafe fn read_file(path: &[u8], into: &mut [u8]) -> (u32, i32) {
     }
 }
 
+/// GPUs in the `/dev` of a root directory. No link is followed and no device opened.
+unsafe fn find_gpus(root: &[u8], into: &mut [u8]) -> (u32, i32) {
+    // SAFETY: system calls with strings that NUL ends.
+    unsafe {
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        let below = |at, name: &CStr| libc::openat(at, name.as_ptr(), flags | libc::O_NOFOLLOW);
+        let root = libc::open(root.as_ptr().cast(), flags);
+        let dev = below(root, c"dev");
+        let errno = *libc::__errno_location();
+        libc::close(root);
+        if dev < 0 {
+            return (0, errno);
+        }
+        let dri = below(dev, c"dri");
+        let mut length = 0u32;
+        for (directory, prefix, major, first) in [
+            (dev, &b"nvidia"[..], NVIDIA, 0),
+            (dri, b"renderD", DRM, 128),
+        ] {
+            for minor in first..first + GPUS_MAX {
+                let name = numbered(prefix, minor);
+                let mut stat: libc::stat = std::mem::zeroed();
+                let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+                let found = libc::fstatat(directory, name.as_ptr().cast(), &raw mut stat, flags);
+                let is_gpu = found == 0
+                    && stat.st_mode & libc::S_IFMT == libc::S_IFCHR
+                    && stat.st_rdev == libc::makedev(major, minor);
+                let at = length as usize;
+                if is_gpu && let Some(pair) = into.get_mut(at..at + 8) {
+                    pair[..4].copy_from_slice(&major.to_ne_bytes());
+                    pair[4..].copy_from_slice(&minor.to_ne_bytes());
+                    length += 8;
+                }
+            }
+        }
+        libc::close(dri);
+        libc::close(dev);
+        (length, 0)
+    }
+}
+
+/// A name with a number below 1000, which NUL ends.
+fn numbered(prefix: &[u8], number: u32) -> [u8; 16] {
+    let mut name = [0; 16];
+    name[..prefix.len()].copy_from_slice(prefix);
+    let mut at = prefix.len();
+    for unit in [100, 10, 1] {
+        if number >= unit || unit == 1 {
+            name[at] = b'0' + (number / unit % 10).to_le_bytes()[0];
+            at += 1;
+        }
+    }
+    name
+}
+
 /// Transfers all bytes; `false` at the end of the pipe.
 fn all(bytes: &mut [u8], mut transfer: impl FnMut(*mut u8, usize) -> isize) -> bool {
     let mut done = 0;
@@ -364,7 +439,7 @@ fn all(bytes: &mut [u8], mut transfer: impl FnMut(*mut u8, usize) -> isize) -> b
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::symlink};
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -414,6 +489,55 @@ mod tests {
         assert_ne!(error.kind(), io::ErrorKind::NotFound);
         assert_eq!(losses()[&real_uid(procfs, own)], 1);
         read().expect("readable");
+    }
+
+    #[test]
+    fn only_devices_of_drivers_are_gpus() {
+        let procfs = tempfile::tempdir().expect("a directory");
+        let gpus = |pid| read(procfs.path(), pid, MemoryFile::Gpus);
+        let dev = procfs.path().join("1/root/dev");
+        fs::create_dir_all(dev.join("dri")).expect("made");
+        fs::write(dev.join("nvidia0"), "").expect("written");
+        symlink("/dev/null", dev.join("nvidia1")).expect("a link");
+        fs::create_dir(dev.join("dri/renderD128")).expect("made");
+        assert!(gpus(1).expect("a directory").bytes.is_empty());
+        // Links lead out of the root directory.
+        fs::create_dir_all(procfs.path().join("2/root")).expect("made");
+        symlink("/dev", procfs.path().join("2/root/dev")).expect("a link");
+        gpus(2).expect_err("a link");
+        gpus(3).expect_err("no process");
+        if rustix::process::geteuid().is_root() {
+            let put = |name: &str, major, minor| {
+                let device = rustix::fs::makedev(major, minor);
+                mknodat(
+                    CWD,
+                    dev.join(name),
+                    FileType::CharacterDevice,
+                    Mode::RWXU,
+                    device,
+                )
+            };
+            put("nvidia9", NVIDIA, 9).expect("made");
+            put("nvidia10", NVIDIA, 11).expect("made");
+            put("dri/renderD191", DRM, 191).expect("made");
+            let expected = [NVIDIA, 9, DRM, 191].map(u32::to_ne_bytes).concat();
+            assert_eq!(gpus(1).expect("a directory").bytes, expected);
+        }
+    }
+
+    #[test]
+    fn numbers_have_no_leading_zeros() {
+        for (number, name) in [
+            (0, "x0"),
+            (7, "x7"),
+            (10, "x10"),
+            (63, "x63"),
+            (130, "x130"),
+        ] {
+            let numbered = numbered(b"x", number);
+            let text = CStr::from_bytes_until_nul(&numbered).expect("an end");
+            assert_eq!(text.to_str(), Ok(name));
+        }
     }
 
     /// A process that executes a program all the time.

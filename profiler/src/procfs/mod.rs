@@ -8,6 +8,7 @@ pub mod cgroup_mounts;
 pub mod cgroup_names;
 pub mod cpu_list;
 pub mod cpuinfo;
+pub(crate) mod device_access;
 pub mod device_file;
 pub mod file;
 pub mod loadavg;

@@ -6,16 +6,18 @@
 use std::collections::BTreeSet;
 
 use super::variables::Variables;
+use crate::procfs::device_access::{Device, DeviceAccess};
 
 /// GPUs that a process was given, whatever the variables of the libraries say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Share {
     /// `SLURM_STEP_GPUS`, else `SLURM_JOB_GPUS`: Slurm's numbers, which are those of the node.
     pub(super) granted: Option<Vec<u32>>,
+    access: DeviceAccess,
 }
 
 impl Share {
-    pub(super) fn new(variables: &Variables<'_>) -> Self {
+    pub(super) fn new(variables: &Variables<'_>, access: DeviceAccess) -> Self {
         let numbers = |name| -> Option<Vec<u32>> {
             let words = variables.list(name)?;
             words.iter().map(|word| word.parse().ok()).collect()
@@ -23,24 +25,28 @@ impl Share {
         let granted = numbers("SLURM_STEP_GPUS").or_else(|| numbers("SLURM_JOB_GPUS"));
         Self {
             granted: granted.filter(|numbers| !numbers.is_empty()),
+            access,
         }
     }
 
     /// How a library numbers the GPUs of the process.
     pub(super) fn numbering(&self, all: &[Numbered]) -> Numbering {
+        let allows = |gpu: &&Numbered| gpu.device.is_none_or(|device| self.access.allows(device));
+        let order: Vec<_> = all.iter().filter(allows).map(|gpu| Some(gpu.at)).collect();
         let count = all.iter().map(|gpu| gpu.at).collect::<BTreeSet<_>>().len();
+        if order.len() < all.len() {
+            return Numbering::new(vec![order], count);
+        }
         let mut orders = Vec::new();
         for granted in self.granted(all, count) {
-            let order: Vec<Option<usize>> = all
-                .iter()
-                .map(|gpu| granted.contains(&gpu.at).then_some(gpu.at))
-                .collect();
+            let is_granted = |at: &Option<usize>| at.is_some_and(|at| granted.contains(&at));
             // With a device cgroup, numbers count the granted GPUs, else those of the node.
-            orders.push(order.iter().copied().filter(Option::is_some).collect());
-            orders.push(order);
+            orders.push(order.iter().copied().filter(is_granted).collect());
+            let of_node = order.iter().map(|at| at.filter(|_| is_granted(at)));
+            orders.push(of_node.collect());
         }
         if orders.is_empty() {
-            orders.push(all.iter().map(|gpu| Some(gpu.at)).collect());
+            orders.push(order);
         }
         Numbering::new(orders, count)
     }
@@ -56,8 +62,9 @@ impl Share {
         // Slurm counts the GPUs in the order of the bus; older versions have numbers of files.
         let by_order = find(&|number| Some(all.get(usize::try_from(number).ok()?)?.at));
         let by_file = find(&|number| {
-            let mut with_number = all.iter().filter(|gpu| gpu.minor == Some(number));
-            with_number.next().map(|gpu| gpu.at)
+            let mut gpus = all.iter();
+            let gpu = gpus.find(|gpu| gpu.device.is_some_and(|(_, minor)| minor == number));
+            gpu.map(|gpu| gpu.at)
         });
         let sets: BTreeSet<_> = by_order.into_iter().chain(by_file).collect();
         // The profiler is in the cgroup, too: it sees only the granted GPUs.
@@ -73,8 +80,8 @@ impl Share {
 pub(super) struct Numbered {
     /// Its position in the list of the driver.
     pub(super) at: usize,
-    /// Minor number of its device file.
-    pub(super) minor: Option<u32>,
+    /// Its device file.
+    pub(super) device: Option<Device>,
 }
 
 /// Orders in which a library may number the GPUs of a process.
@@ -150,21 +157,31 @@ impl Meaning {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procfs::memory_file::NVIDIA;
 
     /// GPUs in the order of the bus; the numbers of their files are in another.
     fn all(minors: &[u32]) -> Vec<Numbered> {
         let gpus = minors.iter().enumerate();
         gpus.map(|(at, minor)| Numbered {
             at,
-            minor: Some(*minor),
+            device: Some((NVIDIA, *minor)),
         })
         .collect()
     }
 
     /// GPUs that numbers mean, and whether that is certain.
     fn meaning(environment: &str, minors: &[u32], numbers: &[usize]) -> (Vec<usize>, bool) {
+        meaning_with(DeviceAccess::default(), environment, minors, numbers)
+    }
+
+    fn meaning_with(
+        access: DeviceAccess,
+        environment: &str,
+        minors: &[u32],
+        numbers: &[usize],
+    ) -> (Vec<usize>, bool) {
         let environment = environment.replace(' ', "\0");
-        let share = Share::new(&Variables::new(environment.as_bytes()));
+        let share = Share::new(&Variables::new(environment.as_bytes()), access);
         let meaning = share.numbering(&all(minors)).meaning(|order| {
             let found = numbers.iter().map_while(|number| *order.get(*number)?);
             let found: Vec<usize> = found.collect();
@@ -210,6 +227,24 @@ mod tests {
             let found = meaning(environment, &four, &numbers);
             assert_eq!(found, expected, "{environment} {numbers:?}");
         }
+    }
+
+    #[test]
+    fn numbers_count_the_gpus_that_can_be_opened() {
+        let found = |files: &[u32], environment, numbers: &[usize]| {
+            let access = DeviceAccess::to_files(files.iter().map(|minor| (NVIDIA, *minor)));
+            meaning_with(access, environment, &[0, 1, 2, 3], numbers)
+        };
+        let certain = |gpus: &[usize]| (gpus.to_vec(), true);
+        assert_eq!(found(&[1, 3], "", &[1]), certain(&[3]));
+        assert_eq!(found(&[1, 3], "", &[0, 2, 1]), certain(&[1]));
+        assert_eq!(found(&[], "", &[0]), certain(&[]));
+        // There is no doubt what Slurm's numbers mean.
+        assert_eq!(found(&[1, 2], "SLURM_JOB_GPUS=1,2", &[1]), certain(&[2]));
+        // All files are there, but a BPF program may deny some.
+        let all = &[0, 1, 2, 3];
+        assert_eq!(found(all, "", &[1]), certain(&[1]));
+        assert_eq!(found(all, "SLURM_JOB_GPUS=2", &[0]), certain(&[2]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
-    path::{Path, PathBuf},
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -13,6 +13,8 @@ use super::{
     variables::Variables,
 };
 use crate::{
+    host::Host,
+    procfs::device_access::Reader,
     procfs::memory_file::{self, MemoryFile},
     warning,
 };
@@ -45,6 +47,7 @@ impl<S> Default for Known<S> {
 /// GPUs that the processes of the target may use. With the node as target, all GPUs are visible.
 pub(super) struct OfTarget<S> {
     procfs: PathBuf,
+    devices: Reader,
     node: bool,
     /// By pid, with the time of the reading: a process can exec with another environment.
     known: HashMap<u32, (Instant, Option<Known<S>>)>,
@@ -65,9 +68,10 @@ const EXEC: Duration = Duration::from_secs(1);
 const READ_AT_ONCE: usize = 256;
 
 impl<S: Selects> OfTarget<S> {
-    pub(super) fn new(procfs: &Path, node: bool) -> Self {
+    pub(super) fn new(host: &Host, node: bool) -> Self {
         Self {
-            procfs: procfs.to_owned(),
+            procfs: host.procfs.clone(),
+            devices: Reader::new(&host.procfs, &host.cgroups),
             node,
             known: HashMap::new(),
             distinct: HashSet::new(),
@@ -143,7 +147,9 @@ impl<S: Selects> OfTarget<S> {
         let mut due: Vec<u32> = pids.iter().filter(is_due).copied().collect();
         // New processes first.
         due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
-        for pid in due.into_iter().take(READ_AT_ONCE) {
+        due.truncate(READ_AT_ONCE);
+        let access = self.devices.read(&due);
+        for (pid, access) in due.into_iter().zip(access) {
             let content = memory_file::read(&self.procfs, pid, MemoryFile::Environ);
             let text = content.map_or_else(|_| Vec::new(), |content| content.bytes);
             let known = self.known.entry(pid).or_insert((now, None));
@@ -154,7 +160,7 @@ impl<S: Selects> OfTarget<S> {
                 let variables = Variables::new(&text);
                 known.1 = Some(Known {
                     selection: S::of_environment(&variables),
-                    share: Share::new(&variables),
+                    share: Share::new(&variables, access),
                 });
             }
         }
@@ -169,7 +175,7 @@ impl<S: Selects> OfTarget<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, path::Path};
 
     use super::*;
 
@@ -186,7 +192,8 @@ mod tests {
     }
 
     fn of_target(procfs: &Path, node: bool) -> OfTarget<Gpu> {
-        OfTarget::new(procfs, node)
+        let host = Host::probe(procfs.to_owned(), procfs.join("sys"), None);
+        OfTarget::new(&host, node)
     }
 
     fn put(procfs: &Path, pid: u32, environment: &str) {

@@ -11,7 +11,10 @@ use super::{
     },
     card::Card,
 };
-use crate::host::{names, text};
+use crate::{
+    host::{names, text},
+    procfs::memory_file::DRM,
+};
 
 /// GPUs that the variables of ROCm and Level Zero make visible.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -214,7 +217,7 @@ impl Order {
 fn numbered(order: &[usize], cards: &[Card]) -> Vec<Numbered> {
     let numbered = order.iter().map(|at| Numbered {
         at: *at,
-        minor: cards[*at].render_minor,
+        device: cards[*at].render_minor.map(|minor| (DRM, minor)),
     });
     numbered.collect()
 }
@@ -248,7 +251,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{super::super::numbering::Share, *};
-    use crate::host::Host;
+    use crate::{host::Host, procfs::device_access::DeviceAccess};
 
     /// Cards by number: driver, bus, device id and unique id.
     const CARDS: [(&str, &str, &str, &str); 5] = [
@@ -287,11 +290,20 @@ mod tests {
 
     /// Numbers of the visible cards.
     fn seen(environment: &str, order: &Order, cards: &[Card]) -> Vec<usize> {
+        seen_with(DeviceAccess::default(), environment, order, cards)
+    }
+
+    fn seen_with(
+        access: DeviceAccess,
+        environment: &str,
+        order: &Order,
+        cards: &[Card],
+    ) -> Vec<usize> {
         let environment = environment.replace(' ', "\0");
         let variables = Variables::new(environment.as_bytes());
         let known = Known {
             selection: Selection::of_environment(&variables),
-            share: Share::new(&variables),
+            share: Share::new(&variables, access),
         };
         let seen = super::cards(&known, cards, order).map(|seen| seen.gpus);
         seen.map_or_else(
@@ -338,6 +350,31 @@ mod tests {
             ("SLURM_JOB_GPUS=131 ZE_AFFINITY_MASK=1", vec![0, 1, 2, 3]),
         ] {
             assert_eq!(seen(environment, &order, &cards), expected, "{environment}");
+        }
+    }
+
+    #[test]
+    fn numbers_count_the_cards_that_can_be_opened() {
+        let (directory, cards) = machine();
+        let order = Order::read(&directory.path().join("sys"), &cards);
+        // Cards 2, 0 and 3; by PCI address: 1, 2, 0 and 4, 3.
+        let files = [130, 128, 131].map(|minor| (DRM, minor));
+        let access = DeviceAccess::to_files(files);
+        for (environment, expected) in [
+            ("HOME=/", vec![0, 2, 3]),
+            ("ROCR_VISIBLE_DEVICES=0", vec![2, 3]),
+            ("ROCR_VISIBLE_DEVICES=1", vec![0, 3]),
+            ("ROCR_VISIBLE_DEVICES=1,0 HIP_VISIBLE_DEVICES=1", vec![2, 3]),
+            // The third does not exist, so the rest is ignored.
+            ("HIP_VISIBLE_DEVICES=2,0", vec![3]),
+            ("ROCR_VISIBLE_DEVICES=GPU-AA11", vec![0, 3]),
+            ("ROCR_VISIBLE_DEVICES=GPU-AA22", vec![3]),
+            // Two tiles.
+            ("ZE_AFFINITY_MASK=1", vec![0, 2, 3]),
+            ("ZE_AFFINITY_MASK=2", vec![0, 2]),
+        ] {
+            let seen = seen_with(access.clone(), environment, &order, &cards);
+            assert_eq!(seen, expected, "{environment}");
         }
     }
 

@@ -14,7 +14,7 @@ pub(super) struct Instances(HashMap<String, Gpm>);
 
 /// Names of an instance.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Instance {
+pub(super) struct MigNames {
     /// Its number on the GPU in nvidia-smi.
     pub(super) number: u32,
     pub(super) uuid: String,
@@ -25,7 +25,7 @@ pub(super) struct Instance {
 /// An instance at one reading.
 #[derive(Debug)]
 pub(super) struct MigDevice {
-    pub(super) instance: Instance,
+    pub(super) instance: MigNames,
     pub(super) name: Option<Label>,
     /// Whether the target may use it.
     pub(super) visible: bool,
@@ -39,7 +39,7 @@ pub(super) fn instances<'a>(
     nvml: &'static Nvml,
     parent: &Device<'a>,
     answers: &mut Answers,
-) -> Vec<(Instance, Device<'a>)> {
+) -> Vec<(MigNames, Device<'a>)> {
     let mode = answers.of("MIG mode", parent.mig_mode());
     if mode.is_none_or(|mode| mode.current != ENABLED) {
         return Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn instances<'a>(
         let Some(uuid) = answers.of("MIG UUID", device.uuid()) else {
             continue;
         };
-        let instance = Instance {
+        let instance = MigNames {
             number,
             uuid,
             gpu_instance: id(&device, lib.nvmlDeviceGetGpuInstanceId.as_ref().ok()),
@@ -71,7 +71,7 @@ impl Instances {
         &mut self,
         nvml: &'static Nvml,
         parent: &Device<'static>,
-        is_visible: impl Fn(&Instance) -> bool,
+        is_visible: impl Fn(&MigNames) -> bool,
         answers: &mut Answers,
     ) -> Vec<MigDevice> {
         let mut found = Vec::new();

@@ -31,7 +31,7 @@ use self::{
     answers::Answers,
     fields::{Value, Violations},
     gpm::Gpm,
-    mig::{Instance, Instances},
+    mig::{Instances, MigNames},
     visible::{Candidate, Cuda},
 };
 
@@ -120,7 +120,7 @@ impl Nvidia {
             let name = gpu.facts.index.to_string();
             let known = self.counters.increase(&name, now, &mut row);
             let candidate = gpu.facts.candidate(Vec::new());
-            let is_visible = |instance: &Instance| {
+            let is_visible = |instance: &MigNames| {
                 let mut selections = selections.iter();
                 selections.len() == 0 || selections.any(|cuda| cuda.instance(&candidate, instance))
             };
@@ -194,7 +194,7 @@ impl Nvidia {
 }
 
 impl Facts {
-    fn candidate(&self, instances: Vec<Instance>) -> Candidate<'_> {
+    fn candidate(&self, instances: Vec<MigNames>) -> Candidate<'_> {
         Candidate {
             minor: self.minor,
             instances,

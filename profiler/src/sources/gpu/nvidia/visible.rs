@@ -6,8 +6,9 @@ use super::{
         variables::Variables,
         visible::{Known, Selects},
     },
-    mig::Instance,
+    mig::MigNames,
 };
+use crate::procfs::memory_file::NVIDIA;
 
 /// GPUs and MIG instances that `CUDA_VISIBLE_DEVICES` makes visible.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +37,7 @@ pub(super) struct Candidate<'a> {
     pub(super) minor: Option<u32>,
     pub(super) uuid: Option<&'a str>,
     pub(super) name: Option<&'a str>,
-    pub(super) instances: Vec<Instance>,
+    pub(super) instances: Vec<MigNames>,
 }
 
 /// What a word stands for.
@@ -91,13 +92,12 @@ impl<'a> Word<'a> {
             uuids.position(|uuid| uuid.is_some_and(|uuid| uuid.starts_with(begin)))
         };
         match *self {
-            Self::Number(number) => *order.get(number)?,
+            Self::Number(number) | Self::Instance(Mig::Numbers(number, _)) => *order.get(number)?,
             Self::Gpu(uuid) | Self::Instance(Mig::Ids(uuid, ..)) => with_uuid(uuid),
             Self::Instance(Mig::Uuid(uuid)) => all.iter().position(|gpu| {
                 let mut instances = gpu.instances.iter();
                 instances.any(|instance| instance.uuid.starts_with(uuid))
             }),
-            Self::Instance(Mig::Numbers(number, _)) => *order.get(number)?,
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) fn gpus(known: &Known<Cuda>, all: &[Candidate<'_>]) -> Option<Meaning
         .enumerate()
         .map(|(at, gpu)| Numbered {
             at,
-            minor: gpu.minor,
+            device: gpu.minor.map(|minor| (NVIDIA, minor)),
         })
         .collect();
     let mut share = known.share.clone();
@@ -152,7 +152,7 @@ pub(super) fn gpus(known: &Known<Cuda>, all: &[Candidate<'_>]) -> Option<Meaning
 
 impl Cuda {
     /// Whether an instance on a visible GPU is visible.
-    pub(super) fn instance(&self, gpu: &Candidate<'_>, instance: &Instance) -> bool {
+    pub(super) fn instance(&self, gpu: &Candidate<'_>, instance: &MigNames) -> bool {
         let words = self.words.iter().map(|word| Word::new(word));
         let named = words.filter_map(|word| match word {
             Word::Instance(mig) => Some(mig),
@@ -176,6 +176,7 @@ impl Cuda {
 #[cfg(test)]
 mod tests {
     use super::{super::super::numbering::Share, *};
+    use crate::procfs::device_access::DeviceAccess;
 
     /// GPUs that an environment means, and whether that is certain.
     fn seen(environment: &str, all: &[Candidate<'_>]) -> (Vec<usize>, bool) {
@@ -183,7 +184,7 @@ mod tests {
         let variables = Variables::new(environment.as_bytes());
         let known = Known {
             selection: Cuda::of_environment(&variables),
-            share: Share::new(&variables),
+            share: Share::new(&variables, DeviceAccess::default()),
         };
         let Some(meaning) = gpus(&known, all) else {
             return ((0..all.len()).collect(), true);
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn instances_select_their_gpu() {
         let mut all = candidates(["H100"; 3]);
-        let instance = |number: u32, uuid: &str| Instance {
+        let instance = |number: u32, uuid: &str| MigNames {
             number,
             uuid: uuid.to_owned(),
             gpu_instance: Some(7 + number),
