@@ -1,7 +1,7 @@
 //! GPUs that the processes of the target may use.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::Hash,
     path::PathBuf,
     thread,
@@ -44,6 +44,9 @@ impl<S> Default for Known<S> {
     }
 }
 
+/// Positions of the GPUs on which processes compute, by pid.
+pub(super) type Used = HashMap<u32, BTreeSet<usize>>;
+
 /// GPUs that the processes of the target may use. With the node as target, all GPUs are visible.
 pub(super) struct OfTarget<S> {
     procfs: PathBuf,
@@ -53,6 +56,8 @@ pub(super) struct OfTarget<S> {
     known: HashMap<u32, (Instant, Option<Known<S>>)>,
     /// As of the last reading of a known environment.
     distinct: HashSet<Known<S>>,
+    /// Those of them with a process on other GPUs only.
+    disproved: HashSet<Known<S>>,
     /// Whether an environment has ever been known.
     is_known: bool,
     /// Whether it has been said that GPUs are in doubt.
@@ -75,13 +80,15 @@ impl<S: Selects> OfTarget<S> {
             node,
             known: HashMap::new(),
             distinct: HashSet::new(),
+            disproved: HashSet::new(),
             is_known: false,
             is_doubt_told: false,
         }
     }
 
     /// Whether each of the GPUs with these numbers is visible to a process of the target. `meaning`
-    /// finds the GPUs of a process; `None` if it is not restricted.
+    /// finds the GPUs of a process; `None` if it is not restricted. If a process computes on others
+    /// only, it numbers GPUs in a way that cannot be told, and means none of them.
     ///
     /// All GPUs are visible if no process is restricted. Launchers and daemons in a job are not, and
     /// use no GPU. While no environment is readable, because all processes have ended or are in
@@ -91,11 +98,21 @@ impl<S: Selects> OfTarget<S> {
         &mut self,
         pids: Option<&[u32]>,
         numbers: &[u32],
+        used: &Used,
         meaning: impl Fn(&Known<S>) -> Option<Meaning>,
     ) -> Vec<bool> {
         self.update(pids);
-        let meanings: Vec<Meaning> = self.distinct.iter().filter_map(meaning).collect();
-        if meanings.is_empty() {
+        for (pid, used) in used {
+            let known = self.known.get(pid).and_then(|(_, known)| known.as_ref());
+            let is_wrong = |meaning: Meaning| meaning.gpus.is_disjoint(used);
+            if let Some(known) = known.filter(|known| meaning(known).is_some_and(is_wrong)) {
+                self.disproved.insert(known.clone());
+            }
+        }
+        self.disproved.retain(|known| self.distinct.contains(known));
+        let meanings = self.distinct.difference(&self.disproved);
+        let meanings: Vec<Meaning> = meanings.filter_map(meaning).collect();
+        if meanings.is_empty() && self.disproved.is_empty() {
             return vec![true; numbers.len()];
         }
         let mut seen = vec![false; numbers.len()];
@@ -204,6 +221,14 @@ mod tests {
 
     /// Visible ones of four GPUs.
     fn seen(target: &mut OfTarget<Gpu>, pids: &[u32]) -> Vec<usize> {
+        seen_with(target, pids, &[])
+    }
+
+    fn seen_with(target: &mut OfTarget<Gpu>, pids: &[u32], used: &[(u32, usize)]) -> Vec<usize> {
+        let mut on = Used::new();
+        for (pid, gpu) in used {
+            on.entry(*pid).or_default().insert(*gpu);
+        }
         let meaning = |known: &Known<Gpu>| {
             let Gpu(number) = known.selection.as_ref()?;
             let gpus = [number.parse().unwrap()].into();
@@ -212,7 +237,7 @@ mod tests {
                 is_certain: true,
             })
         };
-        let seen = target.gpus(Some(pids), &[0, 1, 2, 3], meaning);
+        let seen = target.gpus(Some(pids), &[0, 1, 2, 3], &on, meaning);
         (0..4).filter(|at| seen[*at]).collect()
     }
 
@@ -227,6 +252,23 @@ mod tests {
         assert_eq!(seen(false, &[1, 2]), [1]);
         assert_eq!(seen(false, &[1, 2, 3]), [1, 2]);
         assert_eq!(seen(true, &[2]), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn numbers_of_processes_on_other_gpus_mean_nothing() {
+        let procfs = tempfile::TempDir::new().unwrap();
+        put(procfs.path(), 1, "PATH=/bin\0");
+        put(procfs.path(), 2, "GPU=0\0");
+        put(procfs.path(), 3, "GPU=1\0");
+        put(procfs.path(), 4, "GPU=1\0");
+        let mut target = of_target(procfs.path(), false);
+        let mut seen = |used: &[(u32, usize)]| seen_with(&mut target, &[1, 2, 3, 4], used);
+        // A process without the variable proves nothing.
+        assert_eq!(seen(&[(1, 3), (2, 0), (2, 3)]), [0, 1]);
+        assert_eq!(seen(&[(3, 2)]), [0]);
+        // From then on.
+        assert_eq!(seen(&[]), [0]);
+        assert_eq!(seen(&[(2, 3)]), [] as [usize; 0]);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use std::collections::HashSet;
 use super::{
     GpuRow, Request,
     device::DeviceRow,
-    reading::{Counters, Reading},
-    visible::{Known, OfTarget},
+    reading::{Counters, Reading, Usage},
+    visible::{Known, OfTarget, Used},
 };
 use crate::{host::Host, support::clock::monotonic_ns};
 
@@ -32,6 +32,8 @@ pub(super) struct Drm {
     visible: OfTarget<Selection>,
     /// Cards with a row of constant facts.
     described: HashSet<String>,
+    /// Cards that a process of the target has used.
+    was_used: HashSet<String>,
 }
 
 impl Drm {
@@ -42,6 +44,7 @@ impl Drm {
             clients: Clients::new(&host.procfs),
             visible,
             described: HashSet::new(),
+            was_used: HashSet::new(),
         }
     }
 
@@ -53,12 +56,17 @@ impl Drm {
         self.counters.begin();
         // Cards can be added and removed.
         let cards = cards(&self.host);
+        let pids = request.pids.as_deref();
+        let processes = self.clients.read(pids, &cards);
+        let used = cards.iter().filter(|card| is_used(card, &processes));
+        self.was_used.extend(used.map(Card::id));
         let order = visible::Order::read(&self.host.sysfs, &cards);
         let numbers: Vec<u32> = cards.iter().map(|card| card.index).collect();
         let meaning = |known: &Known<Selection>| visible::cards(known, &cards, &order);
-        let pids = request.pids.as_deref();
-        let seen = self.visible.gpus(pids, &numbers, meaning);
-        for (card, _) in cards.iter().zip(seen).filter(|(_, seen)| *seen) {
+        let seen = self.visible.gpus(pids, &numbers, &Used::new(), meaning);
+        let all = cards.iter().zip(seen);
+        let all = all.filter(|(card, seen)| *seen || self.was_used.contains(&card.id()));
+        for (card, _) in all {
             if !card.is_suspended() && self.described.insert(card.id()) {
                 devices.push((card.key(ts, 0).into(), facts(card, &mut sysfs)));
             }
@@ -68,7 +76,6 @@ impl Drm {
                 gpus.push((card.key(ts, interval_ns), row));
             }
         }
-        let processes = self.clients.read(request.pids.as_deref(), &cards);
         Reading {
             ts,
             read_at: monotonic_ns(),
@@ -78,6 +85,15 @@ impl Drm {
             error: sysfs.error,
         }
     }
+}
+
+/// Whether processes have used an engine of a card. They can have opened it without: libraries open
+/// all. What they draw is not restricted by variables, and says nothing about them.
+fn is_used(card: &Card, processes: &[Usage]) -> bool {
+    processes.iter().any(|usage| {
+        let is_busy = usage.row.engines_ns.is_some_and(|time| time > 0);
+        is_busy && usage.row.index == Some(card.index)
+    })
 }
 
 fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
@@ -124,4 +140,38 @@ fn generation(speed: &str) -> Option<u64> {
     let rates = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
     let index = rates.iter().position(|known| *known == rate)?;
     u64::try_from(index + 1).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::GpuProcessRow, *};
+
+    #[test]
+    fn an_open_file_is_no_use() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let device = directory.path().join("sys/class/drm/card1/device");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("uevent"), "DRIVER=xe\n").unwrap();
+        let path = |name| directory.path().join(name);
+        let cards = cards(&Host::probe(path("proc"), path("sys"), None));
+        let is_used = |index, engines_ns| {
+            let row = GpuProcessRow {
+                index: Some(index),
+                engines_ns,
+                ..GpuProcessRow::default()
+            };
+            let (pid, interval_ns) = (1, 1);
+            is_used(
+                &cards[0],
+                &[Usage {
+                    pid,
+                    interval_ns,
+                    row,
+                }],
+            )
+        };
+        let found = [(1, None), (1, Some(0)), (0, Some(1)), (1, Some(1))];
+        let found = found.map(|(index, engines_ns)| is_used(index, engines_ns));
+        assert_eq!(found, [false, false, false, true]);
+    }
 }

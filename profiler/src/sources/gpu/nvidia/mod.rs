@@ -10,7 +10,7 @@ mod pcie;
 mod processes;
 pub(super) mod visible;
 
-use std::time::Instant;
+use std::{collections::HashSet, time::Instant};
 
 use nvml_wrapper::{
     Device, Nvml,
@@ -22,7 +22,7 @@ use nvml_wrapper::{
 use super::{
     GpuKey, GpuRow, Request,
     reading::{Counters, Reading, named},
-    visible::{Known, OfTarget, READ_AGAIN},
+    visible::{Known, OfTarget, READ_AGAIN, Used},
 };
 use crate::{schema::Label, support::clock::monotonic_ns};
 
@@ -32,6 +32,7 @@ use self::{
     fields::{Value, Violations},
     gpm::Gpm,
     mig::{Instances, MigNames},
+    processes::Use,
     visible::{Candidate, Cuda},
 };
 
@@ -163,33 +164,43 @@ impl Nvidia {
     }
 
     /// Whether each GPU is visible to the target: those that its environments mean, and those that
-    /// its processes have been on. If they are only on others, the environments mean those: numbers
-    /// in a device cgroup.
+    /// its processes have been on.
     fn seen(&mut self, pids: Option<&[u32]>, answers: &mut Answers) -> Vec<bool> {
+        let used = pids.map_or_else(Used::new, |pids| self.used(pids, answers));
         let candidates = self.gpus.iter().map(|gpu| {
             let instances = mig::instances(self.nvml, &gpu.device, answers);
             let names = instances.into_iter().map(|(instance, _)| instance);
             gpu.facts.candidate(names.collect())
         });
         let candidates: Vec<Candidate<'_>> = candidates.collect();
-        let numbers: Vec<u32> = self.gpus.iter().map(|gpu| gpu.facts.index).collect();
-        let meaning = |known: &Known<Cuda>| visible::gpus(known, &candidates);
-        let mut seen = self.visible.gpus(pids, &numbers, meaning);
-        let is_due = self.asked_at.is_none_or(|at| at.elapsed() >= READ_AGAIN);
-        if let Some(pids) = pids.filter(|_| self.knows_pids && is_due) {
-            self.asked_at = Some(Instant::now());
-            let mut pids = pids.to_vec();
-            pids.sort_unstable();
-            for gpu in self.gpus.iter_mut().filter(|gpu| !gpu.was_used) {
-                gpu.was_used = processes::is_used(&gpu.device, &pids, answers);
-            }
-        }
-        for (seen, gpu) in seen.iter_mut().zip(&self.gpus) {
-            *seen |= gpu.was_used;
-        }
         // A removed GPU that is not read does not matter.
         answers.take_lost();
-        seen
+        let numbers: Vec<u32> = self.gpus.iter().map(|gpu| gpu.facts.index).collect();
+        let meaning = |known: &Known<Cuda>| visible::gpus(known, &candidates);
+        let seen = self.visible.gpus(pids, &numbers, &used, meaning);
+        let all = seen.iter().zip(&self.gpus);
+        all.map(|(seen, gpu)| *seen || gpu.was_used).collect()
+    }
+
+    /// GPUs on which processes of the target compute, if the driver is to be asked again.
+    fn used(&mut self, pids: &[u32], answers: &mut Answers) -> Used {
+        let is_due = self.asked_at.is_none_or(|at| at.elapsed() >= READ_AGAIN);
+        let mut used = Used::new();
+        if !self.knows_pids || !is_due {
+            return used;
+        }
+        self.asked_at = Some(Instant::now());
+        let target: HashSet<u32> = pids.iter().copied().collect();
+        for (at, gpu) in self.gpus.iter_mut().enumerate() {
+            let listed = processes::listed(&gpu.device, answers).into_iter();
+            for (kind, info) in listed.filter(|(_, info)| target.contains(&info.pid)) {
+                gpu.was_used = true;
+                if kind == Use::Compute {
+                    used.entry(info.pid).or_default().insert(at);
+                }
+            }
+        }
+        used
     }
 }
 

@@ -54,30 +54,47 @@ impl Mean {
     }
 }
 
-/// All processes on a device, of all users; those that compute and draw are listed twice.
-fn listed(device: &Device<'_>, answers: &mut Answers) -> Vec<ProcessInfo> {
-    let lists: [(&str, Result<Vec<ProcessInfo>, NvmlError>); 3] = [
-        ("compute processes", device.running_compute_processes()),
-        ("graphics processes", device.running_graphics_processes()),
-        ("MPS processes", device.mps_running_compute_processes()),
-    ];
-    let lists = lists.map(|(what, list)| answers.of(what, list));
-    lists.into_iter().flatten().flatten().collect()
+/// How a process uses a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Compute,
+    /// Which no variable restricts.
+    Graphics,
 }
 
-/// Whether one of these processes, which are sorted, is on the device.
-pub(super) fn is_used(device: &Device<'_>, pids: &[u32], answers: &mut Answers) -> bool {
-    let listed = listed(device, answers);
-    listed
-        .iter()
-        .any(|info| pids.binary_search(&info.pid).is_ok())
+/// All processes on a device, of all users; those that compute and draw are listed twice.
+pub(super) fn listed(device: &Device<'_>, answers: &mut Answers) -> Vec<(Use, ProcessInfo)> {
+    type List = Result<Vec<ProcessInfo>, NvmlError>;
+    let lists: [(&str, Use, List); 3] = [
+        (
+            "compute processes",
+            Use::Compute,
+            device.running_compute_processes(),
+        ),
+        (
+            "graphics processes",
+            Use::Graphics,
+            device.running_graphics_processes(),
+        ),
+        (
+            "MPS processes",
+            Use::Compute,
+            device.mps_running_compute_processes(),
+        ),
+    ];
+    let mut all = Vec::new();
+    for (what, kind, list) in lists {
+        let list = answers.of(what, list).into_iter().flatten();
+        all.extend(list.map(|info| (kind, info)));
+    }
+    all
 }
 
 impl Samples {
     /// Reads all processes on the device, of all users.
     pub(super) fn read(&mut self, device: &Device<'_>, answers: &mut Answers) -> Vec<Process> {
         let mut found: BTreeMap<(u32, Option<u32>, Option<u32>), Process> = BTreeMap::new();
-        for info in listed(device, answers) {
+        for (_, info) in listed(device, answers) {
             let key = (info.pid, info.gpu_instance_id, info.compute_instance_id);
             let process = found.entry(key).or_default();
             (process.pid, process.gpu_instance, process.compute_instance) = key;
