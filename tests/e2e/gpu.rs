@@ -10,7 +10,7 @@ use std::{
 
 use e2e::{
     rows::sum,
-    runs::{ProcessGroup, Profiler, wait_until},
+    runs::{Finished, ProcessGroup, Profiler, wait_until},
 };
 use tempfile::TempDir;
 
@@ -55,6 +55,25 @@ impl Machine {
             .env("LD_LIBRARY_PATH", self.0.path())
             .args([Path::new("--sysfs"), &self.path("sys")])
     }
+
+    /// UUIDs of the GPUs that are recorded for a process.
+    fn seen_by(&self, pid: u32) -> Vec<String> {
+        let finished = self
+            .profiler()
+            .args(["--source", "gpu", "--interval", "50ms"])
+            .args(["--duration", "300ms"])
+            .pid(pid)
+            .finish();
+        gpus_of(&finished)
+    }
+}
+
+/// UUIDs of the recorded GPUs.
+fn gpus_of(finished: &Finished) -> Vec<String> {
+    let rows = finished.dataset().table("gpu");
+    let seen = rows.iter().filter_map(|row| row.text("uuid"));
+    let seen: BTreeSet<&str> = seen.collect();
+    seen.into_iter().map(str::to_owned).collect()
 }
 
 /// Two GPUs.
@@ -144,11 +163,8 @@ fn gpus_that_slurm_gave_decide() {
             .args(["--source", "gpu", "--interval", "50ms"])
             .command(&["sleep", "0.3"])
             .finish();
-        let rows = finished.dataset().table("gpu");
-        let seen = rows.iter().filter_map(|row| row.text("uuid"));
-        let seen: BTreeSet<String> = seen.map(str::to_owned).collect();
         let told = finished.stderr.matches("can mean several GPUs").count();
-        (seen.into_iter().collect::<Vec<_>>(), told)
+        (gpus_of(&finished), told)
     };
     let gpus = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let machine = Machine::new(GPU);
@@ -175,22 +191,27 @@ fn device_files_of_a_mount_namespace_decide() {
     let target = ProcessGroup::start(target.env("CUDA_VISIBLE_DEVICES", "0"));
     wait_until("its /dev", || ready.exists());
     let machine = Machine::new(&format!("{GPU}gpu0 minor 0\ngpu1 minor 1\n"));
-    let finished = machine
-        .profiler()
-        .args([
-            "--source",
-            "gpu",
-            "--interval",
-            "50ms",
-            "--duration",
-            "300ms",
-        ])
-        .pid(target.pid())
-        .finish();
-    let rows = finished.dataset().table("gpu");
-    assert!(!rows.is_empty());
-    let others = rows.iter().filter(|row| row.text("uuid") != Some("GPU-1"));
-    assert_eq!(others.count(), 0, "{rows:?}");
+    assert_eq!(machine.seen_by(target.pid()), ["GPU-1"]);
+}
+
+/// A device cgroup of version 1, which shows only what it allows.
+#[test]
+fn devices_of_a_cgroup_decide() {
+    let target = ProcessGroup::start(
+        Command::new("sleep")
+            .arg("60")
+            .env("CUDA_VISIBLE_DEVICES", "0"),
+    );
+    let group = Group::new(&["-t", "cgroup", "-o", "devices"]);
+    // Only a cgroup without children can deny everything.
+    let inner = group.outer().join("inner");
+    fs::write(inner.join("devices.deny"), "a").expect("denied");
+    fs::write(inner.join("devices.allow"), "c 195:1 rw").expect("allowed");
+    crate::cgroup::put(target.pid(), &inner);
+    let machine = Machine::new(&format!("{GPU}gpu0 minor 0\ngpu1 minor 1\n"));
+    assert_eq!(machine.seen_by(target.pid()), ["GPU-1"]);
+    drop(target);
+    drop(group);
 }
 
 /// The numbers in the environment are those of another order: the driver knows better.

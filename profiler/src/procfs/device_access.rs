@@ -43,6 +43,11 @@ impl DeviceAccess {
         }
     }
 
+    /// Whether the process has a `/dev` of its own, as in a container.
+    pub(crate) fn is_of_container(&self) -> bool {
+        self.files.is_some()
+    }
+
     /// Whether nothing forbids to open a GPU.
     pub(crate) fn allows(&self, device: Device) -> bool {
         let allows = |rule: &Rule| {

@@ -14,8 +14,10 @@ use super::{
 };
 use crate::{
     host::Host,
-    procfs::device_access::Reader,
-    procfs::memory_file::{self, MemoryFile},
+    procfs::{
+        device_access::{DeviceAccess, Reader},
+        memory_file::{self, MemoryFile},
+    },
     warning,
 };
 
@@ -25,7 +27,7 @@ pub(super) trait Selects: Clone + Eq + Hash {
     const VARIABLES: &str;
 
     /// `None` for an environment without one of the variables.
-    fn of_environment(variables: &Variables<'_>) -> Option<Self>;
+    fn of_environment(variables: &Variables<'_>, access: &DeviceAccess) -> Option<Self>;
 }
 
 /// What is known of the GPUs of a process; the default is nothing.
@@ -176,7 +178,7 @@ impl<S: Selects> OfTarget<S> {
             if !text.is_empty() {
                 let variables = Variables::new(&text);
                 known.1 = Some(Known {
-                    selection: S::of_environment(&variables),
+                    selection: S::of_environment(&variables, &access),
                     share: Share::new(&variables, access),
                 });
             }
@@ -203,7 +205,7 @@ mod tests {
     impl Selects for Gpu {
         const VARIABLES: &str = "GPU";
 
-        fn of_environment(variables: &Variables<'_>) -> Option<Self> {
+        fn of_environment(variables: &Variables<'_>, _: &DeviceAccess) -> Option<Self> {
             variables.get("GPU").map(|value| Self(value.to_owned()))
         }
     }

@@ -22,8 +22,9 @@ const PREFIXES: [&str; 12] = [
 ];
 
 /// Complete names.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 24] = [
     "ALPS_APP_PE",
+    "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "JSM_NAMESPACE_LOCAL_RANK",
@@ -43,6 +44,7 @@ const NAMES: [&str; 22] = [
     "ROCR_VISIBLE_DEVICES",
     "WORLD_SIZE",
     "ZE_AFFINITY_MASK",
+    "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
     "ZE_FLAT_DEVICE_HIERARCHY",
     "NVIDIA_VISIBLE_DEVICES",
 ];

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     host::{names, text},
-    procfs::memory_file::DRM,
+    procfs::{device_access::DeviceAccess, memory_file::DRM},
 };
 
 /// GPUs that the variables of ROCm and Level Zero make visible.
@@ -35,7 +35,7 @@ impl Selects for Selection {
     const VARIABLES: &str =
         "ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES or ZE_AFFINITY_MASK";
 
-    fn of_environment(variables: &Variables<'_>) -> Option<Self> {
+    fn of_environment(variables: &Variables<'_>, _: &DeviceAccess) -> Option<Self> {
         let list = |name| variables.list(name);
         let selection = Self {
             rocr: list("ROCR_VISIBLE_DEVICES"),
@@ -251,7 +251,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{super::super::numbering::Share, *};
-    use crate::{host::Host, procfs::device_access::DeviceAccess};
+    use crate::host::Host;
 
     /// Cards by number: driver, bus, device id and unique id.
     const CARDS: [(&str, &str, &str, &str); 5] = [
@@ -302,7 +302,7 @@ mod tests {
         let environment = environment.replace(' ', "\0");
         let variables = Variables::new(environment.as_bytes());
         let known = Known {
-            selection: Selection::of_environment(&variables),
+            selection: Selection::of_environment(&variables, &access),
             share: Share::new(&variables, access),
         };
         let seen = super::cards(&known, cards, order).map(|seen| seen.gpus);

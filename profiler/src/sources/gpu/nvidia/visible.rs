@@ -1,4 +1,5 @@
-//! `CUDA_VISIBLE_DEVICES` (CUDA C++ Programming Guide, environment variables).
+//! `CUDA_VISIBLE_DEVICES` (CUDA C++ Programming Guide, environment variables), and
+//! `NVIDIA_VISIBLE_DEVICES` (NVIDIA Container Toolkit, enumeration of GPUs).
 
 use super::{
     super::{
@@ -8,13 +9,16 @@ use super::{
     },
     mig::MigNames,
 };
-use crate::procfs::memory_file::NVIDIA;
+use crate::procfs::{device_access::DeviceAccess, memory_file::NVIDIA};
 
 /// GPUs and MIG instances that `CUDA_VISIBLE_DEVICES` makes visible.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) struct Cuda {
-    /// Numbers and UUIDs.
-    words: Vec<String>,
+    /// Numbers and UUIDs of `CUDA_VISIBLE_DEVICES`.
+    words: Option<Vec<String>>,
+    /// Those of `NVIDIA_VISIBLE_DEVICES` in a container, whose device files show the GPUs, but not the
+    /// instances.
+    container: Vec<String>,
     /// Whether numbers are in the order of PCI addresses, as in NVML, and not by speed.
     by_bus: bool,
 }
@@ -22,9 +26,13 @@ pub(in super::super) struct Cuda {
 impl Selects for Cuda {
     const VARIABLES: &str = "CUDA_VISIBLE_DEVICES";
 
-    fn of_environment(variables: &Variables<'_>) -> Option<Self> {
-        Some(Self {
-            words: variables.list("CUDA_VISIBLE_DEVICES")?,
+    fn of_environment(variables: &Variables<'_>, access: &DeviceAccess) -> Option<Self> {
+        let words = variables.list("CUDA_VISIBLE_DEVICES");
+        let container = variables.list("NVIDIA_VISIBLE_DEVICES");
+        let container = container.filter(|_| access.is_of_container());
+        (words.is_some() || container.is_some()).then(|| Self {
+            words,
+            container: container.unwrap_or_default(),
             by_bus: variables.get("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID"),
         })
     }
@@ -118,14 +126,16 @@ pub(super) fn gpus(known: &Known<Cuda>, all: &[Candidate<'_>]) -> Option<Meaning
         share.granted = None;
     }
     let numbering = share.numbering(&numbered);
-    let Some(cuda) = &known.selection else {
+    let selection = known.selection.as_ref();
+    let words = selection.and_then(|cuda| cuda.words.as_ref());
+    let Some((cuda, words)) = selection.zip(words) else {
         let whole = |order: &[Option<usize>]| Named {
             gpus: order.iter().flatten().copied().collect(),
             all_exist: true,
         };
         return numbering.is_part.then(|| numbering.meaning(whole));
     };
-    let words: Vec<Word<'_>> = cuda.words.iter().map(|word| Word::new(word)).collect();
+    let words: Vec<Word<'_>> = words.iter().map(|word| Word::new(word)).collect();
     let own = numbering.all();
     let mut names = own.iter().map(|at| all[*at].name);
     let first = names.next();
@@ -153,38 +163,53 @@ pub(super) fn gpus(known: &Known<Cuda>, all: &[Candidate<'_>]) -> Option<Meaning
 impl Cuda {
     /// Whether an instance on a visible GPU is visible.
     pub(super) fn instance(&self, gpu: &Candidate<'_>, instance: &MigNames) -> bool {
-        let words = self.words.iter().map(|word| Word::new(word));
-        let named = words.filter_map(|word| match word {
-            Word::Instance(mig) => Some(mig),
-            Word::Number(_) | Word::Gpu(_) => None,
-        });
-        let mut named = named.peekable();
-        named.peek().is_none()
-            || named.any(|mig| match mig {
-                Mig::Uuid(uuid) => instance.uuid.starts_with(uuid),
-                Mig::Ids(uuid, gpu_instance, compute_instance) => {
-                    gpu.uuid.is_some_and(|gpu| gpu.starts_with(uuid))
-                        && instance.gpu_instance == Some(gpu_instance)
-                        && instance.compute_instance == Some(compute_instance)
-                }
-                // The GPU is visible.
-                Mig::Numbers(_, number) => instance.number == number,
-            })
+        let cuda = self.words.as_deref().unwrap_or_default();
+        [cuda, &self.container].iter().all(|words| {
+            let words = words.iter().map(|word| Word::new(word));
+            let named = words.filter_map(|word| match word {
+                Word::Instance(mig) => Some(mig),
+                Word::Number(_) | Word::Gpu(_) => None,
+            });
+            let mut named = named.peekable();
+            named.peek().is_none() || named.any(|mig| mig.is(gpu, instance))
+        })
+    }
+}
+
+impl Mig<'_> {
+    fn is(&self, gpu: &Candidate<'_>, instance: &MigNames) -> bool {
+        match *self {
+            Self::Uuid(uuid) => instance.uuid.starts_with(uuid),
+            Self::Ids(uuid, gpu_instance, compute_instance) => {
+                gpu.uuid.is_some_and(|gpu| gpu.starts_with(uuid))
+                    && instance.gpu_instance == Some(gpu_instance)
+                    && instance.compute_instance == Some(compute_instance)
+            }
+            // The GPU is visible.
+            Self::Numbers(_, number) => instance.number == number,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{super::super::numbering::Share, *};
-    use crate::procfs::device_access::DeviceAccess;
 
     /// GPUs that an environment means, and whether that is certain.
     fn seen(environment: &str, all: &[Candidate<'_>]) -> (Vec<usize>, bool) {
+        seen_with(DeviceAccess::default(), environment, all)
+    }
+
+    fn seen_with(
+        access: DeviceAccess,
+        environment: &str,
+        all: &[Candidate<'_>],
+    ) -> (Vec<usize>, bool) {
         let environment = environment.replace(' ', "\0");
         let variables = Variables::new(environment.as_bytes());
         let known = Known {
-            selection: Cuda::of_environment(&variables),
-            share: Share::new(&variables, DeviceAccess::default()),
+            selection: Cuda::of_environment(&variables, &access),
+            share: Share::new(&variables, access),
         };
         let Some(meaning) = gpus(&known, all) else {
             return ((0..all.len()).collect(), true);
@@ -274,26 +299,63 @@ mod tests {
         };
         all[1].instances = vec![instance(0, "MIG-11"), instance(1, "MIG-12")];
         all[2].instances = vec![instance(0, "MIG-21"), instance(1, "MIG-22")];
-        for (list, gpus, instances) in [
-            ("MIG-12", vec![1], ["MIG-12"].as_slice()),
-            ("MIG-GPU-bb33/8/0", vec![2], &["MIG-22"]),
-            ("MIG-GPU-bb33/9/0", vec![2], &[]),
-            ("2:0", vec![2], &["MIG-21"]),
-            ("MIG-11,2:1", vec![1, 2], &["MIG-11", "MIG-12", "MIG-22"]),
-            ("2", vec![2], &["MIG-21", "MIG-22"]),
+        let instances = |access: &DeviceAccess, environment: &str, gpus: &[usize]| {
+            let environment = environment.replace(' ', "\0");
+            let variables = Variables::new(environment.as_bytes());
+            let cuda = Cuda::of_environment(&variables, access);
+            let mut found = Vec::new();
+            for at in gpus {
+                let all_of_gpu = all[*at].instances.iter();
+                found.extend(all_of_gpu.filter(|instance| {
+                    let mut selections = cuda.iter();
+                    selections.all(|cuda| cuda.instance(&all[*at], instance))
+                }));
+            }
+            found
+                .iter()
+                .map(|found| &found.uuid[..])
+                .collect::<Vec<_>>()
+        };
+        let node = DeviceAccess::default();
+        for (list, gpus, expected) in [
+            ("MIG-12", vec![1], vec!["MIG-12"]),
+            ("MIG-GPU-bb33/8/0", vec![2], vec!["MIG-22"]),
+            ("MIG-GPU-bb33/9/0", vec![2], vec![]),
+            ("2:0", vec![2], vec!["MIG-21"]),
+            ("MIG-11,2:1", vec![1, 2], vec!["MIG-11", "MIG-12", "MIG-22"]),
+            ("2", vec![2], vec!["MIG-21", "MIG-22"]),
             // Slurm counts instances: its numbers are no GPUs.
-            ("MIG-21 SLURM_JOB_GPUS=2", vec![2], &["MIG-21"]),
+            ("MIG-21 SLURM_JOB_GPUS=2", vec![2], vec!["MIG-21"]),
+            // Of a shell, from which a container can be started.
+            (
+                "2 NVIDIA_VISIBLE_DEVICES=MIG-21",
+                vec![2],
+                vec!["MIG-21", "MIG-22"],
+            ),
         ] {
             let environment = format!("CUDA_VISIBLE_DEVICES={list}");
             assert_eq!(seen(&environment, &all), (gpus.clone(), true), "{list}");
-            let environment = environment.replace(' ', "\0");
-            let cuda = Cuda::of_environment(&Variables::new(environment.as_bytes())).unwrap();
-            let visible = gpus.iter().flat_map(|at| {
-                let of_gpu = all[*at].instances.iter();
-                of_gpu.filter(|instance| cuda.instance(&all[*at], instance))
-            });
-            let visible: Vec<&str> = visible.map(|instance| &instance.uuid[..]).collect();
-            assert_eq!(visible, instances, "{list}");
+            assert_eq!(instances(&node, &environment, &gpus), expected, "{list}");
+        }
+        let container = DeviceAccess::to_files([(NVIDIA, 2)]);
+        for (environment, expected) in [
+            ("NVIDIA_VISIBLE_DEVICES=MIG-21", vec!["MIG-21"]),
+            ("NVIDIA_VISIBLE_DEVICES=MIG-GPU-bb33/8/0", vec!["MIG-22"]),
+            ("NVIDIA_VISIBLE_DEVICES=2:1", vec!["MIG-22"]),
+            (
+                "NVIDIA_VISIBLE_DEVICES=2:1 CUDA_VISIBLE_DEVICES=0",
+                vec!["MIG-22"],
+            ),
+            ("NVIDIA_VISIBLE_DEVICES=all", vec!["MIG-21", "MIG-22"]),
+            ("HOME=/", vec!["MIG-21", "MIG-22"]),
+        ] {
+            let seen = seen_with(container.clone(), environment, &all);
+            assert_eq!(seen, (vec![2], true), "{environment}");
+            assert_eq!(
+                instances(&container, environment, &[2]),
+                expected,
+                "{environment}"
+            );
         }
         // The second device in the list of Slurm is an instance of the first GPU.
         assert_eq!(seen("SLURM_JOB_GPUS=1", &all), (vec![0, 1, 2], true));
