@@ -9,6 +9,7 @@ use std::{
 };
 
 use e2e::{
+    dataset::Dataset,
     rows::sum,
     runs::{Finished, ProcessGroup, Profiler, wait_until},
 };
@@ -192,6 +193,35 @@ fn device_files_of_a_mount_namespace_decide() {
     wait_until("its /dev", || ready.exists());
     let machine = Machine::new(&format!("{GPU}gpu0 minor 0\ngpu1 minor 1\n"));
     assert_eq!(machine.seen_by(target.pid()), ["GPU-1"]);
+}
+
+/// A `/dev` on a file system that nobody serves.
+#[test]
+fn device_files_that_never_answer_delay_one_reading() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let ready = directory.path().join("ready");
+    let script = "import ctypes, os, sys, time\n\
+                  options = b'rootmode=40000,user_id=0,group_id=0,fd=%d' % os.open('/dev/fuse', 2)\n\
+                  assert ctypes.CDLL(None).mount(b'none', b'/dev', b'fuse', 0, options) == 0\n\
+                  open(sys.argv[1], 'w')\n\
+                  time.sleep(60)";
+    let mut target = Command::new("unshare");
+    target.args(["-m", "python3", "-c", script]).arg(&ready);
+    let target = ProcessGroup::start(target.env("CUDA_VISIBLE_DEVICES", "1"));
+    wait_until("its /dev", || ready.exists());
+    let machine = Machine::new(&format!("{GPU}gpu0 minor 0\ngpu1 minor 1\n"));
+    let running = machine
+        .profiler()
+        .args(["--source", "gpu", "--interval", "50ms"])
+        .pid(target.pid())
+        .start();
+    let run = Dataset::new(running.run_dir());
+    run.wait_for_row("gpu", "a reading", |row| row.text("uuid").is_some());
+    let finished = running.interrupt();
+    // Nothing is known of its devices.
+    assert_eq!(gpus_of(&finished), ["GPU-1"]);
+    let lost = finished.dataset().manifest()["losses"].to_string();
+    assert!(lost.contains("memory readings"), "{lost}");
 }
 
 /// A device cgroup of version 1, which shows only what it allows.

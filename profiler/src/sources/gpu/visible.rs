@@ -73,6 +73,8 @@ pub(super) const READ_AGAIN: Duration = Duration::from_secs(5);
 const EXEC: Duration = Duration::from_secs(1);
 /// Limit of environments per reading of the GPUs.
 const READ_AT_ONCE: usize = 256;
+/// Environments in memory at a time: they have up to 256 KiB.
+const BATCH: usize = 16;
 
 impl<S: Selects> OfTarget<S> {
     pub(super) fn new(host: &Host, node: bool) -> Self {
@@ -167,11 +169,26 @@ impl<S: Selects> OfTarget<S> {
         // New processes first.
         due.sort_by_key(|pid| self.known.get(pid).map(|(read, _)| *read));
         due.truncate(READ_AT_ONCE);
-        let access = self.devices.read(&due);
-        for (pid, access) in due.into_iter().zip(access) {
-            let content = memory_file::read(&self.procfs, pid, MemoryFile::Environ);
+        for batch in due.chunks(BATCH) {
+            self.read_batch(batch, now);
+        }
+        let known = self.known.values().filter_map(|(_, known)| known.as_ref());
+        let distinct: HashSet<&Known<S>> = known.collect();
+        if !distinct.is_empty() {
+            self.distinct = distinct.into_iter().cloned().collect();
+            self.is_known = true;
+        }
+    }
+
+    fn read_batch(&mut self, pids: &[u32], now: Instant) {
+        // Environments first, because nothing is read of a process any more whose `/dev` does not
+        // answer.
+        let files: Vec<_> = pids.iter().map(|pid| (*pid, MemoryFile::Environ)).collect();
+        let environments = memory_file::read_all(&self.procfs, &files);
+        let access = self.devices.read(pids);
+        for ((pid, content), access) in pids.iter().zip(environments).zip(access) {
             let text = content.map_or_else(|_| Vec::new(), |content| content.bytes);
-            let known = self.known.entry(pid).or_insert((now, None));
+            let known = self.known.entry(*pid).or_insert((now, None));
             known.0 = now;
             // An environment is empty or unreadable if the process has ended, is in exec(2), or is of
             // another user.
@@ -182,12 +199,6 @@ impl<S: Selects> OfTarget<S> {
                     share: Share::new(&variables, access),
                 });
             }
-        }
-        let known = self.known.values().filter_map(|(_, known)| known.clone());
-        let distinct: HashSet<Known<S>> = known.collect();
-        if !distinct.is_empty() {
-            self.distinct = distinct;
-            self.is_known = true;
         }
     }
 }
