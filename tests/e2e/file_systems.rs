@@ -67,7 +67,7 @@ fn sizes_are_in_blocks_and_not_in_transfers() {
 
 /// Mounts at a directory whose name is not UTF-8.
 const NOT_UTF8: &str = r#"
-    point="$0/$(printf 'caf\351')"
+    point="$0/$(printf 'data\351')"
     mkdir "$point"
     mount -t tmpfs -o size=8m e2e "$point"
     exec "$@""#;
@@ -76,7 +76,7 @@ const NOT_UTF8: &str = r#"
 fn mount_points_are_bytes() {
     let directory = mounts::directory();
     let finished = profiler(NOT_UTF8, directory.path(), 1).finish();
-    let rows = rows(&finished, directory.path().join("caf\u{fffd}"));
+    let rows = rows(&finished, directory.path().join("data\u{fffd}"));
     assert!(!rows.is_empty(), "{}", finished.stderr);
     assert!(rows.iter().all(|row| row.u64("total") == Some(8 << 20)));
     let stderr = &finished.stderr;
