@@ -129,7 +129,7 @@ impl<S: Selects> OfTarget<S> {
         {
             let gpus = doubtful.gpus.iter().map(|at| numbers[*at].to_string());
             warning!(
-                "source gpu: {} of a process of the target can mean several GPUs; all of them are recorded: \
+                "source gpu: the environment of the target ({}) can mean several GPUs; all of them are recorded: \
                  {} (docs/limits.md)",
                 S::VARIABLES,
                 gpus.collect::<Vec<_>>().join(", ")
