@@ -47,7 +47,7 @@ pub struct FoundJob {
     pub owner: Option<u32>,
     /// Real uids of its processes, without daemons of the scheduler.
     pub users: BTreeSet<u32>,
-    /// Words of the scheduler for its state that are not known and were reported.
+    /// Unknown words of the scheduler for its state, which were reported.
     pub unrecognized: BTreeSet<String>,
     /// Problems of the search, one line each.
     pub notes: Vec<String>,

@@ -43,7 +43,7 @@ pub enum JobState {
     Running,
     /// Ended, with the scheduler's word.
     Over(&'static str),
-    /// A word of the scheduler that is not known, and so proves nothing.
+    /// An unknown word of the scheduler, which proves nothing.
     Unrecognized(String),
     /// The scheduler does not know the job.
     Unknown,
@@ -103,7 +103,7 @@ fn attributes_of_pbs(id: &str) -> Result<CommandOutput, QueryError> {
     run("qstat", &["-x", "-f", "-w", "-F", "default", id])
 }
 
-/// Message about a job in a state that is not known.
+/// Message about a job in an unknown state.
 pub fn unrecognized(scheduler: Scheduler, id: &str, word: &str) -> String {
     format!("job {id} ({scheduler}) is in a state that profiler does not know: {word}")
 }

@@ -11,7 +11,7 @@ mod intel;
 mod sysfs;
 mod visible;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, path::Path};
 
 use super::{
     GpuRow, Request,
@@ -108,9 +108,7 @@ fn read(card: &Card, sysfs: &mut Sysfs) -> GpuRow {
     // The file contains "16.0 GT/s PCIe".
     let speed = sysfs.text(&card.device.join("current_link_speed"));
     row.pcie_generation = speed.as_deref().and_then(generation);
-    row.pcie_width = sysfs
-        .number(&card.device.join("current_link_width"))
-        .filter(is_width);
+    row.pcie_width = width(sysfs, &card.device.join("current_link_width"));
     row
 }
 
@@ -123,16 +121,15 @@ fn facts(card: &Card, sysfs: &mut Sysfs) -> DeviceRow {
     DeviceRow {
         driver_version: card.driver_version.clone(),
         max_pcie_generation: speed.as_deref().and_then(generation),
-        max_pcie_width: sysfs
-            .number(&card.device.join("max_link_width"))
-            .filter(is_width),
+        max_pcie_width: width(sysfs, &card.device.join("max_link_width")),
         ..row
     }
 }
 
-/// Whether it is a number of lanes, and not 0 or 255 of a link that is down or unknown.
-fn is_width(lanes: &u64) -> bool {
-    (1..=32).contains(lanes)
+/// Number of lanes of a link; 0 and 255 are a link that is down or unknown.
+fn width(sysfs: &mut Sysfs, file: &Path) -> Option<u64> {
+    let lanes = sysfs.number(file)?;
+    (1..=32).contains(&lanes).then_some(lanes)
 }
 
 fn generation(speed: &str) -> Option<u64> {
