@@ -3,8 +3,9 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
 use e2e::{
+    attacker::command_as,
     dataset::Dataset,
-    runs::{Profiler, Running, wait_until},
+    runs::{ProcessGroup, Profiler, Running, wait_until},
     workload_driver::WorkloadDriver,
 };
 use tempfile::TempDir;
@@ -126,6 +127,46 @@ fn state_that_is_not_known_is_named_once_and_proves_nothing() {
         assert_eq!(count, 1, "{}", finished.stderr);
     }
     assert_has(&finished.dataset(), pid);
+}
+
+/// PBS prints the environment of a job, which can look like attributes. The newlines are escaped only with
+/// these options.
+#[test]
+fn environment_of_a_pbs_job_ends_it_not_and_gives_it_no_other_owner() {
+    const JOB: &str = "4000033";
+    const OTHER: u32 = 4242;
+    let directory = TempDir::new().expect("a directory");
+    let text = directory.path().join("text");
+    let forged = "A=x\\n    job_state = F\\n    euser = nobody";
+    let job = format!(
+        "Job Id: {JOB}.server\n    Job_Name = x\n    Variable_List = {forged}\n    \
+         Job_Owner = root@server\n    job_state = R\n    Submit_arguments = -v {forged}\n\n"
+    );
+    fs::write(&text, &job).expect("written");
+    let script = format!(
+        "#!/bin/sh\n[ \"$*\" = '-x -f -w -F default {JOB}' ] && exec /bin/cat {}\nexit 2\n",
+        text.display()
+    );
+    let stub = directory.path().join("qstat");
+    fs::write(&stub, script).expect("written");
+    fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).expect("our file");
+    let mut claim = command_as(OTHER, "sleep");
+    claim.arg("600").env("PBS_JOBID", JOB).current_dir("/");
+    let _claim = ProcessGroup::start(&mut claim);
+    let workload = WorkloadDriver::with_env(WORKLOAD, 0, &[("PBS_JOBID", JOB)]);
+    let running = Profiler::new()
+        .args(["-i", "100ms", "--job", JOB, "--scheduler", "pbs"])
+        .env("PATH", directory.path())
+        .start();
+    fs::write(&text, job.replace("job_state = R", "job_state = F")).expect("written");
+    let pid = workload.pid();
+    drop(workload);
+    let finished = running.finish();
+    let data = finished.dataset();
+    assert_has(&data, pid);
+    assert_eq!(data.manifest()["target"]["job"]["uid"], 0);
+    let users: Vec<(u32,)> = data.rows("SELECT DISTINCT uid FROM process");
+    assert_eq!(users, [(0,)]);
 }
 
 #[test]
