@@ -43,8 +43,9 @@ pub struct Host {
     pub btf: Option<PathBuf>,
     /// Effective capabilities of this process.
     pub capabilities: HashSet<Capability>,
-    /// Mode of kernel lockdown.
-    pub lockdown: Lockdown,
+    /// Mode of the lockdown security module (`kernel_lockdown(7)`); `None` if it cannot be read
+    /// (securityfs is often not mounted in containers).
+    pub lockdown: Option<String>,
     /// `kernel.perf_event_paranoid`. Without `CAP_PERFMON`, no events above 2 (Debian, Ubuntu), and
     /// no events of CPUs above 0.
     pub perf_event_paranoid: Option<i64>,
@@ -64,18 +65,6 @@ pub struct Host {
     pub psi: bool,
 }
 
-/// Mode of the lockdown security module (`kernel_lockdown(7)`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lockdown {
-    /// Off, not built in, or unknown (securityfs is often not mounted in containers).
-    #[default]
-    None,
-    /// The kernel cannot be modified from user space.
-    Integrity,
-    /// In addition, kernel memory cannot be read: BPF programs cannot use `bpf_probe_read_kernel`.
-    Confidentiality,
-}
-
 impl Host {
     /// Reads the facts. `hostname` replaces the kernel's name of the node.
     pub fn probe(
@@ -92,7 +81,7 @@ impl Host {
             btf: btf.exists().then_some(btf),
             capabilities: caps::read(None, CapSet::Effective).unwrap_or_default(),
             lockdown: text(&sysfs.join("kernel/security/lockdown"))
-                .map_or(Lockdown::None, |modes| Lockdown::parse(&modes)),
+                .and_then(|modes| Some(selected(&modes)?.to_owned())),
             perf_event_paranoid: number(&kernel.join("perf_event_paranoid")),
             unprivileged_bpf_disabled: number(&kernel.join("unprivileged_bpf_disabled")),
             possible_cpus: possible_cpus(&sysfs),
@@ -140,26 +129,6 @@ impl Host {
     }
 }
 
-impl Lockdown {
-    /// Parses the list of modes: `none [integrity] confidentiality`.
-    fn parse(modes: &str) -> Self {
-        match selected(modes) {
-            Some("integrity") => Self::Integrity,
-            Some("confidentiality") => Self::Confidentiality,
-            _ => Self::None,
-        }
-    }
-
-    /// The kernel's name of the mode.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Integrity => "integrity",
-            Self::Confidentiality => "confidentiality",
-        }
-    }
-}
-
 /// The word in brackets, by which the kernel marks the selected one of several.
 pub(crate) fn selected(words: &str) -> Option<&str> {
     let (_, rest) = words.split_once('[')?;
@@ -198,17 +167,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lockdown_is_the_mode_in_brackets() {
-        assert_eq!(
-            Lockdown::parse("none [integrity] confidentiality"),
-            Lockdown::Integrity
-        );
-        assert_eq!(
-            Lockdown::parse("[none] integrity confidentiality"),
-            Lockdown::None
-        );
-        for malformed in ["", "[", "]x[", "none integrity"] {
-            assert_eq!(Lockdown::parse(malformed), Lockdown::None);
+    fn selected_word_is_the_one_in_brackets() {
+        for (words, word) in [
+            ("none [integrity] confidentiality", Some("integrity")),
+            ("[none] integrity confidentiality", Some("none")),
+            ("none integrity [new]", Some("new")),
+            ("", None),
+            ("[", None),
+            ("]x[", None),
+            ("none integrity", None),
+        ] {
+            assert_eq!(selected(words), word);
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use caps::Capability;
 
-use super::Lockdown;
+use super::selected;
 use crate::procfs::{process_status::field, read::text};
 
 /// The likely cause, the file that shows it, and the remedy. `procfs` and `sysfs` are mount points.
@@ -12,7 +12,7 @@ pub fn refusal(procfs: &Path, sysfs: &Path) -> String {
     let modes = text(&sysfs.join("kernel/security/lockdown"));
     let status = text(&procfs.join("self/status")).unwrap_or_default();
     if let Some(modes) = &modes
-        && Lockdown::parse(modes) != Lockdown::None
+        && selected(modes).is_some_and(|mode| mode != "none")
     {
         return format!(
             "kernel lockdown ({modes} in /sys/kernel/security/lockdown), enabled by Secure Boot or \
@@ -82,6 +82,7 @@ mod tests {
         let integrity = Some("none [integrity] confidentiality\n");
         for (cause, lockdown, seccomp, bounding) in [
             ("kernel lockdown (none [integrity]", integrity, 2, ALL),
+            ("kernel lockdown (none [new]", Some("none [new]\n"), 2, ALL),
             ("a seccomp filter", open, 2, ALL),
             ("lacks CAP_BPF, CAP_PERFMON", open, 0, "0000003fffffffff"),
             ("lacks CAP_SYS_ADMIN", None, 0, "000001ffffdfffff"),

@@ -1,11 +1,11 @@
 //! Counts of an event, summed over threads, CPUs or instances of a PMU.
 
-use super::{open_group::Increase, plan::EventIndex};
+use super::open_group::Increase;
 
-/// Adds an increase of a group to the counts of its events.
+/// Adds an increase of a group to the counts of its events, which have these indices.
 pub(super) fn add_increase(
     counts: &mut [Option<Count>],
-    indices: &[EventIndex],
+    indices: &[usize],
     increase: &Increase<'_>,
 ) {
     for (index, raw) in indices.iter().zip(increase.counts) {

@@ -28,6 +28,22 @@ pub(super) struct Gauges {
     pub(super) state: &'static str,
 }
 
+/// Bits of `task_struct.__state` or `exit_state` for a letter in `/proc/PID/stat`.
+pub(super) fn state_of_letter(letter: char) -> u32 {
+    match letter {
+        'S' => 0x1,
+        'D' => 0x2,
+        'T' => 0x4,
+        't' => 0x8,
+        'X' => 0x10,
+        'Z' => 0x20,
+        'P' => 0x40,
+        'I' => 0x402,
+        // The kernel names all other states R.
+        _ => 0,
+    }
+}
+
 /// State letter as in `/proc/PID/stat` (`get_task_state` in fs/proc/array.c).
 pub(super) fn state_letter(state: u32, exit_state: u32) -> &'static str {
     const TASK_IDLE: u32 = 0x402;
@@ -44,5 +60,18 @@ pub(super) fn state_letter(state: u32, exit_state: u32) -> &'static str {
         5 => "X",
         6 => "Z",
         _ => "P",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `task_state_array` in fs/proc/array.c.
+    #[test]
+    fn letters_of_the_kernel_are_kept() {
+        for letter in "RSDTtXZPI".chars() {
+            assert_eq!(state_letter(state_of_letter(letter), 0), letter.to_string());
+        }
     }
 }

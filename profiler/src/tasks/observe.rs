@@ -8,6 +8,7 @@ use procfs::{
 };
 use profiler_ebpf::record::{FDS_UNKNOWN, ProcessRecord, ThreadRecord, Totals};
 
+use super::gauges::state_of_letter;
 use crate::{
     host::Host,
     procfs::{
@@ -182,22 +183,13 @@ impl Observer {
 
     fn thread(&self, process: &ProcessRecord, tid: i32, stat: &Stat, waits: Waits) -> ThreadRecord {
         let (utime, stime) = (self.ns(stat.utime), self.ns(stat.stime));
-        // Bits of `task_struct.__state`.
-        let state = match stat.state {
-            'S' => 1,
-            'D' => 2,
-            'T' => 4,
-            't' => 8,
-            'I' => 0x402,
-            _ => 0,
-        };
         let mut thread = ThreadRecord {
             pid: process.pid,
             tid: tid.cast_unsigned(),
             start_boottime: process.start_boottime,
             thread_start_boottime: self.ns(stat.starttime),
             cpu: stat.processor.unwrap_or(0).cast_unsigned(),
-            state,
+            state: state_of_letter(stat.state),
             totals: Totals {
                 utime,
                 stime,

@@ -105,10 +105,11 @@ impl Gauge for Batteries {
             let status = battery.status.read().with_context(|| path.clone())?;
             match status.trim_ascii() {
                 b"Discharging" => sum += battery.watts()?,
-                b"Charging" => return Ok(None),
-                b"" => return Err(anyhow!("{path}: empty")),
                 // One of several batteries is not in use.
-                _ => {}
+                b"Not charging" | b"Full" => {}
+                b"" => return Err(anyhow!("{path}: empty")),
+                // Also "Unknown": it may deliver power.
+                _ => return Ok(None),
             }
         }
         // 0 means that the firmware has not measured yet.
@@ -126,4 +127,39 @@ fn magnitude(file: &mut KernelFile) -> Result<u64> {
         Err(error) => return Err(anyhow!("{}: {error}", file.path().display())),
     };
     value.with_context(|| format!("{}: no number", file.path().display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn power_is_known_if_each_battery_tells_its_part() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let battery = |name: &str, power: &str| {
+            let supply = directory.path().join(name);
+            fs::create_dir(&supply).expect("a directory");
+            fs::write(supply.join("status"), "Discharging\n").expect("written");
+            fs::write(supply.join("power_now"), power).expect("written");
+            Battery::find(&supply).expect("a battery")
+        };
+        let mut batteries = Batteries {
+            batteries: vec![battery("BAT0", "5000000\n"), battery("BAT1", "-2000000\n")],
+            others: Vec::new(),
+        };
+        for (status, watts) in [
+            ("Discharging", Some(7.0)),
+            ("Full", Some(5.0)),
+            ("Not charging", Some(5.0)),
+            ("Charging", None),
+            ("Unknown", None),
+            ("Holding", None),
+        ] {
+            let file = directory.path().join("BAT1/status");
+            fs::write(file, format!("{status}\n")).expect("written");
+            assert_eq!(batteries.watts().expect("files"), watts, "{status}");
+        }
+    }
 }
