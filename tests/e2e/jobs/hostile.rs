@@ -7,7 +7,7 @@ use e2e::{
     runs::{ProcessGroup, wait_until},
 };
 
-use super::{cluster::Cluster, found_by, profiler};
+use super::{cluster::Cluster, profiler};
 
 const OTHER: u32 = 4242;
 
@@ -44,7 +44,6 @@ fn texts_of_a_job_end_it_not_and_give_it_no_other_owner() {
     let finished = running.finish();
     let data = finished.dataset();
     data.assert_complete();
-    found_by(&data, "scheduler", &job);
     assert_eq!(data.manifest()["target"]["job"]["uid"], 0);
     let users: Vec<(u32,)> = data.rows("SELECT DISTINCT uid FROM process");
     assert_eq!(users, [(0,)], "{}", finished.stderr);
