@@ -57,15 +57,13 @@ impl Machine {
             .args([Path::new("--sysfs"), &self.path("sys")])
     }
 
-    /// UUIDs of the GPUs that are recorded for a process.
-    fn seen_by(&self, pid: u32) -> Vec<String> {
-        let finished = self
-            .profiler()
+    /// Records the GPUs of a process.
+    fn record(&self, pid: u32) -> Finished {
+        self.profiler()
             .args(["--source", "gpu", "--interval", "50ms"])
             .args(["--duration", "300ms"])
             .pid(pid)
-            .finish();
-        gpus_of(&finished)
+            .finish()
     }
 }
 
@@ -156,14 +154,10 @@ fn only_visible_gpus_are_recorded() {
 #[test]
 fn gpus_that_slurm_gave_decide() {
     let record = |machine: &Machine, environment: &[(&str, &str)]| {
-        let environment = environment.iter();
-        let profiler = environment.fold(machine.profiler(), |profiler, (name, value)| {
-            profiler.env(name, value)
-        });
-        let finished = profiler
-            .args(["--source", "gpu", "--interval", "50ms"])
-            .command(&["sleep", "0.3"])
-            .finish();
+        let mut target = Command::new("sleep");
+        let environment = environment.iter().copied();
+        let target = ProcessGroup::start(target.arg("60").envs(environment));
+        let finished = machine.record(target.pid());
         let told = finished.stderr.matches("can mean several GPUs").count();
         (gpus_of(&finished), told)
     };
@@ -183,16 +177,16 @@ fn gpus_that_slurm_gave_decide() {
 /// A container has the files of its GPUs alone.
 #[test]
 fn device_files_of_a_mount_namespace_decide() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let ready = directory.path().join("ready");
-    let script = "mount -t tmpfs tmpfs /dev && mknod /dev/nvidia1 c 195 1 && \
-                  exec 3>\"$0\" && exec sleep 60";
+    let script = "mount -t tmpfs tmpfs /dev && mknod /dev/nvidia1 c 195 1 && exec sleep 60";
     let mut target = Command::new("unshare");
-    target.args(["-m", "sh", "-c", script]).arg(&ready);
+    target.args(["-m", "sh", "-c", script]);
     let target = ProcessGroup::start(target.env("CUDA_VISIBLE_DEVICES", "0"));
-    wait_until("its /dev", || ready.exists());
+    let name = format!("/proc/{}/comm", target.pid());
+    wait_until("its /dev", || {
+        fs::read_to_string(&name).expect("it is alive") == "sleep\n"
+    });
     let machine = Machine::new(&format!("{GPU}gpu0 minor 0\ngpu1 minor 1\n"));
-    assert_eq!(machine.seen_by(target.pid()), ["GPU-1"]);
+    assert_eq!(gpus_of(&machine.record(target.pid())), ["GPU-1"]);
 }
 
 /// A `/dev` on a file system that nobody serves.
@@ -239,7 +233,7 @@ fn devices_of_a_cgroup_decide() {
     fs::write(inner.join("devices.allow"), "c 195:1 rw").expect("allowed");
     crate::cgroup::put(target.pid(), &inner);
     let machine = Machine::new(&format!("{GPU}gpu0 minor 0\ngpu1 minor 1\n"));
-    assert_eq!(machine.seen_by(target.pid()), ["GPU-1"]);
+    assert_eq!(gpus_of(&machine.record(target.pid())), ["GPU-1"]);
     drop(target);
     drop(group);
 }
