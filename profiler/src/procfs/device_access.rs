@@ -151,8 +151,12 @@ fn rules(list: &str) -> Option<Vec<Rule>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::{
-        super::memory_file::{DRM, NVIDIA},
+        super::gpu_files::{DRM, NVIDIA},
         *,
     };
 
@@ -174,12 +178,46 @@ mod tests {
     }
 
     #[test]
+    fn only_devices_of_drivers_are_gpus() {
+        let procfs = tempfile::tempdir().expect("a directory");
+        let gpus = |pid| memory_file::read(procfs.path(), pid, MemoryFile::Gpus);
+        let dev = procfs.path().join("1/root/dev");
+        fs::create_dir_all(dev.join("dri")).expect("made");
+        fs::write(dev.join("nvidia0"), "").expect("written");
+        symlink("/dev/null", dev.join("nvidia1")).expect("a link");
+        fs::create_dir(dev.join("dri/renderD128")).expect("made");
+        assert!(gpus(1).expect("a directory").bytes.is_empty());
+        // Links lead out of the root directory.
+        fs::create_dir_all(procfs.path().join("2/root")).expect("made");
+        symlink("/dev", procfs.path().join("2/root/dev")).expect("a link");
+        gpus(2).expect_err("a link");
+        gpus(3).expect_err("no process");
+        if rustix::process::geteuid().is_root() {
+            let put = |name: &str, major, minor| {
+                let device = rustix::fs::makedev(major, minor);
+                mknodat(
+                    CWD,
+                    dev.join(name),
+                    FileType::CharacterDevice,
+                    Mode::RWXU,
+                    device,
+                )
+            };
+            put("nvidia9", NVIDIA, 9).expect("made");
+            put("nvidia10", NVIDIA, 11).expect("made");
+            put("dri/renderD191", DRM, 191).expect("made");
+            let expected = [NVIDIA, 9, DRM, 191].map(u32::to_ne_bytes).concat();
+            assert_eq!(gpus(1).expect("a directory").bytes, expected);
+        }
+    }
+
+    #[test]
     fn files_are_those_of_another_mount_namespace() {
         let procfs = tempfile::tempdir().expect("a directory");
         let process = |pid: &str, namespace: &str, has_dev: bool| {
             let directory = procfs.path().join(pid);
             fs::create_dir_all(directory.join("ns")).expect("made");
-            std::os::unix::fs::symlink(namespace, directory.join("ns/mnt")).expect("a link");
+            symlink(namespace, directory.join("ns/mnt")).expect("a link");
             let dev = directory
                 .join("root")
                 .join(if has_dev { "dev" } else { "etc" });

@@ -8,7 +8,6 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet},
-    ffi::CStr,
     io::{self, Read as _, Write as _},
     os::unix::ffi::OsStrExt as _,
     path::Path,
@@ -20,6 +19,7 @@ use std::{
 };
 
 use super::{
+    gpu_files::find_gpus,
     process_file::{CMDLINE_MAX, Content, ENVIRON_MAX, SMALL_MAX},
     process_stat,
     process_status::real_uid,
@@ -74,12 +74,6 @@ const BATCH: usize = 16;
 const REQUEST: usize = 256;
 /// Where the path begins.
 const PATH: usize = 5;
-/// Major number of `/dev/nvidiaN`.
-pub(crate) const NVIDIA: u32 = 195;
-/// Major number of `/dev/dri/renderDN`.
-pub(crate) const DRM: u32 = 226;
-/// Device files of a driver that are looked for.
-const GPUS_MAX: u32 = 64;
 /// Error number and length, before the content.
 const HEADER: usize = 8;
 
@@ -369,61 +363,6 @@ unsafe fn read_file(path: &[u8], into: &mut [u8]) -> (u32, i32) {
     }
 }
 
-/// GPUs in the `/dev` of a root directory. No link is followed and no device opened.
-unsafe fn find_gpus(root: &[u8], into: &mut [u8]) -> (u32, i32) {
-    // SAFETY: system calls with strings that NUL ends.
-    unsafe {
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let below = |at, name: &CStr| libc::openat(at, name.as_ptr(), flags | libc::O_NOFOLLOW);
-        let root = libc::open(root.as_ptr().cast(), flags);
-        let dev = below(root, c"dev");
-        let errno = *libc::__errno_location();
-        libc::close(root);
-        if dev < 0 {
-            return (0, errno);
-        }
-        let dri = below(dev, c"dri");
-        let mut length = 0u32;
-        for (directory, prefix, major, first) in [
-            (dev, &b"nvidia"[..], NVIDIA, 0),
-            (dri, b"renderD", DRM, 128),
-        ] {
-            for minor in first..first + GPUS_MAX {
-                let name = numbered(prefix, minor);
-                let mut stat: libc::stat = std::mem::zeroed();
-                let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-                let found = libc::fstatat(directory, name.as_ptr().cast(), &raw mut stat, flags);
-                let is_gpu = found == 0
-                    && stat.st_mode & libc::S_IFMT == libc::S_IFCHR
-                    && stat.st_rdev == libc::makedev(major, minor);
-                let at = length as usize;
-                if is_gpu && let Some(pair) = into.get_mut(at..at + 8) {
-                    pair[..4].copy_from_slice(&major.to_ne_bytes());
-                    pair[4..].copy_from_slice(&minor.to_ne_bytes());
-                    length += 8;
-                }
-            }
-        }
-        libc::close(dri);
-        libc::close(dev);
-        (length, 0)
-    }
-}
-
-/// A name with a number below 1000, which NUL ends.
-fn numbered(prefix: &[u8], number: u32) -> [u8; 16] {
-    let mut name = [0; 16];
-    name[..prefix.len()].copy_from_slice(prefix);
-    let mut at = prefix.len();
-    for unit in [100, 10, 1] {
-        if number >= unit || unit == 1 {
-            name[at] = b'0' + (number / unit % 10).to_le_bytes()[0];
-            at += 1;
-        }
-    }
-    name
-}
-
 /// Transfers all bytes; `false` at the end of the pipe.
 fn all(bytes: &mut [u8], mut transfer: impl FnMut(*mut u8, usize) -> isize) -> bool {
     let mut done = 0;
@@ -439,7 +378,7 @@ fn all(bytes: &mut [u8], mut transfer: impl FnMut(*mut u8, usize) -> isize) -> b
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::fs;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -489,55 +428,6 @@ mod tests {
         assert_ne!(error.kind(), io::ErrorKind::NotFound);
         assert_eq!(losses()[&real_uid(procfs, own)], 1);
         read().expect("readable");
-    }
-
-    #[test]
-    fn only_devices_of_drivers_are_gpus() {
-        let procfs = tempfile::tempdir().expect("a directory");
-        let gpus = |pid| read(procfs.path(), pid, MemoryFile::Gpus);
-        let dev = procfs.path().join("1/root/dev");
-        fs::create_dir_all(dev.join("dri")).expect("made");
-        fs::write(dev.join("nvidia0"), "").expect("written");
-        symlink("/dev/null", dev.join("nvidia1")).expect("a link");
-        fs::create_dir(dev.join("dri/renderD128")).expect("made");
-        assert!(gpus(1).expect("a directory").bytes.is_empty());
-        // Links lead out of the root directory.
-        fs::create_dir_all(procfs.path().join("2/root")).expect("made");
-        symlink("/dev", procfs.path().join("2/root/dev")).expect("a link");
-        gpus(2).expect_err("a link");
-        gpus(3).expect_err("no process");
-        if rustix::process::geteuid().is_root() {
-            let put = |name: &str, major, minor| {
-                let device = rustix::fs::makedev(major, minor);
-                mknodat(
-                    CWD,
-                    dev.join(name),
-                    FileType::CharacterDevice,
-                    Mode::RWXU,
-                    device,
-                )
-            };
-            put("nvidia9", NVIDIA, 9).expect("made");
-            put("nvidia10", NVIDIA, 11).expect("made");
-            put("dri/renderD191", DRM, 191).expect("made");
-            let expected = [NVIDIA, 9, DRM, 191].map(u32::to_ne_bytes).concat();
-            assert_eq!(gpus(1).expect("a directory").bytes, expected);
-        }
-    }
-
-    #[test]
-    fn numbers_have_no_leading_zeros() {
-        for (number, name) in [
-            (0, "x0"),
-            (7, "x7"),
-            (10, "x10"),
-            (63, "x63"),
-            (130, "x130"),
-        ] {
-            let numbered = numbered(b"x", number);
-            let text = CStr::from_bytes_until_nul(&numbered).expect("an end");
-            assert_eq!(text.to_str(), Ok(name));
-        }
     }
 
     /// A process that executes a program all the time.

@@ -11,6 +11,7 @@ pub mod cpuinfo;
 pub(crate) mod device_access;
 pub mod device_file;
 pub mod file;
+pub(crate) mod gpu_files;
 pub mod loadavg;
 pub mod meminfo;
 pub(crate) mod memory_file;

@@ -157,7 +157,7 @@ impl Meaning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procfs::memory_file::NVIDIA;
+    use crate::procfs::gpu_files::NVIDIA;
 
     /// GPUs in the order of the bus; the numbers of their files are in another.
     fn all(minors: &[u32]) -> Vec<Numbered> {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     host::{names, text},
-    procfs::{device_access::DeviceAccess, memory_file::DRM},
+    procfs::{device_access::DeviceAccess, gpu_files::DRM},
 };
 
 /// GPUs that the variables of ROCm and Level Zero make visible.

@@ -9,7 +9,7 @@ use super::{
     },
     mig::MigNames,
 };
-use crate::procfs::{device_access::DeviceAccess, memory_file::NVIDIA};
+use crate::procfs::{device_access::DeviceAccess, gpu_files::NVIDIA};
 
 /// GPUs and MIG instances that `CUDA_VISIBLE_DEVICES` makes visible.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
