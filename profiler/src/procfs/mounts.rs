@@ -97,7 +97,11 @@ const WITH_SUBMOUNTS: [&str; 5] = ["afs", "cifs", "nfs", "nfs4", "smb3"];
 /// file system, and what is mounted on them. Every path through them counts as use.
 pub fn on_demand(all: &[Numbered]) -> HashSet<u32> {
     let by_id: HashMap<u32, &Numbered> = all.iter().map(|found| (found.id, found)).collect();
-    let parent_of = |found: &Numbered| by_id.get(&found.parent).copied();
+    let parent_of = |found: &Numbered| {
+        // The root can be mounted on itself.
+        let parent = by_id.get(&found.parent).copied();
+        parent.filter(|parent| parent.id != found.id)
+    };
     let is_on_demand = |found: &Numbered| {
         parent_of(found).is_some_and(|parent| {
             let (on, own) = (&parent.mount.fstype[..], &found.mount.fstype[..]);
@@ -106,7 +110,7 @@ pub fn on_demand(all: &[Numbered]) -> HashSet<u32> {
     };
     let ids = all.iter().filter(|found| {
         let above = iter::successors(Some(*found), |found| parent_of(found));
-        // The root can be mounted on itself.
+        // Those that move while the file is read can be above each other in it.
         above.take(all.len()).any(is_on_demand)
     });
     ids.map(|found| found.id).collect()
@@ -290,6 +294,8 @@ mod tests {
             11 7 0:11 / /tmp/e rw - tmpfs none rw\n";
         let ids = on_demand(&numbered(text));
         assert_eq!(ids, HashSet::from([3, 5, 6, 9, 10]));
+        let circle = "3 4 0:3 / /a rw - tmpfs none rw\n4 3 0:4 / /b rw - tmpfs none rw\n";
+        assert!(on_demand(&numbered(circle)).is_empty());
     }
 
     #[test]
