@@ -12,6 +12,7 @@ use e2e::{
     setting,
 };
 use serde::Deserialize;
+use tempfile::TempDir;
 
 /// Prefix of all scripts: functions that send marks without automatic ids and without counts, so
 /// that the tests control each message.
@@ -91,7 +92,7 @@ struct Sample {
 
 #[test]
 fn region_usage_matches_the_process_own_readings() {
-    let directory = tempfile::TempDir::new().expect("a directory");
+    let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("file");
     let finished = Profiler::realtime()
         .command(&[
@@ -443,12 +444,30 @@ fn memory_that_is_read_at_a_boundary_is_in_the_timeline() {
 for step in range(32):
     if step % 8 == 0: kept.append(b'x' * (30_000_000 << step // 8))
     mark('start', f'step {step}'); time.sleep(0.02); mark('end', f'step {step}')
-time.sleep(0.5)";
-    let finished = script(&["-i", "400ms"], text);
+import os, sys
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)";
+    let directory = TempDir::new().expect("a directory");
+    let enough = directory.path().join("enough");
+    let profiler = Profiler::new()
+        .args(["-i", "400ms"])
+        .command(&[
+            &setting("PROFILER_TEST_PYTHON"),
+            "-c",
+            &format!("{MARKS}{text}"),
+            enough.to_str().expect("UTF-8"),
+        ])
+        .start();
+    // 450 MB; a reading follows each growth by a quarter.
+    let most = 450_000_000 / 5 * 4;
+    let data = Dataset::new(profiler.run_dir());
+    data.wait_for_row("usage", "all memory is read", |row| {
+        row.u64("pss") >= Some(most)
+    });
+    std::fs::write(enough, "").expect("written");
+    let finished = profiler.finish();
     let data = finished.dataset();
     let (of_process, of_target): (u64, u64) =
         data.row("SELECT (SELECT max(pss) FROM usage), (SELECT max(target_pss_sum) FROM timeline)");
-    // 450 MB; a reading follows each growth by a quarter.
-    assert!(of_target >= 450_000_000 / 5 * 4, "{of_target}");
+    assert!(of_target >= most, "{of_target}");
     assert_eq!(of_process, of_target);
 }
