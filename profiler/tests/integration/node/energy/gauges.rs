@@ -211,8 +211,7 @@ fn batteries_measure_a_laptop() {
         let mut reader = Reader::open(&energy::SPEC, &tree.host());
         std::thread::sleep(std::time::Duration::from_millis(100));
         reader.rows();
-        let expected = (text == "Unknown").then_some(12.5);
-        assert_eq!(watts(&mut reader), expected, "{file} {text}");
+        assert_eq!(watts(&mut reader), None, "{file} {text}");
         tree.put(&path, before);
     }
 }
