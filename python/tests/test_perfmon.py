@@ -26,16 +26,26 @@ pytest.importorskip("tables")
 WORK = "for size in 20M 9M; do head -c $size /dev/zero | sha256sum > /dev/null; sleep 0.3; done"
 
 
-def record(directory: Path, host: str, *options: str) -> None:
+def record(directory: Path, host: str, *options: str, counter: Optional[Path] = None) -> None:
     command = [str(BINARY), "run", "-q", "-i", "100ms", "--run-id", "both", "--hostname", host, "--out", str(directory)]
-    subprocess.run([*command, *options, "--", "sh", "-c", WORK], check=True)
+    with subprocess.Popen([*command, *options, "--", "sh", "-c", WORK]) as process:
+        energy = 1000
+        while process.poll() is None:
+            if counter:
+                energy += 500
+                # At once and of constant length: no reading is a part of it.
+                descriptor = os.open(counter, os.O_WRONLY)
+                os.pwrite(descriptor, f"{energy:012}\n".encode(), 0)
+                os.close(descriptor)
+            time.sleep(0.02)
+    assert process.returncode == 0
 
 
 def energy_counter(root: Path) -> Path:
     """A directory in the form of /sys, of a node with an energy meter."""
     domain = root / "class" / "powercap" / "intel-rapl:0"
     domain.mkdir(parents=True)
-    for name, value in (("name", "package-0"), ("energy_uj", 1000), ("max_energy_range_uj", 2**32), ("enabled", 1)):
+    for name, value in (("name", "package-0"), ("energy_uj", f"{1000:012}"), ("max_energy_range_uj", 2**32), ("enabled", 1)):
         (domain / name).write_text(f"{value}\n")
     return root
 
@@ -44,7 +54,9 @@ def energy_counter(root: Path) -> Path:
 def export(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The export of a run on two nodes, of which one has an energy meter."""
     directory = tmp_path_factory.mktemp("perfmon")
-    record(directory, "node1", "--sysfs", str(energy_counter(directory / "sys")))
+    sysfs = energy_counter(directory / "sys")
+    counter = sysfs / "class" / "powercap" / "intel-rapl:0" / "energy_uj"
+    record(directory, "node1", "--sysfs", str(sysfs), counter=counter)
     record(directory, "node2")
     subprocess.run([str(BINARY), "export", "perfmon", directory / "both", "-o", directory / "export"], check=True)
     yield directory / "export"

@@ -43,11 +43,11 @@ impl Drop for Mounted {
 /// Id of what is mounted at a path; none of a mount if there is nothing.
 fn mount_id(path: &Path) -> u32 {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("readable");
-    let ids = mounts.lines().filter_map(|line| {
+    let mut ids = mounts.lines().filter_map(|line| {
         let fields: Vec<_> = line.split(' ').collect();
         (Path::new(fields[4]) == path).then(|| fields[0].parse().expect("a number"))
     });
-    ids.last().unwrap_or(u32::MAX)
+    ids.next_back().unwrap_or(u32::MAX)
 }
 
 /// A fixture with these mounts: device, mount point, file system type.
