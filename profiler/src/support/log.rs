@@ -328,10 +328,10 @@ pub fn json(text: &str) -> String {
     result
 }
 
-/// Every line with a prefix.
+/// Every line with a prefix, without empty ones.
 fn prefixed(prefix: &str, text: &str) -> String {
     let mut prefixed = String::new();
-    for line in text.lines() {
+    for line in text.lines().filter(|line| !line.is_empty()) {
         prefixed.extend([prefix, line, "\n"]);
     }
     prefixed
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn every_line_has_the_prefix() {
-        assert_eq!(prefixed("12Z | ", "a\nb"), "12Z | a\n12Z | b\n");
+        assert_eq!(prefixed("12Z | ", "a\n\nb"), "12Z | a\n12Z | b\n");
     }
 
     #[test]
