@@ -63,6 +63,7 @@ mod soak;
 mod status;
 mod summary;
 mod system;
+mod time_namespaces;
 mod timeline;
 mod unprivileged;
 mod usage;

@@ -302,7 +302,7 @@ mod tests {
         };
         let write = |name: &str, content: &[u8]| fs::write(directory.join(name), content).unwrap();
         let dead = ProcessIdentity {
-            start_ticks: us.start_ticks + 1,
+            start_ticks: us.start_ticks + 2,
             ..us.clone()
         };
         write("2.status", &status(dead));

@@ -8,8 +8,10 @@ use super::{
     process_file::{self, SMALL_MAX},
     stat::tick_ns,
 };
+use crate::support::clock::boottime_of_procfs;
 
-/// Reads `stat` in the directory of a process or thread; `None` if it is gone or malformed.
+/// Reads `stat` in the directory of a process or thread; `None` if it is gone or malformed. The start is
+/// that in the initial time namespace.
 ///
 /// The parser of the `procfs` crate relies on a line that begins with `pid (comm) state`, so this
 /// is checked first.
@@ -22,11 +24,13 @@ pub(crate) fn read(directory: &Path) -> Option<Stat> {
     let is_pid = !pid.is_empty() && pid.iter().all(u8::is_ascii_digit);
     let has_state =
         matches!(text.get(end + 1..)?, [b' ', state, ..] if state.is_ascii_alphabetic());
-    (is_pid && begin < end && has_state)
+    let mut stat = (is_pid && begin < end && has_state)
         .then(|| Stat::from_read(&text[..]).ok())
-        .flatten()
-        // Times are used in ns.
-        .filter(|stat| stat.starttime.checked_mul(tick_ns()).is_some())
+        .flatten()?;
+    // Times are used in ns.
+    let start = stat.starttime.checked_mul(tick_ns())?;
+    stat.starttime = boottime_of_procfs(start) / tick_ns();
+    Some(stat)
 }
 
 /// Reads `stat` of a process; `None` also if it is that of another one.
@@ -36,7 +40,8 @@ pub(crate) fn of_process(procfs: &Path, pid: u32) -> Option<Stat> {
 }
 
 /// Whether a start in clock ticks, as in `/proc`, is that of a process whose start was observed at
-/// `start_boottime`, in ns: exactly, or later, because the creating thread lost its CPU.
+/// `start_boottime`, in ns: exactly, or later, because the creating thread lost its CPU, or the time namespace
+/// has an offset that is not a multiple of a tick.
 pub(crate) fn is_start(ticks: u64, start_boottime: u64) -> bool {
     const LATE_TICKS_MAX: u64 = 10;
     let observed = start_boottime / tick_ns();
@@ -45,15 +50,7 @@ pub(crate) fn is_start(ticks: u64, start_boottime: u64) -> bool {
 
 /// Whether this pid still belongs to the process that started at `start_boottime`, in ns.
 pub(crate) fn has_start(procfs: &Path, pid: u32, start_boottime: u64) -> bool {
-    let Ok(stat) = process_file::read(procfs, pid, "stat", SMALL_MAX) else {
-        return false;
-    };
-    let stat = String::from_utf8_lossy(&stat.bytes);
-    // The command name can contain spaces and parentheses; field 22 is the 20th after it.
-    stat.rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
-        .and_then(|start| start.parse().ok())
-        .is_some_and(|ticks| is_start(ticks, start_boottime))
+    of_process(procfs, pid).is_some_and(|stat| is_start(stat.starttime, start_boottime))
 }
 
 /// Whether all threads of the process have ended. The main thread alone becomes a zombie too.

@@ -12,7 +12,7 @@ use rustix::{
 use tokio::io::unix::AsyncFd;
 
 use super::readiness::readable;
-use crate::support::clock::monotonic_ns;
+use crate::support::clock::{monotonic_ns, timer_ns};
 
 /// A timer of the kernel (`timerfd_create(2)`).
 pub struct Ticker {
@@ -45,7 +45,7 @@ impl Ticker {
         )?;
         let times = Itimerspec {
             it_interval: timespec(interval),
-            it_value: timespec(start + interval),
+            it_value: timespec(timer_ns(start + interval)),
         };
         timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &times)?;
         let timer = readable(timer)?;

@@ -5,11 +5,27 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::time_namespace::Offsets;
 use crate::schema::Timestamp;
 
-/// `CLOCK_MONOTONIC` in ns, the clock of `bpf_ktime_get_ns`.
+/// `CLOCK_MONOTONIC` of the initial time namespace in ns, the clock of `bpf_ktime_get_ns`.
 pub fn monotonic_ns() -> u64 {
-    now(ClockId::Monotonic)
+    now(ClockId::Monotonic).saturating_add_signed(-Offsets::current().monotonic)
+}
+
+/// `CLOCK_BOOTTIME` of the initial time namespace in ns, the clock of the start times of processes.
+fn boottime_ns() -> u64 {
+    now(ClockId::Boottime).saturating_add_signed(-Offsets::current().boottime)
+}
+
+/// The time for a timer of this process: `CLOCK_MONOTONIC` of its time namespace, ns.
+pub fn timer_ns(monotonic_ns: u64) -> u64 {
+    monotonic_ns.saturating_add_signed(Offsets::current().monotonic)
+}
+
+/// `CLOCK_BOOTTIME` of the initial time namespace of a time in `/proc`, which is that of the reader's, ns.
+pub fn boottime_of_procfs(ns: u64) -> u64 {
+    ns.saturating_add_signed(-Offsets::current().boottime)
 }
 
 /// CPU time of the calling thread, ns.
@@ -59,9 +75,9 @@ pub struct Clock {
 impl Clock {
     /// Reads the clocks now.
     pub fn new() -> Self {
-        let suspended = offset(ClockId::Boottime, ClockId::Monotonic);
+        let suspended = minus_monotonic(boottime_ns);
         Self {
-            realtime_minus_monotonic: offset(ClockId::Realtime, ClockId::Monotonic),
+            realtime_minus_monotonic: minus_monotonic(|| now(ClockId::Realtime)),
             // Before the first suspend the clocks are the same, and the difference is an error.
             boottime_minus_monotonic: if suspended < SUSPEND_MIN {
                 0
@@ -109,14 +125,14 @@ impl Default for Clock {
     }
 }
 
-/// `a - b` in ns. Of several readings the fastest one counts: the clocks are read one after the
-/// other.
-fn offset(a: ClockId, b: ClockId) -> i64 {
+/// A clock minus [`monotonic_ns`], ns. Of several readings the fastest one counts: the clocks are read
+/// one after the other.
+fn minus_monotonic(clock: impl Fn() -> u64) -> i64 {
     let mut best = (u64::MAX, 0);
     for _ in 0..8 {
-        let before = now(b);
-        let reading = now(a);
-        let after = now(b);
+        let before = monotonic_ns();
+        let reading = clock();
+        let after = monotonic_ns();
         let width = after - before;
         if width < best.0 {
             best = (
@@ -152,7 +168,7 @@ mod tests {
         let error = if suspended == 0 { 0 } else { 1000 };
         for _ in 0..1000 {
             let before = monotonic_ns();
-            let boottime = now(ClockId::Boottime);
+            let boottime = boottime_ns();
             let after = monotonic_ns();
             let converted = clock.monotonic_of_boottime(boottime);
             let range = before.saturating_sub(error)..=after + error;

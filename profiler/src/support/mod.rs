@@ -21,6 +21,7 @@ pub mod runtime_directory;
 pub mod self_metrics;
 pub mod service_manager;
 pub mod signals;
+mod time_namespace;
 pub mod timekeeping;
 pub mod units;
 pub mod worker;

@@ -304,7 +304,7 @@ fn unfinished_sessions_are_reported() {
     let file = run.join("run.json");
     let text = fs::read_to_string(&file).unwrap();
     let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
-    manifest.process.start_ticks += 1;
+    manifest.process.start_ticks += 2;
     fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
     let killed = problems(&run);
     assert!(
@@ -366,7 +366,7 @@ fn continued_run_has_both_sessions() {
     let (_directory, run) = whole();
     let mut again = options(&run, "a");
     let manifest = again.manifest.as_mut().unwrap();
-    manifest.process.start_ticks += 1;
+    manifest.process.start_ticks += 2;
     manifest.set_start(START + 100 * INTERVAL);
     let writer = DatasetWriter::start(again).unwrap();
     for number in 100..103 {
@@ -383,7 +383,7 @@ fn continued_run_has_both_sessions() {
     assert_eq!(report.hosts["b"].sessions, 1);
     // The same process belongs to the same session.
     let mut same = options(&run, "a");
-    same.manifest.as_mut().unwrap().process.start_ticks += 1;
+    same.manifest.as_mut().unwrap().process.start_ticks += 2;
     let writer = DatasetWriter::start(same).unwrap();
     writer.write(tick(103));
     writer.finish().unwrap();

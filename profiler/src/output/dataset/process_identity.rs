@@ -12,7 +12,8 @@ use crate::procfs::process_stat::{self, has_ended};
 pub struct ProcessIdentity {
     /// Process id.
     pub pid: i32,
-    /// Start of the process in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    /// Start of the process in clock ticks since boot (field 22 of `/proc/PID/stat` in the initial time
+    /// namespace).
     pub start_ticks: u64,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
@@ -41,7 +42,9 @@ impl ProcessIdentity {
     /// Whether the process is running; `None` if it is a process of another machine, of this one before it
     /// was booted, or of another pid namespace.
     pub fn is_alive_here(&self) -> Option<bool> {
-        let is_running = |stat: Stat| stat.starttime == self.start_ticks && !has_ended(&stat);
+        // A time namespace rounds it differently. No pid is used again within a tick.
+        let is_same = |stat: &Stat| stat.starttime.abs_diff(self.start_ticks) <= 1;
+        let is_running = |stat: Stat| is_same(&stat) && !has_ended(&stat);
         self.is_visible()
             .then(|| stat(self.pid).is_some_and(is_running))
     }
@@ -96,7 +99,7 @@ mod tests {
         for other in [
             elsewhere,
             ProcessIdentity {
-                start_ticks: identity.start_ticks + 1,
+                start_ticks: identity.start_ticks + 2,
                 ..identity.clone()
             },
             ProcessIdentity {

@@ -146,7 +146,7 @@ fn kill(writer: DatasetWriter, run: &Path) {
     if manifest.exists() {
         let text = fs::read_to_string(&manifest).unwrap();
         let mut value: Manifest = serde_json::from_str(&text).unwrap();
-        value.process.start_ticks += 1;
+        value.process.start_ticks += 2;
         fs::write(&manifest, serde_json::to_vec(&value).unwrap()).unwrap();
     }
     std::mem::forget(writer);

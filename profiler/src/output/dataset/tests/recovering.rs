@@ -330,7 +330,7 @@ fn lifetimes_are_stored_once_whenever_the_profiler_is_killed() {
         }
         let text = fs::read_to_string(run.join("run.json")).unwrap();
         let mut value: Manifest = serde_json::from_str(&text).unwrap();
-        value.process.start_ticks += 1;
+        value.process.start_ticks += 2;
         fs::write(run.join("run.json"), serde_json::to_vec(&value).unwrap()).unwrap();
         let report = recover_own(&run);
         assert!(report.is_complete(), "{report:?}");
