@@ -151,3 +151,59 @@ fn run_ends_when_the_empty_cgroup_is_removed() {
     fs::remove_dir(&group.outer).expect("it is empty");
     profiler.finish().dataset().assert_complete();
 }
+
+/// Limits of processes in sibling cgroups, as a profiler in a cgroup namespace of the first one sees them.
+fn limits_in_a_namespace(preparation: &str) -> [Option<u64>; 2] {
+    let group = Group::new(&["-t", "cgroup", "-o", "memory"]);
+    let [own, sibling] = ["own", "sibling"].map(|name| group.outer.join(name));
+    let workloads = [(&own, LIMITS[0]), (&sibling, LIMITS[1])].map(|(directory, limit)| {
+        fs::create_dir(directory).expect("a group");
+        let file = directory.join("memory.limit_in_bytes");
+        fs::write(file, limit.to_string()).expect("a limit");
+        let workload = WorkloadDriver::new(WORKLOAD, 0);
+        put(workload.pid(), directory);
+        workload
+    });
+    let pids = workloads.each_ref().map(WorkloadDriver::pid);
+    let script = format!(
+        "echo $$ > $0/cgroup.procs && exec unshare --cgroup --mount sh -ec '{preparation}; exec \"$@\"' $1 \"$@\""
+    );
+    let mount = group.root().to_str().expect("UTF-8");
+    let directory = own.to_str().expect("UTF-8");
+    let finished = Profiler::wrapped_in(&["sh", "-c", &script, directory, mount])
+        .args(["-i", "100ms", "--source", "process", "-d", "200ms"])
+        .pid(pids[0])
+        .pid(pids[1])
+        .finish();
+    let data = finished.dataset();
+    let limits = pids.map(|pid| {
+        data.value(&format!(
+            "SELECT memory_limit FROM process WHERE pid = {pid}"
+        ))
+    });
+    drop(workloads);
+    for directory in [own, sibling] {
+        wait_until("the group is empty", || fs::remove_dir(&directory).is_ok());
+    }
+    limits
+}
+
+/// Memory limits of the cgroups, bytes.
+const LIMITS: [u64; 2] = [256 << 20, 512 << 20];
+
+/// The hierarchy is mounted from its root, which is outside of the namespace (`/../..`).
+#[test]
+fn cgroups_outside_of_a_namespace_are_found() {
+    let limits = limits_in_a_namespace("shift");
+    assert_eq!(limits, LIMITS.map(Some));
+}
+
+/// As in a container: the mount begins at the root of the namespace.
+#[test]
+fn cgroups_outside_of_a_container_have_no_limits() {
+    let limits = limits_in_a_namespace(
+        "umount $1; shift; mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/memory; \
+         mount -t cgroup -o memory none /sys/fs/cgroup/memory",
+    );
+    assert_eq!(limits, [Some(LIMITS[0]), None]);
+}

@@ -87,7 +87,7 @@ impl Host {
             possible_cpus: possible_cpus(&sysfs),
             page_size: rustix::param::page_size() as u64,
             boot_id: text(&kernel.join("random/boot_id")),
-            cgroups: Cgroups::new(&mounts(&procfs)),
+            cgroups: Cgroups::read(&procfs),
             init_pid_namespace: fs::read_link(procfs.join("self/ns/pid"))
                 .ok()
                 .map(|namespace| namespace.as_os_str() == INIT_PID_NAMESPACE),

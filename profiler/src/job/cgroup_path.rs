@@ -76,19 +76,21 @@ pub fn identify_unit(path: &str, name: &str) -> Option<JobCgroup> {
 
 /// Combines the jobs that the lines of `/proc/PID/cgroup` name in all hierarchies. The task is its
 /// number in the whole step, if available.
-pub fn identify_all(lines: &str) -> Option<JobCgroup> {
+pub fn identify_all(lines: &[u8]) -> Option<JobCgroup> {
     identify_where(lines, |_, _, _| true)
 }
 
 /// Like [`identify_all`], restricted to lines accepted by `accepts(controllers, path, cgroup)`.
 pub fn identify_where(
-    lines: &str,
+    lines: &[u8],
     mut accepts: impl FnMut(&str, &str, &JobCgroup) -> bool,
 ) -> Option<JobCgroup> {
     let mut best: Option<JobCgroup> = None;
     for line in process_cgroup::lines(lines) {
+        // Names of jobs are ASCII; a user can give any bytes to a cgroup below.
+        let path = line.path.to_string_lossy();
         let Some(mut cgroup) =
-            identify(line.path).filter(|cgroup| accepts(line.controllers, line.path, cgroup))
+            identify(&path).filter(|cgroup| accepts(line.controllers, &path, cgroup))
         else {
             continue;
         };
@@ -450,18 +452,18 @@ mod tests {
                      6:cpu,cpuacct:/slurm/uid_0/job_6/step_0/task_3\n\
                      4:freezer:/slurm/uid_0/job_6/step_0\n\
                      1:name=systemd:/system.slice/run-u3.service\n0::/\n";
-        let cgroup = identify_all(lines).expect("a job");
+        let cgroup = identify_all(lines.as_bytes()).expect("a job");
         assert_eq!(
             (&cgroup.job[..], cgroup.step.as_deref(), cgroup.task),
             ("6", Some("0"), Some(3))
         );
         let reversed: Vec<_> = lines.lines().rev().collect();
-        let cgroup = identify_all(&reversed.join("\n")).expect("a job");
+        let cgroup = identify_all(reversed.join("\n").as_bytes()).expect("a job");
         assert_eq!(
             (&cgroup.job[..], cgroup.step.as_deref(), cgroup.task),
             ("6", Some("0"), Some(3))
         );
-        assert_eq!(identify_all("0::/\ngarbage\n:\n"), None);
+        assert_eq!(identify_all(b"0::/\ngarbage\n:\n"), None);
     }
 
     #[test]

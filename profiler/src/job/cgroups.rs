@@ -177,7 +177,8 @@ pub fn has_jobs(host: &Host) -> bool {
         walk(hierarchy, &[0], |directory, path| {
             let is_job = cgroup_path::identify(path)
                 .is_some_and(|cgroup| cgroup.scheduler != Scheduler::None);
-            found |= is_job && !owner::users(host, &process_cgroup::members(directory)).is_empty();
+            found |=
+                is_job && !owner::users(host, &process_cgroup::all_members(directory)).is_empty();
             !is_job
         });
         found

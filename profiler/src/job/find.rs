@@ -311,7 +311,7 @@ fn by_cgroup(host: &Host, job: JobRef<'_>) -> Option<FoundJob> {
             let directories = job.directories(host, &hierarchy);
             let members: Vec<u32> = directories
                 .iter()
-                .flat_map(|directory| process_cgroup::members(&directory.path))
+                .flat_map(|directory| process_cgroup::all_members(&directory.path))
                 .collect();
             let users = owner::users(host, &members);
             let owner = directories.iter().find_map(|directory| directory.owner);

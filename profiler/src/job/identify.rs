@@ -1,6 +1,6 @@
 //! Which job is meant by `--job`, and which scheduler runs it.
 
-use std::{collections::HashSet, fs};
+use std::collections::HashSet;
 
 use super::{
     JobEnvironment, JobId, Request, Scheduler, cgroup_path,
@@ -11,6 +11,7 @@ use crate::{
     failure::{Failure, Reason},
     host::Host,
     procfs::{
+        process_cgroup,
         process_file::{self, SMALL_MAX},
         process_list::pids,
     },
@@ -63,7 +64,7 @@ pub fn identify(host: &Host, request: &Request) -> Result<(Scheduler, JobId), Fa
 
 /// The job of this process's cgroup.
 fn own_cgroup(host: &Host) -> Option<(Scheduler, JobId)> {
-    let lines = fs::read_to_string(host.procfs.join("self/cgroup")).unwrap_or_default();
+    let lines = process_cgroup::own(&host.procfs).unwrap_or_default();
     let cgroup = cgroup_path::identify_all(&lines)?;
     let id = JobId::try_from(cgroup.job.clone()).ok()?;
     let number = || {

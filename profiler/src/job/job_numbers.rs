@@ -93,7 +93,7 @@ impl JobNumbers {
 /// Number of the Slurm job with this cgroup directory, from the process title of slurmstepd
 /// (`slurmstepd: [7.batch]`). Titles of the job's own processes prove nothing.
 pub fn slurm_job_number(procfs: &Path, directory: &Path) -> Option<String> {
-    process_cgroup::members(directory)
+    process_cgroup::all_members(directory)
         .into_iter()
         .filter(|pid| is_slurmstepd(procfs, *pid))
         .find_map(|pid| {

@@ -57,7 +57,7 @@ pub fn is_protected(directory: &Path, accounts: &[u32]) -> bool {
 
 /// The job that the lines of `/proc/PID/cgroup` prove, and its directory. A systemd unit is
 /// returned without proof and without a directory: it is a label, not a batch job.
-pub fn proven_job(cgroups: &Cgroups, lines: &str) -> Option<(JobCgroup, Option<PathBuf>)> {
+pub fn proven_job(cgroups: &Cgroups, lines: &[u8]) -> Option<(JobCgroup, Option<PathBuf>)> {
     let mut directory = None;
     let job = cgroup_path::identify_where(lines, |controllers, path, job| {
         if job.scheduler == Scheduler::None {
@@ -80,7 +80,7 @@ fn protected_directory(
     job: &JobCgroup,
 ) -> Option<PathBuf> {
     let hierarchy = cgroups.hierarchy(controllers)?;
-    let directory = hierarchy.directory(path.get(..job.directory_len)?)?;
+    let directory = hierarchy.directory(Path::new(path.get(..job.directory_len)?))?;
     let accounts = accounts(job.scheduler);
     let above = directory.ancestors().skip(1);
     let mut above = above.take_while(|above| above.starts_with(&hierarchy.mount_point));
@@ -99,16 +99,12 @@ mod tests {
     fn mounted_at(mount_point: &Path) -> Cgroups {
         Cgroups {
             v1: Vec::new(),
-            v2: Some(Hierarchy {
-                controllers: Vec::new(),
-                mount_point: mount_point.to_owned(),
-                root: "/".to_owned(),
-            }),
+            v2: Hierarchy::new(Vec::new(), mount_point, Path::new("/")),
         }
     }
 
     fn job(host: &Cgroups, path: &str) -> Option<String> {
-        proven_job(host, &format!("0::{path}\n")).map(|(job, _)| job.job)
+        proven_job(host, format!("0::{path}\n").as_bytes()).map(|(job, _)| job.job)
     }
 
     #[test]
@@ -158,7 +154,7 @@ mod tests {
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(job(&host, "/shared.slice/slurmstepd.scope/job_8").is_some());
         // A hierarchy that is not mounted, and a directory that does not exist.
-        assert!(proven_job(&host, "4:freezer:/slurm/uid_0/job_9\n").is_none());
+        assert!(proven_job(&host, b"4:freezer:/slurm/uid_0/job_9\n").is_none());
         assert_eq!(job(&host, "/nowhere/slurmstepd.scope/job_7"), None);
     }
 

@@ -323,7 +323,7 @@ impl WatchThread {
         let mut members: HashSet<u32> = pids.into_iter().collect();
         // Without BPF, those of the loop are as old as its last reading.
         for directory in &self.job.directories {
-            members.extend(process_cgroup::members(&directory.path));
+            members.extend(process_cgroup::all_members(&directory.path));
         }
         let begin = Instant::now();
         let end = self.work.search(&members);
@@ -487,7 +487,7 @@ impl WatchThread {
     /// Whether any method finds a process of the job.
     fn has_processes(&self) -> bool {
         let has_members = |directory: &JobDirectory| {
-            let members = process_cgroup::members(&directory.path);
+            let members = process_cgroup::all_members(&directory.path);
             !alive(&self.host, members).is_empty()
         };
         let job = &self.job;

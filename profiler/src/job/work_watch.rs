@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -11,6 +10,7 @@ use super::{
     FoundJob, JobEnvironment, Scheduler, cgroup_path, environment_search,
     work::{Finding, Job, ProcReader, SrunSearch, WorkSearch},
 };
+use crate::procfs::process_cgroup;
 
 /// Successive searches that must find that the script waits.
 const CONFIRMATIONS: u32 = 2;
@@ -97,7 +97,7 @@ impl WorkWatch {
     pub(super) fn new(procfs: PathBuf, job: &FoundJob, linger: Option<Duration>) -> Self {
         let program = std::env::args_os().next().unwrap_or_default();
         let program = PathBuf::from(program);
-        let cgroups = fs::read_to_string(procfs.join("self/cgroup")).unwrap_or_default();
+        let cgroups = process_cgroup::own(&procfs).unwrap_or_default();
         let cgroup = cgroup_path::identify_all(&cgroups);
         Self {
             program: program

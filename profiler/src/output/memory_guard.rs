@@ -1,8 +1,6 @@
 //! Fewer rows while the memory of the profiler's own cgroup is short. The output passes all other rows
 //! on.
 
-use std::fs;
-
 use arrow::{
     array::RecordBatch,
     compute::{filter_record_batch, is_null},
@@ -12,7 +10,10 @@ use arrow::{
 use super::{Output, OutputReport, Reading, SessionEnd};
 use crate::{
     host::Host,
-    procfs::cgroup_memory::{MemoryCgroups, MemoryUse},
+    procfs::{
+        cgroup_memory::{MemoryCgroups, MemoryUse},
+        process_cgroup,
+    },
     schema::{Batch, Table},
     support::{
         self_metrics::{Component, SelfMetrics},
@@ -67,7 +68,7 @@ pub struct MemoryGuard {
 impl MemoryGuard {
     /// Guards the cgroup of this process; `None` if memory is not accounted by cgroup.
     pub fn new(host: &Host, histograms: &'static Table) -> Option<Self> {
-        let lines = fs::read_to_string(host.procfs.join("self/cgroup")).ok()?;
+        let lines = process_cgroup::own(&host.procfs).ok()?;
         Some(Self {
             cgroups: MemoryCgroups::new(&host.cgroups, &lines)?,
             histograms,

@@ -21,7 +21,7 @@ pub struct CgroupLimits {
 
 impl CgroupLimits {
     /// Reads the limits of a process from the lines of its `/proc/PID/cgroup`.
-    pub(crate) fn read(cgroups: &Cgroups, lines: &str) -> Self {
+    pub(crate) fn read(cgroups: &Cgroups, lines: &[u8]) -> Self {
         let directories = with_ancestors(cgroups, lines).into_iter();
         directories.fold(Self::default(), |limits, (directory, _)| {
             limits.and(Self::of_directory(&directory))
@@ -46,7 +46,7 @@ impl CgroupLimits {
 
 /// The directories of the cgroups of a process, by the lines of its `/proc/PID/cgroup`, and of those
 /// that contain them, with their paths below the mount point.
-pub(crate) fn with_ancestors(cgroups: &Cgroups, lines: &str) -> Vec<(PathBuf, String)> {
+pub(crate) fn with_ancestors(cgroups: &Cgroups, lines: &[u8]) -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     for line in process_cgroup::lines(lines) {
         let Some(hierarchy) = cgroups.hierarchy(line.controllers) else {
@@ -130,14 +130,17 @@ mod tests {
             v2: Some(hierarchy(&[], mount.path(), root)),
         };
         let limited = |memory, cpus| CgroupLimits { memory, cpus };
-        let of = |lines: &str| CgroupLimits::read(&v2("/"), lines);
+        let of = |lines: &str| CgroupLimits::read(&v2("/"), lines.as_bytes());
         assert_eq!(of("0::/a/b\n"), limited(Some(1000), Some(1.5)));
         assert_eq!(of("0::/\n"), limited(Some(3000), Some(1.5)));
         assert_eq!(of("4:cpu:/a\ngarbage\n"), limited(None, None));
-        let nested = CgroupLimits::read(&v2("/outer"), "0::/outer/a\n");
+        let nested = CgroupLimits::read(&v2("/outer"), b"0::/outer/a\n");
         assert_eq!(nested, limited(Some(1000), Some(1.5)));
-        let outside = CgroupLimits::read(&v2("/outer"), "0::/elsewhere\n");
-        assert_eq!(outside, limited(None, None));
+        for outside in [("/outer", "/elsewhere"), ("/", "/../a"), ("/", "/..")] {
+            let (root, path) = outside;
+            let limits = CgroupLimits::read(&v2(root), format!("0::{path}\n").as_bytes());
+            assert_eq!(limits, limited(None, None), "{outside:?}");
+        }
     }
 
     #[test]
@@ -170,7 +173,7 @@ mod tests {
             ],
             v2: None,
         };
-        let of = |lines: &str| CgroupLimits::read(&cgroups, lines);
+        let of = |lines: &str| CgroupLimits::read(&cgroups, lines.as_bytes());
         let both = of("9:memory:/job\n4:cpu,cpuacct:/job\n0::/\n");
         assert_eq!(
             both,

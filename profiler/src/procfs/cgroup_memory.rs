@@ -34,7 +34,7 @@ pub struct MemoryCgroups(Vec<PathBuf>);
 impl MemoryCgroups {
     /// The cgroups of a process from the lines of its `/proc/PID/cgroup`; `None` if memory is not
     /// accounted by cgroup.
-    pub fn new(cgroups: &Cgroups, lines: &str) -> Option<Self> {
+    pub fn new(cgroups: &Cgroups, lines: &[u8]) -> Option<Self> {
         let mut directories = Vec::new();
         for line in process_cgroup::lines(lines) {
             let is_memory = |name: &str| name.split(',').any(|name| name == "memory");
@@ -122,14 +122,14 @@ mod tests {
             v1: Vec::new(),
             v2: Some(hierarchy(&[], mount.path(), "/")),
         };
-        let memory = MemoryCgroups::new(&cgroups, "0::/outer/inner\n").expect("memory");
+        let memory = MemoryCgroups::new(&cgroups, b"0::/outer/inner\n").expect("memory");
         let (used, limit) = (700, 1000);
         assert_eq!(memory.closest(), Some(MemoryUse { used, limit }));
         // A limit can be set while the process runs.
         write(&inner, &[("memory.max", "601\n")]);
         let (used, limit) = (600, 601);
         assert_eq!(memory.closest(), Some(MemoryUse { used, limit }));
-        assert!(MemoryCgroups::new(&cgroups, "0::/\n").is_none());
+        assert!(MemoryCgroups::new(&cgroups, b"0::/\n").is_none());
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             v1: vec![hierarchy(&["memory"], &memory, "/")],
             v2: Some(hierarchy(&[], &unified, "/")),
         };
-        let memory = MemoryCgroups::new(&cgroups, "9:memory:/job\n4:cpu:/\n0::/\n");
+        let memory = MemoryCgroups::new(&cgroups, b"9:memory:/job\n4:cpu:/\n0::/\n");
         let memory = memory.expect("memory");
         let (used, limit) = (2048, 4096);
         let found = memory.closest().expect("a limit");

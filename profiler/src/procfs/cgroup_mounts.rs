@@ -1,11 +1,21 @@
 //! Mounted control group hierarchies (`cgroups(7)`).
 
-use std::path::{Path, PathBuf};
+use std::{
+    cmp::Reverse,
+    fs,
+    path::{Path, PathBuf},
+};
 
-use super::mounts::Mount;
+use super::{
+    mounts::{Mount, mounts},
+    process_cgroup::{self, NamespacePath},
+};
 
 /// Directories that are read for a cgroup. Users can nest theirs without limit.
 const DEPTH_MAX: usize = 64;
+
+/// Directories of a level among which the root of the namespace is searched.
+const SEARCHED_MAX: usize = 4096;
 
 /// Controllers of version 1, to distinguish them from other mount options.
 const CONTROLLERS: [&str; 15] = [
@@ -32,21 +42,90 @@ pub struct Hierarchy {
     /// Controllers of version 1 in alphabetical order, or `name=…`; empty in version 2.
     pub controllers: Vec<String>,
     pub mount_point: PathBuf,
-    /// Cgroup at the mount point; not `/` in some containers.
-    pub root: String,
+    /// Cgroup at the mount point; not the root of the namespace in some containers.
+    root: NamespacePath,
+    /// Directory of the root of the cgroup namespace; `None` if it is not below the mount, or unknown.
+    namespace: Option<PathBuf>,
 }
 
 impl Hierarchy {
+    /// A mount of the cgroup `root`, of which [`Self::find_namespace`] must find the namespace if it begins
+    /// with `/..`; `None` for another path than that of a cgroup.
+    pub fn new(controllers: Vec<String>, mount_point: &Path, root: &Path) -> Option<Self> {
+        let root = NamespacePath::parse(root)?;
+        let is_namespace = root.up == 0 && root.below.as_os_str().is_empty();
+        Some(Self {
+            controllers,
+            namespace: is_namespace.then(|| mount_point.to_owned()),
+            mount_point: mount_point.to_owned(),
+            root,
+        })
+    }
+
+    /// Finds the root of the namespace below the mount, by the members of the cgroup of this process.
+    fn find_namespace(&mut self, own: &[u8]) {
+        let contains_root = self.root.up != 0 && self.root.below.as_os_str().is_empty();
+        let mut lines = process_cgroup::lines(own).filter(|line| self.has(line.controllers));
+        let own = lines
+            .next()
+            .and_then(|line| NamespacePath::parse(line.path));
+        let Some(own) = own.filter(|own| contains_root && own.up == 0) else {
+            return;
+        };
+        let mut level = vec![self.mount_point.clone()];
+        for _ in 0..self.root.up {
+            let entries = level
+                .iter()
+                .filter_map(|directory| fs::read_dir(directory).ok());
+            let entries = entries.flatten().flatten();
+            let directories =
+                entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            level = directories
+                .map(|entry| entry.path())
+                .take(SEARCHED_MAX)
+                .collect();
+        }
+        let pid = std::process::id();
+        let is_root =
+            |root: &PathBuf| process_cgroup::members(&root.join(&own.below)).contains(&pid);
+        self.namespace = level.into_iter().find(is_root);
+    }
+
+    /// Whether the directories of all cgroups below the mount are found.
+    fn is_known(&self) -> bool {
+        self.root.up == 0 || self.namespace.is_some()
+    }
+
+    /// Whether these are its controllers, which are separated by commas in any order as in
+    /// `/proc/PID/cgroup`.
+    fn has(&self, controllers: &str) -> bool {
+        let mut controllers: Vec<&str> = controllers
+            .split(',')
+            .filter(|name| !name.is_empty())
+            .collect();
+        let mut known: Vec<&str> = self.controllers.iter().map(String::as_str).collect();
+        controllers.sort_unstable();
+        known.sort_unstable();
+        known == controllers
+    }
+
     /// Directory of a cgroup with a path as in `/proc/PID/cgroup`; `None` if it is not below the
     /// mount.
-    pub(crate) fn directory(&self, path: &str) -> Option<PathBuf> {
-        let below = Path::new(path.trim_start_matches('/'));
-        let below = below.strip_prefix(self.root.trim_matches('/')).ok()?;
-        Some(self.mount_point.join(below))
+    pub(crate) fn directory(&self, path: &Path) -> Option<PathBuf> {
+        let path = NamespacePath::parse(path)?;
+        if path.up == self.root.up {
+            let below = path.below.strip_prefix(&self.root.below).ok()?;
+            return Some(self.mount_point.join(below));
+        }
+        let above = self.namespace.as_ref()?.ancestors().nth(path.up)?;
+        let directory = above.join(path.below);
+        directory
+            .starts_with(&self.mount_point)
+            .then_some(directory)
     }
 
     /// The directories of a cgroup and of those that contain it, innermost first.
-    pub(crate) fn with_ancestors(&self, path: &str) -> Vec<PathBuf> {
+    pub(crate) fn with_ancestors(&self, path: &Path) -> Vec<PathBuf> {
         let innermost = self.directory(path);
         let all = innermost.iter().flat_map(|directory| directory.ancestors());
         let all = all.take_while(|directory| directory.starts_with(&self.mount_point));
@@ -64,42 +143,49 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Selects the hierarchies among all mounts. Of several mounts of a hierarchy, the first that
-    /// begins at its root is used, otherwise the first.
-    pub(crate) fn new(mounts: &[Mount]) -> Self {
-        let mut cgroups = Self::default();
-        let whole_first = mounts.iter().filter(|mount| mount.root == Path::new("/"));
-        let whole_first =
-            whole_first.chain(mounts.iter().filter(|mount| mount.root != Path::new("/")));
-        for mount in whole_first {
-            let hierarchy = |controllers| Hierarchy {
-                controllers,
-                mount_point: mount.mount_point.clone(),
-                root: mount.root.to_string_lossy().into_owned(),
+    /// Reads the mounts of this process.
+    pub(crate) fn read(procfs: &Path) -> Self {
+        let own = process_cgroup::own(procfs).unwrap_or_default();
+        Self::new(&mounts(procfs), &own)
+    }
+
+    /// Selects the hierarchies among all mounts; `own` is `/proc/self/cgroup`. Of several mounts of a
+    /// hierarchy, the first with most of its cgroups is used.
+    fn new(mounts: &[Mount], own: &[u8]) -> Self {
+        let hierarchies = mounts.iter().filter_map(|mount| {
+            let is_controller = |option: &&String| {
+                CONTROLLERS.contains(&&option[..]) || option.starts_with("name=")
             };
-            match &mount.fstype[..] {
-                "cgroup2" => {
-                    cgroups.v2.get_or_insert_with(|| hierarchy(Vec::new()));
-                }
-                "cgroup" => {
-                    let is_controller = |option: &&String| {
-                        CONTROLLERS.contains(&&option[..]) || option.starts_with("name=")
-                    };
-                    let controllers: Vec<_> = mount
-                        .options
-                        .iter()
-                        .filter(is_controller)
-                        .cloned()
-                        .collect();
-                    if !cgroups
-                        .v1
-                        .iter()
-                        .any(|known| known.controllers == controllers)
-                    {
-                        cgroups.v1.push(hierarchy(controllers));
-                    }
-                }
-                _ => {}
+            let controllers = match &mount.fstype[..] {
+                "cgroup2" => Vec::new(),
+                "cgroup" => mount
+                    .options
+                    .iter()
+                    .filter(is_controller)
+                    .cloned()
+                    .collect(),
+                _ => return None,
+            };
+            let is_v2 = mount.fstype == "cgroup2";
+            let mut hierarchy = Hierarchy::new(controllers, &mount.mount_point, &mount.root)?;
+            hierarchy.find_namespace(own);
+            Some((is_v2, hierarchy))
+        });
+        let mut hierarchies: Vec<_> = hierarchies.collect();
+        hierarchies.sort_by_key(|(_, hierarchy)| {
+            let is_part = !hierarchy.root.below.as_os_str().is_empty();
+            (!hierarchy.is_known(), is_part, Reverse(hierarchy.root.up))
+        });
+        let mut cgroups = Self::default();
+        for (is_v2, hierarchy) in hierarchies {
+            if is_v2 {
+                cgroups.v2.get_or_insert(hierarchy);
+            } else if !cgroups
+                .v1
+                .iter()
+                .any(|known| known.controllers == hierarchy.controllers)
+            {
+                cgroups.v1.push(hierarchy);
             }
         }
         cgroups
@@ -111,13 +197,7 @@ impl Cgroups {
         if controllers.is_empty() {
             return self.v2.as_ref();
         }
-        let mut controllers: Vec<&str> = controllers.split(',').collect();
-        controllers.sort_unstable();
-        self.v1.iter().find(|hierarchy| {
-            let mut known: Vec<&str> = hierarchy.controllers.iter().map(String::as_str).collect();
-            known.sort_unstable();
-            known == controllers
-        })
+        self.v1.iter().find(|hierarchy| hierarchy.has(controllers))
     }
 
     /// Setup of the node in the terms of systemd: `v1`, `v2` or `hybrid`.
@@ -150,11 +230,8 @@ pub(super) mod fixture {
         mount_point: &Path,
         root: &str,
     ) -> Hierarchy {
-        Hierarchy {
-            controllers: controllers.iter().map(|&name| name.to_owned()).collect(),
-            mount_point: mount_point.to_owned(),
-            root: root.to_owned(),
-        }
+        let controllers = controllers.iter().map(|&name| name.to_owned()).collect();
+        Hierarchy::new(controllers, mount_point, Path::new(root)).expect("a cgroup")
     }
 }
 
@@ -188,13 +265,13 @@ mod tests {
         );
         let unified = mount("cgroup2", "/sys/fs/cgroup", "/", &["nsdelegate", "rw"]);
         let part = mount("cgroup2", "/run/part", "/system.slice", &["rw"]);
-        let v2 = Cgroups::new(&[part, unified.clone()]);
+        let v2 = Cgroups::new(&[part, unified.clone()], b"");
         assert_eq!(
             v2.v2.as_ref().unwrap().mount_point,
             PathBuf::from("/sys/fs/cgroup")
         );
         assert_eq!(v2.mode(), Some("v2"));
-        let hybrid = Cgroups::new(&[cpu.clone(), cpu.clone(), systemd, unified]);
+        let hybrid = Cgroups::new(&[cpu.clone(), cpu.clone(), systemd, unified], b"");
         assert_eq!(hybrid.v1.len(), 2);
         assert_eq!(hybrid.v1[0].controllers, ["cpu", "cpuacct"]);
         assert_eq!(hybrid.hierarchy("cpuacct,cpu"), Some(&hybrid.v1[0]));
@@ -203,7 +280,53 @@ mod tests {
         assert_eq!(hybrid.hierarchy("cpu"), None);
         assert_eq!(hybrid.v1[1].controllers, ["name=systemd"]);
         assert_eq!(hybrid.mode(), Some("hybrid"));
-        assert_eq!(Cgroups::new(&[cpu]).mode(), Some("v1"));
-        assert_eq!(Cgroups::new(&[]).mode(), None);
+        assert_eq!(Cgroups::new(&[cpu], b"").mode(), Some("v1"));
+        assert_eq!(Cgroups::new(&[], b"").mode(), None);
+    }
+
+    #[test]
+    fn cgroups_of_other_namespaces_are_found_below_a_mount_that_has_them() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let own = directory.path().join("slice/own");
+        fs::create_dir_all(directory.path().join("slice/other")).expect("made");
+        fixture::write(&own, &[("cgroup.procs", &std::process::id().to_string())]);
+        let at = directory.path().to_str().expect("UTF-8");
+        let all = mount("cgroup2", at, "/../..", &["rw"]);
+        let container = mount("cgroup2", "/container", "/", &["rw"]);
+        let find = |mounts: &[&Mount], path: &str| {
+            let mounts: Vec<_> = mounts.iter().copied().cloned().collect();
+            let v2 = Cgroups::new(&mounts, b"4:cpu:/x\n0::/\n")
+                .v2
+                .expect("mounted");
+            let found = v2.directory(Path::new(path))?;
+            found.strip_prefix(at).map(Path::to_owned).ok()
+        };
+        for mounts in [&[&all][..], &[&container, &all]] {
+            for (path, directory) in [
+                ("/", "slice/own"),
+                ("/below", "slice/own/below"),
+                ("/../other", "slice/other"),
+                ("/../../slice/other", "slice/other"),
+                ("/../..", ""),
+            ] {
+                let found = find(mounts, path);
+                assert_eq!(found.as_deref(), Some(Path::new(directory)), "{path}");
+            }
+            for outside in ["/../../../other", "/a/../b"] {
+                assert_eq!(find(mounts, outside), None, "{outside}");
+            }
+        }
+        fs::remove_file(own.join("cgroup.procs")).expect("removed");
+        assert_eq!(find(&[&all], "/"), None);
+        assert_eq!(find(&[&all], "/../other"), None);
+        assert_eq!(
+            find(&[&all], "/../../slice").as_deref(),
+            Some(Path::new("slice"))
+        );
+        // The mount of the container has the own cgroup at least.
+        let mounts = [all, container];
+        let v2 = Cgroups::new(&mounts, b"0::/\n").v2.expect("mounted");
+        assert_eq!(v2.directory(Path::new("/a")), Some("/container/a".into()));
+        assert_eq!(v2.directory(Path::new("/../sibling")), None);
     }
 }

@@ -96,11 +96,10 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
-    use crate::procfs::mounts::mounts;
 
     #[test]
     fn cgroups_are_found_by_inode() {
-        let cgroups = Cgroups::new(&mounts(Path::new("/proc")));
+        let cgroups = Cgroups::read(Path::new("/proc"));
         let mut names = CgroupNames::new(&cgroups);
         let Some((mount, _)) = &names.mount else {
             panic!("no cgroups are mounted");

@@ -114,11 +114,8 @@ impl Reader {
             names.any(|name| name == "devices")
         })?;
         let content = process_file::read(&self.procfs, pid, "cgroup", SMALL_MAX).ok()?;
-        let text = String::from_utf8(content.bytes).ok()?;
-        let mut lines = process_cgroup::lines(&text);
+        let mut lines = process_cgroup::lines(&content.bytes);
         let path = lines.find(|line| is_devices(line.controllers))?.path;
-        // In a cgroup namespace, that of others begins with `/..`.
-        let path = Some(path).filter(|path| !path.split('/').any(|name| name == ".."))?;
         let list = hierarchy.directory(path)?.join("devices.list");
         let content = process_file::bounded(&list, SMALL_MAX).ok()?;
         rules(std::str::from_utf8(&content.bytes).ok()?).filter(|_| !content.truncated)

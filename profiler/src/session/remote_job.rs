@@ -58,7 +58,7 @@ impl RemoteJob {
         let members = || {
             let by_cgroup = self.directories.iter();
             let by_cgroup =
-                by_cgroup.flat_map(|directory| process_cgroup::members(&directory.path));
+                by_cgroup.flat_map(|directory| process_cgroup::all_members(&directory.path));
             let live = |pid: &u32| self.host.procfs.join(pid.to_string()).exists();
             Ok(by_cgroup
                 .chain(self.pids.iter().copied().filter(live))

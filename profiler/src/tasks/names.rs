@@ -54,7 +54,7 @@ impl Default for Description {
 }
 
 /// Limits by content of `/proc/PID/cgroup`, because many processes share a cgroup.
-pub(super) type Limits = HashMap<String, CgroupLimits>;
+pub(super) type Limits = HashMap<Vec<u8>, CgroupLimits>;
 
 /// Names read from `/proc`; `None` if they could not be read.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Names {
         {
             let lines = &names.cgroup.lines;
             let limits = limits
-                .entry_ref(lines.as_str())
+                .entry_ref(&lines[..])
                 .or_insert_with(|| CgroupLimits::read(cgroups, lines));
             let limits = *limits;
             names.allocation = Some(Allocation { cpus, limits });
@@ -121,7 +121,7 @@ impl Names {
 #[derive(Debug, Default)]
 struct Cgroup {
     /// `/proc/PID/cgroup`.
-    lines: String,
+    lines: Vec<u8>,
     path: Option<Arc<str>>,
     /// The job that the cgroup proves, and its directory.
     job: Option<JobCgroup>,
@@ -135,14 +135,14 @@ impl Cgroup {
         let Ok(content) = process_file::read(procfs, pid, "cgroup", SMALL_MAX) else {
             return Self::default();
         };
-        let lines = String::from_utf8_lossy(&content.bytes);
+        let lines = content.bytes;
         let path = cgroup_path(&lines);
         // In version 1 an exiting process is moved to the root.
         let has_left = path.as_deref() == Some("/") && process_stat::has_exited(procfs, pid);
         let (job, job_directory) = trust::proven_job(cgroups, &lines).unzip();
         Self {
             path: path.filter(|_| !has_left),
-            lines: lines.into_owned(),
+            lines,
             job,
             job_directory: job_directory.flatten(),
             job_number: None,
@@ -262,15 +262,15 @@ fn executable(procfs: &Path, pid: u32) -> Option<Arc<str>> {
 }
 
 /// Selects the path for [`Description::cgroup`] from the lines of `/proc/PID/cgroup`.
-fn cgroup_path(text: &str) -> Option<Arc<str>> {
+fn cgroup_path(text: &[u8]) -> Option<Arc<str>> {
     let lines = || process_cgroup::lines(text);
     let is_v2 =
         |line: &process_cgroup::Line<'_>| line.hierarchy == "0" && line.controllers.is_empty();
     lines()
-        .find(|line| is_v2(line) && line.path != "/")
-        .or_else(|| lines().find(|line| line.path != "/"))
+        .find(|line| is_v2(line) && line.path != Path::new("/"))
+        .or_else(|| lines().find(|line| line.path != Path::new("/")))
         .or_else(|| lines().next())
-        .map(|line| line.path.into())
+        .map(|line| line.path.to_string_lossy().into())
 }
 
 /// Whether the process still exists.
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn cgroup_of_version_2_has_precedence() {
-        let path = |lines: &str| cgroup_path(lines).map(|path| path.to_string());
+        let path = |lines: &str| cgroup_path(lines.as_bytes()).map(|path| path.to_string());
         assert_eq!(path("4:cpu:/a\n0::/b\n").as_deref(), Some("/b"));
         assert_eq!(path("5:io:/\n4:cpu:/a\n0::/\n").as_deref(), Some("/a"));
         assert_eq!(path("5:io:/\n0::/\n").as_deref(), Some("/"));

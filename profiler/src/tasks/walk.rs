@@ -396,12 +396,12 @@ impl Walker {
     fn update_members(&mut self, stats: &Stats) {
         let in_cgroup: Option<HashSet<u32>> = match &self.scope {
             Scope::Cgroup(directory) => {
-                Some(process_cgroup::members(directory).into_iter().collect())
+                Some(process_cgroup::all_members(directory).into_iter().collect())
             }
             Scope::Job { directories, .. } => Some(
                 directories
                     .iter()
-                    .flat_map(|directory| process_cgroup::members(directory))
+                    .flat_map(|directory| process_cgroup::all_members(directory))
                     .collect(),
             ),
             Scope::Pids(_) | Scope::User(_) | Scope::Node => None,

@@ -5,6 +5,8 @@
 
 #![no_main]
 
+use std::path::Path;
+
 use libfuzzer_sys::fuzz_target;
 use profiler::{
     host::{Cgroups, Hierarchy},
@@ -61,16 +63,12 @@ fn lines(text: &str) {
     // The directory does not exist, so that nothing is proven.
     let cgroups = Cgroups {
         v1: Vec::new(),
-        v2: Some(Hierarchy {
-            controllers: Vec::new(),
-            mount_point: "/nowhere".into(),
-            root: "/".to_owned(),
-        }),
+        v2: Hierarchy::new(Vec::new(), Path::new("/nowhere"), Path::new("/")),
     };
-    if let Some((job, directory)) = trust::proven_job(&cgroups, text) {
+    if let Some((job, directory)) = trust::proven_job(&cgroups, text.as_bytes()) {
         assert_eq!((job.scheduler, directory), (Scheduler::None, None));
     }
-    if let Some(cgroup) = cgroup_path::identify_all(text) {
+    if let Some(cgroup) = cgroup_path::identify_all(text.as_bytes()) {
         let mut membership = Membership::default();
         membership.set_cgroup(&cgroup, cgroup.job.as_str().into());
         assert_eq!(membership.job.as_deref(), Some(&*cgroup.job));

@@ -12,6 +12,7 @@ use crate::{
     host::Host,
     procfs::{
         mounts::{Mount, mounts},
+        process_cgroup,
         process_file::{self, SMALL_MAX},
     },
 };
@@ -78,7 +79,7 @@ pub fn cgroup(host: &Host, path: &Path) -> Result<(PathBuf, Scope), Failure> {
     let id = fs::metadata(&directory)
         .map_err(|error| fail(&error.to_string()))?
         .ino();
-    let hierarchies = fs::read_to_string(host.procfs.join("self/cgroup"))
+    let hierarchies = process_cgroup::own(&host.procfs)
         .map_err(|error| fail(&format!("/proc/self/cgroup: {error}")))?;
     let hierarchy = mount
         .hierarchy(&hierarchies)
@@ -107,20 +108,17 @@ impl CgroupMount {
     }
 
     /// Its number, from `hierarchy:controllers:path` lines.
-    fn hierarchy(&self, lines: &str) -> Option<u32> {
+    fn hierarchy(&self, lines: &[u8]) -> Option<u32> {
         let Some(options) = &self.options else {
             return Some(0);
         };
-        lines.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':');
-            let number = fields.next()?.parse().ok()?;
-            let controllers = fields.next()?;
-            let all = !controllers.is_empty()
-                && controllers
-                    .split(',')
-                    .all(|name| options.iter().any(|option| option == name));
-            all.then_some(number)
-        })
+        let is_mounted = |name: &str| options.iter().any(|option| option == name);
+        process_cgroup::lines(lines)
+            .filter(|line| !line.controllers.is_empty())
+            .find(|line| line.controllers.split(',').all(is_mounted))?
+            .hierarchy
+            .parse()
+            .ok()
     }
 }
 
@@ -141,7 +139,7 @@ mod tests {
         };
         let v1 = mount("cgroup", &["cpu", "cpuacct", "nosuid", "rw"]).expect("a cgroup mount");
         assert_eq!(v1.point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
-        let lines = "12:memory:/a\n4:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/d\n";
+        let lines = b"12:memory:/a\n4:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/d\n";
         assert_eq!(v1.hierarchy(lines), Some(4));
         let v2 = mount("cgroup2", &["rw"]).expect("a cgroup mount");
         assert_eq!(v2.hierarchy(lines), Some(0));

@@ -44,7 +44,7 @@ pub(super) struct Throttling {
     cgroups: Cgroups,
     groups: Vec<Group>,
     /// Contents of `/proc/PID/cgroup` that have been looked up.
-    known: HashSet<String>,
+    known: HashSet<Vec<u8>>,
 }
 
 impl Throttling {
@@ -64,13 +64,13 @@ impl Throttling {
         for row in rows.into_iter().take(PROCESSES_MAX) {
             let read = process_file::read(&self.procfs, row.id.pid, "cgroup", SMALL_MAX);
             if let Ok(lines) = read {
-                self.add(&String::from_utf8_lossy(&lines.bytes), interval_ns);
+                self.add(&lines.bytes, interval_ns);
             }
         }
     }
 
     /// Adds the cgroups with a quota of a process.
-    fn add(&mut self, lines: &str, interval_ns: u64) {
+    fn add(&mut self, lines: &[u8], interval_ns: u64) {
         if self.known.len() >= GROUPS_MAX || !self.known.insert(lines.to_owned()) {
             return;
         }
