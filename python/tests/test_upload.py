@@ -137,6 +137,25 @@ def test_compacted_rows_are_stored(two: Path, bucket: str, client: Any, tmp_path
     assert stored(client).keys() - local(dataset).keys() == {other}
 
 
+def test_other_kinds_of_files_are_not_sent(two: Path, bucket: str, client: Any, tmp_path: Path) -> None:
+    dataset = tmp_path / "profiles"
+    shutil.copytree(two, dataset)
+    views = dataset / "first/views.sql"
+    views.unlink()
+    os.mkfifo(views)
+    code, output = upload(dataset, bucket)
+    assert code == 0 and "left out: first/views.sql: not a regular file" in output, output
+    assert stored(client) == local(dataset)
+    # Rows would be missing.
+    (part,) = (dataset / "second/usage").glob("*/part-00000.parquet")
+    part.rename(tmp_path / "elsewhere")
+    part.symlink_to(tmp_path / "elsewhere")
+    (dataset / "second/run.json").touch()
+    code, output = upload(dataset, bucket, "s3://bucket/again")
+    assert code == 5 and f"{part.relative_to(dataset)}: a link" in output, output
+    assert "again/second/run.json" not in stored(client)
+
+
 def test_cut_connections_are_repeated(two: Path, bucket: str, client: Any) -> None:
     # The first request is answered; then every other connection is refused or cut within a file.
     fates = iter([None, *[0, None, 3000, None] * 1000])

@@ -30,7 +30,7 @@ use crate::{
         journal_reader::JournalReader,
         keyed::{self, KeyedRows},
         listing::Listing,
-        manifest::State,
+        manifest::{self, State},
         parquet_file,
         parquet_reader::ParquetReader,
     },
@@ -103,6 +103,14 @@ impl StoredRun {
             compacted: Arc::clone(&self.compacted),
             times: Some((from, to)),
         }
+    }
+
+    /// Problems because of which rows are missing: all but those of `run.json`.
+    pub fn missing_rows(&self) -> impl Iterator<Item = &String> {
+        self.problems.iter().filter(|problem| {
+            let file = problem.split(": ").next();
+            !file.is_some_and(manifest::is_manifest)
+        })
     }
 
     /// Times of the first and the last row of a table, µs since 1970-01-01 UTC.

@@ -189,6 +189,7 @@ impl Arguments {
             None if self.format == Format::Mlflow => self.log_runs(&runs),
             None => self.write_run(&runs, &mut files),
         })?;
+        problems.extend(runs.iter().flat_map(StoredRun::missing_rows).cloned());
         problems.extend(resolved.into_iter().flat_map(|run| run.problems));
         problems.sort_unstable();
         problems.dedup();

@@ -172,10 +172,14 @@ impl Files {
             name if views::is_description(name) => Some(0),
             _ => None,
         };
-        let mut last: Vec<_> = names
-            .into_iter()
-            .filter(|name| rank(name).is_some())
-            .collect();
+        let mut last = Vec::new();
+        for file in names {
+            if !views::is_description(&file) || files.directory.has_file(&file).map_err(text)? {
+                last.extend(rank(&file).map(|_| file));
+            } else {
+                report!("left out: {}/{file}: not a regular file", harmless(name));
+            }
+        }
         last.sort_by_key(rank);
         files.last = last.into_iter().map(|name| vec![name]).collect();
         Ok(files)

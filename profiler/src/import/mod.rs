@@ -27,6 +27,7 @@ use crate::{
         labels::Labels,
         regular_file::{self, Links},
     },
+    warning,
 };
 
 /// Limit of the size of a file: its content is held in memory.
@@ -168,7 +169,11 @@ fn write_host(
         .map_err(|error| Failure::new(Reason::Output, error.to_string()))?;
     match summary.last_error {
         Some(error) if !summary.is_complete() => Err(Failure::new(Reason::Output, error)),
-        _ => Ok(()),
+        Some(error) => {
+            warning!("profiler: output: {error}");
+            Ok(())
+        }
+        None => Ok(()),
     }
 }
 

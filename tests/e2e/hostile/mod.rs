@@ -8,6 +8,7 @@ mod jobs;
 mod marks;
 mod memory;
 mod names;
+mod obstacles;
 mod output;
 mod paths;
 mod process_names;

@@ -99,7 +99,7 @@ impl Contents {
             let number = parquet_file::number(name);
             let kind = if let Some(number) = journal::number(name) {
                 // Its Parquet file exists: the next start removes the journal.
-                if names.contains(&parquet_file::name(number)) {
+                if directory.has_file(&parquet_file::name(number))? {
                     Some("the journal of a part that is there")
                 } else {
                     contents.journal(directory, name);

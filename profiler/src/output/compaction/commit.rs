@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     output::dataset::{
-        compacted::{CompactedRows, CompactedRun, PartFile, day_and_name},
+        compacted::{CompactedRows, CompactedRun, DIRECTORY, PartFile, day_and_name},
         files::{Directory, host_directory},
         parquet_file, views,
     },
@@ -101,7 +101,10 @@ impl Commit {
         match compacted.read(FILE) {
             Ok(mut file) => file.read_to_end(&mut text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) => {
+                let message = format!("{DIRECTORY}/{FILE}: {error}");
+                return Err(io::Error::new(error.kind(), message));
+            }
         };
         Ok(Some(serde_json::from_slice(&text)?))
     }

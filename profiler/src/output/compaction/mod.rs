@@ -43,7 +43,7 @@ use self::commit::Commit;
 use super::{
     dataset::{
         compacted::{self, DIRECTORY},
-        files::{Directory, is_temporary},
+        files::Directory,
         foreign_file::Trust,
         parquet_file,
     },
@@ -190,12 +190,16 @@ pub fn compact(
     // A directory without finished runs stays as it is.
     if first.is_empty() && !directory.has(DIRECTORY).map_err(failed)? {
         return Ok(CompactReport {
-            skipped: first.skipped,
+            skipped: [first.skipped, first.unknown].concat(),
             ..CompactReport::default()
         });
     }
-    let compacted = directory.make(DIRECTORY).map_err(failed)?;
-    let Some(_lock) = lock(&compacted).map_err(failed)? else {
+    let failed_at = |path, source| CompactError::Io { path, source };
+    let path = out.join(DIRECTORY);
+    let compacted = directory.make(DIRECTORY);
+    let compacted = compacted.map_err(|error| failed_at(path.clone(), error))?;
+    let locked = lock(&compacted).map_err(|error| failed_at(path.join(LOCK), error))?;
+    let Some(_lock) = locked else {
         return Err(CompactError::Locked(out.to_owned()));
     };
     let is_continued = complete(&directory, &compacted, options.schema, after).map_err(failed)?;
@@ -310,13 +314,8 @@ fn complete(
 
 /// Removes the files of a compaction that did not get to its commit.
 pub fn remove_temporary_files(compacted: &Directory) -> io::Result<()> {
-    let remove = |directory: &Directory, names: &[String]| -> io::Result<()> {
-        let mut temporary = names.iter().filter(|name| is_temporary(name));
-        temporary.try_for_each(|name| directory.remove(name))
-    };
-    let names = compacted.names()?;
-    remove(compacted, &names)?;
-    for name in names {
+    compacted.remove_temporary_files()?;
+    for name in compacted.names()? {
         // On file systems without files that have no name.
         if name.starts_with(".tmp") {
             compacted.remove(&name)?;
@@ -328,7 +327,7 @@ pub fn remove_temporary_files(compacted: &Directory) -> io::Result<()> {
             if day.starts_with(compacted::DAY)
                 && let Ok(day) = table.sub(&day)
             {
-                remove(&day, &day.names()?)?;
+                day.remove_temporary_files()?;
             }
         }
     }

@@ -48,7 +48,9 @@ impl Listing {
             }
             match run.sub(&name) {
                 Ok(table) => listing.add_table(&name, &table),
-                Err(_) if views::is_description(&name) || announcement::is_file(&name) => {}
+                Err(_)
+                    if (views::is_description(&name) || announcement::is_file(&name))
+                        && run.has_file(&name)? => {}
                 Err(_) => listing.foreign.push(name),
             }
         }

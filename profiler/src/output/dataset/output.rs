@@ -111,6 +111,12 @@ impl Output for Dataset {
         });
         let run_dir = self.writer.run_dir().to_owned();
         let result = self.writer.finish();
+        if let Ok(summary) = &result
+            && summary.is_complete()
+            && let Some(error) = &summary.unreported
+        {
+            warning!("profiler: output: {error}");
+        }
         let run = log::path(&run_dir);
         OutputReport {
             lines: vec![format!(

@@ -38,8 +38,8 @@ pub fn write(run: &Directory, manifest: &Manifest) -> io::Result<()> {
     file.encode(&batches)?;
     let bytes = file.finish()?;
     let directory = run
-        .make(RUN.name)?
-        .make(files::host_directory(&manifest.hostname))?;
+        .claim(RUN.name)?
+        .claim(&files::host_directory(&manifest.hostname))?;
     directory.replace(&parquet_file::name(0), &manifest.hostname, &bytes)
 }
 

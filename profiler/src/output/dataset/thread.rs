@@ -338,6 +338,7 @@ impl WriterThread {
         summary.errors = self.errors;
         summary.last_error = self.last_error.take();
         let mut state = shared.lock();
+        summary.unreported = state.stats.last_error.take();
         summary.write_ns = state.stats.write_ns;
         summary.cpu_ns = state.stats.cpu_ns;
         state.summary = Some(summary);

@@ -69,6 +69,8 @@ pub struct WriteSummary {
     /// Failed attempts to write.
     pub errors: u64,
     pub last_error: Option<String>,
+    /// Errors that have not been reported yet.
+    pub unreported: Option<String>,
     /// Time that the thread has spent writing, in ns, including waits for the disk.
     pub write_ns: u64,
     /// CPU time of the thread in ns.

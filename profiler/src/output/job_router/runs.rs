@@ -351,6 +351,9 @@ impl JobRuns {
         self.release_claim(&run.job);
         match &result {
             Ok(summary) if summary.is_complete() => {
+                if let Some(error) = &summary.unreported {
+                    warning!("profiler: job {}: output: {error}", harmless(&run.job.id));
+                }
                 if !self.quiet {
                     report!(
                         "job {} has no processes left: {}",

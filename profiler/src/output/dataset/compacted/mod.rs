@@ -161,7 +161,11 @@ impl PartFile {
     ///
     /// When it cannot be read.
     pub fn is_in(&self, directory: &Directory) -> io::Result<bool> {
-        match directory.read(&parquet_file::name(self.number)) {
+        let name = parquet_file::name(self.number);
+        if !directory.has_file(&name)? {
+            return Ok(false);
+        }
+        match directory.read(&name) {
             Ok(file) => Ok(Self::of(self.number, &file.metadata()?) == *self),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),

@@ -9,10 +9,11 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid},
+    fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Uid},
     io::Errno,
 };
 
+use super::is_temporary;
 use crate::{
     output::dataset::foreign_file::Trust,
     support::{invoking_user::Owner, regular_file, units::format_bytes},
@@ -79,6 +80,17 @@ impl Directory {
     /// Opens a directory inside this one; creates it if it is missing.
     pub fn make(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         Ok(self.make_or_open(name.as_ref())?.0)
+    }
+
+    /// Like [`Directory::make`], but gives another name to what has this one and is no directory.
+    pub fn claim(&self, name: &str) -> io::Result<Self> {
+        match self.make(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                self.set_aside(name)?;
+                self.make(name)
+            }
+            made => made,
+        }
     }
 
     /// Also returns whether the directory is new.
@@ -229,12 +241,50 @@ impl Directory {
         }
     }
 
+    /// Whether a regular file has this name.
+    pub fn has_file(&self, name: &str) -> io::Result<bool> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode).is_file()),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Removes a file, if it exists.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Removes the temporary files of a writer that has ended. The profiler makes no directories with
+    /// such names.
+    pub fn remove_temporary_files(&self) -> io::Result<()> {
+        for name in self.names()?.iter().filter(|name| is_temporary(name)) {
+            match self.remove(name) {
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a file this name, with underscores at its end while it is taken. Returns the name.
+    pub fn rename_to_free(&self, name: &str, mut free: String) -> io::Result<String> {
+        while self.has(&free)? {
+            free.push('_');
+        }
+        self.rename(name, &free)?;
+        self.sync()?;
+        Ok(free)
+    }
+
+    /// Gives another name to what has the name of a file or directory of the profiler and is none.
+    fn set_aside(&self, name: &str) -> io::Result<()> {
+        // Readers of Parquet ignore names that begin so.
+        self.rename_to_free(name, format!("_{name}.aside"))?;
+        Ok(())
     }
 
     /// Renames a file. Fails if the new name is taken.
@@ -293,8 +343,8 @@ impl Directory {
         }
     }
 
-    /// Stores a file under a free name: writes a temporary file, syncs it, renames it, and syncs
-    /// the directory. An error leaves nothing behind.
+    /// Stores a file under a name that no file has: writes a temporary file, syncs it, renames it, and
+    /// syncs the directory. An error leaves nothing behind.
     pub fn write_new(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.store_new(&format!(".{name}.tmp"), name, bytes)
     }
@@ -306,18 +356,35 @@ impl Directory {
     }
 
     fn store_new(&self, temporary: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let stored = self
-            .write_synced(temporary, bytes)
-            .and_then(|()| self.rename(temporary, name));
+        let stored =
+            self.write_synced(temporary, bytes)
+                .and_then(|()| match self.rename(temporary, name) {
+                    Err(error) if self.is_taken_by_another_kind(name, &error) => {
+                        self.set_aside(name)?;
+                        self.rename(temporary, name)
+                    }
+                    renamed => renamed,
+                });
         self.end_write(temporary, stored)
+    }
+
+    fn is_taken_by_another_kind(&self, name: &str, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::AlreadyExists && self.has_file(name).is_ok_and(|file| !file)
     }
 
     /// Like [`Directory::write_new_among`], but replaces an existing file.
     pub fn replace(&self, name: &str, writer: &str, bytes: &[u8]) -> io::Result<()> {
         let temporary = format!(".{name}.{writer}.tmp");
-        let stored = self
-            .write_synced(&temporary, bytes)
-            .and_then(|()| Ok(rustix::fs::renameat(&self.fd, &*temporary, &self.fd, name)?));
+        let stored = self.write_synced(&temporary, bytes).and_then(|()| {
+            let rename = || rustix::fs::renameat(&self.fd, &*temporary, &self.fd, name);
+            match rename() {
+                Err(Errno::ISDIR) => {
+                    self.set_aside(name)?;
+                    Ok(rename()?)
+                }
+                renamed => Ok(renamed?),
+            }
+        });
         self.end_write(&temporary, stored)
     }
 
@@ -325,7 +392,12 @@ impl Directory {
         let mut file = match self.create(name) {
             // A killed profiler has left it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.remove(name)?;
+                match self.remove(name) {
+                    Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                        self.set_aside(name)?;
+                    }
+                    removed => removed?,
+                }
                 self.create(name)?
             }
             created => created?,

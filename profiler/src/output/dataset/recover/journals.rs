@@ -9,7 +9,7 @@ use super::{JournalOutcome, RecoveryReport};
 use crate::output::{
     arrow_stream::End,
     dataset::{
-        files::{self, Directory},
+        files::Directory,
         journal,
         journal_reader::JournalReader,
         keyed::{self, Key, KeyedRows},
@@ -44,9 +44,7 @@ pub fn recover_directory(
     }
     let is_in_use = |(_, outcome): &(_, JournalOutcome)| *outcome == JournalOutcome::InUse;
     if !report.journals.iter().any(is_in_use) {
-        for name in names.iter().filter(|name| files::is_temporary(name)) {
-            directory.remove(name)?;
-        }
+        directory.remove_temporary_files()?;
     }
     let mut recovered = 0;
     for (path, journal) in plain {
@@ -84,7 +82,7 @@ fn failed(error: &io::Error) -> JournalOutcome {
 /// Turns one journal into a Parquet file.
 fn recover_journal(directory: &Directory, mut reader: JournalReader) -> io::Result<JournalOutcome> {
     let number = reader.number;
-    if directory.has(&parquet_file::name(number))? {
+    if directory.has_file(&parquet_file::name(number))? {
         directory.remove(&journal::name(number))?;
         return Ok(JournalOutcome::Stale);
     }
@@ -132,7 +130,9 @@ fn recover_keyed(
     let mut stored = HashSet::new();
     if number.is_some() {
         for name in directory.names()? {
-            if let Some(taken) = parquet_file::number(&name) {
+            if let Some(taken) = parquet_file::number(&name)
+                && directory.has_file(&name)?
+            {
                 stored_keys(directory, &name, &mut stored)?;
                 number = number.map(|free| free.max(taken + 1));
             }
@@ -215,12 +215,7 @@ fn retire(
 ) -> io::Result<JournalOutcome> {
     let name = journal::name(reader.number);
     if let Some(End::Damaged(damage)) = reader.end {
-        let mut kept = format!("{name}.corrupt");
-        while directory.has(&kept)? {
-            kept.push('_');
-        }
-        directory.rename(&name, &kept)?;
-        directory.sync()?;
+        let kept = directory.rename_to_free(&name, format!("{name}.corrupt"))?;
         return Ok(JournalOutcome::Damaged {
             path: directory.path().join(kept),
             rows,

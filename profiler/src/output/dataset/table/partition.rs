@@ -25,7 +25,7 @@ impl Partition {
         let directory = if let Some(directory) = self.directory.take() {
             directory
         } else {
-            let directory = context.run.make(table)?.make(&context.host_directory)?;
+            let directory = context.run.claim(table)?.claim(&context.host_directory)?;
             let used = directory.names()?;
             let used = used
                 .iter()

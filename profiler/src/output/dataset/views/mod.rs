@@ -69,7 +69,11 @@ fn refresh_once(run: &Directory, writer: &str, schema: &DatasetSchema) -> io::Re
     let run_id = run_id.to_string_lossy();
     let mut tables = BTreeMap::new();
     // A file that cannot be read must not hide the rows of the run.
-    let compacted = CompactedRun::read(run)?.unwrap_or_default();
+    let compacted = CompactedRun::read(run).map_err(|error| {
+        let message = format!("{}: {error}", compacted::FILE);
+        io::Error::new(error.kind(), message)
+    })?;
+    let compacted = compacted.unwrap_or_default();
     for name in run.names()? {
         if let Ok(table) = run.sub(&name)
             && let Some(columns) = columns_of_table(&name, &table, &compacted)?
@@ -116,9 +120,10 @@ fn columns_of_table(
     compacted: &CompactedRun,
 ) -> io::Result<Option<FileColumns>> {
     for directory in table.names()? {
-        if let Some(host) = files::host_of_directory(&directory) {
+        if let Some(host) = files::host_of_directory(&directory)
+            && let Ok(directory) = table.sub(&directory)
+        {
             let compacted = compacted.of(name, host);
-            let directory = table.sub(&directory)?;
             let names = directory.names()?;
             let numbers = names.iter().filter_map(|name| parquet_file::number(name));
             let mut numbers: BTreeSet<u32> = numbers.collect();
