@@ -21,7 +21,7 @@ import pytest
 from conftest import BINARY, away, losses, rows, run_script
 
 import profiler
-from profiler import Histogram, Reader
+from profiler import Histogram, Reader, fleet
 from profiler import _histogram as histograms
 
 
@@ -461,6 +461,36 @@ def test_damaged_files(example: Reader, tmp_path: Path) -> None:
         with pytest.raises(profiler.Error) as error:
             reader[view].arrow()
         assert "damaged" in one_line(error)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_other_kinds_of_files_are_refused(example: Reader, tmp_path: Path, kind: str) -> None:
+    names = ["run.json", "compacted.json", "schema.json", "views.sql", "usage/host=*/part-00000.parquet"]
+    for number, name in enumerate(names):
+        run = tmp_path / str(number)
+        shutil.copytree(example.paths[0], run)
+        (path,) = map(Path, glob.glob(f"{run}/{name}") or [f"{run}/{name}"])
+        moved = tmp_path / f"moved{number}"
+        if path.exists():
+            path.rename(moved)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "link":
+            path.symlink_to(moved)
+        else:
+            path.mkdir()
+        with pytest.raises(profiler.Error) as error:
+            reader = profiler.open(run)
+            assert reader.tables
+            reader.sql("FROM usage")
+        assert f"{path}: {'a link' if kind == 'link' else 'not a regular file'}" in one_line(error)
+        # views.sql describes the tables as well.
+        if name == "schema.json":
+            assert fleet.open_dataset(str(tmp_path)).sessions["run"].to_pylist() == [str(number)]
+        else:
+            with pytest.raises(profiler.Error, match=path.name):
+                fleet.open_dataset(str(tmp_path))
+        shutil.rmtree(run)
 
 
 def test_not_a_run(tmp_path: Path, two: Path) -> None:

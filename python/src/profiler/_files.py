@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -9,7 +10,7 @@ import posixpath
 import re
 import stat
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, BinaryIO, Optional, Union
 from urllib.parse import unquote
 
 from ._errors import Error
@@ -33,8 +34,33 @@ class _Local:
         return os.path.isdir(path)
 
     def cat_file(self, path: str) -> bytes:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read()
+
+
+def open_regular(path: str) -> BinaryIO:
+    """A file where a user can have placed anything: a pipe that nobody writes to, a link, a device."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _refused(path, "a link" if error.errno == errno.ELOOP else "not a regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _refused(path, "not a regular file")
+    return open(descriptor, "rb")
+
+
+def require_regular(path: str) -> None:
+    """Refuses what a reader that is given the name must not open."""
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise Error(f"{path}: {'a link' if stat.S_ISLNK(mode) else 'not a regular file'}")
+
+
+def _refused(path: str, why: str) -> OSError:
+    return OSError(errno.EINVAL, why, path)
 
 
 def _escape(path: str) -> str:
@@ -65,10 +91,8 @@ def parse(path: str, content: Union[str, bytes]) -> dict[str, Any]:
 def trusted(path: str, run: str) -> Optional[bytes]:
     """A file beside a run, if it is of the owner of the run or of root: a directory can be shared with others."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.stat(run).st_uid):
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_uid not in (0, os.stat(run).st_uid):
                 return None
             content = file.read(_LARGEST_SCHEMA + 1)
     except OSError:
@@ -113,6 +137,8 @@ class RunFiles:
                 files.update(rows.get("files", []))
                 self.replaced[table, host] = {part["number"] for part in rows.get("replaced", [])}
         for path in sorted(self.filesystem.glob(f"{_escape(self.path)}/*/host=*/part-*.parquet")):
+            if self.local:
+                require_regular(path)
             self.tables.setdefault(path.split("/")[-3], []).append(path)
         if not self.hosts and not self.tables:
             raise Error(f"{self.path}: not the directory of a run: neither run.json nor tables")

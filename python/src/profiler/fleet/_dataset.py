@@ -14,7 +14,7 @@ import pyarrow
 from pyarrow import parquet
 
 from .._errors import Error
-from .._files import parse, trusted
+from .._files import open_regular, parse, require_regular, trusted
 from .._reader import column_of_file
 
 #: Tables that the queries read.
@@ -182,7 +182,7 @@ def _columns_of_schema(run: str) -> dict[str, dict[str, str]]:
     path = f"{run}/schema.json"
     try:
         if os.path.exists(path):
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 content = file.read()
         else:
             content = trusted(f"{run}/../schema.json", run) or b"{}"
@@ -195,10 +195,11 @@ def _columns_of_schema(run: str) -> dict[str, dict[str, str]]:
 def _columns_of_views(run: str) -> dict[str, dict[str, str]]:
     """Those of the tables without rows in the run."""
     try:
-        with open(f"{run}/views.sql", encoding="utf-8") as file:
-            views = re.findall(r'VIEW "(\w+)" AS\nSELECT unnest\(NULL::STRUCT\((.*)\)\) WHERE false;', file.read())
+        with open_regular(f"{run}/views.sql") as file:
+            text = file.read().decode()
     except (OSError, UnicodeError):
         return {}
+    views = re.findall(r'VIEW "(\w+)" AS\nSELECT unnest\(NULL::STRUCT\((.*)\)\) WHERE false;', text)
     return {table: dict(re.findall(r'"(\w+)" ([\w\[\]]+)', columns)) for table, columns in views}
 
 
@@ -228,7 +229,7 @@ class _Run:
             if entry.name in TABLES:
                 self._tables.append(entry.name)
             elif re.fullmatch(r"run(\..+)?\.json", entry.name):
-                with open(entry.path, "rb") as file:
+                with open_regular(entry.path) as file:
                     self.manifests.append(parse(entry.path, file.read()))
         self.manifests.sort(key=lambda one: str(one.get("hostname")))
 
@@ -284,6 +285,8 @@ class _Run:
                 directory = f"{self.directory}/{table}/{host}"
                 names = os.listdir(directory)
                 parts += [(table, host[5:], f"{directory}/{n}") for n in names if re.fullmatch(r"part-\d+\.parquet", n)]
+        for _, _, path in parts:
+            require_regular(path)
         compacted = self._compacted()
         for table, host, path in parts:
             of_host = compacted.get(table, {}).get(host, {})
@@ -305,7 +308,7 @@ class _Run:
     def _compacted(self) -> dict[str, dict[str, Any]]:
         path = f"{self.directory}/compacted.json"
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 tables: dict[str, dict[str, Any]] = parse(path, file.read()).get("tables", {})
         except FileNotFoundError:
             return {}
