@@ -5,7 +5,8 @@
  * ".script" appended. It is read at each call. A line is a device ("gpu0", "gpu1", "mig0" … or "nvml"),
  * a key, and values. A first value "error" returns the code that follows; "sleep" waits that many
  * milliseconds and continues with the next value; "hold" makes a file ".held" beside the script and
- * waits until it is removed. A missing key is not supported.
+ * waits until it is removed; "log" appends the device and the key to a file ".log" beside it. A missing
+ * key is not supported.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,6 +35,14 @@ static void hold(const char *script) {
     while (access(path, F_OK) == 0) {
         nanosleep(&time, NULL);
     }
+}
+
+static void append(const char *script, const char *device, const char *key) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s.log", script);
+    FILE *file = fopen(path, "a");
+    fprintf(file, "%s %s\n", device, key);
+    fclose(file);
 }
 
 static void nap(long ms) {
@@ -77,6 +86,10 @@ static nvmlReturn_t look_up(const char *device, const char *key, char *values, s
     if (strncmp(values, "hold ", 5) == 0) {
         hold(path);
         memmove(values, values + 5, strlen(values + 5) + 1);
+    }
+    if (strncmp(values, "log ", 4) == 0) {
+        append(path, device, key);
+        memmove(values, values + 4, strlen(values + 4) + 1);
     }
     sscanf(values, "error %d", &code);
     return code;

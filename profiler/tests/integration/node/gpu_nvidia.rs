@@ -542,7 +542,8 @@ fn mig_instances_appear_and_disappear() {
         mig0 memory 1000 10 100\nmig0 gpu_instance 7\nmig0 compute_instance 0\ngpu0 gpm3.7 25\n";
     let second = "gpu0 mig_instance3 1\nmig1 uuid MIG-bbbb\nmig1 memory 2000 20 200\n\
         mig1 gpu_instance 9\nmig1 compute_instance 1\n";
-    let gpu = format!("{GPU0}gpu0 mig 1\ngpu0 mig_count 7\ngpu0 gpm 1\ngpu0 power 5\n");
+    let asked = "gpu0 mig log 1\ngpu0 mig_count log 7\ngpu0 power log 5\n";
+    let gpu = format!("{GPU0}{asked}gpu0 gpm 1\n");
     let process = "gpu0 compute 41 64 7 0\n";
     machine.set_script(&format!("{gpu}{first}{process}"));
     let mut reader = machine.reader();
@@ -573,6 +574,11 @@ fn mig_instances_appear_and_disappear() {
     let (gpus, processes, _) = read(&mut reader);
     assert_eq!((gpus.len(), processes.len()), (2, 0));
     assert_eq!(gpus.text(1, "uuid").as_deref(), Some("MIG-bbbb"));
+    let log = fs::read_to_string(machine.tree.path("libnvidia-ml.so.1.script.log")).unwrap();
+    for value in ["power", "mig", "mig_count"] {
+        let asked = log.lines().filter(|line| *line == format!("gpu0 {value}"));
+        assert_eq!(asked.count(), 3, "once per reading: {log}");
+    }
 }
 
 /// Samples until there are rows of GPUs.

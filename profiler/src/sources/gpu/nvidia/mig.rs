@@ -32,14 +32,17 @@ pub(super) struct MigDevice {
     pub(super) row: GpuRow,
 }
 
+/// The present instances of a GPU.
+pub(super) type Present = Vec<(MigNames, Device<'static>)>;
+
 const ENABLED: u32 = 1;
 
-/// The present instances of a GPU.
-pub(super) fn instances<'a>(
+/// Asks for the present instances of a GPU.
+pub(super) fn instances(
     nvml: &'static Nvml,
-    parent: &Device<'a>,
+    parent: &Device<'static>,
     answers: &mut Answers,
-) -> Vec<(MigNames, Device<'a>)> {
+) -> Present {
     let mode = answers.of("MIG mode", parent.mig_mode());
     if mode.is_none_or(|mode| mode.current != ENABLED) {
         return Vec::new();
@@ -66,16 +69,17 @@ pub(super) fn instances<'a>(
 }
 
 impl Instances {
-    /// Reads the present instances.
+    /// Reads the present instances of `parent`.
     pub(super) fn read(
         &mut self,
         nvml: &'static Nvml,
         parent: &Device<'static>,
+        present: Present,
         is_visible: impl Fn(&MigNames) -> bool,
         answers: &mut Answers,
     ) -> Vec<MigDevice> {
         let mut found = Vec::new();
-        for (instance, device) in instances(nvml, parent, answers) {
+        for (instance, device) in present {
             let mut row = GpuRow::default();
             if let Some(memory) = answers.of("MIG memory", device.memory_info()) {
                 row.memory_total = Some(memory.total);

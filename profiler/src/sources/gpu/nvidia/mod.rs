@@ -31,7 +31,7 @@ use self::{
     answers::Answers,
     fields::{Value, Violations},
     gpm::Gpm,
-    mig::{Instances, MigNames},
+    mig::{Instances, MigNames, Present},
     processes::Use,
     visible::{Candidate, Cuda},
 };
@@ -107,8 +107,8 @@ impl Nvidia {
         let seen = self.seen(request.pids.as_deref(), &mut answers);
         let known = self.visible.known();
         let selections: Vec<&Cuda> = known.filter_map(|known| known.selection.as_ref()).collect();
-        let all = self.gpus.iter_mut().zip(seen);
-        for (gpu, _) in all.filter(|(_, seen)| *seen) {
+        for (gpu, present) in self.gpus.iter_mut().zip(seen) {
+            let Some(present) = present else { continue };
             let now = monotonic_ns();
             let mut row = gpu.read(self.nvml, now, &mut answers);
             if answers.take_lost() {
@@ -126,7 +126,7 @@ impl Nvidia {
                 selections.len() == 0 || selections.any(|cuda| cuda.instance(&candidate, instance))
             };
             let instances = &mut gpu.instances;
-            let found = instances.read(self.nvml, &gpu.device, is_visible, &mut answers);
+            let found = instances.read(self.nvml, &gpu.device, present, is_visible, &mut answers);
             if self.knows_pids {
                 let used = gpu.samples.read(&gpu.device, &mut answers);
                 if let Some(interval_ns) = known {
@@ -163,23 +163,26 @@ impl Nvidia {
         }
     }
 
-    /// Whether each GPU is visible to the target: those that its environments mean, and those that
-    /// its processes have been on.
-    fn seen(&mut self, pids: Option<&[u32]>, answers: &mut Answers) -> Vec<bool> {
+    /// The present instances of each GPU that is visible to the target: those that its environments
+    /// mean, and those that its processes have been on.
+    fn seen(&mut self, pids: Option<&[u32]>, answers: &mut Answers) -> Vec<Option<Present>> {
         let used = pids.map_or_else(Used::new, |pids| self.used(pids, answers));
-        let candidates = self.gpus.iter().map(|gpu| {
+        let mut present = Vec::new();
+        let mut candidates: Vec<Candidate<'_>> = Vec::new();
+        for gpu in &self.gpus {
             let instances = mig::instances(self.nvml, &gpu.device, answers);
-            let names = instances.into_iter().map(|(instance, _)| instance);
-            gpu.facts.candidate(names.collect())
-        });
-        let candidates: Vec<Candidate<'_>> = candidates.collect();
+            let names = instances.iter().map(|(instance, _)| instance.clone());
+            candidates.push(gpu.facts.candidate(names.collect()));
+            present.push(instances);
+        }
         // A removed GPU that is not read does not matter.
         answers.take_lost();
         let numbers: Vec<u32> = self.gpus.iter().map(|gpu| gpu.facts.index).collect();
         let meaning = |known: &Known<Cuda>| visible::gpus(known, &candidates);
         let seen = self.visible.gpus(pids, &numbers, &used, meaning);
-        let all = seen.iter().zip(&self.gpus);
-        all.map(|(seen, gpu)| *seen || gpu.was_used).collect()
+        let all = seen.iter().zip(&self.gpus).zip(present);
+        all.map(|((seen, gpu), present)| (*seen || gpu.was_used).then_some(present))
+            .collect()
     }
 
     /// GPUs on which processes of the target compute, if the driver is to be asked again.
