@@ -254,23 +254,36 @@ fn unpack(directory: &Path, fetch: impl Fn(&Path) -> Command) -> Result<()> {
         PathBuf::from(name)
     };
     let (fetched, partial) = (sibling(".fetched"), sibling(".partial"));
-    for directory in [&fetched.join("partial"), &partial] {
+    let unpacked = unpack_by(directory, &fetched, &partial, fetch);
+    for left in [&fetched, &partial] {
+        let _ = fs::remove_dir_all(left);
+    }
+    unpacked
+}
+
+/// apt-get compares each file with the checksum in the signed lists before it is unpacked.
+fn unpack_by(
+    directory: &Path,
+    fetched: &Path,
+    partial: &Path,
+    fetch: impl Fn(&Path) -> Command,
+) -> Result<()> {
+    for directory in [&*fetched.join("partial"), partial] {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)
             .with_context(|| format!("creating {}", directory.display()))?;
     }
-    shell::run_quietly(&mut fetch(&fetched))?;
-    let archives = packages_in(&fetched)?;
+    shell::run_quietly(&mut fetch(fetched))?;
+    let archives = packages_in(fetched)?;
     if archives.is_empty() {
         bail!("no package was fetched");
     }
     for archive in archives {
         let mut extract = Command::new("dpkg-deb");
-        shell::run_quietly(extract.arg("--extract").args([&archive, &partial]))?;
+        shell::run_quietly(extract.arg("--extract").args([&*archive, partial]))?;
     }
-    let _ = fs::remove_dir_all(&fetched);
     let _ = fs::remove_dir_all(directory);
-    fs::rename(&partial, directory).with_context(|| format!("creating {}", directory.display()))
+    fs::rename(partial, directory).with_context(|| format!("creating {}", directory.display()))
 }
 
 fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -280,4 +293,111 @@ fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths
         .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "checked-tool";
+
+    /// A repository in a directory with one package, and its lists.
+    struct Repository {
+        directory: tempfile::TempDir,
+        lists: Lists,
+    }
+
+    impl Repository {
+        /// With the checksum of the package, or another one.
+        fn new(checksum: Option<&str>) -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            let root = directory.path();
+            let write = |name: &str, text: &str| {
+                let path = root.join(name);
+                fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
+                fs::write(path, text).expect("written");
+            };
+            let control = format!(
+                "Package: {NAME}\nVersion: 1.0\nArchitecture: all\nMaintainer: a <a@b>\nDescription: a\n"
+            );
+            write("tree/DEBIAN/control", &control);
+            write("tree/usr/share/tool", "content");
+            let archive = root.join("tool.deb");
+            let mut build = Command::new("dpkg-deb");
+            build.arg("--build").args([&root.join("tree"), &archive]);
+            shell::run_quietly(&mut build).expect("a package");
+            let sum = shell::stdout(Command::new("sha256sum").arg(&archive)).expect("coreutils");
+            let sum = checksum.or_else(|| sum.split_whitespace().next());
+            let size = fs::metadata(&archive).expect("there").len();
+            let entry = format!(
+                "{control}Filename: ./tool.deb\nSize: {size}\nSHA256: {}\n",
+                sum.expect("a sum")
+            );
+            write("Packages", &entry);
+            let place = root.display();
+            write(
+                "sources.list",
+                &format!("deb [trusted=yes] file:{place} ./\n"),
+            );
+            write("status", "");
+            for name in ["state/lists/partial", "cache/archives/partial"] {
+                fs::create_dir_all(root.join(name)).expect("directories");
+            }
+            let options = [
+                format!("Dir::Etc::sourcelist={place}/sources.list"),
+                "Dir::Etc::sourceparts=-".to_owned(),
+                format!("Dir::State={place}/state"),
+                format!("Dir::State::Status={place}/status"),
+                format!("Dir::Cache={place}/cache"),
+                "APT::Sandbox::User=root".to_owned(),
+                "Debug::NoLocking=true".to_owned(),
+            ];
+            let options = options.into_iter().flat_map(|option| ["-o".into(), option]);
+            let lists = Lists {
+                options: options.collect(),
+                updated: Once::new(),
+            };
+            Self { directory, lists }
+        }
+
+        fn unpack(&self) -> Result<PathBuf> {
+            let into = self.directory.path().join("unpacked/tool");
+            fs::create_dir_all(into.parent().expect("a directory")).expect("directories");
+            self.lists.unpack(&[NAME.to_owned()], &into)?;
+            Ok(into)
+        }
+    }
+
+    /// Other distributions have neither apt-get nor dpkg-deb.
+    fn is_debian() -> bool {
+        ["apt-get", "dpkg-deb"]
+            .iter()
+            .all(|name| shell::which(name).is_some())
+    }
+
+    #[test]
+    fn package_with_its_checksum_is_unpacked() {
+        if !is_debian() {
+            return;
+        }
+        let repository = Repository::new(None);
+        let unpacked = repository.unpack().expect("the same file");
+        let content = fs::read_to_string(unpacked.join("usr/share/tool"));
+        assert_eq!(content.expect("unpacked"), "content");
+    }
+
+    #[test]
+    fn package_with_another_checksum_is_refused() {
+        if !is_debian() {
+            return;
+        }
+        let listed = "0".repeat(64);
+        let repository = Repository::new(Some(&listed));
+        let error = format!("{:#}", repository.unpack().expect_err("another file"));
+        for word in ["Hash Sum mismatch", NAME, &listed] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        let left = fs::read_dir(repository.directory.path().join("unpacked")).expect("there");
+        assert_eq!(left.count(), 0, "{error}");
+    }
 }

@@ -283,9 +283,7 @@ pub fn remedy() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::{BROWSER, DIST, Environment, FORMATS, MLFLOW, OLDEST, PACKAGE, READERS, TESTS};
+    use super::*;
 
     /// pip then refuses packages that have no hash or are not listed.
     #[test]
@@ -301,7 +299,7 @@ mod tests {
     #[test]
     fn files_of_the_package_exist() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
-        let project = std::fs::read_to_string(package.join("pyproject.toml")).expect("a file");
+        let project = fs::read_to_string(package.join("pyproject.toml")).expect("a file");
         let project: toml::Table = project.parse().expect("TOML");
         let hooks = &project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"];
         for file in [&project["project"]["readme"], &hooks["custom"]["path"]] {
@@ -319,7 +317,7 @@ mod tests {
             let path = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../tests")
                 .join(file);
-            let text = std::fs::read_to_string(path).expect("the requirements");
+            let text = fs::read_to_string(path).expect("the requirements");
             let text = text.replace("\\\n", " ");
             let lines = text
                 .lines()
@@ -351,5 +349,69 @@ mod tests {
         assert!(count >= 1, "{line}");
         // Without extras.
         name.split('[').next().unwrap_or(name).to_owned()
+    }
+
+    const NAME: &str = "checked_tool";
+    const TOOL: Environment = Environment {
+        directory: "venv",
+        requirements: "requirements.txt",
+        sources: None,
+        packages: &[NAME],
+    };
+    const MAKE_WHEEL: &str = "
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w') as wheel:
+    info = 'checked_tool-1.0.dist-info'
+    wheel.writestr('checked_tool.py', '')
+    wheel.writestr(f'{info}/METADATA', 'Metadata-Version: 2.1\\nName: checked-tool\\nVersion: 1.0\\n')
+    wheel.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr(f'{info}/RECORD', f'checked_tool.py,,\\n{info}/METADATA,,\\n{info}/WHEEL,,\\n{info}/RECORD,,\\n')
+";
+
+    /// Installs a wheel that is listed with its checksum, or with another one.
+    fn install(directory: &Path, checksum: Option<&str>) -> (Workspace, Result<PathBuf>) {
+        let wheel = directory.join("checked_tool-1.0-py3-none-any.whl");
+        let mut make = Command::new("python3");
+        shell::run_quietly(make.args(["-c", MAKE_WHEEL]).arg(&wheel)).expect("a wheel");
+        let sum = shell::stdout(Command::new("sha256sum").arg(&wheel)).expect("coreutils");
+        let sum = checksum.or_else(|| sum.split_whitespace().next());
+        let line = format!(
+            "checked-tool @ file://{} --hash=sha256:{}\n",
+            wheel.display(),
+            sum.expect("a sum")
+        );
+        fs::create_dir(directory.join("tests")).expect("a directory");
+        fs::write(directory.join("tests/requirements.txt"), line).expect("written");
+        let workspace = Workspace {
+            root: directory.to_owned(),
+            target: directory.join("target"),
+            rust_version: (1, 0),
+        };
+        let installed = TOOL.install(&workspace, Path::new("python3"));
+        (workspace, installed)
+    }
+
+    #[test]
+    fn package_with_its_checksum_is_installed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (workspace, installed) = install(directory.path(), None);
+        installed.expect("the same file");
+        let versions = TOOL.installed(&workspace);
+        assert_eq!(versions.as_deref(), Some("checked_tool 1.0"));
+    }
+
+    #[test]
+    fn package_with_another_checksum_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let listed = "0".repeat(64);
+        let (workspace, installed) = install(directory.path(), Some(&listed));
+        let error = format!("{:#}", installed.expect_err("another file"));
+        for word in ["DO NOT MATCH THE HASHES", "checked-tool", &listed, "Got"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        assert_eq!(TOOL.installed(&workspace), None);
+        let mut import = Command::new(TOOL.interpreter(&workspace));
+        let import = import.args(["-c", &format!("import {NAME}")]);
+        shell::run_quietly(import).expect_err("nothing was installed");
     }
 }

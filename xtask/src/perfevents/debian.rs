@@ -111,18 +111,32 @@ impl Packages {
             self.updated.borrow_mut().insert(lists.directory.clone());
         }
         let partial = directory.with_extension("partial");
-        let _ = fs::remove_dir_all(&partial);
-        fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
-        progress(&format!("apt-get {}", download.join(" ")));
-        shell::run_quietly(lists.apt_get().args(download).current_dir(&partial))?;
-        let archive = fs::read_dir(&partial)?
-            .next()
-            .context("apt-get downloaded nothing")??
-            .path();
-        shell::run_quietly(&mut extract(&archive, &partial))?;
-        fs::remove_file(&archive)?;
+        let unpacked = unpack(lists, download, &partial, extract);
+        if unpacked.is_err() {
+            let _ = fs::remove_dir_all(&partial);
+        }
+        unpacked?;
         fs::rename(&partial, directory).with_context(|| format!("making {}", directory.display()))
     }
+}
+
+/// apt-get compares the archive with the checksum in the signed lists before it is extracted.
+fn unpack(
+    lists: &Lists<'_>,
+    download: &[&str],
+    partial: &Path,
+    extract: impl Fn(&Path, &Path) -> Command,
+) -> Result<()> {
+    let _ = fs::remove_dir_all(partial);
+    fs::create_dir_all(partial).with_context(|| format!("making {}", partial.display()))?;
+    progress(&format!("apt-get {}", download.join(" ")));
+    shell::run_quietly(lists.apt_get().args(download).current_dir(partial))?;
+    let archive = fs::read_dir(partial)?
+        .next()
+        .context("apt-get downloaded nothing")??
+        .path();
+    shell::run_quietly(&mut extract(&archive, partial))?;
+    Ok(fs::remove_file(&archive)?)
 }
 
 impl Lists<'_> {
