@@ -7,10 +7,10 @@ use e2e::{
     dataset::Dataset,
     mounts, procfs,
     rows::Row,
-    runs::{Finished, Profiler, wait_until},
+    runs::{Finished, ProcessGroup, Profiler, wait_until},
 };
 
-use crate::WORKLOAD;
+use crate::{WORKLOAD, errors::denying};
 
 /// A profiler whose mounts are those that `script` makes. The script ends with the execution of `"$@"`;
 /// `$0` is a directory for mount points.
@@ -128,6 +128,80 @@ fn hidden_mounts_have_no_size_of_another_one() {
     let expected = [("a", 4), ("elsewhere", 2), ("twice", 16)];
     let expected = expected.map(|(name, mib)| (name.into(), mib));
     assert_eq!(found, BTreeSet::from(expected), "{}", finished.stderr);
+}
+
+/// Seccomp filters of old container runtimes refuse statx(2) by one of these errors.
+#[test]
+fn sizes_are_known_without_statx() {
+    let script = r#"
+        mkdir "$0/small" "$0/twice"
+        mount -t tmpfs -o size=8m e2e "$0/small"
+        mount -t tmpfs -o size=8m e2e "$0/twice"
+        mount -t tmpfs -o size=16m e2e "$0/twice"
+        exec "$@""#;
+    for call in ["statx:EPERM", "statx:ENOSYS"] {
+        let directory = mounts::directory();
+        let namespace = in_namespace(script, directory.path());
+        let denying = denying(call);
+        let wrapper = [&namespace[..], &denying.each_ref().map(String::as_str)].concat();
+        let finished = Profiler::wrapped_in(&wrapper)
+            .args(["--source", "filesystem", "-i", "100ms"])
+            .args(["--node", "--duration", "1s"])
+            .finish();
+        let stderr = &finished.stderr;
+        assert!(!stderr.contains("source filesystem"), "{call}: {stderr}");
+        for (name, mib) in [("small", 8), ("twice", 16)] {
+            let rows = rows(&finished, directory.path().join(name));
+            assert!(!rows.is_empty(), "{call}: {stderr}");
+            assert!(rows.iter().all(|row| row.u64("total") == Some(mib << 20)));
+        }
+        let root = rustix::fs::statvfs("/").expect("mounted");
+        let rows = rows(&finished, "/");
+        assert!(!rows.is_empty(), "{call}: {stderr}");
+        for row in rows {
+            assert_eq!(
+                row.u64("total"),
+                Some(root.f_blocks * root.f_frsize),
+                "{call}"
+            );
+        }
+    }
+}
+
+/// Everything else is collected as with statx(2).
+#[test]
+fn other_sources_do_without_statx() {
+    let path = mounts::directory().path().join("file");
+    let hold = format!("exec 8> {0} 9> {0}; exec sleep 600", path.display());
+    fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+    let target = ProcessGroup::spawn(&["sh", "-c", &hold]);
+    wait_until("it has opened the file", || {
+        fs::read_link(format!("/proc/{}/fd/9", target.pid())).is_ok_and(|file| file == path)
+    });
+    let profile = |wrapper: &[&str]| {
+        let finished = Profiler::wrapped_in(wrapper)
+            .args(["-i", "100ms", "--duration", "500ms"])
+            .pid(target.pid())
+            .finish();
+        assert_eq!(finished.code(), 0, "{}", finished.stderr);
+        let dataset = finished.dataset();
+        let open: Vec<_> = dataset
+            .table("usage")
+            .iter()
+            .filter_map(|row| row.u64("open_files"))
+            .collect();
+        assert!(
+            !open.is_empty() && open.iter().all(|files| *files == 2),
+            "{open:?}"
+        );
+        dataset.manifest()["sources"].clone()
+    };
+    let sources = profile(&["env"]);
+    for call in ["statx:EPERM", "statx:ENOSYS"] {
+        let denying = denying(call);
+        let without = profile(&denying.each_ref().map(String::as_str));
+        assert_eq!(without, sources, "{call}");
+    }
 }
 
 /// A service manager may give the profiler mounts of its own.

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::ffi::OsStrExt as _, path::Path};
 
 use hashbrown::HashMap;
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, FileType, statat};
 
 use crate::procfs::{process_stat, smaps_rollup::Footprint, stat::tick_ns};
 
@@ -136,10 +136,11 @@ fn classify(directory: &Path, limit: usize, count: &mut usize) -> Option<OpenFil
     Some(files)
 }
 
-/// Whether the link leads to a regular file. A remote file system is not asked.
+/// Whether the link leads to a regular file. A remote file system is not asked; fstatat(2) takes this flag
+/// of statx(2), which some containers refuse.
 fn is_regular(link: &Path) -> bool {
-    let found = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-    found.is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()).is_file())
+    let found = statat(CWD, link, AtFlags::STATX_DONT_SYNC);
+    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_file())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::{
     ffi::{CStr, CString},
     io::{self, Read as _, Write as _},
-    os::unix::ffi::OsStrExt as _,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::Path,
     time::Duration,
 };
@@ -12,6 +12,7 @@ use std::{
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, StatFs, StatxFlags, fstatfs, openat, statx},
     io::Errno,
+    path::DecInt,
 };
 
 use crate::support::helper_process::HelperProcess;
@@ -158,17 +159,40 @@ fn is_filled(buffer: &mut [u8]) -> bool {
     true
 }
 
-/// Asks through a descriptor of the mount, so that all answers are of the same one. `O_PATH` and
-/// `STATX_MNT_ID` (Linux 5.8) ask no server.
+/// Asks through a descriptor of the mount, so that all answers are of the same one. `O_PATH` asks no server.
 fn size(path: &CStr, id: u32) -> rustix::io::Result<StatFs> {
     let mount = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(&mount, c"", flags, StatxFlags::MNT_ID)?;
-    let has_id = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
-    if has_id && found.stx_mnt_id != u64::from(id) {
+    if mount_id(&mount)? != u64::from(id) {
         return Err(Errno::NOENT);
     }
     fstatfs(&mount)
+}
+
+/// Id in `mountinfo` of the mount that a descriptor leads to. No server is asked.
+fn mount_id(mount: &OwnedFd) -> rustix::io::Result<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    match statx(mount, c"", flags, StatxFlags::MNT_ID) {
+        Ok(found) if StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID) => {
+            return Ok(found.stx_mnt_id);
+        }
+        // Linux before 5.8, or the seccomp filter of an old container runtime, which does not know the call.
+        Ok(_) | Err(Errno::NOSYS | Errno::PERM) => {}
+        Err(error) => return Err(error),
+    }
+    mount_id_of_fdinfo(mount).ok_or(Errno::NOSYS)
+}
+
+/// The line `mnt_id:` of `/proc/self/fdinfo/FD`.
+fn mount_id_of_fdinfo(mount: &OwnedFd) -> Option<u64> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(CWD, c"/proc/self/fdinfo", flags, Mode::empty()).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = openat(directory, DecInt::from_fd(mount), flags, Mode::empty()).ok()?;
+    let mut text = [0; 256];
+    let length = rustix::io::read(file, &mut text).ok()?;
+    let mut lines = text[..length].split(|byte| *byte == b'\n');
+    let id = lines.find_map(|line| line.strip_prefix(b"mnt_id:"))?;
+    str::from_utf8(id).ok()?.trim().parse().ok()
 }
 
 fn failed(errno: Errno) -> [u64; WORDS] {
@@ -199,6 +223,16 @@ fn words(found: &StatFs) -> [u64; WORDS] {
 mod tests {
     use super::*;
     use crate::procfs::mounts::{mounts_of, visible};
+
+    #[test]
+    fn both_sources_know_the_same_mount() {
+        for path in ["/", "/proc", "/dev"] {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let mount = openat(CWD, path, flags, Mode::empty()).expect("there");
+            assert_eq!(mount_id_of_fdinfo(&mount), Some(id(path).into()), "{path}");
+            assert_eq!(mount_id(&mount), Ok(id(path).into()), "{path}");
+        }
+    }
 
     /// Id of the mount at a path.
     fn id(path: &str) -> u32 {
