@@ -61,10 +61,18 @@ impl Played {
             .env("PATH", self.directory.path())
             .spawn()
     }
-}
 
-fn workload_of(job: &str) -> WorkloadDriver {
-    WorkloadDriver::with_env(WORKLOAD, 0, &[("SLURM_JOB_ID", job)])
+    /// Runs a process of the job until it is profiled. Its end is not that of the job. Returns its pid.
+    #[track_caller]
+    fn run_job(&self, job: &str, running: &mut Running) -> u32 {
+        let workload = WorkloadDriver::with_env(WORKLOAD, 0, &[("SLURM_JOB_ID", job)]);
+        running.wait_for("profiling ");
+        let pid = workload.pid();
+        drop(workload);
+        self.wait_for_queries();
+        assert!(!running.has_ended(), "{}", running.stderr());
+        pid
+    }
 }
 
 /// Asserts that the run has the process of the workload.
@@ -84,12 +92,7 @@ fn job_whose_nodes_boot_is_waited_for() {
         "waiting for job {JOB} (Slurm) on this node, it has not started:"
     ));
     slurm.set("RUNNING");
-    let workload = workload_of(JOB);
-    running.wait_for("profiling ");
-    let pid = workload.pid();
-    drop(workload);
-    slurm.wait_for_queries();
-    assert!(!running.has_ended(), "{}", running.stderr());
+    let pid = slurm.run_job(JOB, &mut running);
     slurm.set("COMPLETED");
     let finished = running.finish();
     assert!(
@@ -112,12 +115,7 @@ fn state_that_is_not_known_is_named_once_and_proves_nothing() {
     running.wait_for(&format!(
         "waiting for job {JOB} (Slurm) on this node, its state is UPDATE_DB:"
     ));
-    let workload = workload_of(JOB);
-    running.wait_for("profiling ");
-    let pid = workload.pid();
-    drop(workload);
-    slurm.wait_for_queries();
-    assert!(!running.has_ended(), "{}", running.stderr());
+    let pid = slurm.run_job(JOB, &mut running);
     slurm.set("NEW_STATE");
     running.wait_for(&line("NEW_STATE"));
     slurm.set("COMPLETED");
