@@ -9,7 +9,7 @@ use arrow::{
 /// A process: pid and start, µs since 1970-01-01 UTC.
 pub type ProcessKey = (u32, i64);
 
-/// Numbers of a column, NaN for null and if the column is missing.
+/// Numbers of a column, NaN for null, for what is not finite, and if the column is missing.
 pub fn numbers(batch: &RecordBatch, name: &str) -> Vec<f64> {
     let unknown = || vec![f64::NAN; batch.num_rows()];
     let Some(column) = batch.column_by_name(name) else {
@@ -21,7 +21,7 @@ pub fn numbers(batch: &RecordBatch, name: &str) -> Vec<f64> {
     let column = column.as_primitive::<Float64Type>();
     column
         .iter()
-        .map(|value| value.unwrap_or(f64::NAN))
+        .map(|value| value.filter(|value| value.is_finite()).unwrap_or(f64::NAN))
         .collect()
 }
 
@@ -43,7 +43,14 @@ impl Texts {
     }
 }
 
-/// Times of a column, µs since 1970-01-01 UTC; `None` for null and if the column is missing.
+/// Whether µs since 1970-01-01 UTC are a time of a clock: they fit into ns, from 1677 until 2262. The
+/// difference of two such times is no overflow, and all of them have a date.
+pub fn is_time(us: i64) -> bool {
+    us.checked_mul(1000).is_some()
+}
+
+/// Times of a column, µs since 1970-01-01 UTC; `None` for null, if the column is missing, and for what is
+/// [no time](is_time).
 pub fn times(batch: &RecordBatch, name: &str) -> Vec<Option<i64>> {
     let unit = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
     let column = batch.column_by_name(name);
@@ -51,6 +58,7 @@ pub fn times(batch: &RecordBatch, name: &str) -> Vec<Option<i64>> {
         Some(times) => times
             .as_primitive::<TimestampMicrosecondType>()
             .iter()
+            .map(|time| time.filter(|us| is_time(*us)))
             .collect(),
         None => vec![None; batch.num_rows()],
     }
@@ -76,5 +84,31 @@ pub fn processes(batch: &RecordBatch) -> Vec<Option<ProcessKey>> {
             .map(|(pid, start)| pid.zip(start))
             .collect(),
         None => vec![None; batch.num_rows()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array};
+
+    use super::*;
+
+    #[test]
+    fn differences_of_times_fit() {
+        let [first, last] = [i64::MIN / 1000, i64::MAX / 1000];
+        let column = [
+            Some(i64::MIN),
+            Some(first),
+            None,
+            Some(last),
+            Some(last + 1),
+        ];
+        let column: ArrayRef = Arc::new(Int64Array::from_iter(column));
+        let batch = RecordBatch::try_from_iter([("ts", column)]).expect("a batch");
+        let found = times(&batch, "ts");
+        assert_eq!(found, [None, Some(first), None, Some(last), None]);
+        assert!(last.checked_sub(first).is_some());
     }
 }

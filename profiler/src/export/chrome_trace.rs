@@ -296,7 +296,7 @@ impl OfHost<'_, '_> {
         series.of_host(self.host, &columns, failures, |ts, sample| {
             // A value counts from its time on.
             #[expect(clippy::cast_possible_truncation, reason = "saturates")]
-            let start = ts - (sample.seconds * 1e6) as i64;
+            let start = ts.saturating_sub((sample.seconds * 1e6) as i64);
             for ((name, unit), value) in counters.iter().zip(&sample.values[1..]) {
                 self.trace.counter(node, (name, unit), start, *value)?;
             }
@@ -420,7 +420,7 @@ impl OfHost<'_, '_> {
                     continue;
                 }
                 #[expect(clippy::cast_possible_truncation, reason = "saturates")]
-                let start = ts - (intervals[row] / 1e3) as i64;
+                let start = ts.saturating_sub((intervals[row] / 1e3) as i64);
                 let percent = 100.0 * (user[row] + system[row]) / intervals[row];
                 let trace = &mut *self.trace;
                 result = match tids[row] {

@@ -6,6 +6,7 @@ use super::selection::Selection;
 use crate::{
     analysis::{
         figure::{Figure, OverTime},
+        rows::times,
         samples::{Places, Sample, Samples},
         scan::{Groups, Request, names_of_groups, scan},
         stored_run::{StoredHost, StoredRun},
@@ -118,12 +119,8 @@ impl Series<'_> {
         let every = self.every.map_or(0.0, |every| every.as_secs_f64());
         // Tables have rows at different times if one source is read less often than another.
         let tables: BTreeSet<&str> = columns.iter().map(|column| column.figure.table).collect();
-        let spans = tables
-            .into_iter()
-            .filter_map(|table| self.run.span(table, host));
-        let Some((first, last)) = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) else {
-            return Ok(());
-        };
+        let parts = tables.iter().flat_map(|table| self.parts(table, host));
+        let parts: BTreeSet<i64> = parts.collect();
         let groupings = Grouping::of(columns);
         let over_time: Vec<OverTime> = columns
             .iter()
@@ -133,10 +130,9 @@ impl Series<'_> {
         let mut pending: Option<(i64, Sample)> = None;
         // Kept until the next one, because the last can be followed by values without a sample.
         let mut complete: Option<(i64, Sample)> = None;
-        let mut begin = first - 1;
-        while begin < last {
-            let end = begin.saturating_add(PART);
-            let part = self.run.between(begin, end);
+        for number in parts {
+            let begin = number * PART;
+            let part = self.run.between(begin, begin + PART);
             let requests = groupings.iter().map(|of| of.request(columns.len()));
             let mut requests: Vec<_> = requests.collect();
             failures.extend(scan(&part, host, &mut requests));
@@ -172,7 +168,6 @@ impl Series<'_> {
                     complete = pending.take();
                 }
             }
-            begin = end;
         }
         failures.sort_unstable();
         failures.dedup();
@@ -183,6 +178,19 @@ impl Series<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Numbers of the parts that have rows of a table: few, although a wrong clock can set years between
+    /// two rows.
+    fn parts(&self, table: &str, host: &StoredHost) -> BTreeSet<i64> {
+        let mut parts = BTreeSet::new();
+        // What cannot be read is reported by those who read the rows.
+        let _ = self.run.read(table, host, &["ts"], |batch| {
+            let times = times(batch, "ts").into_iter().flatten();
+            // The time at the end of a part belongs to it.
+            parts.extend(times.map(|ts| (ts - 1).div_euclid(PART)));
+        });
+        parts
     }
 }
 

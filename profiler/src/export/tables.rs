@@ -5,10 +5,11 @@ use std::{io::Write, sync::Arc};
 
 use arrow::{
     array::{
-        Array as _, ArrayRef, AsArray as _, BooleanArray, RecordBatch, StringArray, new_null_array,
+        Array as _, ArrayRef, AsArray as _, BooleanArray, RecordBatch, StringArray,
+        TimestampMicrosecondArray, new_null_array,
     },
     compute::cast,
-    datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type},
+    datatypes::{DataType, Field, Schema, SchemaRef, TimestampMicrosecondType, UInt64Type},
 };
 use arrow_select::filter::filter_record_batch;
 
@@ -20,7 +21,11 @@ use super::{
     parquet::Parquet,
     selection::{self, Selection},
 };
-use crate::{analysis::stored_run::StoredRun, failure::Failure, schema::Table};
+use crate::{
+    analysis::{rows::is_time, stored_run::StoredRun},
+    failure::Failure,
+    schema::Table,
+};
 
 /// Formats of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,11 +167,20 @@ fn converted(
             };
             match (column.data_type(), field.data_type()) {
                 (DataType::List(_), DataType::Utf8) => Ok(Arc::new(lists_as_json(column))),
-                (_, to) => cast(column, to).map_err(failed),
+                (_, to) => cast(column, to).map(of_clock).map_err(failed),
             }
         });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
     RecordBatch::try_new(schema.clone(), columns).map_err(failed)
+}
+
+/// Without what is no time: text would have an error in its place.
+fn of_clock(column: ArrayRef) -> ArrayRef {
+    let Some(times) = column.as_primitive_opt::<TimestampMicrosecondType>() else {
+        return column;
+    };
+    let times: TimestampMicrosecondArray = times.unary_opt(|us| is_time(us).then_some(us));
+    Arc::new(times.with_data_type(column.data_type().clone()))
 }
 
 /// `[1,2]` and `["a","b"]`.
@@ -185,4 +199,36 @@ fn lists_as_json(column: &ArrayRef) -> StringArray {
         serde_json::to_string(&words).ok()
     });
     texts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+
+    use super::*;
+    use crate::sources::dataset_schema;
+
+    #[test]
+    fn what_is_no_time_is_null_in_text() {
+        let table = dataset_schema().table("system").expect("a table");
+        let times: ArrayRef = Arc::new(Int64Array::from(vec![i64::MIN, 1_000_000, i64::MAX]));
+        let rows = RecordBatch::try_from_iter([("ts", times)]).expect("a batch");
+        for (format, [none, second]) in [
+            (Format::Csv, ["\n,", "\n1970-01-01T00:00:01Z,"]),
+            (
+                Format::Ndjson,
+                ["{\"ts\":null,", "{\"ts\":\"1970-01-01T00:00:01Z\","],
+            ),
+        ] {
+            let schema = schema(table, format);
+            let mut output = Vec::new();
+            let mut writer = format.writer(&mut output, &schema).expect("a writer");
+            let rows = converted(&rows, &schema, "node1", "run").expect("rows");
+            writer.write(&rows).expect("written");
+            writer.finish().expect("written");
+            let text = String::from_utf8(output).expect("text");
+            assert_eq!(text.matches(none).count(), 2, "{text}");
+            assert_eq!(text.matches(second).count(), 1, "{text}");
+        }
+    }
 }

@@ -103,7 +103,9 @@ fn span(run: &StoredRun, summary: &Summary) -> (Span, u64) {
     } else {
         first
     };
-    let length = u64::try_from(last - start).unwrap_or(0) * 1000;
+    let length = u64::try_from(last - start)
+        .unwrap_or(0)
+        .saturating_mul(1000);
     let ticks = summary
         .identity
         .interval_ns

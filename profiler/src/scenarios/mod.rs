@@ -2,6 +2,7 @@
 //! The same conclusions about programs that run are in `tests/e2e/scenarios`.
 
 mod compare;
+mod exports;
 mod summary;
 mod verdict;
 

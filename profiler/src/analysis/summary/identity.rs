@@ -68,7 +68,8 @@ impl Identity {
         identity.schema_version = first.schema_version;
         let samples = |manifest: &Manifest| {
             let sessions = manifest.sessions().map(|session| session.ticks);
-            sessions.sum::<Option<u64>>()
+            let sum = sessions.reduce(|sum, ticks| Some(sum?.saturating_add(ticks?)));
+            sum.flatten()
         };
         identity.samples = run.manifests().filter_map(samples).max();
         let starts = || run.manifests().map(|manifest| manifest.start_ts);

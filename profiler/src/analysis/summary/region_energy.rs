@@ -66,8 +66,8 @@ impl Target {
         let Some(sample) = self.samples.get(index) else {
             return self.sum;
         };
-        let length = (sample.end - sample.start).max(1) as f64;
-        let share = (ts - sample.start).max(0) as f64 / length;
+        let length = sample.end.saturating_sub(sample.start).max(1) as f64;
+        let share = ts.saturating_sub(sample.start).max(0) as f64 / length;
         let before = self.before[index];
         [0, 1].map(|number| before[number] + share * sample.used[number])
     }
