@@ -136,11 +136,10 @@ impl Area<'_> {
             let every = ((max / least).log10() / 8.0).ceil().max(1.0);
             let factor = 10_f64.powf(every);
             let powers = std::iter::successors(Some(least), |value| Some(value * factor));
+            let powers = powers.take(MOST_TICKS);
             return powers.take_while(|value| *value <= max).collect();
         }
-        let step = scale.step(self.max);
-        let multiples = std::iter::successors(Some(0.0), |value| Some(value + step));
-        multiples.take_while(|value| *value <= max).collect()
+        multiples(scale.step(self.max), max).collect()
     }
 
     /// The line under the drawing.
@@ -218,6 +217,15 @@ impl Area<'_> {
     }
 }
 
+/// More than an axis has: values near the largest number must not make it endless.
+const MOST_TICKS: usize = 20;
+
+/// The multiples of a step from 0 to `max`.
+pub(super) fn multiples(step: f64, max: f64) -> impl Iterator<Item = f64> {
+    let multiples = (0..MOST_TICKS).map(move |number| number as f64 * step);
+    multiples.take_while(move |value| *value <= max)
+}
+
 /// Seconds between labels of the time axis, of which there are at most `labels` after the first.
 pub(super) fn time_step(seconds: f64, labels: f64) -> f64 {
     const STEPS: [f64; 20] = [
@@ -247,6 +255,17 @@ pub(super) fn elapsed(time: f64, step: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn axes_of_the_largest_numbers_end() {
+        for max in [f64::MAX, f64::INFINITY, f64::NAN] {
+            let scale = Scale {
+                unit: Unit::Bytes,
+                per_second: true,
+            };
+            assert!(multiples(scale.step(max), max).count() <= MOST_TICKS);
+        }
+    }
 
     #[test]
     fn ticks_are_round() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::{
     COLOURS, Scale,
-    axis::{elapsed, time_step},
+    axis::{elapsed, multiples, time_step},
     escaped, place,
 };
 
@@ -150,8 +150,7 @@ impl Pair<'_> {
     ) {
         // A panel has half the height of a plot.
         let step = 2.0 * self.scale.step(max);
-        let mut value = 0.0;
-        while value <= max {
+        for value in multiples(step, max) {
             let at = place(y(value));
             let class = if value == 0.0 { "axis" } else { "grid" };
             for column in placed {
@@ -167,7 +166,6 @@ impl Pair<'_> {
                 LEFT - 5.0,
                 escaped(&self.scale.label(value)),
             );
-            value += step;
         }
     }
 

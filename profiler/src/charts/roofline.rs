@@ -77,12 +77,17 @@ struct Axes {
     text: f64,
 }
 
-/// Powers of ten that contain all values, the largest with some space above it.
+/// Powers of ten that contain all values, the largest with some space above it. What is no positive
+/// number has no place.
 fn range(values: impl Iterator<Item = f64>, space: f64) -> (f64, f64) {
+    let values = values.filter(|value| *value > 0.0 && value.is_finite());
     let (min, max) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| {
         (value.min(min), value.max(max))
     });
-    let high = (max * space).log10().ceil();
+    if min > max {
+        return (0.0, LEAST);
+    }
+    let high = (max.log10() + space.log10()).ceil();
     let low = min.log10().floor().max(high - MOST);
     (low.min(high - LEAST), high)
 }
@@ -473,6 +478,13 @@ fn whole(value: f64) -> i64 {
 mod tests {
     use super::*;
     use crate::analysis::series::Span;
+
+    #[test]
+    fn ranges_have_only_numbers() {
+        let values = [f64::INFINITY, 0.0, f64::NAN, f64::MAX];
+        assert_eq!(range(values.into_iter(), 2.0), (307.0, 309.0));
+        assert_eq!(range(values[..3].iter().copied(), 2.0), (0.0, LEAST));
+    }
 
     fn roof(per_second: f64) -> Roof {
         Roof {
