@@ -89,6 +89,23 @@ fn a_session_that_was_killed_ends_with_its_last_sample() {
     );
 }
 
+/// A length that is not known is in no sum.
+#[test]
+fn a_session_whose_clock_was_set_back_has_no_length() {
+    let run = Recording::new(9.0)
+        .process(10, "solve", json!({}))
+        .of(10, "usage", 1.0, cpu(500))
+        .sessions(&[(0.0, Some(4.0)), (8.0, Some(5.0))]);
+    let summary = run.summary();
+    assert_eq!(summary.seconds(), None);
+    let found = document(&summary);
+    assert_eq!(found["sessions"][0]["seconds"], 4.0);
+    assert_eq!(found["sessions"][1]["seconds"], Value::Null);
+    let text = page(&summary).text();
+    let line = line(&text, "`session at 8 s`");
+    assert!(line.trim_start().starts_with('–'), "{text}");
+}
+
 fn with_files(bytes: Option<u64>) -> Summary {
     let mut run = Recording::new(1.0).process(10, "solve", json!({})).of(
         10,

@@ -231,7 +231,11 @@ impl Summary {
         let length = Unit::Seconds.format(self.seconds()?);
         let start = self.sessions.first().map(|session| session.start);
         let end = self.sessions.iter().map(|session| session.end).max();
-        let Some((start, end)) = start.zip(end).filter(|_| self.sessions.len() > 1) else {
+        let several = self.sessions.len() > 1;
+        let Some((start, end)) = start
+            .zip(end)
+            .filter(|(start, end)| several && start <= end)
+        else {
             return Some(length);
         };
         let within = Unit::Seconds.format(end.saturating_sub(start) as f64 / 1e9);

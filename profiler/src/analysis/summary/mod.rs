@@ -441,9 +441,9 @@ fn merged(hosts: &[OfHost], request: usize) -> Grouped {
 impl Summary {
     /// Time in which the run was recorded, s: that of its sessions, without the pauses between them.
     pub fn seconds(&self) -> Option<f64> {
-        let recorded: f64 = self.sessions.iter().map(Session::seconds).sum();
-        // A run without run.json.
-        let known = Some(recorded).filter(|_| !self.sessions.is_empty());
+        let recorded: Option<f64> = self.sessions.iter().map(Session::seconds).sum();
+        // A run without run.json, or whose clock was set back.
+        let known = recorded.filter(|_| !self.sessions.is_empty());
         known
             .or(self.sampled_seconds)
             .filter(|seconds| *seconds > 0.0)

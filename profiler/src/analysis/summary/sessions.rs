@@ -70,9 +70,10 @@ impl Session {
         self.exit_code = self.exit_code.max(other.exit_code);
     }
 
-    /// Length, s.
-    pub fn seconds(&self) -> f64 {
-        self.end.saturating_sub(self.start) as f64 / 1e9
+    /// Length, s; `None` if the clock was set back to before the start.
+    pub fn seconds(&self) -> Option<f64> {
+        let length = self.end.saturating_sub(self.start);
+        (length >= 0).then_some(length as f64 / 1e9)
     }
 }
 

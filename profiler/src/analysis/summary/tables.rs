@@ -119,8 +119,9 @@ impl Summary {
                 state => format!(" ({})", state.name()),
             };
             let exit = session.exit_code.map(|code| code.to_string());
+            let length = session.seconds();
             let mut row = vec![
-                Unit::Seconds.format(session.seconds()),
+                length.map_or_else(|| NULL.to_owned(), |length| Unit::Seconds.format(length)),
                 figures.text("cpu_s"),
                 figures.text("runqueue_s"),
             ];
