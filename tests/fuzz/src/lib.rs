@@ -3,3 +3,4 @@
 pub mod panics;
 pub mod processes;
 pub mod run;
+pub mod stored;

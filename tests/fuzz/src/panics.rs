@@ -17,6 +17,11 @@ pub fn install_hook() {
     panic::set_hook(Box::new(|panic| messages().push(panic.to_string())));
 }
 
+/// Number of panics of this input until now, also of those that were caught.
+pub fn count() -> usize {
+    messages().len()
+}
+
 /// Runs one input; aborts if a panic is not caught.
 pub fn guarded(input: impl FnOnce()) {
     messages().clear();
