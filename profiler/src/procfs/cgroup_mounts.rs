@@ -49,8 +49,8 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// A mount of the cgroup `root`, of which [`Self::find_namespace`] must find the namespace if it begins
-    /// with `/..`; `None` for another path than that of a cgroup.
+    /// A mount of the cgroup `root`, relative to the root of the cgroup namespace; `None` for another path
+    /// than that of a cgroup.
     pub fn new(controllers: Vec<String>, mount_point: &Path, root: &Path) -> Option<Self> {
         let root = NamespacePath::parse(root)?;
         let is_namespace = root.up == 0 && root.below.as_os_str().is_empty();

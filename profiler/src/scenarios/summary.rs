@@ -89,7 +89,7 @@ fn a_session_that_was_killed_ends_with_its_last_sample() {
     );
 }
 
-/// A length that is not known is in no sum.
+/// A length that is unknown is in no sum.
 #[test]
 fn a_session_whose_clock_was_set_back_has_no_length() {
     let run = Recording::new(9.0)
