@@ -117,7 +117,7 @@ mod tests {
     fn add_process(procfs: &Path, pid: u32, cmdline: &[u8]) -> Request {
         let directory = procfs.join(pid.to_string());
         fs::create_dir_all(&directory).expect("made");
-        let stat = format!("{pid} (x) S {}7 0", "0 ".repeat(18));
+        let stat = format!("{pid} (x) S {}7{}", "0 ".repeat(18), " 0".repeat(30));
         fs::write(directory.join("stat"), stat).expect("written");
         fs::write(directory.join("cmdline"), cmdline).expect("written");
         let start_boottime = 70_000_000;
