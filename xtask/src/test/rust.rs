@@ -82,7 +82,7 @@ const LONG: [&str; 37] = [
     "xtask::command_runs_as_without_the_profiler",
 ];
 /// Attacks that only run with the whole tier. Others of the same classes run without arguments as well.
-const LONG_ATTACKS: [&str; 14] = [
+const LONG_ATTACKS: [&str; 16] = [
     "foreign_run::files_that_become_gigabytes_are_refused",
     "jobs::job_environment_is_trusted_for_one_user_only",
     "marks::implausible_sender_losses_are_charged_to_the_sender",
@@ -90,6 +90,8 @@ const LONG_ATTACKS: [&str; 14] = [
     "marks::marks_fill_the_disk_at_a_limited_rate",
     "marks::open_regions_are_limited_per_user",
     "memory::descriptors_of_a_user_have_a_budget",
+    "obstacles::commands_end_whatever_has_the_names_of_the_files",
+    "obstacles::runs_are_complete_whatever_has_the_names_of_their_files",
     "process_names::command_lines_take_bounded_memory",
     "process_names::endless_command_line_costs_no_more",
     "service::stopped_client_loses_only_its_own_rows",
