@@ -15,9 +15,14 @@ use arrow::{
     buffer::OffsetBuffer,
     compute::cast,
     datatypes::{DataType, Field, Schema, TimeUnit},
+    ipc::writer::StreamWriter,
 };
 use profiler::{
-    output::dataset::{metadata::RUN_ID, parquet_file::Encoder},
+    output::dataset::{
+        journal,
+        metadata::RUN_ID,
+        parquet_file::{self, Encoder},
+    },
     schema::Table,
     sources::dataset_schema,
 };
@@ -225,6 +230,8 @@ struct Rows {
     /// Bytes of the file that are replaced, and its length.
     bytes: Vec<(u16, u8)>,
     length: Option<u16>,
+    /// Whether the rows are in a journal, after a Parquet file with plausible ones.
+    in_journal: bool,
 }
 
 impl Rows {
@@ -239,6 +246,7 @@ impl Rows {
             columns: columns.collect(),
             bytes: Vec::new(),
             length: None,
+            in_journal: false,
         }
     }
 
@@ -286,12 +294,12 @@ impl Rows {
             }
             9 => self.bytes.push((edit.column, edit.number)),
             10 => self.length = Some(edit.column),
+            11 => self.in_journal = true,
             _ => {}
         }
     }
 
-    /// The Parquet file.
-    fn file(&self, metadata: HashMap<String, String>) -> Option<Vec<u8>> {
+    fn batch(&self, metadata: HashMap<String, String>) -> Option<RecordBatch> {
         let fields = self.columns.iter();
         let fields: Vec<_> = fields
             .map(|(name, data_type, _)| Field::new(name, data_type.clone(), true))
@@ -302,10 +310,21 @@ impl Rows {
         });
         let columns = columns.collect::<Result<Vec<_>, _>>().ok()?;
         let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-        let batch = RecordBatch::try_new(schema.clone(), columns).ok()?;
-        let mut encoder = Encoder::new(schema).ok()?;
-        encoder.encode(&[batch]).ok()?;
-        let mut file = encoder.finish().ok()?;
+        RecordBatch::try_new(schema, columns).ok()
+    }
+
+    /// The Parquet file or the journal; none if the rows cannot be stored.
+    fn file(&self, metadata: HashMap<String, String>) -> Option<Vec<u8>> {
+        let batch = self.batch(metadata)?;
+        let mut file = if self.in_journal {
+            let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).ok()?;
+            writer.write(&batch).ok()?;
+            writer.into_inner().ok()?
+        } else {
+            let mut encoder = Encoder::new(batch.schema()).ok()?;
+            encoder.encode(&[batch]).ok()?;
+            encoder.finish().ok()?
+        };
         for (place, byte) in &self.bytes {
             let place = usize::from(*place) % file.len();
             file[place] = *byte;
@@ -373,8 +392,8 @@ fn edit_manifest(manifest: &mut Json, edit: &Edit) {
 /// A directory with a run and with what is made of it.
 pub struct Directory {
     path: PathBuf,
-    /// Files of tables without edits.
-    plausible: HashMap<(usize, usize), Vec<u8>>,
+    /// Parquet files of tables without edits, by number of the table.
+    plausible: HashMap<usize, Vec<u8>>,
 }
 
 impl Directory {
@@ -438,18 +457,21 @@ impl Directory {
             let name = tables[table].name;
             let directory = self.run().join(name).join(format!("host={}", HOSTS[host]));
             fs::create_dir_all(&directory).unwrap();
-            let metadata = HashMap::from([(RUN_ID.to_owned(), "run".to_owned())]);
-            let file = match rows {
-                Some(rows) => rows.file(metadata).unwrap_or_default(),
-                None => {
-                    let plausible = || Rows::plausible(tables[table]).file(metadata).unwrap();
-                    self.plausible
-                        .entry((host, table))
-                        .or_insert_with(plausible)
-                        .clone()
-                }
-            };
-            fs::write(directory.join("part-00000.parquet"), file).unwrap();
+            let metadata = || HashMap::from([(RUN_ID.to_owned(), "run".to_owned())]);
+            if rows.as_ref().is_none_or(|rows| rows.in_journal) {
+                let plausible = || Rows::plausible(tables[table]).file(metadata()).unwrap();
+                let file = self.plausible.entry(table).or_insert_with(plausible);
+                fs::write(directory.join(parquet_file::name(0)), file).unwrap();
+            }
+            if let Some(rows) = rows {
+                let file = rows.file(metadata()).unwrap_or_default();
+                let name = if rows.in_journal {
+                    journal::name(1)
+                } else {
+                    parquet_file::name(0)
+                };
+                fs::write(directory.join(name), file).unwrap();
+            }
         }
     }
 
