@@ -20,14 +20,17 @@ impl Drop for Switch {
     }
 }
 
+fn perf_of_node() -> Profiler {
+    Profiler::new()
+        .args(["--node", "-i", "100ms", "--source", "perf,cpu,overhead"])
+        .args(["--groups", "SW", "--events", "cpu-clock"])
+}
+
 /// Groups of one event and of several, which the kernel detaches in different ways.
 #[test]
 fn cpus_that_come_back_are_counted_again() {
     let cpu = Switch("/sys/devices/system/cpu/cpu1/online");
-    let profiler = Profiler::new()
-        .args(["--node", "-i", "100ms", "--source", "perf,cpu,overhead"])
-        .args(["--groups", "SW", "--events", "cpu-clock"])
-        .start();
+    let profiler = perf_of_node().start();
     let data = Dataset::new(profiler.run_dir());
     data.wait_for_samples("perf_event", 3);
     cpu.set(false);
@@ -78,4 +81,36 @@ fn cpus_that_come_back_are_counted_again() {
         samples(0),
         samples(1)
     );
+}
+
+#[test]
+fn cpus_that_are_offline_at_the_start_are_counted_later() {
+    let cpu = Switch("/sys/devices/system/cpu/cpu1/online");
+    cpu.set(false);
+    let profiler = perf_of_node().start();
+    let data = Dataset::new(profiler.run_dir());
+    data.wait_for_samples("perf_event", 3);
+    let offline = data.so_far("overhead");
+    let offline = offline.iter().filter_map(|row| row.i64("ts")).max();
+    cpu.set(true);
+    data.wait_for_row("perf_event", "counts of CPU 1", |row| {
+        row.text("scope") == Some("cpu")
+            && row.u64("id") == Some(1)
+            && row.text("event") == Some("cpu-clock")
+    });
+    let finished = profiler.interrupt();
+    assert!(
+        !finished.stderr.contains("source perf"),
+        "{}",
+        finished.stderr
+    );
+    let rows = finished.dataset().table("perf_event");
+    for event in ["context-switches", "minor-faults", "cpu-clock"] {
+        let of_event = rows.iter().filter(|row| {
+            let is_of = |column, text| row.text(column) == Some(text);
+            is_of("scope", "cpu") && row.u64("id") == Some(1) && is_of("event", event)
+        });
+        let first = of_event.filter_map(|row| row.i64("ts")).min();
+        assert!(first > offline, "{event}: {first:?} {offline:?}");
+    }
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use crate::host::{Host, cpu_list, names, number, text};
 
+const DIRECTORY: &str = "devices/system/cpu";
+
 /// An online CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
@@ -18,21 +20,34 @@ pub struct Cpu {
 
 /// All online CPUs, in ascending order.
 pub(super) fn online(host: &Host) -> Vec<Cpu> {
-    let directory = host.sysfs.join("devices/system/cpu");
-    let list = text(&directory.join("online")).and_then(|list| cpu_list(&list));
-    let numbers = list.unwrap_or_default().into_iter();
-    let cpus = numbers.filter_map(|cpu| {
+    let directory = host.sysfs.join(DIRECTORY);
+    let cpus = list(host, "online").into_iter().map(|cpu| {
         let topology = directory.join(format!("cpu{cpu}/topology"));
         // The file reads -1 if the firmware does not report the value.
         let file = |name| number::<u32>(&topology.join(name)).unwrap_or(0);
-        Some(Cpu {
-            number: u32::try_from(cpu).ok()?,
+        Cpu {
+            number: cpu,
             socket: file("physical_package_id"),
             core: file("core_id"),
             node: numa_node(&directory.join(format!("cpu{cpu}"))),
-        })
+        }
     });
     cpus.collect()
+}
+
+/// Present CPUs that are offline, in ascending order.
+pub(super) fn offline(host: &Host) -> Vec<u32> {
+    let online = list(host, "online");
+    let mut cpus = list(host, "present");
+    cpus.retain(|cpu| !online.contains(cpu));
+    cpus
+}
+
+/// The CPUs in a list of the kernel (`online`, `present`); none if it cannot be read.
+pub(super) fn list(host: &Host, name: &str) -> Vec<u32> {
+    let list = text(&host.sysfs.join(DIRECTORY).join(name)).and_then(|list| cpu_list(&list));
+    let numbers = list.unwrap_or_default().into_iter();
+    numbers.flat_map(u32::try_from).collect()
 }
 
 /// The NUMA node of a CPU, to which its directory has a link.

@@ -8,7 +8,7 @@ use crate::host::{Host, cpu_ids, cpu_list, number, text};
 
 use super::{
     constants::Constants,
-    cpus::{Cpu, online},
+    cpus::{Cpu, offline, online},
 };
 
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Machine<'a> {
     pub host: &'a Host,
     /// Online CPUs.
     pub cpus: Vec<Cpu>,
+    /// Present CPUs that are offline.
+    pub offline: Vec<u32>,
     /// Kinds of cores with an event table; several on hybrid processors.
     pub kinds: Vec<CoreKind<'a>>,
     /// Table of the kernel's generic events.
@@ -59,6 +61,7 @@ impl<'a> Machine<'a> {
                 watchdog: number::<u32>(&watchdog) == Some(1),
             },
             cpus,
+            offline: offline(host),
             constants,
         }
     }

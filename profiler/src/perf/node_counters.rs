@@ -1,4 +1,4 @@
-//! Counters of CPUs and sockets, opened at the start of a run and again after a CPU was offline.
+//! Counters of CPUs and sockets, opened at the start of a run and when a CPU comes online.
 
 use std::{collections::BTreeMap, io};
 
@@ -6,10 +6,12 @@ use rustix::io::Errno;
 
 use super::{
     count::{Count, add_increase},
+    cpus,
     machine::Machine,
     open_group::{CounterScope, OpenError, OpenGroup},
     plan::{PerfGroup, Plan},
 };
+use crate::host::Host;
 
 /// A group on one CPU.
 #[derive(Debug)]
@@ -29,21 +31,34 @@ impl PlacedGroup {
         })
     }
 
-    /// Adds the increases to `counts`. Adds nothing at the reading after which the group counts
-    /// again, and while its CPU is offline.
-    fn read(&mut self, counts: &mut [Option<Count>]) -> io::Result<()> {
-        if let Some(open) = &mut self.open
-            && let Ok(increase) = open.read()
+    /// A group that is opened when its CPU comes online.
+    fn offline(group: &PerfGroup, cpu: u32) -> Self {
+        Self {
+            open: None,
+            cpu,
+            group: group.clone(),
+        }
+    }
+
+    /// Adds the increases to `counts`; nothing if the CPU is offline or was so since the last reading.
+    fn read(&mut self, counts: &mut [Option<Count>]) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        match open.read() {
             // The kernel detaches the events of a CPU that goes offline: those of a group cannot be
             // read any more, and a single event stands still.
-            && increase.enabled > 0
-        {
-            add_increase(counts, &self.group.indices, &increase);
-            return Ok(());
+            Ok(increase) if increase.enabled > 0 => {
+                add_increase(counts, &self.group.indices, &increase);
+            }
+            _ => self.open = None,
         }
-        self.open = None;
+    }
+
+    fn open_again(&mut self) -> io::Result<()> {
         match Self::open(&self.group, self.cpu) {
             Ok(again) => *self = again,
+            // It went offline meanwhile.
             Err(refused) if Errno::from_io_error(&refused.error) == Some(Errno::NODEV) => {}
             Err(refused) => return Err(refused.error),
         }
@@ -81,8 +96,7 @@ impl NodeCounters {
         for cpu in machine.cpus.iter().filter(|_| with_cpus) {
             let mut unit = UnitCounters::new(cpu.number, events);
             for group in &plan.core_groups {
-                let covered = group.cpus.as_ref();
-                if covered.is_some_and(|cpus| !cpus.contains(&cpu.number)) {
+                if !group.covers(cpu.number) {
                     continue;
                 }
                 match PlacedGroup::open(group, cpu.number) {
@@ -90,6 +104,19 @@ impl NodeCounters {
                     Err(error) => failed.push((group.clone(), error.error)),
                 }
             }
+            cpus.push(unit);
+        }
+        // Groups that no online CPU accepts are not tried again.
+        let is_open = |group: &&PerfGroup| {
+            let mut open = cpus.iter().flat_map(|unit: &UnitCounters| &unit.groups);
+            open.any(|placed| placed.group.indices == group.indices)
+        };
+        let groups: Vec<_> = plan.core_groups.iter().filter(is_open).collect();
+        for &cpu in machine.offline.iter().filter(|_| with_cpus) {
+            let mut unit = UnitCounters::new(cpu, events);
+            let of_cpu = groups.iter().filter(|group| group.covers(cpu));
+            unit.groups
+                .extend(of_cpu.map(|group| PlacedGroup::offline(group, cpu)));
             cpus.push(unit);
         }
         let mut sockets: BTreeMap<u32, UnitCounters> = BTreeMap::new();
@@ -114,6 +141,29 @@ impl NodeCounters {
         }
     }
 
+    /// Opens the groups of CPUs that have come online. They count from the next reading.
+    ///
+    /// # Errors
+    ///
+    /// The first error, with the CPU; the other groups are opened.
+    pub fn open_online(&mut self, host: &Host) -> Result<(), (u32, io::Error)> {
+        let units = self.cpus.iter_mut().chain(&mut self.sockets);
+        let mut closed = units
+            .flat_map(|unit| &mut unit.groups)
+            .filter(|group| group.open.is_none())
+            .peekable();
+        if closed.peek().is_none() {
+            return Ok(());
+        }
+        let online = cpus::list(host, "online");
+        let mut result = Ok(());
+        for group in closed.filter(|group| online.contains(&group.cpu)) {
+            let opened = group.open_again();
+            result = result.and(opened.map_err(|error| (group.cpu, error)));
+        }
+        result
+    }
+
     /// Whether no group is open.
     pub fn is_empty(&self) -> bool {
         self.cpus.is_empty() && self.sockets.is_empty()
@@ -131,16 +181,10 @@ impl UnitCounters {
     }
 
     /// Replaces [`Self::counts`] by the increases since the previous reading.
-    ///
-    /// # Errors
-    ///
-    /// The last error; the other groups are read.
-    pub fn read(&mut self) -> io::Result<()> {
+    pub fn read(&mut self) {
         self.counts.fill(None);
-        let mut result = Ok(());
         for group in &mut self.groups {
-            result = result.and(group.read(&mut self.counts));
+            group.read(&mut self.counts);
         }
-        result
     }
 }

@@ -49,6 +49,13 @@ pub struct PerfGroup {
     pub cpus: Option<Vec<u32>>,
 }
 
+impl PerfGroup {
+    /// Whether the PMU counts on a CPU.
+    pub fn covers(&self, cpu: u32) -> bool {
+        self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
+    }
+}
+
 /// A perf group that is opened once, on a CPU, for a part of the node: an instance of an uncore
 /// PMU, or the CPU itself.
 #[derive(Clone, Debug)]

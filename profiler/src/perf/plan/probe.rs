@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use super::{EventIndex, MULTIPLEXED, PerfGroup, Plan};
 use crate::{
     perf::{
-        cpus::Cpu,
         machine::{CoreKind, Machine},
         open_error::{explain, remedy},
         open_group::{Attributes, CounterScope, OpenError, OpenGroup},
@@ -183,12 +182,7 @@ pub(super) fn checks_config1(mut event: Attributes) -> bool {
 impl PerfGroup {
     /// Whether the calling thread is counted on every CPU.
     fn covers_all_cpus(&self, machine: &Machine<'_>) -> bool {
-        let covers = |cpu: &Cpu| {
-            self.cpus
-                .as_ref()
-                .is_none_or(|cpus| cpus.contains(&cpu.number))
-        };
-        machine.cpus.iter().all(covers)
+        machine.cpus.iter().all(|cpu| self.covers(cpu.number))
     }
 
     /// Removes and returns the events from `position` on.

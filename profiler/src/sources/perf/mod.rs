@@ -2,7 +2,9 @@
 
 mod report;
 
-use anyhow::{Context as _, Result, anyhow};
+use std::io;
+
+use anyhow::{Context as _, Error, Result, anyhow};
 
 use super::{Input, OpenContext, Source, SourceSpec, Support, TickContext, energy};
 use crate::{
@@ -213,18 +215,11 @@ impl Perf {
         // Open before closing: a child is known by its parent, which may have ended since.
         let opened = processes.open_new(ctx.tasks, &self.host, &self.plan);
         processes.close_ended(ctx.tasks);
-        result.and(opened.map_err(|(pid, error)| {
-            let why = explain(&error, &self.host);
-            match remedy(&error, &self.host) {
-                "" => anyhow!("process {pid} is not counted: {why}"),
-                remedy => anyhow!("process {pid} is not counted: {why} (remedy: {remedy})"),
-            }
-        }))
+        result.and(opened.map_err(|(pid, error)| not_counted("process", pid, &error, &self.host)))
     }
 
     /// Reads CPUs and sockets.
     fn read_places(&mut self, ctx: &TickContext<'_>) -> Result<()> {
-        let mut result = Ok(());
         let mut sum = vec![None; self.plan.events.len()];
         let mut rows = Rows {
             ctx,
@@ -236,14 +231,23 @@ impl Perf {
         let cpus = self.node.cpus.iter_mut().map(|unit| ("cpu", unit));
         let sockets = self.node.sockets.iter_mut().map(|unit| ("socket", unit));
         for (scope, unit) in cpus.chain(sockets) {
-            result = result.and(read_place(scope, unit, &mut rows, &mut sum));
+            read_place(scope, unit, &mut rows, &mut sum);
         }
         if let Some(before) = self.read_at {
             let key = place_key(ctx, monotonic_ns() - before);
             rows.push_metrics("node", None, &key, &sum);
         }
         self.report.add(&sum);
-        result
+        let opened = self.node.open_online(&self.host);
+        opened.map_err(|(cpu, error)| not_counted("CPU", cpu, &error, &self.host))
+    }
+}
+
+fn not_counted(what: &str, number: u32, error: &io::Error, host: &Host) -> Error {
+    let why = explain(error, host);
+    match remedy(error, host) {
+        "" => anyhow!("{what} {number} is not counted: {why}"),
+        remedy => anyhow!("{what} {number} is not counted: {why} (remedy: {remedy})"),
     }
 }
 
@@ -252,15 +256,14 @@ fn read_place(
     unit: &mut UnitCounters,
     rows: &mut Rows<'_>,
     sum: &mut [Option<Count>],
-) -> Result<()> {
+) {
     let now = monotonic_ns();
-    let read = unit.read();
+    unit.read();
     if let Some(before) = unit.read_at.replace(now) {
         add(sum, &unit.counts);
         let key = place_key(rows.ctx, now - before);
         rows.push(scope, Some(unit.id), &key, &unit.counts);
     }
-    read.with_context(|| format!("{scope} {}", unit.id))
 }
 
 fn place_key(ctx: &TickContext<'_>, interval_ns: u64) -> OwnerKey {
