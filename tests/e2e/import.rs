@@ -83,7 +83,7 @@ fn exports_of_perfmon_come_back() {
         "SELECT host, sum(user_ns) / 1e9, sum(read_bytes), sum(write_bytes), sum(read_syscalls), \
          sum(write_syscalls) FROM usage GROUP BY host ORDER BY host",
         "SELECT host, epoch_us(ts), target_cpu, target_rss_sum FROM timeline ORDER BY host, ts",
-        "SELECT host, sum(tx_bytes), sum(rx_packets) FROM netdev GROUP BY host ORDER BY host",
+        "SELECT host, sum(tx_bytes), sum(rx_packets) FROM netdev WHERE kind IS DISTINCT FROM 'virtual' GROUP BY host ORDER BY host",
         "SELECT host, domain, socket, sum(energy_uj) FROM energy GROUP BY ALL ORDER BY ALL",
         "SELECT host, pid, ppid, uid, comm, exit_code FROM process ORDER BY host, pid, start_ts",
     ] {

@@ -148,11 +148,11 @@ const COLUMNS: [(&str, &str); 26] = [
     ),
     (
         "node_net_tx_bytes",
-        "SELECT sum(tx_bytes) FROM netdev WHERE kind = 'physical'",
+        "SELECT sum(tx_bytes) FROM netdev WHERE kind IN ('physical', 'container')",
     ),
     (
         "node_net_rx_bytes",
-        "SELECT sum(rx_bytes) FROM netdev WHERE kind = 'physical'",
+        "SELECT sum(rx_bytes) FROM netdev WHERE kind IN ('physical', 'container')",
     ),
     (
         "node_mem_bw",

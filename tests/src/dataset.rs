@@ -10,6 +10,7 @@ use std::{
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{rows::Row, setting};
 
@@ -81,14 +82,34 @@ impl Dataset {
 
     /// What bounds the run according to `profiler summary`, the finding that explains most first.
     pub fn findings(&self) -> Vec<Value> {
+        let findings = self.summary()["findings"].clone();
+        findings.as_array().expect("a list").clone()
+    }
+
+    /// The run in `profiler summary --json`.
+    pub fn summary(&self) -> Value {
         let output = Command::new(setting("PROFILER_BIN"))
             .args(["summary", "--json"])
             .arg(&self.path)
             .output()
             .expect("the profiler starts");
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let findings = document["runs"][0]["findings"].as_array();
-        findings.expect("a list").clone()
+        document["runs"][0].clone()
+    }
+
+    /// What `profiler export FORMAT` makes of the run, as JSON.
+    pub fn exported(&self, format: &str) -> Value {
+        let directory = TempDir::new().expect("a directory");
+        let file = directory.path().join("export.json");
+        let output = Command::new(setting("PROFILER_BIN"))
+            .args(["export", format])
+            .arg(&self.path)
+            .arg("-o")
+            .arg(&file)
+            .output();
+        assert!(output.is_ok_and(|output| output.status.success()));
+        let text = std::fs::read(file).expect("an export");
+        serde_json::from_slice(&text).expect("JSON")
     }
 
     /// Asserts that the run is complete and that no journal or temporary file is left.

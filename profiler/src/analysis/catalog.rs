@@ -4,7 +4,7 @@ use super::figure::{
     Condition::{self, Is, IsNot, IsNull, IsOneOf, NotNull, NotZero, Zero},
     Figure, OverRows, OverTime, Unit, Value,
 };
-use crate::sources::disk;
+use crate::sources::{disk, netdev};
 
 /// Columns of table `system` and `cpu` in which CPUs work.
 pub const BUSY: &[&str] = &[
@@ -40,6 +40,15 @@ pub const PHYSICAL_DISKS: &[Condition] = &[
     // Runs of older versions do not have the column.
     IsNot("kind", disk::VIRTUAL),
 ];
+
+/// The interfaces that add up to the network traffic of the node.
+pub const EXTERNAL_INTERFACES: &[Condition] = &[
+    IsNot("kind", netdev::LOOPBACK),
+    // An import has one row for all interfaces, without a kind.
+    IsNot("kind", netdev::VIRTUAL),
+];
+/// The same and loopback, as in sums of psutil.
+pub const INTERFACES: &[Condition] = &[IsNot("kind", netdev::VIRTUAL)];
 
 /// Declares figures: name, unit, table, value, conditions, other aggregates than sums, meaning.
 macro_rules! figures {
@@ -220,14 +229,14 @@ figures! {
             "Read from all physical disks";
         total_disk_io_write_mb: Mebibytes, "disk", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("write_bytes")), PHYSICAL_DISKS;
             "Written to all physical disks";
-        total_net_io_lo_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[Is("kind", "loopback")];
+        total_net_io_lo_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[Is("kind", netdev::LOOPBACK)];
             "Sent over loopback";
-        total_net_io_ext_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), &[IsNot("kind", "loopback")];
-            "Sent over other interfaces";
-        total_net_io_lo_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), &[Is("kind", "loopback")];
+        total_net_io_ext_sent_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("tx_bytes")), EXTERNAL_INTERFACES;
+            "Sent over physical interfaces, in a container over those that lead out of it";
+        total_net_io_lo_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), &[Is("kind", netdev::LOOPBACK)];
             "Received over loopback";
-        total_net_io_ext_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), &[IsNot("kind", "loopback")];
-            "Received over other interfaces";
+        total_net_io_ext_recv_mb: Mebibytes, "netdev", Value::Scaled(1.0 / 1_048_576.0, &Value::Column("rx_bytes")), EXTERNAL_INTERFACES;
+            "Received over physical interfaces, in a container over those that lead out of it";
         package_energy_j: Joules, "timeline", Value::Column("package_power"), &[], over_time: OverTime::Integral;
             "Energy of all packages";
         dram_energy_j: Joules, "timeline", Value::Column("dram_power"), &[], over_time: OverTime::Integral;

@@ -1,7 +1,7 @@
 //! Figures of SKA SDP's perfmon, for its plots and its files.
 
 use super::{
-    catalog::figures,
+    catalog::{INTERFACES, figures},
     figure::{
         Condition::{Is, IsNull, IsOneOf, NotNull},
         Figure, OverTime, Unit, Value,
@@ -23,14 +23,14 @@ figures! {
             "Estimated bandwidth of reads from memory";
         node_read_bandwidth: Bytes, "perf_metric", Value::Column("value"), &[Is("scope", "node"), Is("metric", "mem_read_bw")], over_time: OverTime::Mean;
             "Bandwidth of reads from memory by the whole node";
-        tx_bytes: Bytes, "netdev", Value::Column("tx_bytes"), &[];
-            "Bytes sent by all interfaces";
-        rx_bytes: Bytes, "netdev", Value::Column("rx_bytes"), &[];
-            "Bytes received by all interfaces";
-        tx_packets: Count, "netdev", Value::Column("tx_packets"), &[];
-            "Packets sent by all interfaces";
-        rx_packets: Count, "netdev", Value::Column("rx_packets"), &[];
-            "Packets received by all interfaces";
+        tx_bytes: Bytes, "netdev", Value::Column("tx_bytes"), INTERFACES;
+            "Bytes sent by loopback and physical interfaces";
+        rx_bytes: Bytes, "netdev", Value::Column("rx_bytes"), INTERFACES;
+            "Bytes received by loopback and physical interfaces";
+        tx_packets: Count, "netdev", Value::Column("tx_packets"), INTERFACES;
+            "Packets sent by loopback and physical interfaces";
+        rx_packets: Count, "netdev", Value::Column("rx_packets"), INTERFACES;
+            "Packets received by loopback and physical interfaces";
         fabric_tx_bytes: Bytes, "fabric", Value::Column("tx_bytes"), &[];
             "Bytes sent by all ports";
         fabric_rx_bytes: Bytes, "fabric", Value::Column("rx_bytes"), &[];

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     analysis::{
-        catalog::{BUSY_PERCENT, PHYSICAL_DISKS},
+        catalog::{BUSY_PERCENT, EXTERNAL_INTERFACES, PHYSICAL_DISKS},
         figure::{
             Condition::{self, IsNull},
             Figure, OverTime,
@@ -72,7 +72,7 @@ const OF_NODE: [Declared; 12] = [
         "network sent",
         "bytes/s",
         "netdev",
-        &[],
+        EXTERNAL_INTERFACES,
         &[],
         Scaled(1e9, &Ratio(&["tx_bytes"], &["interval_ns"])),
     ),
@@ -80,7 +80,7 @@ const OF_NODE: [Declared; 12] = [
         "network received",
         "bytes/s",
         "netdev",
-        &[],
+        EXTERNAL_INTERFACES,
         &[],
         Scaled(1e9, &Ratio(&["rx_bytes"], &["interval_ns"])),
     ),

@@ -9,6 +9,7 @@ use crate::{
         },
     },
     charts::Scale,
+    sources::netdev,
 };
 
 const ALL: &[&str] = catalog::ALL;
@@ -138,9 +139,9 @@ figures! {
 
     /// Of each network interface.
     BY_INTERFACE {
-        interface_rx: Bytes, "netdev", Value::Column("rx_bytes"), &[IsNot("kind", "loopback")];
+        interface_rx: Bytes, "netdev", Value::Column("rx_bytes"), &[IsNot("kind", netdev::LOOPBACK)];
             "Received by the interface";
-        interface_tx: Bytes, "netdev", Value::Column("tx_bytes"), &[IsNot("kind", "loopback")];
+        interface_tx: Bytes, "netdev", Value::Column("tx_bytes"), &[IsNot("kind", netdev::LOOPBACK)];
             "Sent by the interface";
     }
 }

@@ -85,10 +85,11 @@ impl Source for Baseline {
             &disk::TABLE,
             &mut values,
         );
+        let namespace = netdev::Namespace::of(&host);
         add_devices(
             &host.procfs.join("net/dev"),
             netdev::parse,
-            |name, counts| netdev::row(&raw(&netdev::Facts::read(&host.sysfs, name), counts)),
+            |name, counts| netdev::row(&raw(&namespace.facts(name), counts)),
             &netdev::TABLE,
             &mut values,
         );

@@ -20,7 +20,7 @@ columns! {
     /// One network interface over one interval.
     pub struct NetdevRow {
         device: Label = Label("", "Name of the interface"),
-        kind: Label = Label("", "loopback; physical (with a device); virtual (bridges, bonds, VLANs, tunnels, whose bytes may also be those of another interface)"),
+        kind: Label = Label("", "loopback; physical (with a device); container (the way out of a network namespace other than the node's: veth and others that are on no other interface); virtual (bridges, bonds, VLANs, tunnels, a device below another one, whose bytes may also be those of another interface). Add physical and container for the traffic of the node"),
         rx_bytes: Option<u64> = Counter("bytes", "Bytes received, with the headers that the driver counts: those of Ethernet in most drivers, none on loopback"),
         rx_packets: Option<u64> = Counter("1", "Packets received"),
         rx_errors: Option<u64> = Counter("1", "Damaged packets received; errin in psutil"),
@@ -38,7 +38,15 @@ columns! {
 }
 
 /// Value of column `kind` for interfaces with a device.
-pub const PHYSICAL: &str = "physical";
+const PHYSICAL: &str = "physical";
+/// Value of column `kind` for interfaces that lead out of a container.
+const CONTAINER: &str = "container";
+/// Values of column `kind` for the interfaces whose sum is the traffic of the node.
+pub const EXTERNAL: [&str; 2] = [PHYSICAL, CONTAINER];
+/// Value of column `kind` for interfaces within the network namespace.
+pub const LOOPBACK: &str = "loopback";
+/// Value of column `kind` for interfaces whose traffic other interfaces may also have.
+pub const VIRTUAL: &str = "virtual";
 
 pub static TABLE: TypedTable<TickKey, NetdevRow> = TypedTable::new(
     "netdev",
@@ -56,7 +64,7 @@ pub static SPEC: SourceSpec = SourceSpec {
     open: |context| {
         Ok(Box::new(Interfaces {
             file: DeviceFile::new(file(context.host), [Range::Unlimited; VALUES], parse),
-            sysfs: context.host.sysfs.clone(),
+            namespace: Namespace::of(context.host),
             rows: TableBuilder::new(&TABLE),
         }))
     },
@@ -82,7 +90,7 @@ pub(super) fn parse(line: &[u8]) -> Option<(&[u8], [Option<u64>; VALUES])> {
 
 struct Interfaces {
     file: DeviceFile<Facts, VALUES>,
-    sysfs: PathBuf,
+    namespace: Namespace,
     rows: TableBuilder<TickKey, NetdevRow>,
 }
 
@@ -92,34 +100,76 @@ pub(super) struct Facts {
     kind: &'static str,
 }
 
-impl Facts {
-    pub(super) fn read(sysfs: &Path, name: &str) -> Self {
-        Self {
-            kind: kind(sysfs, name),
-            name: name.to_owned().into(),
-        }
-    }
+/// The network namespace of the profiler.
+pub(super) struct Namespace {
+    /// Directory of sysfs with an entry per interface.
+    class: PathBuf,
+    /// Whether it is the node's, and not that of a container.
+    is_initial: bool,
 }
 
 /// `ARPHRD_LOOPBACK` of include/uapi/linux/if_arp.h.
-const LOOPBACK: u32 = 772;
+const TYPE_LOOPBACK: u32 = 772;
 
-fn kind(sysfs: &Path, name: &str) -> &'static str {
-    let directory = sysfs.join("class/net").join(name);
-    if host::number(&directory.join("type")) == Some(LOOPBACK) {
-        "loopback"
-    } else if directory.join("device").exists() {
-        PHYSICAL
-    } else {
-        "virtual"
+impl Namespace {
+    pub(super) fn of(host: &Host) -> Self {
+        // A setting of the whole kernel, which is not visible in other namespaces.
+        let setting = host.procfs.join("sys/net/core/netdev_max_backlog");
+        Self {
+            class: host.sysfs.join("class/net"),
+            is_initial: setting.exists(),
+        }
     }
+
+    pub(super) fn facts(&self, name: &str) -> Facts {
+        Facts {
+            kind: self.kind(name),
+            name: name.to_owned().into(),
+        }
+    }
+
+    fn kind(&self, name: &str) -> &'static str {
+        let interface = self.class.join(name);
+        if host::number(&interface.join("type")) == Some(TYPE_LOOPBACK) {
+            LOOPBACK
+        } else if self.has_device(name) {
+            // A virtual function below the synthetic interface of Hyper-V, or below a failover
+            // interface, which counts the packets of both.
+            let mut above = linked(&interface, "upper_").into_iter();
+            if above.any(|above| self.has_device(&above)) {
+                VIRTUAL
+            } else {
+                PHYSICAL
+            }
+        } else if self.is_initial
+            || !linked(&interface, "lower_").is_empty()
+            || interface.join("brport").exists()
+        {
+            VIRTUAL
+        } else {
+            CONTAINER
+        }
+    }
+
+    fn has_device(&self, name: &str) -> bool {
+        self.class.join(name).join("device").exists()
+    }
+}
+
+/// Names of the interfaces above or below one.
+fn linked(interface: &Path, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(interface).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter_map(|name| name.strip_prefix(prefix).map(str::to_owned))
+        .collect()
 }
 
 impl Source for Interfaces {
     fn sample(&mut self, ctx: &TickContext<'_>, out: &mut Vec<Batch>) -> Result<()> {
         let rows = &mut self.rows;
         self.file.read(
-            |name| Facts::read(&self.sysfs, name),
+            |name| self.namespace.facts(name),
             |increase| rows.push(ctx.key(increase.interval_ns), row(&increase)),
         )?;
         rows.finish(out);

@@ -1,6 +1,7 @@
 //! Two network namespaces connected by a veth pair.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::Path,
     process::{Command, id},
@@ -11,6 +12,7 @@ use e2e::{
     rows::sum,
     runs::{Profiler, wait_until},
 };
+use serde_json::Value;
 
 use super::{Account, Labels, WORKLOAD, account_of, tcp, udp};
 
@@ -176,4 +178,91 @@ fn retransmits_match_the_kernel() {
     account.check(labels, &[("retransmits", kernel[0]), ("tx_bytes", bytes)]);
     let all = account.rows(Labels::all("tcp"));
     assert_eq!(sum(&all, "rx_bytes"), bytes);
+}
+
+/// A container: the cable leads out of it, and a macvlan interface is on the cable. Another veth pair is
+/// in a bridge, as those of containers in the container.
+#[test]
+fn traffic_of_a_container_counts_once() {
+    let cable = Cable::new();
+    let end = format!(
+        "link add port type veth peer name inner netns {}",
+        cable.there.name
+    );
+    for words in [
+        &end,
+        "link add over link cable address 02:00:00:00:00:01 type macvlan",
+        "link set over up",
+        "addr add 10.78.0.1/24 dev over",
+        "link add bridge type bridge",
+        "link set port master bridge",
+    ] {
+        cable.here.ip(&words.split(' ').collect::<Vec<_>>());
+    }
+    for words in [
+        "addr add 10.78.0.2/24 dev cable",
+        // The other interface would answer, too.
+        "neigh add 10.78.0.1 lladdr 02:00:00:00:00:01 dev cable",
+    ] {
+        cable.there.ip(&words.split(' ').collect::<Vec<_>>());
+    }
+    let profiler = Profiler::wrapped_in(&cable.here.within(&[]))
+        .args([
+            "--node",
+            "-i",
+            "100ms",
+            "--source",
+            "cpu,system,netdev,timeline",
+        ])
+        .start();
+    let before = received(profiler.pid());
+    let words = ["udp", "10.78.0.1:0", "10.78.0.1", "500", "1000"];
+    let workload = [&[WORKLOAD], &words[..], &[&cable.there.name]].concat();
+    let workload = cable.here.within(&workload);
+    let status = Command::new(workload[0]).args(&workload[1..]).status();
+    assert!(status.expect("ip starts").success());
+    let counted = received(profiler.pid()) - before;
+    let finished = profiler.interrupt();
+    let data = finished.dataset();
+    let rows = data.table("netdev");
+    let of = |device: &str, column: &str| {
+        let mut rows = rows.clone();
+        rows.retain(|row| row.text("device") == Some(device));
+        sum(&rows, column)
+    };
+    let kinds: BTreeSet<_> = rows
+        .iter()
+        .map(|row| (row.text("device"), row.text("kind")))
+        .collect();
+    for pair in [
+        ("lo", "loopback"),
+        ("cable", "container"),
+        ("over", "virtual"),
+        ("port", "virtual"),
+        ("bridge", "virtual"),
+    ] {
+        assert!(
+            kinds.contains(&(Some(pair.0), Some(pair.1))),
+            "{pair:?}: {kinds:?}"
+        );
+    }
+    let (received, sent) = (of("cable", "rx_bytes"), of("cable", "tx_bytes"));
+    assert!(received >= counted, "{received} < {counted}");
+    // Two clients, each with this many echoes.
+    let payload = 2 * 500 * 1000;
+    assert!(counted > payload && of("over", "rx_bytes") > payload);
+    assert!(sent > payload && of("over", "tx_bytes") > payload);
+    let timeline = data.table("timeline");
+    assert_eq!(sum(&timeline, "node_net_rx_bytes"), received);
+    assert_eq!(sum(&timeline, "node_net_tx_bytes"), sent);
+    let assert_mebibytes = |value: &Value, bytes: u64| {
+        let found = value.as_f64().expect("known") * 1_048_576.0;
+        assert!((found - bytes as f64).abs() < 0.5, "{found}, not {bytes}");
+    };
+    let node = &data.summary()["nodes"][0];
+    assert_mebibytes(&node["total_net_io_ext_recv_mb"], received);
+    assert_mebibytes(&node["total_net_io_ext_sent_mb"], sent);
+    let reports = data.exported("perfpy");
+    let last = reports["0"].as_array().and_then(|list| list.last());
+    assert_mebibytes(&last.expect("a report")["net_io_ext_sent_mb"], sent);
 }

@@ -22,6 +22,8 @@ pub const KERNEL_TEST_MODULES: &ModuleList = &[
     ("fuse", ""),
     ("nfs", ""),
     ("veth", ""),
+    ("bridge", ""),
+    ("macvlan", ""),
     ("dummy", ""),
     ("sch_netem", ""),
     ("dm_mod", ""),

@@ -10,7 +10,7 @@ use super::keys::{
 };
 use crate::{
     analysis::{
-        catalog::PHYSICAL_DISKS,
+        catalog::{INTERFACES, PHYSICAL_DISKS},
         figure::{
             Condition::{self, Is, IsNull},
             Figure, OverRows, OverTime,
@@ -86,7 +86,7 @@ impl Node {
         node.add(&source("disk", PHYSICAL_DISKS, DISK), "disk.io_sum");
         let root = source("filesystem", &[Is("mount", "/")], FILE_SYSTEM);
         node.add(&root, "disk.disk_usage");
-        node.add(&source("netdev", &[], NETWORK), "network.netio_sum");
+        node.add(&source("netdev", INTERFACES, NETWORK), "network.netio_sum");
         let mut each = |source: Source, by: &'static [&'static str], path: &str| {
             for group in groups(run, host, &source.figure(0), by, failures) {
                 node.add_group(&source, by, &group, path);

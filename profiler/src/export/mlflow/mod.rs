@@ -10,7 +10,7 @@ use self::client::{Metrics, Run};
 use super::series::{Column, Running, Series, groups};
 use crate::{
     analysis::{
-        catalog::{BUSY_PERCENT, NODE},
+        catalog::{BUSY_PERCENT, INTERFACES, NODE},
         figure::{
             Condition::{self, Is, IsNull},
             Figure, OverRows, OverTime,
@@ -214,7 +214,7 @@ fn system(
     add("", DISK, "filesystem", &[Is("mount", "/")], &|figure| {
         Column::of(figure.over_rows(OverRows::Max))
     });
-    add("", NETWORK, "netdev", &[], &Column::of);
+    add("", NETWORK, "netdev", INTERFACES, &Column::of);
     let (gpus, by): (&[Condition], &[&str]) = (&[IsNull("parent_uuid")], &["index"]);
     let exists = of_table("exists", OverTime::Mean, Value::One, "gpu", gpus);
     for index in groups(series.run, host, &exists, by, failures) {

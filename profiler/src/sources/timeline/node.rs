@@ -13,7 +13,7 @@ use crate::{
         energy_attribution::busy,
         fabric::{self, FabricRow},
         gpu::{self, GpuKey, GpuRow},
-        netdev::{self, NetdevRow, PHYSICAL},
+        netdev::{self, NetdevRow},
         perf::{self, MetricRow},
         system::{self, SystemRow},
     },
@@ -37,7 +37,7 @@ impl Node {
         let system = Rows::of(batches, &system::TABLE);
         let value = |column| sum_of_known(system.values(column));
         let interval_ns = sum_of_known(system.keys(TickKey::interval_ns));
-        let interfaces = Rows::of(batches, &netdev::TABLE).with(NetdevRow::kind, &[PHYSICAL]);
+        let interfaces = Rows::of(batches, &netdev::TABLE).with(NetdevRow::kind, &netdev::EXTERNAL);
         let ports = Rows::of(batches, &fabric::TABLE);
         Self {
             cpu: busy(&system)

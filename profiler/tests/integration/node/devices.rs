@@ -104,6 +104,9 @@ fn reset_disks_and_malformed_lines_are_null() {
     assert!(Reader::open(&disk::SPEC, &node.host()).sample().is_err());
 }
 
+/// A setting that only the node's network namespace has.
+const IN_INITIAL_NAMESPACE: &str = "proc/sys/net/core/netdev_max_backlog";
+
 const HEAD: &str = "\
 Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -112,6 +115,7 @@ Inter-|   Receive                                                |  Transmit
 #[test]
 fn interfaces_have_exact_increases_and_kinds() {
     let node = Tree::of("vm", "interfaces");
+    node.put(IN_INITIAL_NAMESPACE, "1000\n");
     for (name, kind) in [("lo", 772), ("eth0", 1), ("br0", 1)] {
         node.put(format!("sys/class/net/{name}/type"), format!("{kind}\n"));
     }
@@ -151,6 +155,81 @@ fn interfaces_have_exact_increases_and_kinds() {
     }
     let bridge = row_of(&rows, "br0").expect("a row");
     assert_eq!(rows.get(bridge, "rx_bytes"), None, "created again");
+}
+
+/// Virtual functions below a synthetic interface of Hyper-V, ports of a bond and of a bridge, VLANs.
+#[test]
+fn kinds_add_up_to_the_traffic() {
+    let node = Tree::of("vm", "kinds");
+    let kinds = || -> Vec<(String, String)> {
+        let mut reader = Reader::open(&netdev::SPEC, &node.host());
+        reader.rows();
+        let rows = reader.rows();
+        let text = |row, column| rows.text(row, column).expect("known");
+        (0..rows.len())
+            .map(|row| (text(row, "device"), text(row, "kind")))
+            .collect()
+    };
+    let interfaces = [
+        // Name, entries in sysfs, kind, kind in a container.
+        (
+            "synthetic",
+            &["device/vendor", "lower_function/type"][..],
+            "physical",
+            "physical",
+        ),
+        (
+            "function",
+            &["device/vendor", "upper_synthetic/type"],
+            "virtual",
+            "virtual",
+        ),
+        (
+            "port0",
+            &["device/vendor", "upper_bond0/type"],
+            "physical",
+            "physical",
+        ),
+        (
+            "port1",
+            &["device/vendor", "upper_bond0/type"],
+            "physical",
+            "physical",
+        ),
+        (
+            "bond0",
+            &["lower_port0/type", "lower_port1/type"],
+            "virtual",
+            "virtual",
+        ),
+        ("bond0.5", &["lower_bond0/type"], "virtual", "virtual"),
+        (
+            "veth0",
+            &["brport/state", "upper_bridge/type"],
+            "virtual",
+            "virtual",
+        ),
+        ("bridge", &["lower_veth0/type"], "virtual", "virtual"),
+        ("cable", &[], "virtual", "container"),
+    ];
+    let line = |name| format!("{name}: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n");
+    let lines = interfaces.map(|(name, ..)| line(name)).concat();
+    node.put("proc/net/dev", format!("{HEAD}{lines}"));
+    for (name, entries, ..) in interfaces {
+        for entry in entries.iter().chain(&["type"]) {
+            node.put(format!("sys/class/net/{name}/{entry}"), "1\n");
+        }
+    }
+    let pair = |name: &str, kind: &str| (name.to_owned(), kind.to_owned());
+    assert_eq!(
+        kinds(),
+        interfaces.map(|(name, _, _, kind)| pair(name, kind))
+    );
+    node.put(IN_INITIAL_NAMESPACE, "1000\n");
+    assert_eq!(
+        kinds(),
+        interfaces.map(|(name, _, kind, _)| pair(name, kind))
+    );
 }
 
 #[test]
