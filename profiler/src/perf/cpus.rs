@@ -57,3 +57,28 @@ fn numa_node(directory: &Path) -> u32 {
         .find_map(|name| name.strip_prefix("node")?.parse().ok())
         .unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn present_cpus_that_are_not_online_are_offline() {
+        let sysfs = TempDir::new().expect("a directory");
+        let host = Host::probe("/proc", sysfs.path(), None);
+        assert!(offline(&host).is_empty(), "no lists");
+        let directory = sysfs.path().join(DIRECTORY);
+        fs::create_dir_all(&directory).expect("made");
+        for (online, expected) in [("0-7", &[] as &[u32]), ("0,2-4,7", &[1, 5, 6])] {
+            // More CPUs are possible than present.
+            for (name, list) in [("possible", "0-63"), ("present", "0-7"), ("online", online)] {
+                fs::write(directory.join(name), format!("{list}\n")).expect("written");
+            }
+            assert_eq!(offline(&host), expected, "{online}");
+        }
+    }
+}
