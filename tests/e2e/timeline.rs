@@ -140,11 +140,11 @@ const COLUMNS: [(&str, &str); 26] = [
     ("node_memory", "SELECT memory_used FROM system WHERE true"),
     (
         "node_block_read_bytes",
-        "SELECT page_in_bytes FROM system WHERE true",
+        "SELECT sum(read_bytes) FROM disk WHERE kind = 'physical' AND NOT partition",
     ),
     (
         "node_block_write_bytes",
-        "SELECT page_out_bytes FROM system WHERE true",
+        "SELECT sum(write_bytes) FROM disk WHERE kind = 'physical' AND NOT partition",
     ),
     (
         "node_net_tx_bytes",

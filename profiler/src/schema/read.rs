@@ -63,11 +63,20 @@ impl<'a, K: Columns, R: Columns> Rows<'a, K, R> {
             let labels = selected.array::<C>(K::COLUMNS.len() + label.index());
             let accepted = dictionary(labels).map(|word| words.contains(&word));
             let accepted: Vec<bool> = accepted.collect();
-            let is_accepted = |row: &usize| labels.key(*row).is_some_and(|key| accepted[key]);
-            Selected {
-                batch: selected.batch,
-                rows: selected.rows.iter().copied().filter(is_accepted).collect(),
-            }
+            selected.filtered(|row| labels.key(row).is_some_and(|key| accepted[key]))
+        });
+        Self {
+            batches: selected.collect(),
+            types: PhantomData,
+        }
+    }
+
+    /// The rows in which `flag` is false.
+    #[must_use]
+    pub fn without(&self, flag: ColumnHandle<R, bool>) -> Self {
+        let selected = self.batches.iter().map(|selected| {
+            let flags = selected.array::<bool>(K::COLUMNS.len() + flag.index());
+            selected.filtered(|row| !flags.value(row))
         });
         Self {
             batches: selected.collect(),
@@ -138,6 +147,15 @@ impl<'a, K: Columns, R: Columns> Rows<'a, K, R> {
 }
 
 impl<'a> Selected<'a> {
+    /// The rows of which a condition holds.
+    fn filtered(&self, condition: impl Fn(usize) -> bool) -> Self {
+        let rows = self.rows.iter().copied().filter(|row| condition(*row));
+        Self {
+            batch: self.batch,
+            rows: rows.collect(),
+        }
+    }
+
     fn array<C: Cell>(&self, index: usize) -> &'a C::Array {
         array::<C>(self.batch, index)
     }

@@ -42,7 +42,7 @@ columns! {
 }
 
 /// Value of column `kind` for disks whose I/O is not that of other disks of the node.
-const PHYSICAL: &str = "physical";
+pub(super) const PHYSICAL: &str = "physical";
 /// Value of column `kind` for the others.
 pub const VIRTUAL: &str = "virtual";
 

@@ -48,7 +48,7 @@ pub fn gpu_run(utilization: [u32; 2]) -> Finished {
 fn run_without_processes_has_figures_of_the_node() {
     let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let disk = LoopDevice::new(&directory.path().join("image"), 16);
-    let sources = "system,cpu,disk,netdev,filesystem,overhead";
+    let sources = "system,cpu,disk,netdev,filesystem,timeline,overhead";
     let profiler = Profiler::new()
         .args(["--node", "-i", "100ms", "--source", sources])
         .start();
@@ -69,6 +69,8 @@ fn run_without_processes_has_figures_of_the_node() {
     };
     let (physical, virtual_) = (of("kind = 'physical'"), of("kind = 'virtual'"));
     assert!(virtual_ >= 8 << 20, "{virtual_}");
+    let timeline = "SELECT sum(node_block_write_bytes)::UBIGINT FROM timeline";
+    assert_eq!(data.value::<u64>(timeline), physical);
     let run = data.path().to_str().expect("UTF-8");
     let node = document(&[run])["runs"][0]["nodes"][0].clone();
     let written = node["total_disk_io_write_mb"].as_f64();

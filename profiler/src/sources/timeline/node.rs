@@ -9,6 +9,7 @@ use crate::{
         read::{Rows, largest, sum_of_all, sum_of_known},
     },
     sources::{
+        disk::{self, DiskRow},
         energy::{self, EnergyRow},
         energy_attribution::busy,
         fabric::{self, FabricRow},
@@ -38,14 +39,18 @@ impl Node {
         let value = |column| sum_of_known(system.values(column));
         let interval_ns = sum_of_known(system.keys(TickKey::interval_ns));
         let interfaces = Rows::of(batches, &netdev::TABLE).with(NetdevRow::kind, &netdev::EXTERNAL);
+        // pgpgin and pgpgout count what a loop device reads and writes twice.
+        let disks = Rows::of(batches, &disk::TABLE)
+            .with(DiskRow::kind, &[disk::PHYSICAL])
+            .without(DiskRow::partition);
         let ports = Rows::of(batches, &fabric::TABLE);
         Self {
             cpu: busy(&system)
                 .zip(interval_ns)
                 .and_then(|(busy, interval_ns)| percent(busy, interval_ns)),
             memory: value(SystemRow::memory_used),
-            block_read_bytes: value(SystemRow::page_in_bytes),
-            block_write_bytes: value(SystemRow::page_out_bytes),
+            block_read_bytes: sum_of_all(disks.values(DiskRow::read_bytes)),
+            block_write_bytes: sum_of_all(disks.values(DiskRow::write_bytes)),
             net_tx_bytes: sum_of_all(interfaces.values(NetdevRow::tx_bytes)),
             net_rx_bytes: sum_of_all(interfaces.values(NetdevRow::rx_bytes)),
             fabric_tx_bytes: sum_of_all(ports.values(FabricRow::tx_bytes)),
