@@ -9,7 +9,6 @@ use crate::{
         },
     },
     charts::Scale,
-    sources::netdev,
 };
 
 const ALL: &[&str] = catalog::ALL;
@@ -139,9 +138,9 @@ figures! {
 
     /// Of each network interface.
     BY_INTERFACE {
-        interface_rx: Bytes, "netdev", Value::Column("rx_bytes"), &[IsNot("kind", netdev::LOOPBACK)];
+        interface_rx: Bytes, "netdev", Value::Column("rx_bytes"), &[IsNot("kind", "loopback")];
             "Received by the interface";
-        interface_tx: Bytes, "netdev", Value::Column("tx_bytes"), &[IsNot("kind", netdev::LOOPBACK)];
+        interface_tx: Bytes, "netdev", Value::Column("tx_bytes"), &[IsNot("kind", "loopback")];
             "Sent by the interface";
     }
 }
