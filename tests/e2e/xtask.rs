@@ -9,15 +9,11 @@ use std::{
 };
 
 use e2e::{
+    page::root,
     procfs,
     runs::{Profiler, pid_of, wait_until},
 };
 use rustix::process::{Signal, kill_process_group};
-
-fn root() -> &'static Path {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.parent().expect("the workspace")
-}
 
 /// Environment variables that cargo and nextest set for tests.
 const RUNNER_VARIABLES: [&str; 7] = [
@@ -44,7 +40,7 @@ fn cargo_xtask(words: &[&str]) -> Command {
 }
 
 /// The program that runs the tests.
-fn xtask() -> PathBuf {
+pub fn xtask() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     target.expect("a directory").join("debug/xtask")
 }

@@ -1,7 +1,9 @@
-//! Pages of the documentation: their commands, and the queries on the datasets of these commands.
+//! Pages of the documentation: their scripts, commands and code spans, and the queries on the datasets
+//! of these commands.
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::Path,
     process::{Command, Output},
 };
@@ -49,6 +51,104 @@ impl Query<'_> {
             .map(|column| column[0].as_str().expect("a name").to_owned());
         names.collect()
     }
+}
+
+/// Root directory of the project.
+pub fn root() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("the workspace")
+}
+
+/// A page of the documentation.
+pub struct Page {
+    /// Path below the root directory.
+    pub path: String,
+    pub text: String,
+}
+
+impl Page {
+    /// The page with this path below the root directory.
+    pub fn read(path: &str) -> Self {
+        let text = fs::read_to_string(root().join(path));
+        Self {
+            path: path.to_owned(),
+            text: text.unwrap_or_else(|error| panic!("{path}: {error}")),
+        }
+    }
+
+    /// All pages.
+    pub fn all() -> Vec<Self> {
+        let beside = ["README.md", "CONTRIBUTING.md", "python/README.md"];
+        let docs = fs::read_dir(root().join("docs")).expect("docs/");
+        let names = docs.map(|entry| entry.expect("an entry").file_name().into_string());
+        let names = names.map(|name| format!("docs/{}", name.expect("UTF-8")));
+        let mut paths: Vec<_> = names.filter(|path| path.ends_with(".md")).collect();
+        paths.extend(beside.map(str::to_owned));
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    /// The code spans, without those in fenced blocks.
+    pub fn spans(&self) -> Vec<&str> {
+        let texts = self.text.split("```").step_by(2);
+        texts
+            .flat_map(|text| text.split('`').skip(1).step_by(2))
+            .collect()
+    }
+
+    /// The scripts for a shell: fenced blocks, and what an example types after `$ `.
+    pub fn scripts(&self) -> Vec<String> {
+        let script = |block: Block<'_>| match block.language {
+            "sh" | "bash" => Some(block.text.to_owned()),
+            "console" => {
+                let typed = block.text.lines();
+                let typed: Vec<_> = typed.filter_map(|line| line.strip_prefix("$ ")).collect();
+                Some(typed.join("\n"))
+            }
+            _ => None,
+        };
+        blocks(&self.text).into_iter().filter_map(script).collect()
+    }
+
+    /// Text of the fenced blocks in a language.
+    pub fn programs(&self, language: &str) -> Vec<&str> {
+        let blocks = blocks(&self.text).into_iter();
+        let blocks = blocks.filter(|block| block.language == language);
+        blocks.map(|block| block.text).collect()
+    }
+
+    /// The words behind a program, for example `profiler`, in each of its commands in scripts and in
+    /// code spans.
+    pub fn commands(&self, program: &str) -> Vec<Vec<String>> {
+        let scripts = self.scripts().join("\n").replace("\\\n", " ");
+        let scripts = scripts
+            .lines()
+            .flat_map(|line| commands_of_line(line, program));
+        // Other spans, such as messages, only contain the name.
+        let spans = self.spans().into_iter().filter_map(|span| {
+            let mut words = span.split_ascii_whitespace();
+            let first = words.find(|word| *word != "sudo" && !word.contains('='));
+            let begins = first == program.split(' ').next();
+            begins.then(|| commands_of_line(&span.replace('\n', " "), program))
+        });
+        scripts.chain(spans.flatten()).collect()
+    }
+}
+
+/// The words behind a program in the commands of a line.
+fn commands_of_line(line: &str, program: &str) -> Vec<Vec<String>> {
+    let line = line.split(" #").next().unwrap_or_default();
+    let program: Vec<_> = program.split(' ').collect();
+    let commands = line.split([';', '|', '&', '(', ')']).filter_map(|command| {
+        let words = command.split_ascii_whitespace();
+        let words: Vec<_> = words.map(|word| word.trim_matches(['\'', '"'])).collect();
+        let start = words
+            .windows(program.len())
+            .position(|found| found == program)?;
+        let words = words[start + program.len()..].iter();
+        Some(words.map(|&word| word.to_owned()).collect())
+    });
+    commands.collect()
 }
 
 /// A fenced block of a page.
@@ -123,15 +223,6 @@ pub fn job_commands(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// Code spans in the tables of a page, without those of the first column.
-pub fn codes_in_tables(page: &str) -> Vec<&str> {
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| "));
-    let cells = rows.flat_map(|row| row.split(" | ").skip(1));
-    cells
-        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
-        .collect()
-}
-
 /// Datasets of commands; each command runs once.
 #[derive(Default)]
 pub struct Datasets(BTreeMap<String, (Finished, TempDir)>);
@@ -164,7 +255,7 @@ fn shell(command: &str) -> Command {
     let mut shell = Command::new("sh");
     shell
         .args(["-c", command])
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .current_dir(root())
         .env("PATH", format!("{}:{path}", directory.display()));
     shell
 }

@@ -42,8 +42,7 @@ const NEED_OAR: &str = "oar::";
 const SOAK: &str = "soak::";
 /// Tests of the tier `long`: those that take longest, and those of samples at high rates. Names of several
 /// tests are prefixes.
-const LONG: [&str; 37] = [
-    "coming_from::",
+const LONG: [&str; 38] = [
     "compact::killed_compactions_keep_every_row",
     "compare::five_percent_are_found_with_ten_runs",
     "compare::p_values_are_those_of_the_permutation_test",
@@ -57,11 +56,13 @@ const LONG: [&str; 37] = [
     "job_search::hanging_scheduler_is_not_waited_for",
     "many_nodes::sixty_four_hosts_share_one_run",
     "many_nodes::split_by_job_writes_one_run_per_job",
+    "pages::coming_from::",
+    "pages::recipes::every_recipe_runs_on_its_dataset",
+    "pages::scripts::ci",
     "perf::hundred_threads_are_read_quickly",
     "process::no_fork_is_lost_while_attaching",
     "psutil::baselines_lie_between_two_psutil_readings",
     "psutil::footprint_is_a_complete_sum",
-    "recipes::every_recipe_runs_on_its_dataset",
     "report_input::clocks_that_differ_are_named",
     "resource_limits::ceilings_without_threads_are_refused",
     "roofline::measured_ceilings_are_in_the_report",

@@ -2,7 +2,9 @@
 
 use e2e::page::{Datasets, queries};
 
-const PAGE: &str = include_str!("../../docs/recipes.md");
+use super::scripts::check_python;
+
+const PAGE: &str = include_str!("../../../docs/recipes.md");
 
 #[test]
 fn every_recipe_runs_on_its_dataset() {
@@ -13,4 +15,9 @@ fn every_recipe_runs_on_its_dataset() {
         let (rows, _) = recipe.counts(&datasets.of(&recipe.command));
         assert!(!recipe.shows_rows || rows != 0, "no rows:\n{}", recipe.sql);
     }
+}
+
+#[test]
+fn python_runs() {
+    check_python("docs/recipes.md");
 }

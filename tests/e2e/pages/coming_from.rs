@@ -1,14 +1,14 @@
-//! The commands, queries, columns and options of docs/coming-from.md.
+//! The queries of docs/coming-from.md on the datasets of its commands.
 
 use std::collections::BTreeSet;
 
 use e2e::{
-    page::{Datasets, codes_in_tables, job_commands, output, queries},
+    page::{Datasets, job_commands, output, queries},
     runs::ProcessGroup,
 };
 use serde_json::Value;
 
-const PAGE: &str = include_str!("../../docs/coming-from.md");
+const PAGE: &str = include_str!("../../../docs/coming-from.md");
 /// A job that does not exist.
 const JOB: &str = "SLURM_JOB_ID=4294967000";
 
@@ -86,48 +86,4 @@ fn batch_scripts_have_valid_commands() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{command}\n{stderr}");
     }
-}
-
-#[test]
-fn columns_and_options_in_tables_exist() {
-    let schema = output("profiler schema --json").stdout;
-    let schema: Value = serde_json::from_slice(&schema).expect("JSON");
-    let known = columns(&schema);
-    let help = String::from_utf8(output("profiler run --help").stdout).expect("text");
-    let options: BTreeSet<_> = help
-        .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
-        .collect();
-    let mut found = 0;
-    for code in codes_in_tables(PAGE) {
-        let word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if let Some((table, column)) = code.split_once('.')
-            && word(table)
-            && word(column)
-        {
-            assert!(known.contains(code), "no column {code}");
-            found += 1;
-        }
-        if code.starts_with("--") {
-            let option = code.split(' ').next().unwrap_or(code);
-            assert!(options.contains(option), "no option {code}");
-        }
-    }
-    assert!(found >= 200, "{found} columns");
-}
-
-/// `table.column` of every table and view.
-fn columns(schema: &Value) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for (list, key) in [("tables", "table"), ("views", "view")] {
-        for table in schema[list].as_array().expect("a list") {
-            let name = table[key].as_str().expect("a name");
-            let columns = table["columns"].as_array().expect("a list").iter();
-            let own = columns.map(|column| column["name"].as_str().expect("a name"));
-            names.extend(
-                own.chain(["host", "run"])
-                    .map(|column| format!("{name}.{column}")),
-            );
-        }
-    }
-    names
 }
