@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 /// Texts of lines that do not run here, and why. Their options are compared with the program as all
 /// others are.
-const NOT_RUN: [(&str, &str); 15] = [
+const NOT_RUN: [(&str, &str); 18] = [
     ("cargo xtask", "builds"),
     (
         "s3://",
@@ -27,6 +27,9 @@ const NOT_RUN: [(&str, &str); 15] = [
     ("pip install", "the tier python installs the package"),
     ("python -m", "the tier python runs the modules"),
     ("pytest", "the tier python has the plugin"),
+    ("apt install", "the tier packages installs them"),
+    ("dnf install", "the tier packages installs them"),
+    ("sudo install", "changes the system"),
     ("systemctl", "the tier system has systemd"),
     ("podman", "installs an image"),
     ("oci-archive", "the second line of it"),
@@ -155,6 +158,8 @@ impl Sandbox {
         let target = self.target.pid().to_string();
         let changes = [
             ("--pid 4711", format!("--pid {target}")),
+            ("--pid PID", format!("--pid {target}")),
+            ("COMMAND ARGS…", "./solver".to_owned()),
             ("TARGET", target.clone()),
             ("4711", self.job.clone()),
             ("/shared/profiles", format!("{path}/shared/profiles")),
@@ -162,6 +167,7 @@ impl Sandbox {
             ("JOB_DIRECTORY", "job-3072".to_owned()),
             ("profiles/RUN", "profiles/run".to_owned()),
             ("-d 10m", "-d 300ms".to_owned()),
+            ("-d 60s", "-d 300ms".to_owned()),
             ("sleep 20", "sleep 0.2".to_owned()),
             // A browser writes it, which the tier browser has.
             (" --pdf job-report.pdf", String::new()),

@@ -157,22 +157,39 @@ fn tables(report: &Value) -> String {
         );
     }
     text.push_str(
-        "\n| workload | slowdown (median) | 95 % confidence interval | fastest runs | goal |\n|---|---|---|---|---|\n",
+        "\n| workload | slowdown (median) | 95 % confidence interval | fastest runs | goal | result |\n\
+         |---|---|---|---|---|---|\n",
     );
     for (name, group) in by_workload(report) {
         let measured = group[0];
         let _ = writeln!(
             text,
-            "| {name} | {} | {} to {} | {} | {} |",
+            "| {name} | {} | {} to {} | {} | {} | {} |",
             times(&measured["ratio"], 3),
             times(&measured["ratio_low"], 3),
             times(&measured["ratio_high"], 3),
             times(&measured["ratio_fastest"], 3),
             times(&measured["ratio_goal"], 2),
+            verdict(measured),
         );
     }
     text.push_str(&programs_table(report));
     text
+}
+
+/// Whether the confidence interval is below the goal, above it, or around it.
+fn verdict(measured: &Value) -> &'static str {
+    let number = |name: &str| measured[name].as_f64();
+    match (
+        number("ratio_low"),
+        number("ratio_high"),
+        number("ratio_goal"),
+    ) {
+        (_, Some(high), Some(goal)) if high <= goal => "met",
+        (Some(low), _, Some(goal)) if low > goal => "**missed**",
+        (Some(_), Some(_), Some(_)) => "inconclusive",
+        _ => "",
+    }
 }
 
 /// Slowdown by the profiler and by other tools.
@@ -260,11 +277,13 @@ mod tests {
         let report = json!({
             "workloads": [
                 {"name": "pipe", "tool": "profiler --pid", "ratio": 1.02, "ratio_low": 1.0,
-                    "ratio_high": 1.1, "ratio_fastest": 1.04, "ratio_goal": 1.15},
+                    "ratio_high": 1.1, "ratio_fastest": 1.04, "ratio_goal": 1.05},
                 {"name": "pipe", "tool": "runqlat", "ratio": 1.3, "ratio_low": 1.2, "ratio_high": 1.4,
                     "ratio_fastest": 1.3, "ratio_goal": null},
                 {"name": "fio", "tool": "profiler --pid", "ratio": 1.0, "ratio_low": 1.0,
-                    "ratio_high": 1.0, "ratio_fastest": 1.0, "ratio_goal": 1.02}],
+                    "ratio_high": 1.0, "ratio_fastest": 1.0, "ratio_goal": 1.02},
+                {"name": "tcp", "tool": "profiler --pid", "ratio": 1.2, "ratio_low": 1.1,
+                    "ratio_high": 1.3, "ratio_fastest": 1.1, "ratio_goal": 1.06}],
             "programs": [
                 {"workload": "pipe", "programs": [
                     {"name": "sched_switch", "runs": 1000, "ns_per_run": 197.2, "empty_ns_per_run": null},
@@ -277,8 +296,9 @@ mod tests {
         let text = tables(&report);
         for line in [
             "| workload | profiler --pid | runqlat |\n|---|---|---|\n| pipe | ×1.020 | ×1.300 |\n\n",
-            "| pipe | ×1.020 | ×1.000 to ×1.100 | ×1.040 | ×1.15 |",
-            "| fio | ×1.000 | ×1.000 to ×1.000 | ×1.000 | ×1.02 |",
+            "| pipe | ×1.020 | ×1.000 to ×1.100 | ×1.040 | ×1.05 | inconclusive |",
+            "| fio | ×1.000 | ×1.000 to ×1.000 | ×1.000 | ×1.02 | met |",
+            "| tcp | ×1.200 | ×1.100 to ×1.300 | ×1.100 | ×1.06 | **missed** |",
             "| `sched_switch` | pipe | 197 | — |",
             "| 100 processes | profiler --pid | 2.50 | 0.23 | 54.3 | 269 |",
         ] {

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::Source;
 use crate::{
@@ -23,6 +23,9 @@ use crate::{
 const GLIBC: &str = "2.28";
 /// Profile in Cargo.toml.
 const PROFILE: &str = "dist";
+
+/// Largest size of the program that docs/install.md promises.
+const MAX_BYTES: u64 = 30_000_000;
 
 /// The C library of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +99,13 @@ pub fn build(workspace: &Workspace, arch: &Arch, libc: Libc, source: &Source) ->
     let step = format!("building the program for {triple} (minutes)");
     shell::run_slowly(cargo.arg("--quiet"), &step)?;
     let built = directory.join(&triple).join(PROFILE).join("profiler");
-    split(arch, &built, &directory)
+    let binary = split(arch, &built, &directory)?;
+    let size = fs::metadata(&binary.program).context("the program")?.len();
+    ensure!(
+        size <= MAX_BYTES,
+        "the program has {size} bytes, more than {MAX_BYTES}"
+    );
+    Ok(binary)
 }
 
 /// Flags that leave the paths of this machine out of the program.
