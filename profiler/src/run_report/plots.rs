@@ -49,7 +49,7 @@ figures! {
         sp_flops: Flop, "timeline", Value::Column("target_sp_flops"), &[], over_time: OverTime::Integral;
             "Floating-point operations per second in single precision";
         mem_bw: Bytes, "timeline", Value::Column("node_mem_bw"), &[], over_time: OverTime::Integral;
-            "Bandwidth of the memory";
+            "Memory bandwidth";
         mem_bw_local: Bytes, "perf_metric", METRIC, &[WHOLE, Is("metric", "llc_miss_local_bw")], over_time: OverTime::Integral;
             "Read by the cores from memory of their own node";
         mem_bw_remote: Bytes, "perf_metric", METRIC, &[WHOLE, Is("metric", "llc_miss_remote_bw")], over_time: OverTime::Integral;
@@ -166,13 +166,13 @@ const GPU: DeviceKind = DeviceKind {
     column: "bdf",
     figures: BY_GPU,
     plots: &[
-        ("gpu_utilization", "Utilization of the GPUs"),
-        ("gpu_memory", "Memory in use on the GPUs"),
-        ("gpu_tensor", "Tensor cores of the GPUs"),
-        ("gpu_bandwidth", "Memory bandwidth of the GPUs in use"),
-        ("gpu_pcie_rx", "Bytes received by the GPUs over PCIe"),
-        ("gpu_pcie_tx", "Bytes sent by the GPUs over PCIe"),
-        ("gpu_watts", "Power of the GPUs"),
+        ("gpu_utilization", "GPU utilization"),
+        ("gpu_memory", "GPU memory"),
+        ("gpu_tensor", "GPU tensor-core utilization"),
+        ("gpu_bandwidth", "GPU memory-bandwidth utilization"),
+        ("gpu_pcie_rx", "GPU PCIe receive throughput"),
+        ("gpu_pcie_tx", "GPU PCIe send throughput"),
+        ("gpu_watts", "GPU power"),
     ],
     with_idle: true,
 };
@@ -182,11 +182,11 @@ const DISK: DeviceKind = DeviceKind {
     column: "device",
     figures: BY_DISK,
     plots: &[
-        ("disk_read", "Bytes read from each disk of the node"),
-        ("disk_write", "Bytes written to each disk of the node"),
+        ("disk_read", "Disk reads (node)"),
+        ("disk_write", "Disk writes (node)"),
         (
             "disk_busy",
-            "Share of the time with requests in flight, by disk",
+            "Disk utilization (%util of iostat)",
         ),
     ],
     with_idle: false,
@@ -199,11 +199,11 @@ const MOUNT: DeviceKind = DeviceKind {
     plots: &[
         (
             "mount_read",
-            "Bytes that the target read from files, by mount",
+            "File reads by mount",
         ),
         (
             "mount_write",
-            "Bytes that the target wrote to files, by mount",
+            "File writes by mount",
         ),
     ],
     with_idle: false,
@@ -216,11 +216,11 @@ const ADAPTER: DeviceKind = DeviceKind {
     plots: &[
         (
             "adapter_rx",
-            "Bytes received by each adapter of the high-speed network",
+            "Fabric receive throughput",
         ),
         (
             "adapter_tx",
-            "Bytes sent by each adapter of the high-speed network",
+            "Fabric send throughput",
         ),
     ],
     with_idle: false,
@@ -230,7 +230,7 @@ const DOMAIN: DeviceKind = DeviceKind {
     noun: "domain",
     column: "domain",
     figures: BY_DOMAIN,
-    plots: &[("domain_energy", "Power of each domain, all sockets")],
+    plots: &[("domain_energy", "Power by domain, all sockets")],
     with_idle: false,
 };
 
@@ -241,9 +241,9 @@ const INTERFACE: DeviceKind = DeviceKind {
     plots: &[
         (
             "interface_rx",
-            "Bytes received by each interface of the node",
+            "Interface receive throughput (node)",
         ),
-        ("interface_tx", "Bytes sent by each interface of the node"),
+        ("interface_tx", "Interface send throughput (node)"),
     ],
     with_idle: false,
 };
@@ -307,12 +307,12 @@ const fn stack(
 pub const TOPICS: &[Topic] = &[
     Topic {
         id: "time",
-        title: "Where the time of the threads went",
+        title: "Thread states",
         plots: &[PlotOf {
-            limits: &[("allowed_cpus", "CPUs that it may use")],
+            limits: &[("allowed_cpus", "allowed CPUs")],
             ..stack(
                 "thread-time",
-                "Threads of the target on a CPU, in the run queue and blocked (sleep is not shown)",
+                "Threads of the target by state (sleep not shown)",
                 &[
                     ("user mode", "user_s"),
                     ("kernel", "system_s"),
@@ -326,17 +326,17 @@ pub const TOPICS: &[Topic] = &[
     Topic {
         id: "cpu",
         latencies: &[
-            ("runqueue", "How long threads waited for a CPU"),
+            ("runqueue", "Run-queue latency"),
             (
                 "wakeup",
-                "How long threads waited for a CPU since their wakeup",
+                "Latency from wakeup to running",
             ),
         ],
         title: "CPUs of the node",
         plots: &[
             stack(
                 "node-cpu",
-                "Utilization of all CPUs",
+                "CPU utilization (node)",
                 &[
                     ("user mode", "node_user"),
                     ("kernel", "node_system"),
@@ -356,7 +356,7 @@ pub const TOPICS: &[Topic] = &[
             ),
             stack(
                 "top-down",
-                "Slots of the pipeline",
+                "Top-down analysis (TMA level 1)",
                 &[
                     ("useful work", "retiring"),
                     ("discarded work", "bad_speculation"),
@@ -367,12 +367,12 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "vector-share",
-                "Vector instructions in the floating-point arithmetic",
+                "Vectorization of floating-point arithmetic",
                 &[("double", "vector_dp"), ("single", "vector_sp")],
             ),
             lines(
                 "switches",
-                "Context switches of the target",
+                "Context switches (target)",
                 &[
                     ("voluntary", "voluntary_switches"),
                     ("involuntary", "involuntary_switches"),
@@ -402,7 +402,7 @@ pub const TOPICS: &[Topic] = &[
             },
             lines(
                 "faults",
-                "Page faults",
+                "Minor and major faults",
                 &[
                     ("without I/O", "minor_faults"),
                     ("with I/O", "major_faults"),
@@ -410,7 +410,7 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "pressure",
-                "Pressure: share of the time in which a task of the node waited",
+                "PSI \"some\" (node)",
                 &[
                     ("for a CPU", "psi_cpu"),
                     ("for memory", "psi_memory"),
@@ -419,12 +419,12 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "bandwidth",
-                "Bandwidth of the memory",
+                "Memory bandwidth",
                 &[("node", "mem_bw")],
             ),
             lines(
                 "numa",
-                "Bytes that the cores read from memory",
+                "Memory reads by locality (NUMA)",
                 &[
                     ("of their own NUMA node", "mem_bw_local"),
                     ("of other nodes", "mem_bw_remote"),
@@ -437,27 +437,27 @@ pub const TOPICS: &[Topic] = &[
         id: "io",
         devices: &[&DISK, &MOUNT],
         latencies: &[
-            ("file_read", "How long reads of files took"),
-            ("file_write", "How long writes to files took"),
-            ("fsync", "How long fsync took"),
+            ("file_read", "File read latency"),
+            ("file_write", "File write latency"),
+            ("fsync", "fsync latency"),
             (
                 "block_queue",
-                "How long requests waited for the block device",
+                "Block queue time",
             ),
-            ("block_read", "How long the block device took to read"),
-            ("block_write", "How long the block device took to write"),
-            ("block_flush", "How long the block device took to flush"),
+            ("block_read", "Block read latency"),
+            ("block_write", "Block write latency"),
+            ("block_flush", "Block flush latency"),
         ],
         title: "Files and storage",
         plots: &[
             lines(
                 "files",
-                "Bytes read from and written to files",
+                "File reads and writes",
                 &[("read", "file_read_bytes"), ("written", "file_write_bytes")],
             ),
             lines(
                 "storage",
-                "Bytes fetched from storage, and written to it or dirtied in the page cache",
+                "Storage reads and dirtied bytes",
                 &[
                     ("fetched", "storage_read_bytes"),
                     ("written or dirtied", "storage_write_bytes"),
@@ -465,7 +465,7 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "block",
-                "Bytes moved by block devices",
+                "Block device throughput",
                 &[
                     ("read", "block_read_bytes"),
                     ("written", "block_write_bytes"),
@@ -477,17 +477,17 @@ pub const TOPICS: &[Topic] = &[
         id: "network",
         devices: &[&INTERFACE, &ADAPTER],
         latencies: &[
-            ("tcp_rtt", "Round-trip times of TCP connections"),
+            ("tcp_rtt", "TCP round-trip time"),
             (
                 "tcp_connect",
-                "How long TCP connections took to be established",
+                "TCP connect latency",
             ),
         ],
         title: "Network",
         plots: &[
             lines(
                 "network",
-                "Bytes over TCP and UDP",
+                "TCP and UDP throughput",
                 &[
                     ("received", "net_rx_bytes"),
                     ("sent", "net_tx_bytes"),
@@ -496,7 +496,7 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "retransmits",
-                "TCP segments sent again",
+                "TCP retransmits",
                 &[("target", "tcp_retransmits")],
             ),
         ],
@@ -512,7 +512,7 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "gpu-target-memory",
-                "Memory of GPUs held by the target",
+                "GPU memory of the target",
                 &[("target", "gpu_memory_bytes")],
             ),
         ],
@@ -534,7 +534,7 @@ pub const TOPICS: &[Topic] = &[
             ),
             lines(
                 "target-power",
-                "Power of the packages by share of the CPU time (model)",
+                "Package power by share of CPU time (model)",
                 &[("target", "target_energy")],
             ),
         ],

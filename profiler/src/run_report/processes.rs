@@ -69,7 +69,7 @@ pub fn process_times(summary: &Summary) -> Option<Part> {
             sql: sql.collect(),
             ..Picture::new(
                 "process-time",
-                "Time of all threads of a process, of the processes with most CPU time",
+                "Thread states by process (top by CPU)",
                 chart,
             )
         })
@@ -104,7 +104,7 @@ pub fn lives(over_time: &OverTime) -> Vec<Part> {
         colour: if life.failed { 5 } else { 0 },
         lane,
     });
-    let title = "Processes from start to end, those with most CPU time; orange: failed";
+    let title = "Process timeline (top by CPU; orange = failed)";
     let chart = Lanes(bars.collect());
     let mut parts = vec![Part::Picture(Picture::new("process-lives", title, chart))];
     if all.len() > shown.len() {

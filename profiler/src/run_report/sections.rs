@@ -38,7 +38,7 @@ pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
         .collect();
     let facts = html::facts(&facts);
     let mut sections = vec![
-        Section::of_text("verdict", "What bounds the run", verdict(&found)),
+        Section::of_text("verdict", "Bottleneck", verdict(&found)),
         Section::of_text("facts", "Totals", facts),
     ];
     for topic in TOPICS {
@@ -55,10 +55,10 @@ pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
     sections.push(Section::new("regions", "Regions", regions(over_time)));
     let tables: String = page.tables.iter().map(table).collect();
     sections.push(Section::of_text("tables", "Tables", tables));
-    sections.push(Section::of_text("hints", "Hints", hints(&found)));
+    sections.push(Section::of_text("hints", "Recommendations", hints(&found)));
     sections.push(Section::of_text(
         "quality",
-        "Quality of the data",
+        "Data quality",
         quality(summary, &page.notes),
     ));
     sections.into_iter().flatten().collect()
@@ -66,9 +66,7 @@ pub fn sections(summary: &Summary, over_time: &OverTime) -> Vec<Section> {
 
 fn verdict(found: &[Finding]) -> String {
     let Some((first, others)) = found.split_first() else {
-        return paragraph(
-            "Not known: no resource was used so much that the data name it as the bound.",
-        );
+        return paragraph("No bottleneck found: no rule matched.");
     };
     let mut html = format!(
         "<p class=\"verdict\"><strong>{}</strong> {}</p>",

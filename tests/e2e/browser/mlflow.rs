@@ -247,7 +247,7 @@ fn assert_pages(server: &Server, id: &str) {
         assert!(system.contains(text), "{system}");
     }
     let verdict = pages["verdict"].as_str().expect("a text");
-    assert!(verdict.starts_with("What bounds the run"), "{verdict}");
+    assert!(verdict.starts_with("Bottleneck"), "{verdict}");
 }
 
 #[test]

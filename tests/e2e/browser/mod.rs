@@ -272,11 +272,11 @@ fn pdf_has_all_sections() {
         "{width} × {height}"
     );
     for section in [
-        "What bounds the run",
+        "Bottleneck",
         "Totals",
-        "Where the time of the threads went",
+        "Thread states",
         "Processes",
-        "Quality of the data",
+        "Data quality",
     ] {
         assert!(text.contains(section), "{section}: {text}");
     }

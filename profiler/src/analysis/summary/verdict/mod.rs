@@ -76,7 +76,7 @@ fn percent(share: f64) -> String {
 /// A rule that may explain a run.
 struct Rule {
     name: &'static str,
-    /// Its condition, as in docs/reports.md.
+    /// Its condition, as in docs/summaries.md.
     condition: &'static str,
     hint: &'static str,
     /// The sentence with the numbers, and the part of the time that it explains; `None` if the
@@ -390,10 +390,10 @@ mod tests {
 
     #[test]
     fn all_rules_are_documented() {
-        let documentation = include_str!("../../../../../docs/reports.md");
+        let documentation = include_str!("../../../../../docs/summaries.md");
         let rows = RULES.map(|rule| format!("| {} | {} |\n", rule.name, rule.condition));
         for row in &rows {
-            assert!(documentation.contains(row), "docs/reports.md without {row}");
+            assert!(documentation.contains(row), "docs/summaries.md without {row}");
         }
         let table = documentation.split("| name | rule |\n|---|---|\n").nth(1);
         let documented = table.expect("a table").lines();
