@@ -79,10 +79,8 @@ impl Page {
     /// All pages.
     pub fn all() -> Vec<Self> {
         let beside = ["README.md", "CONTRIBUTING.md", "python/README.md"];
-        let docs = fs::read_dir(root().join("docs")).expect("docs/");
-        let names = docs.map(|entry| entry.expect("an entry").file_name().into_string());
-        let names = names.map(|name| format!("docs/{}", name.expect("UTF-8")));
-        let mut paths: Vec<_> = names.filter(|path| path.ends_with(".md")).collect();
+        let mut paths = pages_in("docs");
+        paths.extend(pages_in("docs/coming-from"));
         paths.extend(beside.map(str::to_owned));
         paths.sort();
         paths.iter().map(|path| Self::read(path)).collect()
@@ -133,6 +131,14 @@ impl Page {
         });
         scripts.chain(spans.flatten()).collect()
     }
+}
+
+/// Paths of the pages in a directory.
+fn pages_in(directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(directory)).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
+    let paths = names.map(|name| format!("{directory}/{}", name.expect("UTF-8")));
+    paths.filter(|path| path.ends_with(".md")).collect()
 }
 
 /// The words behind a program in the commands of a line.

@@ -1,22 +1,36 @@
-//! The queries of docs/coming-from.md on the datasets of its commands.
+//! The queries of docs/coming-from/ on the datasets of its commands.
 
 use std::collections::BTreeSet;
 
 use e2e::{
-    page::{Datasets, job_commands, output, queries},
+    page::{Datasets, Page, job_commands, output, queries},
     runs::ProcessGroup,
 };
 use serde_json::Value;
 
-const PAGE: &str = include_str!("../../../docs/coming-from.md");
 /// A job that does not exist.
 const JOB: &str = "SLURM_JOB_ID=4294967000";
+
+/// The pages as one, with a section for each tool.
+fn page() -> String {
+    let pages = Page::all();
+    let index = pages.iter().find(|page| page.path == "docs/coming-from.md");
+    let mut text = index.expect("the index").text.clone();
+    let tools = pages
+        .iter()
+        .filter(|page| page.path.starts_with("docs/coming-from/"));
+    for tool in tools {
+        text.push_str(&tool.text.replacen("# Coming from ", "\n## ", 1));
+    }
+    text
+}
 
 #[test]
 fn every_query_has_rows_and_values() {
     // Processes that end, for the runs of the whole node.
     let _load = ProcessGroup::spawn(&["sh", "-c", "while :; do /bin/true; sleep 0.1; done"]);
-    let queries = queries(PAGE);
+    let page = page();
+    let queries = queries(&page);
     assert!(queries.len() >= 33, "{} queries", queries.len());
     let mut datasets = Datasets::default();
     for query in &queries {
@@ -36,7 +50,8 @@ fn every_query_has_rows_and_values() {
 
 #[test]
 fn demo_has_its_processes_and_marks() {
-    let queries = queries(PAGE);
+    let page = page();
+    let queries = queries(&page);
     let mut datasets = Datasets::default();
     let mut rows = |beginning: &str| {
         let query = queries
@@ -78,7 +93,7 @@ fn demo_has_its_processes_and_marks() {
 
 #[test]
 fn batch_scripts_have_valid_commands() {
-    let commands = job_commands(PAGE);
+    let commands = job_commands(&page());
     assert!(!commands.is_empty());
     for command in commands {
         let waiting = command.replacen("--job", "--job --wait 100ms", 1);
