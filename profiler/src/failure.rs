@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::support::os_error::without_code;
+
 /// Cause of a failure. The value is the exit code; `docs/exit-codes.md` has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -40,10 +42,10 @@ pub struct Failure {
 
 impl Failure {
     /// Builds a failure.
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+    pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
         Self {
             reason,
-            message: message.into(),
+            message: without_code(message.as_ref()).into_owned(),
         }
     }
 

@@ -35,6 +35,7 @@ use crate::{
         parquet_reader::ParquetReader,
     },
     sources::dataset_schema,
+    support::os_error::without_code,
 };
 
 /// A run.
@@ -215,7 +216,7 @@ impl StoredRun {
                 };
             }
             Err(error) => {
-                failures.push(format!("{place}: {error}"));
+                failures.push(format!("{place}: {}", without_code(&error.to_string())));
                 return Err(failures);
             }
         };
@@ -225,7 +226,8 @@ impl StoredRun {
         let (mut parts, journals) = (numbers(parquet_file::number), numbers(journal::number));
         if let Some(compacted) = compacted {
             let remaining = compacted.remaining(&directory, parts);
-            parts = remaining.map_err(|error| vec![format!("{place}: {error}")])?;
+            parts = remaining
+                .map_err(|error| vec![format!("{place}: {}", without_code(&error.to_string()))])?;
         }
         for &part in &parts {
             let name = parquet_file::name(part);
@@ -334,6 +336,7 @@ fn read_part(
 ) -> Result<(), String> {
     let first_line = |error: &dyn std::fmt::Display| {
         let text = error.to_string();
+        let text = without_code(&text);
         text.lines().next().unwrap_or_default().to_owned()
     };
     // The decoder can panic on damaged data.
@@ -407,5 +410,5 @@ fn read_journal(
         }
         Ok(())
     };
-    read().map_err(|error| error.to_string())
+    read().map_err(|error| without_code(&error.to_string()).into_owned())
 }

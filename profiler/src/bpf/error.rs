@@ -14,7 +14,7 @@ use aya::{
 use thiserror::Error;
 
 use super::btf::BtfError;
-use crate::{host::refusal, privileges::may_load_bpf};
+use crate::{host::refusal, privileges::may_load_bpf, support::os_error::without_code};
 
 /// Environment variable with which error messages include the log of the verifier. It makes loading
 /// slower.
@@ -218,7 +218,7 @@ fn chain(error: &(dyn Error + 'static)) -> String {
                 "" => "rejected by the kernel".to_owned(),
                 log => format!("rejected by the verifier: {log}"),
             },
-            _ => error.to_string(),
+            _ => without_code(&error.to_string()).into_owned(),
         };
         if message.is_empty() {
             message = text;
@@ -247,7 +247,7 @@ mod tests {
     fn messages_are_one_line_with_all_causes() {
         assert_eq!(
             load_error(libc::EINVAL).describe(),
-            "loading BPF program `mark`: `bpf_prog_load` failed: Invalid argument (os error 22)"
+            "loading BPF program `mark`: `bpf_prog_load` failed: Invalid argument"
         );
         let denied = load_error(libc::EPERM);
         assert!(denied.is_denied());
@@ -262,7 +262,7 @@ mod tests {
         };
         assert_eq!(
             read.describe(),
-            "reading all entries of BPF map NET_IO: Invalid argument (os error 22)"
+            "reading all entries of BPF map NET_IO: Invalid argument"
         );
     }
 
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(reason(libc::EACCES), "not permitted (EACCES)");
         assert_eq!(
             reason(libc::E2BIG),
-            "`bpf_prog_load` failed: Argument list too long (os error 7)"
+            "`bpf_prog_load` failed: Argument list too long"
         );
     }
 }

@@ -79,7 +79,7 @@ impl Arguments {
     ///
     /// When a run cannot be read, or has no such figure.
     pub fn run(&self) -> Result<u8, Failure> {
-        let is_option = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"--");
+        let is_option = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"-");
         if let Some(option) = self.after.iter().find(is_option) {
             let message = format!("{}: options come before `--`", option.display());
             return Err(Failure::new(Reason::Usage, message));

@@ -301,6 +301,11 @@ impl Arguments {
             every: self.every,
         };
         let output = self.output()?;
+        let has_files = matches!(self.format, Format::Perfmon | Format::Pytyche);
+        if has_files && output.as_os_str() == "-" {
+            let message = "this format has several files: use -o DIRECTORY";
+            return Err(Failure::new(Reason::Usage, message));
+        }
         match self.format {
             Format::Perfmon => return perfmon::write(&series, files, output),
             Format::Pytyche => return pytyche::write(&series, files, output),

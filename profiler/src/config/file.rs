@@ -173,7 +173,10 @@ fn failure(path: &Path, what: &dyn std::fmt::Display) -> Failure {
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    regular_file::read_to_string(path, Links::Followed).map_err(|error| failure(path, &error))
+    regular_file::read_to_string(path, Links::Followed).map_err(|error| {
+        let message = format!("cannot read settings {}: {error}", path.display());
+        Failure::new(Reason::Usage, message)
+    })
 }
 
 /// The later value; of two tables, the keys of both.

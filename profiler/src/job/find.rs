@@ -63,6 +63,7 @@ pub fn find(
         state: Cow::Borrowed(""),
         unrecognized: BTreeSet::new(),
         notes: Vec::new(),
+        unanswered: None,
         report: &report,
     };
     let begin = Instant::now();
@@ -118,6 +119,8 @@ struct Search<'a> {
     /// Words for its state that were reported as not known.
     unrecognized: BTreeSet<String>,
     notes: Vec<String>,
+    /// Why the scheduler was not queried again.
+    unanswered: Option<String>,
     report: &'a dyn Fn(&str),
 }
 
@@ -224,8 +227,12 @@ impl Search<'_> {
             }
             Err(error) => {
                 self.can_query = false;
+                // At once: the wait for its processes can be long.
+                (self.report)(&format!(
+                    "cannot query {scheduler} about job {id}: {error}; searching for its processes"
+                ));
                 let note = format!("cannot query {scheduler} about job {id}: {error}");
-                self.note(note);
+                self.unanswered = Some(note);
             }
         }
         self.has_final_id = true;
@@ -297,7 +304,7 @@ impl Search<'_> {
             self.state,
             wait.as_secs_f64()
         );
-        for note in self.notes {
+        for note in self.notes.into_iter().chain(self.unanswered) {
             message = format!("{message}; {note}");
         }
         Failure::new(Reason::Target, message)

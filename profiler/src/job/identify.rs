@@ -38,9 +38,9 @@ pub fn identify(host: &Host, request: &Request) -> Result<(Scheduler, JobId), Fa
         let mut jobs = environment.jobs.into_iter().chain(own_cgroup(host));
         let is_requested =
             |job: &(Scheduler, JobId)| request.scheduler.is_none_or(|asked| asked == job.0);
-        return jobs.find(is_requested).ok_or_else(|| {
-            usage("--job: no job in the environment or the cgroup: give its id".to_owned())
-        });
+        return jobs
+            .find(is_requested)
+            .ok_or_else(|| usage("not inside a batch job; use --job ID".to_owned()));
     };
     let scheduler = request
         .scheduler

@@ -1,10 +1,10 @@
 //! Explanations and remedies of the errors of perf_event_open(2).
 
-use std::io;
+use std::{borrow::Cow, io};
 
 use rustix::io::Errno;
 
-use crate::host::Host;
+use crate::{host::Host, procfs::read::text, support::os_error::without_code};
 
 /// Explanation of an error.
 pub fn explain(error: &io::Error, host: &Host) -> String {
@@ -20,13 +20,13 @@ pub fn explain(error: &io::Error, host: &Host) -> String {
         Some(Errno::MFILE | Errno::NFILE) => "too many open files".to_owned(),
         Some(Errno::NOSYS) => "the kernel has no perf events (CONFIG_PERF_EVENTS)".to_owned(),
         Some(Errno::NOSPC) => "no hardware register is left for this event".to_owned(),
-        _ => error.to_string(),
+        _ => without_code(&error.to_string()).into_owned(),
     }
 }
 
 /// Remedy of an error; empty if there is none.
-pub fn remedy(error: &io::Error, host: &Host) -> &'static str {
-    match Errno::from_io_error(error) {
+pub fn remedy(error: &io::Error, host: &Host) -> Cow<'static, str> {
+    Cow::Borrowed(match Errno::from_io_error(error) {
         // Only kernels of Debian and Ubuntu have this level, at which CAP_PERFMON does not suffice.
         Some(Errno::ACCESS | Errno::PERM)
             if host.perf_event_paranoid.is_some_and(|level| level > 2) =>
@@ -36,10 +36,7 @@ pub fn remedy(error: &io::Error, host: &Host) -> &'static str {
         Some(Errno::ACCESS | Errno::PERM) => {
             "sudo, or: setcap cap_perfmon+ep profiler, or: sysctl kernel.perf_event_paranoid=-1"
         }
-        Some(Errno::BUSY | Errno::NOSPC) => {
-            "stop other profilers (perf, likwid, vtune); sysctl kernel.nmi_watchdog=0 frees a \
-             counter"
-        }
+        Some(Errno::BUSY | Errno::NOSPC) => return in_use(host).into(),
         Some(Errno::MFILE) => "raise the limit: ulimit -n, or LimitNOFILE= of the service",
         Some(Errno::NFILE) => "raise the limit: sysctl fs.file-max",
         Some(Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::NXIO) => {
@@ -47,7 +44,21 @@ pub fn remedy(error: &io::Error, host: &Host) -> &'static str {
              <cpu mode='host-passthrough'/> and <pmu state='on'/>)"
         }
         _ => "",
-    }
+    })
+}
+
+/// How to free counters: the watchdog holds one if it is on.
+fn in_use(host: &Host) -> String {
+    let watchdog = text(&host.procfs.join("sys/kernel/nmi_watchdog"));
+    let watchdog = if watchdog.is_some_and(|state| state.trim() == "1") {
+        "the NMI watchdog holds a counter: sysctl kernel.nmi_watchdog=0; otherwise "
+    } else {
+        ""
+    };
+    format!(
+        "{watchdog}stop other profilers (perf, likwid, vtune); to list them: \
+         find /proc/[0-9]*/fd -lname '*perf_event*'"
+    )
 }
 
 #[cfg(test)]
@@ -61,7 +72,7 @@ mod tests {
         for (errno, explanation, expected) in [
             (Errno::ACCESS, "perf_event_paranoid is 2", "cap_perfmon"),
             (Errno::NOENT, "no such event", "virtual machine"),
-            (Errno::BUSY, "in use", "nmi_watchdog=0"),
+            (Errno::BUSY, "in use", "perf_event"),
             (Errno::MFILE, "too many open files", "ulimit -n"),
         ] {
             let error = io::Error::from(errno);
@@ -71,5 +82,18 @@ mod tests {
         host.perf_event_paranoid = Some(3);
         assert!(!remedy(&Errno::ACCESS.into(), &host).contains("cap_perfmon"));
         assert_eq!(remedy(&Errno::INVAL.into(), &host), "");
+    }
+
+    #[test]
+    fn watchdog_is_named_if_it_is_on() {
+        let procfs = tempfile::TempDir::new().expect("a directory");
+        let file = procfs.path().join("sys/kernel/nmi_watchdog");
+        std::fs::create_dir_all(file.parent().expect("a parent")).expect("made");
+        let host = Host::probe(procfs.path(), "/none", Some("x".to_owned()));
+        for (state, is_named) in [("0\n", false), ("1\n", true)] {
+            std::fs::write(&file, state).expect("written");
+            let remedy = remedy(&Errno::BUSY.into(), &host);
+            assert_eq!(remedy.contains("nmi_watchdog=0"), is_named, "{remedy}");
+        }
     }
 }

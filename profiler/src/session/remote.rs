@@ -333,7 +333,12 @@ impl RemoteSession<'_> {
             _ => Vec::new(),
         };
         let pidfds = pids.iter().map(|pid| {
-            let gone = || Failure::new(Reason::Target, format!("no process {pid}"));
+            let gone = || {
+                Failure::new(
+                    Reason::Target,
+                    format!("no process {pid} (already exited?)"),
+                )
+            };
             let id = Pid::from_raw(pid.cast_signed()).ok_or_else(gone)?;
             pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())
         });

@@ -14,7 +14,7 @@ use crate::{
     marks::MarkReceiver,
     perf::Selection,
     schema::{Batch, OwnerKey, ProcessKey, Table, TickKey, View},
-    support::{clock::Tick, self_metrics::SelfMetrics},
+    support::{clock::Tick, os_error::without_code, self_metrics::SelfMetrics},
     tasks::{ProcessId, Row, TaskTable, per_key::CounterRow},
 };
 
@@ -67,7 +67,7 @@ impl Support {
         match std::fs::read(path) {
             Ok(_) => Self::Works,
             Err(error) => Self::No {
-                why: format!("{}: {error}", path.display()),
+                why: without_code(&format!("{}: {error}", path.display())).into_owned(),
                 remedy: remedy.to_owned(),
             },
         }

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 
-use super::{invoking_user::Owner, regular_file, signals, units::rfc3339};
+use super::{invoking_user::Owner, os_error::without_code, regular_file, signals, units::rfc3339};
 use crate::failure::{Failure, Reason};
 
 /// Replaced by the name of the host in `--log`.
@@ -124,7 +124,8 @@ pub fn open(path: &Path, hostname: &str, owner: Owner) -> Result<(), Failure> {
             io::ErrorKind::NotFound => "no such directory".to_owned(),
             _ => error.to_string(),
         };
-        Failure::new(Reason::Output, format!("--log {}: {why}", path.display()))
+        let message = format!("cannot open log {}: {why}; use --log FILE", path.display());
+        Failure::new(Reason::Output, message)
     })?;
     *LOG.write().unwrap_or_else(PoisonError::into_inner) = Some(LogFile { file, path, owner });
     // The stderr of a process in the background is rarely read.
@@ -146,7 +147,7 @@ pub fn reopen() {
             *LOG.write().unwrap_or_else(PoisonError::into_inner) =
                 Some(LogFile { file, path, owner });
         }
-        Err(error) => warning!("profiler: --log {}: {error}", path.display()),
+        Err(error) => warning!("profiler: cannot open log {}: {error}", path.display()),
     }
 }
 
@@ -193,6 +194,7 @@ pub fn report_lines(module: &str, text: &str) {
 }
 
 fn write(level: Level, module: &str, text: &str) {
+    let text = &*without_code(text);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(0));
     let time = rfc3339(now);

@@ -30,6 +30,7 @@ use crate::{
         manifest::{Manifest, State},
     },
     schema::run::RUN,
+    support::os_error::without_code,
 };
 
 /// Arguments of `profiler verify`.
@@ -179,7 +180,8 @@ type All = BTreeMap<(String, String), Contents>;
 
 impl Report {
     fn problem(&mut self, text: impl Into<String>) {
-        self.problems.push(text.into());
+        let text: String = text.into();
+        self.problems.push(without_code(&text).into_owned());
     }
 
     fn note(&mut self, text: impl Into<String>) {

@@ -9,7 +9,7 @@ use super::{
     manifest::{self, Manifest, State},
     views,
 };
-use crate::job::announcement;
+use crate::{job::announcement, support::os_error::without_code};
 
 /// Content of a run's directory.
 #[derive(Debug, Default)]
@@ -57,6 +57,9 @@ impl Listing {
         let compacted = listing.compacted.iter().flat_map(CompactedRun::places);
         let compacted = compacted.map(|(table, host)| (table.to_owned(), host.to_owned()));
         listing.directories.extend(compacted);
+        for problem in &mut listing.problems {
+            *problem = without_code(problem).into_owned();
+        }
         listing.directories.sort();
         listing.directories.dedup();
         if listing.manifests.is_empty() && listing.directories.is_empty() {

@@ -249,7 +249,7 @@ impl Plan {
         self.note(
             None,
             "no PMU found, hardware events cannot be counted".to_owned(),
-            open_error::remedy(&Errno::NODEV.into(), machine.host),
+            &open_error::remedy(&Errno::NODEV.into(), machine.host),
         );
     }
 }

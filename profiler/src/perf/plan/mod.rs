@@ -197,7 +197,7 @@ impl Plan {
             let event = self.events[*index].event.clone();
             let reason = open_error::explain(error, machine.host);
             let remedy = open_error::remedy(error, machine.host);
-            self.note(Some(event.as_str()), reason, remedy);
+            self.note(Some(event.as_str()), reason, &remedy);
         }
     }
 

@@ -72,7 +72,7 @@ impl Plan {
         self.note(
             None,
             format!("counting in the kernel is {why}: user mode only"),
-            remedy,
+            &remedy,
         );
         let mut groups = std::mem::take(&mut self.core_groups);
         for group in &mut groups {
@@ -89,7 +89,7 @@ impl Plan {
                 group.append(rest);
                 let event = self.events[omitted.indices[0]].event.clone();
                 let reason = format!("happens in the kernel, where counting is {why}");
-                self.note(Some(event.as_str()), reason, remedy);
+                self.note(Some(event.as_str()), reason, &remedy);
             }
         }
         groups.retain(|group| !group.attributes.is_empty());

@@ -23,7 +23,12 @@ use crate::{
 ///
 /// When one does not, is a zombie, or is only a thread of another.
 pub fn roots(host: &Host, pids: &[u32]) -> Result<Roots, Failure> {
-    let gone = |pid| Failure::new(Reason::Target, format!("no process {pid}"));
+    let gone = |pid| {
+        Failure::new(
+            Reason::Target,
+            format!("no process {pid} (already exited?)"),
+        )
+    };
     pids.iter()
         .map(|pid| {
             // Tgid and State come before the groups, of which there can be many.

@@ -8,7 +8,7 @@ use crate::{
     host::Host,
     output::{
         Outputs,
-        dataset::{Dataset, DatasetOptions, Manifest},
+        dataset::{Dataset, DatasetOptions, Manifest, OutputError},
         job_router::{JobRouter, RunTemplate},
         memory_guard::MemoryGuard,
         recovery::{AbandonedRuns, RecoveryThread},
@@ -96,7 +96,7 @@ pub fn open(config: &Config, host: &Host, manifest: Manifest) -> Result<OpenOutp
     };
     options.manifest = Some(manifest);
     // Creates the directory of the runs, which the first check of the limits reads.
-    let dataset = Dataset::open(options, settings.run_id.is_some()).map_err(failure)?;
+    let dataset = Dataset::open(options, settings.run_id.is_some()).map_err(not_created)?;
     let retention = start_retention(config, &abandoned)?;
 
     let mut outputs = guarded(host);
@@ -175,6 +175,21 @@ fn start_retention(config: &Config, runs: &AbandonedRuns) -> Result<Option<Reten
 
 fn failure(error: impl fmt::Display) -> Failure {
     Failure::new(Reason::Output, error.to_string())
+}
+
+/// Why the directory of a run cannot be created, and the remedy.
+fn not_created(error: OutputError) -> Failure {
+    let (path, why) = match error {
+        OutputError::NotWritable { path, source } | OutputError::Other { path, source } => {
+            (path, source.to_string())
+        }
+        OutputError::NotADirectory { path } => (path, "not a directory".to_owned()),
+        other => return failure(other),
+    };
+    failure(format_args!(
+        "cannot create output directory {}: {why}; use --out DIR",
+        path.display()
+    ))
 }
 
 fn no_thread(error: impl fmt::Display) -> Failure {

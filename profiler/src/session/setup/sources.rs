@@ -11,6 +11,7 @@ use crate::{
     privileges,
     session::sampler::Opened,
     sources::{Input, OpenContext, REGISTRY, Support, of_result},
+    support::os_error::without_code,
     tasks::Reader,
 };
 
@@ -108,6 +109,6 @@ fn state(name: &str, status: SourceStatus, why: Option<String>) -> SourceState {
     SourceState {
         name: name.to_owned(),
         status,
-        why,
+        why: why.map(|why| without_code(&why).into_owned()),
     }
 }

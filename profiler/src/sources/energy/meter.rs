@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::Result;
 
+use crate::support::os_error::without_code;
+
 /// A power domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Domain {
@@ -190,7 +192,7 @@ fn problem(file: &Path, remedy: &str, result: std::io::Result<()>) -> Option<Pro
     let error = result.err()?;
     let is_denied = error.kind() == ErrorKind::PermissionDenied;
     Some(Problem {
-        why: format!("{}: {error}", file.display()),
+        why: without_code(&format!("{}: {error}", file.display())).into_owned(),
         remedy: if is_denied {
             remedy.to_owned()
         } else {

@@ -130,7 +130,7 @@ fn open(host: &Host, domain: Domain, event: &Event, cpus: &[u32]) -> Meter {
                 let why = explain(&refused.error, host);
                 problem = Some(Problem {
                     why: format!("{} on CPU {cpu}: {why}", event.name),
-                    remedy: remedy(&refused.error, host).to_owned(),
+                    remedy: remedy(&refused.error, host).into_owned(),
                 });
                 break;
             }

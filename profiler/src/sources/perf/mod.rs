@@ -245,7 +245,7 @@ impl Perf {
 
 fn not_counted(what: &str, number: u32, error: &io::Error, host: &Host) -> Error {
     let why = explain(error, host);
-    match remedy(error, host) {
+    match &*remedy(error, host) {
         "" => anyhow!("{what} {number} is not counted: {why}"),
         remedy => anyhow!("{what} {number} is not counted: {why} (remedy: {remedy})"),
     }
