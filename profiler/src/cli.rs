@@ -12,7 +12,7 @@ use clap::{
 
 use crate::{
     commands::{
-        self, ceilings, check, compact, compare, config, events, export, import, man, mark,
+        self, ceilings, check, compact, compare, config, events, export, help, import, man, mark,
         recover, report, run, schema, serve, status, summary, upload, verify,
     },
     config::{Config, file},
@@ -37,12 +37,11 @@ const LONG_VERSION: &str = concat!(
 );
 
 const AFTER_HELP: &str = "\
-Begin with `profiler check`, then `profiler run -- COMMAND` or `profiler run --pid PID`.
-Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege, 5 output, 6 --strict, \
-7 verify, 8 compare --fail-on, 9 too few runs for compare --fail-on.";
+Exit codes: 0 done or the command's own, 2 usage, 3 target, 4 privilege,
+5 output, 6 --strict, 7 verify, 8 compare --fail-on, 9 too few runs for it.
+Manual: `profiler man | man -l -`";
 
-/// Shows where time, bytes, FLOPS and energy go, for a command, a process tree, a batch job, a
-/// cgroup or a node
+/// Shows where time, bytes, FLOPS and energy of a command, job or node go
 ///
 /// The profiler follows processes in the kernel with eBPF and writes Parquet files, which DuckDB
 /// and pandas open directly.
@@ -59,15 +58,15 @@ pub struct Cli {
 pub enum Command {
     /// Profile a target until it ends, for --duration, or until Ctrl-C
     Run(Box<run::Arguments>),
-    /// Show which sources work on this machine, and how to enable the others
+    /// Show which sources work here, and how to enable the others
     Check(check::Arguments),
-    /// Print the settings of this node and where each comes from, or check them
+    /// Print the settings of this node and their origin, or check them
     ///
-    /// Read are /etc/profiler.toml and then /etc/profiler.d/*.toml in the order of their names. A later
+    /// Reads /etc/profiler.toml, then /etc/profiler.d/*.toml in the order of their names. A later
     /// file replaces entries of an earlier one, and adds keys to its tables. An invalid entry is reported
     /// with its file and line, and the exit code is 2.
     Config(config::Arguments),
-    /// List the hardware events of a CPU: groups, metrics, and event codes
+    /// List the hardware events of a CPU: groups, metrics and codes
     Events(events::Arguments),
     /// Recover the rows of a killed profiler
     ///
@@ -75,9 +74,9 @@ pub enum Command {
     /// (_part-*.arrows). This command turns them into Parquet files at once; otherwise the next run
     /// with the same --out does.
     Recover(recover::Arguments),
-    /// Check runs for missing or damaged data: hosts, tables, Parquet files, samples, clocks
+    /// Check runs for missing or damaged data
     ///
-    /// Reads all data and changes nothing. The exit code is 0 without problems, 7 otherwise.
+    /// Checks hosts, tables, Parquet files, samples and clocks. Reads all data and changes nothing. The exit code is 0 without problems, 7 otherwise.
     Verify(verify::Arguments),
     /// Merge the Parquet files of finished runs into few large ones
     ///
@@ -96,25 +95,25 @@ pub enum Command {
     Upload(upload::Arguments),
     /// Show where time, bytes and energy of a run went, on one screen
     Summary(summary::Arguments),
-    /// Write reports of runs: HTML that opens without network, plots as files, PDF, Markdown
+    /// Write reports of runs: offline HTML, PDF, Markdown, plots as files
     Report(report::Arguments),
-    /// Compare runs with runs: what differs, whether that is significant, and between which machines
+    /// Compare two groups of runs, with significance tests
     ///
-    /// For example `profiler compare old-* -- new-*`. With six or more runs on each side, medians have
-    /// intervals; single runs are compared by their samples.
+    /// For example `profiler compare old-* -- new-*`. A confidence interval needs 4 runs on each side;
+    /// record at least 5 to find significant differences. Single runs are compared by their samples.
     Compare(compare::Arguments),
-    /// Write runs as files of other formats
+    /// Convert runs to other formats: CSV, JSON, Feather, Perfetto, MLflow
     ///
     /// For example `profiler export csv RUN -o tables`, or `profiler export feather RUN --table usage
-    /// -o usage.feather`. Files get their names when all are complete. The Python package converts them
+    /// -o usage.feather`. Files are written under temporary names and renamed together. The Python package converts them
     /// to ORC, HDF5 and pickle.
     Export(export::Arguments),
-    /// Read files of perfmon or Flowcept as a run, to compare old data with new
+    /// Convert files of perfmon or Flowcept to a run
     ///
-    /// For example `profiler import perfmon JOB_DIRECTORY -o profiles/old`. What the files do not have is
-    /// null. Increases of counters are those between two samples.
+    /// For example `profiler import perfmon JOB_DIRECTORY -o profiles/old`. Values that the files do not
+    /// have are null. Counters are differences of two samples.
     Import(import::Arguments),
-    /// Measure the peak performance and the bandwidths of this machine, for the roofline of reports
+    /// Measure peak FLOP/s and bandwidths of this machine, for rooflines
     ///
     /// Runs loops of known work on one CPU and on all, for each instruction set, and each level of the
     /// memory: about a minute on an idle node. Nothing else measures them, in particular no job.
@@ -123,11 +122,13 @@ pub enum Command {
     ///
     /// Without a profiler, nothing is sent and the exit code is 0.
     Mark(Box<mark::Arguments>),
-    /// Profile for the users of this node who ask: `profiler run` finds the service by itself
-    Serve(serve::Arguments),
-    /// Show the running profilers and services of this node: target, samples, cost, losses, disk
+    /// Run the profiling service for unprivileged users of this node
     ///
-    /// A user sees the own ones, services, and those of others whose status is readable; root sees all.
+    /// `profiler run` of these users finds the service without an option.
+    Serve(serve::Arguments),
+    /// Show the running profilers and services of this node
+    ///
+    /// Shows target, samples, cost, losses and disk space. A user sees the own ones, services, and those of others whose status is readable; root sees all.
     /// A socket without its service is named. The exit code is 3 if none runs.
     Status(status::Arguments),
     /// Print all tables and columns with types, units and descriptions
@@ -199,7 +200,7 @@ impl Cli {
     ///
     /// When the words or the file are invalid.
     pub fn read(mut words: Vec<OsString>) -> Result<Self, ParseError> {
-        let mut matches = Self::command().try_get_matches_from(&words)?;
+        let mut matches = help::grouped(Self::command()).try_get_matches_from(&words)?;
         if let Some(run) = matches.subcommand_matches("run") {
             let mut more = file::arguments(run)?;
             if let Some(labels) = std::env::var_os(LABELS).filter(|labels| !labels.is_empty()) {
@@ -316,6 +317,7 @@ fn similar_option(unknown: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::compare::statistics::{ALPHA, least_measurements};
 
     fn read(words: &[&str]) -> Result<Cli, ParseError> {
         let words = ["profiler"].iter().chain(words).map(OsString::from);
@@ -351,6 +353,23 @@ mod tests {
         for line in pages.iter().flat_map(|page| page.lines()) {
             assert!(line.chars().count() <= 100, "{line}");
         }
+    }
+
+    #[test]
+    fn numbers_of_runs_in_the_help_are_those_of_the_tests() {
+        let mut command = Cli::command();
+        let compare = command.find_subcommand_mut("compare").expect("compare");
+        let help = compare.render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let least = least_measurements(ALPHA);
+        let needs = format!("A confidence interval needs {least} runs on each side");
+        assert!(help.contains(&needs), "{help}");
+        // Of the primary figures, which are tested together.
+        let for_several = least_measurements(ALPHA / 5.0);
+        assert!(
+            help.contains(&format!("at least {for_several} ")),
+            "{for_several}: {help}"
+        );
     }
 
     #[test]

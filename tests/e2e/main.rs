@@ -27,6 +27,7 @@ mod job_search;
 mod job_states;
 mod jobs;
 mod many_nodes;
+mod messages;
 mod nvidia;
 mod oar;
 mod old_schema;

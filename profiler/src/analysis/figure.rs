@@ -119,6 +119,9 @@ pub struct Figure {
     pub at_least: Option<&'static str>,
 }
 
+/// Column with the time that a row covers.
+const INTERVAL: &str = "interval_ns";
+
 /// Value of a row, computed from columns of the same row; null if one of them is null.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
@@ -137,6 +140,9 @@ pub enum Value {
     One,
     /// A value times a constant.
     Scaled(f64, &'static Value),
+    /// A share of the interval in %. The kernel updates these times at other moments than we read
+    /// them, so that a ratio can be a little above 1.
+    ShareOfInterval(&'static str),
 }
 
 /// Condition for a row.
@@ -199,7 +205,7 @@ impl Value {
                 let (names, of_value) = value.as_sum()?;
                 Some((names, factor * of_value))
             }
-            Self::Ratio(..) | Self::Part(..) | Self::One => None,
+            Self::Ratio(..) | Self::Part(..) | Self::One | Self::ShareOfInterval(_) => None,
         }
     }
 
@@ -215,12 +221,13 @@ impl Value {
             }
             Self::One => {}
             Self::Scaled(_, value) => value.columns(columns),
+            Self::ShareOfInterval(name) => columns.extend([name, INTERVAL]),
         }
     }
 
     /// Values of all rows, NaN for null.
     pub fn of(&self, batch: &RecordBatch) -> Vec<f64> {
-        let ratio = |above, below| {
+        let ratio = |above: &[&str], below: &[&str]| {
             let pairs = sum(batch, above).into_iter().zip(sum(batch, below));
             pairs.map(|(above, below)| {
                 if below == 0.0 {
@@ -243,6 +250,10 @@ impl Value {
                 .of(batch)
                 .into_iter()
                 .map(|value| value * factor)
+                .collect(),
+            Self::ShareOfInterval(name) => ratio(&[name], &[INTERVAL])
+                // Unlike `min`, keeps NaN.
+                .map(|share| if share > 1.0 { 100.0 } else { 100.0 * share })
                 .collect(),
         }
     }
@@ -269,6 +280,10 @@ impl Value {
             }
             Self::One => "1".to_owned(),
             Self::Scaled(factor, value) => format!("{factor:e} * {}", value.sql()),
+            Self::ShareOfInterval(name) => format!(
+                "least(100, 100.0 * {} / nullif({INTERVAL}, 0))",
+                quoted(name)
+            ),
         }
     }
 }
@@ -586,5 +601,30 @@ impl Accumulator {
             OverTime::Mean | OverTime::ShareAtLeast(_) => self.sum / self.seconds,
         };
         (self.count != 0 && value.is_finite()).then_some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::UInt64Array;
+
+    use super::*;
+
+    /// Pressure of 100.3 % was shown.
+    #[test]
+    fn shares_of_an_interval_are_at_most_100_percent() {
+        let column = |values: [Option<u64>; 4]| Arc::new(UInt64Array::from(values.to_vec())) as _;
+        let batch = RecordBatch::try_from_iter([
+            ("waited_ns", column([Some(1003), Some(500), None, Some(1)])),
+            (
+                INTERVAL,
+                column([Some(1000), Some(1000), Some(1000), Some(0)]),
+            ),
+        ]);
+        let shares = Value::ShareOfInterval("waited_ns").of(&batch.expect("a batch"));
+        assert_eq!(shares[..2], [100.0, 50.0]);
+        assert!(shares[2].is_nan() && shares[3].is_nan(), "{shares:?}");
     }
 }

@@ -148,6 +148,23 @@ impl Ceilings {
         parsed.map_err(|why| Failure::new(Reason::Usage, format!("{}: {why}", path.display())))
     }
 
+    /// Refuses to replace a file of another kind.
+    ///
+    /// # Errors
+    ///
+    /// When there is one.
+    pub fn check_output(path: &Path) -> Result<(), Failure> {
+        let exists = path
+            .metadata()
+            .is_ok_and(|found| found.is_file() && found.len() > 0);
+        if exists && Self::read(path).is_err() {
+            let what = "exists and is not a file of ceilings; choose another --output";
+            let message = format!("{} {what}", path.display());
+            return Err(Failure::new(Reason::Output, message));
+        }
+        Ok(())
+    }
+
     /// Writes the file, and the directories in which it is.
     ///
     /// # Errors
@@ -155,7 +172,7 @@ impl Ceilings {
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
         let fail = |error: io::Error| {
-            let message = format!("{}: {error}", path.display());
+            let message = format!("cannot write {}: {error}", path.display());
             Failure::new(Reason::Output, message)
         };
         let text = toml::to_string(self).map_err(Failure::internal)?;
@@ -245,6 +262,17 @@ mod tests {
         level = 'DRAM'
         per_second = 2.5e11
     ";
+
+    #[test]
+    fn other_files_are_not_replaced() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join("ceilings.toml");
+        assert!(Ceilings::check_output(&path).is_ok());
+        for (content, is_ours) in [("", true), (SITE, true), ("thesis", false)] {
+            fs::write(&path, content).expect("written");
+            assert_eq!(Ceilings::check_output(&path).is_ok(), is_ours, "{content}");
+        }
+    }
 
     #[test]
     fn files_are_read_as_they_were_written() {

@@ -44,6 +44,10 @@ impl Arguments {
     ///
     /// When the node is busy, a CPU cannot be used, or the file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
+        // Before the measurement, which takes a minute.
+        if let Some(path) = &self.output {
+            Ceilings::check_output(path)?;
+        }
         let cpus = self.chosen_cpus()?;
         let host = Host::probe("/proc", "/sys", None);
         let busy = busy(&host.procfs);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{TrustOption, print, print_json, read_run, write};
+use super::{TrustOption, own_file, print, print_json, read_run, write};
 use crate::{
     analysis::{
         compare::{Judgement, Measured, Threshold, compare, document, judge, page},
@@ -37,6 +37,9 @@ pub struct Arguments {
     /// Write HTML to this file instead; `-` for the standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["json", "md"])]
     output: Option<PathBuf>,
+    /// Replace an existing file that is not a report
+    #[arg(long, requires = "output")]
+    force: bool,
     /// Exit with 8 if a figure differs significantly by more than this, such as 'cpu_s>+5%', and with 9
     /// if there are too few runs to tell
     #[arg(long, value_name = "THRESHOLD")]
@@ -83,6 +86,9 @@ impl Arguments {
         if let Some(option) = self.after.iter().find(is_option) {
             let message = format!("{}: options come before `--`", option.display());
             return Err(Failure::new(Reason::Usage, message));
+        }
+        if let Some(output) = &self.output {
+            own_file::check(output, self.force)?;
         }
         let [before, after] = [
             self.trust.resolve_all(&self.before)?,

@@ -53,7 +53,7 @@ pub struct Arguments {
     /// Only this table, as one file; otherwise all tables, in a directory
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
-    /// Time between samples, of formats with samples: increases are added up, other values averaged
+    /// Downsample formats with samples: counters are summed, gauges time-averaged
     #[arg(long, value_name = "TIME", value_parser = positive)]
     every: Option<Duration>,
     /// Only rows after this time: since the start of the run (`90s`), or RFC 3339

@@ -364,6 +364,48 @@ mod tests {
     }
 
     #[test]
+    fn pages_have_all_options_and_reference_pages_that_exist() {
+        let pages = pages(Cli::command()).expect("pages");
+        let mut program = Cli::command();
+        program.build();
+        for command in program.get_subcommands() {
+            let name = format!("profiler-{}", command.get_name());
+            let Some(page) = pages.iter().find(|page| page.name == name) else {
+                // clap's `help`.
+                continue;
+            };
+            let text = text(page);
+            for option in command.get_opts().filter(|option| !option.is_hide_set()) {
+                let long = option
+                    .get_long()
+                    .expect("a long option")
+                    .replace('-', "\\-");
+                assert!(text.contains(&format!("\\-\\-{long}")), "{name}: {long}");
+            }
+        }
+        let mut references = 0;
+        for page in &pages {
+            let text = text(page).replace("\\-", "-").replace("\\fR", "");
+            for (at, _) in text.match_indices("profiler-") {
+                let rest = &text[at..];
+                let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '-');
+                let (name, rest) = rest.split_at(end.unwrap_or(rest.len()));
+                let section = ["(1)", "(5)"]
+                    .iter()
+                    .find(|section| rest.starts_with(*section));
+                let Some(section) = section.and_then(|section| section[1..2].parse::<u8>().ok())
+                else {
+                    continue;
+                };
+                references += 1;
+                let exists = |other: &Page| other.name == name && other.section == section;
+                assert!(pages.iter().any(exists), "{}: {name}({section})", page.name);
+            }
+        }
+        assert!(references > pages.len(), "{references}");
+    }
+
+    #[test]
     fn formats_name_all_columns_and_settings() {
         let (tables, configuration) = (text(&tables()), text(&configuration()));
         for column in ["oncpu_ns", "peak_rss", "interval_ns"] {

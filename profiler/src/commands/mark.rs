@@ -18,7 +18,21 @@ Examples:
   profiler mark phase compile 3.2
   profiler mark gauge peak_memory 1073741824 --unit bytes
 
-The grammar, and other languages: docs/regions.md";
+Other languages need no library: send one JSON object per datagram to the Unix
+socket in $PROFILER_SOCKET, which `profiler run -- COMMAND` sets; without the
+variable, send nothing. At most 8 KiB, for example
+  {\"op\": \"start\", \"name\": \"fit\", \"id\": 7, \"attrs\": {\"epoch\": 3}}
+
+  op          required fields      meaning
+  start       name                 a region starts
+  end                              the innermost region with this id or name ends
+  event       name                 a moment without duration
+  phase       name, seconds        a region of this length ends now
+  gauge       name, value          the current value of a quantity, in `unit`
+  Optional: id, parent (id of the enclosing region), group, kind, status (finished,
+  error), attrs (object), used, generated, tags (lists), pid, dropped
+
+See `profiler man mark`, or `man profiler-mark` if the pages are installed.";
 
 /// Arguments of `profiler mark`.
 #[derive(Args, Debug)]

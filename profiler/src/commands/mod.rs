@@ -7,9 +7,12 @@ pub mod compare;
 pub mod config;
 pub mod events;
 pub mod export;
+mod find_run;
+pub mod help;
 pub mod import;
 pub mod man;
 pub mod mark;
+mod own_file;
 pub mod recover;
 pub mod report;
 pub mod run;
@@ -46,7 +49,7 @@ use crate::{
 /// Option of the commands that look for the service of the node.
 #[derive(Args, Clone, Debug)]
 pub struct ServiceOption {
-    /// Socket of `profiler serve`; empty for none [default: that of the configuration, or
+    /// Socket of `profiler serve`; `--service ""` disables it [default: that of the settings, or
     /// /run/profiler-serve/socket]
     #[arg(
         long,
@@ -133,7 +136,17 @@ fn open_run(run: &Run) -> Result<StoredRun, Failure> {
 }
 
 fn no_run(run: &Run, error: &io::Error) -> Failure {
-    Failure::new(Reason::Target, format!("{}: {error}", run.name.display()))
+    let mut message = format!("cannot read run {}: {error}", run.name.display());
+    if error.kind() == io::ErrorKind::NotFound {
+        let names: Vec<String> = find_run::runs_below(&run.name)
+            .iter()
+            .map(|run| run.display().to_string())
+            .collect();
+        if !names.is_empty() {
+            message = format!("{message}; runs below it: {}", names.join(", "));
+        }
+    }
+    Failure::new(Reason::Target, message)
 }
 
 /// Reads stored data. A decoder that panics on a damaged file is a problem of the run, and says
@@ -171,10 +184,14 @@ fn write(output: &Path, content: &[u8]) -> Result<(), Failure> {
     if output.as_os_str() == "-" {
         return print_content(content);
     }
-    fs::write(output, content)
-        .map_err(|error| Failure::new(Reason::Output, format!("{}: {error}", output.display())))?;
+    fs::write(output, content).map_err(|error| not_written(output, &error))?;
     report!("{}", output.display());
     Ok(())
+}
+
+fn not_written(path: &Path, error: &io::Error) -> Failure {
+    let message = format!("cannot write {}: {error}", path.display());
+    Failure::new(Reason::Output, message)
 }
 
 /// Writes JSON to stdout, one line per value.

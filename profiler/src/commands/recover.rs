@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
-use super::{TrustOption, runs_among};
+use super::{TrustOption, find_run::runs_below, runs_among};
 use crate::{
     failure::{Failure, Reason},
     output::dataset::recover::{Hosts, JournalOutcome, RecoveryReport, recover},
@@ -36,7 +36,10 @@ impl Arguments {
         let mut complete = true;
         for run in runs_among(&self.run) {
             if !run.join("run.json").exists() {
-                let message = format!("{}: not a run directory: no run.json", run.display());
+                let mut message = format!("{}: not a run directory: no run.json", run.display());
+                if let Some(found) = runs_below(run).first() {
+                    message = format!("{message}; a run below it: {}", found.display());
+                }
                 return Err(Failure::new(Reason::Target, message));
             }
             let result = recover(run, Hosts::All, dataset_schema(), self.trust.trust())

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{ArgGroup, Args, ValueHint};
 
-use super::{TrustOption, read_runs, write};
+use super::{TrustOption, find_run::given_or_newest, not_written, own_file, read_runs, write};
 use crate::{
     analysis::{
         roofline::Sources,
@@ -33,7 +33,8 @@ use crate::{
 #[command(group(ArgGroup::new("files").multiple(true)))]
 pub struct Arguments {
     /// Run directories, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
-    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    /// [default: the newest run in the output directory]
+    #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
     /// HTML file to write; `-` for the standard output [default: report.html, if nothing else is written]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -53,6 +54,9 @@ pub struct Arguments {
     /// The plots and pages of another program, under its names: perfmon of SKA SDP
     #[arg(long, value_name = "PROGRAM", conflicts_with = "md")]
     like: Option<Like>,
+    /// Replace existing files that are not reports
+    #[arg(long)]
+    force: bool,
     /// Leave out command lines and users
     #[arg(long)]
     redact: bool,
@@ -120,11 +124,17 @@ impl Arguments {
     ///
     /// When a run cannot be read, or a file not be written.
     pub fn run(&self) -> Result<u8, Failure> {
+        // Before the runs are read, which can take long.
+        let html_file = self.html_file();
+        for path in [&html_file, &self.md, &self.pdf].into_iter().flatten() {
+            own_file::check(path, self.force)?;
+        }
+        let runs = given_or_newest(&self.runs)?;
         let thresholds = Thresholds::read(self.config.as_deref())?;
         let site = ceilings_file(self.config.as_deref())?;
         let files = self.ceilings.iter().chain(&site).map(PathBuf::as_path);
         let sources = Sources::read(files)?;
-        let reports = read_runs(&self.runs, self.trust, |run| match self.like {
+        let reports = read_runs(&runs, self.trust, |run| match self.like {
             None => Report::new(run, &thresholds, &sources, self.redact),
             Some(Like::Perfmon) => Report::like_perfmon(run, &thresholds, self.redact),
         })?;
@@ -155,24 +165,26 @@ impl Arguments {
             for (_, picture) in pictures.iter_mut().flatten() {
                 *picture = relative(picture, from);
             }
-            write(path, markdown(&reports, &pictures).as_bytes())?;
+            let text = own_file::MARKDOWN.to_owned() + &markdown(&reports, &pictures);
+            write(path, text.as_bytes())?;
         }
         if let Some(path) = &self.pdf {
             pdf(&html(&reports), path)?;
             report!("{}", path.display());
         }
-        let others = [&self.md, &self.pdf, &self.svg, &self.png];
-        let by_default = others.iter().all(|path| path.is_none());
-        let default = by_default.then(|| PathBuf::from("report.html"));
-        if let Some(path) = self.output.clone().or(default) {
+        if let Some(path) = html_file {
             write(&path, html(&reports).as_bytes())?;
         }
         Ok(0)
     }
-}
 
-fn not_written(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(Reason::Output, format!("{}: {error}", path.display()))
+    /// The HTML file, if one is to be written.
+    fn html_file(&self) -> Option<PathBuf> {
+        let others = [&self.md, &self.pdf, &self.svg, &self.png];
+        let by_default = others.iter().all(|path| path.is_none());
+        let default = by_default.then(|| PathBuf::from("report.html"));
+        self.output.clone().or(default)
+    }
 }
 
 /// Names of Chromium and Chrome.
@@ -235,7 +247,8 @@ fn pdf(html: &str, path: &Path) -> Result<(), Failure> {
             child => child.map_err(failed)?,
         };
         let in_time = ends_in_time(child).map_err(failed)?;
-        if let (true, Ok(content)) = (in_time, fs::read(&printed)) {
+        if let (true, Ok(mut content)) = (in_time, fs::read(&printed)) {
+            content.extend_from_slice(own_file::PDF.as_bytes());
             return fs::write(path, content).map_err(failed);
         }
         let messages = fs::read(&messages).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::{TrustOption, print, print_json, read_runs};
+use super::{TrustOption, find_run::given_or_newest, print, print_json, read_runs};
 use crate::{
     analysis::summary::{
         Summary, Thresholds, by_label, by_label_document, declarations, document, keys, page,
@@ -19,7 +19,8 @@ use crate::{
 #[derive(Args, Debug)]
 pub struct Arguments {
     /// Run directories, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
-    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    /// [default: the newest run in the output directory]
+    #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
     runs: Vec<PathBuf>,
     /// Print JSON: all figures of all runs, nodes, jobs, ranks and regions
     #[arg(long)]
@@ -27,7 +28,7 @@ pub struct Arguments {
     /// Print Markdown
     #[arg(long, conflicts_with = "json")]
     md: bool,
-    /// Add the runs up by this label, or by `user`, `job` or `run`
+    /// Aggregate runs by LABEL, user, job or run
     #[arg(long, value_name = "LABEL")]
     by: Option<String>,
     /// File with [report.thresholds] [default: those of `profiler config`]
@@ -45,7 +46,8 @@ impl Arguments {
     /// When a run cannot be read.
     pub fn run(&self) -> Result<u8, Failure> {
         let thresholds = Thresholds::read(self.config.as_deref())?;
-        let summaries = read_runs(&self.runs, self.trust, |run| summarize(run, &thresholds))?;
+        let runs = given_or_newest(&self.runs)?;
+        let summaries = read_runs(&runs, self.trust, |run| summarize(run, &thresholds))?;
         if let Some(key) = &self.by {
             let known = keys(&summaries);
             if !known.contains(&**key) {

@@ -214,13 +214,26 @@ pub fn arguments(given: &ArgMatches) -> Result<Vec<OsString>, Failure> {
 ///
 /// When a file is unreadable or the entry is invalid.
 pub fn service() -> Result<Option<PathBuf>, Failure> {
+    path_of_system("service")
+}
+
+/// The directory of runs in the files of the system.
+///
+/// # Errors
+///
+/// When a file is unreadable or the entry is invalid.
+pub fn out() -> Result<Option<PathBuf>, Failure> {
+    path_of_system("out")
+}
+
+fn path_of_system(name: &str) -> Result<Option<PathBuf>, Failure> {
     let configuration = Configuration::read(None)?;
-    let Some(entry) = configuration.entries.get("service") else {
+    let Some(entry) = configuration.entries.get(name) else {
         return Ok(None);
     };
     match &entry.value {
         Value::String(path) => Ok(Some(path.into())),
-        _ => Err(entry.failure("service: expected a text")),
+        _ => Err(entry.failure(&format!("{name}: expected a text"))),
     }
 }
 

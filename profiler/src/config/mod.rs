@@ -7,7 +7,7 @@ mod sources;
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 pub use self::{
-    settings::{Settings, SplitBy},
+    settings::{OUT, Settings, SplitBy},
     sources::Sources,
 };
 use crate::{failure::Failure, job, perf::Selection, service::connection::Client};

@@ -20,6 +20,9 @@ use crate::{
     },
 };
 
+/// The directory of runs, if no option, variable or file sets it.
+pub const OUT: &str = "profiles";
+
 /// Where the kernel's file systems are mounted.
 const PROCFS: &str = "/proc";
 const SYSFS: &str = "/sys";
@@ -77,7 +80,7 @@ pub struct Settings {
         long,
         env = "PROFILER_OUT",
         value_hint = ValueHint::DirPath,
-        default_value = "profiles"
+        default_value = OUT
     )]
     pub out: PathBuf,
     /// Name of the run and of its directory [default: time, node and process id]

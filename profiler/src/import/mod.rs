@@ -108,7 +108,7 @@ pub fn write(hosts: Hosts, directory: &Path, origin: &Origin<'_>) -> Result<(), 
         Failure::new(Reason::Output, format!("{}: {error}", directory.display()))
     };
     if directory.symlink_metadata().is_ok() {
-        return Err(failed(&"exists"));
+        return Err(failed(&"exists; choose another directory with -o"));
     }
     let parent = directory.parent().filter(|path| *path != Path::new(""));
     let temporary = tempfile::Builder::new()

@@ -219,6 +219,7 @@ impl Document {
         }
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"generator\" content=\"profiler\">\
              <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
              <meta name=\"color-scheme\" content=\"light dark\">\

@@ -34,11 +34,11 @@ figures! {
             "Memory in use on the node";
         memory_total: Bytes, "system", Value::Column("memory_total"), &[], over_time: OverTime::Max;
             "Memory of the node";
-        psi_cpu: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["psi_cpu_some_ns"], &["interval_ns"])), &[], over_time: OverTime::Mean;
+        psi_cpu: Percent, "system", Value::ShareOfInterval("psi_cpu_some_ns"), &[], over_time: OverTime::Mean;
             "Share of the time in which a task waited for a CPU";
-        psi_memory: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["psi_memory_some_ns"], &["interval_ns"])), &[], over_time: OverTime::Mean;
+        psi_memory: Percent, "system", Value::ShareOfInterval("psi_memory_some_ns"), &[], over_time: OverTime::Mean;
             "Share of the time in which a task waited for memory";
-        psi_io: Percent, "system", Value::Scaled(100.0, &Value::Ratio(&["psi_io_some_ns"], &["interval_ns"])), &[], over_time: OverTime::Mean;
+        psi_io: Percent, "system", Value::ShareOfInterval("psi_io_some_ns"), &[], over_time: OverTime::Mean;
             "Share of the time in which a task waited for I/O";
         ipc: Count, "timeline", Value::Column("target_ipc"), &[], over_time: OverTime::Mean;
             "Instructions per cycle";
@@ -110,7 +110,7 @@ figures! {
             "Read from the disk";
         disk_write: Bytes, "disk", Value::Column("write_bytes"), &[Zero("partition")];
             "Written to the disk";
-        disk_busy: Percent, "disk", Value::Scaled(100.0, &Value::Ratio(&["busy_ns"], &["interval_ns"])), &[Zero("partition")], over_time: OverTime::Mean;
+        disk_busy: Percent, "disk", Value::ShareOfInterval("busy_ns"), &[Zero("partition")], over_time: OverTime::Mean;
             "Share of the time with a request in flight";
     }
 

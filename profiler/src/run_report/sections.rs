@@ -88,10 +88,9 @@ fn verdict(found: &[Finding]) -> String {
 fn hints(found: &[Finding]) -> String {
     let items = found.iter().map(|finding| {
         format!(
-            "<li><strong>{}</strong> {} <span class=\"rule\">({})</span></li>",
+            "<li><strong>{}</strong> {}</li>",
             escaped(finding.name),
-            escaped(finding.hint),
-            escaped(finding.rule)
+            escaped(finding.hint)
         )
     });
     let items: String = items.collect();
@@ -283,4 +282,23 @@ fn quality(summary: &Summary, notes: &[String]) -> String {
         html += &table(&sources);
     }
     html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_of_a_finding_is_shown_once() {
+        let found = [Finding {
+            name: "memory",
+            text: "20 page faults per second".to_owned(),
+            hint: "use less",
+            rule: "at least 20 page faults",
+            weight: 1.0,
+        }];
+        let html = verdict(&found) + &hints(&found);
+        assert_eq!(html.matches(found[0].rule).count(), 1, "{html}");
+        assert!(html.contains(found[0].hint), "{html}");
+    }
 }

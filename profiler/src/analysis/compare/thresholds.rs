@@ -5,7 +5,8 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::{
-    Compared, Comparison,
+    super::catalog::{PROCESSES, TARGET},
+    Compared, Comparison, PRIMARY,
     statistics::{ALPHA, holm, least_measurements, least_p},
 };
 use crate::support::names;
@@ -23,8 +24,18 @@ pub struct Threshold {
 
 /// Why a text is not a threshold.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("`{0}` is not a threshold: write FIGURE>+5% or FIGURE<-5%")]
+#[error(
+    "`{0}` is not a threshold; write FIGURE>+5% or FIGURE<-5%; figures are {known}",
+    known = known(.0)
+)]
 pub struct ThresholdError(String);
+
+/// Figures of every run, the one that is most similar to the figure of a threshold first.
+fn known(text: &str) -> String {
+    let figure = text.split(['<', '>', '=']).next().unwrap_or(text);
+    let declared = PROCESSES.iter().chain(TARGET).map(|figure| figure.name);
+    names::listed(figure.trim(), PRIMARY.into_iter().chain(declared))
+}
 
 impl FromStr for Threshold {
     type Err = ThresholdError;
@@ -143,6 +154,21 @@ mod tests {
             "cpu_s>inf%",
         ] {
             assert!(text.parse::<Threshold>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn figures_are_named_in_errors() {
+        for (text, named) in [
+            ("cpus>5", "; figures are cpu_s, wall_s, "),
+            (
+                "target_energy=5%",
+                "; figures are target_energy_j, wall_s, ",
+            ),
+            ("", "; figures are wall_s, cpu_s, "),
+        ] {
+            let error = text.parse::<Threshold>().expect_err("invalid");
+            assert!(error.to_string().contains(named), "{error}");
         }
     }
 }

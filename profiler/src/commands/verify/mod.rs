@@ -21,7 +21,9 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use self::{clocks::Clock, files::Contents, ticks::Ticks};
-use super::{TrustOption, no_run, print, print_json, quietly, runs_among};
+use super::{
+    TrustOption, find_run::given_or_newest, no_run, print, print_json, quietly, runs_among,
+};
 use crate::{
     failure::{Failure, Reason},
     output::dataset::{
@@ -37,7 +39,8 @@ use crate::{
 #[derive(Args, Debug)]
 pub struct Arguments {
     /// Run directories, `compacted` beside them, or addresses of runs: s3://BUCKET/PREFIX/RUN, https://HOST/PATH/RUN
-    #[arg(required = true, value_hint = ValueHint::DirPath)]
+    /// [default: the newest run in the output directory]
+    #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
     run: Vec<PathBuf>,
     /// Print JSON: one report per run
     #[arg(long)]
@@ -53,7 +56,8 @@ impl Arguments {
     ///
     /// When a run cannot be read.
     pub fn run(&self) -> Result<u8, Failure> {
-        let reports = runs_among(&self.run).map(|run| verify_at(run, self.trust));
+        let runs = given_or_newest(&self.run)?;
+        let reports = runs_among(&runs).map(|run| verify_at(run, self.trust));
         let reports = reports.collect::<Result<Vec<_>, _>>()?;
         if self.json {
             print_json(&reports)?;
