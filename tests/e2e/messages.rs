@@ -160,12 +160,12 @@ fn errors_tell_what_was_attempted_and_what_helps() {
         (
             &["export", "json", run, "--table", "run", "-o", "absent/x"],
             OUTPUT,
-            &["absent/x: ", "No such file or directory"],
+            &["cannot write absent/x: No such file or directory\n"],
         ),
         (
             &["import", "flowcept", "absent", "-o", "new"],
-            OUTPUT,
-            &["absent: No such file or directory\n"],
+            TARGET,
+            &["cannot read absent: No such file or directory\n"],
         ),
         (
             &["recover", "profiles"],
@@ -175,12 +175,12 @@ fn errors_tell_what_was_attempted_and_what_helps() {
         (
             &["compact", "absent"],
             TARGET,
-            &["absent: ", "No such file or directory"],
+            &["cannot compact absent: No such file or directory\n"],
         ),
         (
             &["upload", "absent", "--to", "s3://bucket/x"],
             TARGET,
-            &["absent: No such file or directory\n"],
+            &["cannot read absent: No such file or directory\n"],
         ),
         (
             &["ceilings", "-o", "file"],
@@ -190,7 +190,7 @@ fn errors_tell_what_was_attempted_and_what_helps() {
         (
             &["man", "--all", "/proc/x"],
             OUTPUT,
-            &["/proc/x", "No such file or directory"],
+            &["cannot write /proc/x", "No such file or directory"],
         ),
         (
             &["mark", "--strict", "--socket", "absent", "event", "x"],

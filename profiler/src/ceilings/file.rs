@@ -145,7 +145,12 @@ impl Ceilings {
         let text = regular_file::read_to_string(path, Links::Followed);
         let text = text.map_err(|error| error.to_string());
         let parsed = text.and_then(|text| Self::parse(&text));
-        parsed.map_err(|why| Failure::new(Reason::Usage, format!("{}: {why}", path.display())))
+        parsed.map_err(|why| {
+            Failure::new(
+                Reason::Usage,
+                format!("cannot read {}: {why}", path.display()),
+            )
+        })
     }
 
     /// Refuses to replace a file of another kind.

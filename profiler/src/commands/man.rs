@@ -55,7 +55,8 @@ impl Arguments {
                 fs::create_dir_all(&directory)
                     .and_then(|()| fs::write(&path, &page.text))
                     .map_err(|error| {
-                        Failure::new(Reason::Output, format!("{}: {error}", path.display()))
+                        let message = format!("cannot write {}: {error}", path.display());
+                        Failure::new(Reason::Output, message)
                     })?;
             }
             return Ok(0);

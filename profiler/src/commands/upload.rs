@@ -95,7 +95,10 @@ fn upload(dataset: &Path, store: &Store) -> Result<Done, Failure> {
             io::ErrorKind::NotFound => Reason::Target,
             _ => Reason::Output,
         };
-        Failure::new(reason, format!("{}: {error}", dataset.display()))
+        Failure::new(
+            reason,
+            format!("cannot read {}: {error}", dataset.display()),
+        )
     };
     // A name for the objects, also of `.`.
     let path = dataset.canonicalize().map_err(failed)?;

@@ -135,7 +135,7 @@ impl Configuration {
             return Ok(T::default());
         };
         let table = entry.value.clone().try_into();
-        table.map_err(|error: toml::de::Error| entry.failure(error.message()))
+        table.map_err(|error: toml::de::Error| entry.failure(&nearest_first(error.message())))
     }
 
     /// Arguments for the options that the user has not set otherwise. `given` are the options on
@@ -166,6 +166,17 @@ impl Entry {
     fn failure(&self, what: &str) -> Failure {
         failure(&self.path, &format!("line {}: {what}", self.line))
     }
+}
+
+/// The message of serde about an unknown key, as about an unknown option.
+fn nearest_first(message: &str) -> String {
+    let known = message.strip_prefix("unknown field `").and_then(|rest| {
+        let (key, known) = rest.split_once("`, expected ")?;
+        // Names are between the backticks.
+        let known = known.split('`').skip(1).step_by(2);
+        Some(names::unknown("setting", key, known))
+    });
+    known.unwrap_or_else(|| message.to_owned())
 }
 
 fn failure(path: &Path, what: &dyn std::fmt::Display) -> Failure {
@@ -379,6 +390,30 @@ mod tests {
             let found = arguments_of(text, &[]).expect_err("invalid");
             assert!(found.contains(error), "{text}: {found}");
         }
+    }
+
+    #[test]
+    fn unknown_keys_of_tables_name_the_nearest_first() {
+        #[derive(Debug, Default, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        struct Table {
+            sessions: u32,
+            users: u32,
+        }
+        let mut configuration = Configuration::default();
+        let text = "[table]\nuser = 1";
+        configuration.add(Path::new("x"), text).expect("TOML");
+        let error = configuration.table::<Table>("table").expect_err("unknown");
+        assert_eq!(
+            error.message,
+            "x: line 1: unknown setting `user`; settings are users, sessions"
+        );
+        configuration = Configuration::default();
+        configuration
+            .add(Path::new("x"), "[table]\nusers = 'one'\nsessions = 1")
+            .expect("TOML");
+        let error = configuration.table::<Table>("table").expect_err("invalid");
+        assert!(error.message.contains("invalid type"), "{error}");
     }
 
     #[test]

@@ -76,7 +76,8 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 fn failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Reason::Output, format!("{}: {error}", path.display()))
+    let message = format!("cannot write {}: {error}", path.display());
+    Failure::new(Reason::Output, message)
 }
 
 /// A failure with the name of the file.

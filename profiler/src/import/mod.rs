@@ -86,7 +86,10 @@ pub fn invalid(path: &Path, why: impl std::fmt::Display) -> Failure {
 
 /// Reads a file, which is a regular one of limited size.
 pub fn read(path: &Path) -> Result<String, Failure> {
-    let failed = |error: std::io::Error| invalid(path, error);
+    let failed = |error: std::io::Error| {
+        let message = format!("cannot read {}: {error}", path.display());
+        Failure::new(Reason::Target, message)
+    };
     let file = regular_file::open(path, Links::Followed).map_err(failed)?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1)

@@ -68,7 +68,13 @@ pub fn listen(
         let mut signals = Signals::new(Wanted::Ending).map_err(failed)?;
         let manager = ServiceManager::from_environment();
         let mut watchdog = manager.watchdog();
-        let (listener, _socket_file) = bind(socket).map_err(failed)?;
+        let (listener, _socket_file) = bind(socket).map_err(|error| {
+            let message = format!(
+                "cannot listen at {}: {error}; use --socket PATH",
+                socket.display()
+            );
+            Failure::new(Reason::Output, message)
+        })?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
         let serving = format!("serving at {}", socket.display());
         report!("profiler: {serving}");

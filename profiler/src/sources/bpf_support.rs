@@ -172,7 +172,7 @@ fn remedy(result: &AttachResult) -> String {
     let mut remedies = Vec::new();
     if !refused.is_empty() {
         let cause = refusal("/proc".as_ref(), "/sys".as_ref());
-        remedies.push(format!("cause of the denial: {cause}"));
+        remedies.push(format!("denied: {cause}"));
     }
     if !absent.is_empty() {
         remedies.push(

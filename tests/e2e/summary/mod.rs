@@ -553,7 +553,10 @@ fn tags_appear_only_for_exceeded_thresholds() {
     std::fs::write(config, "[report.thresholds]\nmemory = 1\n").expect("written");
     let (code, _, stderr) = profiler(&["summary", "--config", config, run]);
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("unknown field `memory`"), "{stderr}");
+    assert!(
+        stderr.contains("unknown setting `memory`; settings are "),
+        "{stderr}"
+    );
     // `run` ignores the table.
     std::fs::write(config, low).expect("written");
     let run = Profiler::new()

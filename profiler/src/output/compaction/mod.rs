@@ -110,7 +110,7 @@ pub enum CompactError {
     #[error("{}: another process is compacting it", .0.display())]
     Locked(PathBuf),
     /// It cannot be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot compact {}: {source}", path.display())]
     Io {
         /// The path in question.
         path: PathBuf,
